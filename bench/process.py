@@ -16,19 +16,20 @@ from conclave.config.settings import Config
 from spark.environment import RunEnvironment
 from spark.run import clean_up
 
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 180.0
 
 
 class Server:
     """A ``conclave serve`` of its own, from its start to the end of the block."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, more: str = "") -> None:
+        """``more``: further tables of its settings."""
         folder = config.database.parent
         self._log = folder / "server.log"
-        file = folder / "conclave.toml"
+        self.file = file = folder / "conclave.toml"
         file.write_text(
             f'listen_address = "127.0.0.1"\nlisten_port = 0\ndatabase_path = "{config.database}"\n'
-            f'[cleanup]\nengine = "{config.cleanup.engine}"\n[admin]\nlisten_port = 0\n'
+            f'[cleanup]\nengine = "{config.cleanup.engine}"\n[admin]\nlisten_port = 0\n{more}'
         )
         with self._log.open("w") as log:
             self.process = subprocess.Popen(
@@ -47,15 +48,23 @@ class Server:
                 self.process.kill()
                 self.process.wait()
 
-    def wait_for(self, event: str) -> dict[str, Any]:
-        """Wait for a line of the log and return it."""
+    def events(self) -> list[dict[str, Any]]:
+        """What it has logged so far."""
+        found = []
+        for line in self._log.read_text().splitlines():
+            with suppress(json.JSONDecodeError):  # not every line is the server's own, or whole yet
+                logged = json.loads(line)
+                if isinstance(logged, dict):
+                    found.append(logged)
+        return found
+
+    def wait_for(self, event: str, after: int = 0) -> dict[str, Any]:
+        """Wait for a line of the log and return it. ``after``: behind so many lines."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < deadline and self.process.poll() is None:
-            for line in self._log.read_text().splitlines():
-                with suppress(json.JSONDecodeError):  # not every line is the server's own, or whole yet
-                    logged = json.loads(line)
-                    if isinstance(logged, dict) and logged.get("event") == event:
-                        return logged
+            for logged in self.events()[after:]:
+                if logged.get("event") == event:
+                    return logged
             time.sleep(0.002)
         raise RuntimeError(f"no {event!r} from the server:\n{self._log.read_text()}")
 
@@ -122,6 +131,18 @@ def descendants(pid: int) -> list[int]:
 def resident_mb(pid: int) -> float:
     line = next(each for each in Path(f"/proc/{pid}/status").read_text().splitlines() if each.startswith("VmRSS"))
     return int(line.split()[1]) * 1024 / 1e6
+
+
+def proportional_mb(pid: int) -> float:
+    """What a process has in memory, with its share of what others have in common with it."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return int(next(each for each in lines if each.startswith("Pss:")).split()[1]) * 1024 / 1e6
+
+
+def cpu_of_children(pid: int) -> float:
+    """Processor seconds of all processes that ``pid`` has started and that have ended, and of theirs."""
+    user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[13:15]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def name(pid: int) -> str:

@@ -1,14 +1,17 @@
 """Starting, stopping and idling."""
 
+import signal
 import time
 from pathlib import Path
+from typing import NamedTuple
 from urllib.request import urlopen
 
+from bench import stores
 from bench.figures import Figure, single, spread
-from bench.process import Server, descendants, name, resident_mb
+from bench.process import Server, cpu_of_children, descendants, name, proportional_mb, resident_mb
 from conclave.config.settings import Config
 
-STARTS = 5
+STARTS, ASKS = 5, 3
 IDLE_SECONDS = 20
 
 
@@ -31,21 +34,51 @@ def start(folder: Path) -> list[Figure]:
 
 
 def idle(folder: Path) -> list[Figure]:
-    """Memory once Spark is warm and has done its first run."""
-    began = time.monotonic()
-    with Server(Config(database_path=str(folder / "conclave.db"))) as server:
-        server.wait_for("cleanup_ready")
-        ready = time.monotonic() - began
-        server.wait_for("cleanup_run")
-        first_run = time.monotonic() - began
+    """Memory between runs, with the default settings; and how long it takes to wake cleanup."""
+    with Server(Config(database_path=str(folder / "conclave.db")), '[log]\nlevel = "debug"\n') as server:
+        server.wait_for("cleanup_asleep")
         time.sleep(IDLE_SECONDS)
-        used = resident_mb(server.process.pid)
-        others = [(name(pid), resident_mb(pid)) for pid in descendants(server.process.pid)]
+        pids = [server.process.pid, *descendants(server.process.pid)]
+        resident, proportional = sum(map(resident_mb, pids)), sum(map(proportional_mb, pids))
+        without = [_ask(server, n) for n in range(ASKS)]
+        woken = []
+        for n in range(ASKS):
+            stores.expire_session(folder / "conclave.db")
+            woken.append(_ask(server, ASKS + n))
         gone = server.stop()
     return [
-        single("resident: server", used, "MB", most=120),
-        *(single(f"resident: {'JVM' if each == 'java' else 'cleanup worker'}", size, "MB") for each, size in others),
-        single("start to a warm Spark session", ready, "s"),
-        single("start to the end of the first cleanup run", first_run, "s"),
-        single("SIGTERM to exit, Spark idle", gone, "s", most=5),
+        single("resident: server and all its processes", resident, "MB", most=150),
+        single("the same, what is shared counted once (PSS)", proportional, "MB"),
+        spread("asked to run begun, asleep, nothing due", [each.began for each in without], "s"),
+        spread("its processor time, from asleep to asleep", [each.cpu for each in without], "s"),
+        spread("asked to run begun, asleep, something due", [each.began for each in woken], "s"),
+        spread("of which Java starts", [each.java for each in woken], "s"),
+        spread("its processor time, from asleep to asleep", [each.cpu for each in woken], "s"),
+        single("resident meanwhile: worker", max(each.memory.get("python", 0.0) for each in woken), "MB"),
+        single("resident meanwhile: JVM", max(each.memory.get("java", 0.0) for each in woken), "MB"),
+        single("SIGTERM to exit, asleep", gone, "s", most=5),
     ]
+
+
+class Asked(NamedTuple):
+    """What came of waking cleanup: seconds until the run began, of these of Java's start, and processor seconds."""
+
+    began: float
+    java: float
+    cpu: float
+    memory: dict[str, float]
+
+
+def _ask(server: Server, n: int) -> Asked:
+    """Have a server that is asleep do its jobs at once, as a reload with another interval does."""
+    text, cpu = server.file.read_text(), cpu_of_children(server.process.pid)
+    lines = text.splitlines()
+    server.file.write_text("\n".join([f'cleanup_interval = "{100 + n}min"', *lines[lines[0].startswith("cleanup") :]]))
+    after, began = len(server.events()), time.monotonic()
+    server.process.send_signal(signal.SIGHUP)
+    server.wait_for("cleanup_began", after)
+    took = time.monotonic() - began
+    memory = {name(pid): resident_mb(pid) for pid in descendants(server.process.pid)}
+    server.wait_for("cleanup_asleep", after)
+    java = [each["seconds"] for each in server.events()[after:] if each["event"] == "cleanup_java_started"]
+    return Asked(took, sum(java), cpu_of_children(server.process.pid) - cpu, memory)

@@ -86,3 +86,17 @@ def fill(store: Store, group: int, sent: Sequence[int]) -> None:
             with sqlite.write_transaction(connection):
                 for second in sent[begin : begin + 10_000]:
                     append(connection, store.creators[group], BODY, second, is_commit=False)
+
+
+def expire_session(path: Path) -> None:
+    """Give the next run something to delete: a session that has expired, of a user of its own."""
+    user_id = os.urandom(16)
+    with closing(sqlite.connect(path)) as connection, sqlite.write_transaction(connection):
+        connection.execute(
+            "INSERT INTO users (user_id, username, password_hash, alias, created_at) VALUES (?, ?, '', '', 1)",
+            (user_id, f"due-{user_id.hex()}"),
+        )
+        connection.execute(
+            "INSERT INTO sessions (token_hash, user_id, created_at, last_used_at, expires_at) VALUES (?, ?, 1, 1, 2)",
+            (os.urandom(32), user_id),
+        )

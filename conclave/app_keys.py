@@ -8,6 +8,7 @@ from aiohttp.typedefs import Handler
 from conclave.actions.context import Context
 from conclave.actions.messages import Fetching, Reading, Sending
 from conclave.actions.retention import Rehearsals
+from conclave.actions.taking_back import TakingBack
 from conclave.actions.timers import Telling
 from conclave.archive.reader import Archive
 from conclave.auth.activity import SessionActivity
@@ -36,6 +37,7 @@ GROUPS = web.AppKey("groups", RememberedGroups)
 SENDING = web.AppKey("sending", Sending)
 FETCHING = web.AppKey("fetching", Fetching)
 READING = web.AppKey("reading", Reading)
+TAKING_BACK = web.AppKey("taking_back", TakingBack)
 REHEARSALS = web.AppKey("rehearsals", Rehearsals)
 CLOCK_WATCH = web.AppKey("clock_watch", ClockWatch)
 STORE = web.AppKey("store", Database)

@@ -235,6 +235,14 @@ class NotPublicError(ApiError):
     text = "this group is not public"
 
 
+class NotSenderError(ApiError):
+    """The message is somebody else's, and the caller may not take it back."""
+
+    status = 403
+    code = ErrorCode.GROUP_NOT_PUBLIC
+    text = "this message is not yours to take back"
+
+
 class BannedError(ApiError):
     """The user is banned from the group."""
 

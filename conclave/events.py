@@ -93,7 +93,7 @@ class Stream(ABC):
 
     @property
     def hears(self) -> bool:
-        """Whether what is added reaches the listener, as far as anybody can tell."""
+        """Whether what is added reaches the listener, as far as the server knows."""
         return not self.ended
 
     def put(self, event: Event) -> bool:

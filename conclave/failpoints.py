@@ -34,6 +34,10 @@ POINTS = (
     "timers.published",
     "timers.forgotten",
     "timers.swept",
+    "taken_back.noted",
+    "taken_back.told",
+    "taken_back.published",
+    "taken_back.erased",
     "key_package.taken",
     "delete_account.left",
     "delete_account.removed",
@@ -116,6 +120,7 @@ BACKUP_POINTS = (
     "backup.caught_up",
     "backup.database_taken",
     "backup.checked",
+    "backup.keys_copied",
     "backup.manifest_written",
     "backup.completed",
     "backup.renamed_away",
@@ -130,10 +135,14 @@ RETURN_POINTS = (
     "return.erased",
     "return.placing",
     "return.archive_placed",
+    "return.keys_placed",
     "return.database_placed",
     "return.placed",
 )
 """Reached only where a backup is restored."""
+
+SLEEP_POINTS = ("worker.told_asleep", "worker.java_ended")
+"""Reached only where a worker falls asleep, whose next run is far off."""
 
 KEY_POINTS = (
     "keys.appended",
@@ -147,6 +156,12 @@ KEY_POINTS = (
     "keys.former_removed",
 )
 """Reached only where the key file changes: between any two of its writes."""
+
+LOSING_POINTS = ("run.keys_noted", "run.keys_lost")
+"""Reached only in runs that lose keys."""
+
+COPYING_POINTS = ("run.keys_copied",)
+"""Reached only in runs that renew a copy of the key file."""
 
 _ERRORS = {"full": ("database or disk is full", sqlite3.SQLITE_FULL), "io": ("disk I/O error", sqlite3.SQLITE_IOERR)}
 

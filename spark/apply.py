@@ -21,7 +21,7 @@ from conclave.retention.rules import EXPIRED, IN_ANY_RUN, INVITES, SESSIONS
 from conclave.store import bodies, invalidation
 from conclave.store.archive import moves
 from conclave.store.engine.sqlite import Step, done
-from conclave.store.resources import receipts, timers
+from conclave.store.resources import message_keys, receipts, taken_back, timers
 from conclave.store.resources.receipts import Erased
 from spark.pacer import Pacer
 
@@ -74,6 +74,7 @@ def _steps(
         yield partial(done, moves.remove_user_tombstone, connection, user_id)
     if timers.are_left(connection):
         yield partial(timers.sweep, connection, plan.now)
+    yield taken_back.sweeping(connection)
     for session_id in plan.sessions:
         yield partial(_delete_session, connection, session_id, settings.sessions_dead_before(plan.now), counts)
     for invite_key in plan.invites:
@@ -139,6 +140,7 @@ class _Deleting:
             if last:
                 last_seq, newest = max(each.sequence_num for each in last), max(each.created_at for each in last)
                 receipts.note(self._connection, group_key, Erased(rule, len(last), last_seq, newest))
+                message_keys.note(self._connection, group_key, [each.sequence_num for each in last])
 
 
 def _numbers(gone: list[Gone]) -> dict[int, list[int]]:

@@ -46,7 +46,7 @@ ENDED = "ended"
 """1 if a self-destructing message is hidden from all for good, otherwise 0."""
 
 REDACTS = "redacts"
-"""1 if self-destructing messages of the group go, otherwise 0."""
+"""1 if messages of the group go that are redacted for everybody, otherwise 0."""
 
 REDACT_AT = "redact_at"
 LEAST_WATERMARK = "least_watermark"
@@ -82,6 +82,9 @@ SELF_DESTRUCTING = StructType(
 
 READERS = StructType([*_table(GROUP_KEY, MEMBER_ID, READ_UP_TO), StructField(USER_ID, BinaryType())])
 """The members of groups that have self-destructing messages, and how far each has read."""
+
+REDACTED = _table(GROUP_KEY, CREATED_AT)
+"""Messages that are redacted for everybody, and that no legal hold on their sender covers."""
 
 TIMERS = _table(GROUP_KEY, SEQUENCE_NUM, MEMBER_ID)
 """The timers that have not ended."""

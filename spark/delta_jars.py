@@ -15,7 +15,7 @@ from pathlib import Path
 
 COORDINATE = "io.delta:delta-spark_4.2_2.13:4.4.0"
 OF_DELTA = ("io.delta_", "io.unitycatalog_")
-"""Whose jars are needed: whatever else Delta asks for, Spark brings."""
+"""Whose jars are needed: all else that Delta asks for, Spark brings."""
 
 LISTED = Path(__file__).resolve().with_name("delta-jars.sha256")
 TARGET = Path(sys.prefix) / "delta-jars"
@@ -75,7 +75,7 @@ def fetch() -> None:
 
 def resolve(folder: Path) -> list[Path]:
     """Have Spark resolve the jars into ``folder``; return those that Spark lacks, by name. Raises FetchError."""
-    # The address: otherwise Spark asks for the machine's own name, which nobody may know, as while an image is built.
+    # The address: otherwise Spark asks for the machine's own name, which need not resolve, as while an image is built.
     environment = os.environ | {
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_LOCAL_DIRS": str(folder),

@@ -1,26 +1,32 @@
 """The environment of runs: what they need of the machine, such as a warm Spark session, the run lock and the time."""
 
 import contextlib
+import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING
 
 from conclave.clock import Clock
 from conclave.clock.steady import SteadyClock
 from conclave.config.settings import Config
+from conclave.keys.store import KeyStore
 from conclave.logs.setup import get_logger
 from conclave.retention.jobs import ALL, Scope
 from conclave.retention.plan import Plan, make_plan
 from conclave.retention.policy import KEEP
 from conclave.retention.resolve import PolicySettings
+from conclave.store import keyring
 from conclave.store.archive import moves
 from conclave.store.engine import sqlite
+from conclave.store.engine.faults import StoreError
 from conclave.system import data_folder, locks, reserve
 from conclave.system.locks import DatabaseLock
 from conclave.system.worker_protocol import State
+from spark import needs
 from spark.hot_store import Hot
 from spark.java import Java
+from spark.java_check import DeployModeError, JarsMissingError, JavaFailsError, JavaMissingError, find_jars, find_java
 from spark.start_faults import why_not_started
 from spark.work_folder import WorkFolder, remove_dead
 
@@ -32,7 +38,7 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 Tell = Callable[[State], None]
-"""Hears what a run does: that it waits for another run, if it does, and that it has begun."""
+"""Hears what a run does: that it is prepared, waits for another run, if it does, and has begun."""
 
 
 class CleanupError(Exception):
@@ -44,7 +50,10 @@ class SparkStartError(CleanupError):
 
 
 class RunEnvironment:
-    """The configured engine on one store, for any number of runs. Spark starts once and stays warm.
+    """The configured engine on one store, for any number of runs.
+
+    Spark is started for the first run that has anything for it to do, and stays warm. ``start_seconds``: how long that
+    took, 0.0 if it was not started. ``used_at``: when it was last asked for, seconds of the monotonic clock.
 
     ``clock``: the time that the runs use. Small steps of the wall clock do not turn it back, not even from one run to
     the next.
@@ -60,59 +69,103 @@ class RunEnvironment:
         self.config = config
         self.path = config.database
         self.clock = SteadyClock(clock)
+        self.start_seconds = self.used_at = 0.0
         self._spark: SparkSession | None = None
         self._knows_archive = False
+        self._is_checked = self._is_needed = False
         self._java = Java()
         self._work: WorkFolder | None = None
         self._lock: DatabaseLock | None = None
+        self._keys: KeyStore | None = None
 
-    def warm_up(self) -> None:
-        """Start Spark if the engine is Spark. Raises CleanupError if there is no Java for it."""
+    def check(self) -> None:
+        """See that runs can work, and that Spark could be started for them if the engine is Spark; it is not yet.
+
+        Under spark-submit it is, since its Java is there already. Raises CleanupError if there is no Java for it.
+        """
+        if self._is_checked:
+            return
         archive = self._uses_archive()
         if self.config.cleanup.engine != "spark":
             if archive:
                 raise CleanupError('messages were moved to the archive, which needs [cleanup] engine = "spark"')
-            return
+        elif is_submitted():
+            self.warm_up()
+        elif not self._spark:
+            with _told_plainly(), reserve.room(self.config):
+                self._prepare_folders()
+                find_java(archive=archive, memory=self.config.spark.driver_memory)
+                if archive:
+                    find_jars()
+        self._is_checked = True
+
+    def warm_up(self) -> None:
+        """Start Spark if the engine is Spark and it was not started. Raises CleanupError if that fails."""
+        if self.config.cleanup.engine == "spark":
+            self._session()
+        else:
+            self.check()
+
+    def _session(self) -> "SparkSession":
+        archive = self._uses_archive()
         if not self._spark:
-            self._start_spark(archive=archive)
+            began = time.monotonic()
+            with _told_plainly(), reserve.room(self.config):
+                self._spark = self._start_spark(archive=archive)
+            self._knows_archive = archive
+            self.start_seconds = time.monotonic() - began
         elif archive and not self._knows_archive:
             raise CleanupError("the archive came into use after this process had started: restart the server")
+        self.used_at = time.monotonic()
+        return self._spark
 
-    def _start_spark(self, *, archive: bool) -> None:
-        from spark.session import (  # noqa: PLC0415 - the SQL engine needs no Spark
-            DeployModeError,
-            JarsMissingError,
-            JavaFailsError,
-            JavaMissingError,
-            build_session,
-        )
+    def _start_spark(self, *, archive: bool) -> "SparkSession":
+        from spark.session import build_session  # noqa: PLC0415 - it loads PySpark, which few runs need
 
-        try:
-            with reserve.room(self.config):
-                data_folder.prepare(self.config.data, self.path, self.config.archive_path)
-                remove_dead(self.config.work)  # their files may be what fills the disk
-                self._work = WorkFolder(self.config.work)
-                # Java holds both locks until it ends: it may work a moment longer than this process lives.
-                held = self._work.descriptor, *self._open_lock().descriptors
-                self._spark = build_session(self.config, self._work.path, self._java, held=held, archive=archive)
-            self._knows_archive = archive
-        except (data_folder.DataFolderError, JavaFailsError) as error:
-            # A disk may be away for a while, or memory short.
-            raise SparkStartError(str(error)) from error
-        except (JavaMissingError, JarsMissingError, DeployModeError) as error:
-            raise CleanupError(str(error)) from error
-        except OSError as error:
-            raise SparkStartError(f"Spark could not start: {error}") from error
-        except Exception as error:
-            raise SparkStartError(f"Spark could not start: {why_not_started(error)}") from error
+        self._prepare_folders()
+        remove_dead(self.config.work)  # their files may be what fills the disk
+        self._work = WorkFolder(self.config.work)
+        # Java holds both locks until it ends: it may work a moment longer than this process lives.
+        held = self._work.descriptor, *self._open_lock().descriptors
+        return build_session(self.config, self._work.path, self._java, held=held, archive=archive)
+
+    def _prepare_folders(self) -> None:
+        """Make the folders that Spark works in. Raises DataFolderError or OSError."""
+        data_folder.prepare(self.config.data, self.path, self.config.archive_path)
+        self.config.work.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    @property
+    def is_warm(self) -> bool:
+        """Whether Spark was started, and has not been stopped since."""
+        return self._spark is not None
+
+    def get_ready(self, settings: PolicySettings, scope: Scope, now: int, tell: Tell = lambda _: None) -> bool:
+        """Start Spark if a run at the Unix second ``now`` has anything for it to do; return whether it has.
+
+        ``tell`` hears that it begins. No connection to the store may be open in this process meanwhile.
+        Raises CleanupError, StoreError or sqlite3.Error.
+        """
+        tell(State.PREPARING)
+        self._is_needed = self._has_work(settings, scope, now)
+        if self._is_needed:
+            self.warm_up()
+        return self._is_needed
+
+    def _has_work(self, settings: PolicySettings, scope: Scope, now: int) -> bool:
+        if self.config.cleanup.engine != "spark":
+            return False
+        hot = Hot(self.path, settings, now)
+        return hot.read(needs.of_run, hot, self.config.archive if self._uses_archive() else None, scope)
 
     def close(self) -> None:
-        """Stop Spark, end its Java process, and remove the work files."""
+        """Stop Spark, end its Java process, and remove the work files. It may be done again."""
         self._stop_spark()
         if self._work:
             self._work.remove()
         if self._lock:
             self._lock.close()
+        if self._keys:
+            self._keys.close()
 
     def abandon(self) -> None:
         """Do as ``close`` does, but kill Java at once, even in the middle of its work."""
@@ -124,6 +177,7 @@ class RunEnvironment:
         self._java.freeze()
         if self._work:
             self._work.remove()
+        self._java.kill()
 
     def kill_spark(self) -> None:
         """Kill Java at once, even in the middle of its work; everything else stays."""
@@ -181,23 +235,44 @@ class RunEnvironment:
     def make_plan(self, settings: PolicySettings, now: int, scope: Scope = ALL) -> Plan:
         """Plan a run from one snapshot of the store, as of the Unix second ``now``.
 
-        No connection to the store may be open in this process meanwhile.
+        Spark plans what lets anything go, and is started for it if need be. No connection to the store may be open in
+        this process meanwhile. Raises CleanupError if Spark does not start.
         """
-        if self._spark:
-            from spark import spark_engine  # noqa: PLC0415 - as above
+        hot = Hot(self.path, settings, now)
+        if self.config.cleanup.engine != "spark":
+            return hot.read(make_plan, settings, now, scope)
+        if not self._is_needed and (plan := hot.read(needs.plan_without, hot, scope)):
+            return plan
+        session = self._session()
+        from spark import spark_engine  # noqa: PLC0415 - as above
 
-            return spark_engine.make_plan(self._spark, self.path, settings, now, scope)
-        with closing(sqlite.connect(self.path, readonly=True)) as connection:
-            connection.execute("BEGIN")
-            return make_plan(connection, settings, now, scope)
+        return spark_engine.make_plan(session, self.path, settings, now, scope)
+
+    def find_archive_work(self, hot: Hot, scope: Scope, risen: Collection[tuple[int, int]] = ()) -> "ArchiveRun | None":
+        """Return the archive if a run has anything to do there, see ``needs.of_archive``; otherwise None."""
+        if self.config.cleanup.engine != "spark" or not self._uses_archive():
+            return None
+        return self.archive(hot) if hot.read(needs.of_archive, hot, self.config.archive, scope, risen) else None
+
+    def keys(self, hot: Hot) -> KeyStore:
+        """Return the keys of the messages, which stay open; ``hot`` has some. Raises StoreError."""
+        if self._keys is None:
+            self._keys = keyring.open_to_read(hot.path, self.config.keys_path)
+        if self._keys is None:
+            raise StoreError(f"{hot.path}: has no keys")
+        return self._keys
 
     def archive(self, hot: Hot) -> "ArchiveRun | None":
-        """Return the archive; None without Spark, or if there is none and the settings want none."""
-        if not self._spark or not self._uses_archive():
+        """Return the archive, and start Spark for it; None without Spark, or if there is no archive and none is wanted.
+
+        Raises CleanupError if Spark does not start.
+        """
+        if self.config.cleanup.engine != "spark" or not self._uses_archive():
             return None
+        session = self._session()
         from spark.archive.run import ArchiveRun  # noqa: PLC0415 - as above
 
-        return ArchiveRun(self._spark, hot, self.config.archive_path, self.config.archive)
+        return ArchiveRun(session, hot, self.config.archive_path, self.config.archive)
 
     def _uses_archive(self) -> bool:
         """Tell whether messages shall move to the archive, or have moved there."""
@@ -209,3 +284,26 @@ class RunEnvironment:
             return False
         with closing(sqlite.connect(self.path, readonly=True)) as connection:
             return moves.is_in_use(connection)
+
+
+def is_submitted() -> bool:
+    """Tell whether spark-submit has started this process: then its Java is there already."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+@contextlib.contextmanager
+def _told_plainly() -> Iterator[None]:
+    """Turn what keeps Spark from starting into a CleanupError: a SparkStartError if it may pass."""
+    try:
+        yield
+    except CleanupError:
+        raise
+    except (data_folder.DataFolderError, JavaFailsError) as error:
+        # A disk may be away for a while, or memory short.
+        raise SparkStartError(str(error)) from error
+    except (JavaMissingError, JarsMissingError, DeployModeError) as error:
+        raise CleanupError(str(error)) from error
+    except OSError as error:
+        raise SparkStartError(f"Spark could not start: {error}") from error
+    except Exception as error:
+        raise SparkStartError(f"Spark could not start: {why_not_started(error)}") from error

@@ -40,7 +40,7 @@ class Hot:
         """Return the same with each snapshot prepared by ``prepare``, which writes to temporary tables only."""
         return replace(self, prepare=prepare)
 
-    def unhurried(self) -> Self:
+    def without_deadline(self) -> Self:
         """Return the same without deadline and ``require``, for the work that must be done at the end of every run."""
         return replace(self, deadline=float("inf"), require=lambda _: None)
 

@@ -80,9 +80,18 @@ class Java:
         return sum(map(int, stat.rpartition(")")[2].split()[11:13])) / os.sysconf("SC_CLK_TCK")
 
     def freeze(self) -> None:
-        """Stop Java from writing anything more. It dies when this process ends, which must be soon."""
+        """Stop Java from writing anything more. ``kill`` has to follow soon."""
         if self._process:
             self._process.send_signal(signal.SIGSTOP)
+
+    def kill(self) -> None:
+        """Kill Java, and do not wait until it has ended.
+
+        It would die with this process in any case, but for the moment before it has asked the kernel for that: stopped
+        there, it would stay for ever.
+        """
+        if self._process:
+            self._process.kill()
 
     def end(self) -> None:
         """Kill Java, and wait until it has ended."""

@@ -15,7 +15,7 @@ def group_plan(groups: DataFrame, members: DataFrame, redacted: DataFrame | None
     """Return a GROUP_PLAN row for each group in which a message is due or a mark has to rise.
 
     Groups that do not belong to the run by their lifetime have one only if something is past a mark already, or
-    redacted for everybody. ``redacted``: what ``redacted_for_all`` returns; None: there is nothing.
+    redacted for every reader. ``redacted``: the messages that are, as a table REDACTED; None: there are none.
     """
     marked = (
         _with_redacted(groups, redacted)
@@ -67,9 +67,9 @@ def _covered(job: PurgeJob) -> Column:
 
 
 def redacted_for_all(timed: DataFrame, readers: DataFrame, pending: DataFrame, too_old_before: int) -> DataFrame:
-    """Return the self-destructing messages of which nobody may see more than that they were there.
+    """Return the self-destructing messages of which no reader may see more than that they were there.
 
-    That are those of which no timer of a member runs, if everybody has read them who was to, but for the sender, or if
+    That are those of which no timer of a member runs, if all readers but the sender have read them, or if
     they were created before ``too_old_before`` (Unix seconds, exclusive): no timer starts then any more. ``timed``,
     ``readers`` and ``pending``: tables SELF_DESTRUCTING, READERS and TIMERS.
     """

@@ -15,15 +15,8 @@ import pyarrow
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import BinaryType, DataType, LongType, StructType
 
-from conclave.retention.rules import (
-    COMMITS_ABOVE,
-    HELD_GROUPS,
-    HELD_SENDERS,
-    LEAST_WATERMARK,
-    TIMED,
-    UNHELD,
-    is_kept,
-)
+from conclave.retention.holds import HELD_GROUPS, HELD_SENDERS, UNHELD
+from conclave.retention.rules import COMMITS_ABOVE, LEAST_WATERMARK, RULES, TAKEN_BACK, TIMED, is_kept
 from spark import columns as c
 
 _GROUPS = """
@@ -43,6 +36,8 @@ SELECT group_key, sequence_num, created_at, ended, sender_id
 FROM {TIMED} WHERE {UNHELD}
 """
 
+_TAKEN_BACK = f"SELECT group_key, created_at FROM {RULES[TAKEN_BACK].tables} WHERE {UNHELD}"
+
 # Written so, SQLite looks only at the members of groups that have such messages.
 _READERS = """
 SELECT group_key, member_id, read_up_to, user_id
@@ -58,7 +53,7 @@ class HotTables:
 
     ``sessions`` and ``invites`` are None if they have no rows, as in most runs: Spark would start a job even for an
     empty table. Likewise ``timed``, the self-destructing messages with their readers and the timers that have not
-    ended. The tombstones go into the plan as they are.
+    ended; and ``taken_back``, the messages that were. The tombstones go into the plan as they are.
     """
 
     groups: DataFrame
@@ -68,6 +63,7 @@ class HotTables:
     tombstones: list[int]
     user_tombstones: list[bytes]
     timed: tuple[DataFrame, DataFrame, DataFrame] | None
+    taken_back: DataFrame | None
 
 
 def read_hot(spark: SparkSession, database: Path, now: int) -> HotTables:
@@ -83,6 +79,7 @@ def read_hot(spark: SparkSession, database: Path, now: int) -> HotTables:
         "tombstones": ("SELECT group_key FROM tombstones", c.TOMBSTONES),
         "user_tombstones": ("SELECT user_id FROM user_tombstones", c.USER_TOMBSTONES),
         "self_destructing": (_SELF_DESTRUCTING, c.SELF_DESTRUCTING),
+        "taken_back": (_TAKEN_BACK, c.REDACTED),
         "readers": (_READERS, c.READERS),
         "timers": (
             f"SELECT group_key, sequence_num, member_id FROM timers WHERE NOT told AND redact_at > {now:d}",
@@ -106,6 +103,7 @@ def read_hot(spark: SparkSession, database: Path, now: int) -> HotTables:
             if tables["self_destructing"].num_rows
             else None
         ),
+        taken_back=frame("taken_back") if tables["taken_back"].num_rows else None,
     )
 
 

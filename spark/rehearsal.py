@@ -20,6 +20,7 @@ from conclave.store import bodies
 from conclave.store.engine import schema, sqlite
 from conclave.store.resources import state
 from spark import apply
+from spark.archive import expiry_plan
 from spark.hot_store import Hot
 
 
@@ -101,12 +102,10 @@ def compare(path: Path, policy: PolicySettings, clock: Clock) -> Comparison | No
 
 
 def _erasure(connection: sqlite3.Connection, hot: Hot) -> Erasure:
-    from spark.archive import expiry  # noqa: PLC0415 - it loads PySpark, which a run may do without
-
     found = of_run(connection, hot)
-    archived = expiry.make_plan(connection, hot, ALL, found.plan.risen)
+    archived = expiry_plan.make_plan(connection, hot, ALL, found.plan.risen)
     connection.execute("DROP TABLE temp.archive_marks")
-    keys = {key for key, erased in archived.dropped.items() if erased.rule != expiry.RESTORED}
+    keys = {key for key, erased in archived.dropped.items() if erased.rule != expiry_plan.RESTORED}
     keys |= {key for key in archived.partial if not archived.is_restored(key)}
     messages, body_bytes = connection.execute(_ARCHIVED, (json.dumps(sorted(keys)),)).fetchone()
     return Erasure(
@@ -126,7 +125,7 @@ WHERE (group_key, lifetime, span) IN (SELECT value ->> 0, value ->> 1, value ->>
 
 
 def _body_bytes(connection: sqlite3.Connection, made: Plan) -> int:
-    """Return the bytes of all bodies that a plan lets go; each counts once, whatever number of rules names it."""
+    """Return the bytes of all bodies that a plan lets go; each counts once, also if several rules name it."""
     connection.execute("CREATE TEMP TABLE let_go (message_id INTEGER PRIMARY KEY)")
     for each in due.of_plan(connection, made):
         query, values = each.select("message_id")

@@ -25,12 +25,12 @@ from conclave.store.ledger import book, changes
 from conclave.store.ledger.book import LedgerError
 from conclave.store.ledger.branches import is_older
 from conclave.store.ledger.drain import drain
-from conclave.store.resources import audit, receipts, registration_tokens, send_ids, state
+from conclave.store.resources import audit, receipts, registration_tokens, send_ids, state, taken_back
 from conclave.store.views import overdue, runs
 from conclave.store.views.runs import Run
 from conclave.system import reserve
 from conclave.system.worker_protocol import State
-from spark import apply, clock_mending, rehearsal
+from spark import apply, clock_mending, lost_keys, rehearsal
 from spark.clock_mending import ClockUnsteadyError
 from spark.costs import Costs
 from spark.environment import CleanupError, RunEnvironment, Tell
@@ -59,6 +59,9 @@ EXPECTED = (
 )
 """Errors of a run, or of a command about the archive, that are no fault of the program."""
 
+NOT_BEGUN = (CleanupError, OSError, StoreError, sqlite3.Error)
+"""Errors for which a run could not begin."""
+
 
 def clean_up(
     engine: RunEnvironment,
@@ -74,7 +77,7 @@ def clean_up(
     brought back. An error of the run is in its report. Raises CleanupError if the run could not begin, or could not
     end.
     """
-    with _ready(engine) as settings, engine.only_run(tell):
+    with _ready(engine, partial(_get_ready, engine, scope, tell)) as settings, engine.only_run(tell):
         tell(State.BEGAN)
         done, costs = Report(engine.config.cleanup.engine, engine.clock.now(), scope.name), Costs(engine)
         try:
@@ -92,6 +95,7 @@ def clean_up(
         except BaseException:
             engine.kill_spark()  # before another process gets the lock: Java may still be writing
             raise
+        lost_keys.lose(engine, _hot(engine, settings, done.started_at).without_deadline(), done)
         _write_receipts(engine, settings, done, scope)
         _empty_work(engine, done)
         done.finished_at = engine.clock.now()
@@ -101,19 +105,44 @@ def clean_up(
 
 
 @contextlib.contextmanager
-def _ready(engine: RunEnvironment, *, writing: bool = True) -> Iterator[PolicySettings]:
-    """Check what a run needs, and yield its settings. Raises CleanupError with one line for what fails."""
+def _ready(
+    engine: RunEnvironment, prepare: Callable[[PolicySettings], object], *, writing: bool = True
+) -> Iterator[PolicySettings]:
+    """Check what a run needs, ``prepare`` it, and yield its settings.
+
+    Raises CleanupError with one line for what fails.
+    """
     try:
         with reserve.room(engine.config) if writing else contextlib.nullcontext():
             schema.require_current(engine.path, writing=writing)
             settings = _settings(engine, writing=writing)
-            engine.warm_up()
+            engine.check()
+            prepare(settings)
         # Outside the block: while this run waits for another one, the reserve must be free to be made again.
         yield settings
     except OSError as error:
         raise CleanupError(f"{error.filename}: {error.strerror}" if error.filename else str(error)) from error
     except (StoreError, sqlite3.Error) as error:
         raise CleanupError(str(error)) from error
+
+
+def _get_ready(
+    engine: RunEnvironment, scope: Scope, tell: Tell, settings: PolicySettings, *, in_seconds: float = 0.0
+) -> bool:
+    """Start Spark if the run will need it; not by a clock that is wrong, by which nothing is erased."""
+    with closing(sqlite.connect(engine.path, readonly=True)) as connection:
+        if state.look_at_clock(connection, engine.clock.read()):
+            return False
+    return engine.get_ready(settings, scope, engine.clock.now() + round(in_seconds), tell)
+
+
+def get_ready_ahead(engine: RunEnvironment, scope: Scope, in_seconds: float, tell: Tell) -> bool:
+    """Start Spark if a run that begins in so many seconds will need it; return whether it will.
+
+    Raises any of NOT_BEGUN.
+    """
+    schema.require_current(engine.path, writing=False)
+    return _get_ready(engine, scope, tell, _settings(engine, writing=False), in_seconds=in_seconds)
 
 
 def _settings(engine: RunEnvironment, *, writing: bool) -> PolicySettings:
@@ -186,7 +215,7 @@ def _carry_out(
             pacer = Pacer(connection, deadline, tell, lambda: hot.require(connection))
             apply.apply_plan(pacer, plan, settings, done.counts, partial(_tell_ledger, engine, done))
             apply.give_space_back(pacer)
-        if archive := engine.archive(hot):
+        if archive := engine.find_archive_work(hot, scope):
             try:
                 archive.run(done, groups, scope)
             finally:
@@ -232,11 +261,12 @@ def _write_receipts(engine: RunEnvironment, settings: PolicySettings, done: Repo
             yield partial(receipts.seal, connection, now, done.job)
             if scope.keeps_house:
                 yield partial(receipts.prune, connection, now - kept.keep_receipts)
+                yield partial(taken_back.prune, connection, now - kept.keep_receipts)
                 yield partial(audit.prune, connection, now - kept.keep_audit)
                 yield partial(registration_tokens.prune, connection, now)
                 yield partial(send_ids.prune, connection, now - send_ids.KEPT_SECONDS)
 
-    hot = _hot(engine, settings, now).unhurried()
+    hot = _hot(engine, settings, now).without_deadline()
     if scope.keeps_house:
         _drop_old_of_ledger(engine, settings, hot, done)
     try:
@@ -312,7 +342,7 @@ def dry_run(engine: RunEnvironment, scope: Scope = ALL) -> Report:
 
     If the policy of this configuration is not the one in force: what a run would delete after a start with it.
     """
-    with _ready(engine, writing=False) as stored:
+    with _ready(engine, lambda _: None, writing=False) as stored:
         settings = engine.config.policy
         planned = Report(engine.config.cleanup.engine, engine.clock.now(), differing=settings.differing(stored))
         hot = _hot(engine, settings, planned.started_at)
@@ -320,12 +350,13 @@ def dry_run(engine: RunEnvironment, scope: Scope = ALL) -> Report:
             hot = rehearsal.after_a_start(hot, stored)
             found = hot.read(rehearsal.of_run, hot)
         else:
+            engine.get_ready(settings, scope, planned.started_at)
             plan = engine.make_plan(settings, planned.started_at, scope)
             found = hot.read(rehearsal.of_run, hot, plan)
         planned.groups_touched, planned.counts, planned.held = len(found.groups), found.counts, found.held
         with closing(sqlite.connect(engine.path, readonly=True)) as connection:
             planned.error = state.look_at_clock(connection, engine.clock.read())
-        if archive := engine.archive(hot):
+        if archive := engine.find_archive_work(hot, ALL, found.plan.risen):
             archive.count(planned, found.groups, found.plan.risen)
         planned.finished_at = engine.clock.now()
         return planned
@@ -349,7 +380,7 @@ def restore_archived(engine: RunEnvironment, group_id: bytes) -> int:
 @contextlib.contextmanager
 def _archive_at_rest(engine: RunEnvironment) -> Iterator["ArchiveRun"]:
     """Hold the run lock, and yield the archive. Raises CleanupError if there is none."""
-    with _ready(engine) as settings, engine.only_run():
+    with _ready(engine, lambda _: engine.warm_up()) as settings, engine.only_run():
         archive = engine.archive(_hot(engine, settings, engine.clock.now()))
         if archive is None:
             raise CleanupError(f"{engine.path}: nothing is archived")

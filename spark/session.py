@@ -1,11 +1,8 @@
 """Builds the SparkSession: the only place that does."""
 
-import errno
 import os
 import re
-import shutil
 import socket
-import subprocess
 import sys
 import tempfile
 from collections.abc import Collection, Mapping
@@ -20,15 +17,10 @@ from pyspark.version import __version__ as pyspark_version
 from conclave.config.settings import Config
 from spark import delta_jars
 from spark.java import Java
-
-SUPPORTED_JAVA = (17, 21)
-"""The versions of Java that Spark runs on."""
+from spark.java_check import DeployModeError, JarsMissingError, find_jars
 
 LOGGING = Path(__file__).with_name("log4j2.properties")
 """How Java's libraries log."""
-
-_SHORTAGES = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
-"""Why a program that is there cannot be started: processes, memory or files are short."""
 
 _CLASS_PATHS = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
 """The settings that give jars to a Java process which spark-submit has started."""
@@ -61,51 +53,6 @@ The usual thresholds are 25 to 40 times lower. Without an archive no code runs l
 """
 
 
-class JarsMissingError(Exception):
-    """The archive needs jars that are missing. The message says what to do."""
-
-
-class DeployModeError(Exception):
-    """Spark was told to run the job on a machine without the database."""
-
-
-class JavaMissingError(Exception):
-    """There is no Java that Spark can run on. The message says what to install."""
-
-
-class JavaFailsError(JavaMissingError):
-    """There is a Java, but it does not start, as where memory is short: that may pass. The message says why."""
-
-
-def find_java(*, archive: bool = False) -> tuple[str, str]:
-    """Return the path of the Java that Spark will start, and its version.
-
-    ``archive``: nothing else will do. Raises JavaMissingError unless Spark supports it, JavaFailsError if that cannot
-    be told now.
-    """
-    home = os.environ.get("JAVA_HOME")
-    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    advice = "install Java 17 or 21 (Debian: apt install openjdk-17-jre-headless)"
-    advice += "; the archive works by Spark only" if archive else ', or set [cleanup] engine = "sql"'
-    try:
-        if not java:
-            raise FileNotFoundError
-        done = subprocess.run([java, "-version"], capture_output=True, text=True, errors="replace", check=False)  # noqa: S603 - the same Java that Spark will start
-    except OSError as error:
-        if error.errno in _SHORTAGES:
-            raise JavaFailsError(f"{java} cannot be started now: {error.strerror}") from error
-        raise JavaMissingError(f"the Spark cleanup needs Java, and there is none: {advice}") from error
-    shown = done.stderr
-    if done.returncode:
-        why = "; ".join(shown.splitlines()[:2]) or "it says nothing"
-        raise JavaFailsError(f"{java} ended with status {done.returncode}: {why}")
-    version = re.search(r'version "(\d+)', shown)
-    found = shown.splitlines()[0] if shown else "an unknown version"
-    if not version or int(version[1]) not in SUPPORTED_JAVA:
-        raise JavaMissingError(f"the Spark cleanup cannot run on this Java ({found}): {advice}")
-    return java, found
-
-
 def spark_version() -> str:
     """Return the version of Spark."""
     return pyspark_version
@@ -120,9 +67,8 @@ def build_session(
     started this process, its settings override those made here, and its Java is used. Otherwise ``java`` is started,
     with the descriptors ``held`` open too. Call it in the main thread: Java ends with the thread that starts it.
 
-    Raises JavaMissingError, JarsMissingError, DeployModeError or JavaStartError.
+    Raises JarsMissingError, DeployModeError or JavaStartError.
     """
-    find_java(archive=archive)
     submitted = _submitted()
     _require_submitted(submitted, archive=archive)
     master = submitted.get("spark.master", config.spark.master)
@@ -257,16 +203,6 @@ def _delta_settings() -> dict[str, str]:
         "spark.hadoop.fs.file.impl": f"{raw}.RawLocalFileSystem",
         "spark.hadoop.fs.AbstractFileSystem.file.impl": f"{raw}.local.RawLocalFs",
     }
-
-
-def find_jars() -> list[Path]:
-    """Return the jars that the archive needs. Raises JarsMissingError."""
-    jars = [delta_jars.TARGET / name for name in delta_jars.listed()]
-    if missing := [jar.name for jar in jars if not jar.is_file()]:
-        raise JarsMissingError(
-            f"the archive needs {missing[0]} in {delta_jars.TARGET}: `conclave archive fetch-jars` fetches it"
-        )
-    return jars
 
 
 def _own_address(master: str) -> str:

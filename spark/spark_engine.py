@@ -18,7 +18,8 @@ def make_plan(spark: SparkSession, path: Path, settings: PolicySettings, now: in
     reach("plan.read")
     house = scope.keeps_house
     too_old = expiry_cutoff(now, settings.self_destruct_max_age)
-    redacted = plan.redacted_for_all(*hot.timed, too_old) if hot.timed else None
+    timed = plan.redacted_for_all(*hot.timed, too_old) if hot.timed else None
+    redacted = timed.union(hot.taken_back) if timed and hot.taken_back else timed or hot.taken_back
     groups = plan.with_policies(hot.groups, now, scope)
     planned = plan.group_plan(groups, hot.members, redacted).orderBy(c.GROUP_KEY)
     return Plan(

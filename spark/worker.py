@@ -1,4 +1,7 @@
-"""The cleanup worker: a process with one warm session and the schedule, which ends with the server."""
+"""The cleanup worker: a process with the schedule, and a Spark session while that is used. It ends with the server.
+
+It also ends where nothing is to be done for a while: the server starts another one for the next run.
+"""
 
 import os
 import signal
@@ -6,30 +9,39 @@ import sys
 import threading
 import time
 from types import TracebackType
-from typing import TextIO
+from typing import NoReturn, TextIO
 
 from conclave.clock import SystemClock
 from conclave.config.settings import Config
+from conclave.failpoints import reach
 from conclave.logs.setup import configure_logging, get_logger
 from conclave.retention.jobs import Scope, Timetable, schedule
 from conclave.system.worker_protocol import (
     EXIT_GIVE_UP,
+    Asleep,
     Counted,
     Ended,
     Fault,
+    Job,
     Message,
     Order,
     State,
+    Taken,
+    Warm,
+    asleep_of,
     order_of,
     to_line,
 )
 from spark.environment import CleanupError, RunEnvironment, SparkStartError
-from spark.run import EXPECTED, clean_up, dry_run
+from spark.run import EXPECTED, NOT_BEGUN, clean_up, dry_run, get_ready_ahead
 
 log = get_logger(__name__)
 
 LONGEST_SLEEP_SECONDS = 3600.0
 """A sleep lasts at most an hour: an interval may be longer than the longest sleep that the system allows."""
+
+SOON_SECONDS = 150.0
+"""Spark is started ahead of a run that is due within 150 seconds, not of a later one: this worker may end before it."""
 
 PAUSE_SECONDS = 0.2
 """The worker pauses at least 0.2 s between two runs, however long they take.
@@ -66,6 +78,11 @@ class Orders:
         self._given.add(order)
         self._news.set()
 
+    @property
+    def are_given(self) -> bool:
+        """Whether anything is to be done at once."""
+        return bool(self._given)
+
     def wait(self, seconds: float) -> Order | None:
         """Wait for at most so many seconds; return what is to be done at once, None for nothing."""
         if not self._given:
@@ -84,7 +101,10 @@ def _jobs(config: Config) -> list[tuple[Scope, int]]:
 
 
 def main() -> None:
-    """Run cleanup as scheduled, the first time at once, until the standard input ends."""
+    """Run cleanup as scheduled until there is nothing to do for a while, or the standard input ends.
+
+    The argument says what a worker before this one was about to do; without it all is done at once.
+    """
     os.umask(0o077)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the server tells when to end
     tell = _take_stdout()
@@ -95,68 +115,132 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: _end(engine))
     threading.Thread(target=_listen_to_server, args=(engine, orders), daemon=True).start()
     try:
-        _work(engine, orders, tell)
+        now = time.monotonic()
+        Worker(engine, orders, tell).work(asleep_of(sys.argv[1], now) if len(sys.argv) > 1 else None, now)
     finally:
         engine.abandon()
 
 
-def _work(engine: RunEnvironment, orders: Orders, tell: TextIO) -> None:
-    """Do each job when it is due, and all of them anew when there are others."""
-    try:
-        engine.warm_up()
-    except CleanupError as error:
-        _say(tell, Fault(str(error)))
-        raise SystemExit(1 if isinstance(error, SparkStartError) else EXIT_GIVE_UP) from None
-    _say(tell, State.READY)
-    while True:
-        _work_by(_jobs(orders.newest), orders.newest.cleanup_interval, engine, orders, tell)
+class Worker:
+    """Does each job when it is due: one at a time, the longest due first."""
 
+    def __init__(self, engine: RunEnvironment, orders: Orders, tell: TextIO) -> None:
+        """``tell``: takes the messages for the server."""
+        self._engine = engine
+        self._orders = orders
+        self._tell = tell
 
-def _work_by(jobs: list[tuple[Scope, int]], again: int, engine: RunEnvironment, orders: Orders, tell: TextIO) -> None:
-    """Do each of ``jobs``, with the seconds from run to run, when it is due: one at a time, the longest due first.
+    def work(self, former: Asleep | None, began: float) -> NoReturn:
+        """Do the jobs, and all of them anew when there are others.
 
-    ``again``: one that failed is tried again after so many seconds at most. Returns when there are other jobs, or all
-    of them shall be done at once.
-    """
-    table = Timetable([interval for _, interval in jobs], again, time.monotonic())
-    while True:
-        chosen, due = table.next()
-        left = due - time.monotonic()
-        order = orders.wait(min(max(0.0, left), LONGEST_SLEEP_SECONDS))
-        if order is Order.RUN:
-            return
-        if order is Order.COUNT:
-            _count(engine, orders.newest, due, tell)
-        if order or left > 0:
-            continue
-        engine.config = orders.newest
-        table.begin(chosen, time.monotonic())
+        ``former``: what was still to be done of them when this worker ``began``, seconds of the monotonic clock.
+        """
         try:
-            done = clean_up(engine, scope=jobs[chosen][0], tell=lambda state: _say(tell, state))
+            self._engine.check()
+        except CleanupError as error:
+            self._say(Fault(str(error)))
+            raise SystemExit(1 if isinstance(error, SparkStartError) else EXIT_GIVE_UP) from None
+        self._say(State.READY)
+        while True:
+            jobs, now = _jobs(self._orders.newest), time.monotonic()
+            due = [began + each.due_in for each in former.jobs] if former and former.is_of(_named(jobs)) else ()
+            table = Timetable([interval for _, interval in jobs], self._orders.newest.cleanup_interval, now, due)
+            chosen, at = table.next()
+            if 0 < at - now < SOON_SECONDS:
+                self._wake(jobs[chosen][0], at)
+            former = None
+            self._work_by(jobs, table)
+
+    def _wake(self, scope: Scope, due: float) -> None:
+        """Start Spark ahead of the run that is due next, if it will have anything for Spark to do.
+
+        If that fails, the run tries it again, and tells why.
+        """
+        try:
+            if get_ready_ahead(self._engine, scope, max(0.0, due - time.monotonic()), self._say):
+                self._say(Warm(self._engine.start_seconds, due - time.monotonic()))
+        except NOT_BEGUN as error:
+            log.warning("cleanup_not_ready", reason=str(error))
+
+    def _work_by(self, jobs: list[tuple[Scope, int]], table: Timetable) -> None:
+        """Do each of ``jobs`` when it is due. Returns when there are other jobs, or all shall be done at once."""
+        while True:
+            chosen, due = table.next()
+            left = due - time.monotonic()
+            order = self._orders.wait(min(max(0.0, left), LONGEST_SLEEP_SECONDS))
+            if order:
+                self._say(Taken(order))
+            if order is Order.RUN:
+                return
+            if order is Order.COUNT:
+                self._count(due)
+            elif left > 0:
+                continue
+            else:
+                self._run(jobs[chosen][0], chosen, table)
+                time.sleep(PAUSE_SECONDS)
+            self._rest(jobs, table)
+
+    def _run(self, scope: Scope, chosen: int, table: Timetable) -> None:
+        """Do a run, and tell of it. Raises SystemExit if another worker has to go on."""
+        engine = self._engine
+        engine.config = self._orders.newest
+        table.begin(chosen, time.monotonic())
+        was_warm = engine.is_warm
+
+        def tell(state: State) -> None:
+            if state is State.BEGAN and engine.is_warm and not was_warm:
+                self._say(Warm(engine.start_seconds, 0.0))
+            self._say(state)
+
+        try:
+            done = clean_up(engine, scope=scope, tell=tell)
             if done.error:
                 table.fail(chosen, time.monotonic())
-            _say(tell, Ended(done.to_mapping(), table.next().due - time.monotonic()))
+            self._say(Ended(done.to_mapping(), table.next().due - time.monotonic()))
             if done.error and not engine.is_sound():
-                _say(tell, Fault("the Spark session has died"))
+                self._say(Fault("the Spark session has died"))
                 raise SystemExit(1)
+        except SparkStartError as error:
+            self._say(Fault(str(error)))
+            raise SystemExit(1) from None
         except CleanupError as error:
             table.fail(chosen, time.monotonic())
-            _say(tell, Fault(str(error), table.next().due - time.monotonic()))
-        time.sleep(PAUSE_SECONDS)
+            self._say(Fault(str(error), table.next().due - time.monotonic()))
+
+    def _rest(self, jobs: list[tuple[Scope, int]], table: Timetable) -> None:
+        """Fall asleep if the next run is far off, or Java has had nothing to do for long."""
+        now, keep = time.monotonic(), self._orders.newest.cleanup.keep_warm
+        is_idle = self._engine.is_warm and now - self._engine.used_at > keep
+        if self._orders.are_given or (table.next().due - now <= keep and not is_idle):
+            return
+        due = zip(_named(jobs), table.due, strict=True)
+        self._say(Asleep(tuple(Job(name, interval, at - now) for (name, interval), at in due)))
+        reach("worker.told_asleep")
+        self._engine.close()
+        reach("worker.java_ended")
+        with _ENDING:
+            os._exit(0)  # the interpreter would wait for the thread that reads the server's orders
+
+    def _count(self, due: float) -> None:
+        """Do a dry run, and tell what a run would delete, or why that could not be counted."""
+        config = self._engine.config = self._orders.newest
+        self._say(State.COUNTING)
+        try:
+            counted = dry_run(self._engine).to_mapping()
+        except EXPECTED as error:
+            counted = {"error": str(error)}
+        except Exception as error:
+            log.exception("cleanup_failed", engine=config.cleanup.engine)
+            counted = {"error": f"{type(error).__name__}: {error}"}
+        self._say(Counted(counted, due - time.monotonic()))
+
+    def _say(self, message: Message) -> None:
+        self._tell.write(to_line(message))
 
 
-def _count(engine: RunEnvironment, config: Config, due: float, tell: TextIO) -> None:
-    """Do a dry run, and tell what a run would delete, or why that could not be counted."""
-    engine.config = config
-    _say(tell, State.COUNTING)
-    try:
-        counted = dry_run(engine).to_mapping()
-    except EXPECTED as error:
-        counted = {"error": str(error)}
-    except Exception as error:
-        log.exception("cleanup_failed", engine=config.cleanup.engine)
-        counted = {"error": f"{type(error).__name__}: {error}"}
-    _say(tell, Counted(counted, due - time.monotonic()))
+def _named(jobs: list[tuple[Scope, int]]) -> list[tuple[str, int]]:
+    return [(scope.name, interval) for scope, interval in jobs]
 
 
 def _log_fault(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
@@ -169,10 +253,6 @@ def _take_stdout() -> TextIO:
     tell = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     return tell
-
-
-def _say(tell: TextIO, message: Message) -> None:
-    tell.write(to_line(message))
 
 
 def _listen_to_server(engine: RunEnvironment, orders: Orders) -> None:

@@ -21,9 +21,8 @@ from conclave.clock import FakeClock
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.settings import Config
 from conclave.server.app import create_app
-from conclave.server.fast_path import FastPath
+from conclave.server.busiest import Busiest
 from conclave.server.listen import MOST_FILES, Site
-from conclave.server.shortcut import take_shortcut
 from conclave.system import signals
 from tests.support import java_classes, sample, stores
 from tests.support.cleaner import Cleaner
@@ -183,13 +182,12 @@ class Listening:
 
     def __init__(self, app: web.Application) -> None:
         self.app = app
-        self.runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
+        self.runner = web.AppRunner(app, access_log=None, shutdown_timeout=1, auto_decompress=False)
 
     async def start(self) -> None:
         await self.runner.setup()
-        take_shortcut(self.app, self.runner.server)
-        site = Site(self.runner, self.host, 0, MOST_FILES, fast_path=FastPath(self.app))
-        self.url = await site.listen()
+        self.site = Site(self.runner, self.host, 0, MOST_FILES, busiest=Busiest(self.app))
+        self.url = await self.site.listen()
         self.port = int(self.url.rpartition(":")[2])
 
     async def close(self) -> None:

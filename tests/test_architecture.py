@@ -21,7 +21,7 @@ OF_THE_SERVER_IN_SPARK = (
     *("conclave.actions.invites", "conclave.config", "conclave.retention", "conclave.store", "conclave.system"),
     *("conclave.clock", "conclave.failpoints", "conclave.logs", "conclave.errors"),
     *("conclave.archive.layout", "conclave.archive.consistency", "conclave.archive.faults", "conclave.archive.files"),
-    "conclave.archive.differences",
+    *("conclave.archive.differences", "conclave.keys"),
 )
 """What cleanup may know of the server: its settings and its store, and where messages lie in the archive."""
 
@@ -41,8 +41,11 @@ DRAW_THE_CHAT = (
     "composer",
     "dialogs",
     "forms",
+    "heading",
     "help_text",
+    "key_line",
     "login",
+    "marking",
     "palette",
     "rows",
     "screen",
@@ -142,7 +145,7 @@ def test_only_the_command_line_imports_the_proof() -> None:
 def test_only_the_command_line_imports_backups() -> None:
     """And backups know of the server only its store and what the system is asked for."""
     assert {room_of(module) for module in importers("conclave.backup")} == {"conclave.cli"}
-    known = ("actions", "archive", "backup", "clock", "config", "failpoints", "store", "system")
+    known = ("actions", "archive", "backup", "clock", "config", "failpoints", "keys", "store", "system")
     of_server = {each for module in modules() if is_within(module, "conclave.backup") for each in imported(module)}
     of_server = {each for each in of_server if is_within(each, "conclave", "spark")} - {"conclave"}  # its version
     assert [each for each in of_server if not is_within(each, *(f"conclave.{room}" for room in known))] == []
@@ -158,11 +161,12 @@ def test_handlers_know_http_and_actions_but_no_store(module: str) -> None:
 
 
 def test_actions_refuse_and_announce_and_the_store_does_neither() -> None:
-    resources = [each for each in modules() if is_within(each, "conclave.store.resources")]
-    refusing = {each.rpartition(".")[2] for each in resources if "conclave.errors" in imported(each)}
-    assert refusing == set()
+    """The engine hands both on, so it knows them; neither begins there."""
+    below = [each for each in modules() if is_within(each, "conclave.store", "conclave.retention")]
+    below = [each for each in below if not is_within(each, "conclave.store.engine")]
+    assert {each for each in below if "conclave.errors" in imported(each)} == set()
     names = {"announce", "announce_stored", "end_streams", "announced"}
-    trees = {each: ast.walk(ast.parse(modules()[each].read_text(encoding="utf-8"))) for each in resources}
+    trees = {each: ast.walk(ast.parse(modules()[each].read_text(encoding="utf-8"))) for each in below}
     announcing = {
         each.rpartition(".")[2]
         for each, nodes in trees.items()

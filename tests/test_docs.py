@@ -29,6 +29,7 @@ from conclave.server.routes import API, ROUTES
 from conclave.store.engine import database
 from conclave.store.resources.audit import AuditAction
 from spark import pacer
+from tests.support.server import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLE = ROOT / "config.example.toml"
@@ -41,6 +42,7 @@ DEFAULTS_IN_WORDS = {
     "data_path": f"`database_path` with the suffix `.data`, as in `{Config().data.name}`",
     "archive.path": f"`{Config().archive_path.name}` under `data_path`",
     "ledger.path": "`database_path` with `.ledger` after it",
+    "keys.path": "`database_path` with `.keys` after it",
     "admin.token": "none",
     "admin.token_file": "none",
     "registration_token": "none",
@@ -268,7 +270,7 @@ class Server:
 
     def url(self) -> str:
         """Wait until the server listens, and return where."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline and self.process.poll() is None:
             for line in self.log.read_text().splitlines():
                 if '"listening"' in line:
@@ -383,7 +385,8 @@ def test_the_conversation_of_the_quickstart_says_what_the_page_says(talk: Talk) 
     assert fetched == [[expiring], [read_by_all, late], [read_by_all], [late], [late]]
     in_force = '"effective_expiry_seconds":3600,"min_lifetime_seconds":0,"policy_source":"group"'
     layers = '"server_retention_seconds":-1,"group_expiry_seconds":3600'
-    assert f'{{{layers},{in_force},"legal_hold":false,"held_by":[],"hidden_before":0}}' in printed
+    rest = '"legal_hold":false,"held_by":[],"hidden_before":0,"taken_back":[]'
+    assert f"{{{layers},{in_force},{rest}}}" in printed
     assert '{"policies":{},"limits":{}}' in printed
     assert '{"messages_expiring":0,"oldest_expiring":0}' in printed
     assert re.search(r"fetched by every member\D+1 ", "\n".join(printed))

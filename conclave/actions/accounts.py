@@ -109,8 +109,8 @@ def update(connection: sqlite3.Connection, user_id: bytes, alias: str | None) ->
         return
     stored.set_alias(connection, user_id, alias)
     for membership in memberships.of_user(connection, user_id):
-        group_id, everybody = membership.group.group_id, members_of(connection, membership.group.group_key)
-        announce(connection, everybody, "group_update", group_id=group_id, update_type="group_settings")
+        group_id, recipients = membership.group.group_id, members_of(connection, membership.group.group_key)
+        announce(connection, recipients, "group_update", group_id=group_id, update_type="group_settings")
 
 
 def change_password(connection: sqlite3.Connection, user_id: bytes, former: str, new: str) -> None:
@@ -125,7 +125,7 @@ def change_password(connection: sqlite3.Connection, user_id: bytes, former: str,
 
 
 def reset_password(connection: sqlite3.Connection, user_id: bytes, new: str) -> None:
-    """Replace the password's hash by ``new`` and end every session, whatever the former hash was."""
+    """Replace the password's hash by ``new`` and end every session, without the former one."""
     accounts.set_password(connection, user_id, new)
     sessions.end_all(connection, user_id)
 
@@ -193,20 +193,20 @@ def noted(
     connection: sqlite3.Connection,
     context: Context,
     actor: str,
-    told: audit.AuditAction,
+    entry: audit.AuditAction,
     action: Callable[Concatenate[sqlite3.Connection, bytes, P], None],
     user_id: bytes,
     /,
     *args: P.args,
     **kwargs: P.kwargs,
 ) -> None:
-    """Change an account by ``action``, and note it in the audit log as ``told``. Raises NotFoundError.
+    """Change an account by ``action``, and note it in the audit log as ``entry``. Raises NotFoundError.
 
     ``actor``: an operator, as the audit log names one.
     """
     changed = users.by_id(connection, user_id)
     action(connection, user_id, *args, **kwargs)
-    audit.note(connection, context.now(), actor, told, audit.Subject(user_id, changed.username))
+    audit.note(connection, context.now(), actor, entry, audit.Subject(user_id, changed.username))
 
 
 def list_all(connection: sqlite3.Connection, context: Context, like: str = "") -> list[Account]:

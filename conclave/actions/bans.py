@@ -6,10 +6,8 @@ from conclave.actions import commits, invites, members, users
 from conclave.actions.authorisation import require_admin
 from conclave.actions.commits import Commit
 from conclave.actions.context import Context
-from conclave.actions.quotas import count_commit
 from conclave.errors import BadRequestError
 from conclave.response_memory import Share
-from conclave.store import bodies
 from conclave.store.resources import bans
 from conclave.store.resources.bans import BannedUser
 from conclave.store.resources.members import membership
@@ -34,9 +32,7 @@ def ban(
     bans.add(connection, group_key, target_id, user_id, now)
     target = membership(connection, group_id, target_id)
     if target:
-        with bodies.beyond_room(connection):
-            commits.store(connection, admin, commit, now)
-        count_commit(context.quotas, group_id, user_id, len(commit.commit_message))
+        commits.store_at_end(connection, context, admin, commit, now)
         # If this was the last member, the ban goes with the group.
         members.end_and_withdraw(connection, target, now, tells_user=True)
 

@@ -5,13 +5,15 @@ The server may run at the same time, or be stopped.
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from typing import ParamSpec, TypeVar
 
 from conclave.actions.context import Action, Context
 from conclave.clock import Clock
 from conclave.clock.steady import SteadyClock
 from conclave.config.settings import Config
+from conclave.keys.store import KeyStore
+from conclave.store import keyring
 from conclave.store.archive import moves
 from conclave.store.engine import schema, sqlite
 from conclave.store.engine.faults import StoreError, is_busy, is_of_the_disk, store_error
@@ -34,16 +36,20 @@ class Outside:
     an operator thinks. What an action announces waits in the outbox for the server.
     """
 
-    def __init__(self, config: Config, clock: Clock) -> None:
-        """``config``: its database has to exist. ``clock``: tells the time."""
-        self._config = config
+    def __init__(self, config: Config, clock: Clock, *, with_keys: bool = False) -> None:
+        """``config``: its database has to exist. ``clock``: tells the time.
+
+        ``with_keys``: actions read or store messages, which may be under keys.
+        """
+        self.config = config
         self._clock = clock
+        self._with_keys = with_keys
 
     def context(self) -> Context:
         """Return the context of actions. Its time is not behind what the server, or a run, has acted on."""
         clock = SteadyClock(self._clock)
         clock.resume(self.read(state.standing).floor, None)
-        return Context(self._config.policy, clock)
+        return Context(self.config.policy, clock)
 
     def read(self, action: Action[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run ``action`` on one snapshot and return its result."""
@@ -66,7 +72,7 @@ class Outside:
             return
         try:
             # No connection of this process is open meanwhile, as ``locks`` wants it.
-            with locks.hold(self._config.database, locks.CLEANUP, wait):
+            with locks.hold(self.config.database, locks.CLEANUP, wait):
                 pass
         except OSError as error:
             raise OutsideError(
@@ -80,19 +86,30 @@ class Outside:
         with ExitStack() as held:
             try:
                 # No connection of this process is open yet, nor when it lets go: as ``locks`` wants it.
-                lock = held.enter_context(closing(locks.DatabaseLock(self._config.database, locks.CLEANUP)))
+                lock = held.enter_context(closing(locks.DatabaseLock(self.config.database, locks.CLEANUP)))
                 held.enter_context(lock.hold(wait))
             except OSError as error:
                 raise OutsideError(f"{error.filename}: {error.strerror}") from error
             yield
 
     @contextmanager
+    def keys(self) -> Iterator[KeyStore | None]:
+        """Open the keys while the block lasts, if they are wanted and there are any. Raises OutsideError."""
+        try:
+            keys = keyring.open_to_read(self.config.database, self.config.keys_path) if self._with_keys else None
+        except StoreError as error:
+            raise OutsideError(str(error)) from error
+        with closing(keys) if keys else nullcontext():
+            yield keys
+
+    @contextmanager
     def _connected(self, *, readonly: bool = False) -> Iterator[sqlite3.Connection]:
-        path = self._config.database
+        path = self.config.database
         try:
             schema.require_current(path, writing=not readonly)
-            with closing(sqlite.connect(path, readonly=readonly)) as connection:
+            with closing(sqlite.connect(path, readonly=readonly)) as connection, self.keys() as keys:
+                connection.keys = keys
                 yield connection
         except (StoreError, sqlite3.Error, OSError) as error:
-            is_told = is_busy(error) or is_of_the_disk(error)
-            raise OutsideError(str(store_error(path, error) if is_told else error)) from error
+            is_expected = is_busy(error) or is_of_the_disk(error)
+            raise OutsideError(str(store_error(path, error) if is_expected else error)) from error

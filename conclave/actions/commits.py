@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from conclave.actions.authorisation import require_member
 from conclave.actions.context import Context
 from conclave.actions.messages import append
-from conclave.actions.quotas import Sends
+from conclave.actions.quotas import Sends, count_commit
 from conclave.errors import BadRequestError, NotFoundError
 from conclave.failpoints import reach
 from conclave.store import bodies
@@ -41,19 +41,28 @@ def external_join(
 ) -> None:
     """Store the commit by which a member has joined the MLS group.
 
-    A member who came by /join is new to all. Anybody else was a member before, with keys that are void now. Raises
+    A member who came by /join is new to all. Any other was a member before, with keys that are void now. Raises
     NotMemberError, BadRequestError, TooManyRequestsError, or QuotaError for who was a member before.
     """
     member = require_member(connection, group_id, user_id)
     if member.group.group_info_body is None:
         raise BadRequestError("this group has no group info yet")
     _store(connection, context, member, commit, must_fit=not member.joining)
-    everybody = members_of(connection, member.group.group_key)
+    recipients = members_of(connection, member.group.group_key)
     if member.joining:
         members.has_joined(connection, member)
-        announce(connection, everybody, "group_update", group_id=group_id, update_type="commit")
+        announce(connection, recipients, "group_update", group_id=group_id, update_type="commit")
     else:
-        announce(connection, everybody - {user_id}, "identity_reset", group_id=group_id, user_id=user_id)
+        announce(connection, recipients - {user_id}, "identity_reset", group_id=group_id, user_id=user_id)
+
+
+def store_at_end(
+    connection: sqlite3.Connection, context: Context, member: Membership, commit: Commit, now: int
+) -> None:
+    """Store the commit of a ``member`` by which a membership ends: it counts as sent, and always has room."""
+    with bodies.beyond_room(connection):
+        store(connection, member, commit, now)
+    count_commit(context.quotas, member.group.group_id, member.user_id, len(commit.commit_message))
 
 
 def group_info(connection: sqlite3.Connection, group_id: bytes, user_id: bytes) -> bytes:

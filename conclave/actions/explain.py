@@ -6,13 +6,14 @@ from conclave.actions import name_lookup
 from conclave.clock import Clock
 from conclave.config.settings import Config
 from conclave.errors import NotFoundError
+from conclave.retention import holds
 from conclave.retention.fate import Timer
 from conclave.retention.jobs import Scope, schedule
 from conclave.retention.resolve import PolicySettings
-from conclave.store.resources import amounts, state
+from conclave.store.resources import amounts, receipts, state
 from conclave.store.resources.amounts import Amounts
 from conclave.store.views import explain as store, group_list, overdue
-from conclave.store.views.explain import Explanation, Look, Message, Waiting
+from conclave.store.views.explain import Explanation, Look, Message, Taking, Waiting
 from conclave.store.views.group_list import Row
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "Message",
     "Row",
     "SettingsError",
+    "Taking",
     "Timer",
     "Waiting",
     "explain",
@@ -29,6 +31,8 @@ __all__ = [
     "list_groups",
     "show",
 ]
+
+_NOTHING_LEFT = "no such group, or nothing is left of it"
 
 
 class SettingsError(Exception):
@@ -62,13 +66,21 @@ def explain(
     settings = in_force(connection, config)
     fault = state.look_at_clock(connection, clock.read())  # as each run does; what is found is not stored
     group_id = _find(connection, group)
-    return store.explain(connection, settings, _schedule(config), clock.now(), group_id, number, look, fault)
+    found = store.explain(connection, settings, _schedule(config), clock.now(), group_id, number, look, fault)
+    if found is None:
+        erased = receipts.of_group(connection, group_id, 1)
+        known = f"; the last receipt of it is number {erased[0].receipt_id}" if erased else ""
+        raise NotFoundError(f"{_NOTHING_LEFT}{known}")
+    return found
 
 
 def show(connection: sqlite3.Connection, config: Config, now: int, group: str) -> tuple[Row, Amounts]:
     """Return what ``list_groups`` has of one group, and how much it has stored. Raises SettingsError, NotFoundError."""
     in_force(connection, config)
-    key = group_list.key_of(connection, _find(connection, group))
+    found = holds.group_of(connection, _find(connection, group))
+    if found is None:
+        raise NotFoundError(_NOTHING_LEFT)
+    key = found[0]
     due = overdue.find(connection, now, key, _schedule(config))
     row = group_list.list_all(connection, _schedule(config), now, due, key)[0]
     return row, amounts.of_group(connection, key, row.hot_messages)

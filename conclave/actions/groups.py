@@ -63,8 +63,8 @@ def update(
     group = require_admin(connection, group_id, user_id).group
     change(connection, context, group, changes)
     _note_policy(connection, context, group, user_id)
-    everybody = members_of(connection, group.group_key)
-    announce(connection, everybody, "group_update", group_id=group_id, update_type="group_settings")
+    recipients = members_of(connection, group.group_key)
+    announce(connection, recipients, "group_update", group_id=group_id, update_type="group_settings")
 
 
 def change(connection: sqlite3.Connection, context: Context, group: Group, changes: GroupChanges) -> None:
@@ -132,9 +132,9 @@ def _note_policy(connection: sqlite3.Connection, context: Context, former: Group
 def delete(connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes) -> None:
     """Delete a group for all of its members, and tell them. Raises NotAdminError."""
     group = require_admin(connection, group_id, user_id).group
-    everybody = members_of(connection, group.group_key)
+    recipients = members_of(connection, group.group_key)
     end(connection, group, context.now())
-    announce(connection, everybody, "group_deleted", group_id=group_id)
+    announce(connection, recipients, "group_deleted", group_id=group_id)
 
 
 def end(connection: sqlite3.Connection, group: Group, now: int) -> None:

@@ -81,6 +81,8 @@ def add(connection: sqlite3.Connection, context: Context, actor: str, covered: C
 def release(connection: sqlite3.Connection, context: Context, actor: str, hold_id: int) -> Hold:
     """Remove a hold and return it. Raises NotFoundError."""
     hold = holds.remove(connection, hold_id)
+    if hold is None:
+        raise NotFoundError(f"no such hold: {hold_id}; `conclave hold list` prints those in force")
     action = AuditAction.USER_RELEASED if hold.group_key is None else AuditAction.GROUP_RELEASED
     details = {"hold": hold_id, "reason": hold.reason, "added_by": hold.added_by, "added_at": hold.added_at}
     audit.note(connection, context.now(), actor, action, Subject(hold.subject_id, hold.name), details)

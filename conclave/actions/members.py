@@ -11,7 +11,7 @@ from conclave.actions.authorisation import (
 )
 from conclave.actions.commits import Commit
 from conclave.actions.context import Context
-from conclave.actions.quotas import count_commit, require_room
+from conclave.actions.quotas import require_room
 from conclave.errors import BadRequestError, ConflictError
 from conclave.response_memory import Share
 from conclave.store import bodies
@@ -35,9 +35,7 @@ def join(connection: sqlite3.Connection, context: Context, group_id: bytes, user
 def leave(connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes, commit: Commit) -> None:
     """End the user's membership, with a commit if one is given. Raises NotMemberError."""
     member, now = require_member(connection, group_id, user_id), context.now()
-    with bodies.beyond_room(connection):
-        commits.store(connection, member, commit, now)
-    count_commit(context.quotas, group_id, user_id, len(commit.commit_message))
+    commits.store_at_end(connection, context, member, commit, now)
     end_and_withdraw(connection, member, now)
 
 
@@ -55,9 +53,7 @@ def remove(
     """
     admin, now = require_admin(connection, group_id, user_id), context.now()
     target = require_target(connection, group_id, target_id)
-    with bodies.beyond_room(connection):
-        commits.store(connection, admin, commit, now)
-    count_commit(context.quotas, group_id, user_id, len(commit.commit_message))
+    commits.store_at_end(connection, context, admin, commit, now)
     end_and_withdraw(connection, target, now, tells_user=True)
 
 
@@ -121,5 +117,5 @@ def list_admins(connection: sqlite3.Connection, group_id: bytes, user_id: bytes,
 
 def _set_role(connection: sqlite3.Connection, member: Membership, role: str) -> None:
     members.set_role(connection, member.member_id, role)
-    everybody = members_of(connection, member.group.group_key)
-    announce(connection, everybody, "group_update", group_id=member.group.group_id, update_type="role_change")
+    recipients = members_of(connection, member.group.group_key)
+    announce(connection, recipients, "group_update", group_id=member.group.group_id, update_type="role_change")

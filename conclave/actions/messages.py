@@ -299,9 +299,8 @@ class Fetching:
         Raises NotMemberError, NoRoomError or ArchiveError. Once the reader has a page with news, call ``confirm``. With
         ``next_confirms`` call it also if the reader never gets the page: what counts are the ones before.
         """
-        known = self._groups.page(group_id, user_id, after, limit, written_in)
-        if known and _has_room(share, known.pieces):
-            return self._counted(known)
+        if known := self.at_hand(group_id, user_id, after, limit, written_in, share):
+            return known
         write = pages.writer(written_in)
         try:
             found = await share.fit(
@@ -328,15 +327,10 @@ class Fetching:
 
     def at_hand(
         self, group_id: bytes, user_id: bytes, after: int, limit: int, written_in: Format, share: Share
-    ) -> list[bytes] | None:
-        """Return the pieces of what ``page`` would return, if they are remembered, and ``confirm`` has nothing to note.
-
-        Memory is taken for them as by ``page``; without that, None is returned, too. Raises StoreError.
-        """
+    ) -> Fetched | None:
+        """Return what ``page`` would, if it is remembered and there is memory for it. Raises StoreError."""
         known = self._groups.page(group_id, user_id, after, limit, written_in)
-        if not known or self._counted(known).is_news or not _has_room(share, known.pieces):
-            return None
-        return known.pieces
+        return self._counted(known) if known and _has_room(share, known.pieces) else None
 
     def _counted(self, fetched: Fetched) -> Fetched:
         return fetched._replace(up_to=fetched.claimed) if self.next_confirms else fetched

@@ -58,5 +58,5 @@ def purge(connection: sqlite3.Connection, context: Context, actor: str, group_id
     subject = audit.Subject(group_id, group.group_name)
     details = {"before": before, "expired_before": [group.expired_before, max(group.expired_before, before)]}
     audit.note(connection, now, actor, audit.AuditAction.GROUP_PURGED, subject, details)
-    everybody = members_of(connection, group.group_key)
-    announce(connection, everybody, "group_update", group_id=group_id, update_type="group_settings")
+    recipients = members_of(connection, group.group_key)
+    announce(connection, recipients, "group_update", group_id=group_id, update_type="group_settings")

@@ -29,7 +29,9 @@ from conclave.store.resources import (
     key_packages,
     members as memberships,
     state,
+    taken_back,
 )
+from conclave.store.resources.taken_back import TakenBack
 
 NUMBERS = 2**32
 """After each restore the numbers of a group's messages begin again at the next multiple of 2^32.
@@ -312,6 +314,13 @@ def _ended(connection: sqlite3.Connection, entry: Entry, _: int, __: Replayed) -
     )
 
 
+def _taken_back(connection: sqlite3.Connection, entry: Entry, now: int, _: Replayed) -> bool:
+    """Take a message back that the copy has. Its group's members are told once more."""
+    group_key, number = map(int, str(entry.subject).split(":"))
+    is_there = stored_groups.by_key(connection, group_key) and taken_back.is_stored(connection, group_key, number)
+    return bool(is_there) and taken_back.add(connection, group_key, number, TakenBack(now, b""))
+
+
 def _settings(connection: sqlite3.Connection, entry: Entry, _: int, __: Replayed) -> bool:
     """Have the next start settle what the last settings have hidden, not what those of the copy would have.
 
@@ -353,6 +362,7 @@ _STEPS: tuple[tuple[str, str, _Step], ...] = (
     ("groups", "group", _group),
     ("readers", READ, _read),
     ("messages_redacted", "ended", _ended),
+    ("messages_taken_back", "taken_back", _taken_back),
     ("settings", SETTINGS, _settings),
     ("alive", ALIVE, _alive),
 )

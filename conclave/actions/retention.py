@@ -10,12 +10,12 @@ from conclave.actions.authorisation import require_member
 from conclave.actions.context import Context
 from conclave.archive.reader import Archive, ArchiveError
 from conclave.auth.fair_semaphore import FairSemaphore
-from conclave.retention import rules, stretches, visibility
+from conclave.retention import holds, stretches, visibility
 from conclave.retention.hidden import Amount
 from conclave.retention.policy import KEEP, GroupPolicy
 from conclave.retention.resolve import Limit, PolicySettings
 from conclave.store.engine.database import Database
-from conclave.store.resources import members
+from conclave.store.resources import members, taken_back
 from conclave.store.resources.groups import GroupChanges
 
 CONCURRENT_REHEARSALS = 1
@@ -36,6 +36,7 @@ class Retention:
     counts. ``min_lifetime_seconds``: nothing younger is erased, 0 for no bound. ``policy_source``: a ``Source``.
     ``held_by``: the members whose missing fetch holds messages back, only for admins. ``hidden_before``: what was
     created before this Unix second is hidden for ever, by a purge or by a policy that was in force once; 0 for nothing.
+    ``taken_back``: the numbers of the last messages that were taken back, at most 1,000, ascending.
     """
 
     server_retention_seconds: int
@@ -46,6 +47,7 @@ class Retention:
     legal_hold: bool
     held_by: Sequence[bytes]
     hidden_before: int
+    taken_back: Sequence[int]
 
 
 def policy(connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes) -> Retention:
@@ -53,16 +55,17 @@ def policy(connection: sqlite3.Connection, context: Context, group_id: bytes, us
     member = require_member(connection, group_id, user_id)
     group = member.group
     sight = visibility.of_group(connection, group, context.now())
-    is_told = member.role == "admin" and sight.policy.is_after_fetch
+    is_listed = member.role == "admin" and sight.policy.is_after_fetch
     return Retention(
         server_retention_seconds=context.policy.message_retention,
         group_expiry_seconds=group.message_expiry_seconds,
         effective_expiry_seconds=sight.policy.lifetime,
         min_lifetime_seconds=sight.policy.min_lifetime,
         policy_source=sight.policy.source.value,
-        legal_hold=rules.is_held(connection, group.group_key),
-        held_by=members.holding_back(connection, group, sight) if is_told else (),
+        legal_hold=holds.is_held(connection, group.group_key),
+        held_by=members.holding_back(connection, group, sight) if is_listed else (),
         hidden_before=group.expired_before,
+        taken_back=taken_back.latest(connection, group.group_key),
     )
 
 

@@ -1,25 +1,49 @@
-"""Telling readers that a self-destructing message has come to its end for them."""
+"""Telling readers what is redacted for them: what has destroyed itself, or was taken back."""
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import NamedTuple
 
 from conclave.actions.context import Context
 from conclave.events import Event, Events, Stream
-from conclave.store.resources import sessions, state, timers
+from conclave.store.resources import sessions, state, taken_back, timers
 from conclave.store.resources.timers import Redaction, heard, last_missed
 
-__all__ = ["Redaction", "Telling", "are_due", "begin_stream", "heard", "last_missed", "tell"]
+__all__ = [
+    "Redaction",
+    "Telling",
+    "Waiting",
+    "begin_stream",
+    "heard",
+    "last_missed",
+    "look",
+    "tell",
+    "tell_taken_back",
+]
 
 HEARD_AT_ONCE = 2_048
 """At most 2,048 notes that were heard are forgotten in a transaction: senders wait for it."""
 
 
-def are_due(connection: sqlite3.Connection, context: Context) -> bool:
-    """Tell whether ``tell`` has anything to do. While the clock is wrong it has not."""
-    return timers.are_due(connection, context.now()) and not state.standing(connection).fault
+class Waiting(NamedTuple):
+    """Whether timers have ended that were not told, and whether messages were taken back that were not."""
+
+    timers: bool
+    taken_back: bool
+
+
+def look(connection: sqlite3.Connection, context: Context) -> Waiting:
+    """Tell whether ``tell`` and ``tell_taken_back`` have anything to do. While the clock is wrong ``tell`` has not."""
+    are_due = timers.are_due(connection, context.now()) and not state.standing(connection).fault
+    return Waiting(are_due, taken_back.are_untold(connection))
+
+
+def tell_taken_back(connection: sqlite3.Connection) -> list[Redaction]:
+    """Note messages that were taken back as told, some at a time; return whom to tell of what. No clock matters."""
+    return taken_back.tell(connection)
 
 
 def tell(connection: sqlite3.Connection, context: Context) -> tuple[int, list[Redaction]]:

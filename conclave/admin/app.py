@@ -56,11 +56,11 @@ async def _measuring(app: web.Application) -> AsyncIterator[None]:
 
 
 async def _health(request: web.Request) -> web.Response:
-    """GET /healthz: 200 if all is well, else 503. Operators learn the faults by part, and of the last run."""
+    """GET /healthz: 200 if all is well, else 503. Operators learn the faults by part, of the last run and worker."""
     health = request.app[SERVED][app_keys.HEALTH]
     told: dict[str, Any] = {"status": health.status}
     if request[IS_OPERATOR]:
-        told |= {"faults": health.faults, "last_run": health.last_run}
+        told |= {"faults": health.faults, "last_run": health.last_run, "cleanup": health.cleanup}
     return _answer(told, is_good=not health.faults)
 
 

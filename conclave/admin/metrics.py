@@ -1,4 +1,4 @@
-"""What Prometheus gets: requests, writes, streams, sizes, cleanup, faults. No label names anybody, or a group.
+"""What Prometheus gets: requests, writes, streams, sizes, cleanup, faults. No label names a user or a group.
 
 Everything is counted where it happens, by plain lists and dictionaries, and becomes metrics only here. This runs in a
 thread of its own beside the event loop, so what the loop changes is copied in one step before it is walked.
@@ -16,7 +16,7 @@ from conclave import __version__, app_keys
 from conclave.admin.access import Guard
 from conclave.admin.event_loop_lag import Lag
 from conclave.admin.sizes import Sizes
-from conclave.health.parts import Health, HealthPart
+from conclave.health.parts import Cleanup, Health, HealthPart
 from conclave.health.readiness import Standing, standing
 from conclave.measures import Histogram, joined
 from conclave.retention.jobs import schedule
@@ -145,6 +145,7 @@ def _cleanup(served: web.Application) -> Iterator[Metric]:
     succeeded = "When the last run of a job that went well has ended; 0: none since the server has started."
     ended = dict.fromkeys(names, 0) | dict(health.succeeded)
     yield _gauges("conclave_cleanup_last_success_timestamp_seconds", succeeded, "purge_job", ended)
+    yield from _worker(health)
     ends = "How often the cleanup worker has died and was started again."
     yield CounterMetricFamily("conclave_cleanup_worker_ends", ends, health.worker_ends)
     held = (health.last_run or {}).get("held", 0)
@@ -154,6 +155,18 @@ def _cleanup(served: web.Application) -> Iterator[Metric]:
     yield GaugeMetricFamily("conclave_overdue_groups", groups, overdue.groups)
     first = "For how long the first of these messages could have been erased."
     yield GaugeMetricFamily("conclave_overdue_seconds", first, overdue.seconds)
+
+
+def _worker(health: Health) -> Iterator[Metric]:
+    text = "1 for what the cleanup worker does: it is asleep between runs that are far apart, and nothing is wrong."
+    doing = health.cleanup
+    yield _gauges("conclave_cleanup_worker_state", text, "state", {each: int(each is doing) for each in Cleanup})
+    starts = "How often the cleanup worker has started Java."
+    yield CounterMetricFamily("conclave_cleanup_java_starts", starts, health.java_starts)
+    seconds = "How long the last start of Java took; 0: there was none since the server has started."
+    yield GaugeMetricFamily("conclave_cleanup_java_start_seconds", seconds, health.java_start_seconds)
+    text = "When the next cleanup run begins; 0: that is not known, as while one is under way."
+    yield GaugeMetricFamily("conclave_cleanup_next_run_timestamp_seconds", text, round(health.next_run_at or 0))
 
 
 def _last_runs(health: Health) -> Iterator[Metric]:
@@ -175,6 +188,12 @@ def _sizes(sizes: Sizes) -> Iterator[Metric]:
     if last.free_pages is not None:
         free = "Bytes in the database's file that nothing uses."
         yield GaugeMetricFamily("conclave_database_free_bytes", free, last.free_pages)
+    if last.key_copies is not None:
+        copies = "Copies of the key file that are there."
+        yield GaugeMetricFamily("conclave_key_copies", copies, len(last.key_copies))
+    if last.key_copies:
+        made = "When the newest copy of the key file was made."
+        yield GaugeMetricFamily("conclave_key_copy_timestamp_seconds", made, max(last.key_copies.values()))
     free_disk = {place: free for place, (free, _) in last.disks.items()}
     whole_disk = {place: whole for place, (_, whole) in last.disks.items()}
     yield _gauges("conclave_disk_free_bytes", "Bytes that are free where this lies.", "place", free_disk)

@@ -20,6 +20,8 @@ from aiohttp import web
 from conclave import app_keys
 from conclave.health.parts import Phase
 from conclave.store.engine.faults import StoreError, file_size
+from conclave.store.resources import message_keys
+from conclave.store.resources.message_keys import KeyCopy
 
 FRESH_SECONDS = 5.0
 """Numbers are told again for 5 seconds."""
@@ -49,6 +51,8 @@ class Measured:
     memory: dict[str, int] = field(default_factory=dict)
     """What the cleanup worker and its Java process have in memory."""
     free_pages: int | None = None
+    key_copies: dict[str, int] | None = None
+    """When the copies of the key file that are there were made, Unix seconds, by their paths; None: it has no keys."""
 
 
 class Sizes:
@@ -88,13 +92,14 @@ class Sizes:
 
     async def _measure(self) -> None:
         loop, worker = asyncio.get_running_loop(), self._served[app_keys.HEALTH].worker
-        self.last = replace(
-            await loop.run_in_executor(self._thread, self._look, worker), free_pages=self.last.free_pages
-        )
+        found = await loop.run_in_executor(self._thread, self._look, worker)
+        self.last = replace(found, free_pages=self.last.free_pages, key_copies=self.last.key_copies)
         if self._served[app_keys.HEALTH].phase is Phase.SERVING:
             # Health tells of what fails in the store. ValueError: the store has been closed meanwhile.
             with suppress(StoreError, sqlite3.Error, ValueError):
-                self.last = replace(self.last, free_pages=await self._served[app_keys.STORE].read(_free_bytes))
+                free_pages, copies = await self._served[app_keys.STORE].read(_of_store)
+                there = await loop.run_in_executor(self._thread, _there, copies)
+                self.last = replace(self.last, free_pages=free_pages, key_copies=there)
 
     def _look(self, worker: int | None) -> Measured:
         config = self._served[app_keys.IN_FORCE].config
@@ -139,6 +144,17 @@ def _process(folder: Path) -> tuple[str, int, int]:
         return "", 0, 0
     values = tail.split()
     return head.partition("(")[2], int(values[2]), int(values[21]) * _PAGE_BYTES
+
+
+def _of_store(connection: sqlite3.Connection) -> tuple[int, list[KeyCopy] | None]:
+    """Return the bytes that nothing uses, and where copies of the key file were written; None: it has no keys."""
+    copies = message_keys.copies(connection) if message_keys.state(connection) else None
+    return _free_bytes(connection), copies
+
+
+def _there(copies: list[KeyCopy] | None) -> dict[str, int] | None:
+    """Return which copies are there, and when they were made."""
+    return None if copies is None else {each.path: each.made_at for each in copies if Path(each.path).exists()}
 
 
 def _free_bytes(connection: sqlite3.Connection) -> int:

@@ -8,8 +8,9 @@ from conclave.actions.commits import Commit
 from conclave.api.action_runner import act, look
 from conclave.auth import tokens
 from conclave.response_memory import cost
-from conclave.wire.exchange import MAX_BODY_BYTES, path_id, read_body, reply, reply_empty
+from conclave.wire.exchange import path_id, read_body, reply, reply_empty
 from conclave.wire.handover import SHARE
+from conclave.wire.request_body import MAX_BODY_BYTES
 from conclave.wire.schemas.commits import ExternalJoin, UploadCommit
 
 

@@ -4,9 +4,19 @@ from aiohttp import web
 
 from conclave import app_keys
 from conclave.actions.messages import ReadUpTo, Send
+from conclave.actions.taking_back import Wish
 from conclave.auth import tokens
 from conclave.wire import pages
-from conclave.wire.exchange import FORMAT, named_id, path_id, read_body, read_query, ready, reply_empty
+from conclave.wire.exchange import (
+    FORMAT,
+    named_id,
+    path_id,
+    path_number,
+    read_body,
+    read_query,
+    reply_empty,
+    reply_written,
+)
 from conclave.wire.handover import SHARE, hand_over
 from conclave.wire.schemas.messages import GetMessages, ReadReceipt, SendMessage, write_number
 
@@ -38,13 +48,26 @@ async def read(request: web.Request) -> web.Response:
     return reply_empty(request)
 
 
+async def take_back(request: web.Request) -> web.Response:
+    """DELETE /groups/{group_id}/messages/{sequence_num}: Take a message back: an own one, or as an admin any.
+
+    It is hidden from everybody at once, and erased by the next cleanup run that may. Admins may do so with what others
+    have sent if the operator lets them. Commits cannot be taken back. Doing it again changes nothing.
+    """
+    group_id, number = path_id(request, _GROUP), path_number(request, "sequence_num")
+    admins_may = request.app[app_keys.IN_FORCE].config.retention.admins_may_redact
+    wish = Wish(group_id, request[tokens.CALLER].user_id, number, admins_may)
+    await request.app[app_keys.TAKING_BACK].take_back(wish)
+    return reply_empty(request)
+
+
 async def send_to(request: web.Request, app: web.Application, group: str) -> web.StreamResponse:
     """Send a message to the group whose id is written as ``group``. ``request`` need not know ``app``."""
     group_id, user_id = named_id(_GROUP, group), request[tokens.CALLER].user_id
     body = await read_body(request, SendMessage)
     sent = Send(group_id, user_id, body.mls_message, body.self_destruct_seconds, body.send_id)
     number = await app[app_keys.SENDING].send(sent)
-    return ready(request, [write_number(request[FORMAT], number)])
+    return reply_written(request, [write_number(request[FORMAT], number)])
 
 
 async def fetch_of(request: web.Request, app: web.Application, group: str) -> web.StreamResponse:

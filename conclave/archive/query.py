@@ -62,6 +62,12 @@ def of_sender(stretch: Stretch, sender_id: bytes) -> str:
     )
 
 
+def facts(stretch: Stretch) -> str:
+    """Write the query for what is known of the messages of ``stretch`` but their bodies, in any order."""
+    where = _where(stretch, stretch.parts, stretch.after, stretch.border)
+    return f"SELECT created_at, sender_id, is_commit FROM archive WHERE {where}"
+
+
 def tally(sought: Sought) -> str:
     """Write the query for the sums of ``sought``."""
     return f"SELECT {sought.sums.sql} FROM archive WHERE {hidden(sought)}"
@@ -89,4 +95,11 @@ def _where(stretch: Stretch, parts: Sequence[Part], after: int, last: int) -> st
     return (
         f"({where}) AND group_key = {stretch.group_key:d}"
         f" AND sequence_num <= {last:d} AND {stretch.sight.condition(after, deleted)}"
+        f"{_without_taken_back(stretch, after, last)}"
     )
+
+
+def _without_taken_back(stretch: Stretch, after: int, last: int) -> str:
+    """Write what leaves out the messages that were taken back, of those that are looked at."""
+    left_out = () if stretch.include_redacted else sorted(n for n in stretch.taken_back if after < n <= last)
+    return f" AND sequence_num NOT IN ({', '.join(map(str, left_out))})" if left_out else ""

@@ -29,14 +29,18 @@ from conclave.archive.checksums import DamagedError, require_sound
 from conclave.archive.consistency import find_fault
 from conclave.archive.faults import ADVICE, one_line
 from conclave.archive.files import LOG
-from conclave.archive.query import parts_between, reach, select
+from conclave.archive.query import facts, parts_between, reach, select
 from conclave.archive.scan import amount, batches
 from conclave.health.parts import Health, HealthPart
+from conclave.keys.cipher import AlteredError
+from conclave.keys.file import KeyFileError
+from conclave.keys.store import KeyStore
 from conclave.logs.setup import get_logger
 from conclave.response_memory import Share, cost
+from conclave.retention.fate import Sent
 from conclave.retention.hidden import Amount, Sought
 from conclave.retention.stretches import Part, Stretch
-from conclave.store import bodies
+from conclave.store import at_rest, bodies
 from conclave.store.archive import moves
 from conclave.store.archive.moves import ArchiveState
 from conclave.store.engine import sqlite
@@ -111,11 +115,12 @@ class _Open:
 class Archive:
     """The archive of one server process. Before the first read, nothing is opened and no library is loaded."""
 
-    def __init__(self, folder: Path, hot: Path, health: Health) -> None:
+    def __init__(self, folder: Path, hot: Path, health: Health, keys: KeyStore | None = None) -> None:
         """Take where the table is, ``folder``, and the file of the hot store, ``hot``.
 
-        ``health`` hears when a read fails, and when one works again.
+        ``health`` hears when a read fails, and when one works again. ``keys``: those of the store's messages.
         """
+        self._keys = keys
         self._folder = folder
         self._hot = hot
         self._health = health
@@ -137,6 +142,13 @@ class Archive:
         found = await self._in_thread(self._read, stretch, limit, share, taken)
         share.hold(before + cost(sum(len(message.mls_message) for message in found.messages), len(found.messages)))
         return found
+
+    async def find(self, stretch: Stretch) -> Sent | None:
+        """Return what is known of the only message of ``stretch``, but its body; None: it is gone.
+
+        Raises ArchiveError.
+        """
+        return await self._in_thread(self._find, stretch)
 
     async def tally(self, sought: Sought) -> Amount:
         """Count the messages of ``sought``. Raises ArchiveError."""
@@ -188,13 +200,28 @@ class Archive:
             if window.parts:
                 least = 0 if taken or found else 1
                 more = self._ask_window(window, partial(window.read, room=room, least=least))
-                found += more.messages
+                found += self._opened(stretch, more.messages)
                 room -= sum(len(message.mls_message) for message in more.messages)
-                if more.full:
+                if more.full and found:
                     return Found(found, full=True)
+                if more.full or len(more.messages) == window.limit:  # some of these were erased meanwhile: look further
+                    last = more.messages[-1].sequence_num
             # The index counts hidden messages too, which fill no page: look further each time.
             after, effort = last, effort * 2
         return Found(found, full=len(found) == limit)
+
+    def _opened(self, stretch: Stretch, found: list[StoredMessage]) -> list[StoredMessage]:
+        """Decrypt messages as they were archived. One without a key was erased meanwhile, and is left out."""
+        numbers, stored = [each.sequence_num for each in found], [each.mls_message for each in found]
+        try:
+            bodies_of = at_rest.opened(self._keys, stretch.group_id, stretch.keyed_after, numbers, stored)
+        except (AlteredError, KeyFileError) as error:
+            raise ArchiveError(f"{self._folder}: {error}") from error
+        return [
+            message._replace(mls_message=body)
+            for message, body in zip(found, bodies_of, strict=True)
+            if body is not None
+        ]
 
     def _ask_window(self, window: "_Window", ask: Callable[["QueryBuilder"], Found]) -> Found:
         """Read a window. A message that is not as it was archived stays a fault until it is read and right, or gone."""
@@ -212,6 +239,13 @@ class Archive:
         with closing(sqlite.connect(self._hot, readonly=True)) as connection:
             row = connection.execute("SELECT group_id FROM groups WHERE group_key = ?", (group_key,)).fetchone()
         return str(UUID(bytes=row[0])) if row else f"with the key {group_key}"
+
+    def _find(self, stretch: Stretch) -> Sent | None:
+        def ask(query: "QueryBuilder") -> Sent | None:
+            rows = [row for batch in batches(query, facts(stretch)) for row in batch.to_pylist()]
+            return Sent(rows[0]["created_at"], rows[0]["sender_id"], rows[0]["is_commit"]) if rows else None
+
+        return self._asking(stretch.version, stretch.turn, ask)
 
     def _tally(self, sought: Sought) -> Amount:
         return self._asking(sought.stretch.version, sought.stretch.turn, lambda query: amount(query, sought))
@@ -313,7 +347,13 @@ class _Window:
         for each, is_commit, stored in rows:
             number, sender_id, body, created_at = each[:4]
             require_sound(key, number, sender_id, created_at, body, stored, is_commit=is_commit)
-        return Found([row.message for row in rows], full)
+        return Found([self._as_seen(row.message) for row in rows], full)
+
+    def _as_seen(self, message: StoredMessage) -> StoredMessage:
+        """Return a message as readers see it: of one that was taken back, only that it is there."""
+        if message.sequence_num not in self.stretch.taken_back:
+            return message
+        return message._replace(mls_message=b"", redact_at=0)
 
 
 @dataclass(frozen=True)

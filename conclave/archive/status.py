@@ -103,7 +103,7 @@ def read_status(config: Config, now: int) -> Status:
 
 def _none(config: Config) -> Status:
     """Return the state of an archive that nothing has ever moved to."""
-    overdue = Overdue(0, 0, 0, 0, 0, 0, 0)
+    overdue = Overdue(0, 0, 0, 0, 0, 0, 0, 0)
     return Status(str(config.archive_path), 0, None, unerased=False, shares=[], overdue=overdue, moves=[], fault="")
 
 

@@ -9,7 +9,11 @@ from conclave.archive.checksums import DamagedError
 from conclave.archive.consistency import open_known
 from conclave.archive.faults import ADVICE, one_line
 from conclave.archive.scan import batches
+from conclave.keys.cipher import AlteredError
+from conclave.keys.file import KeyFileError
+from conclave.keys.store import KeyStore
 from conclave.retention.stretches import Stretch
+from conclave.store import at_rest
 from conclave.store.archive.moves import ArchiveState
 
 
@@ -27,11 +31,13 @@ class Archived(NamedTuple):
     body: bytes
 
 
-def read(path: Path, read_state: Callable[[], ArchiveState], found: Stretch, user_id: bytes) -> Iterator[Archived]:
+def read(
+    path: Path, read_state: Callable[[], ArchiveState], found: Stretch, user_id: bytes, keys: KeyStore | None
+) -> Iterator[Archived]:
     """Yield the messages of a user in ``found``, in any order. Raises UnreadableError.
 
-    ``path``: the table's folder. ``read_state``: asks the database what it knows of the table. No run may take place
-    meanwhile.
+    ``path``: the table's folder. ``read_state``: asks the database what it knows of the table. ``keys``: those of the
+    messages, if they are under some. No run may take place meanwhile.
     """
     import pyarrow  # noqa: PLC0415 - other commands do not pay for it
     from deltalake import QueryBuilder  # noqa: PLC0415 - as above
@@ -48,7 +54,11 @@ def read(path: Path, read_state: Callable[[], ArchiveState], found: Stretch, use
                     *(found.group_key, each.sequence_num, user_id, each.created_at, each.body, row["checksum"]),
                     is_commit=each.is_commit,
                 )
-                yield each
+                body = at_rest.opened(keys, found.group_id, found.keyed_after, [each.sequence_num], [each.body])[0]
+                if body is not None:
+                    yield each._replace(body=body)
+    except (AlteredError, KeyFileError) as error:
+        raise UnreadableError(f"{path}: {error}") from error
     except DamagedError as error:
         raise UnreadableError(f"{path}: message {error} of a group is not as it was archived{ADVICE}") from error
     except (DeltaError, pyarrow.ArrowException, OSError) as error:

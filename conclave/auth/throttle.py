@@ -37,8 +37,8 @@ class Throttle:
     """Checks passwords and hashes new ones. Limits wrong passwords, wrong registration tokens, and accounts.
 
     Wrong passwords count by username and address together, and by address alone. Beyond either limit an attempt is
-    refused, whether the password is right or wrong. By username alone they only delay an attempt, since anybody can
-    fail for anybody. An attempt is counted when its turn has come; a few have a turn at once. Attempts under way count
+    refused, whether the password is right or wrong. By username alone they only delay an attempt, since any client can
+    fail for any user. An attempt is counted when its turn has come; a few have a turn at once. Attempts under way count
     as wrong, so that many at once are no more than one after the other. A username without an account is treated as any
     other.
 
@@ -144,7 +144,7 @@ class Throttle:
     def _origin(self, request: web.Request) -> str:
         forwarded = request.headers.getall("X-Forwarded-For", ())
         if forwarded and not self._trusted and not self._has_warned:
-            # Once, since anybody can cause it. Most likely it is a proxy, whose clients all count as one now.
+            # Once, since any client can cause it. Most likely it is a proxy, whose clients all count as one now.
             self._has_warned = True
             log.warning("no_trusted_proxies", remedy="name the reverse proxy in [limits] trusted_proxies")
         return origin(request.remote, forwarded, self._trusted)

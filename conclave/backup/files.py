@@ -1,4 +1,4 @@
-"""Copies and shares files, a little at a time, and has them on the disk before anybody relies on them."""
+"""Copies and shares files, a little at a time, and has them on the disk before anything relies on them."""
 
 import errno
 import fcntl
@@ -9,6 +9,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from conclave.system.durable import sync
+
+KEPT_FREE_BYTES = 64 * 1024 * 1024
+"""A backup or a restore leaves at least 64 MiB free where it writes: it may be the disk of the server."""
 
 CHUNK_BYTES = 1024 * 1024
 """Files are read and written 1 MiB at a time."""

@@ -17,11 +17,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from conclave import __version__
-from conclave.backup import archive_copy, database_copy, destination, manifest
+from conclave.backup import archive_copy, database_copy, destination, keys, manifest
 from conclave.backup.archive_check import ArchiveCheck, Former, entry_of
 from conclave.backup.archive_copy import ArchiveCopy, Listed, find_state, state_reader
 from conclave.backup.destination import Destination, kept_in
-from conclave.backup.files import names_under, remove_empty_folders, sync_tree, write
+from conclave.backup.files import KEPT_FREE_BYTES, names_under, remove_empty_folders, sync_tree, write
 from conclave.backup.manifest import ArchiveEntry, BackupError, Manifest
 from conclave.clock import Clock
 from conclave.config.settings import Config
@@ -37,9 +37,6 @@ COPIED_LOCKED_BYTES = 256 * 1024 * 1024
 
 ROUNDS = 3
 """That is done at most 3 times. Then as much is copied under the lock as one run has just written."""
-
-SPARE_BYTES = 64 * 1024 * 1024
-"""A backup leaves at least 64 MiB free where it is kept: it may be the disk of the server."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +131,8 @@ class _Making:
         whole = self._described(made_at)
         sync_tree(self._here)
         reach("backup.checked")
+        whole = replace(whole, keys=keys.copy(self._config, self._place.folder, self._clock.now()))
+        reach("backup.keys_copied")
         write(self._here / manifest.NAME, whole.to_json())
         sync(self._here)
         reach("backup.manifest_written")
@@ -221,8 +220,8 @@ class _Making:
         return replace(found, files=looked.entries | others, faults=looked.faults)
 
     def _require_room(self, needed: int) -> None:
-        if (free := free_bytes(self._place.folder)) < needed + SPARE_BYTES:
+        if (free := free_bytes(self._place.folder)) < needed + KEPT_FREE_BYTES:
             raise _NoRoomError(
                 f"{self._place.folder}: there is no room for a backup: it takes {needed:,} bytes and leaves"
-                f" {SPARE_BYTES:,}, but only {free:,} are free"
+                f" {KEPT_FREE_BYTES:,}, but only {free:,} are free"
             )

@@ -51,6 +51,14 @@ class ArchiveEntry:
 
 
 @dataclass(frozen=True)
+class KeysEntry:
+    """The key file that a backup needs: its id in hexadecimal digits, and the last change that it must have."""
+
+    keys_id: str
+    serial: int
+
+
+@dataclass(frozen=True)
 class Manifest:
     """What a backup holds."""
 
@@ -70,6 +78,8 @@ class Manifest:
     """All files but the manifest itself, by their paths in the backup."""
     faults: Mapping[str, str] = field(default_factory=dict)
     """What was damaged when it was made, by such paths, "archive" for the table."""
+    keys: KeysEntry | None = None
+    """None if its messages are under no keys."""
     is_checked: bool = True
     """Whether that was looked for."""
 
@@ -87,6 +97,8 @@ class Manifest:
         """Return the text of the manifest. It has a sum of its own, so that a change of it is noticed too."""
         told = {"format": FORMAT, **asdict(self)}
         del told["is_checked"]
+        if self.keys is None:
+            del told["keys"]
         return json.dumps(told | {"sha256": _sum_of(told)}, indent=1, sort_keys=True) + "\n"
 
     @classmethod
@@ -105,8 +117,14 @@ class Manifest:
             raise ValueError(f"names a file that no backup has: {wrong!r}")
         if DATABASE not in files:
             raise ValueError("names no database")
-        archive = told.pop("archive")
-        found = cls(**told, archive=ArchiveEntry(**archive) if archive else None, files=files, is_checked=is_checked)
+        archive, keys = told.pop("archive"), told.pop("keys", None)
+        found = cls(
+            **told,
+            archive=ArchiveEntry(**archive) if archive else None,
+            keys=KeysEntry(**keys) if keys else None,
+            files=files,
+            is_checked=is_checked,
+        )
         found._require_kinds()
         return found
 
@@ -117,6 +135,9 @@ class Manifest:
         if self.archive:
             numbers += [self.archive.version, self.archive.rows]
             texts.append(self.archive.archive_id)
+        if self.keys:
+            numbers.append(self.keys.serial)
+            texts.append(self.keys.keys_id)
         for each in self.files.values():
             numbers.append(each.bytes)
             texts.append(each.sha256)

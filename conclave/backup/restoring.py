@@ -16,12 +16,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from conclave.actions.replay import IncompleteError, replay
-from conclave.backup import checking, manifest
-from conclave.backup.files import duplicate, forget, sum_of, sync_tree, write
+from conclave.backup import checking, keys, manifest
+from conclave.backup.files import KEPT_FREE_BYTES, duplicate, forget, sum_of, sync_tree, write
 from conclave.backup.manifest import BackupError, Manifest
 from conclave.clock import Clock
 from conclave.config.settings import Config
 from conclave.failpoints import reach
+from conclave.keys.inspection import Inspection
+from conclave.keys.replacing import FORMER, LOCK, NEW
 from conclave.store.archive import status
 from conclave.store.engine import path_check, schema, sqlite
 from conclave.store.engine.faults import StoreError, free_bytes
@@ -44,9 +46,6 @@ _ARCHIVE = ".archive-path"
 
 _SIDE_FILES = ("-wal", "-shm", "-journal")
 
-SPARE_BYTES = 64 * 1024 * 1024
-"""A restore leaves at least 64 MiB free."""
-
 Erase = Callable[[Config], str]
 """Erases what is due from the database of the configuration, and from no archive; returns why it failed, or ""."""
 
@@ -67,20 +66,29 @@ class Restored:
 
 
 def restore(
-    config: Config, clock: Clock, source: Path, erase: Erase, *, without_ledger: bool = False, damaged: bool = False
+    config: Config,
+    clock: Clock,
+    source: Path,
+    erase: Erase,
+    *,
+    without_ledger: bool = False,
+    damaged: bool = False,
+    incomplete_keys: bool = False,
 ) -> Restored:
     """Restore the backup in the folder ``source`` to the places of the configuration.
 
     ``without_ledger``: go on although the ledger does not tell all that has happened since. ``damaged``: go on although
-    messages of its archive are damaged. Raises BackupError, and has changed nothing then, or has left nothing that a
-    server would start on.
+    messages of its archive are damaged. ``incomplete_keys``: go on although the newest key file lacks keys. Raises
+    BackupError, and has changed nothing then, or has left nothing that a server would start on.
     """
     with _plainly(config, source):
         told, faults = checking.require_whole(source, damaged=damaged)
         if told.schema > schema.migrations()[-1][0]:
             raise BackupError(f"{source}: was made by Conclave {told.product}, which is newer: use that or a newer one")
         with _alone(config):
-            done = _Restoring(config, clock, source, told, erase, faults, without_ledger=without_ledger).restore()
+            chosen = keys.choose(config, source, told.keys, incomplete=incomplete_keys) if told.keys else None
+            work = _Restoring(config, clock, source, told, erase, faults, chosen, without_ledger=without_ledger)
+            done = work.restore()
     done.notes += [f"{fault.text}: these messages are not served" for fault in faults]
     return done
 
@@ -143,10 +151,12 @@ class _Restoring:
         told: Manifest,
         erase: Erase,
         faults: Collection[checking.Fault],
+        chosen: Inspection | None,
         *,
         without_ledger: bool,
     ) -> None:
-        """``faults``: damage of the backup's archive that is accepted."""
+        """``faults``: damage of the backup's archive that is accepted. ``chosen``: the key file, if it needs one."""
+        self._keys = chosen
         self._config = config
         self._clock = clock
         self._source = source
@@ -230,6 +240,7 @@ class _Restoring:
             )
         of_ledger = {ledger_mark.NAME, self._config.ledger_path.name, self._config.ledger_lock.name}
         own = {data_folder.MARK, "reserve", *of_ledger}
+        own |= {self._config.keys_path.name + suffix for suffix in ("", LOCK, NEW, FORMER)}
         own.add(self._config.ledger_path.name + book.JOURNAL)
         own |= {database.name + suffix for suffix in (*data_folder.LOCKS, ".reserve")}
         folders = [(data, own), *([] if archive.is_relative_to(data) else [(archive, set())])]
@@ -241,7 +252,7 @@ class _Restoring:
 
     def _copy(self) -> None:
         files = self._done.manifest.files
-        needed = sum(each.bytes for each in files.values()) + SPARE_BYTES
+        needed = sum(each.bytes for each in files.values()) + KEPT_FREE_BYTES
         if (free := free_bytes(self._folder)) < needed and self._is_one_disk():
             raise BackupError(
                 f"{self._folder.parent}: there is no room: {needed:,} bytes are needed, {free:,} are free"
@@ -274,7 +285,7 @@ class _Restoring:
 
     def _settle(self) -> None:
         """Bring the copied database to this program's schema and to the present."""
-        schema.prepare(self._database)
+        schema.prepare(self._database, state.complete)
         now = self._clock.now()
         details = {"made_at": self._done.manifest.made_at, "without_ledger": self._without_ledger}
         with closing(sqlite.connect(self._database)) as connection:
@@ -287,6 +298,9 @@ class _Restoring:
             except IncompleteError as error:
                 raise BackupError(f"{error}; to restore nevertheless, give --without-ledger") from error
             self._done.taken_back, self._done.locked, self._done.told_until = done.counts, done.locked, done.until
+            if self._keys:
+                with sqlite.write_transaction(connection):
+                    self._done.taken_back["messages_erased"] = keys.forget_erased(connection, self._keys)
             sqlite.truncate_wal(connection)
         reach("return.settled")
 
@@ -298,7 +312,8 @@ class _Restoring:
                 return  # no server has run on it, so nothing can be due
             clock_fault = state.look_at_clock(connection, self._clock.read())
             due = status.overdue(connection, self._clock.now())
-        if due.expired_parts or due.deleted_groups or due.deleted_accounts or due.restored_messages:
+        of_deleted = due.deleted_groups or due.deleted_accounts
+        if due.expired_parts or of_deleted or due.restored_messages or due.taken_back_messages:
             self._note("the archive has messages that are due: they are hidden")
         if self._without_ledger:
             self._note(
@@ -348,6 +363,9 @@ class _Restoring:
             self._archive.rename(self._config.archive_path)
             sync(self._config.archive_path.parent)
         reach("return.archive_placed")
+        if self._keys:
+            keys.place(self._keys, self._config)
+        reach("return.keys_placed")
         self._database.rename(self._config.database)
         sync(self._config.database.parent)
         reach("return.database_placed")

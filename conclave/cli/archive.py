@@ -147,4 +147,6 @@ def _overdue(due: Overdue) -> list[str]:
         lines.append(f"messages of {due.deleted_accounts:,} deleted accounts, the first deleted {ago} ago")
     if due.restored_messages:
         lines.append(f"{due.restored_messages:,} restored messages")
+    if due.taken_back_messages:
+        lines.append(f"up to {due.taken_back_messages:,} messages that were taken back")
     return [f"the next run takes: {line}" for line in lines] or ["nothing is overdue"]

@@ -10,11 +10,9 @@ import click
 from rich.table import Table
 
 from conclave.actions.audit import list_last
-from conclave.actions.command_runner import Outside, OutsideError
-from conclave.cli.common import Name, Seconds, config_option, configured, one_line_errors
+from conclave.cli.common import Name, Seconds, config_option
+from conclave.cli.opened_store import opened_store
 from conclave.cli.tables import print_whole, second
-from conclave.clock import SystemClock
-from conclave.config.load import ConfigError
 from conclave.store.resources.audit import Entry
 
 _TIMES = ("added_at", "before", "expired_before")
@@ -34,8 +32,7 @@ def audit(
     """Print who decided what, and when: policies, holds, accounts."""
     if group is not None and user is not None:
         raise click.UsageError("--group and --user exclude each other: an entry is about one of them")
-    with one_line_errors(ConfigError, OutsideError):
-        outside = Outside(configured(path), SystemClock())
+    with opened_store(path) as outside:
         entries = outside.read(list_last, outside.context(), limit, since, group, user)
     if as_json:
         for each in entries:

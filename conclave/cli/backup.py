@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 from rich.table import Table
 
-from conclave.backup import checking, manifest
+from conclave.backup import checking, keys, manifest
 from conclave.backup.destination import Kept, kept_in
 from conclave.backup.making import Made, make as make_backup
 from conclave.backup.manifest import BackupError, Manifest
@@ -62,6 +62,10 @@ def make(path: Path | None, keep: int | None, dest: Path) -> None:
     click.echo(f"{visible(str(done.path))}: {counted(done.manifest.messages, 'message')}, {done.manifest.size:,} bytes")
     if done.manifest.archive:
         click.echo(f"of the archive {done.copied_bytes:,} bytes were copied, {done.shared_bytes:,} are shared")
+    if done.manifest.keys:
+        click.echo(
+            f"the keys were copied to {visible(str(done.path.parent / keys.NAME))}, and what was erased is not there"
+        )
     click.echo(f"cleanup had to wait for {done.locked_seconds:.1f} s")
     for name in done.removed:
         click.echo(f"removed: {visible(name)}")
@@ -105,6 +109,7 @@ def verify(src: Path, *, as_json: bool) -> None:
     with one_line_errors(BackupError):
         told = manifest.read(src)
         faults = [fault.text for fault in checking.faults_of(src, told)]
+        faults += [fault] if (fault := keys.fault_of(src, told.keys)) else []
     if as_json:
         click.echo(json.dumps({"path": str(src), "faults": faults} | _as_json(told)))
     else:

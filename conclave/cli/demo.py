@@ -29,8 +29,8 @@ NAMES = ("alice", "bob", "carol")
 CODEC = PlaintextCodec()
 EXPIRY_SECONDS = 6
 CLEANUP_INTERVAL_SECONDS = 1
-PATIENCE_SECONDS = 600.0
-"""At most ten minutes of waiting for a run. Spark may have to start first, on a machine with other work."""
+PATIENCE_SECONDS = 1800.0
+"""At most half an hour of waiting for a run. Spark may have to start first, more than once on a busy machine."""
 
 MOST_FAILURES = 3
 """A run that has failed is repeated by the next one; after three the demo gives up."""
@@ -216,7 +216,7 @@ class _Server:
             if told["event"] == "listening":
                 self.url = told["url"]
                 self._listens.set()
-            elif told["event"] == "cleanup_unavailable":
+            elif told["event"] in ("cleanup_unavailable", "cleanup_worker_ended"):
                 self._unavailable = f": {told['reason']}"
         self._fault = self._words or "the server has ended"
         self._listens.set()

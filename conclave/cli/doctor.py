@@ -16,7 +16,8 @@ from conclave.config.settings import Config
 from conclave.config.warnings import doubts
 from conclave.doctor import database, files, machine
 from conclave.doctor.findings import Finding, Level, carried_out, note, ok, wrong
-from spark.session import JarsMissingError, JavaMissingError, find_jars, find_java, spark_version
+from spark.java_check import JarsMissingError, JavaMissingError, find_jars, find_java
+from spark.session import spark_version
 
 _COLORS = {Level.OK: "green", Level.NOTE: "yellow", Level.WRONG: "red"}
 

@@ -50,7 +50,7 @@ def export(path: Path | None, output: Path | None, user: str) -> None:
     """
     with orderly_end(), one_line_errors(*_EXPECTED), ExitStack() as held:
         config = configured(path)
-        outside = Outside(config, SystemClock())
+        outside = Outside(config, SystemClock(), with_keys=True)
         outside.read(explain.in_force, config)
         if config.archive.after != KEEP or outside.read(moves.is_in_use):
             # In between nothing moves, so each message is found once.
@@ -114,8 +114,10 @@ def _messages(outside: Outside, config: Config, user_id: bytes, context: Context
         of_group = {"group_id": str(UUID(bytes=group_id))}
         stretch = outside.read(actions.stretch, group_id, context.now())
         if stretch:
-            for old in user_export.read(config.archive_path, partial(archive_state, config), stretch, user_id):
-                yield of_group | old._asdict() | {"self_destruct_seconds": 0}
+            with outside.keys() as keys:
+                state = partial(archive_state, config)
+                for old in user_export.read(config.archive_path, state, stretch, user_id, keys):
+                    yield of_group | old._asdict() | {"self_destruct_seconds": 0}
         after: int | None = 0
         while after is not None:
             page = outside.read(actions.page, group_id, user_id, after, context.now())

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
@@ -10,14 +9,10 @@ import click
 from rich.table import Table
 
 from conclave.actions import explain as actions
-from conclave.actions.command_runner import Outside, OutsideError
 from conclave.actions.explain import Amounts, Row, SettingsError
-from conclave.cli.common import Name, config_option, configured, one_line_errors
+from conclave.cli.common import Name, config_option
+from conclave.cli.opened_store import opened_store
 from conclave.cli.tables import about, counted, print_whole, second, visible
-from conclave.clock import SystemClock
-from conclave.config.load import ConfigError
-from conclave.config.settings import Config
-from conclave.errors import NotFoundError
 from conclave.retention.reasons import lifetime_text
 
 
@@ -33,9 +28,9 @@ def group() -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line; times in Unix seconds.")
 def list_groups(path: Path | None, like: str, *, overdue: bool, as_json: bool) -> None:
     """Print the groups, by name; deleted ones of which something is left come first."""
-    with opened(path) as (outside, config):
+    with opened_store(path, SettingsError) as outside:
         now = outside.context().now()
-        rows = outside.read(actions.list_groups, config, now, like, only_overdue=overdue)
+        rows = outside.read(actions.list_groups, outside.config, now, like, only_overdue=overdue)
     if as_json:
         for row in rows:
             click.echo(json.dumps(asdict(row)))
@@ -49,22 +44,14 @@ def list_groups(path: Path | None, like: str, *, overdue: bool, as_json: bool) -
 @click.argument("name_or_id", metavar="GROUP", type=Name())
 def show(path: Path | None, name_or_id: str, *, as_json: bool) -> None:
     """Print what is known of GROUP, a name or an id; a deleted one by its id, until all of it is erased."""
-    with opened(path) as (outside, config):
+    with opened_store(path, SettingsError) as outside:
         now = outside.context().now()
-        row, amounts = outside.read(actions.show, config, now, name_or_id)
+        row, amounts = outside.read(actions.show, outside.config, now, name_or_id)
     if as_json:
         click.echo(json.dumps(asdict(row) | asdict(amounts)))
         return
     for name, value in _lines(row, amounts, now):
         click.echo(f"{name + ':':19}{value}")
-
-
-@contextmanager
-def opened(path: Path | None) -> Iterator[tuple[Outside, Config]]:
-    """Yield what reads the configured store, and the configuration. Expected errors become lines for the operator."""
-    with one_line_errors(ConfigError, OutsideError, NotFoundError, SettingsError):
-        config = configured(path)
-        yield Outside(config, SystemClock()), config
 
 
 def _show(rows: Sequence[Row], now: int) -> None:

@@ -1,8 +1,7 @@
 """The ``conclave hold`` commands."""
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from uuid import UUID
 
@@ -10,13 +9,10 @@ import click
 from rich.table import Table
 
 from conclave.actions import holds
-from conclave.actions.command_runner import Outside, OutsideError
 from conclave.actions.holds import LONGEST_REASON, Hold
-from conclave.cli.common import NUMBER, InputError, Name, config_option, configured, one_line_errors
+from conclave.cli.common import NUMBER, InputError, Name, config_option
+from conclave.cli.opened_store import opened_store
 from conclave.cli.tables import print_whole, second, visible
-from conclave.clock import SystemClock
-from conclave.config.load import ConfigError
-from conclave.errors import NotFoundError
 from conclave.system import operator_identity
 
 
@@ -45,7 +41,7 @@ def add(path: Path | None, group: str | None, user: str | None, reason: str, *, 
     """
     if (group is None) == (user is None):
         raise click.UsageError("give either --group or --user")
-    with _outside(path) as outside:
+    with opened_store(path) as outside:
         reason = _checked(reason)
         found = (
             outside.read(holds.find_group, group) if group is not None else outside.read(holds.find_user, user or "")
@@ -69,15 +65,15 @@ _WAITING = (
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line; times in Unix seconds.")
 def list_holds(path: Path | None, *, as_json: bool) -> None:
     """Print the holds in force, the oldest first."""
-    with _outside(path) as outside:
+    with opened_store(path) as outside:
         listed = outside.read(holds.list_all)
     if not as_json:
         _show(listed)
         return
     for each in listed:
-        told = {"id": each.hold_id, "covers": each.covers, "subject_id": str(UUID(bytes=each.subject_id))}
-        told |= {"subject": each.name, "reason": each.reason, "added_by": each.added_by}
-        click.echo(json.dumps(told | {"added_at": each.added_at}))
+        values = {"id": each.hold_id, "covers": each.covers, "subject_id": str(UUID(bytes=each.subject_id))}
+        values |= {"subject": each.name, "reason": each.reason, "added_by": each.added_by}
+        click.echo(json.dumps(values | {"added_at": each.added_at}))
 
 
 @hold.command(short_help="Release a hold.")
@@ -85,16 +81,9 @@ def list_holds(path: Path | None, *, as_json: bool) -> None:
 @click.argument("hold_id", metavar="ID", type=NUMBER)
 def release(path: Path | None, hold_id: int) -> None:
     """Release a hold; what no other one covers is erased by the next run, if it is due."""
-    with _outside(path) as outside:
+    with opened_store(path) as outside:
         released = outside.write(holds.release, outside.context(), operator_identity.current(), hold_id)
     click.echo(f"hold {hold_id}: released; it covered {_described(released)}")
-
-
-@contextmanager
-def _outside(path: Path | None) -> Iterator[Outside]:
-    """Yield what runs actions on the configured store. Expected errors become lines for the operator."""
-    with one_line_errors(ConfigError, OutsideError, NotFoundError, InputError):
-        yield Outside(configured(path), SystemClock())
 
 
 def _checked(reason: str) -> str:

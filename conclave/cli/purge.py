@@ -84,8 +84,8 @@ def purge(path: Path | None, group: str, before: str, *, yes: bool, dry_run: boo
                 click.echo(f"{name}: what was created before {second(at)} UTC is hidden for ever")
         done = None if dry_run or no_run else _erase(config, shows=not as_json)
     if as_json:
-        told = {"dry_run": dry_run, "run": done.to_mapping() if done else None}
-        click.echo(json.dumps(_object(planned, archived, unread, at) | told))
+        values = {"dry_run": dry_run, "run": done.to_mapping() if done else None}
+        click.echo(json.dumps(_object(planned, archived, unread, at) | values))
     if (dry_run and unread) or (done and done.error):
         sys.exit(1)
 
@@ -141,12 +141,12 @@ def _show(planned: Planned, archived: Amount, unread: str, before: int) -> None:
     group = planned.group
     click.echo(f"{group.group_name}, created before {second(before)} UTC:")
     for place, amount in (("in the database", planned.rehearsed.sure), ("in the archive", archived)):
-        told = f"  {place}: {counted(amount.messages, 'message')} with {amount.body_bytes:,} bytes"
+        text = f"  {place}: {counted(amount.messages, 'message')} with {amount.body_bytes:,} bytes"
         if amount.messages:
-            told += f", the oldest of {second(amount.oldest)}, the newest of {second(amount.newest)}"
+            text += f", the oldest of {second(amount.oldest)}, the newest of {second(amount.newest)}"
         if place == "in the archive" and unread:
-            told = f"  {place}: could not be counted: {unread}"
-        click.echo(told)
+            text = f"  {place}: could not be counted: {unread}"
+        click.echo(text)
     if held := planned.rehearsed.sure.held + archived.held:
         click.echo(f"  {held:,} of these are under a legal hold: hidden, but not erased until it is released")
     if young := planned.rehearsed.sure.young + archived.young:

@@ -2,8 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -11,12 +10,10 @@ from uuid import UUID
 import click
 from rich.table import Table
 
-from conclave.actions.command_runner import Outside, OutsideError
 from conclave.actions.receipts import check_chain, list_last
-from conclave.cli.common import MOST, InputError, Name, config_option, configured, one_line_errors
+from conclave.cli.common import MOST, InputError, Name, config_option
+from conclave.cli.opened_store import opened_store
 from conclave.cli.tables import counted, print_whole, second
-from conclave.clock import SystemClock
-from conclave.config.load import ConfigError
 from conclave.store.resources.receipts import Receipt
 
 
@@ -51,7 +48,7 @@ def verify(path: Path | None, known: tuple[int, bytes] | None) -> None:
     A process that can write the database can write a whole new chain. Keep the number and hash that this prints
     elsewhere, and name them with --known later: then a new chain cannot pass for the old one.
     """
-    with _outside(path) as outside:
+    with opened_store(path) as outside:
         chain, is_known = outside.read(check_chain, known)
     if chain.broken_at is not None:
         click.echo(
@@ -79,7 +76,7 @@ def verify(path: Path | None, known: tuple[int, bytes] | None) -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line; times in Unix seconds.")
 def show(path: Path | None, group: str | None, limit: int, *, as_json: bool) -> None:
     """Print the last receipts, the newest first."""
-    with _outside(path) as outside:
+    with opened_store(path) as outside:
         listed = outside.read(list_last, limit, group)
         if listed is None:
             raise InputError(f"no such group: {group!r}; a deleted group has to be named by its id")
@@ -88,12 +85,6 @@ def show(path: Path | None, group: str | None, limit: int, *, as_json: bool) -> 
             click.echo(json.dumps(vars(each) | {"group_id": _id(each.group_id), "hash": each.hash.hex()}))
     else:
         _print(listed)
-
-
-@contextmanager
-def _outside(path: Path | None) -> Iterator[Outside]:
-    with one_line_errors(ConfigError, OutsideError, InputError):
-        yield Outside(configured(path), SystemClock())
 
 
 def _print(listed: Sequence[Receipt]) -> None:

@@ -1,8 +1,7 @@
 """The ``conclave invite-token`` commands."""
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -10,16 +9,12 @@ import click
 from rich.table import Table
 
 from conclave.actions import registration_tokens as actions
-from conclave.actions.command_runner import Outside, OutsideError
 from conclave.actions.registration_tokens import LONGEST_NOTE, MOST_USES, RegistrationToken
 from conclave.auth.passwords import new_password
 from conclave.auth.tokens import token_hash
-from conclave.cli.common import NUMBER, Name, Seconds, config_option, configured, one_line_errors
+from conclave.cli.common import NUMBER, Name, Seconds, config_option
+from conclave.cli.opened_store import opened_store
 from conclave.cli.tables import counted, print_whole, second
-from conclave.clock import SystemClock
-from conclave.config.load import ConfigError
-from conclave.config.settings import Config
-from conclave.errors import NotFoundError
 from conclave.system import operator_identity
 
 
@@ -44,7 +39,7 @@ def new(path: Path | None, uses: int, expires: int, note: str) -> None:
     if len(note) > LONGEST_NOTE:
         raise click.UsageError(f"the note has more than {LONGEST_NOTE:,} characters")
     token = new_password()
-    with _outside(path) as (outside, config):
+    with opened_store(path) as outside:
         added = outside.write(
             actions.add, outside.context(), operator_identity.current(), token_hash(token), uses, expires, note
         )
@@ -52,7 +47,7 @@ def new(path: Path | None, uses: int, expires: int, note: str) -> None:
     click.echo(
         f"token {added.token_id}: opens {counted(uses, 'account')} until {second(added.expires_at)} UTC", err=True
     )
-    if config.registration_enabled and config.registration_token is None:
+    if outside.config.registration_enabled and outside.config.registration_token is None:
         click.echo("registration is open to all by this configuration: no token is needed", err=True)
 
 
@@ -64,7 +59,7 @@ def list_tokens(path: Path | None, *, as_json: bool) -> None:
 
     Expired ones are listed for 30 days more; then cleanup removes them.
     """
-    with _outside(path) as (outside, _):
+    with opened_store(path) as outside:
         listed, now = outside.read(actions.list_all), outside.context().now()
     if as_json:
         for each in listed:
@@ -78,17 +73,9 @@ def list_tokens(path: Path | None, *, as_json: bool) -> None:
 @click.argument("token_id", metavar="ID", type=NUMBER)
 def revoke(path: Path | None, token_id: int) -> None:
     """Revoke a token: no user registers with it any more. Accounts that it has opened stay."""
-    with _outside(path) as (outside, _):
+    with opened_store(path) as outside:
         removed = outside.write(actions.revoke, outside.context(), operator_identity.current(), token_id)
     click.echo(f"token {token_id}: revoked; it has opened {counted(removed.uses, 'account')}")
-
-
-@contextmanager
-def _outside(path: Path | None) -> Iterator[tuple[Outside, Config]]:
-    """Yield what runs actions on the configured store, and the configuration. Expected errors become lines."""
-    with one_line_errors(ConfigError, OutsideError, NotFoundError):
-        config = configured(path)
-        yield Outside(config, SystemClock()), config
 
 
 def _show(listed: Sequence[RegistrationToken], now: int) -> None:

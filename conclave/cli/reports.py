@@ -21,6 +21,7 @@ _MEANINGS = {
     rules.EXPIRED: ("messages", "past their group's expiry"),
     rules.FETCHED: ("messages", "fetched by every member of a delete-after-fetch group"),
     rules.REDACTED: ("messages", "self-destructing, at their end for every reader"),
+    rules.TAKEN_BACK: ("messages", "taken back by their senders or by admins"),
     rules.DELETED_GROUP: ("messages", "their group was deleted"),
     rules.DELETED_ACCOUNT: ("messages", "their sender's account was deleted"),
     rules.SESSIONS: ("sessions", "expired"),

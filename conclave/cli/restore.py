@@ -28,8 +28,9 @@ WITHOUT_LEDGER = (
 @config_option
 @click.option("--without-ledger", is_flag=True, help="Restore although what was deleted since may come back to life.")
 @click.option("--damaged", is_flag=True, help="Restore although some messages of its archive are damaged.")
+@click.option("--incomplete-keys", is_flag=True, help="Restore although keys are missing, and messages with them.")
 @click.argument("backup", metavar="SRC", type=click.Path(path_type=Path, readable=False))
-def restore(path: Path | None, backup: Path, *, without_ledger: bool, damaged: bool) -> None:
+def restore(path: Path | None, backup: Path, *, without_ledger: bool, damaged: bool, incomplete_keys: bool) -> None:
     """Restore the backup SRC to the configured places, where nothing may be yet.
 
     The server has to be stopped. What has expired since the backup was made is erased before anything is served, and
@@ -38,7 +39,7 @@ def restore(path: Path | None, backup: Path, *, without_ledger: bool, damaged: b
     clock = SystemClock()
     with orderly_end(), one_line_errors(ConfigError, BackupError, CleanupError):
         config = configured(path)
-        accepted = {"without_ledger": without_ledger, "damaged": damaged}
+        accepted = {"without_ledger": without_ledger, "damaged": damaged, "incomplete_keys": incomplete_keys}
         done = restoring.restore(config, clock, backup, lambda made: _erase(made, clock), **accepted)
     told = done.manifest
     place, what = visible(str(config.database)), counted(told.messages, "message")

@@ -12,10 +12,10 @@ from uuid import UUID
 import click
 
 from conclave.actions import explain as actions
-from conclave.actions.explain import Explanation, Message, Timer, Waiting
+from conclave.actions.explain import Explanation, Message, SettingsError, Taking, Timer, Waiting
 from conclave.archive import lookup
 from conclave.cli.common import NUMBER, Name, config_option
-from conclave.cli.groups import opened
+from conclave.cli.opened_store import opened_store
 from conclave.cli.tables import counted, second, visible
 from conclave.config.settings import Config
 from conclave.retention.durations import duration_text, duration_words
@@ -36,7 +36,8 @@ _PLACES = {
 _RULES = {
     "expired": "it is older than its group's messages live",
     "fetched": "every member has fetched it",
-    "redacted": "it has destroyed itself for everybody who was to read it",
+    "redacted": "it has destroyed itself for every reader",
+    "taken_back": "it was taken back",
     "deleted_group": "its group was deleted",
     "deleted_account": "its sender's account was deleted",
 }
@@ -56,8 +57,8 @@ def explain(path: Path | None, group: str, number: int | None, *, as_json: bool)
     GROUP is a name or an id; a deleted group has to be named by its id. SEQ is the number of one message. Nothing is
     changed. What it says is what the next run does, unless something changes before.
     """
-    with opened(path) as (outside, config):
-        clock = outside.context().clock
+    with opened_store(path, SettingsError) as outside:
+        config, clock = outside.config, outside.context().clock
         look = partial(lookup.find, config.archive_path, partial(archive_state, config))
         found = outside.read(actions.explain, config, clock, group, number, look)
     if as_json:
@@ -187,6 +188,7 @@ def _of_message(found: Explanation, message: Message) -> Iterator[str]:
     sender = f"{message.sender or 'a deleted account'} ({_id(message.sent.sender_id)})"
     yield f"{what} at {_at(message.sent.created_at, found.now)} by {sender}."
     yield from _timer(message.fate.timer, found.now)
+    yield from _taken_back(message.taken_back, found.now)
     yield _hidden(found, message)
     yield _goes(found, message)
     if message.waiting:
@@ -231,6 +233,17 @@ def _timer(timer: Timer | None, now: int) -> Iterator[str]:
         f" who were members when it was sent and still are: {timer.readers:,}; {unread}, and for {timer.redacted:,}"
         f" it is redacted{following}."
     )
+
+
+def _taken_back(taking: Taking | None, now: int) -> Iterator[str]:
+    if taking is None:
+        return
+    if taking.is_own is None:
+        restored = _at(taking.at, now)
+        yield f"It was taken back before a backup was restored, {restored}; who did so is not known here any more."
+        return
+    who = "its sender" if taking.is_own else "an admin of the group"
+    yield f"It was taken back by {who}, {taking.by or 'a deleted account'}, {_at(taking.at, now)}."
 
 
 def _hidden(found: Explanation, message: Message) -> str:

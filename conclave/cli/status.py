@@ -30,6 +30,16 @@ _OF_THIS_MACHINE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - nothing
 _PLAIN = frozenset[tuple[str, str]]()
 
 
+_DOING = {
+    "asleep": "asleep: nothing is to be done before the next run",
+    "waking": "about to begin a run",
+    "running": "a run is under way",
+    "awake": "awake: the next run is near",
+    "none": "there is no worker; if there is no fault, it is about to be started",
+}
+"""What the cleanup worker does, in words."""
+
+
 class Samples(dict[str, dict[frozenset[tuple[str, str]], float]]):
     """What /metrics tells: values by name and labels."""
 
@@ -42,8 +52,8 @@ class Samples(dict[str, dict[frozenset[tuple[str, str]], float]]):
         return [dict(each).popitem()[1] for each in self.get(name, {}) if each]
 
 
-class Told(NamedTuple):
-    """What the operators' listener has told."""
+class Answer(NamedTuple):
+    """What the operators' listener has answered."""
 
     health: Mapping[str, Any]
     samples: Samples
@@ -63,16 +73,16 @@ def status(path: Path | None, url: str | None, *, as_json: bool) -> None:
     with one_line_errors(ConfigError, InputError, TokenError):
         config = configured(path)
         asked = url or _url(config)
-        told = _ask(asked, token_of(config.admin))
+        answer = _ask(asked, token_of(config.admin))
     if as_json:
         metrics = [
             {"name": name, "labels": dict(labels), "value": value}
-            for name, found in told.samples.items()
+            for name, found in answer.samples.items()
             for labels, value in found.items()
         ]
-        click.echo(json.dumps({"url": asked, "health": told.health, "metrics": metrics}))
+        click.echo(json.dumps({"url": asked, "health": answer.health, "metrics": metrics}))
         return
-    for name, value in lines(told, config, int(time.time())):
+    for name, value in lines(answer, config, int(time.time())):
         click.echo(f"{name + ':':12}{visible(value)}")
 
 
@@ -84,7 +94,7 @@ def _url(config: Config) -> str:
     return f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
 
 
-def _ask(url: str, token: str | None) -> Told:
+def _ask(url: str, token: str | None) -> Answer:
     """Ask the listener, with the token of [admin] if there is one. Raises InputError if no server answers."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
@@ -101,7 +111,7 @@ def _ask(url: str, token: str | None) -> Told:
         raise InputError(f"{url}: what answers there is not Conclave's listener for operators") from error
     if not isinstance(health, dict) or "status" not in health:
         raise InputError(f"{url}: what answers there is not Conclave's listener for operators")
-    return Told(health, samples)
+    return Answer(health, samples)
 
 
 def _get(host: str, port: int, path: str, headers: Mapping[str, str], expected: tuple[int, ...]) -> bytes:
@@ -123,9 +133,9 @@ def _samples(text: str) -> Samples:
     return found
 
 
-def lines(told: Told, config: Config, now: int) -> Iterator[tuple[str, str]]:
+def lines(answer: Answer, config: Config, now: int) -> Iterator[tuple[str, str]]:
     """Yield what is shown: names and values. What the listener does not tell is left out. ``now``: Unix seconds."""
-    health, samples = told
+    health, samples = answer
     build = [dict(each).get("version", "") for each in samples.get("conclave_build_info", {})]
     yield "version", ", ".join(build) or "unknown"
     begun = samples.value("process_start_time_seconds")
@@ -137,7 +147,9 @@ def lines(told: Told, config: Config, now: int) -> Iterator[tuple[str, str]]:
     streams = samples.value("conclave_streams")
     if streams is not None:
         yield "streams", f"{streams:,.0f}"
-    yield from _runs(told, config, now)
+    if "cleanup" in health:
+        yield "cleanup", _DOING.get(str(health["cleanup"]), str(health["cleanup"]))
+    yield from _runs(answer, config, now)
     groups, seconds = samples.value("conclave_overdue_groups"), samples.value("conclave_overdue_seconds")
     if groups is not None:
         waits = f"{counted(int(groups), 'group')}, the first for {about(int(seconds or 0))}"
@@ -149,13 +161,24 @@ def lines(told: Told, config: Config, now: int) -> Iterator[tuple[str, str]]:
         size = samples.value(f"conclave_{name}_bytes")
         if size is not None:
             yield name, size_text(int(size))
+    yield from _keys(samples, now)
     for place in sorted(samples.labels("conclave_disk_free_bytes")):
         free = samples.value("conclave_disk_free_bytes", place=place)
         yield "free", f"{size_text(int(free or 0))} where the {place} lies"
 
 
-def _runs(told: Told, config: Config, now: int) -> Iterator[tuple[str, str]]:
-    last = told.health.get("last_run")
+def _keys(samples: Samples, now: int) -> Iterator[tuple[str, str]]:
+    copies, made = samples.value("conclave_key_copies"), samples.value("conclave_key_copy_timestamp_seconds")
+    if copies is not None:
+        newest = "" if made is None else f", the newest of {about(now - int(made))} ago"
+        yield (
+            "keys",
+            (f"{copies:,.0f} copies{newest}" if copies else "no copy: if the key file is lost, all messages are"),
+        )
+
+
+def _runs(answer: Answer, config: Config, now: int) -> Iterator[tuple[str, str]]:
+    last = answer.health.get("last_run")
     if not last:
         yield "last run", "none since the server has started"
         return

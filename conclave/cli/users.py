@@ -4,7 +4,6 @@ import json
 import sqlite3
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,12 +15,11 @@ from marshmallow import ValidationError
 from rich.table import Table
 
 from conclave.actions import accounts, users
-from conclave.actions.command_runner import Outside, OutsideError
+from conclave.actions.command_runner import Outside
 from conclave.auth.passwords import hash_password, new_password
-from conclave.cli.common import InputError, config_option, configured, confirm, one_line_errors
+from conclave.cli.common import InputError, config_option, confirm
+from conclave.cli.opened_store import opened_store
 from conclave.cli.tables import counted, print_whole, visible
-from conclave.clock import SystemClock
-from conclave.config.load import ConfigError
 from conclave.errors import ConflictError, NotFoundError
 from conclave.store.resources.accounts import Account, Kept
 from conclave.store.resources.audit import AuditAction
@@ -54,7 +52,7 @@ def user() -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line; times in Unix seconds.")
 def list_accounts(path: Path | None, like: str, *, as_json: bool) -> None:
     """Print the accounts, by name."""
-    with _outside(path) as outside:
+    with opened_store(path) as outside:
         listed = outside.read(accounts.list_all, outside.context(), like)
     if as_json:
         for each in listed:
@@ -69,7 +67,7 @@ def list_accounts(path: Path | None, like: str, *, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object; times in Unix seconds.")
 def show(path: Path | None, name: str, *, as_json: bool) -> None:
     """Print what is known of one account, and how much is stored of it; no content."""
-    with _outside(path) as outside:
+    with opened_store(path) as outside:
         try:
             account, kept = outside.read(accounts.show, outside.context(), name)
         except (NotFoundError, UnicodeEncodeError) as error:
@@ -91,7 +89,7 @@ def create(path: Path | None, name: str, alias: str, *, prompt: bool) -> None:
 
     With --prompt the password is asked for and not printed.
     """
-    with _outside(path) as outside:
+    with opened_store(path) as outside:
         _check(NAME_RULE, name, "the name")
         _check(ALIAS_RULE, alias, "the alias")
         password = _ask_password() if prompt else new_password()
@@ -114,7 +112,7 @@ def reset_password(path: Path | None, name: str, *, prompt: bool) -> None:
 
     With --prompt it is not printed.
     """
-    with _outside(path) as outside:
+    with opened_store(path) as outside:
         user_id = _find(outside, name).user_id
         password = _ask_password() if prompt else new_password()
         # Hashed before the write lock is taken, which others wait for.
@@ -132,7 +130,7 @@ def disable(path: Path | None, name: str) -> None:
 
     Memberships and messages stay.
     """
-    with _outside(path) as outside:
+    with opened_store(path) as outside:
         change(outside, "disable", accounts.disable, _find(outside, name).user_id)
     click.echo(f"{name}: disabled, and logged out")
 
@@ -142,7 +140,7 @@ def disable(path: Path | None, name: str) -> None:
 @_name
 def enable(path: Path | None, name: str) -> None:
     """Let a disabled user log in again."""
-    with _outside(path) as outside:
+    with opened_store(path) as outside:
         change(outside, "enable", accounts.enable, _find(outside, name).user_id)
     click.echo(f"{name}: enabled")
 
@@ -155,7 +153,7 @@ def unblock(path: Path | None, name: str) -> None:
 
     A disabled one stays disabled: see enable.
     """
-    with _outside(path) as outside:
+    with opened_store(path) as outside:
         found = _find(outside, name)
         change(outside, "unblock", accounts.unblock, found.user_id)
         [account, _] = outside.read(accounts.show, outside.context(), name)
@@ -170,7 +168,7 @@ def unblock(path: Path | None, name: str) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def delete(path: Path | None, name: str, *, yes: bool) -> None:
     """Delete an account with its messages and memberships, as its user can."""
-    with _outside(path) as outside:
+    with opened_store(path) as outside:
         found = _find(outside, name)
         if not yes:
             confirm(f"Delete the account {name} ({UUID(bytes=found.user_id)}) for good?")
@@ -185,25 +183,18 @@ def delete(path: Path | None, name: str, *, yes: bool) -> None:
 
 def change(
     outside: Outside,
-    told: str,
+    entry: str,
     action: Callable[Concatenate[sqlite3.Connection, bytes, P], None],
     user_id: bytes,
     *args: P.args,
     **kwargs: P.kwargs,
 ) -> None:
-    """Change an account, and note it in the audit log: ``told`` is one of _NOTED.
+    """Change an account, and note it in the audit log: ``entry`` is one of _NOTED.
 
     Raises OutsideError or NotFoundError.
     """
     actor = operator_identity.current()
-    outside.write(accounts.noted, outside.context(), actor, _NOTED[told], action, user_id, *args, **kwargs)
-
-
-@contextmanager
-def _outside(path: Path | None) -> Iterator[Outside]:
-    """Yield what runs actions on the configured store. Expected errors become lines for the operator."""
-    with one_line_errors(ConfigError, OutsideError, NotFoundError, InputError):
-        yield Outside(configured(path), SystemClock())
+    outside.write(accounts.noted, outside.context(), actor, _NOTED[entry], action, user_id, *args, **kwargs)
 
 
 def _find(outside: Outside, name: str) -> User:

@@ -11,6 +11,8 @@ from pathlib import Path
 import click
 
 from conclave.actions.command_runner import Outside, OutsideError
+from conclave.backup.destination import kept_in
+from conclave.backup.manifest import BackupError
 from conclave.cli.common import config_option, configured, one_line_errors, orderly_end
 from conclave.cli.tables import counted, visible
 from conclave.clock import Clock, SystemClock
@@ -19,13 +21,15 @@ from conclave.config.settings import Config
 from conclave.logs.setup import get_logger
 from conclave.proof.canary import Canary, CanaryError
 from conclave.proof.findings import Finding, ProofPart
-from conclave.proof.verify import ProofError, verify
+from conclave.proof.verify import Copies, ProofError, verify
 from spark import run
 from spark.environment import CleanupError, RunEnvironment
 from spark.pacer import WalBusyError, empty_wal
 
 SHOWN = 20
 """At most 20 findings of a part are printed; ``--json`` has up to 1,000."""
+
+_EXPECTED = (ConfigError, ProofError, CanaryError, OutsideError, CleanupError, BackupError)
 
 log = get_logger(__name__)
 
@@ -36,15 +40,22 @@ log = get_logger(__name__)
 @click.option(
     "--canary", is_flag=True, help="Also send messages of its own, erase them by cleanup runs, and search all files."
 )
-def verify_erasure(path: Path | None, *, as_json: bool, canary: bool) -> None:
+@click.option(
+    "--copies",
+    metavar="DEST",
+    type=click.Path(path_type=Path, readable=False),
+    help="Also look at the backups in DEST: what is erased today must not be readable there.",
+)
+def verify_erasure(path: Path | None, copies: Path | None, *, as_json: bool, canary: bool) -> None:
     """Prove that nothing erased is readable in any file.
 
     Exit status 1 if anything is found. No content is ever printed, only where it is.
     """
-    with orderly_end(), one_line_errors(ConfigError, ProofError, CanaryError, OutsideError, CleanupError):
+    with orderly_end(), one_line_errors(*_EXPECTED):
         config, clock = configured(path), SystemClock()
         flown = [_fly(config, clock)] if canary else []
-        parts = verify(config, clock, _empty_log, lambda: log.info("waiting_for_another_run")) + flown
+        kept = Copies(copies, [each.path for each in kept_in(copies)]) if copies else None
+        parts = verify(config, clock, _empty_log, lambda: log.info("waiting_for_another_run"), kept) + flown
     found = sum(len(part.findings) + part.more for part in parts)
     if as_json:
         click.echo(json.dumps({"verdict": _verdict(parts), "parts": [asdict(part) for part in parts]}))

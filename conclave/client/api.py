@@ -3,7 +3,6 @@
 import random
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from conclave.client.calls.accounts import AccountCalls
@@ -51,7 +50,5 @@ class Client(AccountCalls, GroupCalls, MemberCalls, InviteCalls, MessageCalls):
         await self.transport.__aenter__()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.transport.__aexit__(kind, error, trace)
+    async def __aexit__(self, *raised: object) -> None:
+        await self.transport.__aexit__(*raised)

@@ -134,7 +134,11 @@ class Codec(Protocol):
         ...
 
     def sent_again(self, key: int) -> None:
-        """One of them was sent anew."""
+        """One of them was sent anew, or is not to be."""
+        ...
+
+    def repeated(self, group_id: UUID, number: int) -> list[int]:
+        """Return the numbers under which the text of an own message was sent anew."""
         ...
 
     def decode(self, group_id: UUID, messages: Sequence[StoredMessage]) -> list[Readable]:
@@ -273,6 +277,10 @@ class PlaintextCodec:
 
     def sent_again(self, key: int) -> None:
         """Do nothing."""
+
+    def repeated(self, group_id: UUID, number: int) -> list[int]:
+        """Return nothing: nothing has to be sent anew."""
+        return []
 
     def decode(self, group_id: UUID, messages: Sequence[StoredMessage]) -> list[Readable]:
         """Return the texts, but not what this codec gives in place of commits."""

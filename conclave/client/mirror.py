@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 from uuid import UUID
@@ -14,6 +14,7 @@ from conclave.client.errors import AnswerError, GroupError, NoAnswerError, Resou
 from conclave.client.history.erasing import Erased
 from conclave.client.history.pages import Arrived
 from conclave.client.history.store import History
+from conclave.client.taking_back import forget_repeats
 from conclave.wire import events as protocol
 from conclave.wire.results import StoredMessage
 
@@ -96,6 +97,7 @@ class Mirror:
         if self._history.set_expiry(group_id, found.effective_expiry_seconds):
             yield n.PolicyChanged(group_id, found.effective_expiry_seconds)
         self.note_gone(self._history.forget_before(group_id, found.hidden_before))
+        self.forget_taken_back(group_id, found.taken_back)
         self.note_gone(self._history.enforce())
         for gone in self.take_gone():
             yield gone
@@ -298,6 +300,12 @@ class Mirror:
         for group_id, number in erased:
             by_group.setdefault(group_id, []).append(number)
         self._gone += [n.MessagesGone(group_id, tuple(sorted(numbers))) for group_id, numbers in by_group.items()]
+
+    def forget_taken_back(self, group_id: UUID, numbers: Collection[int]) -> None:
+        """Erase messages that were taken back, here or elsewhere; what of them had to be sent anew is not."""
+        if numbers:
+            forget_repeats(self._codec, group_id, numbers)
+            self.note_gone(self._history.forget(group_id, list(numbers)))
 
     def left(self, group_id: UUID) -> None:
         """The user has left a group: erase what is here of it, and tell that later."""

@@ -11,7 +11,6 @@ import hashlib
 import random
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterable
-from types import TracebackType
 from typing import Self
 from uuid import UUID
 
@@ -36,6 +35,7 @@ from conclave.client.key_package_stock import KeyPackageUpkeep
 from conclave.client.membership import Membership
 from conclave.client.mirror import Mirror
 from conclave.client.retry import GATEWAY_STATUSES, Backoff
+from conclave.client.taking_back import take_back
 from conclave.wire import events as protocol
 
 DEFAULT = Backoff()
@@ -95,9 +95,7 @@ class Sync:
         self._enforcing = asyncio.create_task(self._enforce())
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self.client.transport.on_time = lambda _: None
         if self._enforcing:
             self._enforcing.cancel()
@@ -129,6 +127,12 @@ class Sync:
             raise
         self.look_at(group_id)
         return number
+
+    async def take_back(self, group_id: UUID, number: int) -> None:
+        """Take a message back: see ``Client.take_back``. It goes from here too: a MessagesGone follows."""
+        await take_back(self.client, self.codec, group_id, number)
+        self._mirror.forget_taken_back(group_id, [number])
+        self._wake.set()
 
     async def _encoded(self, group_id: UUID, text: str) -> bytes:
         """Encode a text as soon as the keys are there. Raises NotReadyError if they are not for long."""

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypeVar
 from urllib.parse import quote
 from uuid import UUID
@@ -133,9 +132,7 @@ class Transport:
         self._http._retry_connection = False  # noqa: SLF001 - see above
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._http:
             await self._http.close()
 

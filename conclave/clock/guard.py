@@ -1,7 +1,7 @@
 """Notices a wrong wall clock before anything is deleted by it. Pure functions.
 
-The rule is that of the retention contract, section 5: the wall clock must not move apart from the clock that nobody
-sets, nor fall behind what is already stored. Across a restart of the machine only the second can be seen. Meanwhile
+The rule is that of the retention contract, section 5: the wall clock must not move apart from the clock that cannot
+be set, nor fall behind what is already stored. Across a restart of the machine only the second can be seen. Meanwhile
 ``time_to_act_on`` gives the time to act on.
 """
 
@@ -24,7 +24,7 @@ def time_to_act_on(wall: int, acted_until: int) -> int:
 
     ``acted_until``: the greatest time that was acted on. It counts if the wall clock is behind it by at most
     TOLERANCE_SECONDS, so that what has expired stays expired. A wall clock that is further behind counts as it is,
-    until somebody has looked.
+    until an operator has accepted it.
     """
     return wall if acted_until - wall > TOLERANCE_SECONDS else max(wall, acted_until)
 

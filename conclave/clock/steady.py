@@ -25,7 +25,7 @@ class SteadyClock:
     The tolerance is that of the clock guard. A wall clock that was further behind counts as it is until ``resume``.
 
     The floor rises with each look, but only by readings that agree with the monotonic clock. So a jump of the
-    wall clock does not raise it, even before anybody has noticed the jump. Several threads may use it.
+    wall clock does not raise it, even before the jump is noticed. Several threads may use it.
 
     Each look also tells whether the clock is in doubt: since the last ``resume``, or by this very reading. So what
     decides by a ``moment`` does not depend on when the guard looks next.

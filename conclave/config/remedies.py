@@ -21,6 +21,8 @@ _EXAMPLES = {
     "tls_key_path": "/etc/conclave/key.pem",
     "archive.path": "/var/lib/conclave/archive",
     "ledger.path": "/var/lib/conclave-ledger/purges.ledger",
+    "keys.path": "/var/lib/conclave-keys/messages.keys",
+    "keys.copies": ["/mnt/backup/messages.keys"],
     "admin.token_file": "/etc/conclave/admin-token",
     "admin.hosts": ["ops.example.org"],
     "limits.trusted_proxies": ["127.0.0.1"],

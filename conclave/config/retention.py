@@ -48,6 +48,8 @@ class RetentionConfig:
     """See GroupPolicy."""
     self_destruct_max_age: int = SELF_DESTRUCT_MAX_AGE
     """After how many seconds a self-destructing message is hidden from members who have not read it."""
+    admins_may_redact: bool = False
+    """Whether a group's admins may take back what others have sent."""
     keep_receipts: int = 31_536_000
     keep_audit: int = 94_608_000
     purge_jobs: tuple[PurgeJob, ...] = ()
@@ -138,6 +140,7 @@ class RetentionSchema(Section):
     fetch_hold_limit = Duration()
     retain_commits = StrictBoolean()
     self_destruct_max_age = Duration()
+    admins_may_redact = StrictBoolean()
     keep_receipts = Duration()
     keep_audit = Duration()
     purge_jobs = List(Nested(PurgeJobSchema), error_messages={"invalid": "must be a list of tables"})

@@ -14,6 +14,7 @@ from conclave.config.admin import AdminConfig, AdminSchema
 from conclave.config.archive import ArchiveConfig, ArchiveSchema
 from conclave.config.cleanup import CleanupConfig, CleanupSchema
 from conclave.config.fields import Duration
+from conclave.config.keys import KeysConfig, KeysSchema
 from conclave.config.ledger import LedgerConfig, LedgerSchema
 from conclave.config.limits import LimitsConfig, LimitsSchema
 from conclave.config.log import LogConfig, LogSchema
@@ -30,8 +31,8 @@ from conclave.strict_fields import StrictBoolean, StrictInteger, Text
 class Config:
     """Every setting. Lifetimes are whole seconds; ``message_retention`` may also be KEEP or AFTER_FETCH.
 
-    Paths are absolute and without symbolic links. So a file stays the same file, by any link, and whatever
-    the working directory becomes.
+    Paths are absolute and without symbolic links. So a file stays the same file, by any link and from any
+    working directory.
     """
 
     listen_address: str = "127.0.0.1"
@@ -52,6 +53,7 @@ class Config:
     spark: SparkConfig = field(default_factory=SparkConfig)
     archive: ArchiveConfig = field(default_factory=ArchiveConfig)
     ledger: LedgerConfig = field(default_factory=LedgerConfig)
+    keys: KeysConfig = field(default_factory=KeysConfig)
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     admin: AdminConfig = field(default_factory=AdminConfig)
     log: LogConfig = field(default_factory=LogConfig)
@@ -65,6 +67,9 @@ class Config:
             object.__setattr__(self, "archive", replace(self.archive, path=_resolved(self.archive.path)))
         if self.ledger.path:
             object.__setattr__(self, "ledger", replace(self.ledger, path=_resolved(self.ledger.path)))
+        copies = tuple(map(_resolved, self.keys.copies))
+        path = _resolved(self.keys.path) if self.keys.path else None
+        object.__setattr__(self, "keys", replace(self.keys, path=path, copies=copies))
 
     @property
     def port(self) -> int:
@@ -104,6 +109,11 @@ class Config:
         return self.ledger_path.with_name(f"{self.ledger_path.name}-lock")
 
     @property
+    def keys_path(self) -> Path:
+        """The path of the key file."""
+        return Path(self.keys.path) if self.keys.path else self.database.with_name(f"{self.database.name}.keys")
+
+    @property
     def policy(self) -> PolicySettings:
         """The settings that decide what is deleted."""
         return PolicySettings(
@@ -140,6 +150,7 @@ SECTIONS = {
     "spark": SparkConfig,
     "archive": ArchiveConfig,
     "ledger": LedgerConfig,
+    "keys": KeysConfig,
     "limits": LimitsConfig,
     "admin": AdminConfig,
     "log": LogConfig,
@@ -184,6 +195,7 @@ class ConfigSchema(Section):
     spark = Nested(SparkSchema)
     archive = Nested(ArchiveSchema)
     ledger = Nested(LedgerSchema)
+    keys = Nested(KeysSchema)
     limits = Nested(LimitsSchema)
     admin = Nested(AdminSchema)
     log = Nested(LogSchema)

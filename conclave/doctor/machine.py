@@ -33,7 +33,7 @@ FEW_FILES = 4096
 PATIENCE_SECONDS = 3.0
 """A program that listens at one of our ports gets 3 seconds to answer."""
 
-_TOLD = ("DEFAULT_SYNCHRONOUS", "DEFAULT_WAL", "MAX_VARIABLE_NUMBER", "SECURE_DELETE", "TEMP_STORE", "THREADSAFE")
+_OPTIONS = ("DEFAULT_SYNCHRONOUS", "DEFAULT_WAL", "MAX_VARIABLE_NUMBER", "SECURE_DELETE", "TEMP_STORE", "THREADSAFE")
 """The options of SQLite that are worth knowing: Conclave sets most of them itself, on each connection."""
 
 
@@ -41,8 +41,8 @@ def sqlite_library() -> Iterator[Finding]:
     """Yield which SQLite this is, and how it was compiled."""
     with contextlib.closing(sqlite3.connect(":memory:")) as connection:
         options = sorted(row[0] for row in connection.execute("PRAGMA compile_options"))
-    told = [each for each in options if each.startswith(_TOLD)]
-    says = f"version {sqlite3.sqlite_version}, compiled with {', '.join(told)}"
+    shown = [each for each in options if each.startswith(_OPTIONS)]
+    says = f"version {sqlite3.sqlite_version}, compiled with {', '.join(shown)}"
     if sqlite3.sqlite_version_info < OLDEST_SQLITE:
         yield wrong("sqlite", says, "use a Python with SQLite 3.37 or newer")
     elif "THREADSAFE=0" in options:

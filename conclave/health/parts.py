@@ -42,6 +42,20 @@ class Phase(StrEnum):
     STOPPING = "stopping"
 
 
+class Cleanup(StrEnum):
+    """What the cleanup worker does. Between runs that are far apart there is none: it is asleep, and nothing is wrong.
+
+    It is about to be ready for a run, is in one, waits for the next one. NONE: there is none, and the part ``cleanup``
+    says why, or it is about to be started.
+    """
+
+    ASLEEP = "asleep"
+    WAKING = "waking"
+    RUNNING = "running"
+    AWAKE = "awake"
+    NONE = "none"
+
+
 class Health:
     """The faults that last, and how cleanup goes. Without faults all is well.
 
@@ -50,8 +64,10 @@ class Health:
     ``run_seconds``: how long all of each job took. ``deleted``: what these have deleted, by rule. ``returned``: the
     bytes that they gave back, by tier. ``archived``: how many messages they moved to the archive. ``overdue``: as of
     the last look. ``worker``: the process id of the cleanup worker while there is one. ``worker_ends``: how often one
-    has ended and was to be started again. ``is_in_run``: whether the worker is in a run. ``next_run_at``: when it does
-    the next one, Unix seconds; None if that is not known.
+    has ended and was to be started again. ``is_in_run``: whether the worker is in a run. ``is_asleep``: whether there
+    is none since nothing is to be done for a while. ``is_waking``: whether it is being started, or starts Java.
+    ``java_starts`` and ``java_start_seconds``: how often it has started Java, and how long that took the last time.
+    ``next_run_at``: when it does the next run, Unix seconds; None if that is not known.
     """
 
     def __init__(self) -> None:
@@ -67,7 +83,9 @@ class Health:
         self.archived = 0
         self.worker: int | None = None
         self.worker_ends = 0
-        self.is_in_run = False
+        self.is_in_run = self.is_asleep = self.is_waking = False
+        self.java_starts = 0
+        self.java_start_seconds = 0.0
         self.next_run_at: float | None = None
         self.phase = Phase.STARTING
         self.overdue = Worst()
@@ -112,6 +130,15 @@ class Health:
             if had_failed:
                 log.info("background_duty_works_again", duty=part)
             self.mend(part)
+
+    @property
+    def cleanup(self) -> Cleanup:
+        """What the cleanup worker does."""
+        if self.worker is None:
+            return Cleanup.ASLEEP if self.is_asleep else Cleanup.NONE
+        if self.is_in_run:
+            return Cleanup.RUNNING
+        return Cleanup.WAKING if self.is_waking else Cleanup.AWAKE
 
     @property
     def faults(self) -> dict[str, str]:

@@ -19,7 +19,7 @@ def standing(health: Health, storage: Storage | None) -> Standing:
     """Return whether the server serves, and if not, why. ``storage``: None before it is there.
 
     What works in part serves: with a full disk what is stored is still fetched. What cannot read its database serves
-    nobody.
+    no request.
     """
     if health.phase is Phase.STOPPING:
         return Standing.STOPPING

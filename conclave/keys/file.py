@@ -20,17 +20,12 @@ from conclave.failpoints import reach
 from conclave.keys import records
 from conclave.keys.cover import Cover
 from conclave.keys.records import UNIT_BYTES, Found, State
+from conclave.keys.replacing import LOCK, NEW, PIECE_BYTES, beside, discard, remove_leftovers, take_its_place, write_all
 from conclave.system.durable import sync
 from conclave.system.locks import hold_file, open_to_lock
 
-LOCK, NEW, FORMER = "-lock", "-new", "-former"
-"""The suffixes of what may lie beside the file. Only the first lies there while nobody changes the file."""
-
 LEAST_DEAD_BYTES = 64 * 1024
 """The file is not written anew for less than 64 KiB of dead records."""
-
-PIECE_BYTES = 1024 * 1024
-"""Files are copied and overwritten in pieces of 1 MiB."""
 
 Write = Callable[[Sequence[tuple[bytes, Cover]]], None]
 """Replaces the covers of blocks, each by its name; a cover without nodes: the block is gone."""
@@ -45,18 +40,40 @@ class _Place(NamedTuple):
     size: int
 
 
-def create(path: Path) -> None:
-    """Make a key file without keys, durably. Raises KeyFileError, also if there is one."""
-    with _told(path), hold_file(_beside(path, LOCK), _wait):
+def create(path: Path, keys_id: bytes = bytes(records.ID_BYTES)) -> None:
+    """Make a key file without keys, durably. Raises KeyFileError, also if there is one.
+
+    ``keys_id``: names the keys of one database, 16 bytes.
+    """
+    with _told(path), hold_file(beside(path, LOCK), _wait):
         if path.exists():
             raise KeyFileError(f"{path}: is there already")
-        new = _beside(path, NEW)
-        _discard(new)
+        new = beside(path, NEW)
+        discard(new)
         with open_to_lock(new, os.O_CREAT | os.O_EXCL) as descriptor:
-            _write_all(descriptor, records.file_head(0), 0)
+            write_all(descriptor, records.file_head(0, keys_id), 0)
             os.fsync(descriptor)
         new.rename(path)
         sync(path.parent, follows_links=True)
+
+
+class Head(NamedTuple):
+    """The first unit of a key file, see ``KeyFile``. Of a copy the serial number is that of its last change."""
+
+    serial: int
+    keys_id: bytes
+
+
+def head_of(path: Path) -> Head | None:
+    """Return the head of the key file at ``path``; None if none is there, or something else. Raises KeyFileError."""
+    try:
+        with path.open("rb") as file:
+            head = records.of_file(file.read(UNIT_BYTES))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise KeyFileError(f"{path}: {error.strerror}") from error
+    return Head(*head) if head else None
 
 
 class KeyFile:
@@ -66,6 +83,7 @@ class KeyFile:
         """Open the file, and settle what a change that was cut short has left. Raises KeyFileError."""
         self._path = path
         self._mutex = RLock()
+        self._keys_id = b""
         self._descriptor = -1
         self._is_held = False
         self._forget()
@@ -89,6 +107,30 @@ class KeyFile:
         with _told(self._path), self._mutex:
             self._look()
             return list(self._places)
+
+    @property
+    def keys_id(self) -> bytes:
+        """The id with which the file was made."""
+        return self._keys_id
+
+    @property
+    def serial(self) -> int:
+        """The number of the last change that is known: a copy with a smaller one is older."""
+        return self._serial
+
+    def copy(self, target: Path) -> int:
+        """Write what lives to ``target``, in the place of a former copy, which is overwritten. Return its serial.
+
+        Raises KeyFileError, also if another key file, or something else, is there.
+        """
+        with self.held(), _told(target):
+            remove_leftovers(target)
+            found = head_of(target)
+            if target.exists() and (found is None or found.keys_id != self._keys_id):
+                raise KeyFileError(f"{target}: is not a copy of these keys: move it away")
+            self._write_whole(beside(target, NEW), self._serial, sorted(self._places.values()), [])
+            take_its_place(target)
+            return self._serial
 
     @property
     def damage(self) -> int:
@@ -122,10 +164,10 @@ class KeyFile:
         The block gets what writes. When that returns, the change is durable, and no byte of the file yields a key that
         is in none of the covers. If it fails, covers are as before or as wanted.
         """
-        with _told(self._path), self._mutex, hold_file(_beside(self._path, LOCK), _wait):
+        with _told(self._path), self._mutex, hold_file(beside(self._path, LOCK), _wait):
             try:
                 self._is_held = True
-                self._remove_leftovers()
+                remove_leftovers(self._path)
                 self._look()
                 yield self._write
             except BaseException:
@@ -158,10 +200,10 @@ class KeyFile:
 
     def _open(self) -> None:
         self._descriptor = os.open(self._path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-        serial = records.serial_of_file(os.pread(self._descriptor, UNIT_BYTES, 0))
-        if serial is None:
+        head = records.of_file(os.pread(self._descriptor, UNIT_BYTES, 0))
+        if head is None:
             raise KeyFileError(f"{self._path}: is not a key file")
-        self._serial, self._end = serial, UNIT_BYTES
+        (self._serial, self._keys_id), self._end = head, UNIT_BYTES
 
     def _scan(self, size: int) -> list[bytes]:
         """Read the records from ``_end`` on. Without the lock, up to the first that may not be written yet."""
@@ -227,7 +269,7 @@ class KeyFile:
 
     def _overwrite(self, many: Sequence[_Place]) -> None:
         for offset, size in many:
-            _write_all(self._descriptor, records.dead(size), offset)
+            write_all(self._descriptor, records.dead(size), offset)
         if many:
             reach("keys.overwritten")
             os.fsync(self._descriptor)
@@ -247,7 +289,7 @@ class KeyFile:
 
     def _append(self, added: Sequence[bytes]) -> None:
         begin = self._end
-        _write_all(self._descriptor, b"".join(added), begin)
+        write_all(self._descriptor, b"".join(added), begin)
         reach("keys.appended")
         os.fsync(self._descriptor)
         reach("keys.synced")
@@ -261,29 +303,29 @@ class KeyFile:
 
     def _write_anew(self, named: dict[bytes, Cover], added: Sequence[bytes]) -> None:
         """Write the file without what is dead. One that is damaged is not: what can still be seen there is needed."""
-        new, former = _beside(self._path, NEW), _beside(self._path, FORMER)
         kept = sorted((place, each) for each, place in self._places.items() if each not in named)
         records_of = [(each, record) for (each, cover), record in zip(named.items(), added, strict=True) if cover]
         reach("keys.anew_begun")
-        with open_to_lock(new, os.O_CREAT | os.O_EXCL) as descriptor:
-            end = _write_all(descriptor, records.file_head(self._serial + 2), 0)
-            for piece in self._pieces([place for place, _ in kept]):
-                end = _write_all(descriptor, piece, end)
-            end = _write_all(descriptor, b"".join(record for _, record in records_of), end)
-            os.fsync(descriptor)
+        places, new = [place for place, _ in kept], beside(self._path, NEW)
+        end = self._write_whole(new, self._serial + 2, places, [record for _, record in records_of])
         reach("keys.anew_written")
-        os.link(self._path, former)
-        reach("keys.linked")
-        new.replace(self._path)
-        sync(self._path.parent, follows_links=True)
-        reach("keys.replaced")
-        _discard(former)
+        take_its_place(self._path)
         self.close()
         self._open()
         for each, size in (*((each, _size(place)) for place, each in kept), *((k, len(v)) for k, v in records_of)):
             self._places[each] = _packed(self._end, size)
             self._end += size
         self._living = end - UNIT_BYTES
+
+    def _write_whole(self, new: Path, serial: int, places: Sequence[int], added: Sequence[bytes]) -> int:
+        """Write a key file that has the records at ``places`` and those of ``added``, and return where it ends."""
+        with open_to_lock(new, os.O_CREAT | os.O_EXCL) as descriptor:
+            end = write_all(descriptor, records.file_head(serial, self._keys_id), 0)
+            for piece in self._pieces(places):
+                end = write_all(descriptor, piece, end)
+            end = write_all(descriptor, b"".join(added), end)
+            os.fsync(descriptor)
+        return end
 
     def _pieces(self, places: Sequence[int]) -> Iterator[bytes]:
         """Yield records as they lie in the file, in pieces of about PIECE_BYTES."""
@@ -297,14 +339,6 @@ class KeyFile:
                 piece, size = [], 0
         yield b"".join(piece)
 
-    def _remove_leftovers(self) -> None:
-        """Remove what a process has left that died while it wrote the file anew."""
-        for left_over in (_beside(self._path, NEW), _beside(self._path, FORMER)):
-            if left_over.exists() and left_over.samefile(self._path):  # a second name of the file itself
-                left_over.unlink()
-            else:
-                _discard(left_over)
-
 
 def _packed(offset: int, size: int) -> int:
     """Return a place as one number, which takes a fifth of the memory."""
@@ -317,35 +351,6 @@ def _offset(place: int) -> int:
 
 def _size(place: int) -> int:
     return (place & 0xFFFF) * UNIT_BYTES
-
-
-def _discard(path: Path) -> None:
-    """Overwrite a file and remove it, durably. Nothing is done if there is none."""
-    try:
-        with open_to_lock(path) as descriptor:
-            size = os.fstat(descriptor).st_size
-            for begin in range(0, size, PIECE_BYTES):
-                _write_all(descriptor, bytes(min(PIECE_BYTES, size - begin)), begin)
-            os.fsync(descriptor)
-    except FileNotFoundError:
-        return
-    reach("keys.former_overwritten")
-    path.unlink()
-    sync(path.parent, follows_links=True)
-    reach("keys.former_removed")
-
-
-def _write_all(descriptor: int, data: bytes, offset: int) -> int:
-    """Write all of ``data`` at ``offset``, and return where it ends. Raises OSError."""
-    rest = memoryview(data)
-    while rest:
-        count = os.pwrite(descriptor, rest, offset)
-        rest, offset = rest[count:], offset + count
-    return offset
-
-
-def _beside(path: Path, suffix: str) -> Path:
-    return path.with_name(path.name + suffix)
 
 
 def _wait() -> None:

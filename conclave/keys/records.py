@@ -16,6 +16,9 @@ from conclave.keys.cover import Cover, Node
 UNIT_BYTES = 64
 """A record has some times 64 bytes: its head, and the nodes."""
 
+ID_BYTES = 16
+"""Groups, and the keys of a database, are named by 16 bytes."""
+
 Data = bytes | mmap
 """What is read from a key file."""
 
@@ -69,7 +72,7 @@ def name(group_id: bytes, block: int) -> bytes:
 
 def parts(named: bytes) -> tuple[bytes, int]:
     """Return the id of the group and the block that a name is of."""
-    return named[:16], int.from_bytes(named[16:], "big")
+    return named[:ID_BYTES], int.from_bytes(named[ID_BYTES:], "big")
 
 
 def encode(named: bytes, serial: int, begin: int, cover: Cover) -> bytes:
@@ -96,15 +99,18 @@ def dead(size: int) -> bytes:
     return _head(_DEAD, size, 0, 0, _NO_NAME, _NO_SUM) + bytes(size - UNIT_BYTES)
 
 
-def file_head(serial: int) -> bytes:
-    """Return the first unit of a key file. ``serial``: greater than those of the records with which it is begun."""
-    return _head(_FILE, UNIT_BYTES, serial, 0, _NO_NAME, _NO_SUM)
+def file_head(serial: int, keys_id: bytes) -> bytes:
+    """Return the first unit of a key file. ``serial``: greater than those of the records with which it is begun.
+
+    ``keys_id``: 16 bytes that name the keys of one database.
+    """
+    return _head(_FILE, UNIT_BYTES, serial, 0, name(keys_id, 0), _NO_SUM)
 
 
-def serial_of_file(data: bytes) -> int | None:
-    """Return the serial number in the first unit of a key file; None if it is none."""
+def of_file(data: bytes) -> tuple[int, bytes] | None:
+    """Return serial number and id in the first unit of a key file; None if it is none."""
     head = _parse(data, 0)
-    return head[2] if head and head[0] == _FILE else None
+    return (head[2], parts(head[4])[0]) if head and head[0] == _FILE else None
 
 
 def walk(data: Data, offset: int) -> Iterator[Found]:

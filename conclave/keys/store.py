@@ -28,8 +28,13 @@ NEIGHBOURS_STEPS = 4
 
 NEIGHBOURS = 1 << NEIGHBOURS_STEPS
 
+_NO_KEYS = (None,) * NEIGHBOURS
+
 REMEMBERED = 4096
 """The keys of 4,096 times 16 neighbours are kept in memory: about 6 MB."""
+
+BEGUN = 4096
+"""The covers of 4,096 blocks that messages were lately sent in are kept in memory, so that no send has to read them."""
 
 Told = tuple[bytes, Sequence[Range]]
 """The id of a group, and numbers of it: ranges in ascending order that do not meet."""
@@ -43,11 +48,13 @@ class KeyStore:
         self._file, self._draw = KeyFile(path), draw
         self._mutex = RLock()
         self._remembered: OrderedDict[tuple[bytes, int], list[bytes | None]] = OrderedDict()
+        self._begun: OrderedDict[bytes, Cover] = OrderedDict()
 
     def close(self) -> None:
         """Close the key file, and forget all keys."""
         with self._mutex:
             self._remembered.clear()
+            self._begun.clear()
             self._file.close()
 
     def begin(self, numbers: Iterable[tuple[bytes, int]]) -> None:
@@ -63,6 +70,119 @@ class KeyStore:
             lacking = [each for each in lacking if self._file.read(each) is None]
             write([(each, (Node(tree.ROOT, self._draw(tree.SECRET_BYTES)),)) for each in lacking])
 
+    def of_new(self, numbers: Sequence[tuple[bytes, int]]) -> list[bytes | None]:
+        """Draw what the keys of new numbers need, see ``begin``, and return them; None: it was given and erased before.
+
+        Raises KeyFileError.
+        """
+        self.begin(numbers)
+        of_groups: dict[bytes, list[int]] = defaultdict(list)
+        for group_id, number in numbers:
+            of_groups[group_id].append(number)
+        given = {
+            (group_id, number): key
+            for group_id, some in of_groups.items()
+            for number, key in zip(some, self.keys(group_id, some), strict=True)
+        }
+        found = [given[each] for each in numbers]
+        with self._mutex:
+            for named in {records.name(group_id, number >> tree.HEIGHT) for group_id, number in numbers}:
+                nodes = self._file.read(named)
+                if nodes is not None:
+                    self._begun[named] = nodes
+                    self._begun.move_to_end(named)
+            while len(self._begun) > BEGUN:
+                self._begun.popitem(last=False)
+        return found
+
+    def at_hand(self, numbers: Sequence[tuple[bytes, int]]) -> list[bytes] | None:
+        """Return the keys of new numbers at once, from memory: no file is read, and no other thread waited for.
+
+        None if some are not at hand. A number that was not given yet is in the cover of its block, whatever was erased
+        there since.
+        """
+        found: list[bytes] = []
+        for group_id, number in numbers:
+            named, within = records.name(group_id, number >> tree.HEIGHT), number % tree.BLOCK
+            neighbours = self._remembered.get((named, within >> NEIGHBOURS_STEPS))
+            if neighbours is None:
+                nodes = self._begun.get(named)
+                if nodes is None:
+                    return None
+                neighbours = _neighbours(nodes, within >> NEIGHBOURS_STEPS)
+                self._remember((named, within >> NEIGHBOURS_STEPS), neighbours)
+            key = neighbours[within % NEIGHBOURS]
+            if key is None:
+                return None
+            found.append(key)
+        return found
+
+    def _remember(self, place: tuple[bytes, int], neighbours: list[bytes | None]) -> None:
+        """Note what was derived of a cover that is in memory, unless another thread is at work just now."""
+        if self._mutex.acquire(blocking=False):
+            try:
+                if place[0] in self._begun:
+                    self._remembered[place] = neighbours
+                    if len(self._remembered) > REMEMBERED:
+                        self._remembered.popitem(last=False)
+            finally:
+                self._mutex.release()
+
+    def living(self, group_id: bytes, numbers: Sequence[int]) -> list[bool]:
+        """Tell of each number of a group whether it has a key. Raises KeyFileError."""
+        covers: dict[bytes, Cover] = {}
+        found = []
+        with self._mutex:
+            self._forget(self._file.refresh())
+            for number in numbers:
+                named = records.name(group_id, number >> tree.HEIGHT)
+                if named not in covers:
+                    covers[named] = self._file.read(named) or ()
+                found.append(cover.node_above(covers[named], number % tree.BLOCK) is not None)
+        return found
+
+    def are_free(self, group_id: bytes, numbers: Iterable[int]) -> bool:
+        """Tell whether no number of these was given and erased before: it has a key, or its block none. Raises as keys.
+
+        In a block without a cover a new root is drawn.
+        """
+        with self._mutex:
+            self._forget(self._file.refresh())
+            covers: dict[bytes, Cover | None] = {}
+            for number in numbers:
+                named = records.name(group_id, number >> tree.HEIGHT)
+                if named not in covers:
+                    covers[named] = self._begun.get(named) or (
+                        self._file.read(named) if self._file.had(named) else None
+                    )
+                nodes = covers[named]
+                if nodes is not None and cover.node_above(nodes, number % tree.BLOCK) is None:
+                    return False
+        return True
+
+    def refresh(self) -> None:
+        """Take up what another process has changed. Raises KeyFileError."""
+        self._forget(self._file.refresh())
+
+    def copy(self, target: Path) -> int:
+        """Write a copy of the key file, see ``KeyFile.copy``."""
+        return self._file.copy(target)
+
+    @property
+    def keys_id(self) -> bytes:
+        """The id of the key file."""
+        return self._file.keys_id
+
+    @property
+    def serial(self) -> int:
+        """The number of the key file's last change that is known."""
+        return self._file.serial
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no key. Raises KeyFileError."""
+        return not self._file.names()
+
     @property
     def damage(self) -> int:
         """At how many places the key file is not as it was written, see ``KeyFile.damage``."""
@@ -72,7 +192,14 @@ class KeyStore:
         """Return the key of each number of a group; None: it was erased, or never drawn. Raises KeyFileError."""
         with self._mutex:
             self._forget(self._file.refresh())
-            return [self._key(group_id, number) for number in numbers]
+            found: list[bytes | None] = []
+            index = -1
+            for number in numbers:
+                if number >> NEIGHBOURS_STEPS != index:
+                    index = number >> NEIGHBOURS_STEPS
+                    neighbours = self._neighbours(group_id, index)
+                found.append(neighbours[number % NEIGHBOURS])
+            return found
 
     def erase(self, dead: Iterable[Told]) -> int:
         """Lose the keys of ``dead``, for good: no byte of the file yields them when this returns.
@@ -104,26 +231,28 @@ class KeyStore:
 
         return self._change(wanted())
 
-    def _key(self, group_id: bytes, number: int) -> bytes | None:
-        named = records.name(group_id, number >> tree.HEIGHT)
-        within = number % tree.BLOCK
-        place = (named, within >> NEIGHBOURS_STEPS)
+    def _neighbours(self, group_id: bytes, index: int) -> Sequence[bytes | None]:
+        """Return the keys of 16 neighbours: the numbers from 16 times ``index`` on."""
+        named = records.name(group_id, index >> (tree.HEIGHT - NEIGHBOURS_STEPS))
+        place = (named, index % (tree.BLOCK >> NEIGHBOURS_STEPS))
         found = self._remembered.get(place)
         if found is None:
             nodes = self._file.read(named)
             if nodes is None:
-                return None
+                return _NO_KEYS
             found = self._remembered[place] = _neighbours(nodes, place[1])
             if len(self._remembered) > REMEMBERED:
                 self._remembered.popitem(last=False)
         else:
             self._remembered.move_to_end(place)
-        return found[within % NEIGHBOURS]
+        return found
 
     def _forget(self, names: Sequence[bytes]) -> None:
         """Drop from memory what was derived of covers that have changed."""
         changed = set(names)
         with self._mutex:
+            for named in changed:
+                self._begun.pop(named, None)
             for each in [each for each in self._remembered if each[0] in changed] if changed else ():
                 del self._remembered[each]
 

@@ -11,7 +11,7 @@ from conclave.retention.durations import duration_words
 _COLOURS = {"debug": "2", "warning": "33", "error": "31", "critical": "31"}
 """The codes of terminals for the words of a line, by its level: dim, yellow, red."""
 
-_UNTOLD = ("event", "level", "timestamp", "request_id", "exception")
+_LEFT_OUT = ("event", "level", "timestamp", "request_id", "exception")
 """What a line for people says in another way, or leaves to the lines of JSON."""
 
 _PREFIX, _NAMED = "/api/v1", re.compile(r"\{[^}]*\}")
@@ -34,21 +34,21 @@ class ForPeople:
         """``coloured``: with the colours of a terminal."""
         self._coloured = coloured
 
-    def __call__(self, _: Any, __: str, told: MutableMapping[str, Any]) -> str:
+    def __call__(self, _: Any, __: str, fields: MutableMapping[str, Any]) -> str:
         """Return the line."""
-        level, words = str(told.get("level", "info")), _words(told)
+        level, words = str(fields.get("level", "info")), _words(fields)
         shown = words if level in ("info", "debug") else f"{level}: {words}"
         if self._coloured and level in _COLOURS:
             shown = f"\x1b[{_COLOURS[level]}m{shown}\x1b[0m"
-        traceback = told.get("exception")
+        traceback = fields.get("exception")
         return f"{time.strftime('%H:%M:%S')} {shown}" + (f"\n{visible_lines(traceback)}" if traceback else "")
 
 
-def _words(told: Mapping[str, Any]) -> str:
-    event = str(told.get("event", ""))
+def _words(fields: Mapping[str, Any]) -> str:
+    event = str(fields.get("event", ""))
     if event in _SENTENCES:
-        return _SENTENCES[event](told)
-    values = ", ".join(f"{name.replace('_', ' ')} {_shown(told[name])}" for name in told if name not in _UNTOLD)
+        return _SENTENCES[event](fields)
+    values = ", ".join(f"{name.replace('_', ' ')} {_shown(fields[name])}" for name in fields if name not in _LEFT_OUT)
     return visible(event.replace("_", " ")) + (f": {values}" if values else "")
 
 
@@ -76,53 +76,57 @@ def _bytes(size: int) -> str:
     return f"{size:,} {units[0]}"
 
 
-def _run(told: Mapping[str, Any]) -> str:
+def _run(fields: Mapping[str, Any]) -> str:
     """Return a cleanup run: ``cleanup: 40 erased (30 expired, 10 fetched), 24 KB returned, 2 s``."""
-    gone = {str(rule).replace("_", " "): count for rule, count in told["deleted"].items() if count}
+    gone = {str(rule).replace("_", " "): count for rule, count in fields["deleted"].items() if count}
     parts = [f"{sum(gone.values()):,} erased"]
     if gone:
         parts[0] += f" ({', '.join(f'{count:,} {rule}' for rule, count in gone.items())})"
-    if told["archived"]:
-        parts.append(f"{told['archived']:,} archived")
-    if told["held"]:
-        parts.append(f"{told['held']:,} kept by holds")
-    if told["brought_back"]:
-        parts.append(f"brought back: {_shown(told['brought_back'])}")
-    parts.append(f"{_bytes(told['bytes_returned'] + told['archive_bytes_returned'])} returned")
-    seconds = told["finished_at"] - told["started_at"]
+    if fields["archived"]:
+        parts.append(f"{fields['archived']:,} archived")
+    if fields["held"]:
+        parts.append(f"{fields['held']:,} kept by holds")
+    if fields["brought_back"]:
+        parts.append(f"brought back: {_shown(fields['brought_back'])}")
+    parts.append(f"{_bytes(fields['bytes_returned'] + fields['archive_bytes_returned'])} returned")
+    seconds = fields["finished_at"] - fields["started_at"]
     parts.append(f"{seconds:,} s" if seconds else "less than 1 s")
-    name = "cleanup" if told["job"] == "everything" else f"cleanup ({visible(told['job'])})"
-    failed = f"failed: {visible(told['error'])}; " if told["error"] else ""
+    name = "cleanup" if fields["job"] == "everything" else f"cleanup ({visible(fields['job'])})"
+    failed = f"failed: {visible(fields['error'])}; " if fields["error"] else ""
     return f"{name}: {failed}{', '.join(parts)}"
 
 
-def _listening(told: Mapping[str, Any]) -> str:
+def _listening(fields: Mapping[str, Any]) -> str:
     """Return the start of a server in a line."""
-    addresses = f"listening at {told['url']}"
-    if told["admin_url"]:
-        addresses += f", for operators at {told['admin_url']}"
+    addresses = f"listening at {fields['url']}"
+    if fields["admin_url"]:
+        addresses += f", for operators at {fields['admin_url']}"
     facts = ("configuration", "database", "retention", "cleanup", "archive")
-    return "; ".join([f"conclave {told['version']}", addresses, *(f"{name}: {_shown(told[name])}" for name in facts)])
-
-
-def _changed(told: Mapping[str, Any]) -> str:
-    """Return a change of the policy."""
-    settings = ", ".join(f"{name} from {_shown(old)} to {_shown(new)}" for name, (old, new) in told["changed"].items())
-    at_most = "" if told["is_exact"] else "at most "
-    return (
-        f"policy changed: {settings}; {told['groups']:,} groups have another policy, {told['messages_hidden']:,}"
-        f" messages hidden at once, and {at_most}{told['archived_hidden']:,} in the archive"
+    return "; ".join(
+        [f"conclave {fields['version']}", addresses, *(f"{name}: {_shown(fields[name])}" for name in facts)]
     )
 
 
-def _setting(told: Mapping[str, Any]) -> str:
-    return f"{visible(told['setting'])}: {visible(told['means'])}"
+def _changed(fields: Mapping[str, Any]) -> str:
+    """Return a change of the policy."""
+    settings = ", ".join(
+        f"{name} from {_shown(old)} to {_shown(new)}" for name, (old, new) in fields["changed"].items()
+    )
+    at_most = "" if fields["is_exact"] else "at most "
+    return (
+        f"policy changed: {settings}; {fields['groups']:,} groups have another policy, {fields['messages_hidden']:,}"
+        f" messages hidden at once, and {at_most}{fields['archived_hidden']:,} in the archive"
+    )
 
 
-def _reloaded(told: Mapping[str, Any]) -> str:
+def _setting(fields: Mapping[str, Any]) -> str:
+    return f"{visible(fields['setting'])}: {visible(fields['means'])}"
+
+
+def _reloaded(fields: Mapping[str, Any]) -> str:
     """Return what a reload has changed."""
-    changed = [f"{name}: {visible(what)}" if what != "changed" else name for name, what in told["changed"].items()]
-    if told["certificate"] == "read again":
+    changed = [f"{name}: {visible(what)}" if what != "changed" else name for name, what in fields["changed"].items()]
+    if fields["certificate"] == "read again":
         changed.append("the certificate was read again")
     return f"reloaded: {'; '.join(changed) or 'no setting has changed'}"
 
@@ -133,15 +137,15 @@ _SENTENCES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "policy_changed": _changed,
     "ambiguous_setting": _setting,
     "doubtful_setting": _setting,
-    "cleanup_unavailable": lambda told: f"cleanup does not work: {visible(told['reason'])}",
-    "clock_wrong": lambda told: f"the clock is wrong: {visible(told['fault'])}; remedy: `{told['remedy']}`",
-    "cleanup_ready": lambda told: (
-        f"cleanup is ready: {told['engine']}, every {duration_words(told['interval_seconds'])}"
+    "cleanup_unavailable": lambda fields: f"cleanup does not work: {visible(fields['reason'])}",
+    "clock_wrong": lambda fields: f"the clock is wrong: {visible(fields['fault'])}; remedy: `{fields['remedy']}`",
+    "cleanup_ready": lambda fields: (
+        f"cleanup is ready: {fields['engine']}, every {duration_words(fields['interval_seconds'])}"
     ),
     "reloaded": _reloaded,
-    "reload_refused": lambda told: f"reload refused, nothing has changed: {visible(told['fault'])}",
-    "needs_restart": lambda told: f"takes a restart: {_shown(told['settings'])}",
-    "request": lambda told: f"{told['method']} {told['route']} {told['status']} {told['ms']} ms",
-    "spark_log": lambda told: f"Spark: {visible(told['message'])}",
+    "reload_refused": lambda fields: f"reload refused, nothing has changed: {visible(fields['fault'])}",
+    "needs_restart": lambda fields: f"takes a restart: {_shown(fields['settings'])}",
+    "request": lambda fields: f"{fields['method']} {fields['route']} {fields['status']} {fields['ms']} ms",
+    "spark_log": lambda fields: f"Spark: {visible(fields['message'])}",
 }
-"""The events that have a sentence. All others are told by their names and values."""
+"""The events that have a sentence. All others are shown by their names and values."""

@@ -72,10 +72,10 @@ def configure_logging(config: LogConfig | None = None) -> None:
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *render],
         )
     )
-    is_told = LEVELS.index(config.level) <= LEVELS.index("info")
+    are_logged = LEVELS.index(config.level) <= LEVELS.index("info")
     by_itself = ALL if is_json or config.level == "debug" else ERRORS
     requests = by_itself if config.requests == AUTO else config.requests
-    _requests_from = _REQUESTS_FROM.get(requests, _NEVER) if is_told else _NEVER
+    _requests_from = _REQUESTS_FROM.get(requests, _NEVER) if are_logged else _NEVER
     root = logging.getLogger()
     root.handlers = [_gathering]
     root.setLevel(max(logging.WARNING, _number(config.level)))

@@ -22,6 +22,7 @@ class Kind(StrEnum):
     UNREADABLE = auto()
     WORK_FILE = auto()
     UNKNOWN_FILE = auto()
+    KEYS = auto()
     MARK = auto()
     BLIND = auto()
 

@@ -9,6 +9,7 @@ What is looked at, in this order:
 2. The pages of the body segments, and the free pages, at moments when the database's file is exactly what SQLite reads,
    see ``frozen``. So nothing is suspected that is only being written.
 3. The files: the archive's, those of runs, and unknown ones.
+4. The key file, if there is one: its nodes lead to keys of what lives, and to no others.
 
 No run is under way meanwhile: the run lock is held. What is due but not erased yet is not dead here: a dry run counts
 it. No body is ever told, only where it is.
@@ -18,13 +19,16 @@ no other file that belongs to SQLite: see ``conclave/system/locks.py``.
 """
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
+from pathlib import Path
+from typing import NamedTuple
 
+from conclave.archive import numbers
 from conclave.clock import Clock
 from conclave.config.settings import Config
-from conclave.proof import archive_files, bodies, folders, free_pages
+from conclave.proof import archive_files, bodies, folders, free_pages, keys
 from conclave.proof.findings import Finding, Kind, ProofPart
 from conclave.proof.frozen import NotFrozenError, frozen
 from conclave.proof.pages import MalformedError
@@ -37,19 +41,35 @@ EmptyLog = Callable[[sqlite3.Connection], bool]
 """Empties the write-ahead log as a run does; tells whether that succeeded."""
 
 
+class Copies(NamedTuple):
+    """The backups that are kept in a folder."""
+
+    folder: Path
+    backups: Sequence[Path]
+
+
 class ProofError(Exception):
     """The store cannot be examined. The message is one line for the operator."""
 
 
-def verify(config: Config, clock: Clock, empty_log: EmptyLog, wait: locks.Wait) -> list[ProofPart]:
+def verify(
+    config: Config, clock: Clock, empty_log: EmptyLog, wait: locks.Wait, copies: Copies | None = None
+) -> list[ProofPart]:
     """Examine the store, and return what was looked at and found.
 
-    ``wait`` is called before a wait for a run that is under way. Raises ProofError.
+    ``copies``: backups that are examined too. ``wait`` is called before a wait for a run that is under way. Raises
+    ProofError.
     """
     try:
         schema.require_current(config.database, writing=True)
         with closing(DatabaseLock(config.database, locks.CLEANUP)) as lock, lock.hold(wait):
-            return _examine(config, clock, empty_log, lock.descriptors[1])
+            found = _examine(config, clock, empty_log, lock.descriptors[1])
+            if copies:
+                found.append(part := ProofPart("copies"))
+                keys.examine_copies(part, config, copies.folder, copies.backups)
+            return found
+    except numbers.UnreadableError as error:
+        raise ProofError(str(error)) from error
     except MalformedError as error:
         raise ProofError(f"{config.database}: {error}") from error
     except (StoreError, sqlite3.Error) as error:
@@ -60,9 +80,12 @@ def verify(config: Config, clock: Clock, empty_log: EmptyLog, wait: locks.Wait) 
 
 def _examine(config: Config, clock: Clock, empty_log: EmptyLog, descriptor: int) -> list[ProofPart]:
     path = config.database
-    log, segments, references, free, archive, work, others = map(
+    log, segments, references, free, archive, work, others, of_keys = map(
         ProofPart,
-        ("write-ahead log", "body segments", "references", "free pages", "archive", "work folder", "other files"),
+        (
+            *("write-ahead log", "body segments", "references", "free pages", "archive", "work folder"),
+            *("other files", "key file"),
+        ),
     )
     hold = partial(frozen, path, descriptor)
     _empty_log(log, config, empty_log)
@@ -76,8 +99,9 @@ def _examine(config: Config, clock: Clock, empty_log: EmptyLog, descriptor: int)
     archive_files.examine(archive, config, clock.now())
     folders.examine_work(work, config)
     folders.examine_others(others, config)
+    keys.examine(of_keys, config)
     _empty_log(log, config, empty_log)
-    return [segments, references, free, log, archive, work, others]
+    return [segments, references, free, log, archive, work, others, of_keys]
 
 
 def _empty_log(part: ProofPart, config: Config, empty_log: EmptyLog) -> None:

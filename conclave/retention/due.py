@@ -12,15 +12,15 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from conclave.retention import policy_row, rules
+from conclave.retention import rules
+from conclave.retention.holds import HELD_GROUPS, HELD_SENDERS
+from conclave.retention.limits import limits_of
 from conclave.retention.plan import GroupStep, Plan
 from conclave.retention.policy import FOREVER
 from conclave.retention.rules import (
     DELETED_ACCOUNT,
     DELETED_GROUP,
     GOVERNED,
-    HELD_GROUPS,
-    HELD_SENDERS,
     IN_ANY_RUN,
     MARKED,
     OF_LIVING,
@@ -78,7 +78,7 @@ class Due:
 
     ``rules``: those by which it is, in the order of RULES. ``of``: the SQL condition for the group or the account.
     ``bounds``: what the conditions compare with. ``values``: those of the parameters; among them the bounds beyond
-    which nothing is deleted, whatever the rows say by then. ``given``: the common table expressions that it takes.
+    which nothing is deleted, even if the rows allow it by then. ``given``: the common table expressions that it takes.
     """
 
     rules: Sequence[str]
@@ -105,7 +105,7 @@ class Due:
     def delete(self, connection: sqlite3.Connection, message_ids: Sequence[int]) -> Iterator[Gone]:
         """Delete those of ``message_ids``, which it has selected, that are still due."""
         for group_key, some in self._by_group(connection, message_ids):
-            limits = policy_row.limits(connection, group_key, self.values["now"])
+            limits = limits_of(connection, group_key, self.values["now"])
             if limits and (limits.is_deleted or DELETED_GROUP not in self.rules):
                 allowed = {name: min(self.values[name], getattr(limits, name)) for name in _EVERYTHING}
                 yield from self._delete(connection, {**self.values, **allowed, "listed": json.dumps(some)})
@@ -235,6 +235,14 @@ SELECT count(*) FROM ({{}}) AS messages LEFT JOIN steps USING (group_key)
 WHERE steps.group_key IS NULL OR {rules.named((*MARKED, *IN_ANY_RUN), Bounds())} IS NULL
 """
 """Counts what goes with a deleted account, and not with a step of its group."""
+
+
+def is_any(connection: sqlite3.Connection, plan: Plan) -> bool:
+    """Tell whether ``plan`` lets anything go, or raises a mark. What is withheld of a deleted group is nothing."""
+    if plan.groups or plan.sessions or plan.invites:
+        return True
+    found = (each.select("message_id") for each in of_plan(connection, plan))
+    return any(connection.execute(f"SELECT 1 FROM ({query}) LIMIT 1", values).fetchone() for query, values in found)
 
 
 def groups(connection: sqlite3.Connection, plan: Plan) -> set[int]:

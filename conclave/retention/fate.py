@@ -40,7 +40,7 @@ class Timer:
 
     ``readers``: the members who were members when it was sent. ``unread``: those of them who have not read it.
     ``redacted``: those for whom its time is over. ``next_end``: when the next one's is; None: no timer runs.
-    ``ends_at``: the first second at which nobody sees it any more, as things stand.
+    ``ends_at``: the first second at which no reader sees it any more, as things stand.
     """
 
     seconds: int
@@ -55,9 +55,9 @@ class Timer:
 class Fate:
     """What becomes of a message. Times are Unix seconds.
 
-    ``is_hidden``: nobody gets it any more. ``rule``: the one by which it is due, or will be by time; "" if only what
-    members do, or nothing, can end it. ``by_mark``: it is past a mark, redacted for everybody, or under a tombstone, so
-    any run erases it. ``hidden_at``: the first second at which its age or its timers will hide it, or have; None:
+    ``is_hidden``: no reader gets it any more. ``rule``: the one by which it is due, or will be by time; "" if only what
+    members do, or nothing, can end it. ``by_mark``: it is past a mark, redacted for every reader, or under a tombstone,
+    so any run erases it. ``hidden_at``: the first second at which its age or its timers will hide it, or have; None:
     never, or something else has before. ``goes``: the next run that covers the group erases it. ``erasable_at``: the
     first second at which it is both due and old enough; None if that is not a matter of time. ``withheld_until``: the
     first second at which it is old enough. ``holds``: the legal holds that keep it. ``is_kept_commit``: it does not

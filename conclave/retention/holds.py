@@ -1,10 +1,18 @@
-"""Legal holds, as operators add, list and release them. ``rules.py`` says what they keep from being erased."""
+"""Legal holds: what they cover, and how operators add, list and release them. ``rules.py`` asks for what they cover."""
 
 import sqlite3
 from dataclasses import dataclass
 
-from conclave.errors import NotFoundError
 from conclave.store.sender_index import SENT
+
+HELD_GROUPS = "SELECT group_key FROM holds WHERE group_key IS NOT NULL"
+"""The groups of which a legal hold covers all messages."""
+
+HELD_SENDERS = "SELECT user_id FROM holds WHERE user_id IS NOT NULL"
+"""The users of whom a legal hold covers all that they have sent."""
+
+UNHELD = f"sender_id NOT IN ({HELD_SENDERS})"
+"""The condition for messages whose sender is under no legal hold."""
 
 
 @dataclass(frozen=True)
@@ -56,12 +64,20 @@ def list_all(connection: sqlite3.Connection) -> list[Hold]:
     return [Hold(*row) for row in connection.execute(f"SELECT {_COLUMNS} FROM holds ORDER BY hold_id")]
 
 
-def remove(connection: sqlite3.Connection, hold_id: int) -> Hold:
-    """Remove a hold and return it. Raises NotFoundError."""
+def remove(connection: sqlite3.Connection, hold_id: int) -> Hold | None:
+    """Remove a hold and return it; None: there is none of that id."""
     row = connection.execute(f"DELETE FROM holds WHERE hold_id = ? RETURNING {_COLUMNS}", (hold_id,)).fetchone()
-    if row is None:
-        raise NotFoundError(f"no such hold: {hold_id}; `conclave hold list` prints those in force")
-    return Hold(*row)
+    return Hold(*row) if row else None
+
+
+def has_held_senders(connection: sqlite3.Connection) -> bool:
+    """Tell whether a legal hold covers what any user has sent."""
+    return connection.execute(HELD_SENDERS).fetchone() is not None
+
+
+def is_held(connection: sqlite3.Connection, group_key: int) -> bool:
+    """Tell whether a legal hold covers all messages of a group."""
+    return connection.execute("SELECT 1 FROM holds WHERE group_key = ?", (group_key,)).fetchone() is not None
 
 
 def group_of(connection: sqlite3.Connection, group_id: bytes) -> tuple[int, str] | None:

@@ -126,11 +126,19 @@ class Timetable:
     A job that failed is not left until its interval is over, which may be a year: nothing would be erased meanwhile.
     """
 
-    def __init__(self, intervals: Sequence[int], again: int, now: float) -> None:
-        """Begin with all jobs due. ``again``: one that failed is due after so many seconds, or its interval if less."""
+    def __init__(self, intervals: Sequence[int], again: int, now: float, due: Sequence[float] = ()) -> None:
+        """Begin with all jobs due, or with each when ``due`` says, which is what another timetable had.
+
+        ``again``: one that failed is due after so many seconds, or its interval if less.
+        """
         self._intervals = intervals
         self._again = again
-        self._due = [now] * len(intervals)
+        self._due = list(due) or [now] * len(intervals)
+
+    @property
+    def due(self) -> Sequence[float]:
+        """When each job is due."""
+        return tuple(self._due)
 
     def next(self) -> Next:
         """Return what is done next."""

@@ -15,7 +15,8 @@ import sqlite3
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from conclave.retention.policy import COLUMNS, EXPIRES_BEFORE, GroupPolicy, expiry_cutoff, of_row
+from conclave.retention.policy import GroupPolicy, expiry_cutoff
+from conclave.retention.policy_row import COLUMNS, EXPIRES_BEFORE, of_row
 from conclave.retention.resolve import PolicySettings
 from conclave.retention.rules import LEAST_WATERMARK, MAX_AGE
 
@@ -59,7 +60,7 @@ def write(connection: sqlite3.Connection, settings: PolicySettings, group_key: i
 
 
 def lack_policies(connection: sqlite3.Connection) -> bool:
-    """Tell whether the database is one of a former version: its rows have no policies yet."""
+    """Tell whether the database was just migrated from a former version: its rows have no policies yet."""
     row = connection.execute(
         "SELECT 1 FROM groups WHERE policy_source = '' UNION ALL SELECT 1 FROM tombstones WHERE policy_source = ''"
     ).fetchone()
@@ -168,7 +169,7 @@ def _settle_age(connection: sqlite3.Connection, settings: PolicySettings, at: in
 def end_timed(connection: sqlite3.Connection, before: int) -> None:
     """Start no more timers of self-destructing messages that were created before the Unix second ``before``, exclusive.
 
-    Whoever has not read them may never see them. Timers that run go on.
+    Members who have not read them may never see them. Timers that run go on.
     """
     connection.execute(
         "UPDATE self_destructing SET ended = 1 WHERE NOT ended AND (SELECT created_at FROM messages WHERE"

@@ -2,7 +2,7 @@
 
 Spark makes the same plan by expressions of its own, ``spark/plan.py``, from the same rows. What is due and which mark
 rises is written twice so, and comparing the answers tests that; what both have from SQLite (what is withheld, and which
-messages are redacted for everybody) the model in the tests checks.
+messages are redacted for every reader) the model in the tests checks.
 """
 
 import sqlite3
@@ -22,7 +22,7 @@ class GroupStep:
     Messages with numbers up to ``gone_below`` (inclusive) go, and those created before ``expired_before`` (exclusive,
     Unix seconds), except commits with numbers greater than ``commits_above``. Of these only those created before
     ``erasable_before`` (exclusive, Unix seconds) are old enough; 0: the marks rise, and nothing goes. ``redacts``: 1 if
-    self-destructing messages go that have come to their end for everybody, otherwise 0.
+    messages go that are redacted for every reader (at the end of all timers, or taken back), otherwise 0.
     """
 
     group_key: int
@@ -67,7 +67,7 @@ ORDER BY group_key
 """
 """The groups that belong to the run, and in which something is due or a mark rises.
 
-A group belongs to every run if something in it is past a mark already, or redacted for everybody.
+A group belongs to every run if something in it is past a mark already, or redacted for every reader.
 """
 
 

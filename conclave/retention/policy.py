@@ -1,12 +1,12 @@
 """What a policy means: when a message is hidden, when it may be erased, and which values go together.
 
 Which policy a group has, is decided in ``resolve.py``, and written to the group's row by ``marks.py``. All who judge a
-message go by the row: the columns ``COLUMNS`` of the tables ``groups`` and ``tombstones``.
+message go by the row: see ``policy_row.py``.
 """
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 KEEP = -1
 """As a setting of the server or a group: no effect. As an effective expiry: messages never expire."""
@@ -88,7 +88,7 @@ class GroupPolicy:
 
     ``lifetime``: the effective expiry in seconds, KEEP or AFTER_FETCH. ``min_lifetime``: no message is erased when
     younger than these seconds, even if it is hidden. ``hold_limit``: with AFTER_FETCH a message expires after these
-    seconds, whoever has not fetched it; KEEP: never. ``keeps_commits``: commits do not expire by age while a member has
+    seconds, fetched by all or not; KEEP: never. ``keeps_commits``: commits do not expire by age while a member has
     not fetched them. ``erases``: False if nothing may be erased. ``source``: what ``lifetime`` comes from.
     """
 
@@ -101,7 +101,7 @@ class GroupPolicy:
 
     @property
     def row(self) -> tuple[int, int, int, bool, bool, str]:
-        """The values of COLUMNS."""
+        """The values of ``policy_row.COLUMNS``."""
         return self.lifetime, self.min_lifetime, self.hold_limit, self.keeps_commits, self.erases, self.source.value
 
     @property
@@ -115,12 +115,12 @@ class GroupPolicy:
         return self.hold_limit if self.is_after_fetch else self.lifetime
 
     def hides_as(self, other: "GroupPolicy") -> bool:
-        """Tell whether both hide the same at every moment, whatever they let erase."""
+        """Tell whether both hide the same at every moment, even if they do not let the same be erased."""
         own, others = ((each.lifetime, each.hold_limit, each.keeps_commits) for each in (self, other))
         return own == others
 
     def outlives(self, seconds: int) -> bool:
-        """Tell whether every message lives for longer than ``seconds``, whoever fetches it."""
+        """Tell whether every message lives for longer than ``seconds``, fetched or not."""
         return self.lifetime == KEEP or self.lifetime > max(seconds, AFTER_FETCH)
 
     def expires_before(self, now: int) -> int:
@@ -139,33 +139,3 @@ class GroupPolicy:
         if not self.erases:
             return 0
         return max(0, now - self.min_lifetime + 1) if self.min_lifetime > 0 else FOREVER
-
-
-COLUMNS = "effective_expiry, least_lifetime, hold_limit, keeps_commits, erases, policy_source"
-"""The columns in which the tables ``groups`` and ``tombstones`` have the policy in force."""
-
-
-@lru_cache(maxsize=4096)  # each page asks; admins choose the values
-def of_row(
-    lifetime: int, min_lifetime: int, hold_limit: int, keeps_commits: int, erases: int, source: str
-) -> GroupPolicy:
-    """Return the policy that a row has in COLUMNS. One that is not written yet keeps everything."""
-    return GroupPolicy(
-        lifetime,
-        min_lifetime,
-        hold_limit,
-        keeps_commits=bool(keeps_commits),
-        erases=bool(erases),
-        source=Source(source) if source else Source.NONE,
-    )
-
-
-_AGE_LIMIT = "iif(effective_expiry = 0, hold_limit, effective_expiry)"
-
-EXPIRES_BEFORE = f"iif({_AGE_LIMIT} > 0, max(0, :now - {_AGE_LIMIT}), 0)"
-"""The SQL expression for ``GroupPolicy.expires_before`` of the second ``:now``, over COLUMNS."""
-
-OLD_ENOUGH_BEFORE = (
-    f"CASE WHEN NOT erases THEN 0 WHEN least_lifetime = 0 THEN {FOREVER} ELSE max(0, :now - least_lifetime + 1) END"
-)
-"""The SQL expression for ``GroupPolicy.erasable_before`` of the second ``:now``, over COLUMNS."""

@@ -1,45 +1,27 @@
-"""What may be erased of a group at one moment, if it is hidden: by its policy, its marks and the legal holds.
-
-What a policy hides by age may be erased from that second on, if it is old enough and no legal hold covers
-it. What the marks of a group hide (``marks.py``) stays hidden, and may be erased under the same conditions, even after
-the policy changes.
-"""
+"""The policy in force, as the rows of groups and tombstones have it: the columns, and what SQL takes from them."""
 
 import sqlite3
-from typing import NamedTuple
+from functools import lru_cache
 
-from conclave.retention.policy import COLUMNS, FOREVER, GroupPolicy, of_row
-from conclave.retention.rules import COMMITS_ABOVE, GOVERNED
+from conclave.retention.policy import FOREVER, GroupPolicy, Source
 
-
-class Limits(NamedTuple):
-    """Which messages of a group are hidden, and which may be erased then, at one moment: see ``rules.Bounds``.
-
-    ``gone``: numbers up to it, inclusive, are never served again. ``cutoff``: those created before this Unix second,
-    exclusive, are hidden by age or by the mark, but for commits with numbers greater than ``commits_above``.
-    ``erasable_before``: those created before this Unix second, exclusive, are old enough; 0: none may be erased.
-    ``is_deleted``: the group has a tombstone.
-    """
-
-    gone: int
-    cutoff: int
-    commits_above: int
-    erasable_before: int
-    is_deleted: bool
+COLUMNS = "effective_expiry, least_lifetime, hold_limit, keeps_commits, erases, policy_source"
+"""The columns in which the tables ``groups`` and ``tombstones`` have the policy in force."""
 
 
-_LIMITS = f"""
-WITH {GOVERNED}
-SELECT gone_below, cutoff, commits_above, erasable_before, FALSE FROM governed_groups WHERE group_key = :group_key
-UNION ALL
-SELECT 0, 0, {FOREVER}, erasable_before, TRUE FROM governed_tombstones WHERE group_key = :group_key
-"""
-
-
-def commits_above(connection: sqlite3.Connection, group_key: int) -> int:
-    """Return the number above which commits of a group do not expire by age; FOREVER if all do."""
-    row = connection.execute(f"SELECT {COMMITS_ABOVE} FROM groups WHERE group_key = ?", (group_key,)).fetchone()
-    return int(row[0]) if row else FOREVER
+@lru_cache(maxsize=4096)  # each page asks; admins choose the values
+def of_row(
+    lifetime: int, min_lifetime: int, hold_limit: int, keeps_commits: int, erases: int, source: str
+) -> GroupPolicy:
+    """Return the policy that a row has in COLUMNS. One that is not written yet keeps everything."""
+    return GroupPolicy(
+        lifetime,
+        min_lifetime,
+        hold_limit,
+        keeps_commits=bool(keeps_commits),
+        erases=bool(erases),
+        source=Source(source) if source else Source.NONE,
+    )
 
 
 def find(connection: sqlite3.Connection, group_key: int) -> GroupPolicy | None:
@@ -51,7 +33,12 @@ def find(connection: sqlite3.Connection, group_key: int) -> GroupPolicy | None:
     return None
 
 
-def limits(connection: sqlite3.Connection, group_key: int, now: int) -> Limits | None:
-    """Return what may be erased of a group at the Unix second ``now``, a deleted one included; None if it is gone."""
-    row = connection.execute(_LIMITS, {"group_key": group_key, "now": now}).fetchone()
-    return Limits(row[0], row[1], row[2], row[3], bool(row[4])) if row else None
+_AGE_LIMIT = "iif(effective_expiry = 0, hold_limit, effective_expiry)"
+
+EXPIRES_BEFORE = f"iif({_AGE_LIMIT} > 0, max(0, :now - {_AGE_LIMIT}), 0)"
+"""The SQL expression for ``GroupPolicy.expires_before`` of the second ``:now``, over COLUMNS."""
+
+OLD_ENOUGH_BEFORE = (
+    f"CASE WHEN NOT erases THEN 0 WHEN least_lifetime = 0 THEN {FOREVER} ELSE max(0, :now - least_lifetime + 1) END"
+)
+"""The SQL expression for ``GroupPolicy.erasable_before`` of the second ``:now``, over COLUMNS."""

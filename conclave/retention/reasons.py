@@ -22,7 +22,7 @@ def lifetime_text(seconds: int) -> str:
 
 
 def reasons(settings: PolicySettings, group_id: bytes, own_max: int, own_min: int) -> list[str]:
-    """Return a sentence for each thing that decides, or that does not decide although somebody has set it.
+    """Return a sentence for each thing that decides, or that does not decide although it was set.
 
     ``own_max`` and ``own_min``: what the group's admins have stored, in seconds; KEEP inherits.
     """
@@ -93,7 +93,7 @@ def _of_all(settings: PolicySettings, policy: GroupPolicy) -> Iterator[str]:
     if policy.is_after_fetch:
         if policy.hold_limit != KEEP:
             limit = duration_text(policy.hold_limit)
-            yield f"retention.fetch_hold_limit: after {limit} a message expires, whoever has not fetched it"
+            yield f"retention.fetch_hold_limit: after {limit} a message expires, fetched by all members or not"
         elif settings.message_retention > AFTER_FETCH:
             yield (
                 "a member who never fetches can hold messages back for longer than message_retention:"

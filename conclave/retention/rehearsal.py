@@ -14,11 +14,12 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from conclave.retention import hidden, marks, policy_row, stretches, visibility
+from conclave.retention import hidden, limits, marks, stretches, visibility
 from conclave.retention.hidden import NOTHING, Amount, Horizon, Sought, Sums
+from conclave.retention.holds import HELD_SENDERS, is_held
 from conclave.retention.policy import FOREVER, expiry_cutoff
 from conclave.retention.resolve import PolicySettings
-from conclave.retention.rules import HELD_SENDERS, IS_REDACTED, UNREAD, is_held, is_kept
+from conclave.retention.rules import IS_REDACTED, IS_TAKEN_BACK, UNREAD, is_kept
 from conclave.retention.stretches import Part
 from conclave.store import bodies
 
@@ -95,6 +96,8 @@ def of_change(
     where = hidden.served_of(connection)
     if group.self_destructs:
         where += f" AND NOT {IS_REDACTED}"
+    if group.taken_back_count:
+        where += f" AND NOT {IS_TAKEN_BACK}"
     sure = hidden.in_hot_store(connection, key, former, current, where=where, now=now)
     partial = set[Part]()
     for part, is_whole in hidden.in_archive(connection, key, former, current):
@@ -131,12 +134,14 @@ def of_purge(connection: sqlite3.Connection, group: "Group", before: int, now: i
     parts = [part for part, _ in hidden.in_archive(connection, key, former, current)]
     if not (found and parts):
         return Rehearsed(sure)
-    return Rehearsed(sure, Sought(replace(found, parts=parts, deleted_senders=()), current, sums))
+    return Rehearsed(
+        sure, Sought(replace(found, parts=parts, deleted_senders=(), include_redacted=True), current, sums)
+    )
 
 
 def kept_of_purge(connection: sqlite3.Connection, group: "Group", before: int) -> int:
     """Return how many commits in the hot store a purge leaves, since members who have not fetched them hold them."""
-    above = max(group.archived_seq, policy_row.commits_above(connection, group.group_key))
+    above = max(group.archived_seq, limits.commits_above(connection, group.group_key))
     row = connection.execute(
         f"SELECT count(*) FROM messages WHERE group_key = ? AND created_at < ? AND {is_kept('?')}",
         (group.group_key, before, above),
@@ -237,6 +242,8 @@ def _add_hidden(
 ) -> bool:
     """Add to ``change`` what of a group is hidden by ``current`` and was not by ``former``; tell whether any is."""
     where = hidden.served_of(connection)
+    if connection.execute("SELECT 1 FROM taken_back WHERE group_key = ? AND NOT erased", (group_key,)).fetchone():
+        where += f" AND NOT {IS_TAKEN_BACK}"
     hot = hidden.in_hot_store(connection, group_key, former, current, where=where, is_measured=is_measured)
     change.messages += hot.messages
     change.body_bytes += hot.body_bytes
@@ -259,7 +266,7 @@ def _add_too_old(
         "SELECT group_key, message_id, sequence_num, messages.created_at FROM self_destructing"
         " JOIN messages USING (group_key, sequence_num) JOIN groups USING (group_key)"
         f" WHERE NOT ended AND messages.created_at < ? AND {UNREAD}"
-        " AND sender_id NOT IN (SELECT user_id FROM user_tombstones) ORDER BY group_key",
+        f" AND sender_id NOT IN (SELECT user_id FROM user_tombstones) AND NOT {IS_TAKEN_BACK} ORDER BY group_key",
         (expiry_cutoff(now, new.self_destruct_max_age),),
     ).fetchall()
     hiding = set[int]()

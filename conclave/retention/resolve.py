@@ -12,7 +12,7 @@ from uuid import UUID
 from conclave.retention.policy import AFTER_FETCH, KEEP, GroupPolicy, Source, effective_expiry, session_lag
 
 SELF_DESTRUCT_MAX_AGE = 2_592_000
-"""A self-destructing message that somebody never reads is hidden from all after 30 days, unless set otherwise."""
+"""A self-destructing message that a member never reads is hidden from all after 30 days, unless set otherwise."""
 
 MOST_REMEMBERED = 4096
 """At most 4096 policies are remembered: admins choose the values."""

@@ -9,20 +9,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from conclave.retention.policy import COLUMNS, EXPIRES_BEFORE, FOREVER, OLD_ENOUGH_BEFORE
+from conclave.retention.holds import HELD_GROUPS, HELD_SENDERS, UNHELD, has_held_senders
+from conclave.retention.policy import FOREVER
+from conclave.retention.policy_row import COLUMNS, EXPIRES_BEFORE, OLD_ENOUGH_BEFORE
 from conclave.store.sender_index import SENT
 
 LEAST_WATERMARK = "ifnull((SELECT min(watermark) FROM members WHERE members.group_key = groups.group_key), 0)"
 """What all current members of a row of ``groups`` have fetched. No group is without members."""
-
-HELD_GROUPS = "SELECT group_key FROM holds WHERE group_key IS NOT NULL"
-"""The groups of which a legal hold covers all messages."""
-
-HELD_SENDERS = "SELECT user_id FROM holds WHERE user_id IS NOT NULL"
-"""The users of whom a legal hold covers all that they have sent."""
-
-UNHELD = f"sender_id NOT IN ({HELD_SENDERS})"
-"""The condition for messages whose sender is under no legal hold."""
 
 DELETED_SENDERS = "SELECT user_id FROM user_tombstones"
 """The deleted accounts of which messages may be left."""
@@ -39,6 +32,7 @@ _FLOOR = f"iif(effective_expiry = 0, max(floor_seq, {LEAST_WATERMARK}), floor_se
 
 GOVERNED = f"""governed_groups AS (
     SELECT group_key, group_id, {COLUMNS}, floor_seq, gone_below, expired_before, archived_seq, self_destructs,
+        taken_back_count,
         max(expired_before, {EXPIRES_BEFORE}) AS cutoff, {_ERASABLE_BEFORE},
         {COMMITS_ABOVE} AS commits_above, {_FLOOR} AS new_floor,
         iif(effective_expiry = 0, max(gone_below, {_FLOOR}), gone_below) AS gone FROM groups
@@ -103,6 +97,13 @@ are looked at.
 """
 
 
+IS_TAKEN_BACK = (
+    "EXISTS (SELECT 1 FROM taken_back WHERE taken_back.group_key = messages.group_key"
+    " AND taken_back.sequence_num = messages.sequence_num)"
+)
+"""The SQL condition for rows of the table ``messages`` that were taken back: everybody sees them only redacted."""
+
+
 def is_kept(commits_above: str = "commits_above") -> str:
     """Return the condition for commits that do not expire by age. ``commits_above``: an SQL expression, as the column.
 
@@ -118,7 +119,7 @@ class Bounds(NamedTuple):
     hidden by age, but for commits with numbers greater than ``commits_above``; "": no commit is kept.
     ``erasable_before``: only what was created before this Unix second may be erased; "": everything may. ``unheld``:
     only messages for which it holds may be erased; "": all. ``by_deleted``: those that a deleted account has sent.
-    ``is_deleted``: the group is.
+    ``is_deleted``: the group is. ``is_taken_back``: the message was taken back.
     """
 
     gone: str = "gone"
@@ -128,6 +129,7 @@ class Bounds(NamedTuple):
     unheld: str = UNHELD
     by_deleted: str = f"sender_id IN ({DELETED_SENDERS})"
     is_deleted: str = "TRUE"
+    is_taken_back: str = IS_TAKEN_BACK
 
     def as_needed(self, connection: sqlite3.Connection) -> "Bounds":
         """Return them without what nothing in the store needs now: each condition costs every message, or group."""
@@ -214,7 +216,7 @@ def _is_aged_part(created: str, bounds: Bounds) -> str:
 
 
 DELETED_GROUP, FETCHED, EXPIRED = "deleted_group", "fetched", "expired"
-REDACTED, DELETED_ACCOUNT = "redacted", "deleted_account"
+REDACTED, TAKEN_BACK, DELETED_ACCOUNT = "redacted", "taken_back", "deleted_account"
 """The rules by which messages go, as reports name them."""
 
 RULES = {
@@ -242,13 +244,25 @@ RULES = {
         only_if=lambda bounds: f"{bounds.cutoff} > 0",
     ),
     REDACTED: Rule(
-        hides="self-destructing messages at their end for everybody who was to read them",
+        hides="self-destructing messages at their end for every reader",
         since="the end of the last timer, or the second from which it is too old for one to start",
         hot=lambda _: IS_REDACTED,
         some=lambda _: "FALSE",  # none of these moves to the archive
         whole=lambda _: "FALSE",
         tables=TIMED,
         only_if=lambda _: "self_destructs",
+    ),
+    TAKEN_BACK: Rule(
+        hides="what its sender, or an admin, has taken back",
+        since="the moment at which it was",
+        hot=lambda bounds: bounds.is_taken_back,
+        some=lambda _: (
+            "EXISTS (SELECT 1 FROM taken_back WHERE taken_back.group_key = archive_parts.group_key AND NOT erased"
+            " AND sequence_num BETWEEN first_seq AND last_seq)"
+        ),
+        whole=lambda _: "FALSE",
+        tables="taken_back CROSS JOIN messages USING (group_key, sequence_num)",
+        only_if=lambda _: "taken_back_count",
     ),
     DELETED_ACCOUNT: Rule(
         hides="what a deleted account has sent, but for commits",
@@ -266,7 +280,7 @@ RULES = {
 MARKED = (FETCHED, EXPIRED)
 """The rules that a policy or a mark gives a group: a run goes by them where it covers the group, or a mark is past."""
 
-IN_ANY_RUN = (REDACTED,)
+IN_ANY_RUN = (REDACTED, TAKEN_BACK)
 """The rules by which any run erases, in any group that is not deleted."""
 
 OF_LIVING = (*MARKED, *IN_ANY_RUN, DELETED_ACCOUNT)
@@ -275,20 +289,10 @@ OF_LIVING = (*MARKED, *IN_ANY_RUN, DELETED_ACCOUNT)
 SESSIONS, INVITES = "sessions", "invites"
 """What else a run deletes: sessions that have expired, and invites that are too old."""
 
-REPORTED = (EXPIRED, FETCHED, REDACTED, DELETED_GROUP, DELETED_ACCOUNT, SESSIONS, INVITES)
+REPORTED = (EXPIRED, FETCHED, REDACTED, TAKEN_BACK, DELETED_GROUP, DELETED_ACCOUNT, SESSIONS, INVITES)
 """What a run deletes, in the order of reports."""
 
 
 def keeps_commits(connection: sqlite3.Connection) -> bool:
     """Tell whether any group keeps commits from expiring by age."""
     return connection.execute("SELECT 1 FROM groups WHERE keeps_commits LIMIT 1").fetchone() is not None
-
-
-def has_held_senders(connection: sqlite3.Connection) -> bool:
-    """Tell whether a legal hold covers what any user has sent."""
-    return connection.execute(HELD_SENDERS).fetchone() is not None
-
-
-def is_held(connection: sqlite3.Connection, group_key: int) -> bool:
-    """Tell whether a legal hold covers all messages of a group."""
-    return connection.execute("SELECT 1 FROM holds WHERE group_key = ?", (group_key,)).fetchone() is not None

@@ -5,7 +5,7 @@ served from the archive, those above it from the hot store. While a message move
 """
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -36,7 +36,8 @@ class Stretch:
     ``after`` (exclusive) and ``border`` (inclusive): the numbers. ``deleted_senders``: the deleted accounts that
     have archived messages in the group. ``parts``: where the messages are, ordered by first number. ``version``: this
     version of the table, or a later one, has the messages. ``relaid``: see the function of that name. ``turn``: that of
-    the run that changed the table last.
+    the run that changed the table last. ``taken_back``: numbers that everybody sees only redacted; they are left out
+    unless ``include_redacted``. ``group_id`` and ``keyed_after``: as of Group.
     """
 
     group_key: int
@@ -48,6 +49,10 @@ class Stretch:
     version: int
     relaid: int
     turn: int
+    group_id: bytes
+    keyed_after: int
+    taken_back: Collection[int] = ()
+    include_redacted: bool = False
 
 
 def is_to_be_there(connection: sqlite3.Connection) -> bool:
@@ -67,8 +72,13 @@ def relaid(connection: sqlite3.Connection) -> int:
     return int(connection.execute("SELECT relaid FROM archive_state").fetchone()[0])
 
 
-def stretch(connection: sqlite3.Connection, group: "Group", after: int, sight: Sight) -> Stretch | None:
-    """Return the group's archived messages with numbers greater than ``after``; None if none may be seen."""
+def stretch(
+    connection: sqlite3.Connection, group: "Group", after: int, sight: Sight, *, include_redacted: bool = False
+) -> Stretch | None:
+    """Return the group's archived messages with numbers greater than ``after``; None if none may be seen.
+
+    ``include_redacted``: also those that were taken back.
+    """
     after = max(after, sight.gone_below)
     if after >= group.archived_seq:
         return None
@@ -84,6 +94,15 @@ def stretch(connection: sqlite3.Connection, group: "Group", after: int, sight: S
         " (SELECT 1 FROM archive_senders WHERE sender_id = user_id AND group_key = ?)",
         (group.group_key,),
     ).fetchall()
+    taken_back = (
+        connection.execute(
+            "SELECT sequence_num FROM taken_back WHERE group_key = ? AND NOT erased AND sequence_num > ?"
+            " AND sequence_num <= ?",
+            (group.group_key, after, group.archived_seq),
+        ).fetchall()
+        if group.taken_back_count
+        else ()
+    )
     version, relaid, turn = connection.execute("SELECT version, relaid, turn FROM archive_state").fetchone()
     return Stretch(
         group.group_key,
@@ -95,4 +114,8 @@ def stretch(connection: sqlite3.Connection, group: "Group", after: int, sight: S
         version,
         relaid,
         turn,
+        group.group_id,
+        group.keyed_after,
+        frozenset(row[0] for row in taken_back),
+        include_redacted,
     )

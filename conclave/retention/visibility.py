@@ -3,17 +3,18 @@
 A member sees a message if its number is above the mark ``gone_below``, if it has not expired, and if it is a commit or
 its sender's account was not deleted. A self-destructing message is seen by those who were members when it was sent and
 have been since, each until a timer of that reader's own ends, or until the message is too old to be read for the first
-time; after that it is only told that it was there. The hot store, the archive and pages that were read a moment ago all
-ask here. Anything that hides a message from a reader belongs here and nowhere else.
+time; after that it is only told that it was there. So it is of one that was taken back, for everybody. The hot store,
+the archive and pages that were read a moment ago all ask here. Anything that hides a message from a reader belongs here
+and nowhere else.
 """
 
 import sqlite3
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from conclave.retention import policy_row
+from conclave.retention import limits
 from conclave.retention.policy import FOREVER, GroupPolicy
-from conclave.retention.rules import DELETED_SENDERS, ENDS, MAX_AGE, is_kept
+from conclave.retention.rules import DELETED_SENDERS, ENDS, IS_TAKEN_BACK, MAX_AGE, is_kept
 
 if TYPE_CHECKING:
     from conclave.store.resources.groups import Group
@@ -112,7 +113,7 @@ class Sight(NamedTuple):
 
 def of_group(connection: sqlite3.Connection, group: "Group", now: int) -> Sight:
     """Return what a member of the group may see at the Unix second ``now``."""
-    above = policy_row.commits_above(connection, group.group_key) if group.keeps_commits else FOREVER
+    above = limits.commits_above(connection, group.group_key) if group.keeps_commits else FOREVER
     return _sight(group, above, now)
 
 
@@ -176,7 +177,7 @@ def _sight(group: "Group", commits_above: int, now: int) -> Sight:
 
 
 class Timed(NamedTuple):
-    """What one reader sees of a group that has self-destructing messages.
+    """What one reader sees of a group that has messages which destroy themselves, or were taken back.
 
     ``query``: selects its messages with the columns ``seconds`` (null: it has no timer) and ``redact_at``, the first
     Unix second at which the reader sees it only redacted. ``condition``: for those that the reader is to get at the
@@ -189,13 +190,17 @@ class Timed(NamedTuple):
 
 
 def of_reader(member_id: int, joined_after: int, *, include_redacted: bool) -> Timed:
-    """Return what a member gets of self-destructing messages. ``include_redacted``: also those that are redacted."""
+    """Return what a member gets of messages that destroy themselves, or were taken back.
+
+    ``include_redacted``: also those that are redacted for that member.
+    """
     values = {"member_id": member_id, "joined_after": joined_after}
     return Timed(_TIMED, "TRUE" if include_redacted else "redact_at > :now", values)
 
 
 _TIMED = f"""
 SELECT messages.*, seconds, CASE
+    WHEN taken_at IS NOT NULL THEN 0
     WHEN seconds IS NULL THEN {FOREVER}
     WHEN sequence_num <= :joined_after THEN 0
     ELSE ifnull((SELECT {ENDS} FROM timers
@@ -203,15 +208,20 @@ SELECT messages.*, seconds, CASE
             AND timers.member_id = :member_id), iif(ended, 0, created_at + {MAX_AGE} + 1))
     END AS redact_at
 FROM messages LEFT JOIN self_destructing USING (group_key, sequence_num)
+    LEFT JOIN taken_back USING (group_key, sequence_num)
 """
 
 
 def shows_any(connection: sqlite3.Connection, group: "Group", sight: Sight, after: int, last: int) -> bool:
-    """Tell whether ``sight`` admits a message of the hot store with a number greater than ``after``, up to ``last``."""
+    """Tell whether ``sight`` admits a message of the hot store with a number greater than ``after``, up to ``last``.
+
+    What was taken back does not count.
+    """
     admitted, _ = sight.hot
     begin = pass_hidden(connection, group, sight, after)
     row = connection.execute(
-        f"SELECT 1 FROM messages WHERE group_key = :group_key AND {admitted} AND sequence_num <= :last LIMIT 1",
+        f"SELECT 1 FROM messages WHERE group_key = :group_key AND {admitted} AND sequence_num <= :last"
+        f" AND NOT {IS_TAKEN_BACK} LIMIT 1",
         {"group_key": group.group_key, "last": last, **sight.bounds(begin)},
     ).fetchone()
     return row is not None
@@ -255,7 +265,7 @@ _ANY_BETWEEN = (
 _DOUBTFUL = (
     "SELECT sequence_num FROM messages WHERE group_key = :group_key AND sequence_num > :after"
     f" AND +created_at >= :then AND +created_at < :now AND NOT {is_kept(':commits_above')}"
-    f" AND (is_commit OR sender_id NOT IN ({DELETED_SENDERS})) ORDER BY sequence_num LIMIT 1"
+    f" AND (is_commit OR sender_id NOT IN ({DELETED_SENDERS})) AND NOT {IS_TAKEN_BACK} ORDER BY sequence_num LIMIT 1"
 )
 
 _DOUBTFUL_PART = (

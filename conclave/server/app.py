@@ -1,6 +1,7 @@
 """Builds the application: its resources, middlewares and routes."""
 
 from collections.abc import AsyncIterator
+from functools import partial
 
 from aiohttp import web
 
@@ -9,6 +10,7 @@ from conclave.actions.context import Context
 from conclave.actions.messages import Fetching, Reading, Sending
 from conclave.actions.quotas import quotas_of
 from conclave.actions.retention import Rehearsals
+from conclave.actions.taking_back import TakingBack
 from conclave.actions.timers import Telling
 from conclave.archive.reader import Archive
 from conclave.auth.activity import SessionActivity
@@ -29,10 +31,12 @@ from conclave.measures import Requests
 from conclave.response_memory import Budget
 from conclave.server import duties, middleware
 from conclave.server.routes import add_routes
+from conclave.store import keyring
 from conclave.store.engine.database import Database
+from conclave.store.resources import state
 from conclave.system import certificate
 from conclave.system.reserve import reserves
-from conclave.wire.exchange import MAX_BODY_BYTES
+from conclave.wire.request_body import MAX_BODY_BYTES
 
 
 def create_app(config: Config, clock: Clock | None = None, *, accepts_change: bool = False) -> web.Application:
@@ -95,7 +99,8 @@ async def _store(app: web.Application) -> AsyncIterator[None]:
         app[app_keys.GROUPS].hear(news)
         app[app_keys.EVENTS].publish(news)
 
-    app[app_keys.STORE] = store = await Database.open(config.database, publish, storage)
+    keys = partial(keyring.open_to_serve, config.database, config.keys_path, encrypt=config.keys.encrypt)
+    app[app_keys.STORE] = store = await Database.open(config.database, publish, storage, state.complete, keys)
     app[app_keys.FRESHNESS] = freshness = Freshness(config.database, app[app_keys.CLOCK], storage)
     app[app_keys.SESSIONS] = RememberedSessions(store, freshness)
     app[app_keys.GROUPS] = RememberedGroups(freshness)
@@ -109,11 +114,14 @@ async def _store(app: web.Application) -> AsyncIterator[None]:
 
 async def _archive(app: web.Application) -> AsyncIterator[None]:
     config = app[app_keys.IN_FORCE].config
-    app[app_keys.ARCHIVE] = archive = Archive(config.archive_path, config.database, app[app_keys.HEALTH])
+    app[app_keys.ARCHIVE] = archive = Archive(
+        config.archive_path, config.database, app[app_keys.HEALTH], app[app_keys.STORE].keys
+    )
     next_confirms = config.retention.fetch_confirmation == NEXT_FETCH
     app[app_keys.FETCHING] = Fetching(
         app[app_keys.GROUPS], app[app_keys.STORE], archive, app[app_keys.CONTEXT], next_confirms=next_confirms
     )
+    app[app_keys.TAKING_BACK] = TakingBack(app[app_keys.STORE], archive, app[app_keys.CONTEXT])
     app[app_keys.REHEARSALS] = Rehearsals(app[app_keys.STORE], archive, app[app_keys.CONTEXT])
     yield
     await archive.close()

@@ -181,7 +181,7 @@ async def keep_ledger(app: web.Application) -> AsyncIterator[None]:
             claimed = await store.write(changes.claim, is_alive=is_alive)
             next_alive = time.monotonic() + LEDGER_ALIVE_SECONDS
             await asyncio.to_thread(ledger_mark.note, data, claimed.ledger_id, claimed.claimed)
-            while entries := await store.read(changes.told, claimed.claimed, clock.now()):
+            while entries := await store.read(changes.waiting, claimed.claimed, clock.now()):
                 last = await asyncio.to_thread(book.append, path, claimed.ledger_id, claimed.written, entries)
                 changes.require_own(await store.read(changes.standing), path, last)
                 await store.write(changes.were_written, entries)
@@ -256,7 +256,7 @@ async def forward_news(app: web.Application) -> AsyncIterator[None]:
 
 
 async def end_timers(app: web.Application) -> AsyncIterator[None]:
-    """Tell readers of self-destructing messages that have come to their end: first of those that did meanwhile.
+    """Tell readers what has destroyed itself or was taken back: first what did so meanwhile.
 
     What readers see does not wait for this. The note that a reader has missed it goes once a stream of theirs had it.
     """
@@ -264,9 +264,20 @@ async def end_timers(app: web.Application) -> AsyncIterator[None]:
 
     async def look(seconds: float = math.inf) -> None:
         await note_heard()
-        if await store.read(timers.are_due, context):
+        waiting = await store.read(timers.look, context)
+        if waiting.taken_back:
+            await tell_taken_back(time.monotonic() + seconds)
+        if waiting.timers:
             with contextlib.suppress(UntrustedClockError):  # health and the log know of it already
                 await tell(time.monotonic() + seconds)
+
+    async def tell_taken_back(until: float) -> None:
+        is_any = True
+        while is_any and time.monotonic() < until:
+            telling.publish(await store.write(timers.tell_taken_back))
+            reach("taken_back.published")
+            await note_heard()
+            is_any = (await store.read(timers.look, context)).taken_back
 
     async def tell(until: float) -> None:
         ended = 1

@@ -9,13 +9,15 @@ import asyncio
 import os
 import resource
 import ssl
+from contextlib import suppress
 
 from aiohttp import web
 
 from conclave import app_keys
 from conclave.logs.setup import get_logger
-from conclave.server.connection import Connection
-from conclave.server.fast_path import FastPath
+from conclave.server.behind import Making
+from conclave.server.busiest import Busiest
+from conclave.server.connection import AHEAD, FREE, OVER, Connection
 
 log = get_logger(__name__)
 
@@ -36,6 +38,15 @@ BACKLOG = 1024
 """At most 1,024 connections wait to be accepted. After a restart all streams come back at once."""
 
 WARN_EVERY_SECONDS = 60.0
+
+IDLE_SECONDS = 3630.0
+"""A connection ends that asks for nothing for an hour, and half a minute: longer than proxies keep theirs."""
+
+SWEEP_SECONDS = 20.0
+"""How often that is looked for."""
+
+STOP_SECONDS = 2.0
+"""Answers under way get 2 seconds to leave when the server stops. aiohttp's get as many after that."""
 
 
 def raise_file_limit() -> int:
@@ -59,27 +70,38 @@ class Site(web.BaseSite):
 
     def __init__(
         self,
-        runner: web.BaseRunner,
+        runner: web.AppRunner,
         address: str,
         port: int,
         most_files: int,
         tls: ssl.SSLContext | None = None,
-        fast_path: FastPath | None = None,
+        busiest: Busiest | None = None,
         most: int | None = None,
     ) -> None:
-        """``most_files``: nobody is let in once the process has this many files open.
+        """``runner``: was set up. ``most_files``: nobody is let in once the process has this many files open.
 
-        ``fast_path``: answers plain requests for messages; None: all are parsed. ``most``: so many connections at
+        ``busiest``: answers plain requests for messages; None: aiohttp answers all. ``most``: so many connections at
         most; one that waits with nothing to answer makes room for a new one. None: any number.
         """
         super().__init__(runner, ssl_context=tls, backlog=BACKLOG)
+        assert runner.server  # noqa: S101 - it was set up
+        self.server = runner.server
+        self.clock = runner.app[app_keys.CLOCK]
+        if not isinstance(self.server.request_factory, Making):
+            self.server.request_factory = Making(self.server, self.clock)
         self._address = address
         self.port = port
         self._most_files = most_files
-        self._fast_path = fast_path
+        self._tls = tls
+        self.busiest = busiest
         self._most = most
-        self._clock = runner.app.get(app_keys.CLOCK) if isinstance(runner, web.AppRunner) else None
-        self._open: list[Connection] = []
+        self.open: dict[Connection, None] = {}
+        """The connections, in the order in which they came. A stream is none any more."""
+        self.is_stopping = False
+        self.went_on = asyncio.Event()
+        """Set whenever a connection is free again, or is lost."""
+        self._listening: asyncio.Server | None = None
+        self._sweeping: asyncio.TimerHandle | None = None
         self._warned_at = -WARN_EVERY_SECONDS
 
     @property
@@ -90,24 +112,63 @@ class Site(web.BaseSite):
     async def start(self) -> None:
         """Begin to listen. Raises OSError."""
         await super().start()
-        self._server = self._listening = await asyncio.get_running_loop().create_server(
-            self._let_in, self._address, self.port, ssl=self._ssl_context, backlog=self._backlog
+        self._listening = await asyncio.get_running_loop().create_server(
+            self._let_in, self._address, self.port, ssl=self._tls, backlog=BACKLOG
         )
+        self._sweep()
+
+    async def stop(self) -> None:
+        """Let nobody in. End what asks for nothing, wait for what is answered here, and leave the rest to the runner.
+
+        Answers under way get STOP_SECONDS.
+        """
+        self.is_stopping = True
+        if self._listening:
+            self._listening.close()
+        if self._sweeping:
+            self._sweeping.cancel()
+        for each in tuple(self.open):
+            if each.transport and each.state in (FREE, OVER):
+                each.transport.close()
+        await self._answered(STOP_SECONDS)
+        for each in self._ahead():
+            if each.transport:
+                each.transport.abort()
+        await self._answered(STOP_SECONDS)
+        await super().stop()
+
+    def _ahead(self) -> list[Connection]:
+        return [each for each in self.open if each.state == AHEAD]
+
+    async def _answered(self, seconds: float) -> None:
+        """Wait until everything is answered that is not aiohttp's to answer, for ``seconds`` at most."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self._ahead():
+                    self.went_on.clear()
+                    await self.went_on.wait()
+
+    def _sweep(self) -> None:
+        """End the connections that have asked for nothing for IDLE_SECONDS."""
+        loop = asyncio.get_running_loop()
+        for each in tuple(self.open):
+            if each.transport and each.state == FREE and each.free_since < loop.time() - IDLE_SECONDS:
+                each.transport.close()
+        self._sweeping = loop.call_later(SWEEP_SECONDS, self._sweep)
 
     async def listen(self) -> str:
         """Begin to listen, and return the URL. Raises OSError."""
         await self.start()
+        assert self._listening  # noqa: S101 - it has started
         host, port = self._listening.sockets[0].getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
-        return f"{'https' if self._ssl_context else 'http'}://{shown}:{port}"
+        return f"{'https' if self._tls else 'http'}://{shown}:{port}"
 
     def _let_in(self) -> asyncio.BaseProtocol:
-        server = self._runner.server
-        if server is not None and self._is_room() and self._make_room():
-            # Not server(): its connections would answer what is not HTTP with pages of aiohttp.
-            connection = Connection(server, self._fast_path, self._clock)
-            if self._most is not None:
-                self._open.append(connection)
+        if not self.is_stopping and self._is_room() and self._make_room():
+            connection = Connection(self)
+            if self._most is not None:  # otherwise once it is there: after a handshake that fails it never is
+                self.open[connection] = None
             return connection
         now = asyncio.get_running_loop().time()
         if now >= self._warned_at + WARN_EVERY_SECONDS:
@@ -126,16 +187,15 @@ class Site(web.BaseSite):
 
     def _make_room(self) -> bool:
         """Tell whether one more connection may be. The first one that asks for nothing ends for it, if it has to."""
-        if self._most is None:
+        if self._most is None or len(self.open) < self._most:
             return True
-        self._open = [each for each in self._open if not each.has_ended()]
-        if len(self._open) < self._most:
-            return True
-        idle = next((each for each in self._open if each.asks_for_nothing()), None)
+        idle = next((each for each in self.open if each.state in (FREE, OVER)), None)
         if idle is None:
             return False
-        self._open.remove(idle)
-        idle.force_close()
+        del self.open[idle]
+        idle.is_unwanted = True  # also if it is not there yet
+        if idle.transport:
+            idle.transport.close()
         return True
 
 

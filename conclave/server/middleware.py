@@ -25,7 +25,7 @@ from conclave.store.engine.faults import StoreError, StoreFullError
 from conclave.wire.endpoint import ENDPOINT, Endpoint
 from conclave.wire.exchange import STILL_CALLING, StillCalling, choose_format, reply_error
 from conclave.wire.handover import SHARE, Pieces, hand_over
-from conclave.wire.ready import CLOCK, REQUEST_ID, Ready, own_headers
+from conclave.wire.ready import REQUEST_ID, own_headers
 
 log = get_logger(__name__)
 
@@ -50,7 +50,6 @@ class RequestPipeline:
         """``app``: its resources are there."""
         self._auth_header = app[app_keys.IN_FORCE].config.auth_header
         self._budget = app[app_keys.BUDGET]
-        self._clock = app[app_keys.CLOCK]
         self._freshness = app[app_keys.FRESHNESS]
         self._sessions = app[app_keys.SESSIONS]
         self._activity = app[app_keys.ACTIVITY]
@@ -67,7 +66,6 @@ class RequestPipeline:
         """
         began = time.monotonic()
         request[REQUEST_ID] = request_id = new_request_id()
-        request[CLOCK] = self._clock
         structlog.contextvars.bind_contextvars(request_id=request_id)  # the request has a task, and so a context
         if endpoint:
             request[ENDPOINT] = endpoint
@@ -145,11 +143,10 @@ def _as_api_error(error: ApiError | StoreError | web.HTTPException) -> ApiError:
 
 
 def _is_behind(request: web.Request, response: web.StreamResponse) -> bool:
-    if type(response) is not Ready:  # most are; and asking an abstract class whether it has an instance takes longer
-        if isinstance(response, Pieces):
-            return True
-        if not isinstance(response, web.Response):
-            return False  # files go a block at a time by themselves
+    if isinstance(response, Pieces):
+        return True
+    if not isinstance(response, web.Response):
+        return False  # files go a block at a time by themselves
     return request.transport is not None and request.transport.get_write_buffer_size() > 0
 
 

@@ -63,12 +63,14 @@ WAYS: Mapping[str, Way] = {
     "retention.fetch_hold_limit": Way.POLICY,
     "retention.retain_commits": Way.POLICY,
     "retention.self_destruct_max_age": Way.POLICY,
+    "retention.admins_may_redact": Way.SERVER,
     "retention.keep_receipts": Way.WORKER,
     "retention.keep_audit": Way.WORKER,
     "retention.purge_jobs": Way.WORKER,
     "cleanup.engine": Way.RESTART,
     "cleanup.max_run_time": Way.WORKER,
     "cleanup.disk_reserve": Way.RESTART,
+    "cleanup.keep_warm": Way.WORKER,
     "spark.master": Way.RESTART,
     "spark.driver_memory": Way.RESTART,
     "archive.after": Way.RESTART,
@@ -96,6 +98,9 @@ WAYS: Mapping[str, Way] = {
     "admin.allow_actions": Way.RESTART,
     "ledger.path": Way.RESTART,
     "ledger.keep": Way.WORKER,
+    "keys.encrypt": Way.RESTART,
+    "keys.path": Way.RESTART,
+    "keys.copies": Way.WORKER,
     "log.level": Way.SERVER,
     "log.format": Way.SERVER,
     "log.requests": Way.SERVER,
@@ -107,7 +112,7 @@ REFUSED = "nothing has changed: the log says why the last reload was refused"
 _SETS_NOTHING = "sets nothing, as a file that is just being written; if the defaults are meant, restart the server"
 """Registration would be open, quotas and policies gone, until the operator finds out."""
 
-_UNTOLD = ("token",)
+_SECRET = ("token",)
 """The values of settings whose names end in one of these are in no log."""
 
 
@@ -281,14 +286,14 @@ def described(former: Config, config: Config) -> dict[str, str]:
     found = {}
     for name in differing(former, config):
         values = [_value(each, name) for each in (former, config)]
-        is_shown = not name.endswith(_UNTOLD) and all(isinstance(each, str | int | None) for each in values)
+        is_shown = not name.endswith(_SECRET) and all(isinstance(each, str | int | None) for each in values)
         found[name] = " -> ".join(_in_words(name, each) for each in values) if is_shown else "changed"
     return found
 
 
 _LENGTHS = (
-    *("message_retention", "cleanup_interval", "cleanup.max_run_time", "limits.login_window"),
-    *("retention.fetch_hold_limit", "retention.self_destruct_max_age"),
+    *("message_retention", "cleanup_interval", "cleanup.max_run_time", "cleanup.keep_warm"),
+    *("limits.login_window", "retention.fetch_hold_limit", "retention.self_destruct_max_age"),
     *("retention.keep_receipts", "retention.keep_audit", "ledger.keep"),
 )
 """The settings that are written as durations."""

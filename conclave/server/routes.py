@@ -279,6 +279,14 @@ ROUTES = (
         head=False,
     ),
     Endpoint(
+        "DELETE",
+        f"{_GROUP}/messages/{{sequence_num}}",
+        messages.take_back,
+        Who.MEMBER,
+        answer=results.Empty,
+        refuses=(e.NotFoundError, e.NotSenderError, e.BadRequestError, e.TooManyRequestsError),
+    ),
+    Endpoint(
         "POST",
         f"{_GROUP}/read",
         messages.read,

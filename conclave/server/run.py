@@ -21,10 +21,9 @@ from conclave.health.parts import Phase
 from conclave.logs.setup import get_logger
 from conclave.server import ports
 from conclave.server.app import create_app
-from conclave.server.fast_path import FastPath
+from conclave.server.busiest import Busiest
 from conclave.server.listen import MOST_OPERATORS, Site, for_clients, raise_file_limit
 from conclave.server.reload import Reloader
-from conclave.server.shortcut import take_shortcut
 from conclave.server.stop_limit import StopLimit
 from conclave.server.supervise import Supervisor
 from conclave.server.tls import Tls, TlsError, context_of
@@ -168,11 +167,10 @@ async def _serve(
         admin = Site(operators, config.admin.listen_address, config.admin.listen_port, files, most=MOST_OPERATORS)
         admin_url = await _listen_for_operators(admin)
         await runner.setup()
-        take_shortcut(app, runner.server)
         url = await _listen(
             Site(
                 *(runner, config.listen_address, config.port, for_clients(files), tls.context if tls else None),
-                fast_path=FastPath(app),
+                busiest=Busiest(app),
             )
         )
         _settle_memory()
@@ -187,7 +185,7 @@ async def _serve(
             app[app_keys.HEALTH].phase = Phase.STOPPING  # at once: ending the worker may take a second
             log.info("stopping")
             manager.stopping()
-            app[app_keys.STORE].hurry()
+            app[app_keys.STORE].limit_lock_wait()
     finally:
         limit.begin()  # a start that has failed
         manager.close()

@@ -1,4 +1,7 @@
-"""Starts the cleanup worker as a process of its own, restarts it, and reports its health."""
+"""Starts the cleanup worker as a process of its own, restarts it, and reports its health.
+
+A worker that has nothing to do for a while ends. It is started again for the next run, and for an order.
+"""
 
 import asyncio
 import contextlib
@@ -13,15 +16,20 @@ from typing import Any, Self
 from conclave.config.settings import Config
 from conclave.health.parts import Health, HealthPart
 from conclave.logs.setup import get_logger
+from conclave.server.worker_sleep import Lead, Sleep
 from conclave.system.child_process import tied
 from conclave.system.worker_protocol import (
     EXIT_GIVE_UP,
+    Asleep,
     Counted,
     Ended,
     Fault,
     Message,
     Order,
     State,
+    Taken,
+    Warm,
+    asleep_text,
     from_line,
     order_line,
 )
@@ -38,27 +46,49 @@ STOP_SECONDS = 1.0
 """The worker gets 1 second to end by itself. Then it is killed: a run can be stopped anywhere."""
 
 READY_SECONDS = 120.0
-"""The worker gets 2 minutes to start Spark."""
+"""The worker gets 2 minutes to begin, and twice as long each time that was not enough."""
+
+PREPARE_SECONDS = 300.0
+"""It gets 5 minutes to start Spark, likewise: Java gives way to all others, and there may be many."""
+
+LONGEST_READY_SECONDS = 3600.0
+"""At most an hour. On a busy machine each start would be broken off otherwise, and nothing would be erased."""
 
 KILL_SECONDS = 30.0
 """A worker hangs if it is silent for 30 seconds longer than its task may take."""
+
+_STARTING, _PREPARING = "starting", "preparing a run"
 
 LINE_LIMIT = 1024 * 1024
 """At most 1 MiB in one line of the worker."""
 
 
+LONGEST_SLEEP_SECONDS = 3600.0
+"""A wait lasts at most an hour: an interval may be longer than the event loop can wait."""
+
+
 class Supervisor:
-    """Runs the worker while the block lasts. If it dies, starts it again, after longer and longer pauses."""
+    """Runs the worker while the block lasts, but for times in which it has nothing to do.
+
+    If it dies, starts it again, after longer and longer pauses.
+    """
 
     def __init__(self, config: Config, health: Health) -> None:
         """``health`` is told when cleanup does not work."""
         self._config = config
         self._health = health
         self._doing = ""
+        self._times = 1
         self._fault = ""
         self._process: Process | None = None
         self._failing: dict[str, str] = {}
         self._counting: asyncio.Future[dict[str, Any]] | None = None
+        self._orders: set[Order] = set()
+        self._news = asyncio.Event()
+        self._sleep: Sleep | None = None
+        self._due_at = 0.0
+        self._was_ready = False
+        self._lead = Lead()
 
     async def __aenter__(self) -> Self:
         """Start the worker in the background."""
@@ -75,6 +105,9 @@ class Supervisor:
     async def _stop(self) -> None:
         self._task.cancel()
         await asyncio.wait({self._task})  # awaited itself, it would hide a cancellation of the caller
+        self._forget("the cleanup worker was ended")
+        self._sleep = None
+        self._health.is_asleep = False
         if not self._task.cancelled():
             self._task.result()
 
@@ -103,10 +136,11 @@ class Supervisor:
         """
         self._config = config
         self._send(_line(config))
+        self._news.set()
 
     def run_now(self) -> bool:
         """Have the worker do each of its jobs at once, or after the run under way; False: there is no worker."""
-        return self._send(order_line(Order.RUN).encode())
+        return self._order(Order.RUN)
 
     async def count(self) -> dict[str, Any] | None:
         """Have the worker count what a run would delete, and return its report; None: there is no worker.
@@ -114,10 +148,22 @@ class Supervisor:
         If ``error`` is not empty, the rest may be missing. All who ask at the same time get the same report.
         """
         if self._counting is None:
-            if not self._send(order_line(Order.COUNT).encode()):
+            if not self._order(Order.COUNT):
                 return None
             self._counting = asyncio.get_running_loop().create_future()
         return await asyncio.shield(self._counting)
+
+    def _order(self, order: Order) -> bool:
+        """Give the worker an order; one that is asleep, or falls asleep before it has taken it, is woken for it."""
+        if not self._send(order_line(order).encode()) and not self._is_between():
+            return False
+        self._orders.add(order)
+        self._news.set()
+        return True
+
+    def _is_between(self) -> bool:
+        """Tell whether there is no worker for a while: one has fallen asleep, and the next one is not there yet."""
+        return self._sleep is not None or self._health.is_asleep
 
     def _send(self, line: bytes) -> bool:
         if self._process and self._process.stdin and not self._process.stdin.is_closing():
@@ -130,6 +176,11 @@ class Supervisor:
             self._counting.set_result(report)
         self._counting = None
 
+    def _forget(self, why: str) -> None:
+        """Wait for no order any more that the worker was given."""
+        self._orders.clear()
+        self._note_counted({"error": why})
+
     async def _keep_running(self) -> None:
         pause = FIRST_PAUSE_SECONDS
         while True:
@@ -137,42 +188,70 @@ class Supervisor:
             try:
                 self._fault = ""
                 ran, status = await self._run_once()
-                if status == EXIT_GIVE_UP:
+                if self._sleep and status == 0:
+                    pause = FIRST_PAUSE_SECONDS
+                    await self._sleep_until_due(self._sleep)
+                    continue
+                if status == EXIT_GIVE_UP and not self._was_ready:
+                    self._forget("there is no cleanup worker")
                     return
                 reason = self._fault or f"the cleanup worker ended with status {status}"
             except TimeoutError:
                 reason = f"the cleanup worker hung ({self._doing}), and was killed"
+                if self._doing in (_STARTING, _PREPARING):
+                    self._times *= 2
+                    seconds = self._longer(READY_SECONDS if self._doing == _STARTING else PREPARE_SECONDS)
+                    reason += f"; the next one gets {seconds:.0f} seconds to start"
             except (OSError, ValueError) as error:  # it could not be started, or sent a line that is no message
                 reason = f"the cleanup worker failed: {error}"
+            self._sleep, self._health.is_asleep = None, False  # the next one does everything at once
+            self._forget("the cleanup worker ended meanwhile")
             self._health.fault(HealthPart.CLEANUP, reason)
             self._health.worker_ends += 1
             pause = FIRST_PAUSE_SECONDS if ran else min(2 * pause, LONGEST_PAUSE_SECONDS)
             log.error("cleanup_worker_ended", reason=reason, restart_in_seconds=pause)
             await asyncio.sleep(pause)
 
+    async def _sleep_until_due(self, sleep: Sleep) -> None:
+        """Wait until it is time to start the worker for its next run, or until it has to do anything else at once."""
+        self._health.is_asleep = True
+        self._health.next_run_at = time.time() + sleep.due_in
+        log.debug("cleanup_asleep", wakes_in_seconds=round(max(0.0, sleep.due_in - self._lead.seconds), 1))
+        while not self._orders and sleep.is_of(self._config):
+            left = sleep.due_in - self._lead.seconds
+            if left <= 0:
+                return
+            self._news.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(left, LONGEST_SLEEP_SECONDS)):
+                    await self._news.wait()
+        if self._orders != {Order.COUNT}:
+            self._sleep = None  # then the worker does each job at once
+
     async def _run_once(self) -> tuple[bool, int]:
         """Run a worker to its end; return whether it completed a run well, and its exit status."""
-        # -P: files in the working directory must not be taken for the worker's own modules. SIGCONT: a worker ends by
-        # itself when its input ends, and removes its files first. One that was stopped (SIGSTOP) has to be woken.
-        process = await asyncio.create_subprocess_exec(
-            *tied(sys.executable, "-P", "-m", "spark.worker", by=signal.SIGCONT),
-            stdin=PIPE,
-            stdout=PIPE,
-            limit=LINE_LIMIT,
-            start_new_session=True,
-        )
-        ran = False
-        self._process = process
+        former, ran = self._sleep, False
+        process = await self._begin(former)
+        self._process, self._sleep, self._health.is_asleep = process, None, False
         self._health.worker = process.pid
+        self._health.is_waking = True
         try:
             if process.stdin and process.stdout:  # both were asked for as pipes
                 process.stdin.write(_line(self._config))
-                self._doing = "starting"
-                async with asyncio.timeout(READY_SECONDS) as limit:
+                if not former:
+                    self._orders.discard(Order.RUN)  # it does each job at once in any case
+                for order in self._orders:
+                    process.stdin.write(order_line(order).encode())
+                self._doing = _STARTING
+                began = self._due_at = time.monotonic()
+                if former:
+                    self._due_at += former.due_in
+                async with asyncio.timeout(self._longer(READY_SECONDS)) as limit:
                     async for line in process.stdout:
                         told = from_line(line)
-                        limit.reschedule(asyncio.get_running_loop().time() + self._patience(told))
+                        self._learn(told, time.monotonic() - began, is_woken=former is not None)
                         ran |= self._hear(told)
+                        limit.reschedule(asyncio.get_running_loop().time() + self._patience(told))
                     self._doing = "ending"
                     limit.reschedule(asyncio.get_running_loop().time() + KILL_SECONDS)
                     await process.wait()
@@ -180,18 +259,52 @@ class Supervisor:
         finally:
             self._process = None
             self._health.worker = None
-            self._note_schedule(None)
-            self._note_counted({"error": "the cleanup worker ended meanwhile"})
+            self._health.is_in_run = self._health.is_waking = False
+            self._health.next_run_at = None
             await _end(process)
+
+    async def _begin(self, former: Sleep | None) -> Process:
+        """Start a worker. ``former``: what one has left to do that fell asleep; without it, it does everything."""
+        # -P: files in the working directory must not be taken for the worker's own modules. SIGCONT: a worker ends by
+        # itself when its input ends, and removes its files first. One that was stopped (SIGSTOP) has to be woken.
+        left = [asleep_text(former.left, time.monotonic())] if former else []
+        return await asyncio.create_subprocess_exec(
+            *tied(sys.executable, "-P", "-m", "spark.worker", *left, by=signal.SIGCONT),
+            stdin=PIPE,
+            stdout=PIPE,
+            limit=LINE_LIMIT,
+            start_new_session=True,
+        )
+
+    def _learn(self, told: Message, seconds: float, *, is_woken: bool) -> None:
+        """Learn how long a worker and its Java take to start. ``seconds``: since it was started."""
+        if isinstance(told, Warm):
+            self._health.java_starts += 1
+            self._health.java_start_seconds = told.seconds
+            self._lead.note_java(told.seconds)
+            log.debug("cleanup_java_started", seconds=round(told.seconds, 1))
+        elif told is State.READY:
+            self._lead.note_worker(seconds)
+            if is_woken:
+                log.debug("cleanup_woken")
+
+    def _longer(self, seconds: float) -> float:
+        """Return for how long a worker may start that has ``seconds`` at the first try."""
+        return min(self._times * seconds, LONGEST_READY_SECONDS)
 
     def _patience(self, told: Message) -> float:
         """Return the seconds until the worker has to send its next message. A run ends itself in time."""
         if told in (State.BEGAN, State.WAITING, State.COUNTING):
             self._doing = {State.BEGAN: "in a run", State.WAITING: "waiting for another run"}.get(told, "in a dry run")
             return self._config.cleanup.max_run_time + KILL_SECONDS
+        if told is State.PREPARING:
+            self._doing = _PREPARING
+            return self._longer(PREPARE_SECONDS)
+        if isinstance(told, Asleep):
+            self._doing = "falling asleep"
+            return KILL_SECONDS
         self._doing = "between runs"
-        due_in = told.due_in if isinstance(told, Ended | Counted | Fault) else None
-        return max(0.0, due_in or 0.0) + KILL_SECONDS
+        return max(0.0, self._due_at - time.monotonic()) + KILL_SECONDS
 
     def _hear(self, told: Message) -> bool:
         """Take in a message of the worker. Return whether it completed a run well."""
@@ -201,22 +314,33 @@ class Supervisor:
                 self._fault = told.reason
                 self._health.fault(HealthPart.CLEANUP, self._fault)
                 log.error("cleanup_unavailable", reason=told.reason)
-            case State.READY:
+            case State.READY if not self._was_ready:
+                self._was_ready = True
                 interval = self._config.cleanup_interval
                 log.info("cleanup_ready", engine=self._config.cleanup.engine, interval_seconds=interval)
             case State.BEGAN:
                 log.debug("cleanup_began", engine=self._config.cleanup.engine)
+            case Taken():
+                self._orders.discard(told.order)
+            case Asleep():
+                self._sleep = Sleep(told, time.monotonic())
             case Ended():
                 return self._note_run(told.report)
             case Counted():
                 self._note_counted(told.report)
         return False
 
-    def _note_schedule(self, told: Message | None) -> None:
-        """Note whether the worker is in a run, and when the next one begins. None: there is no worker."""
-        due_in = told.due_in if isinstance(told, Ended | Counted | Fault) else None
-        self._health.is_in_run = told == State.BEGAN
-        self._health.next_run_at = None if due_in is None else time.time() + due_in
+    def _note_schedule(self, told: Message) -> None:
+        """Note what the worker does, and when the next run begins."""
+        health = self._health
+        if isinstance(told, State):
+            health.is_in_run = told is State.BEGAN
+            health.is_waking = told is State.PREPARING
+        elif not isinstance(told, Taken):
+            health.is_in_run = health.is_waking = False
+        if isinstance(told, Warm | Ended | Counted | Asleep | Fault):
+            health.next_run_at = None if told.due_in is None else time.time() + told.due_in
+            self._due_at = time.monotonic() + (told.due_in or 0.0)
 
     def _note_run(self, report: dict[str, Any]) -> bool:
         """Note the report of a run; return whether it went well."""

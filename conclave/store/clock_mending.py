@@ -24,6 +24,7 @@ PLAIN = {
     "holds": ("added_at",),
     "registration_tokens": ("created_at",),
     "send_ids": ("sent_at",),
+    "key_copies": ("made_at",),
 }
 """Times that depend on nothing else, by table: one that lies ahead becomes the present."""
 
@@ -42,6 +43,7 @@ EVIDENCE = {
     "receipts": ("at", "newest"),
     "erasures": ("newest",),
     "archive_erasures": ("span", "newest"),
+    "taken_back": ("taken_at",),
 }
 """Times that stay as they are, by table: what was noted, by which clock, is what happened.
 

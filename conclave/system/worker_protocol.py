@@ -1,11 +1,13 @@
 """What the cleanup worker tells its server: lines of JSON on the worker's standard output.
 
 The server sends the settings to the worker's standard input, as a line, and again whenever they change; and orders, a
-line each. The end of that input is the server's end.
+line each. The end of that input is the server's end. A worker that falls asleep ends; what it was about to do, the
+next one is started with.
 """
 
 import json
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -21,9 +23,14 @@ class Order(StrEnum):
 
 
 class State(StrEnum):
-    """What the worker does: it is ready for runs, waits for another process's run, has begun a run, or a dry one."""
+    """What the worker does.
+
+    It is ready for runs, looks what the next one needs and starts Java if that is Spark, waits for another process's
+    run, has begun a run, or a dry one.
+    """
 
     READY = "ready"
+    PREPARING = "preparing"
     WAITING = "waiting"
     BEGAN = "began"
     COUNTING = "counting"
@@ -56,7 +63,66 @@ class Fault:
     """Seconds until the next try; None if this process makes none."""
 
 
-Message = State | Ended | Counted | Fault
+@dataclass(frozen=True)
+class Warm:
+    """Java was started, which took ``seconds``."""
+
+    seconds: float
+    due_in: float
+    """Seconds until the run for which it was started."""
+
+
+@dataclass(frozen=True)
+class Taken:
+    """The worker has begun with an order, or is about to."""
+
+    order: Order
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job of the schedule, its interval, and in how many seconds it is due."""
+
+    name: str
+    interval: int
+    due_in: float
+
+
+@dataclass(frozen=True)
+class Asleep:
+    """The worker ends its Java and itself, and is to be started anew for the next of ``jobs``, or for an order."""
+
+    jobs: tuple[Job, ...]
+
+    @property
+    def due_in(self) -> float:
+        """Seconds until the next run."""
+        return min(job.due_in for job in self.jobs)
+
+    def later(self, seconds: float) -> "Asleep":
+        """Return the same as it is so many seconds later."""
+        return Asleep(tuple(replace(job, due_in=job.due_in - seconds) for job in self.jobs))
+
+    def is_of(self, jobs: Iterable[tuple[str, int]]) -> bool:
+        """Tell whether these are its jobs: their names and intervals."""
+        return [(job.name, job.interval) for job in self.jobs] == list(jobs)
+
+
+Message = State | Warm | Ended | Counted | Taken | Asleep | Fault
+
+
+def asleep_text(asleep: Asleep, now: float) -> str:
+    """Write what the next worker is started with: its argument.
+
+    ``now``: seconds of the monotonic clock, which all processes of a machine share. So the time that a start takes
+    makes no run late.
+    """
+    return json.dumps(_mapping(asleep.later(-now))["asleep"])
+
+
+def asleep_of(text: str, now: float) -> Asleep:
+    """Read what ``asleep_text`` has written, as it is ``now``. Raises ValueError."""
+    return Asleep(tuple(_job(each) for each in json.loads(text))).later(now)
 
 
 def order_line(order: Order) -> str:
@@ -66,8 +132,8 @@ def order_line(order: Order) -> str:
 
 def order_of(line: str) -> Order | None:
     """Return the order in a line for the worker; None: it has settings. Raises ValueError."""
-    told = json.loads(line)
-    return Order(told) if isinstance(told, str) else None
+    message = json.loads(line)
+    return Order(message) if isinstance(message, str) else None
 
 
 def to_line(message: Message) -> str:
@@ -77,8 +143,8 @@ def to_line(message: Message) -> str:
 
 def from_line(line: bytes) -> Message:
     """Read a line. Raises ValueError if it is no message."""
-    told = json.loads(line)
-    match told:
+    message = json.loads(line)
+    match message:
         case {"fault": str(reason), "due_in": float(due_in) | int(due_in)}:
             return Fault(reason, due_in)
         case {"fault": str(reason)}:
@@ -87,13 +153,32 @@ def from_line(line: bytes) -> Message:
             return Ended(report, due_in)
         case {"counted": dict(report), "due_in": float(due_in) | int(due_in)}:
             return Counted(report, due_in)
-        case dict() if list(told.values()) == [True]:
-            return State(next(iter(told)))
+        case {"warm": float(seconds) | int(seconds), "due_in": float(due_in) | int(due_in)}:
+            return Warm(seconds, due_in)
+        case {"taken": str(order)}:
+            return Taken(Order(order))
+        case {"asleep": [_, *_] as jobs}:
+            return Asleep(tuple(_job(each) for each in jobs))
+        case dict() if list(message.values()) == [True]:
+            return State(next(iter(message)))
     raise ValueError(f"no message: {line[:100]!r}")
+
+
+def _job(told: Any) -> Job:
+    match told:
+        case {"name": str(name), "interval": int(interval), "due_in": float(due_in) | int(due_in)}:
+            return Job(name, interval, due_in)
+    raise ValueError(f"no job: {told!r}"[:100])
 
 
 def _mapping(message: Message) -> dict[str, Any]:
     match message:
+        case Warm():
+            return {"warm": message.seconds, "due_in": message.due_in}
+        case Taken():
+            return {"taken": message.order}
+        case Asleep():
+            return {"asleep": [asdict(job) for job in message.jobs]}
         case State():
             return {message: True}
         case Ended():

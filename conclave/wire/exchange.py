@@ -1,6 +1,5 @@
 """Reads requests into the values that handlers work with, and writes their responses."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from itertools import repeat
 from typing import Any, TypeVar
@@ -13,22 +12,16 @@ from marshmallow.exceptions import SCHEMA
 from conclave.errors import (
     ApiError,
     BadRequestError,
-    BodyTooLargeError,
     InvalidValueError,
     NotFoundError,
-    UnsupportedMediaTypeError,
 )
-from conclave.wire import json_text, protobuf
-from conclave.wire.decompression import unpack
+from conclave.wire import json_text, protobuf, request_body
 from conclave.wire.endpoint import ENDPOINT
 from conclave.wire.fields import NAME_RULE, breaks_constraint, parse_id
 from conclave.wire.negotiate import Format, answer_format, body_format
-from conclave.wire.ready import Ready, is_plain, own_headers
+from conclave.wire.ready import own_headers
 from conclave.wire.schemas.base import MORE, MOST_FAULTS, QuerySchema, RequestSchema, the
 from conclave.wire.schemas.responses import schema_of
-
-MAX_BODY_BYTES = 1_048_576
-"""At most 1 MiB in the body of a request, also once it is unpacked."""
 
 LONGEST_SHOWN = 64
 """An answer repeats at most 64 characters of a field's name. An unknown name may have a million."""
@@ -36,8 +29,8 @@ LONGEST_SHOWN = 64
 LONGEST_ACCEPT = 2_048
 """At most 2,048 characters of ``Accept`` and ``Content-Type`` are looked at. aiohttp lets through a million."""
 
-BODY_SECONDS = 120.0
-"""A body may take 2 minutes, the largest one at 9 KiB/s. It is in memory meanwhile."""
+LAST_NUMBER = 2**63 - 1
+"""No message has a greater number."""
 
 V = TypeVar("V")
 
@@ -76,16 +69,7 @@ async def read_body(request: web.Request, kind: type[V]) -> V:
     schema = request[ENDPOINT].body
     assert schema  # noqa: S101 - a handler that reads a body is of an endpoint that has one
     written_in = sent_format(request.headers.get("Content-Type", ""))
-    try:
-        if request.content.is_eof():  # all of it is there, as most often: without a wait no watch is needed
-            body = await _receive(request, written_in)
-        else:
-            async with asyncio.timeout(BODY_SECONDS):
-                body = await _receive(request, written_in)
-    except TimeoutError as error:
-        raise BadRequestError(f"the body has not arrived within {BODY_SECONDS:g} seconds") from error
-    except web.RequestPayloadError as error:
-        raise BadRequestError("the body cannot be read") from error
+    body = await request_body.receive(request, needs_type=written_in is None)
     if STILL_CALLING in request:
         await request[STILL_CALLING]()
     text = written_in or request[FORMAT]
@@ -120,6 +104,17 @@ def named_id(name: str, text: str) -> bytes:
         raise _invalid(name, str(error)) from error
 
 
+def path_number(request: web.Request, name: str) -> int:
+    """Return the number of a message at ``name`` in the path. Raises InvalidValueError."""
+    text = request.match_info[name]
+    if not (text.isascii() and text.isdecimal() and len(text) <= len(str(LAST_NUMBER))):
+        raise _invalid(name, "must be the number of a message")
+    number = int(text)
+    if not 1 <= number <= LAST_NUMBER:
+        raise _invalid(name, "must be the number of a message")
+    return number
+
+
 def sent_format(content_type: str) -> Format | None:
     """Return the format in which a body with this ``Content-Type`` is written; None if it does not say."""
     return body_format(content_type[:LONGEST_ACCEPT])
@@ -146,10 +141,8 @@ def reply(request: web.Request, value: Any) -> web.Response:
     return _respond(request[FORMAT], endpoint.answer.wire, values, endpoint.status, own_headers(request))
 
 
-def ready(request: web.Request, parts: list[bytes]) -> web.StreamResponse:
+def reply_written(request: web.Request, parts: list[bytes]) -> web.Response:
     """Answer with a body that is written already, in the format of the request's answers."""
-    if is_plain(request):
-        return Ready(request[FORMAT], parts)
     return web.Response(body=b"".join(parts), content_type=request[FORMAT].value, headers=own_headers(request))
 
 
@@ -176,46 +169,6 @@ def answer_error(answer: Format, headers: Mapping[str, str], error: ApiError) ->
 def write(answer: Format, message: str, values: Mapping[str, Any]) -> bytes:
     """Write ``values`` as the message called ``message``."""
     return protobuf.write(message, values) if answer is Format.PROTOBUF else json_text.write(values)
-
-
-async def _receive(request: web.Request, written_in: Format | None) -> bytes:
-    """Return the whole body, unpacked. Raises UnsupportedMediaTypeError, BadRequestError or BodyTooLargeError."""
-    if written_in is None and await _has_body(request):
-        raise UnsupportedMediaTypeError
-    if (request.content_length or 0) > MAX_BODY_BYTES:
-        raise BodyTooLargeError
-    body = request.content.read_nowait() if request.content.is_eof() else await _read(request)
-    if len(body) > MAX_BODY_BYTES:
-        raise BodyTooLargeError
-    return unpack(body, _encoding(request), MAX_BODY_BYTES)
-
-
-async def _read(request: web.Request) -> bytes:
-    """Read the whole body as it was sent. Raises BodyTooLargeError.
-
-    It reads in smaller pieces than aiohttp does, which takes four times as many tiny chunks at once. And it leaves
-    nothing behind when the connection breaks: aiohttp's error and what was read so far refer to each other. A hundred
-    such bodies would be in memory until Python's garbage collection.
-    """
-    body = bytearray()
-    try:
-        while chunk := await request.content.readany():
-            body += chunk
-            del chunk
-            if len(body) > MAX_BODY_BYTES:
-                raise BodyTooLargeError
-        return bytes(body)
-    finally:
-        body.clear()
-
-
-async def _has_body(request: web.Request) -> bool:
-    """Tell whether there is a body. If it is sent in chunks, wait until it begins."""
-    return bool(request.content_length) or bool(await request.content.read(1))
-
-
-def _encoding(request: web.Request) -> str:
-    return request.headers.get("Content-Encoding", "").strip().lower()
 
 
 def _load(schema: type[RequestSchema | QuerySchema], kind: type[V], values: Mapping[str, Any]) -> V:

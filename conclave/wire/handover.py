@@ -7,20 +7,25 @@ import asyncio
 import socket
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from aiohttp import web
-from aiohttp.base_protocol import BaseProtocol
 
 from conclave.logs.setup import get_logger
 from conclave.response_memory import Share
-from conclave.wire.ready import Ready, own_headers
+from conclave.wire.ready import own_headers
 
 log = get_logger(__name__)
 
 SHARE = web.RequestKey("share", Share)
 """The share of the memory for all responses that the request's response takes."""
+
+HALF_CLOSED = "conclave_half_closed"
+"""By this name a transport tells, as extra information, whether its client has said that it sends no more."""
+
+BARE_TRANSPORT = "conclave_bare_transport"
+"""By this name a transport that stands before another one tells which."""
 
 LEAST_RATE = 16 * 1024
 """A client is cut off if it takes less than 16 KiB a second, by its average in a window."""
@@ -68,18 +73,14 @@ async def hand_over(request: web.Request, response: web.StreamResponse) -> bool:
     """Send ``response`` and tell whether all of it was handed to the connection.
 
     False if the connection broke before that, or was cut off, since the client takes less than LEAST_RATE. Handed over
-    means: taken by the operating system; behind TLS, by the TLS layer, which may hold back up to 64 KiB. A ready
-    response that the system takes at once, as it does most, costs no task.
+    means: taken by the operating system; behind TLS, by the TLS layer, which may hold back up to 64 KiB.
+
+    Also False if the client had ended its side before all was written: it gets the response, but has perhaps gone.
     """
     transport = request.transport
     if transport is None:
         return False
-    if isinstance(response, Ready):
-        request[SHARE].hold(response.size)
-        response.write_at_once(request)
-        if not transport.get_write_buffer_size():
-            return True
-    elif isinstance(response, Pieces):
+    if isinstance(response, Pieces):
         _hold_back(transport)
         request[SHARE].hold(response.memory)
     else:
@@ -94,17 +95,12 @@ def drain_fully(transport: asyncio.WriteTransport) -> None:
     transport.set_write_buffer_limits(high=1 if transport.get_extra_info("sslcontext") else 0, low=0)
 
 
-async def taken(protocol: BaseProtocol, drain: Callable[[], Awaitable[None]], transport: asyncio.Transport) -> bool:
+async def taken(drain: Callable[[], Coroutine[Any, Any, bool]], transport: asyncio.Transport) -> bool:
     """Wait until the system has taken what was written to a connection. Tell whether it has, as ``hand_over`` does.
 
-    ``drain``: waits while writing is paused, see ``drain_fully``.
+    ``drain``: waits while writing is paused, and tells whether it goes on, see ``drain_fully``.
     """
-
-    async def sending() -> bool:
-        await drain()
-        return not protocol.writing_paused
-
-    return await _watched(sending(), None, transport)
+    return await _watched(drain(), None, transport)
 
 
 async def _watched(
@@ -144,33 +140,30 @@ async def _keeps_up(
 def _size(response: web.StreamResponse | None) -> int:
     if isinstance(response, Pieces):
         return response.left
-    if isinstance(response, Ready):
-        return 0  # what is left of it waits in the transport
     return len(response.body) if isinstance(response, web.Response) and isinstance(response.body, bytes) else 0
 
 
 async def _send(request: web.Request, response: web.StreamResponse) -> bool:
-    protocol = request.protocol
+    protocol, transport, last = request.protocol, request.transport, b""
     await response.prepare(request)
-    if isinstance(response, Ready):
-        await request.writer.drain()
-    elif isinstance(response, Pieces) and request.method != "HEAD":
-        await _send_pieces(response, request[SHARE])
-    else:
-        await response.write_eof()
+    if isinstance(response, Pieces) and request.method != "HEAD":
+        last = await _send_all_but_last(response, request[SHARE])
+    may_be_gone = transport is None or bool(transport.get_extra_info(HALF_CLOSED, default=False))
+    await response.write_eof(last)
     # Whether the connection still stands says nothing: many clients close it as soon as they have everything. But
     # if it is lost while writing is paused, writing stays paused.
-    return not protocol.writing_paused
+    return not protocol.writing_paused and not may_be_gone
 
 
-async def _send_pieces(response: Pieces, share: Share) -> None:
+async def _send_all_but_last(response: Pieces, share: Share) -> bytes:
+    """Send the pieces of a response but the last one, and return that."""
     while len(response.pieces) > 1:
         piece = response.pieces.popleft()
         response.left -= len(piece)
         await response.write(piece)
         share.hold(response.memory)
     response.left = 0
-    await response.write_eof(response.pieces.popleft())
+    return response.pieces.popleft()
 
 
 def _hold_back(transport: asyncio.Transport) -> None:

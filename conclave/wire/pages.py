@@ -16,7 +16,7 @@ import orjson
 from aiohttp import web
 
 from conclave.wire import conclave_pb2
-from conclave.wire.exchange import FORMAT, ready
+from conclave.wire.exchange import FORMAT, reply_written
 from conclave.wire.handover import Pieces
 from conclave.wire.negotiate import Format
 
@@ -51,7 +51,7 @@ def reply_page(request: web.Request, pieces: list[bytes]) -> web.StreamResponse:
     at_once = in_one_go(written_in, pieces)
     if at_once is None:
         return Pieces(request, _parts(written_in, pieces), HTTPStatus.OK, written_in.value)
-    return ready(request, at_once)
+    return reply_written(request, at_once)
 
 
 def in_one_go(written_in: Format, pieces: list[bytes]) -> list[bytes] | None:
@@ -90,7 +90,7 @@ def _in_protobuf(
     message = conclave_pb2.StoredMessage(
         sequence_num=sequence_num, sender_id=sender_id, mls_message=body, created_at=created_at, expires_at=expires_at
     )
-    if self_destruct_seconds:
+    if self_destruct_seconds or redacted:
         message.self_destruct_seconds, message.redacted = self_destruct_seconds, redacted
     text = message.SerializeToString()
     return _FIELD + _varint(len(text)) + text

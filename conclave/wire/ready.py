@@ -1,29 +1,22 @@
-"""Responses whose head is put together from parts that were prepared once.
+"""What every answer has in its head, and answers that are written without aiohttp.
 
 Most of what aiohttp spends on a small response goes into its head: a dictionary of headers, defaults, hooks, checks.
-On the busiest routes a head differs in three values only. Such a response is written with its body in one go.
+On the busiest routes a head differs in three values only, and is put together from parts that were prepared once.
 
-It must say what other responses say: a test compares the heads.
+It must say what aiohttp's say: a test compares the heads.
 """
 
 import asyncio
 import time
 from collections.abc import MutableMapping, Sequence
 from email.utils import formatdate
-from typing import cast
 
-from aiohttp import HttpVersion11, web
-from aiohttp.abc import AbstractStreamWriter
-from aiohttp.client_exceptions import ClientConnectionResetError
-from aiohttp.http import StreamWriter
+from aiohttp import web
 from aiohttp.web_request import BaseRequest
 
 from conclave.clock import Clock
 from conclave.wire.fields import CLOCK_IN_DOUBT
 from conclave.wire.negotiate import Format
-
-CLOCK: web.RequestKey[Clock] = web.RequestKey("clock")
-"""The clock that the server goes by."""
 
 IN_DOUBT = {CLOCK_IN_DOUBT: "true"}
 """The header of every response while the clock is in doubt: clients then have no time to act on.
@@ -57,54 +50,6 @@ def headers_of(request_id: str) -> dict[str, str]:
     return {**HEADERS, "X-Request-ID": request_id}
 
 
-def is_plain(request: web.Request) -> bool:
-    """Tell whether a response to ``request`` may be ready: HTTP/1.1, with the connection kept open, and no HEAD."""
-    return request.version == HttpVersion11 and request.keep_alive and request.method != "HEAD"
-
-
-class Ready(web.StreamResponse):
-    """A response with status 200 to a plain request, see ``is_plain``: the parts of its body, written as they are."""
-
-    def __init__(self, written_in: Format, parts: Sequence[bytes]) -> None:
-        """``written_in``: the format of the body."""
-        super().__init__()
-        self._format = written_in
-        self._parts = parts
-        self._is_written = False
-        self.size = sum(map(len, parts))
-
-    @property
-    def prepared(self) -> bool:
-        """Whether it was written."""
-        return self._is_written
-
-    @property
-    def keep_alive(self) -> bool:
-        """Whether the connection stays open: always, see ``is_plain``."""
-        return True
-
-    async def prepare(self, request: BaseRequest) -> AbstractStreamWriter | None:
-        """Write head and body. Raises ClientConnectionResetError if the connection is gone."""
-        self.write_at_once(request)
-        return None
-
-    async def write_eof(self, data: bytes = b"") -> None:
-        """Do nothing: everything was written."""
-
-    def write_at_once(self, request: BaseRequest) -> None:
-        """Write head and body, unless that was done. Raises ClientConnectionResetError if the connection is gone."""
-        if self._is_written:
-            return
-        self._is_written = True
-        cast(StreamWriter, request.writer).set_eof()  # nothing may follow, not even the answer to an error
-        transport = request.transport
-        if transport is None or transport.is_closing():
-            raise ClientConnectionResetError("Cannot write to closing transport")
-        request.writer.output_size += self.size
-        write(transport, written(self._format, request[REQUEST_ID], self._parts, request[CLOCK]))
-        self._parts = ()
-
-
 def written(written_in: Format, request_id: str, parts: Sequence[bytes], clock: Clock) -> list[bytes]:
     """Return an answer with status 200, head and body. ``parts``: those of the body."""
     return [head_of(written_in, request_id, sum(map(len, parts)), clock), *parts]
@@ -119,7 +64,7 @@ def write(transport: asyncio.WriteTransport, parts: Sequence[bytes]) -> None:
 
 
 def written_response(response: web.Response, clock: Clock) -> bytes:
-    """Return any other answer to a plain request, head and body, as aiohttp writes it."""
+    """Return any other answer, head and body, as aiohttp writes it."""
     body = response.body if isinstance(response.body, bytes) else b""
     fields = {**response.headers, "Content-Length": str(len(body))}
     lines = [f"HTTP/1.1 {response.status} {response.reason}", *(f"{name}: {text}" for name, text in fields.items())]

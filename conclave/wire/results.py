@@ -93,7 +93,7 @@ class Groups(WireMessage):
 
 @dataclass(frozen=True)
 class PublicGroup(WireMessage):
-    """A public group as anybody sees it."""
+    """A public group as any user sees it."""
 
     wire = "PublicGroupInfo"
 
@@ -138,7 +138,8 @@ class Retention(WireMessage):
     ``policy_source``: what the effective expiry comes from. ``min_lifetime_seconds``: nothing younger is erased; 0 for
     no bound. ``legal_hold``: whether the operator keeps everything of the group from being erased. ``held_by``: for
     admins, the members whose missing fetch holds messages back, at most 100. ``hidden_before``: what was created before
-    this Unix second is hidden for ever, also under a later policy; 0 for nothing.
+    this Unix second is hidden for ever, also under a later policy; 0 for nothing. ``taken_back``: the numbers of the
+    last messages that were taken back, at most 1,000.
     """
 
     wire = "GetRetentionPolicyResponse"
@@ -151,6 +152,7 @@ class Retention(WireMessage):
     legal_hold: bool = False
     held_by: tuple[UUID, ...] = ()
     hidden_before: int = 0
+    taken_back: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import asyncio
 from aiohttp import web
 
 from conclave.events import Events, Stream
+from conclave.wire.handover import BARE_TRANSPORT
 from conclave.wire.sse import Script
 
 LAST_SECONDS = 1.0
@@ -128,8 +129,9 @@ def _take_over(request: web.Request, successor: asyncio.Protocol) -> asyncio.Tra
     if transport is None or transport.is_closing():
         raise ConnectionError("the client is gone")
     transport.set_protocol(successor)
+    bare: asyncio.Transport = transport.get_extra_info(BARE_TRANSPORT, transport)
     former.transport = None  # or it would close the transport
     former.connection_lost(None)
-    transport.set_write_buffer_limits(BUFFER_BYTES)  # a large response before this one had other limits
-    transport.resume_reading()  # or it would not be noticed if the client goes
-    return transport
+    bare.set_write_buffer_limits(BUFFER_BYTES)  # a large response before this one had other limits
+    bare.resume_reading()  # or it would not be noticed if the client goes
+    return bare

@@ -69,7 +69,7 @@ def bring_back(spark: SparkSession, hot: Hot, table: Table, returns: Collection[
     left: dict[Key, PartRow | None] = dict.fromkeys(keys)
     left |= {key: row for key, row in _index(table, keys).items() if key in keys}
     version = table.version()
-    hot.write_steps(lambda connection: settle(connection, left, [], version, {}))
+    hot.write_steps(lambda connection: settle(connection, left, [], version, {}, {}))
     reach("archive.clock_settled")
     return changed
 

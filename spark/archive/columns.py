@@ -58,6 +58,7 @@ COMMITS_ABOVE = "commits_above"
 ERASABLE_BEFORE = "erasable_before"
 HELD = "held"
 SENDERS = "senders"
+TAKEN_BACK = "taken_back"
 
 DUE = pyarrow.schema(
     [
@@ -69,12 +70,14 @@ DUE = pyarrow.schema(
         (COMMITS_ABOVE, pyarrow.int64()),
         (ERASABLE_BEFORE, pyarrow.int64()),
         (SENDERS, pyarrow.list_(pyarrow.binary())),
+        (TAKEN_BACK, pyarrow.list_(pyarrow.int64())),
         (HELD, pyarrow.list_(pyarrow.binary())),
     ]
 )
 """One row for each group: what goes from the archive.
 
 IS_GONE and IS_RESTORED: all messages go. GONE_BELOW and CUTOFF: the messages that these marks cover go, but CUTOFF
-leaves commits with numbers greater than COMMITS_ABOVE. SENDERS: the messages of these users go, except commits. Except
-with IS_RESTORED, only those messages go that were created before ERASABLE_BEFORE and not sent by one of HELD.
+leaves commits with numbers greater than COMMITS_ABOVE. SENDERS: the messages of these users go, except commits.
+TAKEN_BACK: the messages with these numbers go. Except with IS_RESTORED, only those messages go that were created before
+ERASABLE_BEFORE and not sent by one of HELD.
 """

@@ -1,9 +1,7 @@
-"""Deletes from the archive what is due: planned from the database's index, without opening the table.
+"""Deletes from the archive what is due, as ``expiry_plan.py`` has planned it.
 
 A partition of which nothing stays is deleted as a whole, by a change of the table's log alone. In other partitions
-single rows are deleted, exactly. The rules and the marks are those of the hot store, and so is what withholds a message
-from being erased. While what a user has sent is under a legal hold, no partition goes as a whole: the index does not
-say who has sent what.
+single rows are deleted, exactly.
 """
 
 import sqlite3
@@ -11,131 +9,38 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import pyarrow
 from pyspark.sql import DataFrame, SparkSession, functions as F
 
 from conclave.failpoints import reach
 from conclave.retention import rules
-from conclave.retention.jobs import Scope
-from conclave.retention.policy import FOREVER
-from conclave.retention.rules import GOVERNED, HELD_SENDERS, UNHELD, Bounds
+from conclave.retention.rules import Bounds
 from conclave.store.archive import erasures, moves
 from conclave.store.archive.erasures import Key
 from conclave.store.archive.moves import PartRow
 from conclave.store.engine.sqlite import Step, done
-from conclave.store.resources import receipts
+from conclave.store.resources import receipts, taken_back
 from conclave.store.resources.receipts import Erased
-from spark.archive import columns as a
+from spark.archive import columns as a, lost_keys
+from spark.archive.expiry_plan import COUNTED, RESTORED, RULES, ArchivePlan
 from spark.archive.table import Table, in_partitions
 from spark.hot_store import ArchiveError, Hot
-
-RESTORED = "restored"
-"""The rule for messages that the hot store has again.
-
-It serves them, so no client loses any message by this rule.
-"""
-
-RULES = tuple(each for each in rules.RULES if each not in rules.IN_ANY_RUN)
-"""The rules by which messages go from the archive. No self-destructing message moves there."""
-
-COUNTED = (*RULES, RESTORED)
 
 SETTLED_AT_ONCE = 256
 """A step settles at most 256 groups for a deleted account; a transaction notes at most 256 rows of the index."""
 
-_MARKS = f"""
-CREATE TEMP TABLE archive_marks AS
-WITH {GOVERNED}
-SELECT group_key, 0 AS is_gone, gone_below, archived_seq,
-    iif({{covered}}, cutoff, expired_before) AS cutoff, erasable_before, commits_above
-FROM governed_groups AS governed
-WHERE EXISTS (SELECT 1 FROM archive_parts WHERE archive_parts.group_key = governed.group_key)
-UNION ALL
-SELECT group_key, 1, 0, {FOREVER}, 0, erasable_before, {FOREVER} FROM governed_tombstones AS governed
-WHERE EXISTS (SELECT 1 FROM archive_parts WHERE archive_parts.group_key = governed.group_key)
-"""
-"""What the run erases of each group: of one that it does not cover, only what is past a mark.
-
-So what it leaves to another job has no condition that holds, also where a part is rewritten for other groups.
-"""
-
-_SENDERS = f"""
-SELECT sender_id, group_key, erasable_before >
-    (SELECT max(newest) FROM archive_parts WHERE archive_parts.group_key = archive_senders.group_key) AS is_all
-FROM archive_senders JOIN user_tombstones ON user_id = sender_id JOIN temp.archive_marks USING (group_key)
-WHERE {UNHELD}
-"""
-"""Deleted accounts with archived messages that may be erased, and whether all of them are old enough."""
-
-_BOUNDS = Bounds(gone="gone_below", is_deleted="is_gone")
-
-# A part with commits that are kept may have other messages too.
-_DUE = f"""
-WITH due AS (
-    SELECT parts.*, is_gone, gone_below, cutoff, erasable_before, commits_above,
-        first_seq > archived_seq AS is_restored, {rules.RULES[rules.FETCHED].whole(_BOUNDS)} AS is_fetched,
-        {rules.whole_part(RULES, _BOUNDS)} AS is_over
-    FROM archive_parts AS parts JOIN temp.archive_marks USING (group_key)
-    WHERE first_seq > archived_seq OR {rules.some_of_part(RULES, _BOUNDS._replace(commits_above=""))}
-        OR (group_key, lifetime, span) IN (SELECT group_key, lifetime, span FROM archive_erasures)
-)
-SELECT group_key, lifetime, span, message_count, last_seq, newest, is_gone, gone_below, cutoff, erasable_before,
-    commits_above, is_restored OR is_over AS is_whole, is_restored, is_fetched
-FROM due ORDER BY group_key, lifetime, span
-"""
-"""The rows of the index to look at: where something is due, and where a run that did not end may have erased something.
-
-Of the latter nothing may be due any more, as under a legal hold that came later; but the index has to know.
-"""
-
-
-@dataclass
-class ArchivePlan:
-    """What goes from the archive.
-
-    ``partitions``: these (lifetime, span) go as a whole. ``dropped``: their rows of the index, with what goes.
-    ``partial``: rows of the index of which some messages go. ``groups``: by group key, the conditions for these
-    messages, in the order of DUE. ``senders``: deleted accounts and the groups in which all that they have archived
-    goes.
-    """
-
-    partitions: list[tuple[int, int]] = field(default_factory=list)
-    dropped: dict[Key, Erased] = field(default_factory=dict)
-    groups: dict[int, tuple[Any, ...]] = field(default_factory=dict)
-    partial: list[Key] = field(default_factory=list)
-    senders: list[tuple[bytes, int]] = field(default_factory=list)
-
-    @property
-    def touched(self) -> list[tuple[int, int]]:
-        """The partitions in which single rows go."""
-        return sorted({(lifetime, span) for _, lifetime, span in self.partial})
-
-    @property
-    def group_keys(self) -> set[int]:
-        """The groups in which something is due."""
-        return {key[0] for key in (*self.dropped, *self.partial)}
-
-    @property
-    def is_unsure(self) -> bool:
-        """Whether all that is due may be what users have sent who are under a legal hold."""
-        return not (self.partitions or self.senders) and any(conditions[-1] for conditions in self.groups.values())
-
-    def is_restored(self, key: Key) -> bool:
-        """Tell whether the messages of a row of ``partial`` go only because the hot store has them again."""
-        return bool(self.groups[key[0]][1])
-
-    def __bool__(self) -> bool:
-        return bool(self.partitions or self.partial or self.senders)
-
 
 @dataclass(frozen=True)
 class Measured:
-    """For one row of the index: which messages go by each rule, and what is left (None: nothing)."""
+    """For one row of the index: which messages go by each rule, and what is left (None: nothing).
+
+    ``taken_back``: the numbers of those that were taken back and have to stay.
+    """
 
     gone: list[Erased]
     left: PartRow | None
+    taken_back: list[int] = field(default_factory=list)
 
     @property
     def count(self) -> int:
@@ -143,70 +48,12 @@ class Measured:
         return sum(each.messages for each in self.gone) + (self.left.message_count if self.left else 0)
 
 
-def make_plan(
-    connection: sqlite3.Connection, hot: Hot, scope: Scope, risen: Collection[tuple[int, int]] = ()
-) -> ArchivePlan:
-    """Plan from one snapshot of the hot store, after the run has raised the marks there.
-
-    ``scope``: which groups belong to the run. ``risen``: pairs of a mark ``gone_below`` and a group key. A dry run
-    gives those that it would have raised.
-    """
-    connection.execute(_MARKS.format(covered=scope.covered), {"now": hot.now})
-    connection.execute("CREATE UNIQUE INDEX temp.archive_marks_by_group ON archive_marks (group_key)")
-    connection.executemany("UPDATE temp.archive_marks SET gone_below = max(gone_below, ?) WHERE group_key = ?", risen)
-    held = [row[0] for row in connection.execute(HELD_SENDERS)]
-    senders: dict[int, list[bytes]] = defaultdict(list)
-    plan = ArchivePlan()
-    for sender_id, group_key, is_all in connection.execute(_SENDERS):
-        senders[group_key].append(sender_id)
-        if is_all:
-            plan.senders.append((sender_id, group_key))
-    due = connection.execute(_DUE).fetchall()
-    if due:
-        _divide(connection, due, plan, senders, held)
-    return plan
-
-
-def _divide(
-    connection: sqlite3.Connection,
-    due: list[sqlite3.Row],
-    plan: ArchivePlan,
-    senders: Mapping[int, list[bytes]],
-    held: list[bytes],
-) -> None:
-    """Divide what is due into partitions that go as a whole, and those of which something stays."""
-    whole = Counter((row["lifetime"], row["span"]) for row in due if row["is_whole"])
-    stored = connection.execute("SELECT lifetime, span, count(*) FROM archive_parts GROUP BY lifetime, span")
-    sizes = {(row[0], row[1]): row[2] for row in stored}
-    plan.partitions = sorted(partition for partition, count in whole.items() if count == sizes[partition])
-    dropped = set(plan.partitions)
-    for row in due:
-        key = (row["group_key"], row["lifetime"], row["span"])
-        if key[1:] in dropped:
-            plan.dropped[key] = Erased(_rule(row), row["message_count"], row["last_seq"], row["newest"])
-        else:
-            plan.partial.append(key)
-            plan.groups[row["group_key"]] = (
-                bool(row["is_gone"]),
-                bool(row["is_restored"]),
-                *(row["gone_below"], row["cutoff"], row["commits_above"], row["erasable_before"]),
-                *(senders.get(row["group_key"], []), held),
-            )
-
-
-def _rule(row: sqlite3.Row) -> str:
-    if row["is_gone"]:
-        return rules.DELETED_GROUP
-    if row["is_restored"]:
-        return RESTORED
-    return rules.FETCHED if row["is_fetched"] else rules.EXPIRED
-
-
 _OF_ROW = Bounds(
     gone=a.GONE_BELOW,
     unheld=f"NOT array_contains({a.HELD}, {a.SENDER_ID})",
     by_deleted=f"array_contains({a.SENDERS}, {a.SENDER_ID})",
     is_deleted=a.IS_GONE,
+    is_taken_back=f"array_contains({a.TAKEN_BACK}, {a.SEQUENCE_NUM})",
 )
 
 _RULE_OF_ROW = (
@@ -263,7 +110,9 @@ class Expiry:
         erased = {key: [gone] for key, gone in plan.dropped.items()} | {
             key: each.gone for key, each in measured.items()
         }
-        self._hot.write_steps(lambda connection: settle(connection, left, plan.senders, version, erased))
+        taken = _taken_back_gone(plan, measured)
+        stays = lost_keys.living(self._spark, self._hot, self._table, left, plan.dropped)
+        self._hot.write_steps(lambda connection: settle(connection, left, plan.senders, version, erased, taken, stays))
         reach("archive.index_settled")
         counts.update(_counts(plan, measured))
 
@@ -306,6 +155,7 @@ class Expiry:
                 F.count(F.when(stays, number)),
                 F.sum(F.when(stays, F.octet_length(a.BODY))),
                 F.bit_xor(F.when(stays, F.col(a.CHECKSUM))),
+                F.collect_list(F.when(stays & F.expr(_OF_ROW.is_taken_back), number)),
                 *[
                     aggregated
                     for each in COUNTED
@@ -320,11 +170,11 @@ class Expiry:
         planned = set(plan.partial)
         measured = {}
         for row in found.collect():
-            key, left, gone = (row[0], row[1], row[2]), tuple(row)[:10], tuple(row)[10:]
+            key, left, taken, gone = (row[0], row[1], row[2]), tuple(row)[:10], row[10], tuple(row)[11:]
             if key in planned:
                 part = PartRow(*left) if row[7] else None
                 of_rules = zip(COUNTED, gone[::3], gone[1::3], gone[2::3], strict=True)
-                measured[key] = Measured([Erased(*each) for each in of_rules if each[1]], part)
+                measured[key] = Measured([Erased(*each) for each in of_rules if each[1]], part, taken)
         return measured
 
     def _delete_rows(self, plan: ArchivePlan) -> int:
@@ -352,20 +202,26 @@ def settle(
     senders: list[tuple[bytes, int]],
     version: int,
     erased: Mapping[Key, list[Erased]],
+    taken: Mapping[int, Collection[int]],
+    stays: lost_keys.Living | None = None,
 ) -> Iterator[Step]:
     """Yield the steps that bring the index up to date with ``version`` of the table.
 
     ``left``: what is left of rows of the index, None for nothing. ``senders``: users and groups in which the archive
-    has no more messages of theirs, except commits. ``erased``: what went, by rows of the index.
+    has no more messages of theirs, except commits. ``erased``: what went, by rows of the index. ``taken``: by group
+    key, the numbers of messages that were taken back and are not in these rows any more. ``stays``: see
+    ``lost_keys.living``; None: no message went from the table.
     """
     yield partial(done, moves.note_version, connection, version)
     rows_of: dict[int, dict[Key, PartRow | None]] = defaultdict(dict)
     for key, row in left.items():
         rows_of[key[0]][key] = row
     for group_key, rows in sorted(rows_of.items()):
-        yield partial(
-            done, _settle_group, connection, group_key, rows, [gone for key in rows for gone in erased.get(key, [])]
-        )
+        gone = [each for key in rows for each in erased.get(key, [])]
+        yield partial(done, _settle_group, connection, group_key, rows, gone, stays)
+        if group_key in taken:
+            parts = [key[1:] for key in rows]
+            yield partial(done, taken_back.forget_erased, connection, group_key, taken[group_key], parts)
     groups_of: dict[bytes, list[int]] = defaultdict(list)
     for sender_id, group_key in senders:
         groups_of[sender_id].append(group_key)
@@ -376,14 +232,28 @@ def settle(
 
 
 def _settle_group(
-    connection: sqlite3.Connection, group_key: int, rows: Mapping[Key, PartRow | None], erased: list[Erased]
+    connection: sqlite3.Connection,
+    group_key: int,
+    rows: Mapping[Key, PartRow | None],
+    erased: list[Erased],
+    stays: lost_keys.Living | None,
 ) -> None:
     for each in erased:
         if each.rule != RESTORED:
             receipts.note(connection, group_key, each)
+    if stays is not None:
+        lost_keys.note(connection, group_key, rows, stays)
     for key in rows:
         erasures.forget(connection, key)
     moves.settle_parts(connection, group_key, rows)
+
+
+def _taken_back_gone(plan: ArchivePlan, measured: Mapping[Key, Measured]) -> dict[int, set[int]]:
+    """Return, by group key, the numbers that were taken back, and that no row of the plan has any more."""
+    gone = {group_key: set(numbers) for group_key, numbers in plan.taken_back.items()}
+    for (group_key, _, _), each in measured.items():
+        gone.get(group_key, set()).difference_update(each.taken_back)
+    return gone
 
 
 def _counts(plan: ArchivePlan, measured: Mapping[Key, Measured]) -> Counter[str]:

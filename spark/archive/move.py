@@ -121,12 +121,6 @@ class Mover:
         """Delete the copies in the hot store that a run or a restore left when it did not end."""
         self._delete(self._hot.read(moves.copies))
 
-    def has_work(self, connection: sqlite3.Connection, archive: ArchiveConfig) -> bool:
-        """Tell whether any message is to be moved now."""
-        before = self._hot.now - archive.after
-        self._list_movable(connection, archive, before)
-        return move_selection.is_any(connection, before)
-
     def count(self, archive: ArchiveConfig) -> int:
         """Return about how many messages would move."""
         return self._hot.read(self._count, archive)

@@ -21,12 +21,13 @@ from conclave.logs.setup import get_logger
 from conclave.retention.jobs import ALL, Scope
 from conclave.retention.policy import KEEP
 from conclave.store import clock_mending
-from conclave.store.archive import moves
+from conclave.store.archive import move_selection, moves
 from conclave.store.archive.moves import ArchiveState
-from spark.archive import clock, expiry
+from spark.archive import clock, expiry_plan
 from spark.archive.check import Check, examine
 from spark.archive.clock import FOREVER, Return
-from spark.archive.expiry import ArchivePlan, Expiry
+from spark.archive.expiry import Expiry
+from spark.archive.expiry_plan import ArchivePlan
 from spark.archive.move import Mover
 from spark.archive.restore import restore
 from spark.archive.table import NotDurableError, Table
@@ -63,7 +64,7 @@ class ArchiveRun:
                 size = self._bytes()
                 done.archived += mover.finish()
             self._drop_copies()
-            plan = self._hot.read(expiry.make_plan, self._hot, scope)
+            plan = self._hot.read(expiry_plan.make_plan, self._hot, scope)
             if plan and not self._is_all_held(plan):
                 self._change()
                 size = self._bytes() if size < 0 else size
@@ -90,17 +91,18 @@ class ArchiveRun:
     def count(self, planned: Report, counted: Collection[int], risen: Collection[tuple[int, int]]) -> None:
         """Add to ``planned`` what a run would do; changes nothing. Raises ArchiveError.
 
-        ``counted``: as for ``run``. ``risen``: the marks that the run would raise before, see ``expiry.make_plan``.
+        ``counted``: as for ``run``. ``risen``: the marks that the run would raise before, see
+        ``expiry_plan.make_plan``.
         """
         state = self._hot.read(moves.find_state)
         mover = Mover(self._spark, self._hot, self._table, "")
         if self._config.after != KEEP:
             planned.archived = mover.count(self._config)
-        plan = self._hot.read(expiry.make_plan, self._hot, ALL, risen)
+        plan = self._hot.read(expiry_plan.make_plan, self._hot, ALL, risen)
         if plan and state:
             self._table.prepare(self._state, is_new=False)
             planned.groups_touched += len(plan.group_keys.difference(counted))
-            with self._told_plainly():
+            with self._as_archive_errors():
                 planned.counts.update(Expiry(self._spark, self._hot, self._table).count(plan))
 
     def check(self) -> Check:
@@ -108,7 +110,7 @@ class ArchiveRun:
         state = self._hot.read(moves.find_state)
         if state is None or not (state.version or self._hot.read(moves.has_parts)):
             return Check()
-        with self._told_plainly():
+        with self._as_archive_errors():
             self._require(state)
             return examine(self._spark, self._hot, self._table.read())
 
@@ -120,7 +122,7 @@ class ArchiveRun:
         state = self._hot.read(moves.find_state)
         if state is None:
             raise ArchiveError("nothing was ever archived")
-        with self._told_plainly():
+        with self._as_archive_errors():
             self._require(state)
             self._mover().drop_copies()  # copies that are left may lack their bodies
             return restore(self._spark, self._hot, self._table, self._config, group_id, spare)
@@ -128,7 +130,7 @@ class ArchiveRun:
     def finish_move(self) -> None:
         """Finish the batches under way, if there are any; deletes no messages. Raises ArchiveError."""
         if self._hot.read(moves.batch_under_way) is not None:
-            with self._told_plainly():
+            with self._as_archive_errors():
                 self._change().finish()
 
     def hide_ahead(self, marked: Mapping[int, int], now: int) -> int:
@@ -148,7 +150,7 @@ class ArchiveRun:
     def _bring_back(self, returns: Collection[Return]) -> int:
         if not clock.concerned(self._hot, returns):
             return 0
-        with self._told_plainly():
+        with self._as_archive_errors():
             self._change()
             return clock.bring_back(self._spark, self._hot, self._table, returns)
 
@@ -168,10 +170,15 @@ class ArchiveRun:
         return scope.keeps_house and self._config.after != KEEP
 
     def _move(self, done: Report, scope: Scope) -> None:
-        if not self._shall_move(scope) or not self._hot.read(self._mover().has_work, self._config):
+        if not self._shall_move(scope) or not self._has_work():
             return
         for count in self._change().move(self._config):
             done.archived += count
+
+    def _has_work(self) -> bool:
+        """Tell whether any message is to be moved."""
+        config, before = self._config, self._hot.now - self._config.after
+        return self._hot.read(move_selection.has_work, config.least_lifetime, before)
 
     def _mover(self) -> Mover:
         return Mover(self._spark, self._hot, self._table, self._state().archive_id)
@@ -232,7 +239,7 @@ class ArchiveRun:
 
     def _erase(self) -> None:
         """Remove files that were replaced, in this run or in one that did not get as far as this."""
-        hot = self._hot.unhurried()
+        hot = self._hot.without_deadline()
         state = hot.read(moves.find_state)
         if state is None or not state.unerased:
             return
@@ -247,7 +254,7 @@ class ArchiveRun:
         reach("archive.erased")
 
     @contextmanager
-    def _told_plainly(self) -> Iterator[None]:
+    def _as_archive_errors(self) -> Iterator[None]:
         """Turn an error of Spark in the block, also that its Java has ended, into an ArchiveError of one line."""
         try:
             yield

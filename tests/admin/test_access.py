@@ -59,7 +59,7 @@ async def test_with_the_token_everything_is_as_it_was(guarded: Operators) -> Non
         assert (await guarded.ask("/metrics", Authorization=authorization))[0] == 200
         assert (await guarded.ask("/nothing", Authorization=authorization))[0] == 404
         status, told, _ = await guarded.ask("/healthz", Authorization=authorization)
-        assert (status, told) == (200, {"status": "ok", "faults": {}, "last_run": None})
+        assert (status, told) == (200, {"status": "ok", "faults": {}, "last_run": None, "cleanup": "none"})
 
 
 async def test_without_the_token_health_is_a_word(guarded: Operators) -> None:

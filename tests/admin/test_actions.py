@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
@@ -142,6 +143,18 @@ async def test_cleanup_runs_now(acting: Acting) -> None:
     status, text = await acting.send("/actions/run")
     assert (status, acting.worker.runs) == (409, 1)
     assert len(await acting.audited()) == 1
+
+
+async def test_cleanup_that_is_asleep_runs_now_and_the_page_says_that_it_is(acting: Acting) -> None:
+    health = acting.health
+    health.worker, health.is_asleep, health.next_run_at = None, True, time.time() + 3000
+    assert "in 50min; until then cleanup is asleep" in " ".join(Parsed(await page(acting, **BROUGHT)).text.split())
+    status, text = await acting.send("/actions/run")
+    assert (status, acting.worker.runs) == (200, 1)
+    assert "Cleanup runs now." in text
+    health.is_asleep = False
+    shown = " ".join(Parsed(await page(acting, **BROUGHT)).text.split())
+    assert "asleep" not in shown
 
 
 async def test_a_hold_is_added_and_released(acting: Acting) -> None:

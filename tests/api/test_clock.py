@@ -270,7 +270,12 @@ def test_every_column_of_numbers_is_known_to_be_a_time_or_not(config: Config) ->
             *("group_key", "message_expiry_seconds", "group_info_body"),
             *("last_seq", "floor_seq", "gone_below", "archived_seq", "commits_below", "min_lifetime_seconds"),
             *("self_destructs", "effective_expiry", "least_lifetime", "hold_limit", "keeps_commits", "erases"),
+            *("taken_back_count", "keyed_after"),
         },
+        "key_state": {"id", "settled"},
+        "key_erasures": {"first_seq", "last_seq"},
+        "key_copies": {"serial"},
+        "taken_back": {"group_key", "sequence_num", "erased", "told_to"},
         "members": {
             *("member_id", "group_key", "joining", "watermark", "joined_after", "read_up_to"),
             *("missed_from", "missed_to"),
@@ -345,6 +350,7 @@ async def test_each_time_that_lies_ahead_is_brought_back(running: Running) -> No
             " VALUES (x'', 1, ?, 60, '', '')",
             (running.clock.now(),),
         )
+        connection.execute("INSERT INTO key_copies VALUES ('/backups/keys', ?, 1)", (running.clock.now(),))
         for table, columns in (*clock_mending.PLAIN.items(), ("messages", ("created_at",))):
             for column in columns:
                 changed = connection.execute(f"UPDATE {table} SET {column} = {column} + {2 * YEAR}").rowcount

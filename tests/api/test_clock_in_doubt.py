@@ -420,9 +420,9 @@ async def test_pages_come_from_memory_again_once_the_clock_is_right(running: Run
         for _ in range(2):
             assert await bob.numbers(group) == seen
             await running.settle()
-        pieces = running.app[app_keys.FETCHING].at_hand(*asked, running.app[app_keys.BUDGET].share())
-        assert pieces is not None
-        assert len(pieces) == len(seen)
+        found = running.app[app_keys.FETCHING].at_hand(*asked, running.app[app_keys.BUDGET].share())
+        assert found is not None
+        assert (len(found.pieces), found.is_news) == (len(seen), False)
 
     await come_from_memory([1, 2, 3, 4, 5])
     running.clock.set_wrong(JUMP)
@@ -467,7 +467,7 @@ async def test_no_answer_tells_the_time_while_the_clock_is_in_doubt(
         return ("\r\n".join([*lines, token]) + "\r\n" + body).encode("ascii")
 
     kinds = {
-        "of the fast path": [ask(f"GET {path}?after=3")] * 3,
+        "before aiohttp": [ask(f"GET {path}?after=3")] * 3,
         "an error of it": [ask(f"GET {path.replace(group, str(uuid4()))}?after=3")] * 3,
         "of a send": [ask(f"POST {path}", "Content-Type: application/json", body='{"mls_message": "aGk="}')] * 3,
         "a send that is refused": [ask(f"POST {path}", "Content-Type: application/json", body='{"x": "aGk="}')] * 3,
@@ -493,7 +493,7 @@ async def test_no_answer_tells_the_time_while_the_clock_is_in_doubt(
         for each in await heads(running, *requests):
             assert ("date" in each, each.get("x-clock-in-doubt")) == (False, "true"), kind
     await set_right(running)
-    for each in await heads(running, *kinds["of the fast path"], *kinds["of any other path"]):
+    for each in await heads(running, *kinds["before aiohttp"], *kinds["of any other path"]):
         assert "date" in each
 
 

@@ -171,8 +171,8 @@ class World:
     def path(self, route: Endpoint, at: dict[str, str]) -> str:
         """Return the path of an endpoint: with the ids of DEFAULTS, or ``at`` others by their names."""
         wanted = DEFAULTS | at
-        ids = {name: self.id(value) for name, value in wanted.items() if name != "username"}
-        return route.path.format(username=wanted["username"], **ids)
+        plain = {name: wanted.pop(name) for name in ("username", "sequence_num")}
+        return route.path.format(**plain, **{name: self.id(value) for name, value in wanted.items()})
 
     def id(self, name: str) -> str:
         """Return the id of what a test calls by a name."""
@@ -230,6 +230,7 @@ DEFAULTS = {
     "invite_id": "invite",
     "welcome_id": "welcome",
     "session_id": "phone",
+    "sequence_num": "1",
 }
 """What the ids in a path are, where a row says nothing else."""
 
@@ -263,6 +264,10 @@ def delete_after_fetch(world: World) -> Awaitable[Any]:
 
 def fill_friends(world: World) -> Awaitable[Any]:
     return world.users["bob"].post(f"/groups/{world.groups['friends']}/leave", commit_message=TOO_MUCH)
+
+
+def commit(world: World) -> Awaitable[Any]:
+    return world.users["alice"].post(f"/groups/{world.groups['friends']}/commit", commit_message=MESSAGE)
 
 
 def hurry(name: str, group: str) -> Callable[[World], Awaitable[Any]]:
@@ -438,6 +443,7 @@ TABLE: dict[str, list[Row]] = {
                 "legal_hold": False,
                 "held_by": [],
                 "hidden_before": world.running.clock.now() - 30 * DAY,
+                "taken_back": [],
             },
         ),
         Row(
@@ -452,6 +458,7 @@ TABLE: dict[str, list[Row]] = {
                 "legal_hold": False,
                 "held_by": [world.users["bob"].user_id],
                 "hidden_before": world.running.clock.now() - DAY,
+                "taken_back": [],
             },
         ),
     ],
@@ -586,6 +593,15 @@ TABLE: dict[str, list[Row]] = {
                 ]
             },
         ),
+    ],
+    f"DELETE {API}/groups/{{group_id}}/messages/{{sequence_num}}": [
+        Row("no number", 400, 101, at={"sequence_num": "first"}),
+        Row("no such message", 404, 300, at={"sequence_num": "9"}),
+        Row("somebody else's", 403, 402, who="bob"),
+        Row("a commit", 400, 100, at={"sequence_num": "2"}, before=commit),
+        Row("taken back"),
+        Row("taken back before"),
+        Row("too fast", 429, 100, at={"group_id": "secret", "sequence_num": "1"}, before=hurry("alice", "secret")),
     ],
     f"POST {API}/groups/{{group_id}}/read": [
         Row("nothing", 400, 100, body={}),

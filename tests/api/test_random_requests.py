@@ -114,6 +114,7 @@ def requests(draw: st.DrawFn) -> Asked:
         "welcome_id": draw(st.sampled_from(["welcome", "welcome", "nobody"])),
         "session_id": draw(st.sampled_from(["session", "session", "nobody"])),
         "username": draw(st.sampled_from(["username", "password"])),
+        "sequence_num": draw(st.sampled_from(["first", "first", "nobody"])),
     }
     who = draw(st.sampled_from([*["alice"] * 4, "bob", "carol"]))
     if route.path.endswith("/accept"):
@@ -153,6 +154,7 @@ class Scene:
             "invite": await alice.invite(secret, carol),
             "welcome": (await bob.get("/welcomes"))["welcomes"][0]["welcome_id"],
             "nobody": "00000000-0000-4000-8000-000000000000",
+            "first": "1",
             "password": PASSWORD,
             "group_name": f"friends{self.made}",
         }

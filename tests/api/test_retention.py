@@ -96,6 +96,7 @@ async def test_members_learn_which_policy_is_in_force_and_where_it_comes_from(
                 "legal_hold": False,
                 "held_by": [],
                 "hidden_before": 0,
+                "taken_back": [],
             }, why
 
 

@@ -153,6 +153,7 @@ class World:
         _, bob, carol, dave, erin = [user.user_id for user in self.users]
         there: dict[str, list[Any]] = self._there | {
             "user_id": [bob, dave],
+            "sequence_num": [1],
             "user_ids": [[carol], [bob]],
             "invitee_id": [carol, erin],
             "username": [self.names[1]],

@@ -199,26 +199,26 @@ def joins_what_does_not_follow(patch: pytest.MonkeyPatch, _: Running) -> None:
 def at_hand_one_early(patch: pytest.MonkeyPatch, _: Running) -> None:
     at_hand = Fetching.at_hand
 
-    def later(self: Fetching, group_id: bytes, user_id: bytes, after: int, *rest: Any) -> list[bytes] | None:
+    def later(self: Fetching, group_id: bytes, user_id: bytes, after: int, *rest: Any) -> Fetched | None:
         return at_hand(self, group_id, user_id, after + 1, *rest)
 
     patch.setattr(Fetching, "at_hand", later)
 
 
 def at_hand_unnoted(patch: pytest.MonkeyPatch, _: Running) -> None:
-    def at_hand(self: Fetching, *args: Any) -> list[bytes] | None:
+    def at_hand(self: Fetching, *args: Any) -> Fetched | None:
         known = self._groups.page(*args[:5])
-        return known.pieces if known else None
+        return known._replace(up_to=0, resumed=None) if known else None
 
     patch.setattr(Fetching, "at_hand", at_hand)
 
 
 def at_hand_for_a_while(patch: pytest.MonkeyPatch, _: Running) -> None:
     """What was at hand once is so until there is something else."""
-    given: dict[Any, list[bytes]] = {}
+    given: dict[Any, Fetched] = {}
     at_hand = Fetching.at_hand
 
-    def again(self: Fetching, *args: Any) -> list[bytes] | None:
+    def again(self: Fetching, *args: Any) -> Fetched | None:
         found = at_hand(self, *args)
         if found is not None:
             given[args[:5]] = found

@@ -13,7 +13,7 @@ from uuid import UUID
 import pytest
 from click.testing import CliRunner, Result
 
-from conclave.cli import groups as cli_groups
+from conclave.cli import opened_store
 from conclave.cli.main import main
 from conclave.clock import FakeClock
 from conclave.config.retention import RetentionConfig
@@ -57,7 +57,7 @@ def toml(config: Config) -> str:
 @pytest.fixture
 def tell(clock: FakeClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Told:
     """Run a command on the database of a configuration, at the time of the other fixtures."""
-    monkeypatch.setattr(cli_groups, "SystemClock", lambda: clock)
+    monkeypatch.setattr(opened_store, "SystemClock", lambda: clock)
     monkeypatch.setattr("conclave.cli.common.log_for_people", lambda: None)
 
     def run(config: Config, *arguments: str) -> Result:
@@ -174,12 +174,34 @@ async def test_a_timer_is_told_of_until_its_last_reader_has_it_redacted(running:
     assert "Not read yet by: carol." in said
     running.clock.advance(30 * DAY)
     said = await told(tell, running, "explain", group, "1")
-    assert "Hidden: already, it has destroyed itself for everybody who was to read it." in said
+    assert "Hidden: already, it has destroyed itself for every reader." in said
     assert "Not read yet by" not in said
     assert "Erased: by the next run (of any job)." in said
     assert "Overdue: something here could have been erased for" in said
     await clean(running)
     assert "redacted: it has destroyed itself" in await told(tell, running, "explain", group, "1")
+
+
+async def test_who_has_taken_a_message_back_is_told_and_what_is_left_of_it(running: Running, tell: Told) -> None:
+    group, [alice, bob] = await group_of(running, "alice", "bob")
+    await alice.patch(group, min_lifetime_seconds=DAY, update_min_lifetime=True)
+    await bob.send(group)
+    running.clock.advance(60)
+    await bob.take_back(group, 1)
+    said = await told(tell, running, "explain", "team", "1")
+    assert "It was taken back by its sender, bob, " in said
+    assert "Hidden: already, it was taken back." in said
+    assert "Erased: by the first run (of any job) from" in said
+    assert "Withheld by: min_lifetime" in said
+    found = json.loads(await told(tell, running, "explain", "team", "1", "--json"))["message"]
+    assert found["taken_back"] == {"at": running.clock.now(), "by": "bob", "is_own": True}
+    running.clock.advance(DAY)
+    assert "Erased: by the next run (of any job)." in await told(tell, running, "explain", "team", "1")
+    await clean(running)
+    assert "1 message up to 1, taken_back: it was taken back" in await told(tell, running, "explain", "team", "1")
+    log = await told(tell, running, "audit", "--group", "team")
+    assert "message_taken_back" in log
+    assert "user bob" in log
 
 
 async def test_long_lists_are_cut(running: Running, tell: Told) -> None:
@@ -299,7 +321,12 @@ async def test_an_override_binds_and_what_admins_have_stored_is_told(
     [
         (RetentionConfig(), 7 * DAY, -1, "- message_retention of the server is 7d, and binds"),
         (RetentionConfig(), 7 * DAY, 0, "retention.fetch_hold_limit is not set"),
-        (RetentionConfig(fetch_hold_limit=30 * DAY), 7 * DAY, 0, "after 30d a message expires, whoever has not"),
+        (
+            RetentionConfig(fetch_hold_limit=30 * DAY),
+            7 * DAY,
+            0,
+            "after 30d a message expires, fetched by all",
+        ),
         (
             RetentionConfig(limits=Limits(Limit(), Limit(DAY))),
             -1,

@@ -169,7 +169,9 @@ def agree(
 
 def told_of(connection: sqlite3.Connection, config: Config, key: int, number: int) -> Explanation:
     scopes = schedule(config.retention.purge_jobs, config.cleanup_interval)
-    return explain(connection, config.policy, scopes, NOW, group_id(key), number)
+    found = explain(connection, config.policy, scopes, NOW, group_id(key), number)
+    assert found
+    return found
 
 
 def group_id(key: int) -> bytes:

@@ -19,7 +19,7 @@ from conclave.clock import FakeClock
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.settings import Config
 from conclave.errors import NotFoundError
-from conclave.retention import holds, rules
+from conclave.retention import holds
 from conclave.store.engine import sqlite
 from conclave.store.resources import users
 from conclave.system import locks, operator_identity
@@ -269,7 +269,7 @@ def archived(config: Config, clock: FakeClock) -> Config:
 
 def held_users(config: Config) -> bool:
     with closing(sqlite.connect(config.database, readonly=True)) as connection:
-        return rules.has_held_senders(connection)
+        return holds.has_held_senders(connection)
 
 
 def test_with_an_archive_a_hold_is_in_force_at_once_and_waits_for_the_run_under_way(archived: Config, run: Run) -> None:

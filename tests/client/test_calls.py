@@ -171,6 +171,14 @@ async def test_messages_and_events(user: NewUser) -> None:
     await bob.read(group, 2)
     assert await bob.fetch(group, 2) == ()
     assert len(await bob.fetch(group, 0, 1, include_redacted=True)) == 1
+    for _ in range(2):
+        await alice.take_back(group, 1)
+    with pytest.raises(GroupError, match="not yours"):
+        await bob.take_back(group, 2)
+    with pytest.raises(ResourceError):
+        await bob.take_back(group, 9)
+    assert [each.sequence_num for each in await bob.fetch(group)] == [2]
+    assert (await bob.retention(group)).taken_back == (1,)
 
 
 async def test_what_is_wrong_is_an_error_of_its_family(user: NewUser, running: Running) -> None:

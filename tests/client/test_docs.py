@@ -3,6 +3,7 @@
 import asyncio
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,15 +12,13 @@ from uuid import UUID
 from conclave import client as library
 from conclave.client import Client, History, MessageArrived, MlsCodec, Sync
 from tests.support.client import PASSWORD
-from tests.support.server import PATIENCE, ServerProcess
+from tests.support.server import PATIENCE, USUAL_SIGNALS, ServerProcess
 
 PAGE = (Path(__file__).parents[2] / "docs" / "client.md").read_text(encoding="utf-8")
 
 
 async def test_the_bot_answers_and_goes_on_where_it_was(tmp_path: Path) -> None:
-    [program] = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
-    assert len(program.splitlines()) <= 30
-    (tmp_path / "bot.py").write_text(program)
+    write_bot(tmp_path)
     (tmp_path / "server").mkdir()
     with ServerProcess(tmp_path / "server", '[cleanup]\nengine = "sql"\ndisk_reserve = "0"\n') as server:
         variables = {"CONCLAVE_URL": server.url, "CONCLAVE_USER": "bot", "CONCLAVE_PASSWORD": PASSWORD}
@@ -45,6 +44,37 @@ async def test_the_bot_answers_and_goes_on_where_it_was(tmp_path: Path) -> None:
                     finally:
                         again.kill()
                         again.wait()
+
+
+async def test_the_bot_logs_says_in_a_line_what_is_wrong_and_stops_on_sigterm(tmp_path: Path) -> None:
+    write_bot(tmp_path)
+    (tmp_path / "server").mkdir()
+    command = [*USUAL_SIGNALS, sys.executable, "-P", "bot.py"]
+    with ServerProcess(tmp_path / "server", '[cleanup]\nengine = "sql"\ndisk_reserve = "0"\n') as server:
+        variables = os.environ | {"CONCLAVE_URL": server.url, "CONCLAVE_USER": "bot", "CONCLAVE_PASSWORD": PASSWORD}
+        async with Client(server.url) as client:
+            await client.register("bot", PASSWORD)
+        wrong = variables | {"CONCLAVE_PASSWORD": "something else"}
+        done = subprocess.run(command, cwd=tmp_path, env=wrong, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout) == (1, "")
+        [line] = done.stderr.splitlines()
+        assert line.startswith("bot: ")
+        assert "password" in line
+        for number in (signal.SIGTERM, signal.SIGINT):
+            with subprocess.Popen(command, cwd=tmp_path, env=variables, stderr=subprocess.PIPE, text=True) as bot:
+                assert bot.stderr
+                assert "INFO online as bot" in bot.stderr.readline()
+                bot.send_signal(number)
+                left = bot.stderr.read().splitlines()
+            assert bot.returncode == 0, left
+            assert left[-1].endswith("INFO stopped")
+
+
+def write_bot(folder: Path) -> None:
+    """Write the bot of the page into a folder."""
+    [program] = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+    assert len(program.splitlines()) <= 45
+    (folder / "bot.py").write_text(program)
 
 
 async def invite(sync: Sync, group: UUID) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 from uuid import UUID
@@ -39,6 +40,7 @@ from conclave.config.settings import Config
 from conclave.wire.events import InviteReceived, MemberRemoved
 from conclave.wire.stream_connection import Listener as Connection
 from tests.conftest import Running
+from tests.support.cleaner import Cleaner
 from tests.support.client import PASSWORD
 from tests.support.server import PATIENCE, until
 
@@ -395,6 +397,44 @@ async def test_what_another_device_has_read_goes_here_too(
             await asyncio.sleep(0.05)
     await bob.connect()
     await until(lambda: bob.shown(group) == ["plain"])
+
+
+async def test_what_is_taken_back_goes_here_and_with_everybody(pair: tuple[Device, Device, UUID]) -> None:
+    alice, bob, group = pair
+    number = await alice.sync.send(group, "slip")
+    await alice.sync.send(group, "meant")
+    for each in (alice, bob):
+        await each.hear_text("meant")
+    await alice.sync.take_back(group, number)
+    for each in (alice, bob):
+        assert await each.hear_a(MessagesGone) == MessagesGone(group, (number,))
+        assert each.shown(group) == ["meant"]
+    await alice.sync.take_back(group, number)
+    with pytest.raises(GroupError, match="not yours"):
+        await bob.sync.take_back(group, number + 1)
+    assert bob.shown(group) == ["meant"]
+
+
+async def test_what_was_taken_back_and_erased_goes_from_each_device_that_was_away(
+    pair: tuple[Device, Device, UUID], device: NewDevice, running: Running, cleaner: Cleaner, tmp_path: Path
+) -> None:
+    """Events tell the first device of a user that comes back; the others read of it in the policy."""
+    alice, bob, group = pair
+    phone = await device("bob", tmp_path / "phone.db", register=False)
+    await phone.connect()
+    number = await alice.sync.send(group, "slip")
+    for each in (bob, phone):
+        await each.hear_text("slip")
+        await each.disconnect()
+    await alice.sync.take_back(group, number)
+    await running.settle()
+    sql = replace(running.config, cleanup=replace(running.config.cleanup, engine="sql"))
+    report = await asyncio.to_thread(cleaner.run, sql, running.clock.now(), running.clock.set_by)
+    assert report["deleted"]["taken_back"] == 1
+    for each in (bob, phone):
+        await each.connect()
+        assert await each.hear_a(MessagesGone) == MessagesGone(group, (number,))
+        assert each.shown(group) == []
 
 
 async def test_a_group_that_is_over_leaves_nothing(pair: tuple[Device, Device, UUID]) -> None:

@@ -32,6 +32,7 @@ def test_the_example_of_the_contract_is_read() -> None:
         fetch_confirmation = "next_fetch"
         fetch_hold_limit = "30d"
         retain_commits = true
+        admins_may_redact = true
         keep_receipts = "2y"
         keep_audit = "5y"
         [retention.groups."{GROUP}"]
@@ -51,6 +52,7 @@ def test_the_example_of_the_contract_is_read() -> None:
         fetch_confirmation="next_fetch",
         fetch_hold_limit=MONTH,
         retain_commits=True,
+        admins_may_redact=True,
         keep_receipts=2 * YEAR,
         keep_audit=5 * YEAR,
         purge_jobs=(PurgeJob(12 * HOUR, KEEP, 3 * DAY), PurgeJob(DAY, 3 * DAY, KEEP)),
@@ -348,6 +350,7 @@ configs = st.builds(
     maybe,
     st.booleans(),
     lengths,
+    st.booleans(),
     lengths,
     lengths,
     st.lists(st.builds(PurgeJob, lengths, maybe, maybe), max_size=3).map(tuple),

@@ -18,7 +18,9 @@ from tests.support.backups import Backed
 from tests.support.sample import some
 from tests.support.server import PATIENCE, conclave
 
-HEEDLESS = "from conclave.backup import making; making.SPARE_BYTES = -10**9; from conclave.__main__ import main; main()"
+HEEDLESS = (
+    "from conclave.backup import making; making.KEPT_FREE_BYTES = -10**9; from conclave.__main__ import main; main()"
+)
 """The command, without looking first whether there is room."""
 
 MIB = 1024 * 1024

@@ -15,7 +15,8 @@ from deltalake import DeltaTable
 
 from bench.clusters import QUICK, Cluster, Daemon
 from bench.process import descendants
-from spark.session import DeployModeError, _require_submitted, _settings
+from spark.java_check import DeployModeError
+from spark.session import _require_submitted, _settings
 from tests.support.archived import DAY, USERS, Store
 from tests.support.cleaner import Cleaner
 from tests.support.sample import amount, is_all

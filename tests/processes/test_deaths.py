@@ -36,6 +36,11 @@ ROOT = Path(__file__).parents[2]
 SQL = '[cleanup]\nengine = "sql"\n'
 ARCHIVE = '[archive]\nafter = "1s"\nmargin = "0"\n'
 OFTEN = 'cleanup_interval = "1s"\n'
+WARM = '[cleanup]\nkeep_warm = "1y"\n'
+"""Java stays as long as its server."""
+
+ASLEEP = 'cleanup_interval = "3s"\n[cleanup]\nkeep_warm = "0"\n'
+"""Between two runs there is nothing but the server, so most of the time Java is starting or ending."""
 
 GONE_SECONDS = 20.0
 """All that belongs to a process that dies is gone by then: on a quiet machine at once, or within the time of a stop."""
@@ -98,7 +103,8 @@ def expect_gone(left: Callable[[], object], what: object, within: float = GONE_S
 def javas(folder: Path) -> list[int]:
     """The Java processes in a folder; not the short ones that tell a version, or put the command together."""
     found = processes_of(folder).items()
-    return [pid for pid, told in found if "/java " in told.partition("-cp")[0] and "launcher.Main" not in told]
+    short = ("launcher.Main", " -version")
+    return [pid for pid, told in found if "/java -cp" in told and not any(each in told for each in short)]
 
 
 def kill(number: int, *pids: int) -> None:
@@ -113,6 +119,7 @@ class Deaths:
 
     folder: Path
     http: ClientSession
+    settings: str
     search: Search = field(default_factory=Search)
     made: int = 0
     kept: set[int] = field(default_factory=set)  # numbers of bodies
@@ -120,7 +127,7 @@ class Deaths:
     left: int = 0  # so often a death left files
 
     def start(self) -> None:
-        self.server = ServerProcess(self.folder, OFTEN + ARCHIVE, command=QUICK)
+        self.server = ServerProcess(self.folder, self.settings, command=QUICK)
         self.began = time.monotonic()
 
     async def begin(self) -> None:
@@ -189,7 +196,7 @@ class Deaths:
 
     async def rest(self) -> None:
         """Have a good run, and see that what is left is what should be."""
-        with ServerProcess(self.folder, OFTEN + ARCHIVE, command=QUICK) as server:
+        with ServerProcess(self.folder, self.settings, command=QUICK) as server:
             over = max(self.fleeting.values()) + EXPIRY + 1
             for _ in waiting("a good run"):
                 runs = [event for event in server.events() if event.get("event") == "cleanup_run"]
@@ -209,14 +216,20 @@ def children(pid: int) -> list[int]:
     return [int(each) for line in text for each in line.split()]
 
 
-async def test_whoever_is_killed_whenever_nothing_lives_on_and_nothing_erased_stays(tmp_path: Path) -> None:
-    """The time of each death counts from the start of the server, or of the worker that it starts after another."""
+@pytest.mark.parametrize("settings", [OFTEN + ARCHIVE, ASLEEP], ids=["warm", "asleep"])
+async def test_whoever_is_killed_whenever_nothing_lives_on_and_nothing_erased_stays(
+    tmp_path: Path, settings: str
+) -> None:
+    """The time of each death counts from the start of the server, or of the worker that it starts after another.
+
+    Where Java is asleep between runs, it is killed while it starts, while it works, and while it ends.
+    """
     seed = int(os.environ.get("CONCLAVE_DEATHS", random.randrange(10**6)))
     say = sys.stdout.write  # shown if the test fails
     say(f"CONCLAVE_DEATHS={seed} has the same deaths again\n")
     chance = random.Random(seed)
     async with ClientSession() as http:
-        history = Deaths(tmp_path, http)
+        history = Deaths(tmp_path, http, settings)
         await history.begin()
         try:
             for _ in range(ROUNDS):
@@ -246,6 +259,7 @@ def served(tmp_path: Path) -> Path:
     folder = tmp_path / 'Alice\'s "100%" files'
     folder.mkdir()
     stores.prepare(folder / "conclave.db")
+    stores.make_due(folder / "conclave.db")
     with contextlib.closing(sqlite.connect(folder / "conclave.db")) as connection:
         state.begin_serving(connection, Config().policy, SystemClock().read())
     (folder / "conclave.toml").touch()
@@ -348,8 +362,7 @@ def connections(pid: int) -> set[str]:
 
 
 def test_java_holds_the_locks_of_its_run_and_inherits_nothing_else(served: Path) -> None:
-    (served / "conclave.toml").write_text("")
-    with ServerProcess(served) as server:
+    with ServerProcess(served, WARM) as server:
         server.wait_for("cleanup_run")
         java = wait_for_java(served)
         [work] = work_of(served).iterdir()
@@ -359,6 +372,7 @@ def test_java_holds_the_locks_of_its_run_and_inherits_nothing_else(served: Path)
         shared = connections(server.process.pid) & connections(java)
         assert shared == set(), "no socket of the server, and no pipe"
         server.stop()
+    stores.make_due(served / "conclave.db")
     with by_hand(served) as process:
         expect_in_a_run(process)
         assert locks_of(wait_for_java(served), run_lock) == [True]
@@ -441,11 +455,15 @@ def test_a_java_that_crashes_leaves_no_report_of_what_was_in_its_memory(served: 
 
 def test_a_java_that_is_killed_under_a_server_is_told_in_the_words_of_the_servers_log(tmp_path: Path) -> None:
     """Its client in Python has words of its own for that, with a traceback, and raises it all the same."""
-    with ServerProcess(tmp_path, OFTEN, command=QUICK) as server:
-        server.wait_for("cleanup_ready")
-        [java] = javas(tmp_path)
+    with ServerProcess(tmp_path, OFTEN + WARM, command=QUICK) as server:
+        stores.make_due(tmp_path / "conclave.db")
+        java = wait_for_java(tmp_path)
+        for _ in waiting("its first run"):
+            if any(sum(each["deleted"].values()) for each in server.events() if each["event"] == "cleanup_run"):
+                break
         kill(signal.SIGSTOP, java)
-        time.sleep(1)  # so that the first run waits for its answer
+        stores.make_due(tmp_path / "conclave.db")
+        time.sleep(3)  # so that a run waits for its answer
         kill(signal.SIGKILL, java)
         server.wait_for("cleanup_worker_ended")
         assert server.stop()[0] == 0

@@ -8,22 +8,32 @@ import signal
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 from aiohttp import ClientError, ClientSession
 
-from conclave.failpoints import POINTS
+from conclave.failpoints import COPYING_POINTS, LOSING_POINTS, POINTS
+from conclave.keys.cover import Range
+from conclave.keys.inspection import Inspection
 from tests.support.client import PACKAGE, PASSWORD, Client, Message, RefusedError, encode, expect
 from tests.support.forensics import Search
 from tests.support.listening import listening
 from tests.support.sample import some
-from tests.support.server import PATIENCE, ServerProcess
+from tests.support.server import PATIENCE, ServerProcess, conclave
 
 EXPIRY = 2
 SETTINGS = 'cleanup_interval = "1s"\n[cleanup]\nengine = "sql"\n'
+KEYED = f'{SETTINGS}[keys]\nencrypt = true\ncopies = ["copy.keys"]\n'
+KEYED_POINTS = (
+    *("keys.appended", "keys.synced", "keys.overwritten"),
+    *("writer.before_commit", "writer.after_commit", "apply.after_commit", "erase.before_wal"),
+    *(*LOSING_POINTS, *COPYING_POINTS),
+)
+"""Where the keys of messages and the messages may part."""
+
 AT_ONCE = 8
 """Servers under test at the same time."""
 
@@ -31,8 +41,10 @@ TIMES = {
     **dict.fromkeys(("plan", "apply", "erase", "report"), range(1, 4)),
     **dict.fromkeys(("send", "commit", "create_group", "update_group", "join", "leave", "delete_group"), range(5, 9)),
     **dict.fromkeys(("accept", "key_package", "delete_account"), range(2, 5)),
-    **dict.fromkeys(("timers", "read"), range(1, 4)),
+    **dict.fromkeys(("timers", "read", "taken_back"), range(1, 4)),
     "writer": range(40, 80),
+    "keys": range(4, 9),
+    "run": range(1, 4),
 }
 """At which time a point is deadly, by the first part of its name: once the load has begun."""
 
@@ -62,6 +74,8 @@ class Load:
     deleted: list[Client] = field(default_factory=list)
     read: set[int] = field(default_factory=set)  # numbers of timed messages that alice has read
     heard: list[int] = field(default_factory=list)  # of those, whose end she has heard of
+    taken: set[int] = field(default_factory=set)  # numbers of messages that were taken back
+    heard_taken: set[int] = field(default_factory=set)  # of those, the ones of which alice has heard
 
     async def begin(self) -> None:
         self.alice = await Client.register(self.http, self.url, "alice")
@@ -71,7 +85,8 @@ class Load:
         self.expiring = await self.alice.create_group("expiring", expiry=EXPIRY)
         self.fetched = await self.alice.create_group("fetched", expiry=0)
         self.timed = await self.alice.create_group("timed")
-        for group in (self.keep, self.expiring, self.fetched, self.timed):
+        self.slips = await self.alice.create_group("slips")
+        for group in (self.keep, self.expiring, self.fetched, self.timed, self.slips):
             await self.bob.join(group)
 
     def body(self) -> tuple[int, bytes]:
@@ -101,6 +116,11 @@ class Load:
         last = await self.bob.send(self.timed, body, EXPIRY)
         await self.alice.read(self.timed, last)
         self.read.add(last)
+        number, body = self.body()
+        slip = await self.bob.send(self.slips, body)
+        await self.bob.take_back(self.slips, slip)
+        self.fleeting[number] = time.time()
+        self.taken.add(slip)
         await self.alice.fetch(self.fetched)
         await self.bob.fetch(self.fetched)
         await self.alice.post(
@@ -163,19 +183,21 @@ async def hearing(load: Load) -> AsyncIterator[None]:
     finally:
         with contextlib.suppress(*BROKEN):
             await stack.aclose()
-        numbers = [data["sequence_num"] for name, data in ear.waiting() if name == "message_redacted"]
-        assert len(numbers) == len(set(numbers)), "a stream tells once"
-        load.heard += numbers
+        told = [(data["group_id"], data["sequence_num"]) for name, data in ear.waiting() if name == "message_redacted"]
+        assert len(told) == len(set(told)), "a stream tells once"
+        load.heard += [number for group, number in told if group == load.timed]
+        load.heard_taken |= {number for group, number in told if group == load.slips}
 
 
-async def check(folder: Path, load: Load) -> None:
+async def check(folder: Path, load: Load, settings: str = SETTINGS) -> None:
     """Restart undisturbed, and see that all promises hold."""
-    with ServerProcess(folder, SETTINGS, command=QUICK) as server:
+    with ServerProcess(folder, settings, command=QUICK) as server:
         load.url = load.alice.url = load.bob.url = load.carol.url = server.url
         async with hearing(load):
             await check_server(server, load)
         server.stop()
     assert load.read <= set(load.heard), "whoever has read a message hears of its end"
+    assert load.taken <= load.heard_taken, "all hear of what is taken back"
     assert load.search.left_of(load.fleeting, folder) == set(), "nothing erased is in a file"
     with contextlib.closing(sqlite3.connect(folder / "conclave.db")) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
@@ -183,6 +205,18 @@ async def check(folder: Path, load: Load) -> None:
         stored_in = connection.execute("SELECT DISTINCT group_name FROM messages LEFT JOIN groups USING (group_key)")
         names = {name for (name,) in stored_in if not str(name).startswith("passing")}
         assert names == {"keep"}, "what an undisturbed run leaves"
+    if settings == KEYED:
+        done = conclave("verify-erasure", "--json", "--config", "conclave.toml", cwd=folder)
+        assert done.returncode == 0, done.stdout + done.stderr
+        own, copy = (set(ranges_of(folder / name)) for name in ("conclave.db.keys", "copy.keys"))
+        assert own == copy, "copies forget as the server does"
+
+
+def ranges_of(path: Path) -> Iterator[tuple[bytes, Range]]:
+    """Yield the numbers whose keys follow from a key file."""
+    found = Inspection(path)
+    for group_id, block in found.blocks():
+        yield from ((group_id, each) for each in found.ranges(group_id, block))
 
 
 async def check_server(server: ServerProcess, load: Load) -> None:
@@ -201,6 +235,9 @@ async def check_server(server: ServerProcess, load: Load) -> None:
     await load.alice.fetch(load.fetched, limit=500)
     await load.bob.fetch(load.fetched, limit=500)
     await load.alice.read(load.timed, 10**9)
+    for message in await load.bob.fetch(load.slips, limit=500):
+        assert message.sequence_num not in load.taken, "what was taken back is not served"
+        await load.bob.take_back(load.slips, message.sequence_num)
     await asyncio.sleep(EXPIRY + 1.1)
     await next_run(server)
     assert await load.alice.fetch(load.timed) == await load.bob.fetch(load.timed) == []
@@ -245,10 +282,11 @@ async def next_run(server: ServerProcess) -> None:
         await asyncio.sleep(0.1)
 
 
-async def die_at(point: str, folder: Path) -> None:
+async def die_at(point: str, folder: Path, settings: str = SETTINGS) -> None:
     """Have a process killed at a point, kill the rest, and check."""
     folder.mkdir()
-    settings = SETTINGS.replace("sql", "spark") if point == "plan.read" else SETTINGS
+    checked = settings
+    settings = SETTINGS.replace("sql", "spark") if point == "plan.read" else settings
     env = {"CONCLAVE_FAILPOINT": f"{point}=kill@{random.Random(point).choice(TIMES[point.partition('.')[0]])}"}
     async with ClientSession() as http:
         with ServerProcess(folder, settings, env, command=QUICK) as server:
@@ -263,7 +301,7 @@ async def die_at(point: str, folder: Path) -> None:
                 server.process.kill()
                 server.process.wait()
                 await sending
-        await check(folder, load)
+        await check(folder, load, checked)
 
 
 def has_ended(server: ServerProcess, name: str) -> bool:
@@ -310,6 +348,12 @@ async def test_kill_9_at_every_failpoint_and_at_random_times_loses_nothing_and_r
     scenarios = {point: die_at(point, tmp_path / point) for point in points}
     scenarios |= {f"random {seed}": die_at_random(seed, tmp_path / f"random{seed}") for seed in seeds}
     await at_once(scenarios)
+
+
+async def test_kill_9_where_keys_and_messages_may_part_loses_no_message_and_leaves_no_key(tmp_path: Path) -> None:
+    """What was acknowledged has its key, and what is erased has none: in the key file, in its copy, nowhere."""
+    points = some(KEYED_POINTS, 3, "points of a server with keys")
+    await at_once({point: die_at(point, tmp_path / point, KEYED) for point in points})
 
 
 @pytest.mark.parametrize(("fault", "status"), [("full", 507), ("io", 503)])

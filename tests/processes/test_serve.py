@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from aiohttp import ClientSession
 
+from tests.processes.test_deaths import javas
+from tests.support import stores
 from tests.support.certificate import TLS, make_certificate
 from tests.support.client import PASSWORD, Client, RefusedError, encode
 from tests.support.sample import some
@@ -79,8 +81,11 @@ async def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
 
 def test_the_worker_and_its_jvm_end_with_the_server_however_it_ends(tmp_path: Path) -> None:
     for ending in some(("stop", "kill"), 1, "ends of a server"):
-        with ServerProcess(tmp_path) as server:
-            server.wait_for("cleanup_ready")
+        with ServerProcess(tmp_path, 'cleanup_interval = "1s"\n[cleanup]\nkeep_warm = "1y"\n') as server:
+            stores.make_due(tmp_path / "conclave.db")
+            for _ in waiting("Java"):
+                if len(server.descendants()) >= 2 and javas(tmp_path):
+                    break
             started = server.descendants()
             assert len(started) >= 2, "the worker and its JVM"
             if ending == "stop":
@@ -242,8 +247,12 @@ async def test_a_stop_with_clients_that_take_nothing_is_quick(tmp_path: Path) ->
 
 
 def test_a_dead_jvm_is_replaced(tmp_path: Path) -> None:
-    with ServerProcess(tmp_path, 'cleanup_interval = "1s"\n') as server:
-        server.wait_for("cleanup_run")
+    with ServerProcess(tmp_path, 'cleanup_interval = "1s"\n[cleanup]\nkeep_warm = "1y"\n') as server:
+        stores.make_due(tmp_path / "conclave.db")
+        for _ in waiting("a run by Java"):
+            if any(sum(each["deleted"].values()) for each in server.events() if each["event"] == "cleanup_run"):
+                break
+        stores.make_due(tmp_path / "conclave.db")
         for pid in server.descendants():
             with contextlib.suppress(OSError):  # what Java starts for a moment may have ended
                 if Path(f"/proc/{pid}/comm").read_text().strip() == "java":

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from conclave.cli.status import Samples, Told, lines
+from conclave.cli.status import Answer, Samples, lines
 from conclave.config.settings import Config
 from tests.support.server import ServerProcess, conclave
 
@@ -73,7 +73,7 @@ def test_faults_and_a_run_that_failed_are_shown() -> None:
     run = {"outcome": "failed", "job": "everything", "started_at": 900, "finished_at": 990, "deleted": {"expired": 7}}
     health = {"status": "degraded", "faults": {"cleanup": "no\x1b[2J Java"}, "last_run": run | {"error": "no Java"}}
     samples = Samples(conclave_overdue_groups={frozenset(): 2.0}, conclave_overdue_seconds={frozenset(): 7200.0})
-    shown = list(lines(Told(health, samples), Config(), 1000))
+    shown = list(lines(Answer(health, samples), Config(), 1000))
     assert ("  cleanup", "no\x1b[2J Java") in shown
     assert ("  error", "no Java") in shown
     assert ("next run", "everything: in 58min") in shown

@@ -19,6 +19,7 @@ from conclave.server import stop_limit
 from spark.work_folder import remove_dead
 from tests.processes.test_deaths import (
     ARCHIVE,
+    ASLEEP,
     OFTEN,
     ROOT,
     SQL,
@@ -70,7 +71,7 @@ class Stops:
         self.folder = folder
         self.http = http
         self.chance = chance
-        self.settings = OFTEN + chance.choice(["", ARCHIVE])
+        self.settings = chance.choice([OFTEN, OFTEN + ARCHIVE, ASLEEP + ARCHIVE])
         self.kept: set[int] = set()
 
     async def begin(self) -> None:

@@ -102,7 +102,8 @@ async def test_streams_over_tls_hear_end_with_their_session_and_with_the_server(
 async def test_without_descriptors_for_more_clients_those_that_are_there_are_served(
     tmp_path: Path, left: int | None
 ) -> None:
-    with ServerProcess(tmp_path, SQL, command=("-c", LIMITED)) as server:
+    stays = 'keep_warm = "1y"\n'  # a worker that falls asleep gives descriptors back, and lets others in
+    with ServerProcess(tmp_path, SQL + stays, command=("-c", LIMITED)) as server:
         async with ClientSession() as http:
             alice = await Client.register(http, server.url, "alice")
             group = await alice.create_group("g")

@@ -129,7 +129,7 @@ def test_the_command_waits_for_a_run_and_runs_wait_for_it(tmp_path: Path) -> Non
         f"{part}: clean"
         for part in (
             *("body segments", "references", "free pages", "write-ahead log", "archive", "work folder"),
-            "other files",
+            *("other files", "key file"),
         )
     ]
 

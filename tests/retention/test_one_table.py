@@ -4,14 +4,14 @@ import ast
 import re
 import sqlite3
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from functools import cache
 from pathlib import Path
 
 import pytest
 
-from conclave.retention import marks, policy, rules, visibility
+from conclave.retention import marks, policy_row, rules, visibility
 from conclave.retention.rules import RULES, Bounds
 from conclave.store.engine import schema
 
@@ -20,12 +20,12 @@ ROOT = Path(__file__).resolve().parents[2]
 TABLES = ("groups", "tombstones", "members", "self_destructing", "timers", "server_state")
 """The tables whose columns say what becomes of messages."""
 
-PRESENT = ("holds", "tombstones", "user_tombstones")
+PRESENT = ("holds", "taken_back", "tombstones", "user_tombstones")
 """The tables that decide by having a row."""
 
 SAY_WHICH = {
     *("group_key", "group_id", "sequence_num", "member_id", "user_id", "created_at", "seconds"),
-    *("archived_seq", "last_seq", "self_destructs", "policy_source"),
+    *("archived_seq", "last_seq", "self_destructs", "taken_back_count", "policy_source"),
 }
 """Columns that rules name, and that say which message or group is meant, or where it is; they hide nothing."""
 
@@ -34,38 +34,69 @@ WRITES = "it writes the column, and says which rows it writes"
 MENDS = "it brings back what lies in the clock's future"
 BEHIND = "it lists the members who are behind, or notes that one is not any more"
 LISTS = "it lists the rows themselves"
+SAYS = "it says to an operator what was found"
+MOVES = "what moves to the archive, or back, is chosen by lifetime, and is not erased"
 NARROWS = "it narrows what it looks at before a rule is asked, or tells since when the rule has held"
 
 ELSEWHERE = {
-    "groups.py": ({"watermark"}, BEHIND),
-    "move_selection.py": ({"effective_expiry"}, "what moves is chosen by lifetime, not erased"),
-    "moves.py": ({"tombstones", "user_tombstones"}, WRITES),
-    "status.py": ({"cutoff", "erasable_before", "user_tombstones"}, NARROWS),
-    "clock_mending.py": ({"expired_before", "redact_at", "told", "tombstones"}, MENDS),
-    "changes.py": ({"holds"}, LISTS),
-    "replay.py": (
-        {"ended", "holds", "joined_after", "read_up_to", "tombstones", "watermark"},
+    "conclave/actions/messages.py": ({"watermark"}, WRITES),
+    "conclave/actions/purges.py": ({"expired_before"}, "it notes in the audit log what the mark becomes"),
+    "conclave/actions/replay.py": (
+        {"ended", "holds", "joined_after", "read_up_to", "taken_back", "tombstones", "watermark"},
         WRITES,
     ),
-    "accounts.py": ({"holds"}, LISTS),
-    "fetch_gaps.py": ({"watermark"}, BEHIND),
-    "members.py": ({"watermark"}, BEHIND),
-    "messages.py": ({"watermark"}, WRITES),
-    "receipts.py": ({"tombstones"}, LISTS),
-    "timers.py": ({"ended", "read_up_to", "redact_at", "told"}, "it keeps the timers"),
-    "explain.py": ({"holds", "tombstones", "watermark"}, LISTS),
-    "export.py": ({"holds"}, LISTS),
-    "group_list.py": ({"holds", "tombstones"}, LISTS),
-    "overdue.py": ({"cutoff", "erasable_before", "erases", "user_tombstones"}, NARROWS),
-    "overview.py": ({"effective_expiry", "tombstones", "watermark"}, BEHIND),
-    "expiry.py": ({"erasable_before", "user_tombstones"}, NARROWS),
-    "read.py": (
+    "conclave/actions/taking_back.py": ({"taken_back"}, WRITES),
+    "conclave/archive/query.py": ({"taken_back"}, "it leaves out what a stretch says is redacted"),
+    "conclave/archive/reader.py": ({"taken_back"}, "it leaves out bodies of what a stretch says is redacted"),
+    "conclave/cache/groups.py": (
+        {"keeps_commits", "watermark"},
+        "it remembers no pages of groups that keep commits, and writes watermarks that rise",
+    ),
+    "conclave/cli/purge.py": ({"erases"}, SAYS),
+    "conclave/cli/retention.py": ({"erases", "expired_before", "floor_seq", "gone_below"}, SAYS),
+    "conclave/cli/restore.py": ({"taken_back"}, SAYS),
+    "conclave/proof/canary.py": (
+        {"erasable_before", "least_lifetime"},
+        "it dates its own messages so that a run may erase them, and others so that it may not",
+    ),
+    "conclave/server/duties.py": ({"taken_back"}, "it tells streams of what was taken back"),
+    "conclave/store/archive/move_selection.py": ({"effective_expiry"}, MOVES),
+    "conclave/store/archive/moves.py": ({"tombstones", "user_tombstones"}, WRITES),
+    "conclave/store/archive/status.py": ({"cutoff", "erasable_before", "taken_back", "user_tombstones"}, NARROWS),
+    "conclave/store/clock_mending.py": ({"expired_before", "redact_at", "told", "tombstones"}, MENDS),
+    "conclave/store/ledger/changes.py": ({"holds"}, LISTS),
+    "conclave/store/resources/accounts.py": ({"holds"}, LISTS),
+    "conclave/store/resources/fetch_gaps.py": ({"watermark"}, BEHIND),
+    "conclave/store/resources/members.py": ({"watermark"}, BEHIND),
+    "conclave/store/resources/messages.py": (
+        {"expired_before", "watermark"},
+        "it writes watermarks, and dates no new message below the mark of its group",
+    ),
+    "conclave/store/resources/message_keys.py": ({"tombstones"}, LISTS),
+    "conclave/store/resources/receipts.py": ({"tombstones"}, LISTS),
+    "conclave/store/resources/taken_back.py": ({"taken_back"}, "it keeps what was taken back"),
+    "conclave/store/resources/timers.py": (
+        {"ended", "joined_after", "read_up_to", "redact_at", "told"},
+        "it keeps the timers",
+    ),
+    "conclave/store/views/explain.py": ({"holds", "keeps_commits", "tombstones", "watermark"}, LISTS),
+    "conclave/store/views/export.py": ({"holds"}, LISTS),
+    "conclave/store/views/group_list.py": ({"holds", "tombstones"}, LISTS),
+    "conclave/store/views/overdue.py": ({"cutoff", "erasable_before", "erases", "user_tombstones"}, NARROWS),
+    "conclave/store/views/overview.py": ({"effective_expiry", "gone_below", "tombstones", "watermark"}, BEHIND),
+    "spark/apply.py": ({"floor_seq", "gone_below", "keeps_commits"}, WRITES),
+    "spark/archive/expiry_plan.py": ({"erasable_before", "taken_back", "user_tombstones"}, NARROWS),
+    "spark/archive/restore.py": ({"least_lifetime"}, MOVES),
+    "spark/needs.py": ({"least_lifetime"}, MOVES),
+    "spark/plan.py": ({"cutoff"}, SPARK),
+    "spark/read.py": (
         {
             *("effective_expiry", "floor_seq", "gone_below", "keeps_commits", "least_lifetime"),
-            *("redact_at", "told", "tombstones", "user_tombstones"),
+            *("redact_at", "taken_back", "told", "tombstones", "user_tombstones"),
         },
         SPARK,
     ),
+    "spark/spark_engine.py": ({"taken_back"}, SPARK),
 }
 """Which modules compare such columns outside of the room, and why that decides nothing anew."""
 
@@ -77,11 +108,12 @@ def deciding(tmp: Path) -> frozenset[str]:
     schema.prepare(path)
     with closing(sqlite3.connect(path)) as connection:
         columns = {row[1] for table in TABLES for row in connection.execute(f"PRAGMA table_info({table})")}
-    texts = [rules.GOVERNED, visibility._TIMED, marks._SETTLE, policy.EXPIRES_BEFORE, policy.OLD_ENOUGH_BEFORE]
+    texts = [rules.GOVERNED, visibility._TIMED, marks._SETTLE, policy_row.EXPIRES_BEFORE, policy_row.OLD_ENOUGH_BEFORE]
     for rule in RULES.values():
         texts += [rule.tables, *(of(Bounds()) for of in (rule.hot, rule.some, rule.whole))]
     named = set(re.findall(r"\w+", " ".join(texts)))
-    derived = {"cutoff", "commits_above", "erasable_before", "old_enough_before"}
+    of_policy = {"expires_before", "age_limit"}
+    derived = {*of_policy, "cutoff", "commits_above", "erasable_before", "old_enough_before"}
     return frozenset((columns & named) - SAY_WHICH | derived | set(PRESENT))
 
 
@@ -90,31 +122,77 @@ def columns(tmp_path_factory: pytest.TempPathFactory) -> frozenset[str]:
     return deciding(tmp_path_factory.mktemp("schema"))
 
 
+DECIDES = (ast.Compare, ast.BoolOp, ast.BinOp)
+"""What a value decides in, however deep inside."""
+
+ORDERS = {"min", "max", "sorted", "bool", "any", "all", "bisect_left", "bisect_right", "bisect"}
+"""Functions whose result depends on how values compare."""
+
+
 def compared(source: str, columns: frozenset[str]) -> Iterator[str]:
-    """Yield the columns that a module compares: in the text of its SQL, or in Python."""
+    """Yield the columns that a module compares: in the text of its SQL, or in Python, by other names too."""
     tree = ast.parse(source)
     passed = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # docstrings
+    texts = []
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):
             passed |= {id(part) for part in node.values}
-            texts = (part.value if isinstance(part, ast.Constant) else "value" for part in node.values)
-            yield from compared_in_sql("".join(map(str, texts)), columns)
+            parts = (part.value if isinstance(part, ast.Constant) else "value" for part in node.values)
+            texts.append("".join(map(str, parts)))
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in passed:
-            yield from compared_in_sql(node.value, columns)
-        elif isinstance(node, ast.Compare):
-            sides = [name_of(side) for side in (node.left, *node.comparators)]
-            yield from columns.intersection(sides) - {"told", "ended"}  # in Python these are words of other things
+            texts.append(node.value)
+    called = {alias: name for text in texts for name, alias in re.findall(r"\b(\w+) AS (\w+)", text, re.IGNORECASE)}
+    for text in texts:
+        yield from compared_in_sql(text, columns)
+        for alias, name in called.items():
+            if name in columns and alias not in columns and any(compared_in_sql(text, frozenset({alias}))):
+                yield name
+    yield from compared_in_python(tree, columns - {"told", "ended", "holds", "tombstones"})  # words of other things
+
+
+def compared_in_python(tree: ast.Module, columns: frozenset[str]) -> Iterator[str]:
+    """Yield the columns on whose values the code of a module depends."""
+    called = {
+        target.id: name_of(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and name_of(node.value) in columns
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    open_nodes: list[tuple[ast.AST, bool]] = [(tree, False)]
+    while open_nodes:
+        node, decides = open_nodes.pop()
+        if decides and isinstance(node, ast.expr):
+            name = name_of(node)
+            yield from columns & {called.get(name, name)}
+        tested = set(map(id, parts_that_decide(node)))
+        open_nodes += ((child, decides or id(child) in tested) for child in ast.iter_child_nodes(node))
+
+
+def parts_that_decide(node: ast.AST) -> Sequence[ast.AST]:
+    """Return the parts of a node whose values decide what happens."""
+    if isinstance(node, DECIDES) or (isinstance(node, ast.Call) and name_of(node.func) in ORDERS):
+        return list(ast.iter_child_nodes(node))
+    if isinstance(node, ast.If | ast.IfExp | ast.While | ast.Assert):
+        return [node.test]
+    if isinstance(node, ast.comprehension):
+        return node.ifs
+    if isinstance(node, ast.Match):
+        return [node.subject]
+    return [node.operand] if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not) else []
 
 
 def compared_in_sql(text: str, columns: frozenset[str]) -> Iterator[str]:
-    text = re.sub(r"\bSET\b.*?(?=\bWHERE\b|$)", "", text, flags=re.DOTALL)
-    for column in columns:
+    case = re.IGNORECASE if re.search(r"\b(?:select|update|delete) .*\b(?:from|set|where)\b", text) else 0
+    text = re.sub(r"\bSET\b.*?(?=\bWHERE\b|$)", "", text, flags=re.DOTALL | case)
+    for column in columns.intersection(re.findall(r"\w+", text)):
         is_compared = (
             rf"\b{column}\s*(?:[<>=]|!=|(?:IS|IN|NOT|BETWEEN)\b)"
-            rf"|(?:[<>=]|\b(?:IS|NOT|AND|OR|WHERE|WHEN|iif))\s*\(*(?:\w+\.)?{column}\b|\b(?:min|max)\([^()]*\b{column}\b"
+            rf"|(?:[<>=]|\b(?:IS|NOT|AND|OR|WHERE|WHEN|BETWEEN|iif))\s*\(*(?:\w+\.)?{column}\b"
+            rf"|\b(?:min|max)\([^()]*\b{column}\b"
         )
-        is_asked = rf"\b(?:FROM|JOIN)\s+{column}\b" if column in PRESENT else is_compared
-        if re.search(is_asked, text):
+        is_asked = rf"\b(?:FROM|JOIN)\s+(?:\w+,\s*)*{column}\b" if column in PRESENT else is_compared
+        if re.search(is_asked, text, case):
             yield column
 
 
@@ -131,8 +209,17 @@ def test_the_columns_are_those_of_the_rules(columns: frozenset[str]) -> None:
     known |= {"expired_before", "commits_below", "watermark", "read_up_to", "redact_at", "told", "ended", "holds"}
     assert known <= columns
     assert columns - known <= {
-        *("cutoff", "commits_above", "erasable_before", "old_enough_before", "tombstones", "user_tombstones"),
-        *("self_destruct_max_age", "joined_after"),
+        *(
+            "age_limit",
+            "expires_before",
+            "cutoff",
+            "commits_above",
+            "erasable_before",
+            "old_enough_before",
+            "tombstones",
+            "user_tombstones",
+        ),
+        *("taken_back", "self_destruct_max_age", "joined_after"),
     }
 
 
@@ -142,7 +229,7 @@ def test_a_column_by_which_a_rule_decides_is_compared_in_the_room_of_retention_a
     for path in (*ROOT.glob("conclave/**/*.py"), *ROOT.glob("spark/**/*.py")):
         name = path.relative_to(ROOT).as_posix()
         if not name.startswith(("conclave/retention/", "conclave/client/")):
-            found[path.name] |= set(compared(path.read_text(encoding="utf-8"), columns))
+            found[name] |= set(compared(path.read_text(encoding="utf-8"), columns))
     assert {name: each for name, each in found.items() if each} == {name: each for name, (each, _) in ELSEWHERE.items()}
 
 
@@ -158,10 +245,30 @@ def test_a_column_by_which_a_rule_decides_is_compared_in_the_room_of_retention_a
         ('query = f"{query} AND NOT ended"', "ended"),
         ("is_hidden = message.sequence_num <= group.gone_below", "gone_below"),
         ('if row["watermark"] >= number: go()', "watermark"),
+        ('is_hidden = created_at < int(row["expired_before"])', "expired_before"),
+        ('is_hidden = row["expired_before"] - created_at > 0', "expired_before"),
+        ("is_hidden = bool(max(0, group.gone_below - message.sequence_num + 1))", "gone_below"),
+        ("gone = group.gone_below\nis_hidden = message.sequence_num <= gone", "gone_below"),
+        ("seen = [each for each in messages if each.sequence_num > group.gone_below]", "gone_below"),
+        ("first = bisect_left(times, group.expired_before)", "expired_before"),
+        ("if policy.erases: go()", "erases"),
+        ("match group.gone_below:\n    case 0: go()", "gone_below"),
+        ("is_hidden = created_at < policy.expires_before(now)", "expires_before"),
+        (
+            'one = "SELECT gone_below AS gone FROM groups"\nother = f"{one} WHERE sequence_num <= gone"',
+            "gone_below",
+        ),
+        ('query = "select 1 from self_destructing where not ended"', "ended"),
+        ('query = "SELECT 1 FROM messages, holds WHERE holds.group_key = messages.group_key"', "holds"),
     ],
 )
 def test_a_condition_that_is_said_again_is_found(source: str, column: str, columns: frozenset[str]) -> None:
     assert column in set(compared(source, columns))
+
+
+def test_a_module_is_excused_for_itself_alone() -> None:
+    """Not one of the same name in another layer."""
+    assert [name for name in ELSEWHERE if not (ROOT / name).is_file()] == []
 
 
 def test_what_only_writes_a_column_is_no_condition(columns: frozenset[str]) -> None:

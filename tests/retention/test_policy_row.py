@@ -12,7 +12,8 @@ import pytest
 from conclave.clock import FakeClock
 from conclave.retention import marks, policy_row
 from conclave.retention.jobs import PurgeJob
-from conclave.retention.policy import FOREVER, KEEP, GroupPolicy
+from conclave.retention.limits import limits_of
+from conclave.retention.policy import FOREVER, KEEP
 from conclave.store.engine import schema, sqlite
 from conclave.store.resources import state
 from tests.support import stores
@@ -58,7 +59,7 @@ def test_the_row_says_what_the_resolver_does_and_sql_what_the_policy_means(
         found = policy_row.find(connection, key)
         assert found == policy
         assert found.source == policy.source
-        limits = policy_row.limits(connection, key, NOW)
+        limits = limits_of(connection, key, NOW)
         assert limits
         assert limits.erasable_before == policy.erasable_before(NOW)
         assert limits.is_deleted or limits.cutoff == policy.expires_before(NOW)
@@ -104,21 +105,22 @@ def test_a_legal_hold_keeps_everything_of_a_group_from_being_erased(connection: 
         "INSERT INTO holds (group_key, subject_id, name, reason, added_by, added_at) VALUES (?, ?, '', '', '', 0)",
         (LIVING, GROUP.bytes),
     )
-    found = {key: policy_row.limits(connection, key, NOW) for key in (LIVING, OTHER)}
+    found = {key: limits_of(connection, key, NOW) for key in (LIVING, OTHER)}
     assert [each.erasable_before for each in found.values() if each] == [0, FOREVER]
 
 
-def test_the_first_start_on_a_database_of_a_former_version_writes_the_policies_that_were_in_force(
+def test_a_database_of_a_former_version_has_the_policies_that_were_in_force_once_it_is_migrated(
     tmp_path: Path,
 ) -> None:
-    """And then settles what differs from them, as any start does."""
+    """Commands judge by them if the start is refused then, or killed. A start settles what differs from them."""
     path, day, week = tmp_path / "hot.db", settings(DAY), settings(7 * DAY)
     migrated_to(path, 15, day.to_mapping())
     with closing(sqlite.connect(path)) as connection:
         fill(connection, CASES[0])
-    schema.prepare(path)
+    schema.prepare(path, state.complete)
     with closing(sqlite.connect(path)) as connection, sqlite.write_transaction(connection):
-        assert policy_row.find(connection, LIVING) == GroupPolicy(KEEP, erases=False), "until then nothing is erased"
+        for key in (LIVING, DELETED):
+            assert policy_row.find(connection, key) == day.of_setting(KEEP, KEEP)
         state.begin_serving(connection, week, FakeClock(NOW + HOUR).read())
         for key in (LIVING, DELETED):
             assert policy_row.find(connection, key) == week.of_setting(KEEP, KEEP)

@@ -1,32 +1,75 @@
-"""What the way in uses of the inside of aiohttp: all of it is listed here, and is still there."""
+"""The way in uses nothing of the inside of aiohttp, and what it builds on is as it was."""
 
 import ast
+import inspect
+from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
+import aiohttp
 import pytest
 from aiohttp import web
 
-from conclave.server import connection, listen
+from conclave.server import behind, busiest, connection, framing, listen
+from conclave.wire import handover, stream_connection
+from tests.conftest import Running
 
-OF_A_CONNECTION = {
-    *("_close", "_current_request", "_drain_helper", "_force_close", "_handler_waiter", "_keepalive_timeout", "_loop"),
-    *("_manager", "_max_msg_queue_size", "_messages", "_msg_queue_resume_size", "_next_keepalive_close_time"),
-    *("_pause_transport_reading", "_request_count", "_request_factory", "_request_in_progress"),
-    *("_resume_transport_reading", "_task_handler", "_upgraded", "_waiter"),
-}
-OF_A_SITE = {"_backlog", "_runner", "_server", "_ssl_context"}
+WAY_IN = (behind, busiest, connection, framing, handover, listen, stream_connection)
+
+
+def private(path: Path) -> Iterator[str]:
+    """Yield the names with an underscore that are looked up in anything but ``self`` or ``cls``."""
+    for each in ast.walk(ast.parse(path.read_text())):
+        if isinstance(each, ast.Attribute) and is_private(each.attr):
+            whose = each.value.id if isinstance(each.value, ast.Name) else ""
+            if whose not in ("self", "cls"):
+                yield each.attr
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+@pytest.mark.parametrize("module", WAY_IN, ids=lambda each: each.__name__)
+def test_no_private_part_of_anything_is_used(module: object) -> None:
+    found = set(private(Path(str(module.__file__))))  # type: ignore[attr-defined]
+    assert found <= {"_replace"}, "the public method of named tuples"
 
 
 @pytest.mark.parametrize(
-    ("module", "built_on", "listed"),
-    [(connection, web.RequestHandler, OF_A_CONNECTION), (listen, web.BaseSite, OF_A_SITE)],
-    ids=["connections", "sites"],
+    ("own", "built_on"), [(behind.Behind, web.RequestHandler), (listen.Site, web.BaseSite)], ids=["Behind", "Site"]
 )
-def test_exactly_what_is_listed_is_used_and_is_there(module: ModuleType, built_on: type, listed: set[str]) -> None:
-    assert module.__file__
-    names = {
-        each.attr for each in ast.walk(ast.parse(Path(module.__file__).read_text())) if type(each) is ast.Attribute
-    }
-    private = {each for each in names if each.startswith("_") and not each.startswith("__")}
-    assert {each for each in private if hasattr(built_on, each)} == listed
+def test_no_private_part_is_inherited(own: type, built_on: type) -> None:
+    names = {each.attr for each in ast.walk(ast.parse(inspect.getsource(own))) if isinstance(each, ast.Attribute)}
+    assert not [
+        each for each in names if each.startswith("_") and not each.startswith("__") and hasattr(built_on, each)
+    ]
+
+
+def test_the_version_is_one_that_these_tests_have_seen() -> None:
+    assert aiohttp.__version__.startswith("3.14.")
+
+
+ROUTES = {"GET /healthz": 200, "HEAD /healthz": 200, "GET /nothing": 404, "POST /api/v1/logout": 401}
+
+
+@pytest.mark.parametrize("asked", ROUTES)
+async def test_the_end_of_an_answer_is_told_once_and_after_it_is_written(
+    running: Running, monkeypatch: pytest.MonkeyPatch, asked: str
+) -> None:
+    """aiohttp does not promise it: the next request of the connection is handed on by it."""
+    told: list[tuple[int, bool]] = []
+    answered = connection.Connection.answered
+
+    def watched(each: connection.Connection, *, stays_open: bool) -> None:
+        assert each._behind
+        told.append((len(told), stays_open))
+        answered(each, stays_open=stays_open)
+
+    monkeypatch.setattr(connection.Connection, "answered", watched)
+    method, path = asked.split()
+    for count in (1, 2, 3):
+        async with running.http.request(method, running.url + path) as response:
+            assert response.status == ROUTES[asked]
+            await response.read()
+        assert len(told) == count
+    assert all(stays_open for _, stays_open in told)

@@ -18,7 +18,7 @@ from conclave.clock import FakeClock
 from conclave.config.settings import Config
 from conclave.server import connection, listen
 from conclave.server.app import create_app
-from tests.support.server import PATIENCE
+from tests.support.server import PATIENCE, until
 
 POST = b"POST /api/v1/login HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 GET = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
@@ -68,6 +68,16 @@ class Listening:
         finally:
             writer.close()
             await writer.wait_closed()
+
+    @contextlib.asynccontextmanager
+    async def line(self) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+        try:
+            yield reader, writer
+        finally:
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
 
     async def leave(self, *parts: bytes) -> None:
         """Send bytes, each part a moment after the other, and go."""
@@ -156,15 +166,16 @@ async def test_a_client_that_goes_in_the_same_moment_is_no_error(
     """aiohttp began the request, had nothing left to make it of, and its task failed."""
     failures: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
-    parse = connection.Connection._parse
+    give = connection.Connection._give
 
-    def parse_as_it_goes(each: connection.Connection, data: bytes) -> None:
+    def give_as_it_goes(each: connection.Connection, text: bytes, left: int, *, is_last: bool = False) -> None:
+        give(each, text, left, is_last=is_last)
         assert each.transport
         each.transport.abort()
-        parse(each, data)
+        each.connection_lost(None)
 
     with monkeypatch.context() as patch:
-        patch.setattr(connection.Connection, "_parse", parse_as_it_goes)
+        patch.setattr(connection.Connection, "_give", give_as_it_goes)
         with contextlib.suppress(ConnectionError):
             await listening.say(GET)
     gc.collect()
@@ -203,16 +214,21 @@ async def test_a_head_that_does_not_come_to_its_end_is_answered_and_the_connecti
 async def test_a_connection_on_which_no_head_is_under_way_stays_open(
     listening: Listening, monkeypatch: pytest.MonkeyPatch, parts: tuple[bytes, ...]
 ) -> None:
-    waits: list[asyncio.TimerHandle] = []
-    original = connection.Connection._parse
+    made: list[connection.Connection] = []
+    begin = connection.Connection.connection_made
 
-    def parse_and_look(each: connection.Connection, data: bytes) -> None:
-        original(each, data)
-        waits[:] = [each._head_due] if each._head_due else []
+    def begin_and_note(each: connection.Connection, transport: asyncio.BaseTransport) -> None:
+        made.append(each)
+        begin(each, transport)
 
-    monkeypatch.setattr(connection.Connection, "_parse", parse_and_look)
-    await listening.leave(*parts)
-    assert not waits
+    monkeypatch.setattr(connection.Connection, "connection_made", begin_and_note)
+    monkeypatch.setattr(connection, "HEAD_SECONDS", 3600.0)
+    async with listening.line() as (_, writer):
+        for part in parts:
+            writer.write(part)
+            await asyncio.sleep(0.05)
+        await until(lambda: bool(made))
+        await until(lambda: made[0].state in (connection.FREE, connection.OVER) and made[0]._timer is None)
 
 
 UPGRADE = WHOLE.replace(b"Host: x", b"Host: x\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c")
@@ -220,13 +236,13 @@ UPGRADE_WITH_BODY = POST + b"Connection: Upgrade\r\nUpgrade: h2c\r\nContent-Leng
 
 
 @pytest.mark.parametrize("first", [UPGRADE, UPGRADE_WITH_BODY], ids=["without a body", "with a body"])
-async def test_what_follows_in_one_piece_on_a_request_for_another_protocol_is_known_not_to_be_answered(
+async def test_what_follows_in_one_piece_on_a_request_for_another_protocol_is_answered(
     listening: Listening, first: bytes
 ) -> None:
-    """aiohttp drops it: whoever sent it would wait for ever, or get somebody else's answer."""
-    for behind in (WHOLE, WHOLE[:20], b"\r\n\r\n"):
-        status, headers, _ = parse(await listening.say(first + behind))
-        assert (status, headers["connection"]) == (200 if first is UPGRADE else 400, "close")
+    """aiohttp alone drops it: whoever sent it would wait for ever, or get somebody else's answer."""
+    for pieces in ((first + GET,), (first + GET[:20], GET[20:]), (first + b"\r\n\r\n" + GET,)):
+        answers = (await listening.say(*pieces)).split(b"HTTP/")[1:]
+        assert [parse(b"HTTP/" + each)[0] for each in answers] == [200 if first is UPGRADE else 400, 200]
 
 
 @pytest.mark.parametrize("first", [UPGRADE, UPGRADE_WITH_BODY], ids=["without a body", "with a body"])
@@ -235,3 +251,21 @@ async def test_a_request_for_another_protocol_that_comes_alone_leaves_its_connec
 ) -> None:
     answers = (await listening.say(first, GET)).split(b"HTTP/")[1:]
     assert [parse(b"HTTP/" + each)[0] for each in answers] == [200 if first is UPGRADE else 400, 200]
+
+
+async def test_a_connection_that_asks_for_nothing_ends(
+    config: Config, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listen, "SWEEP_SECONDS", 0.05)
+    monkeypatch.setattr(listen, "IDLE_SECONDS", 0.3)
+    async with serving(create_app(config, clock)) as listening:
+        assert await listening.say() == b""
+        assert (await listening.say(WHOLE)).startswith(b"HTTP/1.1 200 "), "with the end of the connection behind it"
+
+
+@pytest.mark.parametrize("sent", [GET[:-2] + b"X: " + b"x" * 20_000, b"x" * 20_000, b"GET /" + b"x: y\r\n" * 4_000])
+async def test_a_head_is_refused_as_soon_as_it_is_too_long_or_cannot_become_one(
+    listening: Listening, sent: bytes
+) -> None:
+    assert parse(await listening.say(sent))[0] == 400
+    assert parse(await listening.say(*(sent[each : each + 5_000] for each in range(0, len(sent), 5_000))))[0] == 400

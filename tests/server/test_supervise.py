@@ -143,6 +143,33 @@ async def test_a_worker_that_closes_its_output_and_does_not_end_is_started_again
     assert not any(map(alive, started))
 
 
+async def test_a_worker_that_starts_slowly_gets_longer_each_time(
+    monkeypatch: pytest.MonkeyPatch, started: list[int]
+) -> None:
+    """Otherwise each would be killed before it is ready, for ever, on a machine with much other work."""
+    have_workers(monkeypatch, "import time; time.sleep(600)")
+    for name, seconds in {"READY_SECONDS": 0.3, "LONGEST_READY_SECONDS": 0.9, "FIRST_PAUSE_SECONDS": 0.01}.items():
+        monkeypatch.setattr(supervise, name, seconds)
+    monkeypatch.setattr(supervise, "LONGEST_PAUSE_SECONDS", 0.01)
+    given: list[float] = []
+    timeout = asyncio.timeout
+
+    def noted(seconds: float) -> asyncio.Timeout:
+        given.append(seconds)
+        return timeout(seconds)
+
+    monkeypatch.setattr(supervise.asyncio, "timeout", noted)  # type: ignore[attr-defined]
+    health = Health()
+    async with Supervisor(Config(), health):
+        async with timeout(PATIENCE):
+            while len(started) < 4:
+                await asyncio.sleep(0.01)
+        assert (
+            "hung (starting), and was killed; the next one gets 1 seconds to start" in health.faults[HealthPart.CLEANUP]
+        )
+    assert [each for each in given if each != supervise.STOP_SECONDS][:4] == [0.3, 0.6, 0.9, 0.9]
+
+
 async def test_a_worker_is_killed_at_once_from_another_thread(
     monkeypatch: pytest.MonkeyPatch, started: list[int]
 ) -> None:

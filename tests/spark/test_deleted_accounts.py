@@ -144,7 +144,7 @@ async def test_a_message_that_several_rules_take_is_counted_once(running: Runnin
     assert (await stored(running), await running.query("SELECT * FROM user_tombstones")) == before
     report = await asyncio.to_thread(cleaner.run, config, running.clock.now())
     # Of bob's: 3 in the group that keeps, 2 that not all have fetched, 1 that has not expired.
-    counts = {"expired": 4, "fetched": 2, "redacted": 0, "deleted_group": 4, "deleted_account": 6}
+    counts = {"expired": 4, "fetched": 2, "redacted": 0, "taken_back": 0, "deleted_group": 4, "deleted_account": 6}
     counts |= {"sessions": 0, "invites": 0}
     assert report["deleted"] == dict(planned.counts) == counts
     assert report["groups_touched"] == planned.groups_touched == 4

@@ -21,7 +21,8 @@ from conclave.retention.jobs import ALL, PurgeJob, Scope
 from conclave.retention.resolve import Lifetimes
 from conclave.store import bodies
 from conclave.store.engine import sqlite
-from conclave.store.resources import messages, receipts, state as server_state
+from conclave.store.resources import messages, receipts, state as server_state, taken_back
+from conclave.store.resources.taken_back import TakenBack
 from conclave.wire.negotiate import Format
 from conclave.wire.pages import writer
 from spark.environment import RunEnvironment
@@ -60,6 +61,8 @@ def groups(draw: st.DrawFn) -> GroupState:
             messages[number] = replace(
                 messages[number], is_commit=False, ends=ends, ended=draw(st.sampled_from([False, False, True]))
             )
+    for number in draw(st.sets(st.sampled_from(sorted(messages)), max_size=2)) if messages else ():
+        messages[number] = replace(messages[number], is_commit=False, taken=True)
     return GroupState(
         joined=joined,
         expiry=draw(st.sampled_from([-1, 0, *LIFETIMES])),
@@ -279,6 +282,10 @@ def fill_group(connection: sqlite3.Connection, key: int, group: GroupState, user
             (bodies.put(connection, b"body"), key, number, SENDERS[each.sender], each.is_commit, each.created_at),
         )
         fill_timers(connection, key, number, each)
+        if each.taken:
+            taken_back.add(connection, key, number, TakenBack(0, SENDERS[each.sender]))
+    while taken_back.are_untold(connection):
+        taken_back.tell(connection)
 
 
 def member_id(key: int, position: int) -> int:
@@ -330,6 +337,11 @@ def left(connection: sqlite3.Connection, state: State) -> Outcome:
     counted = connection.execute("SELECT group_key, self_destructs FROM groups WHERE self_destructs").fetchall()
     of_living = Counter(row["group_key"] for row in timed if row["group_key"] not in deleted)
     assert {row["group_key"]: row["self_destructs"] for row in counted} == of_living
+    taken = connection.execute("SELECT group_key, sequence_num FROM taken_back WHERE NOT erased").fetchall()
+    assert {tuple(row) for row in taken} <= here
+    counted = connection.execute("SELECT group_key, taken_back_count FROM groups WHERE taken_back_count").fetchall()
+    of_living = Counter(row["group_key"] for row in taken if row["group_key"] not in deleted)
+    assert {row["group_key"]: row["taken_back_count"] for row in counted} == of_living
     marked = connection.execute(
         "SELECT group_key, floor_seq, gone_below, expired_before FROM groups WHERE group_key < 1000"
     )

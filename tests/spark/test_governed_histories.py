@@ -12,7 +12,7 @@ from conclave.config.settings import Config
 from tests.conftest import StartServer
 from tests.support.cleaner import Cleaner
 from tests.support.governance import History, differing
-from tests.support.planted import ARCHIVED, HOT, TIMED
+from tests.support.planted import ARCHIVED, HOT, TAKEN, TIMED
 from tests.support.sample import chance, is_all, some
 from tests.support.world import DisagreementError
 
@@ -39,6 +39,9 @@ FAVOURITES = {
     "waits_for_what_nobody_sees": "clean_up",
     "foretells_what_nobody_sees": "change_policy",
     "forgets_what_was_too_old": "restart",
+    "foretells_what_was_taken_back": "change_policy",
+    "waits_for_what_was_taken_back": "clean_up",
+    "leaves_what_was_taken_back_in_the_archive": "take_back",
 }
 """What happens more often in histories that are to find a fault."""
 
@@ -68,6 +71,15 @@ async def test_random_histories_with_timers_are_as_the_model_says(
     start_server: StartServer, config: Config, clock: FakeClock, cleaner: Cleaner, seed: int
 ) -> None:
     await History(start_server, config, clock, cleaner, seed, timers=True).play(STEPS)
+
+
+@pytest.mark.parametrize("seed", seeds(100, 6, "histories of governance with taking back"), ids="sql-{}".format)
+async def test_random_histories_with_taking_back_are_as_the_model_says(
+    start_server: StartServer, config: Config, clock: FakeClock, cleaner: Cleaner, seed: int
+) -> None:
+    """In every second one, some messages destroy themselves too."""
+    history = History(start_server, config, clock, cleaner, seed, timers=bool(seed % 2), takes_back=True)
+    await history.play(STEPS)
 
 
 @pytest.mark.system
@@ -100,9 +112,19 @@ async def test_random_histories_of_both_tiers_with_timers_are_as_the_model_says(
     await history.play(ARCHIVED_STEPS)
 
 
+@pytest.mark.system
+@pytest.mark.parametrize("seed", seeds(12, 1, "histories with taking back in both tiers"), ids="spark-{}".format)
+async def test_random_histories_of_both_tiers_with_taking_back_are_as_the_model_says(
+    start_server: StartServer, config: Config, clock: FakeClock, cleaner: Cleaner, seed: int
+) -> None:
+    history = History(start_server, config, clock, cleaner, seed, tier="archive", takes_back=True)
+    await history.play(ARCHIVED_STEPS)
+
+
 PLANTED = [
     *some([*HOT], 2, "planted faults of governance"),
     *some([*TIMED], 1, "planted faults of timers"),
+    *some([*TAKEN], 1, "planted faults of taking back"),
 ]
 
 
@@ -116,12 +138,13 @@ async def test_a_planted_fault_is_found(
     fault: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    favourite, timers = FAVOURITES.get(fault, ""), fault in TIMED
+    favourite, timers, takes_back = FAVOURITES.get(fault, ""), fault in TIMED, fault in TAKEN
     for seed in range(1, MOST_HISTORIES + 1):
         folder = at(config, seed)
         history = History(start_server, folder, clock, cleaner, seed, favourite=favourite, timers=timers)
+        history.takes_back = takes_back
         with monkeypatch.context() as patch:
-            (HOT | TIMED)[fault](patch)
+            (HOT | TIMED | TAKEN)[fault](patch)
             try:
                 await history.play(STEPS)
             except DisagreementError:
@@ -139,6 +162,7 @@ async def test_a_fault_planted_in_the_archive_is_found(
         history = History(
             start_server, at(config, seed), clock, cleaner, seed, "archive", favourite=FAVOURITES[fault], plant=fault
         )
+        history.takes_back = "taken_back" in fault
         try:
             await history.play(ARCHIVED_STEPS)
         except DisagreementError:

@@ -137,7 +137,8 @@ def test_what_would_go_from_the_archive_is_told_by_its_index_and_by_a_dry_run(tm
     store.send(kept, 3, size=100)
     assert len(store.served()) == 31
     now_erased = compared(store.config, store.now).now_erased
-    nothing = {"expired": 0, "fetched": 0, "redacted": 0, "deleted_group": 0, "deleted_account": 0}
+    rules = ("expired", "fetched", "redacted", "taken_back", "deleted_group", "deleted_account")
+    nothing = dict.fromkeys(rules, 0)
     assert now_erased == Erasure(0, nothing, 0, 0, 0, is_exact=True)
     new = replace(store.config, message_retention=15 * DAY)
     told = compared(new, store.now)

@@ -2,12 +2,18 @@
 
 import contextlib
 import os
+import signal
+import subprocess
 import threading
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
+from conclave.clock import SystemClock
+from conclave.config.settings import Config
 from spark import worker
+from spark.environment import RunEnvironment
 
 pytestmark = pytest.mark.system
 
@@ -48,3 +54,12 @@ def test_whoever_ends_the_worker_first_comes_to_its_end(monkeypatch: pytest.Monk
     first.join()
     second.join()
     assert engine.told[:3] == ["halts", "has halted", "ends"]
+
+
+def test_a_java_that_is_not_tied_yet_does_not_outlive_the_worker(tmp_path: Path) -> None:
+    """Stopped before it has asked the kernel to be killed with its parent, nothing else would end it."""
+    engine = RunEnvironment(Config(database_path=str(tmp_path / "conclave.db")), SystemClock())
+    with subprocess.Popen(["sleep", "600"]) as untied:
+        engine._java._process = cast(Any, untied)
+        engine.halt()
+        assert untied.wait(60) == -signal.SIGKILL

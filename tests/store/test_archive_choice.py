@@ -139,7 +139,7 @@ def test_what_waits_for_a_member_to_fetch_a_commit_is_no_work_for_a_run(connecti
     mover, archive = Mover(Mock(), hot, Mock(), ""), ArchiveConfig(after=5, margin=5)
 
     def has_work() -> bool:
-        return hot.read(mover.has_work, archive)
+        return hot.read(move_selection.has_work, archive.least_lifetime, NOW - archive.after)
 
     assert not has_work()
     assert mover.count(archive) == 0

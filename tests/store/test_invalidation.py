@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import conclave
-from conclave.retention.policy import COLUMNS
+from conclave.retention.policy_row import COLUMNS
 from conclave.store import clock_mending, invalidation
 from conclave.store.engine import schema, sqlite
 from conclave.store.invalidation import Invalidated
@@ -38,7 +38,8 @@ WATCHED = {
 UNWATCHED = {
     "groups": {
         *("group_name", "alias", "visibility", "mls_group_id", "group_info_body", "created_at"),
-        *("last_seq", "floor_seq", "commits_below", "min_lifetime_seconds", "self_destructs"),
+        *("last_seq", "floor_seq", "commits_below", "min_lifetime_seconds", "self_destructs", "taken_back_count"),
+        "keyed_after",
         *("message_expiry_seconds", "least_lifetime", "erases", "policy_source"),
     },
     "members": {"role", "joined_at", "joining", "watermark", "read_up_to", "missed_to"},

@@ -98,8 +98,9 @@ class StoreAlone:
         return [cast(tuple[int, str, bytes, int, int, int, bool], each.piece) for each in found.messages]
 
     def self_destructs(self, group: str) -> bool:
-        """Whether a group has self-destructing messages."""
-        return bool(self.query("SELECT 1 FROM groups WHERE group_id = ? AND self_destructs", UUID(group).bytes))
+        """Whether a group has messages that destroy themselves, or were taken back."""
+        has_any = "SELECT 1 FROM groups WHERE group_id = ? AND (self_destructs OR taken_back_count)"
+        return bool(self.query(has_any, UUID(group).bytes))
 
     def is_member(self, token: str, group: str) -> bool:
         """Whether a session lives, and is one of a member."""

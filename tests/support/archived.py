@@ -22,8 +22,9 @@ from conclave.config.settings import Config
 from conclave.retention.policy import KEEP
 from conclave.store import bodies
 from conclave.store.engine import sqlite
-from conclave.store.resources import groups, members, messages, state
+from conclave.store.resources import groups, members, messages, state, taken_back
 from conclave.store.resources.groups import GroupChanges
+from conclave.store.resources.taken_back import TakenBack
 from tests.support import stores
 from tests.support.cleaner import Cleaner
 from tests.support.forensics import Search
@@ -134,6 +135,14 @@ class Store(Tiers):
         with self.opened() as connection:
             connection.execute("INSERT INTO user_tombstones (user_id, created_at) VALUES (?, ?)", (user_id, self.now))
 
+    def take_back(self, group_key: int, *numbers: int) -> None:
+        """Have messages taken back, and their members told."""
+        with self.opened() as connection:
+            for number in numbers:
+                taken_back.add(connection, group_key, number, TakenBack(self.now, USERS[0]))
+            while taken_back.are_untold(connection):
+                taken_back.tell(connection)
+
     def send(
         self, group_key: int, count: int = 1, *, size: int = 300, sender: bytes = USERS[0], is_commit: bool = False
     ) -> None:
@@ -196,6 +205,7 @@ class Store(Tiers):
         """What clients get, by group and number; an error if any is served twice."""
         rows = self._rows_by_group()
         gone = {row[0] for row in self.query("SELECT user_id FROM user_tombstones")}
+        taken = set(self.query("SELECT group_key, sequence_num FROM taken_back"))
         served: dict[tuple[int, int], bytes] = {}
         for key, expiry, archived, gone_below, expired_before in self.query(
             "SELECT group_key, message_expiry_seconds, archived_seq, gone_below, expired_before FROM groups"
@@ -205,6 +215,7 @@ class Store(Tiers):
             found += self._hot_rows(key, archived)
             for row in found:
                 kept = row["is_commit"] or row["sender_id"] not in gone
+                kept = kept and (key, row["sequence_num"]) not in taken
                 if kept and row["sequence_num"] > gone_below and row["created_at"] >= cutoff:
                     assert (key, row["sequence_num"]) not in served, "served twice"
                     served[key, row["sequence_num"]] = row["mls_message"]

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from uuid import UUID
 
 from conclave.backup import making, restoring
@@ -58,8 +58,14 @@ class Backed(Store):
         return making.make(self.config, FakeClock(self.now), self.backups, keep, wait)
 
     def restored(
-        self, backup: Path, *, without_ledger: bool = False, damaged: bool = False, **changed: Any
-    ) -> tuple["Backed", Restored]:
+        self,
+        backup: Path,
+        *,
+        without_ledger: bool = False,
+        damaged: bool = False,
+        incomplete_keys: bool = False,
+        **changed: Any,
+    ) -> tuple[Self, Restored]:
         """Restore elsewhere, now; return the store that is there. ``changed``: settings that it has instead."""
         self.elsewhere.mkdir(exist_ok=True)
         there = copy.copy(self)
@@ -72,7 +78,7 @@ class Backed(Store):
         def erase_due(made: Config) -> str:
             return erase(made, clock)
 
-        accepted = {"without_ledger": without_ledger, "damaged": damaged}
+        accepted = {"without_ledger": without_ledger, "damaged": damaged, "incomplete_keys": incomplete_keys}
         return there, restoring.restore(there.config, clock, backup, erase_due, **accepted)
 
 

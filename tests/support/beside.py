@@ -72,6 +72,7 @@ class Beside:
     ``tier``: "hot"; or "archive", with runs by Spark that move messages there. ``extra``: how likely a run is before
     each step, beside those that are steps. ``runs``: whether runs are steps. ``favourite``: a step that is likelier.
     ``plant``: a fault for the process that does the runs of Spark. ``timers``: some messages destroy themselves.
+    ``takes_back``: some are taken back.
     """
 
     start: StartServer
@@ -85,6 +86,7 @@ class Beside:
     favourite: str = ""
     plant: str = ""
     timers: bool = False
+    takes_back: bool = False
     told: list[str] = field(default_factory=list)
     seen: list[Seen] = field(default_factory=list)
     erased: int = 0
@@ -133,6 +135,7 @@ class Beside:
             fetch_hold_limit=rules.hold_limit,
             retain_commits=rules.retain_commits,
             self_destruct_max_age=rules.max_age,
+            admins_may_redact=rules.admins_may_redact,
             purge_jobs=tuple(PurgeJob(HOUR, *job) for job in JOBS if job),
         )
         return replace(self.base, message_retention=rules.server, retention=retention)

@@ -21,6 +21,7 @@ from conclave.client.chat.app import ChatApp
 from conclave.client.chat.composer import Composer
 from conclave.client.chat.conversation import Conversation
 from conclave.client.chat.options import ChatOptions
+from conclave.client.chat.passing import Sayings
 from conclave.client.chat.rooms import Room
 from conclave.client.chat.screen import ChatScreen
 from conclave.client.chat.sidebar import Sidebar
@@ -66,18 +67,26 @@ class Chat:
         self.app = app
         self.pilot = pilot
         self._heard: list[str] = []
-        notify = app.notify
-
-        def heard(message: str, **options: Any) -> None:
-            self._heard.append(message)
-            notify(message, **options)
-
-        app.notify = heard  # type: ignore[method-assign]  # a busy machine may take a toast away before it is looked at
+        self._listens_to: list[Sayings] = []
 
     @property
     def chat_screen(self) -> ChatScreen:
         """The screen of the chat, whatever dialog is on top of it."""
-        return next(each for each in self.app.screen_stack if isinstance(each, ChatScreen))
+        found = next(each for each in self.app.screen_stack if isinstance(each, ChatScreen))
+        if found._sayings not in self._listens_to:
+            self._listen_to(found._sayings)
+        return found
+
+    def _listen_to(self, sayings: Sayings) -> None:
+        """Keep what is said: a busy machine may take it away before it is looked at."""
+        say = sayings.say
+
+        def heard(text: str, *, is_bad: bool = False) -> None:
+            self._heard.append(text)
+            say(text, is_bad=is_bad)
+
+        sayings.say = heard  # type: ignore[method-assign]  # see above
+        self._listens_to.append(sayings)
 
     @property
     def conversation(self) -> Conversation:
@@ -107,9 +116,10 @@ class Chat:
         return screen_text(self.app)
 
     @property
-    def toasts(self) -> list[str]:
+    def sayings(self) -> list[str]:
         """What was said in passing, and can still be read."""
-        return [each.message for each in self.app._notifications]
+        is_there = any(isinstance(each, ChatScreen) for each in self.app.screen_stack)
+        return [each.text for each in self.chat_screen._sayings.all] if is_there else []
 
     @property
     def wrong(self) -> str:
@@ -148,8 +158,8 @@ class Chat:
     async def said(self, text: str) -> None:
         """Wait until something was said, in passing or by the field. What was said until then is not found again."""
         await until(
-            lambda: any(text in each for each in [*self._heard, *self.toasts, self.wrong]),
-            lambda: f"{text}: {self.toasts} {self.wrong}\n{self.screen}",
+            lambda: any(text in each for each in [*self._heard, *self.sayings, self.wrong]),
+            lambda: f"{text}: {self.sayings} {self.wrong}\n{self.screen}",
         )
         self._heard.clear()
 

@@ -9,6 +9,7 @@ from uuid import UUID
 from conclave import app_keys
 from conclave.client import Backoff, Client, Codec, History, PlaintextCodec, Session
 from conclave.client.chat import commands
+from conclave.client.chat.command_context import Told
 from conclave.client.chat.conversation import Conversation
 from conclave.client.chat.rooms import Draft, Notice, Room
 from conclave.client.events import Message
@@ -177,6 +178,8 @@ class RecordingDesk:
     def __init__(self, chat: Chat) -> None:
         self.chat = chat
         self.agrees = True
+        self.picks = 0
+        self.look: Callable[[], list[Told]] = list
         self.answers: list[str] = []
         self.asked: list[tuple[str, str, str]] = []
         self.told: list[tuple[str, str]] = []
@@ -210,6 +213,20 @@ class RecordingDesk:
     def go(self, group_id: UUID, *, is_awaited: bool = False) -> None:
         self.opened.append(group_id)
         self.conversation.enter(group_id)
+
+    async def pick(self, title: str, look: Callable[[], list[Told]]) -> Message | None:
+        found = look()
+        self.told.append((title, "\n".join(f"{about}\n{part}" for _, about, part in found)))
+        self.look = look
+        return found[self.picks][0] if self.picks < len(found) else None
+
+    def go_to(self, message: Message) -> None:
+        self.go(message.group_id)
+        if self.room:
+            self.conversation.finder.go_to(self.room, message.sequence_num)
+
+    def go_to_end(self) -> None:
+        self.done.append("end")
 
     async def help(self, command: str = "") -> None:
         self.done.append("help")

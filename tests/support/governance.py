@@ -72,6 +72,8 @@ class History(Beside):
             rare += [self.restore, self.pass_time, self.send, self.send]
         if self.timers:
             often += [self.read, self.read, self.to_an_edge]
+        if self.takes_back:
+            often += [self.take_back, self.take_back]
         favourites = [getattr(self, self.favourite)] * 12 if self.favourite else []
         return [*often, *often, *others, *others, *rare, *favourites]
 
@@ -189,6 +191,25 @@ class History(Beside):
                 self.model.now = self.now
                 self.model.read(group, user, min(up_to, group.last))
 
+    async def take_back(self) -> None:
+        """Have somebody take a message back, who may or may not."""
+        group = self._group()
+        await self.running.settle()
+        user = self._member(group)
+        own = [number for number, sent in group.messages.items() if sent.sender == user]
+        number = (
+            self.chance.choice(own) if own and self.chance.random() < 0.7 else self.chance.randint(1, group.last + 1)
+        )
+        self.model.now = self.now
+        refused = self.model.take_back(group, user, number)
+        self.told.append(f"{user} takes {number} of {group.place} back: {refused}")
+        try:
+            await self.users[user].take_back(self.ids[group.place], number)
+        except RefusedError as error:
+            self.expect((error.status, error.code), refused, f"{user} takes {number} of {group.place} back")
+        else:
+            self.expect(None, refused, f"{user} takes {number} of {group.place} back")
+
     async def fetch(self) -> None:
         """Have some members fetch a page, or all there is."""
         group = self._group()
@@ -203,7 +224,9 @@ class History(Beside):
         found = await self.users[user].fetch(self.ids[group.place], after, limit)
         await self.running.settle()
         self.model.now = self.now
-        begins_in_archive = self.timers and self.tier == "archive" and self._watermark(group, user) < group.last
+        begins_in_archive = (
+            (self.timers or self.takes_back) and self.tier == "archive" and self._watermark(group, user) < group.last
+        )
         told = self.model.fetch(group, user, after, limit, begins_in_archive=begins_in_archive)
         self.expect([each.sequence_num for each in found], told, f"fetch of {group.place} after {after}")
         self.expect([each.body for each in found], [group.messages[number].body for number in told], "bodies")
@@ -274,6 +297,8 @@ class History(Beside):
         rules = self._other_rules()
         if self.timers and self.chance.random() < 0.3:
             rules = replace(rules, max_age=self.chance.choice(MAX_AGES))
+        if self.takes_back and self.chance.random() < 0.5:
+            rules = replace(rules, admins_may_redact=not rules.admins_may_redact)
         self.told.append(f"{rules}")
         self.model.now = self.now
         self.model.restart(rules, at)

@@ -36,6 +36,7 @@ class Rules:
     enabled: bool = True
     next_fetch: bool = False
     max_age: int = 30 * 86_400
+    admins_may_redact: bool = False
 
 
 class Policy(NamedTuple):
@@ -52,7 +53,7 @@ class Sent:
 
     ``seconds``: for how long each may see it who has read it; 0: for ever. ``readers``: who was a member then and has
     been since. ``ends``: when it ends for those who have read it. ``ended``: it was too old to be read under former
-    rules.
+    rules. ``taken``: it was taken back.
     """
 
     created_at: int
@@ -63,6 +64,7 @@ class Sent:
     readers: set[int] = field(default_factory=set)
     ends: dict[int, int] = field(default_factory=dict)
     ended: bool = False
+    taken: bool = False
 
 
 @dataclass
@@ -93,6 +95,8 @@ class Group:
     holds: int = 0
     is_deleted: bool = False
     banned: set[int] = field(default_factory=set)
+    taken: dict[int, int] = field(default_factory=dict)
+    """Who has taken which message back."""
 
     @property
     def reached(self) -> int:
@@ -171,16 +175,16 @@ class Model:
         return sent.ended or sent.created_at + self.rules.max_age < self.now
 
     def is_shown(self, sent: Sent, user: int) -> bool:
-        """Whether a member may see it, as far as it destroys itself."""
-        if not sent.seconds:
-            return True
+        """Whether a member may see it, as far as it destroys itself, and was not taken back."""
+        if sent.taken or not sent.seconds:
+            return not sent.taken
         if user not in sent.readers:
             return False
         return sent.ends[user] > self.now if user in sent.ends else not self.is_too_old(sent)
 
     def is_redacted(self, sent: Sent) -> bool:
-        """Whether nobody may see it, since it has destroyed itself for all."""
-        return sent.seconds > 0 and not any(self.is_shown(sent, user) for user in sent.readers)
+        """Whether nobody may see it, since it has destroyed itself for all, or was taken back."""
+        return sent.taken or (sent.seconds > 0 and not any(self.is_shown(sent, user) for user in sent.readers))
 
     def may_go(self, group: Group, number: int) -> bool:
         """Whether nothing withholds it from being erased."""
@@ -238,7 +242,7 @@ class Model:
         confirmed = min(after, group.last)
         # Who is shown less than others, and all that is left for that member, has fetched the rest with it.
         begin = max(after, group.gone_below)
-        is_timed = any(sent.seconds and number > begin for number, sent in group.messages.items())
+        is_timed = any((sent.seconds or sent.taken) and number > begin for number, sent in group.messages.items())
         # A page that begins in the archive does not say so: the next one does.
         passes = is_timed and len(page) < limit and not begins_in_archive
         last = group.last if passes else max(page, default=0)
@@ -250,6 +254,20 @@ class Model:
         for number, sent in group.messages.items():
             if sent.seconds and number <= up_to and user in sent.readers and not self.is_too_old(sent):
                 sent.ends.setdefault(user, self.now + sent.seconds)
+
+    def take_back(self, group: Group, user: int, number: int) -> tuple[int, int] | None:
+        """Have a member take a message back; return how that is refused, as status and code."""
+        if number not in self.listed(group):
+            is_done = number not in group.messages and group.taken.get(number) == user
+            return None if is_done else (404, 300)
+        sent, member = group.messages[number], group.members[user]
+        if sent.sender != user and not (member.is_admin and self.rules.admins_may_redact):
+            return 403, 402
+        if sent.is_commit:
+            return 400, 100
+        if not sent.taken:
+            sent.taken, group.taken[number] = True, user
+        return None
 
     def join(self, group: Group, user: int) -> None:
         group.look()

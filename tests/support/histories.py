@@ -73,6 +73,7 @@ class History(World):
         often = [self.send, self.send, self.send_together, self.pass_time, self.to_an_expiry, self.change_policy]
         others = [self.come_or_go, self.come_or_go, self.act_as_admin, self.end_session, self.operate]
         others += [self.read_receipts, self.to_a_timers_end] if self._timed else []
+        others += [self.take_back]
         rare = [self.restart, self.delete, self.delete, self.burst, self.to_a_sessions_end]
         midway = [self.meet_midway, self.meet_midway]
         runs = [self.archive] * 4 if self._moves else [self.clean_up, self.clean_up, self.wrong_clock]
@@ -124,6 +125,12 @@ class History(World):
         for client in self.chance.sample(self.sessions, min(3, len(self.sessions))):
             group = self._group()
             await self._try(client.read(group, self.chance.randint(1, 2 + await self._last(group))))
+
+    async def take_back(self) -> None:
+        """Have some take messages back, own ones or others."""
+        for client in self.chance.sample(self.sessions, min(3, len(self.sessions))):
+            group = self._group()
+            await self._try(client.take_back(group, self.chance.randint(1, 1 + await self._last(group))))
 
     async def _last(self, group: str) -> int:
         async with StoreAlone(self.running.app) as alone:

@@ -12,7 +12,8 @@ class Sent:
     """A message: the second of its arrival, and the number of its sender.
 
     ``ends``: of one that destroys itself, when each member who has read it may no longer see it, by the member's
-    position. None: it does not. ``ended``: it was too old to be read under former settings.
+    position. None: it does not. ``ended``: it was too old to be read under former settings. ``taken``: it was taken
+    back.
     """
 
     created_at: int
@@ -20,6 +21,7 @@ class Sent:
     is_commit: bool
     ends: Mapping[int, int] | None = None
     ended: bool = False
+    taken: bool = False
 
 
 @dataclass
@@ -103,9 +105,9 @@ def served(state: State) -> set[tuple[int, int]]:
 
 
 def is_redacted(state: State, group: GroupState, number: int, sent: Sent, member: int) -> bool:
-    """Whether a member may not see a message that destroys itself, or not any more."""
-    if sent.ends is None:
-        return False
+    """Whether a member may not see a message that destroys itself or was taken back, or not any more."""
+    if sent.taken or sent.ends is None:
+        return sent.taken
     joined = group.joined[member] if group.joined else 0
     too_old = sent.ended or sent.created_at + state.max_age < state.now
     return joined >= number or (sent.ends[member] <= state.now if member in sent.ends else too_old)
@@ -113,8 +115,9 @@ def is_redacted(state: State, group: GroupState, number: int, sent: Sent, member
 
 def is_redacted_for_all(state: State, group: GroupState, number: int, sent: Sent) -> bool:
     """Whether no member may see it."""
-    return sent.ends is not None and all(
-        is_redacted(state, group, number, sent, member) for member in range(len(group.watermarks))
+    return sent.taken or (
+        sent.ends is not None
+        and all(is_redacted(state, group, number, sent, member) for member in range(len(group.watermarks)))
     )
 
 

@@ -12,6 +12,10 @@ CELL, LINE, MARGIN = 8.4, 18, 10
 """The size of a character's place, and what is left free around all of them, in pixels."""
 
 
+DAY, NIGHT = ("#1d242c", "#fbfaf7"), ("#d8dee6", "#12161c")
+"""Letters and ground of a terminal without colours."""
+
+
 class Look(NamedTuple):
     """How a character looks: its colours by day and by night, whether it is bold, and italic."""
 
@@ -19,6 +23,7 @@ class Look(NamedTuple):
     ground: tuple[str, str]
     bold: bool
     italic: bool
+    underline: bool
 
 
 Run = tuple[int, int, str, Look]
@@ -43,7 +48,7 @@ def drawn(by_day: list[Strip], by_night: list[Strip], title: str, description: s
                 begin = len(text) - len(text.lstrip(" "))
                 shown = text.strip(" ")
                 name = colours.setdefault(look.ink, f"c{len(colours)}")
-                more = " b" * look.bold + " i" * look.italic
+                more = " b" * look.bold + " i" * look.italic + " u" * look.underline
                 size = f"{cell_len(shown) * CELL:.1f}"
                 texts.append(
                     f'<text class="{name}{more}" x="{left + begin * CELL:g}" y="{top + 13}" textLength="{size}">'
@@ -64,6 +69,7 @@ def drawn(by_day: list[Strip], by_night: list[Strip], title: str, description: s
             "    text { font: 14px ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace; white-space: pre }",
             "    .b { font-weight: 700 }",
             "    .i { font-style: italic }",
+            "    .u { text-decoration: underline }",
             styles[0],
             "    @media (prefers-color-scheme: dark) {",
             styles[1],
@@ -93,8 +99,9 @@ def _runs(day: Strip, night: Strip) -> list[Run]:
     for (character, by_day), (same, by_night) in zip(_cells(day), _cells(night), strict=True):
         assert character == same, "both themes show the same"
         width = cell_len(character)
-        ink, ground = ((_colours(by_day)[which], _colours(by_night)[which]) for which in (0, 1))
-        look = Look(ink, ground, bool(by_day.style and by_day.style.bold), bool(by_day.style and by_day.style.italic))
+        ink, ground = ((_colours(by_day, DAY)[which], _colours(by_night, NIGHT)[which]) for which in (0, 1))
+        assert by_day.style
+        look = Look(ink, ground, *(bool(getattr(by_day.style, each)) for each in ("bold", "italic", "underline")))
         if runs and runs[-1][3] == look:
             begin, before, text, _ = runs.pop()
             runs.append((begin, before + width, text + character, look))
@@ -108,8 +115,10 @@ def _cells(strip: Strip) -> list[tuple[str, Segment]]:
     return [(character, segment) for segment in strip for character in segment.text]
 
 
-def _colours(segment: Segment) -> tuple[str, str]:
+def _colours(segment: Segment, usual: tuple[str, str]) -> tuple[str, str]:
+    """Return the colours of letters and ground. ``usual``: those of a terminal that is told none."""
     style = segment.style
     assert style
-    ink, ground = ((each.triplet.hex if each and each.triplet else "") for each in (style.color, style.bgcolor))
+    told = (each.triplet.hex if each and each.triplet else "" for each in (style.color, style.bgcolor))
+    ink, ground = (each or its_own for each, its_own in zip(told, usual, strict=True))
     return (ground, ink) if style.reverse else (ink, ground)

@@ -2,15 +2,16 @@
 
 import sqlite3
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from conclave.events import Stored
-from conclave.retention import due, fate, marks, plan, policy_row, rehearsal, rules
+from conclave.retention import due, fate, limits, marks, plan, rehearsal, rules, visibility
 from conclave.retention.policy import FOREVER, GroupPolicy
 from conclave.retention.resolve import PolicySettings
-from conclave.store.resources import groups, members, messages
+from conclave.store.resources import groups, members, messages, taken_back
 from spark import apply
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -31,7 +32,7 @@ def ignores_overrides_in_marks(patch: pytest.MonkeyPatch) -> None:
 
 def erases_a_second_early(patch: pytest.MonkeyPatch) -> None:
     """The least lifetime is off by one."""
-    for module, name in ((policy_row, "_LIMITS"), (plan, "_GROUPS"), (due, "GOVERNED")):
+    for module, name in ((limits, "_LIMITS"), (plan, "_GROUPS"), (due, "GOVERNED")):
         right = getattr(module, name)
         assert "least_lifetime + 1" in right
         patch.setattr(module, name, right.replace("least_lifetime + 1", "least_lifetime + 2"))
@@ -59,7 +60,7 @@ def keeps_the_floor_at_a_join(patch: pytest.MonkeyPatch) -> None:
 def forgets_commits_below(patch: pytest.MonkeyPatch) -> None:
     """Only those who are members now count, for commits that are kept until all have fetched them."""
     least = "ifnull((SELECT min(watermark) FROM members WHERE members.group_key = groups.group_key), 0)"
-    patch.setattr(policy_row, "COMMITS_ABOVE", least)
+    patch.setattr(limits, "COMMITS_ABOVE", least)
 
 
 def lets_a_mark_fall(patch: pytest.MonkeyPatch) -> None:
@@ -160,26 +161,26 @@ def explains_a_floor_of_former_times(patch: pytest.MonkeyPatch) -> None:
 
 
 def forgets_holds_on_users_in_the_archive(patch: pytest.MonkeyPatch) -> None:
-    from spark.archive import expiry  # only a process with Spark has it
+    from spark.archive import expiry_plan  # only a process with Spark has it
 
-    divide = expiry._divide
+    divide = expiry_plan._divide
     patch.setattr(
-        expiry, "_divide", lambda connection, rows, plan, senders, _: divide(connection, rows, plan, senders, [])
+        expiry_plan, "_divide", lambda connection, rows, plan, senders, _: divide(connection, rows, plan, senders, [])
     )
 
 
 def erases_young_ones_in_the_archive(patch: pytest.MonkeyPatch) -> None:
-    from spark.archive import expiry  # as above
+    from spark.archive import expiry_plan  # as above
 
-    divide, withheld = expiry._divide, "(oldest < erasable_before AND "
-    assert withheld in expiry._DUE
-    patch.setattr(expiry, "_DUE", expiry._DUE.replace(withheld, "("))
+    divide, withheld = expiry_plan._divide, "(oldest < erasable_before AND "
+    assert withheld in expiry_plan._DUE
+    patch.setattr(expiry_plan, "_DUE", expiry_plan._DUE.replace(withheld, "("))
 
-    def divide_all(connection: sqlite3.Connection, rows: Any, plan: expiry.ArchivePlan, *others: Any) -> None:
+    def divide_all(connection: sqlite3.Connection, rows: Any, plan: expiry_plan.ArchivePlan, *others: Any) -> None:
         divide(connection, rows, plan, *others)
         plan.groups = {key: (*row[:5], FOREVER, *row[6:]) for key, row in plan.groups.items()}
 
-    patch.setattr(expiry, "_divide", divide_all)
+    patch.setattr(expiry_plan, "_divide", divide_all)
 
 
 def explains_without_timers(patch: pytest.MonkeyPatch) -> None:
@@ -204,6 +205,39 @@ def forgets_what_was_too_old(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(marks, "end_timed", lambda *_: None)
 
 
+def explains_without_taking_back(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(fate, "_RULES", fate._RULES.replace(rules.IS_TAKEN_BACK, "FALSE"))
+
+
+def waits_for_what_was_taken_back(patch: pytest.MonkeyPatch) -> None:
+    """A group of which only something was taken back belongs to a purge job by its lifetime alone."""
+    waits_for_what_nobody_sees(patch)
+
+
+def foretells_what_was_taken_back(patch: pytest.MonkeyPatch) -> None:
+    """A change of policy hides anew what was taken back."""
+    patch.setattr(rehearsal, "IS_TAKEN_BACK", "FALSE")
+
+
+def shows_what_was_taken_back(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(visibility, "_TIMED", visibility._TIMED.replace("WHEN taken_at IS NOT NULL", "WHEN FALSE"))
+
+
+def takes_back_commits(patch: pytest.MonkeyPatch) -> None:
+    """What others need to follow a group goes."""
+    find = messages.find_sent
+
+    def found(*args: Any) -> fate.Sent | None:
+        sent = find(*args)
+        return sent and replace(sent, is_commit=False)
+
+    patch.setattr(messages, "find_sent", found)
+
+
+def leaves_what_was_taken_back_in_the_archive(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(taken_back, "of_group", lambda *_: [])
+
+
 HOT: dict[str, Plant] = {
     plant.__name__: plant
     for plant in (
@@ -215,7 +249,11 @@ HOT: dict[str, Plant] = {
     )
 }
 ARCHIVED: dict[str, Plant] = {
-    plant.__name__: plant for plant in (forgets_holds_on_users_in_the_archive, erases_young_ones_in_the_archive)
+    plant.__name__: plant
+    for plant in (
+        *(forgets_holds_on_users_in_the_archive, erases_young_ones_in_the_archive),
+        *(leaves_what_was_taken_back_in_the_archive,),
+    )
 }
 TIMED: dict[str, Plant] = {
     plant.__name__: plant
@@ -224,4 +262,12 @@ TIMED: dict[str, Plant] = {
     )
 }
 """Faults that only self-destructing messages show."""
+TAKEN: dict[str, Plant] = {
+    plant.__name__: plant
+    for plant in (
+        *(explains_without_taking_back, waits_for_what_was_taken_back, foretells_what_was_taken_back),
+        *(shows_what_was_taken_back, takes_back_commits),
+    )
+}
+"""Faults that only taking back shows."""
 FAULTS = HOT | ARCHIVED

@@ -56,6 +56,7 @@ MESSAGES = {
     "POST /groups/{group_id}/commit": ("UploadCommitRequest", "Empty"),
     "POST /groups/{group_id}/messages": ("SendMessageRequest", "SendMessageResponse"),
     "GET /groups/{group_id}/messages": (None, "GetMessagesResponse"),
+    "DELETE /groups/{group_id}/messages/{sequence_num}": (None, "Empty"),
     "POST /groups/{group_id}/read": ("ReadReceiptRequest", "Empty"),
     "POST /groups/{group_id}/remove": ("RemoveMemberRequest", "Empty"),
     "POST /groups/{group_id}/leave": ("LeaveGroupRequest", "Empty"),

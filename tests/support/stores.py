@@ -1,5 +1,6 @@
 """Databases as new servers have them, copied from one that was made once: that takes a tenth of the time."""
 
+import contextlib
 import functools
 import os
 import tempfile
@@ -32,3 +33,17 @@ def template() -> tuple[bytes, bytes]:
         assert len(found) == ID_BYTES
         assert ledger not in after
     return before, after
+
+
+def make_due(path: Path) -> None:
+    """Give the next run something to delete, an expired session: without that, it starts no Java."""
+    user_id, token = os.urandom(ID_BYTES), os.urandom(32)
+    with contextlib.closing(sqlite.connect(path)) as connection, sqlite.write_transaction(connection):
+        connection.execute(
+            "INSERT INTO users (user_id, username, password_hash, alias, created_at) VALUES (?, ?, '', '', 1)",
+            (user_id, f"due-{user_id.hex()}"),
+        )
+        connection.execute(
+            "INSERT INTO sessions (token_hash, user_id, created_at, last_used_at, expires_at) VALUES (?, ?, 1, 1, 2)",
+            (token, user_id),
+        )

@@ -117,7 +117,7 @@ class World:
         self._expect(found, told, f"{self._names.get(client.user_id)}: {group} after {after}, at most {limit}")
         if isinstance(found, list):
             key = group, client.user_id
-            # In a group with self-destructing messages a page counts for those that its reader may not see, too.
+            # Where some messages are redacted, a page counts for those that its reader may not see, too.
             up_to = alone.up_to if alone.doubts or (alone.self_destructs(group) and len(found) < limit) else 0
             claimed = [] if alone.doubts else [min(after, last), *(each[0] for each in found[-1:])]
             marks[key] = max(marks[key], up_to, *claimed)

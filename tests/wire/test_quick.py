@@ -1,4 +1,4 @@
-"""The quick ways of the busiest messages agree with the schemas, and ready responses with ordinary ones."""
+"""The quick ways of the busiest messages agree with the schemas."""
 
 import base64
 from typing import Any
@@ -24,8 +24,6 @@ from conclave.wire.schemas.messages import (
     write_number,
 )
 from conclave.wire.schemas.responses import schema_of
-from tests.conftest import Running
-from tests.support.client import API
 
 many = settings(max_examples=400, derandomize=True, database=None)
 
@@ -180,7 +178,7 @@ MESSAGES = st.lists(
         st.integers(0, 2**54) | st.just(0),
         st.integers(1, 31_536_000) | st.just(0),
         st.booleans(),
-    ).map(lambda each: (*each[:6], each[6] and each[5] > 0)),  # only what has a timer is ever redacted
+    ),
     max_size=6,
 )
 
@@ -224,32 +222,3 @@ def _body(response: web.StreamResponse) -> bytes:
     assert isinstance(response, web.Response)
     assert isinstance(response.body, bytes)
     return response.body
-
-
-@pytest.mark.parametrize("written_in", list(Format))
-@pytest.mark.parametrize("count", [0, 2])
-async def test_a_ready_response_has_the_head_of_an_ordinary_one(
-    running: Running, monkeypatch: pytest.MonkeyPatch, written_in: Format, count: int
-) -> None:
-    alice = await running.user("alice")
-    group = await alice.create_group("friends")
-    for _ in range(count):
-        await alice.send(group)
-    url = f"{running.url}{API}/groups/{group}/messages"
-    headers = {"Authorization": f"Bearer {alice.token}", "Accept": written_in.value}
-    heads = []
-    for is_plain in (True, False):
-        if not is_plain:
-            monkeypatch.setattr(exchange, "is_plain", lambda _: False)
-        async with running.http.get(url, headers=headers) as response:
-            body = await response.read()
-        raw = sorted((name.lower(), value) for name, value in response.raw_headers)
-        heads.append((response.status, response.reason, response.version, body, _without(raw)))
-    assert heads[0] == heads[1]
-
-
-def _without(raw: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Leave out what differs with each response; it has to be there."""
-    own = {b"date", b"x-request-id"}
-    assert own <= {name for name, _ in raw}
-    return [(name, value) for name, value in raw if name not in own]

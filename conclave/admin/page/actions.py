@@ -13,7 +13,7 @@ from conclave.actions.audit import note_ordered
 from conclave.actions.holds import LONGEST_REASON
 from conclave.actions.ids import id_of
 from conclave.errors import BadRequestError, ConflictError, UnavailableError
-from conclave.health.parts import Phase
+from conclave.health.parts import Cleanup, Phase
 from conclave.logs.setup import get_logger
 from conclave.store.archive import moves
 from conclave.store.resources.audit import AuditAction
@@ -71,7 +71,7 @@ class PageActions:
         return found
 
     async def _run(self, actor: str, _: Form) -> str:
-        if not self._worker or self._served[app_keys.HEALTH].worker is None:
+        if not self._worker or self._served[app_keys.HEALTH].cleanup is Cleanup.NONE:
             raise ConflictError(_NO_WORKER)
         write = self._served[app_keys.CLOCK_WATCH].write
         await write(note_ordered, self._served[app_keys.CONTEXT], actor)  # first: nothing goes without its entry

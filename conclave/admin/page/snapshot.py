@@ -17,7 +17,7 @@ from conclave.store.views import overview, runs
 from conclave.store.views.overview import Overview
 from conclave.system import certificate
 
-RULES = ("expired", "fetched", "redacted", "deleted_group", "deleted_account")
+RULES = ("expired", "fetched", "redacted", "taken_back", "deleted_group", "deleted_account")
 """The reasons for which messages go. Sessions and invites are not shown: no operator asks for them by night."""
 
 FRESH_SECONDS = 3.0

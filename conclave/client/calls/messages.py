@@ -42,6 +42,15 @@ class MessageCalls(Caller):
         call = Call("GET", path("groups", group_id, "messages"), query=query, repeatable=True, most=MOST_OF_BODIES)
         return (await self.transport.ask(call, Page)).messages
 
+    async def take_back(self, group_id: UUID, sequence_num: int) -> None:
+        """Take a message back: an own one; as an admin any, if the operator lets admins. Nobody sees it any more.
+
+        Doing so again changes nothing. ResourceError: there is no such message any more. GroupError: it is not yours.
+        InputError: it is a commit. ``Sync.take_back`` is for a history.
+        """
+        call = Call("DELETE", path("groups", group_id, "messages", str(sequence_num)), repeatable=True)
+        await self.transport.tell(call)
+
     async def read(self, group_id: UUID, sequence_num: int) -> None:
         """Say that the user has really seen everything up to a number. It starts the timers of what it covers."""
         body = wire.ReadReceipt(sequence_num)

@@ -111,6 +111,14 @@ class ChatApp(App[str]):
         else:
             self.exit("")
 
+    def action_help_quit(self) -> None:
+        """Do what Ctrl+C means where nothing is selected: leave the form, or the chat. Dialogs have it themselves."""
+        match self.screen:
+            case ChatScreen() as screen:
+                screen.interrupt()
+            case LoginScreen():
+                self.exit("")
+
     def _leave(self, answer: str | None) -> None:
         if answer == "Leave":
             self.exit("")

@@ -6,10 +6,15 @@ from uuid import UUID
 
 from conclave.client.chat.conversation import Conversation
 from conclave.client.chat.rooms import Room
+from conclave.client.events import Message
 
 
 class CommandError(Exception):
     """What was typed cannot be done; the text says why, in a line."""
+
+
+Told = tuple[Message, str, str]
+"""A message to choose, a line about it, and a part of it."""
 
 
 class CommandContext(Protocol):
@@ -43,6 +48,18 @@ class CommandContext(Protocol):
 
     def go(self, group_id: UUID, *, is_awaited: bool = False) -> None:
         """Open a group. ``is_awaited``: what was typed since the command is for it."""
+        ...
+
+    async def pick(self, title: str, look: Callable[[], list[Told]]) -> Message | None:
+        """Have one of some messages chosen; None: none was. ``look``: returns those that are there at the moment."""
+        ...
+
+    def go_to(self, message: Message) -> None:
+        """Open a group at one of its messages."""
+        ...
+
+    def go_to_end(self) -> None:
+        """Show the newest messages of the open group."""
         ...
 
     async def help(self, command: str = "") -> None:

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from typing import Any, cast
 
-from conclave.client.chat import command_handlers, formatting, judging
+from conclave.client.chat import command_handlers, finding, formatting, judging, taking_back
 from conclave.client.chat.command_context import CommandContext, CommandError, Work
+from conclave.client.chat.conversation import Conversation
 from conclave.client.chat.rooms import Room
 
 
@@ -107,12 +108,23 @@ def matching(line: str) -> list[Command]:
     return [each for each in COMMANDS.values() if each.name.startswith(name.lower())]
 
 
+def quoted_by(line: str, conversation: Conversation, room: Room) -> str:
+    """Return what a line would quote if it is sent; "" for what is no reply."""
+    name, space, rest = line[1:].partition(" ")
+    command = find(name) if space and is_command(line) else None
+    return finding.preview(conversation, room, rest.strip()) if command and command.work is finding.reply else ""
+
+
 def has_message(line: str) -> bool:
     """Tell whether a line has the text of a message in it, which nothing may bring back, or a password."""
     name, _, rest = line[1:].partition(" ")
     command = find(name)
+    if command and command.work is finding.reply:
+        return bool(rest.strip())
     if command and command.work is command_handlers.send_burning:
         return " " in rest.strip()
+    if command and command.work is taking_back.take_back_with:
+        return bool(rest.strip())
     return line.startswith("//") or (
         command is not None and command.work is command_handlers.change_password and bool(rest.strip())
     )
@@ -148,6 +160,20 @@ COMMANDS = {
             at_once=True,
         ),
         Command(
+            "search",
+            "TEXT | all TEXT",
+            "find what was said here, or in all groups, and go there",
+            finding.search,
+            in_group=False,
+        ),
+        Command(
+            "reply",
+            "[@USER] TEXT",
+            "answer the last message, USER's, or the one that you went to",
+            finding.reply,
+            at_once=True,
+        ),
+        Command(
             "mute",
             "[GROUP] [TIME]",
             "let a group not call, for a time or for good",
@@ -180,6 +206,14 @@ COMMANDS = {
             command_handlers.send_burning,
             at_once=True,
         ),
+        Command("undo", "", "take back your last message here, for everybody", taking_back.undo),
+        Command(
+            "delete",
+            "WORDS",
+            "take back a message with WORDS: yours, or any as an admin",
+            taking_back.take_back_with,
+        ),
+        Command("purge", "TIME", "take back what was sent in the last TIME, as an admin", taking_back.purge),
         Command("info", "", "who is in, what the policy is, who holds it back", command_handlers.show_info),
         Command("verify", "USER", "compare keys with a user, by a code", judging.verify_user, in_group=False),
         Command("promote", "USER", "make a member an admin", command_handlers.about_member("promote")),
@@ -194,7 +228,7 @@ COMMANDS = {
         Command("retry", "", "send again what was refused", command_handlers.send_again, at_once=True),
         Command("discard", "", "drop what was refused", command_handlers.discard_refused, at_once=True),
         Command("leave", "", "leave the group, and erase it here", command_handlers.leave_group),
-        Command("delete", "", "delete the group for all", command_handlers.delete_group),
+        Command("disband", "", "delete the group for all", command_handlers.delete_group),
         Command(
             "alias",
             "[TEXT]",

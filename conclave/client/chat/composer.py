@@ -77,6 +77,8 @@ class Composer(TextArea):
                 self.send()
             case "alt+enter" | "shift+enter" | "ctrl+j":
                 self.insert("\n")
+            case "ctrl+c":
+                return self._interrupts()
             case "tab":
                 return self._completes()
             case "up" | "down":
@@ -112,6 +114,15 @@ class Composer(TextArea):
         if len(found) == 1:
             self.prefill(f"/{found[0].name}{' ' if found[0].takes else ''}")
         return bool(found)
+
+    def _interrupts(self) -> bool:
+        """Copy what is selected; or else drop what was typed, which Ctrl+Z brings back; or else leave."""
+        if self.selected_text:
+            return False
+        if not self.text:
+            return self._does_elsewhere("ctrl+c")
+        self.clear()
+        return True
 
     def _recalls(self, step: int) -> bool:
         """Bring back a former command, if nothing else is being typed."""

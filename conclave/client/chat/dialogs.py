@@ -1,6 +1,6 @@
 """Asks the user, and tells what does not fit into a line."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -8,9 +8,15 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen
-from textual.widgets import Button, Input, Label, Static
+from textual.widgets import Button, Input, Label, OptionList, Static
+from textual.widgets.option_list import Option
 
+from conclave.client.chat.command_context import Told
 from conclave.client.chat.forms import FORM_KEYS, Form
+from conclave.client.events import Message
+
+LOOKED_EVERY = 0.2
+"""What is gone vanishes from a list within 0.2 seconds."""
 
 
 class Ask(ModalScreen[str]):
@@ -19,7 +25,7 @@ class Ask(ModalScreen[str]):
     AUTO_FOCUS = ""  # or the first answer, which is not harmless, would be the one of Enter for a moment
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "give_up", "Cancel"),
+        Binding("escape,ctrl+c", "give_up", "Cancel"),
         Binding("left", "app.focus_previous", show=False),
         Binding("right", "app.focus_next", show=False),
     ]
@@ -57,7 +63,7 @@ class Ask(ModalScreen[str]):
 class Tell(ModalScreen[None]):
     """A text to read. Escape or Enter puts it away."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,enter,q", "put_away", "Close")]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,enter,q,ctrl+c", "put_away", "Close")]
 
     def __init__(self, title: str, text: str | Content) -> None:
         super().__init__()
@@ -80,10 +86,60 @@ class Tell(ModalScreen[None]):
         self.dismiss(None)
 
 
+class Pick(ModalScreen[Message | None]):
+    """Messages to choose from, each with two lines about it. One that is gone vanishes here too."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,ctrl+c", "put_away", "Close")]
+
+    def __init__(self, title: str, look: Callable[[], list[Told]]) -> None:
+        """``look``: returns those that are there at the moment."""
+        super().__init__()
+        self._title, self._look = title, look
+        self._shown: list[Told] = []
+
+    def compose(self) -> ComposeResult:
+        """Put it together."""
+        with Vertical(classes="dialog tall"):
+            yield Label(Content(self._title), classes="dialog-title")
+            yield OptionList(id="found", compact=True)
+            yield Label("Enter goes there, Escape puts this away", classes="dialog-hint")
+
+    def on_mount(self) -> None:
+        """Look again all the time."""
+        self.set_interval(LOOKED_EVERY, self._show)
+        self._show()
+        self.query_one(OptionList).focus()
+
+    def _show(self) -> None:
+        """Show what is there; what was highlighted stays so."""
+        found = self._look()
+        if found == self._shown:
+            return
+        options = self.query_one(OptionList)
+        at = options.highlighted or 0
+        highlighted = self._shown[at][0] if self._shown else None
+        self._shown = found
+        told = [Option(Content.assemble((about, "dim"), f"\n{part}")) for _, about, part in found]
+        options.set_options(told or [Option("all of it is gone by now", disabled=True)])
+        kept = next((index for index, (each, *_) in enumerate(found) if each == highlighted), min(at, len(found) - 1))
+        options.highlighted = kept if found else None
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        """Choose one, if it is still there."""
+        chosen = self._shown[event.option_index][0]
+        self._show()
+        if any(each == chosen for each, *_ in self._shown):
+            self.dismiss(chosen)
+
+    def action_put_away(self) -> None:
+        """Choose none."""
+        self.dismiss(None)
+
+
 class NewPassword(Form[tuple[str, str] | None], ModalScreen[tuple[str, str] | None]):
     """Asks for the current password, and twice for a new one."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [*FORM_KEYS, Binding("escape", "give_up", "Cancel")]
+    BINDINGS: ClassVar[list[BindingType]] = [*FORM_KEYS, Binding("escape,ctrl+c", "give_up", "Cancel")]
 
     def compose(self) -> ComposeResult:
         """Put it together."""

@@ -32,6 +32,7 @@ KEYS = (
     ("Alt+↑ Alt+↓", "the group before, the next one"),
     ("Ctrl+G", "what is unread: in this group, or else in the next one"),
     ("PgUp PgDn", "scroll"),
+    ("Ctrl+End", "the newest messages"),
     ("Ctrl+N", "make a group"),
     ("F1", "this help"),
     ("F2", "about the group: members, policy, who holds it back"),
@@ -44,6 +45,7 @@ MARKS = (
     ("● ◕ ◑ ◔ ○", "how much is left of a message's life; beside it the time"),
     ("✶", "goes so long after you have read it"),
     ("@2", "beside a group: so many of its unread messages mean you, by @ and your name"),
+    ("▸", "the message that you went to from what /search has found"),
     ("⊘", "the group is muted: it does not call"),
     ("∞", "messages of the group are kept"),
     ("fetched", "deleted at the server once all members have fetched them; they stay here"),
@@ -89,7 +91,7 @@ async def about(conversation: Conversation, room: Room) -> str:
         # The alias comes last: it is free text, and could say "admin" too.
         alias = f"  alias: {formatting.harmless(each.alias)}" if each.alias else ""
         role = "  admin" if each.role == "admin" else ""
-        key = keys.known(each.user_id) if each.user_id not in view.keyless else None
+        key = keys.known(each.user_id, room) if each.user_id not in view.keyless else None
         is_shown = keys.encrypts and each.user_id != conversation.user_id
         lines.append(
             f"  {formatting.called(each.username)}{role}{f'  {trust.in_words(key)}' if is_shown else ''}{alias}"

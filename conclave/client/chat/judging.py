@@ -20,15 +20,15 @@ async def verify_user(context: CommandContext, rest: str) -> None:
     if user_id == conversation.user_id:
         raise CommandError("that is you: /verify takes the name of another user")
     conversation.rooms.learn(user_id, rest)
-    await _compare(context, user_id)
+    await _compare(context, user_id, room)
 
 
-async def _compare(context: CommandContext, user_id: UUID) -> None:
-    """Let a key be compared; if it changes meanwhile, the new one."""
+async def _compare(context: CommandContext, user_id: UUID, room: Room | None) -> None:
+    """Let a key be compared that somebody has in a group; if it changes meanwhile, the new one."""
     keys, who = context.conversation.keys, context.conversation.rooms.called(user_id)
     own_name = formatting.called(context.conversation.client.session.username)
     while True:
-        key = keys.known(user_id)
+        key = keys.known(user_id, room)
         if key is None:
             raise CommandError(f"{who} has shown no key yet: that takes a group with both of you")
         answers = {
@@ -57,7 +57,7 @@ async def judge_changed(context: CommandContext, room: Room) -> None:
         if answer == SEND:
             context.conversation.keys.judge(key, is_compared=False)
         else:
-            await _compare(context, key.user_id)
+            await _compare(context, key.user_id, room)
 
 
 async def reset_keys(context: CommandContext, _: str) -> None:

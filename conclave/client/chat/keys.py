@@ -43,9 +43,10 @@ class Keys:
         """Return how a group is encrypted."""
         return self._codec.view(room.group.group_id)
 
-    def known(self, user_id: UUID) -> KnownKey | None:
-        """Return a user's key as it was seen last."""
-        return self._codec.known_key(user_id)
+    def known(self, user_id: UUID, room: Room | None) -> KnownKey | None:
+        """Return the key that a user has in a group, or as it was seen last: in another group it may be another."""
+        members = self.view(room).members if room else ()
+        return next((each for each in members if each.user_id == user_id), None) or self._codec.known_key(user_id)
 
     def judge(self, key: KnownKey, *, is_compared: bool) -> bool:
         """Note what the user thinks of a key, and send what has waited for that. Return False if it is another now."""

@@ -43,6 +43,14 @@ def load_last(history: History, room: Room) -> None:
     room.has_earlier, room.has_later = len(room.messages) == PAGE, False
 
 
+def load_around(history: History, room: Room, number: int) -> None:
+    """Load a page of messages before one, and a page from it on."""
+    group_id = room.group.group_id
+    earlier, later = history.earlier_messages(group_id, number, PAGE), history.messages(group_id, number - 1, PAGE)
+    room.load([*earlier, *later])
+    room.has_earlier, room.has_later = len(earlier) == PAGE, len(later) == PAGE
+
+
 def load_earlier(history: History, room: Room) -> list[Message]:
     """Load a page of messages before those that are loaded; return it."""
     first = min(room.messages, default=0)

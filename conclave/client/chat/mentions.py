@@ -3,6 +3,8 @@
 import re
 from collections.abc import Iterable, Sequence
 
+from conclave.client.chat import quotes
+
 _MENTION = re.compile(r"(?<![\w@.])@([a-zA-Z0-9][a-zA-Z0-9_]{0,63})(?![a-zA-Z0-9_])")
 
 _BEGUN = re.compile(r"(?:^|(?<=[\s(]))@([a-zA-Z0-9_]{0,64})$")
@@ -11,10 +13,12 @@ _BEGUN = re.compile(r"(?:^|(?<=[\s(]))@([a-zA-Z0-9_]{0,64})$")
 def is_meant(text: str | None, username: str, others: Iterable[str]) -> bool:
     """Tell whether a text means a user. Capitals do not matter, unless what is written is the name of another one.
 
+    It means whom it answers, and nobody who is only named in what it quotes.
     ``others``: the names of the other members of the group.
     """
     taken = {*others} - {username}
-    names = (each for each in _MENTION.findall(text or "") if each not in taken)
+    named = [quotes.whom(text or "") or "", *_MENTION.findall(quotes.without(text or ""))]
+    names = (each for each in named if each not in taken)
     return any(each.lower() == username.lower() for each in names)
 
 

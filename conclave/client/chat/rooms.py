@@ -69,7 +69,8 @@ class Room:
     ``has_earlier`` and ``has_later``: there are messages before, or after, those that are loaded. ``unread_from``: the
     number of the first unread one of somebody else's; None: there is none. ``retention_read``: the number of the read
     that ``retention`` is from. ``mentions``: the numbers of the unread messages that mean the user; None: not looked
-    for yet. ``muted_until``: before this second the group does not call.
+    for yet. ``muted_until``: before this second the group does not call. ``found``: the number of the message that was
+    gone to; None: none was. ``went``: how many of the loaded messages a policy has hidden of which was not told yet.
     """
 
     group: Group
@@ -88,6 +89,8 @@ class Room:
     read_before: int | None = None
     mentions: set[int] | None = None
     muted_until: int = 0
+    found: int | None = None
+    went: int = 0
     self_destruct_seconds: int = 0
     typed: str = field(default="", repr=False)
 

@@ -2,13 +2,14 @@
 
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 from uuid import UUID
 
 from textual.content import Content
 
 from conclave.client.chat import formatting
+from conclave.client.chat.marking import wrapped
 from conclave.client.chat.rooms import Draft, Notice
 from conclave.client.chat.trust import HELD
 from conclave.client.events import Message
@@ -26,6 +27,9 @@ GOES_ON = "> "
 
 Otherwise a text could end a line, or fill it with spaces, and go on as if somebody else had written the next one.
 """
+
+FOUND = Content("▸ ")
+"""Stands in place of the indent before the message that the user has gone to."""
 
 FUSE_WIDTH = 11
 """The column of the time that is left: a space, up to 8 cells, a space, and the circle."""
@@ -75,7 +79,8 @@ class Look:
     """What rows depend on beside the items. ``name``: how to call somebody.
 
     ``read_before``: the line "new" stands after this number; None: there is none. ``has_later``: the end of the items
-    is not the group's. ``means_user``: whether a text of somebody else's means the user.
+    is not the group's. ``means_user``: whether a text of somebody else's means the user. ``found``: the number of the
+    message that the user has gone to.
     """
 
     width: int
@@ -87,6 +92,7 @@ class Look:
     is_online: bool = True
     has_later: bool = False
     means_user: Callable[[str], bool] = lambda _: False
+    found: int | None = None
 
 
 def style_of(user_id: UUID, own_id: UUID) -> str:
@@ -109,8 +115,7 @@ class Wraps:
         """Return the lines of a message in a width, with what stands before and after it."""
         key = text, width, before, after
         if key not in self._current:
-            made = self._former.get(key) or Content(f"{before}{formatting.shown(text)}{after}").wrap(width)
-            self._current[key] = list(made)
+            self._current[key] = self._former.get(key) or wrapped(text, width, before, after)
         return self._current[key]
 
 
@@ -219,10 +224,17 @@ def _item(item: Item, above: Item | None, look: Look, width: int, fuse: int, wra
         return
     who = item.sender_id if isinstance(item, Message) else look.user_id
     if not _goes_on(above, item, look):
-        name = Content("you" if who == look.user_id else look.name(who)).truncate(width - TIME_WIDTH, ellipsis=True)
-        yield Row(name, style_of(who, look.user_id), key_of(item), right=formatting.time_of_day(_at(item, look.now)))
+        name = Content("you" if who == look.user_id else look.name(who)).wrap(width - TIME_WIDTH)
+        for index, line in enumerate(name):
+            right = "" if index else formatting.time_of_day(_at(item, look.now))
+            yield Row(line, style_of(who, look.user_id), key_of(item), right=right)
     state = "" if look.is_online else "waits"
-    yield from _body(item, width - INDENT, fuse, wraps, state, mentions=_mentions(item, look))
+    for row in _body(item, width - INDENT, fuse, wraps, state, mentions=_mentions(item, look)):
+        yield replace(row, text=FOUND + row.text, indent=0) if _is_found(item, look) else row
+
+
+def _is_found(item: Item, look: Look) -> bool:
+    return isinstance(item, Message) and item.sequence_num == look.found
 
 
 def _mentions(item: Message | Draft, look: Look) -> bool:
@@ -266,7 +278,8 @@ def _plain(item: Message | Draft, look: Look, width: int, wraps: Wraps) -> Itera
             ends = f" (gone {duration_words(item.self_destruct_seconds)} after you have read it)"
         (text, style), number = _text(item), item.sequence_num
         style = "mention" if _mentions(item, look) else style
-    for line in _going_on(wraps.lines(text, width - len(GOES_ON), f"{who}, {at}: ", ends), look):
+    begins = f"{'found: ' if _is_found(item, look) else ''}{who}, {at}: "
+    for line in _going_on(wraps.lines(text, width - len(GOES_ON), begins, ends), look):
         yield Row(line, style, key_of(item), number)
 
 

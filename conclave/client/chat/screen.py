@@ -14,15 +14,18 @@ from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.message import Message as UiMessage
 from textual.screen import Screen
-from textual.widgets import Footer, Static
+from textual.widgets import Static
 
 from conclave.client.chat import commands, formatting, help_text, judging
 from conclave.client.chat.calling import Caller, Calls
-from conclave.client.chat.command_context import CommandError
+from conclave.client.chat.command_context import CommandError, Told
 from conclave.client.chat.composer import Composer
 from conclave.client.chat.conversation import Conversation
-from conclave.client.chat.dialogs import Ask, NewPassword, Tell
-from conclave.client.chat.rooms import Room, held_by
+from conclave.client.chat.dialogs import Ask, NewPassword, Pick, Tell
+from conclave.client.chat.heading import heading
+from conclave.client.chat.key_line import KeyLine
+from conclave.client.chat.passing import Sayings
+from conclave.client.chat.rooms import Room
 from conclave.client.chat.rows import Look
 from conclave.client.chat.sidebar import Sidebar
 from conclave.client.chat.timeline import Timeline
@@ -37,7 +40,13 @@ LOOKED_EVERY = 0.2
 GATHERED = 0.03
 """Changes that come within 30 ms are shown together."""
 
-SHOWN = ("Sidebar", "Timeline", "Composer", "#room", "#bar", "#head", "#welcome", "#hint")
+LOW = 20
+"""On a screen of less than 20 rows the heading tells only what has to be known."""
+
+LEAVES = "Ctrl+C again leaves, as Ctrl+Q does"
+"""As long as that can be read, it does."""
+
+SHOWN = ("Sidebar", "Timeline", "Composer", "#room", "#bar", "#head", "#welcome", "#said", "#hint")
 """What is shown anew as time passes and things change: as selectors."""
 
 
@@ -81,6 +90,7 @@ class ChatScreen(Screen[None]):
         self._wrong = ""
         self._wrong_line: str | None = None
         self._ahead = Ahead()
+        self._sayings = Sayings()
 
     @property
     def room(self) -> Room | None:
@@ -97,6 +107,7 @@ class ChatScreen(Screen[None]):
                 yield Static(id="head")
                 yield Timeline(id="timeline")
                 yield Static(id="welcome")
+                yield Static(id="said")
                 yield Static(id="hint")
                 yield Composer(
                     id="composer",
@@ -105,13 +116,14 @@ class ChatScreen(Screen[None]):
                     does=self._does,
                     names=self._names,
                 )
-        yield Footer(compact=True, show_command_palette=True)
+        yield KeyLine(id="keys")
 
     def on_mount(self) -> None:
         """Begin to count."""
         self.set_interval(LOOKED_EVERY, self._tick)
         self.query_one(Composer).focus()
         self._show()
+        self._show_said()
 
     # What the conversation tells.
 
@@ -130,7 +142,18 @@ class ChatScreen(Screen[None]):
             self.room.notice(formatting.harmless(text), self.conversation.now())
             self._later("room")
             return
-        self.app.notify(formatting.harmless(text), severity="error" if is_bad else "information", markup=False)
+        self._sayings.say(formatting.harmless(text), is_bad=is_bad)
+        self._show_said()
+
+    def _show_said(self) -> None:
+        """Show what was said lately."""
+        if self._is_taken_down():
+            return
+        said = self.query_one("#said", Static)
+        shown = self._sayings.all[-1:] if self.size.height < LOW else self._sayings.all
+        said.display = bool(shown)
+        rows = (Content(each.text).stylize("$error" if each.is_bad else "$accent") for each in shown)
+        said.update(Content("\n").join(rows))
 
     def _refuse(self, line: str, why: str) -> None:
         """Say by the field why a line was not taken, until it is changed.
@@ -173,7 +196,9 @@ class ChatScreen(Screen[None]):
             return
         self.query_one(Sidebar).show(conversation.rooms, conversation.open_room, conversation.now())
         self.query_one("#bar", Static).update(top_line(conversation, room, self.size.width, is_plain=self._is_plain))
-        self.query_one("#head", Static).update(self._head(room) if room else Content(""))
+        is_low = self.size.height < LOW
+        head = heading(room, conversation.user_id, is_plain=self._is_plain, is_low=is_low) if room else Content("")
+        self.query_one("#head", Static).update(head)
         self.query_one("#head").display = room is not None
         timeline, welcome = self.query_one(Timeline), self.query_one("#welcome", Static)
         timeline.display, welcome.display = room is not None, room is None
@@ -204,27 +229,7 @@ class ChatScreen(Screen[None]):
             return look
         username = self.conversation.client.session.username
         look = replace(look, means_user=partial(room.means, username))
-        return replace(look, read_before=room.read_before, has_later=room.has_later)
-
-    def _head(self, room: Room) -> Content:
-        """How the open group is called, how long its messages live, and who holds them back."""
-        label = "title: " if self._is_plain else ""  # no colour tells it from the name there
-        title = f"  {label}{formatting.harmless(room.group.alias)}" if room.group.alias else ""
-        parts = [formatting.count(len(room.group.members), "member")]
-        if room.expiry is not None:
-            parts.insert(0, formatting.policy(room.expiry))
-        if room.is_admin(self.conversation.user_id):
-            parts.append("you are an admin")
-        if room.retention and room.retention.legal_hold:
-            parts.append("legal hold")
-        if room.expiry == formatting.AFTER_FETCH and (holding := held_by(room)):
-            parts.append(f"waits for {formatting.listed(holding, 3)}")
-        if room.self_destruct_seconds:
-            mark = "" if self._is_plain else "✶ "
-            parts.append(f"{mark}yours go {formatting.remaining(room.self_destruct_seconds)} after reading")
-        width = max(1, self.query_one("#room").size.width - 2)
-        name = Content.assemble((room.name, "bold $accent"), title).truncate(width, ellipsis=True)
-        return Content.assemble(name, "\n", ((", " if self._is_plain else " · ").join(parts), "$foreground 60%"))
+        return replace(look, read_before=room.read_before, has_later=room.has_later, found=room.found)
 
     def _show_hint(self) -> None:
         """Show what was wrong with a line, or what a command could become while it is typed."""
@@ -245,6 +250,10 @@ class ChatScreen(Screen[None]):
             hint.display = True
             hint.update(Content("  ".join(f"@{formatting.harmless(each)}" for each in names)))
             return
+        if self.room and (quote := commands.quoted_by(text, self.conversation, self.room)):
+            hint.display = True
+            hint.update(Content(quote))
+            return
         found = commands.matching(text) if text.startswith("/") and "\n" not in text else []
         hint.display = bool(found)
         if len(found) == 1:
@@ -258,6 +267,8 @@ class ChatScreen(Screen[None]):
         if now != self._second and not self._is_taken_down():
             self._second = now
             self.query_one(Timeline).tick(now)
+        if self.app.screen is self and self.app.app_focus and self._sayings.tick(LOOKED_EVERY):
+            self._show_said()
 
     # What the user does.
 
@@ -268,6 +279,8 @@ class ChatScreen(Screen[None]):
     def _take(self, text: str) -> None:
         """Do a command, or send a message."""
         self._wrong = ""
+        if self._sayings.pass_on():
+            self._show_said()
         if self._ahead.takes(text, self.room):
             self._show_hint()
         elif commands.opens(text) and not self._ahead.line:
@@ -280,9 +293,9 @@ class ChatScreen(Screen[None]):
         else:
             text = text.removeprefix("/")
             self.conversation.send_queue.send(self.room, text, self.room.self_destruct_seconds)
-            self._go_to_end()
+            self.go_to_end()
 
-    def _go_to_end(self) -> None:
+    def go_to_end(self) -> None:
         """Show the newest messages, with what was just typed."""
         if self.room:
             self.conversation.load_last(self.room)
@@ -301,6 +314,8 @@ class ChatScreen(Screen[None]):
             "pageup": timeline.action_page_up,
             "pagedown": timeline.action_page_down,
             "ctrl+g": self.action_step_unread,
+            "ctrl+end": self.go_to_end,
+            "ctrl+c": self.interrupt,
             "escape": self._put_aside,
             **dict.fromkeys(("alt+up", "ctrl+up"), partial(self.action_step, -1)),
             **dict.fromkeys(("alt+down", "ctrl+down"), partial(self.action_step, 1)),
@@ -308,6 +323,14 @@ class ChatScreen(Screen[None]):
         if key in keys:
             keys[key]()
         return key in keys
+
+    def interrupt(self) -> None:
+        """Leave, if the user means it: by the second Ctrl+C in a row."""
+        if self._sayings.has(LEAVES):
+            self.run_worker(self.leave_chat())
+            return
+        self._sayings.say(LEAVES)
+        self._show_said()
 
     def on_sidebar_chosen(self, event: Sidebar.Chosen) -> None:
         """Open a group, or answer an invite."""
@@ -338,6 +361,7 @@ class ChatScreen(Screen[None]):
     def on_resize(self) -> None:
         """Fit into another width."""
         self._later("room")
+        self._show_said()
 
     def action_help(self) -> None:
         """Show keys and commands."""
@@ -499,6 +523,18 @@ class ChatScreen(Screen[None]):
             composer.text = room.typed
             composer.move_cursor(composer.document.end)
         self._show()
+
+    async def pick(self, title: str, look: Callable[[], list[Told]]) -> Message | None:
+        """Have one of some messages chosen."""
+        return await self.app.push_screen_wait(Pick(title, look))
+
+    def go_to(self, message: Message) -> None:
+        """Open a group at one of its messages."""
+        self.go(message.group_id)
+        if self.room and self.room.group.group_id == message.group_id:
+            self.conversation.finder.go_to(self.room, message.sequence_num)
+            self._show()
+            self.query_one(Timeline).go_to(message.sequence_num)
 
     async def help(self, command: str = "") -> None:
         """Show keys and commands, or one of these."""

@@ -11,8 +11,19 @@ from textual.widgets.option_list import Option
 from conclave.client.chat import formatting
 from conclave.client.chat.rooms import Room, Rooms
 
+MORE = "  "
+"""Begins each further row of a name."""
+
 WIDTH = 22
 """The column of groups has 22 cells, so that 80 columns have room for texts."""
+
+
+def whole(label: str, width: int) -> tuple[Content, Content]:
+    """Return what of a name fits into so many cells of the first row, and on which rows the rest of it follows."""
+    first = Content(label).wrap(width)[0]
+    rest = Content(label[len(first.plain.rstrip()) :].lstrip())
+    lines = rest.wrap(WIDTH - 2 - len(MORE)) if rest else []
+    return first.pad_right(max(0, width - first.cell_length)), Content.assemble(*(f"\n{MORE}{line}" for line in lines))
 
 
 class Sidebar(OptionList):
@@ -40,12 +51,7 @@ class Sidebar(OptionList):
         if rooms.invites:
             options.append(Option(Content("Invites").stylize(self._style("heading")), disabled=True))
             options += [
-                Option(
-                    Content(f"✉ {formatting.titled(each.group_name, each.group_alias)}").truncate(
-                        WIDTH - 2, ellipsis=True
-                    ),
-                    f"i{each.invite_id}",
-                )
+                Option(Content(f"✉ {formatting.titled(each.group_name, each.group_alias)}"), f"i{each.invite_id}")
                 for each in rooms.invites
             ]
         shown = [(each.id, str(each.prompt), each.id == f"g{open_room}") for each in options]
@@ -73,9 +79,9 @@ class Sidebar(OptionList):
         mentions = f" @{formatting.unread(len(room.mentions))}" if room.mentions else ""
         muted = " ⊘" if room.is_muted(now) else ""
         width = WIDTH - 2 - len(policy) - len(unread) - len(mentions) - len(muted) - 1
-        name = Content(room.label).truncate(width, ellipsis=True, pad=True)
+        name, more = whole(room.label, width)
         if is_open or room.unread:
-            name = name.stylize(self._style("open"))
+            name, more = name.stylize(self._style("open")), more.stylize(self._style("open"))
         return Option(
             Content.assemble(
                 name,
@@ -84,6 +90,7 @@ class Sidebar(OptionList):
                 (muted, self._style("policy")),
                 (mentions, self._style("mention")),
                 (unread, self._style("unread")),
+                more,
             ),
             f"g{room.group.group_id}",
         )

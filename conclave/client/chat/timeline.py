@@ -117,6 +117,13 @@ class Timeline(ScrollView, can_focus=True):
         self._new_after = None
         self._scroll(len(self._rows))
 
+    def go_to(self, number: int) -> None:
+        """Show a message, with something of what comes before it."""
+        place = next((index for index, each in enumerate(self._rows) if each.number == number), None)
+        if place is not None:
+            self._scroll(place - self.size.height // 3)
+            self._at_end = self.is_at_end() and not self._has_later()
+
     def action_page_down(self) -> None:
         """Go on by a page, each of whose rows is drawn, however fast keys come."""
         self._page(1)

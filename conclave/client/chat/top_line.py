@@ -10,15 +10,22 @@ from conclave.client.chat.rooms import Room
 def top_line(conversation: Conversation, room: Room | None, width: int, *, is_plain: bool) -> Content:
     """Return the line for a screen of so many columns. ``room``: the open group."""
     session, offline = conversation.client.session, conversation.offline
-    marks = ("", "") if is_plain else ("● ", "○ ")
-    online = f"{marks[0]}online", "$success"
-    state = online if offline is None else (f"{marks[1]}no connection: {offline}", "$warning")
+    mark = "" if is_plain else "● " if offline is None else "○ "
+    states = ["online"] if offline is None else [f"no connection: {formatting.harmless(offline)}", "no connection"]
     server = formatting.harmless(conversation.client.transport.url.host_port_subcomponent or "")
-    left = Content.assemble((f" {session.username} at {server}  ", "bold"), (formatting.harmless(state[0]), state[1]))
     encryption = _encryption(conversation, room)
-    fits = width - 1 - left.cell_length - 2
-    end = next((each for each in _forms(encryption) if len(each) <= fits), _forms(encryption)[-1])
-    left = left.truncate(max(1, width - 1 - len(end) - 2), ellipsis=True, pad=True)
+    forms = _forms(encryption)
+    fits = width - 1 - 2
+    whole = [f" {session.username} at {server}  ", f" {session.username}  ", " "]
+    # What is shorter leaves out the server, then why there is no connection, then the user's name.
+    candidates = [(each, states[0]) for each in whole[:2]] + [(each, states[-1]) for each in whole[1:]]
+    names, state = next(
+        ((name, each) for name, each in candidates if len(name) + len(mark) + len(each) + len(forms[-1]) <= fits),
+        (whole[-1], states[-1]),
+    )
+    left = Content.assemble((names, "bold"), (f"{mark}{state}", "$success" if offline is None else "$warning"))
+    end = next((each for each in forms if len(each) <= fits - left.cell_length), forms[-1])
+    left = left.truncate(max(1, fits - len(end)), ellipsis=True, pad=True)
     return Content.assemble(left, "  ", (end, "$warning" if encryption.is_wrong else "$success"))
 
 

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import inf
 from uuid import UUID
 
 from conclave.client.encryption.headers import InfoHeader
@@ -16,6 +17,9 @@ ROUND_SECONDS = 3_600.0
 FIRST_WAIT, LONGEST_WAIT = 0.5, 3_600.0
 """Who cannot come in tries again after half a second, and twice as long each time: two devices may be at odds."""
 
+UNSURE_FIRST = 2.0
+"""Who has come in compares the server's group info after two seconds, and after twice as long each time."""
+
 CALM_SECONDS = 600.0
 """Who has stayed in for 10 minutes begins at half a second again."""
 
@@ -26,7 +30,8 @@ class GroupAgenda:
 
     ``at``: when to look at it. ``info_at``: when to compare the server's group info. ``needed_since``: since when
     something waits that several members could do. ``ahead``: something came of an epoch that this client is not in.
-    ``claimed``: a group info of such an epoch. ``is_caught_up``: all that was at the server at the start was read.
+    ``claimed``: a group info of such an epoch, seen first at ``claimed_at``. ``asked_at``: when the user asked in.
+    ``is_caught_up``: all that was at the server at the start was read.
     ``has_read_all``: everything since the epoch began was.
     """
 
@@ -38,6 +43,8 @@ class GroupAgenda:
     is_stranger_told: bool = False
     ahead: bool = False
     claimed: InfoHeader | None = None
+    claimed_at: float = 0.0
+    asked_at: float = -inf
     is_caught_up: bool = False
     has_read_all: bool = False
     attempts: int = 0
@@ -45,18 +52,24 @@ class GroupAgenda:
     uploaded_at_epoch: int | None = None
     listed: frozenset[UUID] | None = None
     _epoch: int = -1
+    _unsure_looks: int = 0
     good: int = 0
     bad: int = 0
+    bad_commits: int = 0
 
     def reads_others(self, epoch: int) -> None:
         """A message of this epoch could be read."""
         self._begin(epoch)
         self.good += 1
 
-    def fails_to_read(self, epoch: int) -> None:
-        """A message could not be read in this epoch: it is rubbish, or this client has lost the way."""
+    def fails_to_read(self, epoch: int, *, is_foreign: bool) -> None:
+        """A message could not be read in this epoch: it is rubbish, or this client has lost the way.
+
+        ``is_foreign``: it may come from somebody who has lost the way: who has read all stays then.
+        """
         self._begin(epoch)
         self.bad += 1
+        self.bad_commits += not is_foreign
         self.doubt_info()
 
     def changed(self, epoch: int) -> None:
@@ -70,22 +83,32 @@ class GroupAgenda:
 
     @property
     def knows_all(self) -> bool:
-        """Whether all of the epoch was taken: so nothing can have led into a later one."""
-        return self.has_read_all and not self.bad
+        """Whether all was read since the epoch began, and nothing of its members was refused: none follows it yet."""
+        return self.has_read_all and not self.bad_commits
 
     def _begin(self, epoch: int) -> None:
         if epoch != self._epoch:
-            self._epoch, self.good, self.bad, self.has_read_all = epoch, 0, 0, False
+            self._epoch, self.good, self.bad, self.bad_commits, self.has_read_all = epoch, 0, 0, 0, False
 
     def doubt_info(self, *, is_own: bool = False) -> None:
         """The server's group info may be a wrong one. ``is_own``: by this client's doing, so it looks at once."""
-        at = self.clock() + (0.0 if is_own else SOON)
+        self.check_info(0.0 if is_own else SOON)
+
+    def check_info(self, after: float) -> None:
+        """Compare the server's group info after so many seconds."""
+        at = self.clock() + after
         self.info_at = at if self.info_at is None else min(at, self.info_at)
+
+    def unsure_wait(self) -> float:
+        """Return how long to wait before it is compared again as long as nobody has said anything."""
+        self._unsure_looks += 1
+        return min(UNSURE_FIRST * 2.0 ** min(self._unsure_looks - 1, 20), LONGEST_WAIT)
 
     def entered(self, epoch: int) -> None:
         """The user has the keys."""
         self.changed(epoch)
         self.ahead, self.claimed, self.entered_at, self.is_caught_up = False, None, self.clock(), True
+        self._unsure_looks = 0
 
     def wait(self) -> float:
         """Return how long to wait before the user asks in again."""

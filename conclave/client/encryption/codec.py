@@ -5,14 +5,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 from uuid import UUID
 
 from conclave.client.codec import Beginning, Change, Joining, KeyPackages, Readable, SendAgain
 from conclave.client.encryption.agenda import Agenda
 from conclave.client.encryption.groups import Awaited, Groups, Held, Stage
-from conclave.client.encryption.headers import key_in
+from conclave.client.encryption.headers import InfoHeader, key_in, read_info
 from conclave.client.encryption.keeper import Keeper
 from conclave.client.encryption.order import Order, in_the_clear
 from conclave.client.encryption.packages import Packages
@@ -32,7 +31,6 @@ from conclave.client.mls import (
     NotForUsError,
     Policy,
     decode_message,
-    fingerprint,
 )
 from conclave.wire.results import Group, StoredMessage
 
@@ -85,9 +83,7 @@ class MlsCodec:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -107,8 +103,9 @@ class MlsCodec:
         if held is None or held.stage is not Stage.IN or held.group is None:
             is_replaced = held is not None and held.stage is Stage.REPLACED
             return GroupView(Standing.REPLACED if is_replaced else Standing.WAITING)
-        ids = [user_of(each) for each in held.group.members().values()]
-        known = [key for each in ids if each != self._user_id and (key := self._people.get(each))]
+        members = held.group.members().values()
+        ids = [user_of(each) for each in members]
+        known = [self._people.key_of(each) for each in members if user_of(each) != self._user_id]
         agenda = self._agenda.of(group_id)
         listed = agenda.listed
         strangers = tuple(sorted(set(ids) - (listed or set()))) if agenda.is_stranger_told else ()
@@ -116,16 +113,33 @@ class MlsCodec:
         return GroupView(Standing.ENCRYPTED, tuple(known), strangers, keyless, held.group.epoch)
 
     def known_key(self, user_id: UUID) -> KnownKey | None:
-        """Return the key of a person as it was seen last."""
+        """Return the key of a person as it was seen last; ``view`` has the one of a group."""
         return self._people.get(user_id)
 
     def verify(self, user_id: UUID, fingerprint: str) -> bool:
         """Note that the user has compared a key."""
-        return self._people.judge(user_id, fingerprint, Trust.VERIFIED)
+        return self._judge(user_id, fingerprint, Trust.VERIFIED)
 
     def accept(self, user_id: UUID, fingerprint: str) -> bool:
         """Note that the user takes a changed key without having compared it."""
-        return self._people.judge(user_id, fingerprint, Trust.UNKNOWN)
+        return self._judge(user_id, fingerprint, Trust.UNKNOWN)
+
+    def _judge(self, user_id: UUID, fingerprint: str, trust: Trust) -> bool:
+        if fingerprint not in self._keys_of(user_id):
+            return False
+        self._people.judge(user_id, fingerprint, trust)
+        return True
+
+    def _keys_of(self, user_id: UUID) -> set[str]:
+        """Return the keys that a person has now: the one that was seen last, and those in groups."""
+        known = self._people.get(user_id)
+        in_groups = {
+            key.fingerprint
+            for group_id in self._groups.ids()
+            for key in self.view(group_id).members
+            if key.user_id == user_id
+        }
+        return in_groups | ({known.fingerprint} if known else set())
 
     def take_news(self) -> list[News]:
         """Return what people should know, and was not told."""
@@ -177,6 +191,11 @@ class MlsCodec:
         """Forget such a text."""
         with self._vault.transaction():
             self._texts.drop_own(key)
+
+    def repeated(self, group_id: UUID, number: int) -> list[int]:
+        """Return the numbers under which such a text has come once more."""
+        held = self._groups.get(group_id)
+        return self._texts.repeated(held, number) if held else []
 
     def decode(self, group_id: UUID, messages: Sequence[StoredMessage]) -> list[Readable]:
         """Decrypt messages, and take commits. All that it leads to is on the disk when it returns."""
@@ -266,9 +285,11 @@ class MlsCodec:
                 held.leave()
                 own = self._packages.own_leaf()
                 group, commit = MlsGroup.join_external(group_info, own, self._now(), resync=True, policy=POLICY)
-                held.stage, held.group = Stage.AWAITING, group
-                held.awaited = Awaited(group.epoch - 1, group.confirmation_tag)
+                info = read_info(group_info)
+                held.group = group
+                held.awaits(Awaited(group.epoch - 1, group.confirmation_tag), info.tag if info else b"")
                 held.renewed_at = self._now()
+                self._agenda.of(group_id).asked_at = self._agenda.clock()
         except MlsError as error:
             raise EncryptionError(f"the group info that the server has is of no use: {error}") from error
         return Joining(commit, group.group_id.hex())
@@ -288,8 +309,9 @@ class MlsCodec:
         with self._changing(group_id) as held:
             held.leave()
             self._packages.used(used)
-            held.stage, held.group, held.welcome = Stage.AWAITING, group, digest
-            held.awaited = Awaited(group.epoch - 1, group.confirmation_tag)
+            held.group, held.welcome = group, digest
+            held.awaits(Awaited(group.epoch - 1, group.confirmation_tag), b"")
+            self._agenda.of(group_id).asked_at = self._agenda.clock()
             held.renewed_at = 0 if used.key_package.is_last_resort else self._now()
             self._order.decide(held)
         self._agenda.want(group_id, self._keeper.awaits)
@@ -334,9 +356,10 @@ class MlsCodec:
         """Return a group, to be looked at; ``changing`` changes it."""
         return self._groups.get(group_id)
 
-    def has_later_commits(self, held: Held, epoch: int) -> bool:
-        """Tell whether commits have come that a group info of this epoch does not know."""
-        return self._groups.first_commit(held, epoch) is not None
+    def is_outdated(self, held: Held, info: InfoHeader) -> bool:
+        """Tell whether commits have come that a group info does not know, or that have won against its own."""
+        is_old = self._groups.first_commit(held, info.epoch) is not None
+        return is_old or self._groups.commit_into(held, info.epoch) not in (None, info.tag)
 
     def forget_commits(self, held: Held) -> None:
         """Forget the commits that have come while there were no keys: one of them may be rubbish."""
@@ -357,8 +380,8 @@ class MlsCodec:
         if held is None or not held.had_keys:
             return False
         key = key_in(group_info, self._user_id.bytes)
-        if key is None or fingerprint(key) == self.fingerprint:
-            return False
+        if key is None or self._packages.made(key):
+            return False  # the group info may be of the time before new keys
         with self._changing(group_id) as held:
             self._order.replaced(held)
         self._news.append(EncryptionChanged(group_id))

@@ -42,6 +42,8 @@ class Held:
     ``entered_epoch``: from which on the last one who came in has them.
     ``missed``: messages that came while there were none. ``had_keys``: the user had keys once, and lost them.
     ``renewed_at``: when the own leaf was made (Unix seconds). ``welcome``: hash of the last one that was taken.
+    ``base_tag``: the tag of the epoch from which the own external commit went on; b"": it was none.
+    ``is_unsure``: whether the others are in that epoch is not known: which commit led into it has gone.
     """
 
     group_id: UUID
@@ -56,16 +58,23 @@ class Held:
     had_keys: bool = False
     renewed_at: int = 0
     welcome: bytes = b""
+    base_tag: bytes = b""
+    is_unsure: bool = False
+
+    def awaits(self, awaited: Awaited, base_tag: bytes) -> None:
+        """Await the commit that leads to the state that is there."""
+        self.stage, self.awaited, self.base_tag, self.is_unsure = Stage.AWAITING, awaited, base_tag, False
 
     def leave(self, stage: Stage = Stage.OUT) -> None:
         """Give the state up."""
         self.had_keys = self.had_keys or self.stage is Stage.IN
         self.stage, self.group, self.awaited = stage, None, Awaited(0, b"")
+        self.base_tag, self.is_unsure = b"", False
 
 
 _COLUMNS = (
     "stage, awaited_epoch, awaited_tag, first_epoch, entered_epoch, up_to, missed, had_keys, renewed_at, welcome,"
-    " segment, body_id"
+    " base_tag, is_unsure, segment, body_id"
 )
 
 
@@ -126,7 +135,7 @@ class Groups:
                     held.missed,
                     held.had_keys,
                 ),
-                *(held.renewed_at, held.welcome, *place, held.group_key),
+                *(held.renewed_at, held.welcome, held.base_tag, held.is_unsure, *place, held.group_key),
             ),
         )
         if held.stage is Stage.IN and held.group:
@@ -166,6 +175,14 @@ class Groups:
         ).fetchone()
         return bytes(row[0]) if row else None
 
+    def commit_into(self, held: Held, epoch: int) -> bytes | None:
+        """Return the tag of the first commit that is remembered to lead into an epoch; None: there is none."""
+        row = self._connection.execute(
+            "SELECT tag FROM commits WHERE group_key = ? AND epoch = ? ORDER BY sequence_num LIMIT 1",
+            (held.group_key, epoch - 1),
+        ).fetchone()
+        return bytes(row[0]) if row and row[0] else None
+
     def forget_commits(self, held: Held) -> None:
         """Forget which commits came. Within a transaction."""
         self._connection.execute("DELETE FROM commits WHERE group_key = ?", (held.group_key,))
@@ -175,10 +192,10 @@ class Groups:
         return self._vault.connection
 
     def _read(self, group_id: UUID, row: tuple[object, ...]) -> Held:
-        key, stage, epoch, tag, first, entered, up_to, missed, had_keys, renewed_at, welcome, segment, body_id = row
-        state = self._vault.get((segment, body_id))  # type: ignore[arg-type]  # rows have no types
+        key, stage, epoch, tag, first, entered, up_to, missed, had_keys, renewed_at, welcome, base, unsure, *place = row
+        state = self._vault.get((place[0], place[1]))  # type: ignore[arg-type]  # rows have no types
         group = Group.from_bytes(state, self._policy) if state else None
         return Held(
             *(group_id, key, Stage(stage), group, Awaited(epoch, tag), first, entered, up_to, missed),  # type: ignore[arg-type]
-            *(bool(had_keys), renewed_at, welcome),  # type: ignore[arg-type]
+            *(bool(had_keys), renewed_at, welcome, base, bool(unsure)),  # type: ignore[arg-type]
         )

@@ -15,6 +15,7 @@ from conclave.client.encryption.headers import InfoHeader, read_info
 from conclave.client.encryption.people import user_of
 from conclave.client.errors import (
     ClientError,
+    RefusedError,
     ResourceError,
     SessionOverError,
 )
@@ -35,6 +36,18 @@ LONGEST_TURN = 20.0
 
 TRIES_BY_STALE_INFO = 3
 """So often somebody who comes in waits for a newer group info; then a commit that says otherwise may be rubbish."""
+
+UNSURE_SECONDS = 3.0
+"""Who has come in, and sees that the server has been told of another epoch, gives way after three seconds of that."""
+
+CHECKED_AGAIN = 5.0
+"""What was put right at the server is looked at again after five seconds: others may have done so the other way."""
+
+MANY = 8
+"""Who has read all, but cannot read what the others say: after eight messages in an epoch it is this client's fault."""
+
+REFUSED_BELOW = 500
+"""With a status below 500 nothing was done."""
 
 LOST = "This device had lost its way among the keys of this group, and comes in again."
 
@@ -73,8 +86,8 @@ class Keys(Protocol):
         """Tell whether another device of the account is in by now, so that this one stays out."""
         ...
 
-    def has_later_commits(self, held: Held, epoch: int) -> bool:
-        """Tell whether a group info of this epoch is too old."""
+    def is_outdated(self, held: Held, info: InfoHeader) -> bool:
+        """Tell whether a group info is too old, or of a commit that lost against another one."""
         ...
 
     def forget_commits(self, held: Held) -> None:
@@ -95,7 +108,7 @@ class Keeper:
         """Look at the groups that are due; return those that are to be fetched then. Raises SessionOverError."""
         due, to_fetch = set(self._agenda.due()), set[UUID]()
         for gone in due - {each.group_id for each in groups}:
-            self._agenda.forget(gone)
+            self._pass_over(gone)
         for group in groups:
             if group.group_id not in due:
                 continue
@@ -113,6 +126,14 @@ class Keeper:
                 to_fetch.add(group.group_id)
         return to_fetch
 
+    def _pass_over(self, group_id: UUID) -> None:
+        """The user is not in a group; or was not when the server was asked, and has come in since."""
+        if self._keys.held(group_id) is None:
+            self._agenda.forget(group_id)
+            return
+        self._agenda.of(group_id).at = None
+        self._agenda.want(group_id, self.awaits)
+
     async def _look(self, client: "Client", group: Group, agenda: GroupAgenda) -> bool:
         """Look at a group. Tell whether it is to be fetched."""
         listed = frozenset(each.user_id for each in group.members)
@@ -123,6 +144,9 @@ class Keeper:
         if held and held.stage is Stage.REPLACED:
             return False
         if held and held.stage is Stage.AWAITING:
+            if (rest := agenda.asked_at + self.awaits - self._agenda.clock()) > 0:
+                self._agenda.want(group.group_id, rest)
+                return True
             # It was fetched since the commit was sent, or the welcome came, and the commit was not there.
             self._keys.leave(group.group_id)
         if held is None or held.stage is not Stage.IN or held.group is None:
@@ -132,12 +156,8 @@ class Keeper:
             return True
         if group.mls_group_id != held.group.group_id.hex():
             return await self._name(client, group, held.group)
-        if agenda.info_at is not None and agenda.info_at <= self._agenda.clock():
-            agenda.info_at = None
-            if await self._compare_info(client, group, held.group, agenda):
-                return True
-        elif agenda.info_at is not None:
-            self._agenda.want(group.group_id, agenda.info_at - self._agenda.clock())
+        if await self._check_info(client, held, held.group, agenda):
+            return True
         return await self._mend(client, group, held, agenda)
 
     # Coming in
@@ -157,7 +177,7 @@ class Keeper:
         if header is None or (group.mls_group_id and header.mls_group_id.hex() != group.mls_group_id):
             self._agenda.want(group_id, agenda.wait())
             return False
-        if held and self._keys.has_later_commits(held, header.epoch):
+        if held and self._keys.is_outdated(held, header):
             if agenda.attempts < TRIES_BY_STALE_INFO:
                 self._agenda.want(group_id, agenda.wait())
                 return True
@@ -167,7 +187,12 @@ class Keeper:
         joining = self._keys.join(group_id, info)
         agenda.attempts += 1
         self._agenda.want(group_id, max(self.awaits, agenda.wait()))
-        await client.external_join(group_id, joining.commit, joining.mls_group_id)
+        try:
+            await client.external_join(group_id, joining.commit, joining.mls_group_id)
+        except RefusedError as error:
+            if error.status < REFUSED_BELOW:
+                self._keys.leave(group_id)
+            raise
         return True
 
     async def _begin(self, client: "Client", group_id: UUID) -> None:
@@ -187,31 +212,48 @@ class Keeper:
 
     # Being in
 
-    async def _compare_info(self, client: "Client", group: Group, ours: MlsGroup, agenda: GroupAgenda) -> bool:
+    async def _check_info(self, client: "Client", held: Held, ours: MlsGroup, agenda: GroupAgenda) -> bool:
+        """Compare the group info of the server when it is time to. Tell whether to stop here."""
+        if agenda.info_at is not None and agenda.info_at <= self._agenda.clock():
+            agenda.info_at = None
+            if await self._compare_info(client, held, ours, agenda):
+                return True
+        if held.is_unsure and agenda.info_at is None:
+            agenda.check_info(agenda.unsure_wait())
+        if agenda.info_at is not None:
+            self._agenda.want(held.group_id, agenda.info_at - self._agenda.clock())
+        return False
+
+    async def _compare_info(self, client: "Client", held: Held, ours: MlsGroup, agenda: GroupAgenda) -> bool:
         """Compare the group info of the server with the state, and mend what is wrong. Tell whether to stop here."""
-        group_id = group.group_id
+        group_id = held.group_id
         header = read_info(await _info(client, group_id))
         if header == InfoHeader(ours.group_id, ours.epoch, ours.confirmation_tag):
-            agenda.ahead, agenda.claimed, agenda.bad = False, None, 0
+            agenda.ahead, agenda.claimed = False, None
+            if agenda.uploaded_at_epoch != ours.epoch:  # or it says only what this client has said
+                agenda.bad, agenda.bad_commits = 0, 0
             return False
-        is_ours = header is not None and header.mls_group_id == ours.group_id
-        if header and is_ours and header.epoch > ours.epoch:
-            is_new, agenda.claimed = header != agenda.claimed, header
-            if is_new or not agenda.knows_all:
-                if not is_new:  # it was fetched meanwhile, and what leads there did not come
-                    self._keys.leave(group_id, LOST)
-                agenda.doubt_info()
-                self._agenda.want(group_id)
+        if header and header.mls_group_id == ours.group_id:
+            if _may_be_right(header, held, ours, agenda):
+                self._give_way(group_id, header, agenda, UNSURE_SECONDS if held.is_unsure else 0.0)
                 return True
-            self._news.append(EncryptionNotice(group_id, "refused", FALSE_INFO))
-        elif header and is_ours and header.epoch == ours.epoch and agenda.bad and not agenda.good:
-            self._keys.leave(group_id, LOST)  # nothing of the others' can be read: it is this client that is wrong
-            self._agenda.want(group_id)
-            return True
+            if header.epoch > ours.epoch and not agenda.bad:  # or what was refused has told it already
+                self._news.append(EncryptionNotice(group_id, "refused", FALSE_INFO))
         agenda.ahead, agenda.claimed = False, None
         await client.commit(group_id, group_info=ours.group_info())
         agenda.uploaded_at_epoch = ours.epoch
+        agenda.check_info(CHECKED_AGAIN)
         return False
+
+    def _give_way(self, group_id: UUID, header: InfoHeader, agenda: GroupAgenda, patience: float) -> None:
+        """The others may be in another epoch: fetch what leads there; if it does not come, come in again."""
+        now = self._agenda.clock()
+        if header != agenda.claimed:
+            agenda.claimed, agenda.claimed_at = header, now
+        elif now - agenda.claimed_at >= patience:
+            self._keys.leave(group_id, LOST)
+        agenda.doubt_info()
+        self._agenda.want(group_id)
 
     async def _mend(self, client: "Client", group: Group, held: Held, agenda: GroupAgenda) -> bool:
         """Commit what has to be: without strangers, with proposals that wait, with new own keys."""
@@ -268,6 +310,22 @@ class Keeper:
 
     def _is_admin(self, group: Group) -> bool:
         return any(each.user_id == self._user_id and each.role == "admin" for each in group.members)
+
+
+def _may_be_right(header: InfoHeader, held: Held, ours: MlsGroup, agenda: GroupAgenda) -> bool:
+    """Tell whether a group info that is not of this client's epoch may be of the one that the others are in.
+
+    Who has read all since the others went along with a commit stays: it is who made the group info that is wrong. Who
+    has just come in may have done so by a false one, and cannot read the others then; nor can who has followed a commit
+    that the others refused, by other rules than those here.
+    """
+    if held.is_unsure:
+        return header.tag != held.base_tag
+    is_new = 0 < held.first_epoch == ours.epoch
+    cannot_read = not agenda.good and agenda.bad >= (1 if is_new or not agenda.has_read_all else MANY)
+    if header.epoch > ours.epoch:
+        return header != agenda.claimed or not agenda.knows_all or cannot_read
+    return header.epoch == ours.epoch and cannot_read
 
 
 async def _info(client: "Client", group_id: UUID) -> bytes:

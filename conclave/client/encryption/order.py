@@ -16,6 +16,7 @@ from conclave.client.events import EncryptionNotice, KeyChanged, News
 from conclave.client.mls import (
     ApplicationMessage,
     CommitApplied,
+    ForgedError,
     Group,
     InvalidError,
     Member,
@@ -93,6 +94,8 @@ class Order:
             self._texts.keep_to_send_again(own, message.sequence_num, message.self_destruct_seconds)
         else:
             self._texts.drop_own(own.text_key)
+        if own.original:
+            self._texts.note_repeated(held, own.original, message.sequence_num)
         return True, None if own.original else Readable(message, own.text)
 
     def _is_too_late(self, held: Held, own: OwnText) -> bool:
@@ -120,6 +123,7 @@ class Order:
             return self._not_taken(held, before, message, error)
         if isinstance(received, ApplicationMessage):
             self._agenda.of(held.group_id).reads_others(before.epoch)
+            held.is_unsure = False
             if received.epoch < before.epoch:
                 self._texts.read_late(held, message.sequence_num)
             if self._texts.was_read_late(held, _original(received.authenticated_data)):
@@ -161,6 +165,8 @@ class Order:
             held.renewed_at = self._now()
         stay = {user_of(each) for each in before.members().values()} - {user_of(each) for each in effect.removed}
         came_by_itself = user_of(effect.committer) not in stay
+        if not received.own and not came_by_itself:
+            held.is_unsure = False
         if came_by_itself or effect.added:
             held.entered_epoch = held.group.epoch
         if came_by_itself or agenda.uploaded_at_epoch == before.epoch:
@@ -211,7 +217,8 @@ class Order:
         agenda = self._agenda.of(held.group_id)
         if isinstance(error, OwnMessageError):
             return unreadable if header.is_application else None
-        agenda.fails_to_read(group.epoch)
+        is_foreign = isinstance(error, ForgedError) or header.is_application
+        agenda.fails_to_read(group.epoch, is_foreign=is_foreign)
         self._agenda.want(held.group_id)
         if message.sender_id == self._user_id:
             return unreadable if header.is_application else None
@@ -233,6 +240,8 @@ class Order:
             agenda.doubt_info(is_own=message.sender_id == self._user_id)
         elif header.epoch >= held.first_epoch:
             return Readable(message, None)
+        elif held.is_unsure:
+            agenda.doubt_info()  # it may be late, or the others are in another epoch
         self._agenda.want(held.group_id)
         return None
 
@@ -262,7 +271,11 @@ class Order:
         first = self._groups.first_commit(held, held.awaited.epoch)
         if first is None or held.group is None:
             return
-        if first == held.awaited.tag and first:
+        # A commit that lost against another one has left its group info: who comes in by that would be alone.
+        base = held.base_tag
+        known = self._groups.commit_into(held, held.awaited.epoch) if base else None
+        if first == held.awaited.tag and first and known in (None, base):
+            held.is_unsure = bool(base) and known is None and held.awaited.epoch > 0
             self.enter(held)
         else:
             held.leave()

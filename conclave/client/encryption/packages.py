@@ -24,6 +24,10 @@ MOST = 600
 """So many are kept at most; the oldest go."""
 
 
+MOST_FORMER = 8
+"""So many own keys of before are known again."""
+
+
 @dataclass(frozen=True)
 class _Kept:
     package_key: int
@@ -35,17 +39,22 @@ class Packages:
 
     def __init__(self, vault: Vault, user_id: UUID, now: Callable[[], int]) -> None:
         self._vault, self._user_id, self._now = vault, user_id, now
-        row = vault.connection.execute("SELECT segment, body_id, uploaded_at FROM about").fetchone()
+        row = vault.connection.execute("SELECT segment, body_id, uploaded_at, former FROM about").fetchone()
         if row is None:
             with vault.transaction():
-                self._make_key()
+                self._make_key("")
         else:
             self._private, self._uploaded_at = vault.get((row[0], row[1])), int(row[2])
+            self._former = str(row[3])
 
     @property
     def fingerprint(self) -> str:
         """The fingerprint of the signature key."""
         return fingerprint(SUITE.signature.public_of(self._private))
+
+    def made(self, signature_key: bytes) -> bool:
+        """Tell whether a key is one of this device's, now or before: it is of no other device then."""
+        return fingerprint(signature_key) in (self.fingerprint, *self._former.split())
 
     @property
     def are_due(self) -> bool:
@@ -55,8 +64,9 @@ class Packages:
     def replace_key(self) -> None:
         """Make a new signature key; what was made with the old one is erased. Within a transaction."""
         self._vault.erase_rows("key_packages", "true")
+        former = " ".join([self.fingerprint, *self._former.split()][:MOST_FORMER])
         self._vault.erase_rows("about", "true")
-        self._make_key()
+        self._make_key(former)
 
     def make(self, regular: int, *, last_resort: bool) -> KeyPackages:
         """Make key packages, and store them."""
@@ -96,13 +106,15 @@ class Packages:
         ).fetchall()
         return [_Kept(key, OwnKeyPackage.from_bytes(self._vault.get((segment, body)))) for key, segment, body in rows]
 
-    def _make_key(self) -> None:
+    def _make_key(self, former: str) -> None:
+        """``former``: fingerprints of the keys before, by which own former leaves are known."""
         private = SUITE.signature_key_pair().private
         place = self._vault.put(private)
         self._vault.connection.execute(
-            "INSERT INTO about (id, user_id, segment, body_id) VALUES (1, ?, ?, ?)", (self._user_id.bytes, *place)
+            "INSERT INTO about (id, user_id, segment, body_id, former) VALUES (1, ?, ?, ?, ?)",
+            (self._user_id.bytes, *place, former),
         )
-        self._private, self._uploaded_at = private, 0
+        self._private, self._uploaded_at, self._former = private, 0, former
 
     def _make_one(self, now: int, *, last_resort: bool) -> bytes:
         own = create_key_package(SUITE, self._user_id.bytes, self._private, now, last_resort=last_resort)

@@ -1,6 +1,7 @@
 """Whose key is which: the first one is trusted and remembered, another one is told."""
 
 import sqlite3
+from functools import lru_cache
 from uuid import UUID
 
 from conclave.client.encryption.vault import Vault
@@ -27,28 +28,34 @@ class People:
         """Return what is known of a person's key."""
         return self._known.get(user_id)
 
+    def key_of(self, member: Member) -> KnownKey:
+        """Return what is known of the key that a member has in a group; it may be another one than in other groups.
+
+        A key that was judged is good where it is, and nowhere else: the server may have put another one here before.
+        """
+        user_id, seen = user_of(member), _fingerprint(member.signature_key)
+        known = self._known.get(user_id)
+        if known is None or known.fingerprint == seen:
+            return known or KnownKey(user_id, seen, Trust.UNKNOWN)
+        return KnownKey(user_id, seen, Trust.CHANGED, known.fingerprint, _was_verified(known))
+
     def meet(self, member: Member) -> KnownKey | None:
         """Remember the key of a group's member; return it if it is another one than before. Within a transaction."""
-        user_id, seen = user_of(member), fingerprint(member.signature_key)
+        user_id, seen = user_of(member), _fingerprint(member.signature_key)
         known = self._known.get(user_id)
         if user_id == self._user_id or (known and known.fingerprint == seen):
             return None
         if known is None:
             self._store(KnownKey(user_id, seen, Trust.UNKNOWN))
             return None
-        was_verified = known.trust is Trust.VERIFIED or (known.trust is Trust.CHANGED and known.was_verified)
-        changed = KnownKey(user_id, seen, Trust.CHANGED, known.fingerprint, was_verified)
+        changed = KnownKey(user_id, seen, Trust.CHANGED, known.fingerprint, _was_verified(known))
         self._store(changed)
         return changed
 
-    def judge(self, user_id: UUID, of: str, trust: Trust) -> bool:
-        """Note what the user thinks of a key; False if it is another one by now."""
-        known = self._known.get(user_id)
-        if known is None or known.fingerprint != of:
-            return False
+    def judge(self, user_id: UUID, of: str, trust: Trust) -> None:
+        """Note what the user thinks of a key, which is the one that is good from here on."""
         with self._vault.transaction():
             self._store(KnownKey(user_id, of, trust))
-        return True
 
     def _store(self, key: KnownKey) -> None:
         self._connection.execute(
@@ -60,6 +67,16 @@ class People:
     def reload(self) -> None:
         """Forget what was not stored, after an error."""
         self.__init__(self._vault, self._user_id)  # type: ignore[misc]  # all that it has is read anew
+
+
+def _was_verified(known: KnownKey) -> bool:
+    return known.trust is Trust.VERIFIED or (known.trust is Trust.CHANGED and known.was_verified)
+
+
+@lru_cache(maxsize=8_192)
+def _fingerprint(signature_key: bytes) -> str:
+    """Return a fingerprint: those of a large group are looked at with each message."""
+    return fingerprint(signature_key)
 
 
 def user_of(member: Member) -> UUID:

@@ -14,7 +14,7 @@ OWN_SECONDS = 2 * 86_400
 
 
 MOST_LATE = 256
-"""So many late messages are remembered of a group."""
+"""So many late messages are remembered of a group, and so many that were sent anew."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,23 @@ class Texts:
             SendAgain(text_key, UUID(bytes=group_id), self._vault.get((segment, body_id)).decode(), seconds, original)
             for text_key, group_id, seconds, original, segment, body_id in rows
         ]
+
+    def note_repeated(self, held: Held, original: int, number: int) -> None:
+        """Note that a text which came first as ``original`` has come once more."""
+        self._connection.execute("INSERT OR IGNORE INTO repeats VALUES (?, ?, ?)", (held.group_key, number, original))
+        self._connection.execute(
+            "DELETE FROM repeats WHERE group_key = ?1 AND sequence_num <="
+            " (SELECT sequence_num FROM repeats WHERE group_key = ?1 ORDER BY sequence_num DESC LIMIT 1 OFFSET ?2)",
+            (held.group_key, MOST_LATE),
+        )
+
+    def repeated(self, held: Held, original: int) -> list[int]:
+        """Return under which numbers a text has come once more, ascending."""
+        rows = self._connection.execute(
+            "SELECT sequence_num FROM repeats WHERE group_key = ? AND original = ? ORDER BY sequence_num",
+            (held.group_key, original),
+        )
+        return [row[0] for row in rows]
 
     def keep_read(self, held: Held, number: int, text: str | None) -> None:
         """Keep what was decrypted until the history has it. ``text``: None if it cannot be read."""

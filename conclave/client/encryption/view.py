@@ -26,12 +26,12 @@ class Trust(StrEnum):
     VERIFIED = "verified"
     """The user has compared it."""
     CHANGED = "changed"
-    """Another key than the one that was known before; it stays so until the user says that it is right."""
+    """Another key than the one that was known, before or elsewhere; so until the user says that it is right."""
 
 
 @dataclass(frozen=True)
 class KnownKey:
-    """The key of a person as it was seen last, in any group. ``former``: the fingerprint before it, if it changed.
+    """A person's key, in a group or as it was seen last. ``former``: the fingerprint before it, if it changed.
 
     ``fingerprint``: SHA-256 of the public signature key, 64 hexadecimal digits, as existing clients show it.
     ``was_verified``: the former one had been compared.

@@ -3,6 +3,7 @@
 from conclave.client.mls.credentials import Credential, Extension, basic
 from conclave.client.mls.crypto import fingerprint
 from conclave.client.mls.errors import (
+    ForgedError,
     InvalidError,
     LimitError,
     MalformedError,
@@ -30,6 +31,7 @@ __all__ = [
     "Commitment",
     "Credential",
     "Extension",
+    "ForgedError",
     "Group",
     "InvalidError",
     "KeyPackage",

@@ -3,10 +3,11 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Self
+from typing import Annotated, Self, TypeAlias
 
-from conclave.client.mls.codec import Reader, opaque, uint16, uint16s, vector
+from conclave.client.mls.codec import Reader, opaque, uint16, vector
 from conclave.client.mls.errors import MalformedError
+from conclave.client.mls.structs import Form, Opaque, Struct, Uint16, Uint16s
 
 MAX_EXTENSIONS = 64
 MAX_CERTIFICATES = 16
@@ -38,19 +39,10 @@ DEFAULT_PROPOSALS = frozenset(range(1, 8))
 
 
 @dataclass(frozen=True)
-class Certificate:
+class Certificate(Struct):
     """A certificate of X.509, which this package only carries."""
 
-    cert_data: bytes
-
-    def encode(self) -> bytes:
-        """Encode."""
-        return opaque(self.cert_data)
-
-    @classmethod
-    def decode(cls, reader: Reader) -> Self:
-        """Decode."""
-        return cls(reader.opaque())
+    cert_data: Opaque
 
 
 @dataclass(frozen=True)
@@ -81,20 +73,11 @@ def basic(identity: bytes) -> Credential:
 
 
 @dataclass(frozen=True)
-class Extension:
+class Extension(Struct):
     """An extension (section 7.2)."""
 
-    extension_type: int
-    extension_data: bytes
-
-    def encode(self) -> bytes:
-        """Encode."""
-        return uint16(self.extension_type) + opaque(self.extension_data)
-
-    @classmethod
-    def decode(cls, reader: Reader) -> Self:
-        """Decode."""
-        return cls(reader.uint16(), reader.opaque())
+    extension_type: Uint16
+    extension_data: Opaque
 
 
 def read_extensions(reader: Reader) -> tuple[Extension, ...]:
@@ -105,44 +88,29 @@ def read_extensions(reader: Reader) -> tuple[Extension, ...]:
     return extensions
 
 
+Extensions: TypeAlias = Annotated[tuple[Extension, ...], Form(vector, read_extensions)]
+
+
 def find_extension(extensions: Iterable[Extension], extension_type: int) -> bytes | None:
     """Return the data of the extension of a type, None if it is not there."""
     return next((e.extension_data for e in extensions if e.extension_type == extension_type), None)
 
 
 @dataclass(frozen=True)
-class RequiredCapabilities:
+class RequiredCapabilities(Struct):
     """What every member of a group must support (section 11.1)."""
 
-    extension_types: tuple[int, ...]
-    proposal_types: tuple[int, ...]
-    credential_types: tuple[int, ...]
-
-    def encode(self) -> bytes:
-        """Encode."""
-        return uint16s(self.extension_types) + uint16s(self.proposal_types) + uint16s(self.credential_types)
-
-    @classmethod
-    def decode(cls, reader: Reader) -> Self:
-        """Decode."""
-        return cls(reader.uint16s(), reader.uint16s(), reader.uint16s())
+    extension_types: Uint16s
+    proposal_types: Uint16s
+    credential_types: Uint16s
 
 
 @dataclass(frozen=True)
-class ExternalSender:
+class ExternalSender(Struct):
     """Who may propose changes without being a member (section 12.1.8.1)."""
 
-    signature_key: bytes
+    signature_key: Opaque
     credential: Credential
-
-    def encode(self) -> bytes:
-        """Encode."""
-        return opaque(self.signature_key) + self.credential.encode()
-
-    @classmethod
-    def decode(cls, reader: Reader) -> Self:
-        """Decode."""
-        return cls(reader.opaque(), Credential.decode(reader))
 
 
 def read_external_senders(reader: Reader) -> tuple[ExternalSender, ...]:

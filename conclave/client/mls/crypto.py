@@ -4,31 +4,22 @@ import hashlib
 import hmac
 import os
 from dataclasses import dataclass
-from typing import Self
 
 from conclave.client.mls import hpke
-from conclave.client.mls.codec import Reader, opaque, uint16, uint32
+from conclave.client.mls.codec import opaque, uint16, uint32
 from conclave.client.mls.errors import InvalidError, LimitError
+from conclave.client.mls.structs import Opaque, Struct
 from conclave.client.mls.suites import CipherSuite, KeyPair
 
 PREFIX = b"MLS 1.0 "
 
 
 @dataclass(frozen=True)
-class HPKECiphertext:
+class HPKECiphertext(Struct):
     """What was encrypted to a public key (section 7.6)."""
 
-    kem_output: bytes
-    ciphertext: bytes
-
-    def encode(self) -> bytes:
-        """Encode."""
-        return opaque(self.kem_output) + opaque(self.ciphertext)
-
-    @classmethod
-    def decode(cls, reader: Reader) -> Self:
-        """Decode."""
-        return cls(reader.opaque(), reader.opaque())
+    kem_output: Opaque
+    ciphertext: Opaque
 
 
 def _labeled(label: str, content: bytes) -> bytes:

@@ -17,6 +17,10 @@ class InvalidError(MlsError):
     """A check that the protocol demands has failed: the message is refused, and nothing has changed."""
 
 
+class ForgedError(InvalidError):
+    """The signature or the tag that shows who a message is from is wrong in this epoch: it is not from its members."""
+
+
 class StaleError(MlsError):
     """The message is of an epoch that is not the group's, and whose keys are not there."""
 

@@ -2,13 +2,14 @@
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Self, TypeAlias
+from typing import Annotated, Self, TypeAlias
 
 from conclave.client.mls.codec import Reader, opaque, uint8, uint16, uint32, uint64
 from conclave.client.mls.errors import MalformedError
 from conclave.client.mls.key_packages import KeyPackage
 from conclave.client.mls.nodes import MLS10
 from conclave.client.mls.proposals import Commit, Proposal, decode_proposal, encode_proposal
+from conclave.client.mls.structs import Opaque, Struct, Uint64, named
 from conclave.client.mls.welcome import GroupInfo, Welcome
 
 
@@ -188,33 +189,23 @@ class PublicMessage:
 
 
 @dataclass(frozen=True)
-class PrivateMessage:
+class PrivateMessage(Struct):
     """A message that members can read (section 6.3)."""
 
-    group_id: bytes
-    epoch: int
-    content_type: ContentType
-    authenticated_data: bytes
-    encrypted_sender_data: bytes
-    ciphertext: bytes
-
-    def encode(self) -> bytes:
-        """Encode."""
-        return self.content_aad() + opaque(self.encrypted_sender_data) + opaque(self.ciphertext)
-
-    @classmethod
-    def decode(cls, reader: Reader) -> Self:
-        """Decode."""
-        where = reader.opaque(), reader.uint64(), reader.enum(ContentType, reader.uint8())
-        return cls(*where, reader.opaque(), reader.opaque(), reader.opaque())
+    group_id: Opaque
+    epoch: Uint64
+    content_type: Annotated[ContentType, named(ContentType)]
+    authenticated_data: Opaque
+    encrypted_sender_data: Opaque
+    ciphertext: Opaque
 
     def sender_data_aad(self) -> bytes:
         """SenderDataAAD (section 6.3.2)."""
-        return opaque(self.group_id) + uint64(self.epoch) + uint8(self.content_type)
+        return self.encode_first(3)
 
     def content_aad(self) -> bytes:
         """PrivateContentAAD (section 6.3.1)."""
-        return self.sender_data_aad() + opaque(self.authenticated_data)
+        return self.encode_first(4)
 
 
 Body: TypeAlias = PublicMessage | PrivateMessage | Welcome | GroupInfo | KeyPackage

@@ -2,14 +2,15 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Self
+from typing import Annotated, Self
 
 from conclave.client.mls import hpke
-from conclave.client.mls.codec import Reader, decode, opaque, uint8, uint16, vector
-from conclave.client.mls.credentials import Extension, ExtensionType, basic, read_extensions
+from conclave.client.mls.codec import Reader, decode, opaque, uint8, uint16
+from conclave.client.mls.credentials import Extension, Extensions, ExtensionType, basic
 from conclave.client.mls.crypto import make_key_package_ref, sign_with_label, verify_with_label
 from conclave.client.mls.errors import MalformedError
 from conclave.client.mls.nodes import MLS10, LeafNode, LeafNodeSource, Lifetime, own_capabilities
+from conclave.client.mls.structs import Form, Opaque, Struct, Uint16
 from conclave.client.mls.suites import CipherSuite, KeyPair, suite_of
 
 DATED_BACK = 3_600
@@ -20,45 +21,36 @@ STORED = 1
 """Version of the stored form."""
 
 
+def _known_version(reader: Reader) -> int:
+    version = reader.uint16()
+    if version != MLS10:
+        raise MalformedError("a key package is of a version of the protocol that this package does not speak")
+    return version
+
+
 @dataclass(frozen=True)
-class KeyPackage:
+class KeyPackage(Struct):
     """A key package. ``init_key``: to which the Welcome is encrypted."""
 
-    version: int
-    cipher_suite: int
-    init_key: bytes
+    version: Annotated[int, Form(uint16, _known_version)]
+    cipher_suite: Uint16
+    init_key: Opaque
     leaf_node: LeafNode
-    extensions: tuple[Extension, ...] = ()
-    signature: bytes = b""
+    extensions: Extensions = ()
+    signature: Opaque = b""
 
     def to_be_signed(self) -> bytes:
         """KeyPackageTBS."""
-        head = uint16(self.version) + uint16(self.cipher_suite) + opaque(self.init_key)
-        return head + self.leaf_node.encode() + vector(self.extensions)
+        return self.encode_first(-1)
 
     @cached_property
     def encoded(self) -> bytes:
         """The key package as it goes over the wire."""
-        return self.to_be_signed() + opaque(self.signature)
+        return super().encode()
 
     def encode(self) -> bytes:
         """Encode."""
         return self.encoded
-
-    @classmethod
-    def decode(cls, reader: Reader) -> Self:
-        """Decode; a version that this package does not speak is malformed."""
-        version = reader.uint16()
-        if version != MLS10:
-            raise MalformedError("a key package is of a version of the protocol that this package does not speak")
-        return cls(
-            version,
-            reader.uint16(),
-            reader.opaque(),
-            LeafNode.decode(reader),
-            read_extensions(reader),
-            reader.opaque(),
-        )
 
     @property
     def suite(self) -> CipherSuite:

@@ -1,44 +1,43 @@
 """The key schedule (RFC 9420 section 8): from secret to secret, epoch to epoch. Pure functions."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Self
 
 from conclave.client.mls import hpke
-from conclave.client.mls.codec import Reader, opaque, uint8, uint16, uint64, vector
-from conclave.client.mls.credentials import Extension, read_extensions
+from conclave.client.mls.codec import Reader, opaque, uint8, uint16, uint64
+from conclave.client.mls.credentials import Extensions
 from conclave.client.mls.crypto import derive_secret, expand_with_label, zeros
 from conclave.client.mls.errors import MalformedError
 from conclave.client.mls.nodes import MLS10
+from conclave.client.mls.structs import Opaque, Struct, Uint16, Uint64
 from conclave.client.mls.suites import CipherSuite, KeyPair, suite_of
 
 EXTERNAL_INIT_LABEL = b"MLS 1.0 external init secret"
 
 
 @dataclass(frozen=True)
-class GroupContext:
-    """What all members agree on (section 8.1)."""
+class GroupContext(Struct):
+    """What all members agree on (section 8.1). The version of the protocol goes before it."""
 
-    cipher_suite: int
-    group_id: bytes
-    epoch: int
-    tree_hash: bytes
-    confirmed_transcript_hash: bytes
-    extensions: tuple[Extension, ...] = ()
+    cipher_suite: Uint16
+    group_id: Opaque
+    epoch: Uint64
+    tree_hash: Opaque
+    confirmed_transcript_hash: Opaque
+    extensions: Extensions = ()
 
     def encode(self) -> bytes:
         """Encode."""
-        head = uint16(MLS10) + uint16(self.cipher_suite) + opaque(self.group_id) + uint64(self.epoch)
-        return head + opaque(self.tree_hash) + opaque(self.confirmed_transcript_hash) + vector(self.extensions)
+        return uint16(MLS10) + super().encode()
 
     @classmethod
     def decode(cls, reader: Reader) -> Self:
         """Decode."""
         if reader.uint16() != MLS10:
             raise MalformedError("a group is of a version of the protocol that this package does not speak")
-        numbers = reader.uint16(), reader.opaque(), reader.uint64()
-        return cls(*numbers, reader.opaque(), reader.opaque(), read_extensions(reader))
+        return super().decode(reader)
 
     @property
     def suite(self) -> CipherSuite:
@@ -47,26 +46,17 @@ class GroupContext:
 
 
 @dataclass(frozen=True, repr=False)
-class EpochSecrets:
+class EpochSecrets(Struct):
     """What is kept of an epoch's secrets (section 8, table 4), but for the encryption secret: see the secret tree."""
 
-    init_secret: bytes
-    sender_data_secret: bytes
-    exporter_secret: bytes
-    external_secret: bytes
-    confirmation_key: bytes
-    membership_key: bytes
-    resumption_psk: bytes
-    epoch_authenticator: bytes
-
-    def encode(self) -> bytes:
-        """Encode, to be stored."""
-        return b"".join(opaque(getattr(self, field.name)) for field in fields(self))
-
-    @classmethod
-    def decode(cls, reader: Reader) -> Self:
-        """Decode what was stored."""
-        return cls(*(reader.opaque() for _ in fields(cls)))
+    init_secret: Opaque
+    sender_data_secret: Opaque
+    exporter_secret: Opaque
+    external_secret: Opaque
+    confirmation_key: Opaque
+    membership_key: Opaque
+    resumption_psk: Opaque
+    epoch_authenticator: Opaque
 
 
 @dataclass(frozen=True, repr=False)

@@ -3,11 +3,12 @@
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
-from typing import Self, TypeAlias
+from typing import Annotated, Self, TypeAlias
 
-from conclave.client.mls.codec import Reader, opaque, uint8, uint16s, uint32, uint32s, uint64, vector
+from conclave.client.mls.codec import Reader, opaque, uint8, uint32, vector
 from conclave.client.mls.credentials import Credential, CredentialType, Extension, ExtensionType, read_extensions
 from conclave.client.mls.crypto import sign_with_label, verify_with_label
+from conclave.client.mls.structs import Opaque, Struct, Uint16s, Uint64, numbers
 from conclave.client.mls.suites import CipherSuite
 
 MLS10 = 1
@@ -31,41 +32,22 @@ class NodeType(IntEnum):
 
 
 @dataclass(frozen=True)
-class Lifetime:
+class Lifetime(Struct):
     """From when to when a key package may be used: seconds since 1970."""
 
-    not_before: int
-    not_after: int
-
-    def encode(self) -> bytes:
-        """Encode."""
-        return uint64(self.not_before) + uint64(self.not_after)
-
-    @classmethod
-    def decode(cls, reader: Reader) -> Self:
-        """Decode."""
-        return cls(reader.uint64(), reader.uint64())
+    not_before: Uint64
+    not_after: Uint64
 
 
 @dataclass(frozen=True)
-class Capabilities:
+class Capabilities(Struct):
     """What a client supports. What this package does not know of it is ignored (section 13.5)."""
 
-    versions: tuple[int, ...]
-    cipher_suites: tuple[int, ...]
-    extensions: tuple[int, ...]
-    proposals: tuple[int, ...]
-    credentials: tuple[int, ...]
-
-    def encode(self) -> bytes:
-        """Encode."""
-        lists = (self.versions, self.cipher_suites, self.extensions, self.proposals, self.credentials)
-        return b"".join(map(uint16s, lists))
-
-    @classmethod
-    def decode(cls, reader: Reader) -> Self:
-        """Decode."""
-        return cls(reader.uint16s(), reader.uint16s(), reader.uint16s(), reader.uint16s(), reader.uint16s())
+    versions: Uint16s
+    cipher_suites: Uint16s
+    extensions: Uint16s
+    proposals: Uint16s
+    credentials: Uint16s
 
 
 def own_capabilities(*, last_resort: bool = False) -> Capabilities:
@@ -141,21 +123,12 @@ class LeafNode:
 
 
 @dataclass(frozen=True)
-class ParentNode:
+class ParentNode(Struct):
     """A parent: the key of a part of the group (section 7.1). Unmerged leaves do not have its private key."""
 
-    encryption_key: bytes
-    parent_hash: bytes
-    unmerged_leaves: tuple[int, ...] = ()
-
-    def encode(self) -> bytes:
-        """Encode."""
-        return opaque(self.encryption_key) + opaque(self.parent_hash) + uint32s(self.unmerged_leaves)
-
-    @classmethod
-    def decode(cls, reader: Reader) -> Self:
-        """Decode."""
-        return cls(reader.opaque(), reader.opaque(), reader.uint32s(MAX_LEAVES))
+    encryption_key: Opaque
+    parent_hash: Opaque
+    unmerged_leaves: Annotated[tuple[int, ...], numbers(MAX_LEAVES)] = ()
 
 
 Node: TypeAlias = LeafNode | ParentNode

@@ -2,14 +2,15 @@
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import ClassVar, Self, TypeAlias
+from typing import Annotated, ClassVar, Self, TypeAlias
 
-from conclave.client.mls.codec import Reader, opaque, optional, uint8, uint16, uint32, vector
-from conclave.client.mls.credentials import Extension, read_extensions
+from conclave.client.mls.codec import Reader, opaque, uint8, uint16
+from conclave.client.mls.credentials import Extensions
 from conclave.client.mls.errors import MalformedError
 from conclave.client.mls.key_packages import KeyPackage
 from conclave.client.mls.key_schedule import PreSharedKeyID
 from conclave.client.mls.nodes import LeafNode
+from conclave.client.mls.structs import Form, Opaque, Struct, Uint16, Uint32, many, maybe
 from conclave.client.mls.treekem import UpdatePath
 
 MAX_PROPOSALS = 4_096
@@ -29,125 +30,62 @@ class ProposalType(IntEnum):
 
 
 @dataclass(frozen=True)
-class Add:
+class Add(Struct):
     """Add the client of a key package."""
 
     key_package: KeyPackage
     proposal_type: ClassVar = ProposalType.ADD
 
-    def encode(self) -> bytes:
-        """Encode."""
-        return self.key_package.encode()
-
-    @classmethod
-    def decode(cls, reader: Reader) -> Self:
-        """Decode."""
-        return cls(KeyPackage.decode(reader))
-
 
 @dataclass(frozen=True)
-class Update:
+class Update(Struct):
     """Replace the sender's leaf."""
 
     leaf_node: LeafNode
     proposal_type: ClassVar = ProposalType.UPDATE
 
-    def encode(self) -> bytes:
-        """Encode."""
-        return self.leaf_node.encode()
-
-    @classmethod
-    def decode(cls, reader: Reader) -> Self:
-        """Decode."""
-        return cls(LeafNode.decode(reader))
-
 
 @dataclass(frozen=True)
-class Remove:
+class Remove(Struct):
     """Remove the member with that leaf index."""
 
-    removed: int
+    removed: Uint32
     proposal_type: ClassVar = ProposalType.REMOVE
-
-    def encode(self) -> bytes:
-        """Encode."""
-        return uint32(self.removed)
-
-    @classmethod
-    def decode(cls, reader: Reader) -> Self:
-        """Decode."""
-        return cls(reader.uint32())
 
 
 @dataclass(frozen=True)
-class PreSharedKey:
+class PreSharedKey(Struct):
     """Let a pre-shared key flow into the next epoch."""
 
     psk: PreSharedKeyID
     proposal_type: ClassVar = ProposalType.PSK
 
-    def encode(self) -> bytes:
-        """Encode."""
-        return self.psk.encode()
-
-    @classmethod
-    def decode(cls, reader: Reader) -> Self:
-        """Decode."""
-        return cls(PreSharedKeyID.decode(reader))
-
 
 @dataclass(frozen=True)
-class ReInit:
+class ReInit(Struct):
     """End the group, and begin another in its place."""
 
-    group_id: bytes
-    version: int
-    cipher_suite: int
-    extensions: tuple[Extension, ...]
+    group_id: Opaque
+    version: Uint16
+    cipher_suite: Uint16
+    extensions: Extensions
     proposal_type: ClassVar = ProposalType.REINIT
 
-    def encode(self) -> bytes:
-        """Encode."""
-        return opaque(self.group_id) + uint16(self.version) + uint16(self.cipher_suite) + vector(self.extensions)
-
-    @classmethod
-    def decode(cls, reader: Reader) -> Self:
-        """Decode."""
-        return cls(reader.opaque(), reader.uint16(), reader.uint16(), read_extensions(reader))
-
 
 @dataclass(frozen=True)
-class ExternalInit:
+class ExternalInit(Struct):
     """Begin the next epoch by a secret that a new member sends."""
 
-    kem_output: bytes
+    kem_output: Opaque
     proposal_type: ClassVar = ProposalType.EXTERNAL_INIT
-
-    def encode(self) -> bytes:
-        """Encode."""
-        return opaque(self.kem_output)
-
-    @classmethod
-    def decode(cls, reader: Reader) -> Self:
-        """Decode."""
-        return cls(reader.opaque())
 
 
 @dataclass(frozen=True)
-class GroupContextExtensions:
+class GroupContextExtensions(Struct):
     """Replace the extensions of the group."""
 
-    extensions: tuple[Extension, ...]
+    extensions: Extensions
     proposal_type: ClassVar = ProposalType.GROUP_CONTEXT_EXTENSIONS
-
-    def encode(self) -> bytes:
-        """Encode."""
-        return vector(self.extensions)
-
-    @classmethod
-    def decode(cls, reader: Reader) -> Self:
-        """Decode."""
-        return cls(read_extensions(reader))
 
 
 Proposal: TypeAlias = Add | Update | Remove | PreSharedKey | ReInit | ExternalInit | GroupContextExtensions
@@ -174,6 +112,10 @@ def decode_proposal(reader: Reader) -> Proposal:
     if kind is None:
         raise MalformedError(f"this package has no proposal of type {number}")
     return kind.decode(reader)
+
+
+AnyProposal: TypeAlias = Annotated[Proposal, Form(encode_proposal, decode_proposal)]
+"""A proposal in a field: it says of which type it is."""
 
 
 class ProposalOrRefType(IntEnum):
@@ -203,17 +145,8 @@ class ProposalOrRef:
 
 
 @dataclass(frozen=True)
-class Commit:
+class Commit(Struct):
     """A commit: what changes, and the committer's new keys."""
 
-    proposals: tuple[ProposalOrRef, ...]
-    path: UpdatePath | None
-
-    def encode(self) -> bytes:
-        """Encode."""
-        return vector(self.proposals) + optional(self.path)
-
-    @classmethod
-    def decode(cls, reader: Reader) -> Self:
-        """Decode."""
-        return cls(reader.vector(ProposalOrRef.decode, MAX_PROPOSALS), reader.optional(UpdatePath.decode))
+    proposals: Annotated[tuple[ProposalOrRef, ...], many(ProposalOrRef, MAX_PROPOSALS)]
+    path: Annotated[UpdatePath | None, maybe(UpdatePath)]

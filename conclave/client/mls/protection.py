@@ -1,13 +1,14 @@
 """Protecting messages, and taking the protection off (RFC 9420 sections 6.1 to 6.3). Functions over values."""
 
+import hmac
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Self
+from typing import Annotated
 
-from conclave.client.mls.codec import Reader, decode, uint32
-from conclave.client.mls.crypto import check_equal, expand_with_label, sign_with_label, verify_with_label
-from conclave.client.mls.errors import InvalidError, MalformedError, OwnMessageError
+from conclave.client.mls.codec import Reader, decode
+from conclave.client.mls.crypto import expand_with_label, sign_with_label, verify_with_label
+from conclave.client.mls.errors import ForgedError, InvalidError, MalformedError, OwnMessageError
 from conclave.client.mls.framing import (
     AuthenticatedContent,
     ContentType,
@@ -23,6 +24,7 @@ from conclave.client.mls.framing import (
     to_be_signed,
 )
 from conclave.client.mls.secret_tree import RatchetKind, SecretTree
+from conclave.client.mls.structs import Struct, Uint32, fixed
 from conclave.client.mls.suites import CipherSuite
 
 GUARD = 4
@@ -31,21 +33,12 @@ LEAST_PADDED = 256
 
 
 @dataclass(frozen=True)
-class SenderData:
+class SenderData(Struct):
     """Which key a private message is encrypted with (section 6.3.2)."""
 
-    leaf_index: int
-    generation: int
-    reuse_guard: bytes
-
-    def encode(self) -> bytes:
-        """Encode."""
-        return uint32(self.leaf_index) + uint32(self.generation) + self.reuse_guard
-
-    @classmethod
-    def decode(cls, reader: Reader) -> Self:
-        """Decode."""
-        return cls(reader.uint32(), reader.uint32(), reader.fixed(GUARD))
+    leaf_index: Uint32
+    generation: Uint32
+    reuse_guard: Annotated[bytes, fixed(GUARD)]
 
 
 def sign(
@@ -61,7 +54,7 @@ def check_signature(
     """Check the signature over a content (section 6.1)."""
     tbs = to_be_signed(authenticated.wire_format, authenticated.content, group_context)
     if not verify_with_label(suite, public, "FramedContentTBS", tbs, authenticated.auth.signature):
-        raise InvalidError("the signature of a message is wrong")
+        raise ForgedError("the signature of a message is wrong")
 
 
 # Public messages (section 6.2)
@@ -97,7 +90,8 @@ def unprotect_public(
     authenticated = AuthenticatedContent(WireFormat.PUBLIC_MESSAGE, content, message.auth)
     if message.membership_tag is not None:
         tag = _membership_tag(suite, authenticated, membership_key, group_context)
-        check_equal(message.membership_tag, tag, "the membership tag of a message is wrong")
+        if not hmac.compare_digest(message.membership_tag, tag):
+            raise ForgedError("the membership tag of a message is wrong")
     return authenticated
 
 

@@ -6,13 +6,14 @@ Values again: taking a key returns it with another tree, in which neither the ke
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Self, TypeAlias
+from typing import Annotated, Self, TypeAlias
 
 from conclave.client.mls import tree_math
-from conclave.client.mls.codec import Reader, opaque, uint8, uint32, vector
+from conclave.client.mls.codec import Reader, opaque, uint8, uint32
 from conclave.client.mls.crypto import derive_tree_secret, expand_with_label
 from conclave.client.mls.errors import InvalidError, LimitError, MalformedError, ReplayedError
 from conclave.client.mls.nodes import MAX_LEAVES
+from conclave.client.mls.structs import Opaque, Struct, Uint32, many
 from conclave.client.mls.suites import CipherSuite
 
 MAX_AHEAD = 1_024
@@ -32,30 +33,21 @@ class RatchetKind(IntEnum):
 
 
 @dataclass(frozen=True, repr=False)
-class MessageKey:
+class MessageKey(Struct):
     """Key and nonce of one message."""
 
-    generation: int
-    key: bytes
-    nonce: bytes
-
-    def encode(self) -> bytes:
-        """Encode, to be stored."""
-        return uint32(self.generation) + opaque(self.key) + opaque(self.nonce)
-
-    @classmethod
-    def decode(cls, reader: Reader) -> Self:
-        """Decode what was stored."""
-        return cls(reader.uint32(), reader.opaque(), reader.opaque())
+    generation: Uint32
+    key: Opaque
+    nonce: Opaque
 
 
 @dataclass(frozen=True, repr=False)
-class Ratchet:
+class Ratchet(Struct):
     """A sender's keys from ``generation`` on, and those before it that were not used (section 9.1)."""
 
-    secret: bytes
-    generation: int = 0
-    skipped: tuple[MessageKey, ...] = ()
+    secret: Opaque
+    generation: Uint32 = 0
+    skipped: Annotated[tuple[MessageKey, ...], many(MessageKey, MAX_SKIPPED)] = ()
 
     def next_key(self, suite: CipherSuite) -> tuple[MessageKey, "Ratchet"]:
         """Return the next key, and the ratchet after it."""
@@ -85,15 +77,6 @@ class Ratchet:
             if key.generation == generation:
                 return key, Ratchet(ratchet.secret, ratchet.generation, tuple(skipped[-MAX_SKIPPED:]))
             skipped.append(key)
-
-    def encode(self) -> bytes:
-        """Encode, to be stored."""
-        return opaque(self.secret) + uint32(self.generation) + vector(self.skipped)
-
-    @classmethod
-    def decode(cls, reader: Reader) -> Self:
-        """Decode what was stored."""
-        return cls(reader.opaque(), reader.uint32(), reader.vector(MessageKey.decode, MAX_SKIPPED))
 
 
 Ratchets: TypeAlias = Mapping[tuple[int, RatchetKind], Ratchet]

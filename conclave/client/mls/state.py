@@ -9,8 +9,9 @@ from conclave.client.mls.errors import NotForUsError, StaleError
 from conclave.client.mls.framing import AuthenticatedContent, Sender
 from conclave.client.mls.key_schedule import EpochSecrets, GroupContext, Schedule
 from conclave.client.mls.nodes import LeafNode
-from conclave.client.mls.proposals import Proposal
+from conclave.client.mls.proposals import AnyProposal
 from conclave.client.mls.secret_tree import SecretTree
+from conclave.client.mls.structs import Flag, Opaque, Struct, Uint32
 from conclave.client.mls.suites import CipherSuite
 from conclave.client.mls.tree import RatchetTree
 
@@ -40,12 +41,12 @@ class PublicGroup:
 
 
 @dataclass(frozen=True)
-class Member:
+class Member(Struct):
     """A member, as the leaf at ``leaf_index`` says; whether it is true is the application's to judge."""
 
-    leaf_index: int
+    leaf_index: Uint32
     credential: Credential
-    signature_key: bytes
+    signature_key: Opaque
 
 
 def member_at(leaf_index: int, leaf: LeafNode) -> Member:
@@ -59,16 +60,16 @@ def members_of(tree: RatchetTree) -> dict[int, Member]:
 
 
 @dataclass(frozen=True)
-class CachedProposal:
+class CachedProposal(Struct):
     """A proposal that was sent in this epoch.
 
     ``reference``: by which a commit names it. ``sound``: an own commit could take it along, as far as it goes alone.
     """
 
-    reference: bytes
+    reference: Opaque
     sender: Sender
-    proposal: Proposal
-    sound: bool
+    proposal: AnyProposal
+    sound: Flag
 
 
 @dataclass(frozen=True, repr=False)

@@ -3,13 +3,11 @@
 It has private keys in it. What is used up is not in it: whoever replaces the stored form erases the old one.
 """
 
-from conclave.client.mls.codec import Reader, decode, opaque, state_reader, uint8, uint32
-from conclave.client.mls.credentials import Credential
+from conclave.client.mls.codec import Reader, decode, opaque, state_reader, uint8, uint32, vector
 from conclave.client.mls.errors import MalformedError
-from conclave.client.mls.framing import AuthenticatedContent, Sender
+from conclave.client.mls.framing import AuthenticatedContent
 from conclave.client.mls.key_schedule import EpochSecrets, GroupContext
 from conclave.client.mls.nodes import MAX_LEAVES
-from conclave.client.mls.proposals import decode_proposal, encode_proposal
 from conclave.client.mls.secret_tree import SecretTree
 from conclave.client.mls.state import (
     MAX_CACHED,
@@ -40,7 +38,7 @@ def encode_state(state: GroupState) -> bytes:
         opaque(keys),
         state.secrets.encode(),
         state.secret_tree.encode(),
-        opaque(b"".join(map(_encode_proposal, state.proposals))),
+        vector(state.proposals),
         opaque(updates),
         opaque(b"".join(map(_encode_pending, state.pending))),
         opaque(b"".join(map(_encode_past, state.past))),
@@ -67,7 +65,7 @@ def _decode_state(reader: Reader) -> GroupState:
         private_keys=dict(reader.vector(lambda one: (one.uint32(), one.opaque()), NODES)),
         secrets=EpochSecrets.decode(reader),
         secret_tree=SecretTree.decode(suite, reader),
-        proposals=reader.vector(_decode_proposal, MAX_CACHED),
+        proposals=reader.vector(CachedProposal.decode, MAX_CACHED),
         updates=dict(reader.vector(lambda one: (one.opaque(), one.opaque()), MAX_CACHED)),
         pending=reader.vector(_decode_pending, MAX_PENDING),
         past=reader.vector(_decode_past, MAX_PAST),
@@ -90,14 +88,6 @@ def _decode_public(reader: Reader) -> PublicGroup:
     return PublicGroup(context, RatchetTree.decode(context.suite, reader), reader.opaque(), reader.opaque())
 
 
-def _encode_proposal(cached: CachedProposal) -> bytes:
-    return opaque(cached.reference) + cached.sender.encode() + encode_proposal(cached.proposal) + uint8(cached.sound)
-
-
-def _decode_proposal(reader: Reader) -> CachedProposal:
-    return CachedProposal(reader.opaque(), Sender.decode(reader), decode_proposal(reader), bool(reader.uint8()))
-
-
 def _encode_pending(pending: PendingCommit) -> bytes:
     keys = opaque(pending.leaf_private) + opaque(pending.path_secret)
     return opaque(pending.message) + opaque(pending.authenticated.encode()) + keys
@@ -108,22 +98,14 @@ def _decode_pending(reader: Reader) -> PendingCommit:
     return PendingCommit(message, authenticated, reader.opaque(), reader.opaque())
 
 
-def _encode_member(member: Member) -> bytes:
-    return uint32(member.leaf_index) + member.credential.encode() + opaque(member.signature_key)
-
-
-def _decode_member(reader: Reader) -> Member:
-    return Member(reader.uint32(), Credential.decode(reader), reader.opaque())
-
-
 def _encode_past(past: PastEpoch) -> bytes:
     keys = opaque(past.sender_data_secret) + opaque(past.resumption_psk) + past.secret_tree.encode()
-    senders = opaque(b"".join(map(_encode_member, past.senders.values())))
+    senders = vector(past.senders.values())
     return past.context.encode() + uint32(past.own_index) + keys + senders
 
 
 def _decode_past(reader: Reader) -> PastEpoch:
     context = GroupContext.decode(reader)
     keys = reader.uint32(), reader.opaque(), reader.opaque(), SecretTree.decode(context.suite, reader)
-    senders = reader.vector(_decode_member, MAX_LEAVES)
+    senders = reader.vector(Member.decode, MAX_LEAVES)
     return PastEpoch(context, *keys, {member.leaf_index: member for member in senders})

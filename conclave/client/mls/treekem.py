@@ -2,10 +2,9 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import Annotated
 
 from conclave.client.mls import hpke, tree_math
-from conclave.client.mls.codec import Reader, opaque, vector
 from conclave.client.mls.crypto import (
     HPKECiphertext,
     check_equal,
@@ -15,6 +14,7 @@ from conclave.client.mls.crypto import (
 )
 from conclave.client.mls.errors import InvalidError
 from conclave.client.mls.nodes import MAX_LEAVES, LeafNode
+from conclave.client.mls.structs import Opaque, Struct, many
 from conclave.client.mls.suites import CipherSuite, KeyPair
 from conclave.client.mls.tree import RatchetTree
 
@@ -22,37 +22,19 @@ MAX_DEPTH = 32
 
 
 @dataclass(frozen=True)
-class UpdatePathNode:
+class UpdatePathNode(Struct):
     """A new key, and the secret that it comes from, encrypted to each node of the copath child's resolution."""
 
-    encryption_key: bytes
-    encrypted_path_secret: tuple[HPKECiphertext, ...]
-
-    def encode(self) -> bytes:
-        """Encode."""
-        return opaque(self.encryption_key) + vector(self.encrypted_path_secret)
-
-    @classmethod
-    def decode(cls, reader: Reader) -> Self:
-        """Decode."""
-        return cls(reader.opaque(), reader.vector(HPKECiphertext.decode, MAX_LEAVES))
+    encryption_key: Opaque
+    encrypted_path_secret: Annotated[tuple[HPKECiphertext, ...], many(HPKECiphertext, MAX_LEAVES)]
 
 
 @dataclass(frozen=True)
-class UpdatePath:
+class UpdatePath(Struct):
     """A new leaf, and new keys for its filtered direct path, in its order (section 7.6)."""
 
     leaf_node: LeafNode
-    nodes: tuple[UpdatePathNode, ...]
-
-    def encode(self) -> bytes:
-        """Encode."""
-        return self.leaf_node.encode() + vector(self.nodes)
-
-    @classmethod
-    def decode(cls, reader: Reader) -> Self:
-        """Decode."""
-        return cls(LeafNode.decode(reader), reader.vector(UpdatePathNode.decode, MAX_DEPTH))
+    nodes: Annotated[tuple[UpdatePathNode, ...], many(UpdatePathNode, MAX_DEPTH)]
 
 
 @dataclass(frozen=True, repr=False)

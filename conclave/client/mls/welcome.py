@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Annotated
 
-from conclave.client.mls.codec import Reader, decode, opaque, optional, uint16, uint32, vector
-from conclave.client.mls.credentials import Extension, ExtensionType, find_extension, read_extensions
+from conclave.client.mls.codec import Reader, decode
+from conclave.client.mls.credentials import Extensions, ExtensionType, find_extension
 from conclave.client.mls.crypto import (
     HPKECiphertext,
     decrypt_with_label,
@@ -18,6 +18,7 @@ from conclave.client.mls.errors import InvalidError
 from conclave.client.mls.key_packages import KeyPackage, OwnKeyPackage
 from conclave.client.mls.key_schedule import GroupContext, PreSharedKeyID
 from conclave.client.mls.nodes import MAX_LEAVES
+from conclave.client.mls.structs import Opaque, Struct, Uint16, Uint32, many, maybe
 from conclave.client.mls.suites import CipherSuite
 from conclave.client.mls.tree import RatchetTree
 
@@ -25,30 +26,18 @@ MAX_PSKS = 64
 
 
 @dataclass(frozen=True)
-class GroupInfo:
+class GroupInfo(Struct):
     """The state of a group, as a member signs it for those who join."""
 
     group_context: GroupContext
-    extensions: tuple[Extension, ...]
-    confirmation_tag: bytes
-    signer: int
-    signature: bytes = b""
+    extensions: Extensions
+    confirmation_tag: Opaque
+    signer: Uint32
+    signature: Opaque = b""
 
     def to_be_signed(self) -> bytes:
         """GroupInfoTBS."""
-        return (
-            self.group_context.encode() + vector(self.extensions) + opaque(self.confirmation_tag) + uint32(self.signer)
-        )
-
-    def encode(self) -> bytes:
-        """Encode."""
-        return self.to_be_signed() + opaque(self.signature)
-
-    @classmethod
-    def decode(cls, reader: Reader) -> Self:
-        """Decode."""
-        context, extensions = GroupContext.decode(reader), read_extensions(reader)
-        return cls(context, extensions, reader.opaque(), reader.uint32(), reader.opaque())
+        return self.encode_first(-1)
 
     def signed(self, suite: CipherSuite, private: bytes) -> "GroupInfo":
         """Return it with its signature."""
@@ -82,74 +71,36 @@ class GroupInfo:
 
 
 @dataclass(frozen=True, repr=False)
-class PathSecret:
+class PathSecret(Struct):
     """The secret of the lowest node above both, the committer and the new member."""
 
-    path_secret: bytes
-
-    def encode(self) -> bytes:
-        """Encode."""
-        return opaque(self.path_secret)
-
-    @classmethod
-    def decode(cls, reader: Reader) -> Self:
-        """Decode."""
-        return cls(reader.opaque())
+    path_secret: Opaque
 
 
 @dataclass(frozen=True, repr=False)
-class GroupSecrets:
+class GroupSecrets(Struct):
     """What a new member needs besides the group info."""
 
-    joiner_secret: bytes
-    path_secret: PathSecret | None
-    psks: tuple[PreSharedKeyID, ...]
-
-    def encode(self) -> bytes:
-        """Encode."""
-        return opaque(self.joiner_secret) + optional(self.path_secret) + vector(self.psks)
-
-    @classmethod
-    def decode(cls, reader: Reader) -> Self:
-        """Decode."""
-        secret, path = reader.opaque(), reader.optional(PathSecret.decode)
-        return cls(secret, path, reader.vector(PreSharedKeyID.decode, MAX_PSKS))
+    joiner_secret: Opaque
+    path_secret: Annotated[PathSecret | None, maybe(PathSecret)]
+    psks: Annotated[tuple[PreSharedKeyID, ...], many(PreSharedKeyID, MAX_PSKS)]
 
 
 @dataclass(frozen=True)
-class EncryptedGroupSecrets:
+class EncryptedGroupSecrets(Struct):
     """Group secrets, encrypted to the init key of one key package."""
 
-    new_member: bytes
+    new_member: Opaque
     encrypted_group_secrets: HPKECiphertext
-
-    def encode(self) -> bytes:
-        """Encode."""
-        return opaque(self.new_member) + self.encrypted_group_secrets.encode()
-
-    @classmethod
-    def decode(cls, reader: Reader) -> Self:
-        """Decode."""
-        return cls(reader.opaque(), HPKECiphertext.decode(reader))
 
 
 @dataclass(frozen=True)
-class Welcome:
+class Welcome(Struct):
     """An invitation, for all new members of one commit."""
 
-    cipher_suite: int
-    secrets: tuple[EncryptedGroupSecrets, ...]
-    encrypted_group_info: bytes
-
-    def encode(self) -> bytes:
-        """Encode."""
-        return uint16(self.cipher_suite) + vector(self.secrets) + opaque(self.encrypted_group_info)
-
-    @classmethod
-    def decode(cls, reader: Reader) -> Self:
-        """Decode."""
-        number, secrets = reader.uint16(), reader.vector(EncryptedGroupSecrets.decode, MAX_LEAVES)
-        return cls(number, secrets, reader.opaque())
+    cipher_suite: Uint16
+    secrets: Annotated[tuple[EncryptedGroupSecrets, ...], many(EncryptedGroupSecrets, MAX_LEAVES)]
+    encrypted_group_info: Opaque
 
     def group_secrets(self, own: OwnKeyPackage) -> GroupSecrets | None:
         """Decrypt what is meant for a key package; None if nothing is."""

@@ -80,6 +80,12 @@ def is_any(connection: sqlite3.Connection, before: int) -> bool:
     return connection.execute(f"{_CANDIDATES} LIMIT 1", {"before": before}).fetchone() is not None
 
 
+def has_work(connection: sqlite3.Connection, least: int, before: int) -> bool:
+    """Tell whether any message may move; the parameters are those of ``list_movable``."""
+    list_movable(connection, least, before)
+    return is_any(connection, before)
+
+
 def choose(connection: sqlite3.Connection, before: int, rows: int, size: int) -> tuple[list[Range], bool]:
     """Choose the next batch from the groups in temp.movable; return its ranges, and whether more may be left.
 

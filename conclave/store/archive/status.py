@@ -3,7 +3,8 @@
 import sqlite3
 from dataclasses import dataclass
 
-from conclave.retention.rules import DELETED_GROUP, EXPIRED, GOVERNED, UNHELD, Bounds, certain_of_part
+from conclave.retention.holds import UNHELD
+from conclave.retention.rules import DELETED_GROUP, EXPIRED, GOVERNED, TAKEN_BACK, Bounds, certain_of_part
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,8 @@ class Overdue:
     and decisions since. ``expired_parts``: rows of the index with messages that have expired and are old enough to be
     erased; the seconds say for how long the oldest have been.
     ``deleted_groups`` and ``deleted_accounts``: those with messages in the archive; the seconds say how long ago they
-    were deleted. ``restored_messages``: those that are in the hot store again.
+    were deleted. ``restored_messages``: those that are in the hot store again. ``taken_back_messages``: those that were
+    taken back, at most: some may be too young.
     """
 
     expired_parts: int
@@ -38,6 +40,7 @@ class Overdue:
     deleted_accounts: int
     deleted_accounts_seconds: int
     restored_messages: int
+    taken_back_messages: int
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,14 @@ def overdue(connection: sqlite3.Connection, now: int) -> Overdue:
         "SELECT ifnull(sum(message_count), 0) FROM archive_parts JOIN groups USING (group_key)"
         " WHERE first_seq > archived_seq"
     ).fetchone()
-    found = (*expired, *groups, *accounts, *restored)
+    taken = connection.execute(
+        f"{governed} SELECT count(*) FROM taken_back JOIN governed_groups USING (group_key) WHERE NOT erased"
+        " AND sequence_num <= archived_seq AND EXISTS (SELECT 1 FROM archive_parts"
+        " WHERE archive_parts.group_key = taken_back.group_key AND sequence_num BETWEEN first_seq AND last_seq"
+        f" AND {certain_of_part([TAKEN_BACK], bounds)})",
+        values,
+    ).fetchone()
+    found = (*expired, *groups, *accounts, *restored, *taken)
     return Overdue(*(max(0, number or 0) for number in found))
 
 

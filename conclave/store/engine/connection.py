@@ -2,9 +2,12 @@
 
 import math
 import sqlite3
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from conclave.events import News
+
+if TYPE_CHECKING:
+    from conclave.keys.store import KeyStore
 
 
 class StoreConnection(sqlite3.Connection):
@@ -12,7 +15,8 @@ class StoreConnection(sqlite3.Connection):
 
     ``announced``: the news that the transaction hands on when it ends. ``room``: how many bytes of bodies it may still
     add. ``is_on_event_loop``: whether it runs on the loop's thread, so that nothing may take long. ``waits_until``: no
-    wait for the write lock goes on after that, in seconds of the monotonic clock. Another thread may set it.
+    wait for the write lock goes on after that, in seconds of the monotonic clock. Another thread may set it. ``keys``:
+    those of the messages; None where none is under a key, or where none is stored or read.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -22,6 +26,7 @@ class StoreConnection(sqlite3.Connection):
         self.room = math.inf
         self.is_on_event_loop = False
         self.waits_until = math.inf
+        self.keys: KeyStore | None = None
 
 
 def of_store(connection: sqlite3.Connection) -> StoreConnection:

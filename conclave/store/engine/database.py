@@ -12,16 +12,20 @@ import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
-from typing import Concatenate, ParamSpec, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, Self, TypeVar, cast
 
 from conclave.logs.setup import get_logger
 from conclave.measures import Writes
 from conclave.store.engine import lock_holders, sqlite
+from conclave.store.engine.connection import of_store
 from conclave.store.engine.connection_thread import Owner
-from conclave.store.engine.faults import Watch, file_size, is_of_the_disk, store_error
+from conclave.store.engine.faults import StoreError, Watch, file_size, is_of_the_disk, store_error
 from conclave.store.engine.group_commit import snapshot
-from conclave.store.engine.schema import prepare
+from conclave.store.engine.schema import Complete, prepare
 from conclave.store.engine.writer import Publish, Writer
+
+if TYPE_CHECKING:
+    from conclave.keys.store import KeyStore
 
 log = get_logger(__name__)
 
@@ -77,9 +81,10 @@ PAGE_BYTES = 4096
 class Database:
     """The open store of one server process."""
 
-    def __init__(self, path: Path, publish: Publish, watch: Watch) -> None:
-        """Prepare only; use ``open`` to get a working store."""
+    def __init__(self, path: Path, publish: Publish, watch: Watch, keys: "KeyStore | None" = None) -> None:
+        """Prepare only; use ``open`` to get a working store. ``keys``: those of its messages, if there are any."""
         self.path = path
+        self.keys = keys
         self._publish = publish
         self._watch = watch
         self._idle_readers: list[Owner] = []
@@ -88,14 +93,22 @@ class Database:
         self._logging: asyncio.Task[None] | None = None
 
     @classmethod
-    async def open(cls, path: Path, publish: Publish = lambda _: None, watch: Watch | None = None) -> Self:
+    async def open(
+        cls,
+        path: Path,
+        publish: Publish = lambda _: None,
+        watch: Watch | None = None,
+        complete: Complete = lambda _: None,
+        keys: "Callable[[], KeyStore | None]" = lambda: None,
+    ) -> Self:
         """Open the store at ``path``, creating or migrating it. Raises StoreError.
 
         ``publish`` gets what transactions announce, after the commit and before their callers continue. ``watch`` hears
-        how the disk fares.
+        how the disk fares. ``complete``: see ``schema.prepare``. ``keys`` opens the keys of its messages, once its
+        schema is this program's.
         """
-        await asyncio.to_thread(prepare, path)
-        self = cls(path, publish, watch or Watch())
+        await asyncio.to_thread(prepare, path, complete)
+        self = cls(path, publish, watch or Watch(), await asyncio.to_thread(keys))
         try:
             await self._begin()
         except BaseException:
@@ -127,14 +140,15 @@ class Database:
         owner = Owner(self.path)
         self._owners.append(owner)
         await owner
+        of_store(owner.connection).keys = self.keys
         return owner
 
-    def hurry(self) -> None:
+    def limit_lock_wait(self) -> None:
         """Wait for another process's write lock for LOCK_WAIT_SECONDS more, all writes together. The log says whose.
 
         For the end of a server: each of its last writes would wait for LOCK_WAIT_SECONDS otherwise.
         """
-        self._writer.hurry(time.monotonic() + LOCK_WAIT_SECONDS)
+        self._writer.limit_lock_wait(time.monotonic() + LOCK_WAIT_SECONDS)
         self._logging = asyncio.create_task(self._log_lock_wait())
 
     async def _log_lock_wait(self) -> None:
@@ -167,6 +181,8 @@ class Database:
         """Close all connections, so that their threads do not keep the process from ending."""
         for owner in self._owners:
             await owner.close()
+        if self.keys:
+            self.keys.close()
 
     async def write(self, fn: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run ``fn`` in a transaction and return its result once its changes are durable.
@@ -217,6 +233,9 @@ class Database:
                 result = await reader.run(
                     lambda connection: snapshot(connection, lambda: fn(connection, *args, **kwargs))
                 )
+            except StoreError as error:
+                self._watch.read(error)
+                raise
             except sqlite3.Error as error:
                 if not is_of_the_disk(error):
                     raise

@@ -104,7 +104,7 @@ def _alone(fn: Single, connection: StoreConnection) -> Any:
     """Run ``fn`` in a savepoint. If it raises, it announces nothing, and the room that it took is free again."""
     connection.execute("SAVEPOINT one_write")
     reach("writer.begun")
-    room, told = connection.room, len(connection.announced)
+    room, announced = connection.room, len(connection.announced)
     outcome: Any
     try:
         outcome = _Result(fn(connection))
@@ -115,7 +115,7 @@ def _alone(fn: Single, connection: StoreConnection) -> Any:
             raise
         connection.execute("ROLLBACK TO one_write")
         connection.room = room
-        del connection.announced[told:]
+        del connection.announced[announced:]
         # Its traceback holds this batch, which will hold it: a circle, and in it the bodies of all its requests. Of an
         # error that a client gets, its origin does not matter.
         outcome = error.with_traceback(None) if isinstance(error, ApiError) else error

@@ -2,7 +2,7 @@
 
 import contextlib
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import resources
 from pathlib import Path
 
@@ -12,6 +12,9 @@ from conclave.store.engine.faults import StoreError, store_error
 from conclave.store.engine.sqlite import connect, write_transaction
 
 log = get_logger(__name__)
+
+Complete = Callable[[sqlite3.Connection], None]
+"""Does what no SQL can to a database of a former version, in the transaction of the last migration."""
 
 OLDEST_SQLITE = (3, 37, 0)
 """SQLite 3.37 is the first that knows STRICT tables."""
@@ -23,15 +26,16 @@ def migrations() -> list[tuple[int, str]]:
     return sorted((int(each.name[:4]), each.read_text()) for each in files if each.name.endswith(".sql"))
 
 
-def prepare(path: Path) -> None:
+def prepare(path: Path, complete: Complete = lambda _: None) -> None:
     """Bring the database at ``path`` to this program's schema; make it if there is none.
 
-    Raises StoreError if the file is no database of Conclave's, is one of a newer program, or cannot be written.
+    ``complete``: called if it is an older one. Raises StoreError if the file is no database of Conclave's, is one of a
+    newer program, or cannot be written.
     """
     create(path)
     path_check.require_writable(path)
     with _one_line_errors(path), contextlib.closing(connect(path)) as connection:
-        _migrate(connection, path)
+        _migrate(connection, path, complete)
 
 
 def create(path: Path) -> None:
@@ -48,7 +52,7 @@ def create(path: Path) -> None:
         path_check.remove_unmade(new)
         new.touch(mode=0o600)
         with contextlib.closing(connect(new)) as connection:
-            _migrate(connection, new)
+            _migrate(connection, new, lambda _: None)
         new.rename(path)
     log.info("database_created", database=str(path))
 
@@ -70,7 +74,9 @@ def require_current(path: Path, *, writing: bool = False) -> None:
         if writing:
             _require_wal(connection)
     newest = migrations()[-1][0]
-    if version != newest:
+    if version > newest:
+        raise StoreError(_too_new(path, version, newest))
+    if version < newest:
         raise StoreError(
             f"{path}: its schema version is {version}, this program's is {newest}: run `conclave serve` of this"
             " program on it first, or use the program that serves it"
@@ -90,13 +96,15 @@ def _require_wal(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA journal_mode = WAL")
 
 
-def _migrate(connection: sqlite3.Connection, path: Path) -> None:
+def _too_new(path: Path, version: int, newest: int) -> str:
+    return f"{path}: its schema version is {version}, this program knows up to {newest}: use a newer Conclave"
+
+
+def _migrate(connection: sqlite3.Connection, path: Path, complete: Complete) -> None:
     steps = migrations()
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     if version > steps[-1][0]:
-        raise StoreError(
-            f"{path}: its schema version is {version}, this program knows up to {steps[-1][0]}: use a newer Conclave"
-        )
+        raise StoreError(_too_new(path, version, steps[-1][0]))
     if version == 0:
         if connection.execute("SELECT 1 FROM sqlite_schema").fetchone():
             raise StoreError(f"{path}: is a database, but not one of Conclave's")
@@ -113,6 +121,8 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
                 with write_transaction(connection):
                     for statement in _statements(script):
                         connection.execute(statement)
+                    if version > 0 and number == steps[-1][0]:
+                        complete(connection)
                     connection.execute(f"PRAGMA user_version = {number}")
 
 

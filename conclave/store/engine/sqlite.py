@@ -82,13 +82,13 @@ def begin_immediate(connection: sqlite3.Connection, patience: float = LOCK_WAIT_
     SQLite's own busy handler waits up to 100 ms between two tries, which a sender would notice. Raises
     sqlite3.OperationalError after ``patience`` seconds, and from the connection's ``waits_until`` on.
     """
-    told = of_store(connection)
+    own = of_store(connection)
     deadline = time.monotonic() + patience
     while True:
         try:
             connection.execute("BEGIN IMMEDIATE")
         except sqlite3.OperationalError as error:
-            if not is_busy(error) or time.monotonic() > min(deadline, told.waits_until):
+            if not is_busy(error) or time.monotonic() > min(deadline, own.waits_until):
                 raise
             time.sleep(LOCK_POLL_SECONDS)
         else:
@@ -129,12 +129,12 @@ def write_transaction(
     ``patience``: see ``begin_immediate``.
     """
     begin_immediate(connection, patience)
-    told = of_store(connection)
-    told.announced = []
+    own = of_store(connection)
+    own.announced = []
     try:
         yield
-        if told.announced:
-            hand_on(connection, told.announced)
+        if own.announced:
+            hand_on(connection, own.announced)
         connection.execute("COMMIT")
     finally:
         if connection.in_transaction:

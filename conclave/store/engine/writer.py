@@ -90,7 +90,7 @@ class Writer:
         """Whether no write waits or is under way."""
         return self._idle.is_set()
 
-    def hurry(self, until: float) -> None:
+    def limit_lock_wait(self, until: float) -> None:
         """Wait for the write lock no longer than ``until``, in seconds of the monotonic clock."""
         of_store(self._owner.connection).waits_until = until
 

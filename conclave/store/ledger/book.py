@@ -8,6 +8,7 @@ altered, nor a row that is gone: so each row has a checksum, and the head says h
 import hashlib
 import os
 import sqlite3
+import stat
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -134,7 +135,7 @@ def append(path: Path, ledger_id: str, written: int, entries: Sequence[Entry]) -
     out. Returns the greatest number that it had: if the database has not come so far, another database's changes are in
     the file, and these entries may not be. Raises LedgerError; then the file is as before.
     """
-    with _told(path), _mutex:
+    with _as_ledger_errors(path), _mutex:
         _ready(path)
         with _opened(path) as connection, _transaction(connection):
             found = _head(path, connection)
@@ -157,14 +158,14 @@ def tip(path: Path) -> tuple[str, int] | None:
 
     Raises LedgerError.
     """
-    with _looking(path) as connection:
+    with _opened_if_there(path) as connection:
         head = _head(path, connection) if connection else None
         return (head.ledger_id, head.last_change) if head else None
 
 
 def look(path: Path) -> Contents | None:
     """Read the whole file, and tell what it is; None if there is none. Raises LedgerError."""
-    with _looking(path) as connection:
+    with _opened_if_there(path) as connection:
         head = _head(path, connection) if connection else None
         return _contents(connection, head) if connection and head else None
 
@@ -174,7 +175,7 @@ def entries(path: Path, after: int) -> list[Entry]:
 
     Raises LedgerError.
     """
-    with _looking(path) as connection:
+    with _opened_if_there(path) as connection:
         if connection is None or _head(path, connection) is None:
             return []
         rows = connection.execute(f"{_ROWS} WHERE change > ? ORDER BY id", (after,))
@@ -184,8 +185,10 @@ def entries(path: Path, after: int) -> list[Entry]:
 def require_sound(path: Path, ledger_id: str, written: int) -> None:
     """Read the whole file; raise LedgerError if it is damaged, another database's, or lacks what it is known to have.
 
-    If there is none, the next append begins one, and says so if there had been one.
+    If there is none, the next append begins one, and says so if there had been one. One of the former form is taken
+    over before: it is the file that counts from here on, with whatever is wrong with it.
     """
+    _renew_form(path)
     found = look(path)
     if found is None:
         return
@@ -208,11 +211,13 @@ def identity(path: Path) -> tuple[int, int] | None:
 def require_writable(path: Path) -> None:
     """Raise LedgerError if the file could not be written, as far as can be seen without writing."""
     folder = path.parent
-    with _told(path):
+    with _as_ledger_errors(path):
         if not folder.is_dir():
             raise LedgerError(f"{path}: there is no folder {folder}; is its disk mounted?")
-        if path.is_dir() or path.is_symlink():
+        if path.is_symlink():
             raise LedgerError(f"{path}: is not a file")
+        if path.exists():
+            _require_file(path)
         for each in (path, folder) if path.exists() else (folder,):
             if not os.access(each, os.W_OK):
                 raise LedgerError(f"{each}: cannot be written to; is it another user's, or its disk read-only?")
@@ -226,8 +231,9 @@ def drop_old(path: Path, before: int, reads_before: int, now: int) -> None:
     have ended by the second ``now``: a reader sees a message until then, however old it is. Raises LedgerError, also
     for a damaged file.
     """
+    _renew_form(path)
     values = {"before": before, "reads_before": reads_before, "now": now}
-    with _looking(path) as connection:
+    with _opened_if_there(path) as connection:
         if connection is None or _head(path, connection) is None:
             return
         if not connection.execute(f"SELECT 1 FROM entries WHERE {_OVER} OR {_READ_OUT} LIMIT 1", values).fetchone():
@@ -341,10 +347,20 @@ def _cut(path: Path) -> str:
 def _ready(path: Path) -> None:
     """Make the file if there is none, for its owner alone; one of the former form is taken over. A link is none."""
     is_new = not path.exists()
+    if not is_new:
+        _require_file(path)
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
     if is_new:
         sync(path.parent, follows_links=True)
     _take_over(path)
+
+
+def _renew_form(path: Path) -> None:
+    """Take over a file of the former form, if it is there and one."""
+    with _as_ledger_errors(path), _mutex:
+        if path.exists():
+            _require_file(path)
+            _take_over(path)
 
 
 def _take_over(path: Path) -> None:
@@ -383,14 +399,30 @@ def _write_former(path: Path, connection: sqlite3.Connection, lines: Sequence[fo
         connection.execute("INSERT INTO entries (change, at, kind, subject, sum) VALUES (0, 0, 'unknown', 0, x'')")
 
 
+def _require_file(path: Path) -> None:
+    """Raise LedgerError for what is there and no file: to open a pipe is to wait for ever."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise LedgerError(f"{path}: is not a file")
+
+
 @contextmanager
-def _looking(path: Path) -> Iterator[sqlite3.Connection | None]:
-    """Open the file for the block; None if there is none."""
-    with _told(path), _mutex:
+def _opened_if_there(path: Path) -> Iterator[sqlite3.Connection | None]:
+    """Open the file for the block; None if there is none.
+
+    One of the former form is read as it is, and left so: the former version's server may be running still.
+    """
+    with _as_ledger_errors(path), _mutex:
         if not path.exists():
             yield None
             return
-        _take_over(path)
+        _require_file(path)
+        with former.found(path) as lines:
+            if lines is not None:
+                with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+                    if lines:
+                        _write_former(path, connection, lines)
+                    yield connection
+                return
         with _opened(path) as connection:
             yield connection
 
@@ -417,7 +449,7 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 @contextmanager
-def _told(path: Path) -> Iterator[None]:
+def _as_ledger_errors(path: Path) -> Iterator[None]:
     """Raise what the system or SQLite says as a LedgerError of one line."""
     try:
         yield
@@ -425,6 +457,9 @@ def _told(path: Path) -> Iterator[None]:
         raise LedgerError(f"{path}: {error.strerror or error}") from error
     except sqlite3.DatabaseError as error:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code == sqlite3.SQLITE_READONLY:
+            # SQLite makes its journal beside the file.
+            raise LedgerError(f"{path}: it or its folder cannot be written to ({error})") from error
         if code == sqlite3.SQLITE_NOTADB:
             raise LedgerError(f"{path}: is not a ledger") from error
         if code == sqlite3.SQLITE_CORRUPT:

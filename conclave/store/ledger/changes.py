@@ -54,7 +54,7 @@ def claim(connection: sqlite3.Connection, *, is_alive: bool = False) -> Standing
     return standing(connection)
 
 
-def told(connection: sqlite3.Connection, claimed: int, now: int) -> list[Entry]:
+def waiting(connection: sqlite3.Connection, claimed: int, now: int) -> list[Entry]:
     """Return the entries of the first changes that wait, up to the number ``claimed``, as things are now.
 
     Call it in a read transaction.

@@ -20,7 +20,7 @@ def drain(database: Path, ledger: Path, now: int) -> None:
             with sqlite.write_transaction(connection):
                 standing = changes.claim(connection)
             reach("ledger.claimed")
-            entries = snapshot(connection, partial(changes.told, connection, standing.claimed, now))
+            entries = snapshot(connection, partial(changes.waiting, connection, standing.claimed, now))
             if not entries:
                 break  # another process has written them
             last = book.append(ledger, standing.ledger_id, standing.written, entries)

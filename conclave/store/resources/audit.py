@@ -31,6 +31,7 @@ class AuditAction(StrEnum):
     SETTINGS_CHANGED = "settings_changed"
     GROUP_PURGED = "group_purged"
     GROUP_RESTORED = "group_restored"
+    MESSAGE_TAKEN_BACK = "message_taken_back"
     CLOCK_ACCEPTED = "clock_accepted"
     CLEANUP_ORDERED = "cleanup_ordered"
     PASSWORD_RESET = "password_reset"  # noqa: S105 - the name of an action
@@ -47,7 +48,7 @@ class AuditAction(StrEnum):
 
 OF_GROUPS = (
     *(AuditAction.GROUP_HELD, AuditAction.GROUP_RELEASED, AuditAction.POLICY_CHANGED),
-    *(AuditAction.GROUP_PURGED, AuditAction.GROUP_RESTORED),
+    *(AuditAction.GROUP_PURGED, AuditAction.GROUP_RESTORED, AuditAction.MESSAGE_TAKEN_BACK),
 )
 """The subject of these is a group."""
 
@@ -101,7 +102,7 @@ def note(
 ) -> None:
     """Add an entry, in the transaction of what it speaks of.
 
-    ``at``: Unix seconds. ``actor``: "operator NAME", "operator page at ADDRESS", "admin NAME" or SERVER.
+    ``at``: Unix seconds. ``actor``: "operator NAME", "operator page at ADDRESS", "admin NAME", "user NAME" or SERVER.
     ``details``: what JSON can hold.
     """
     connection.execute(

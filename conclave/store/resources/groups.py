@@ -6,10 +6,12 @@ from uuid import uuid4
 
 from conclave.failpoints import reach
 from conclave.response_memory import Share
-from conclave.retention import marks, policy
-from conclave.retention.policy import GroupPolicy, of_row
+from conclave.retention import marks
+from conclave.retention.policy import GroupPolicy
+from conclave.retention.policy_row import COLUMNS as OF_POLICY, of_row
 from conclave.retention.resolve import PolicySettings
 from conclave.store import bodies
+from conclave.store.at_rest import NOT_KEYED
 
 LONGEST_NAME = 64
 """A group name has at most 64 characters."""
@@ -21,7 +23,9 @@ class Group:
 
     See marks.py of retention for ``last_seq``, ``gone_below`` and ``expired_before``, its stretches.py for
     ``archived_seq``.
-    ``self_destructs``: 1 if it has self-destructing messages. The last columns are those of its policy.
+    ``self_destructs``: how many self-destructing messages it has. ``taken_back_count``: how many that were taken back
+    and are not erased yet, in either tier. ``keyed_after``: messages with greater numbers are under keys. The last
+    columns are those of its policy.
     """
 
     group_key: int
@@ -38,6 +42,8 @@ class Group:
     archived_seq: int
     min_lifetime_seconds: int = -1
     self_destructs: int = 0
+    taken_back_count: int = 0
+    keyed_after: int = NOT_KEYED
     effective_expiry: int = -1
     least_lifetime: int = 0
     hold_limit: int = -1
@@ -83,7 +89,7 @@ class GroupChanges:
 COLUMNS = (
     "groups.group_key, group_id, group_name, groups.alias, visibility, message_expiry_seconds, mls_group_id,"
     " group_info_body, last_seq, gone_below, expired_before, archived_seq, min_lifetime_seconds, self_destructs,"
-    f" {policy.COLUMNS}"
+    f" taken_back_count, keyed_after, {OF_POLICY}"
 )
 
 
@@ -200,7 +206,7 @@ def remove(connection: sqlite3.Connection, group: Group, now: int) -> list[bytes
     bodies.erase(connection, [row[0] for row in carried])
     reach("delete_group.bodies_erased")
     connection.execute("DELETE FROM welcomes WHERE group_key = ?", key)
-    own = f"group_key, group_id, message_expiry_seconds, min_lifetime_seconds, {policy.COLUMNS}"
+    own = f"group_key, group_id, message_expiry_seconds, min_lifetime_seconds, {OF_POLICY}"
     connection.execute(
         f"INSERT INTO tombstones ({own}, created_at) SELECT {own}, ? FROM groups WHERE group_key = ?", (now, *key)
     )

@@ -189,7 +189,7 @@ def has_other_admin(connection: sqlite3.Connection, member: Membership) -> bool:
 
 
 class Left(NamedTuple):
-    """Who is left in a group: ``eldest``, the member who joined first, None for nobody; whether any is an admin."""
+    """Who is left in a group: ``eldest``, the member who joined first (None: no one); whether any is an admin."""
 
     eldest: int | None
     has_admin: bool

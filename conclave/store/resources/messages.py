@@ -13,13 +13,16 @@ from conclave.events import Stored
 from conclave.failpoints import reach
 from conclave.response_memory import Share
 from conclave.retention import stretches, visibility
+from conclave.retention.fate import Sent
 from conclave.retention.policy import FOREVER
 from conclave.retention.stretches import Stretch
 from conclave.retention.visibility import Sight, Timed
-from conclave.store import bodies, invalidation
+from conclave.store import at_rest, bodies, invalidation
+from conclave.store.engine.connection import of_store
 from conclave.store.engine.sqlite import insert_many
-from conclave.store.resources import fetch_gaps, members, timers
+from conclave.store.resources import fetch_gaps, members, taken_back, timers
 from conclave.store.resources.fetch_gaps import Doubt
+from conclave.store.resources.groups import Group
 from conclave.store.resources.members import Membership, NoMembershipError
 from conclave.store.resources.users import ID_BYTES
 
@@ -122,8 +125,7 @@ def append_all(connection: sqlite3.Connection, drafts: Sequence[Draft], now: int
     A sender's watermark rises only if it was at the group's last number. A sender has seen the own message, but perhaps
     not those that others sent before it.
     """
-    body_ids = bodies.put_many(connection, [draft.body or b"" for draft in drafts])
-    stored = _append(connection, drafts, body_ids, now)
+    stored = _append(connection, drafts, now)
     connection.executemany(
         "UPDATE members SET watermark = ? WHERE group_key = ? AND user_id = ? AND watermark = ?",
         [(each.sequence_num, each.group_key, each.sender_id, each.sequence_num - 1) for each in stored],
@@ -139,23 +141,41 @@ def append_stored(
     The sender need not be a member. No watermark moves: the sender may have made the body some time ago, does not know
     that it is a message now, and has to fetch it. A mark that a wrong clock left ahead of ``now`` does not hide it.
     """
-    return _append(connection, [Draft(group_key, sender_id, None, is_commit)], [body_id], now)[0]
+    draft = Draft(group_key, sender_id, None, is_commit)
+    if of_store(connection).keys is None:
+        return _append(connection, [draft], now, [body_id])[0]
+    # It was stored before it had a number, and so without a key.
+    body = bodies.get(connection, body_id)
+    stored = _append(connection, [draft._replace(body=body)], now)[0]
+    bodies.erase(connection, [body_id])
+    return stored._replace(body=None)
 
 
-def _append(connection: sqlite3.Connection, drafts: Sequence[Draft], body_ids: Sequence[int], now: int) -> list[Stored]:
-    """Number the messages of each group in the order of ``drafts``, and store them."""
+def _append(
+    connection: sqlite3.Connection, drafts: Sequence[Draft], now: int, body_ids: Sequence[int] | None = None
+) -> list[Stored]:
+    """Number the messages of each group in the order of ``drafts``, and store them.
+
+    ``body_ids``: their bodies, if they are stored already.
+    """
     ahead: dict[int, tuple[int, int]] = {}
+    named: dict[int, bytes] = {}
     for group_key, count in Counter(draft.group_key for draft in drafts).items():
-        last, expired_before = connection.execute(
-            "UPDATE groups SET last_seq = last_seq + ? WHERE group_key = ? RETURNING last_seq, expired_before",
-            (count, group_key),
-        ).fetchone()
+        last, expired_before, named[group_key] = at_rest.number(connection, group_key, count)
         ahead[group_key] = last - count, max(now, expired_before)
     reach("send.numbered")
-    rows, stored = [], []
-    for draft, body_id in zip(drafts, body_ids, strict=True):
+    numbers = []
+    for draft in drafts:
         former, created_at = ahead[draft.group_key]
         ahead[draft.group_key] = number, _ = former + 1, created_at
+        numbers.append(number)
+    if body_ids is None:
+        given = [draft.body or b"" for draft in drafts]
+        placed = [(named[draft.group_key], number) for draft, number in zip(drafts, numbers, strict=True)]
+        body_ids = bodies.put_many(connection, at_rest.encrypted(connection, placed, given))
+    rows, stored = [], []
+    for draft, number, body_id in zip(drafts, numbers, body_ids, strict=True):
+        created_at = ahead[draft.group_key][1]
         rows.append((body_id, draft.group_key, number, draft.sender_id, draft.is_commit, created_at))
         is_timed = draft.self_destruct_seconds > 0
         stored.append(Stored(draft.group_key, number, draft.sender_id, draft.body, created_at, is_timed))
@@ -173,6 +193,15 @@ def _append(connection: sqlite3.Connection, drafts: Sequence[Draft], body_ids: S
         ]
         timers.begin(connection, timed, now)
     return stored
+
+
+def find_sent(connection: sqlite3.Connection, group_key: int, number: int) -> Sent | None:
+    """Return what is known of a message of the hot store but its body; None if it is not there."""
+    row = connection.execute(
+        "SELECT created_at, sender_id, is_commit FROM messages WHERE group_key = ? AND sequence_num = ?",
+        (group_key, number),
+    ).fetchone()
+    return Sent(row[0], row[1], bool(row[2])) if row else None
 
 
 def page(
@@ -204,27 +233,17 @@ def page(
     moment = clock.moment()
     sight = visibility.of_group(connection, group, moment.now)
     timed = None
-    if group.self_destructs:
+    if group.self_destructs or group.taken_back_count:
         timed = visibility.of_reader(member.member_id, member.joined_after, include_redacted=include_redacted)
     confirmed = min(after, group.last_seq)
     doubt = fetch_gaps.look(connection, member, sight, moment, timed, confirmed)
-    archived = stretches.stretch(connection, group, confirmed, sight)
+    archived = stretches.stretch(connection, group, confirmed, sight, include_redacted=include_redacted)
     if archived:
         return Page([], member, confirmed, sight, archived, touch, doubt=doubt)
     begin = visibility.pass_hidden(connection, group, sight, max(confirmed, group.archived_seq))
-    first_timed = timers.first_after(connection, group.group_key, begin) if timed else None
-    if timed and first_timed:
-        found = _timed_rows(connection, group.group_key, limit, sight, timed, begin)
-        served, count = _with_bodies(connection, found, sight, write, share, taken), len(found)
-    else:
-        rows = _rows(connection, group.group_key, limit, sight, begin)
-        bodies_of = _read_bodies(connection, [row[1] for row in rows], share, taken)
-        bodies_of.reverse()  # each body is let go of once it is written
-        served = [
-            _for_all(number, sender, bodies_of.pop(), created_at, sight, write, is_kept=bool(is_kept))
-            for number, _, sender, created_at, is_kept in rows[: len(bodies_of)]
-        ]
-        count = len(rows)
+    first_timed = _first_timed(connection, group.group_key, begin) if timed else None
+    seen_by_one = timed if first_timed else None
+    served, count = _served(connection, group, limit, sight, seen_by_one, begin, share, taken, write)
     last = served[-1].sequence_num if served else 0
     is_last = len(served) == count < limit
     end = group.last_seq if is_last else last
@@ -237,7 +256,7 @@ def page(
 def written(message: StoredMessage, sight: Sight, write: WriteMessage) -> Piece:
     """Write a message that ``sight`` admits; without its body if it is redacted for the reader."""
     number, sender_id, body, created_at, is_kept, seconds, _ = message
-    if not seconds:
+    if not seconds and not sight.is_redacted(message):
         return _for_all(number, sender_id, body, created_at, sight, write, is_kept=is_kept)
     expires_at = 0 if is_kept else sight.policy.expires_at(created_at)
     if sight.is_redacted(message):
@@ -245,6 +264,60 @@ def written(message: StoredMessage, sight: Sight, write: WriteMessage) -> Piece:
         return Piece(number, created_at, text, is_kept, is_redacted=True)
     text = write(number, sender_id, body, created_at, expires_at, seconds)
     return Piece(number, created_at, text, is_kept, message.redact_at)
+
+
+def _first_timed(connection: sqlite3.Connection, group_key: int, after: int) -> int | None:
+    """Return the first number greater than ``after`` of a message that is not the same for all readers at all times."""
+    found = (each.first_after(connection, group_key, after) for each in (timers, taken_back))
+    return min((number for number in found if number is not None), default=None)
+
+
+def _served(
+    connection: sqlite3.Connection,
+    group: Group,
+    limit: int,
+    sight: Sight,
+    timed: Timed | None,
+    begin: int,
+    share: Share,
+    taken: int,
+    write: WriteMessage,
+) -> tuple[list[Piece], int]:
+    """Write the messages of a page, and return them and how many there are; not those that were erased meanwhile.
+
+    ``timed``: None if no message there destroys itself. Only if all are read, none may be left: an empty page says that
+    nothing follows.
+    """
+    while True:
+        if timed:
+            found = _timed_rows(connection, group.group_key, limit, sight, timed, begin)
+            numbers = [message.sequence_num for _, message in found]
+            served, looked = _with_bodies(connection, group, found, sight, write, share, taken)
+        else:
+            rows = _rows(connection, group.group_key, limit, sight, begin)
+            numbers = [row[0] for row in rows]
+            bodies_of = _read_bodies(connection, group, [row[:2] for row in rows], share, taken)
+            looked = len(bodies_of)
+            served = _for_all_of(rows, bodies_of, sight, write)
+        if served or looked == len(numbers) < limit:
+            return served, len(numbers)
+        begin = numbers[looked - 1]
+
+
+def _for_all_of(
+    rows: Sequence[tuple[int, int, bytes, int, int]],
+    bodies_of: list[bytes | None],
+    sight: Sight,
+    write: WriteMessage,
+) -> list[Piece]:
+    """Write the first of ``rows``, as far as their bodies go, which are let go of one by one."""
+    bodies_of.reverse()
+    served = []
+    for number, _, sender, created_at, is_kept in rows[: len(bodies_of)]:
+        body = bodies_of.pop()
+        if body is not None:
+            served.append(_for_all(number, sender, body, created_at, sight, write, is_kept=bool(is_kept)))
+    return served
 
 
 def _for_all(
@@ -296,25 +369,29 @@ def _timed_rows(
 
 def _with_bodies(
     connection: sqlite3.Connection,
+    group: Group,
     rows: Sequence[tuple[int, StoredMessage]],
     sight: Sight,
     write: WriteMessage,
     share: Share,
     taken: int,
-) -> list[Piece]:
-    """Write the messages of a page, as many as memory allows. Bodies that the reader may not see are not read."""
-    shown = [body_id for body_id, message in rows if not sight.is_redacted(message)]
-    found = _read_bodies(connection, shown, share, taken) if shown else []
+) -> tuple[list[Piece], int]:
+    """Write the messages of a page, as many as memory allows, and tell how many of ``rows`` were looked at.
+
+    Bodies that the reader may not see are not read.
+    """
+    shown = [(message.sequence_num, body_id) for body_id, message in rows if not sight.is_redacted(message)]
+    found = _read_bodies(connection, group, shown, share, taken) if shown else []
     found.reverse()
-    served = []
-    for _, message in rows:
-        if not sight.is_redacted(message):
-            if not found:
-                break
-            served.append(written(message._replace(mls_message=found.pop()), sight, write))
-        else:
+    served: list[Piece] = []
+    for looked, (_, message) in enumerate(rows):
+        if sight.is_redacted(message):
             served.append(written(message, sight, write))
-    return served
+        elif not found:
+            return served, looked
+        elif (body := found.pop()) is not None:
+            served.append(written(message._replace(mls_message=body), sight, write))
+    return served, len(rows)
 
 
 def _read_small(connection: sqlite3.Connection, ids: list[int], most: int) -> dict[int, bytes] | None:
@@ -332,12 +409,20 @@ def _read_small(connection: sqlite3.Connection, ids: list[int], most: int) -> di
     return found
 
 
-def _read_bodies(connection: sqlite3.Connection, ids: list[int], share: Share, taken: int) -> list[bytes]:
-    """Read the first of some bodies, as many as memory and PAGE_BYTES allow. Raises NoRoomError."""
+def _read_bodies(
+    connection: sqlite3.Connection, group: Group, placed: Sequence[tuple[int, int]], share: Share, taken: int
+) -> list[bytes | None]:
+    """Read the first of some bodies, as many as memory and PAGE_BYTES allow. Raises NoRoomError.
+
+    ``placed``: numbers and ids. None: the message was erased since this snapshot was taken, and its key is lost.
+    """
     limit = PAGE_BYTES - taken
+    ids = [body_id for _, body_id in placed]
     found = _read_small(connection, ids, min(SMALL_BYTES, limit)) if ids else {}
     if found is None or not share.take_all(sum(map(len, found.values())), len(ids)):
         del found
         ids = ids[: share.take_bodies(bodies.sizes(connection, ids), limit, least=0 if taken else 1)]
         found = bodies.get_many(connection, ids)
-    return [found[body_id] for body_id in ids]
+    stored = [found[body_id] for body_id in ids]
+    numbers = [number for number, _ in placed[: len(ids)]]
+    return at_rest.decrypted(connection, group.group_id, group.keyed_after, numbers, stored)

@@ -46,6 +46,16 @@ def stored_text(connection: sqlite3.Connection) -> str | None:
     return row[0] if row else None
 
 
+def complete(connection: sqlite3.Connection) -> None:
+    """Write the policies in force to the rows of a former version's database, which have none.
+
+    Call it in the transaction of the migration: a start that goes no further must not leave groups without a policy.
+    """
+    former = stored_policy(connection)
+    if former and marks.lack_policies(connection):
+        marks.write(connection, former)
+
+
 class PolicyFrozenError(Exception):
     """The policy must not change now. The message says what to do."""
 
@@ -87,8 +97,6 @@ def begin_serving(
         )
         marks.write(connection, policy)
         return Begun()
-    if marks.lack_policies(connection):
-        marks.write(connection, former)
     begun = _adopt(connection, former, policy, clock, accepts_change=accepts_change)
     if not row["stopped_cleanly"]:
         ttl = former.token_ttl_seconds

@@ -180,22 +180,31 @@ def tell(connection: sqlite3.Connection, now: int, most: int = TOLD_AT_ONCE) -> 
         "DELETE FROM timers WHERE timer_id = ?", [(row["timer_id"],) for row in ended if not row["is_stored"]]
     )
     reach("timers.ended")
+    missing = [
+        (row["user_id"], row["group_id"], row["group_key"], row["sequence_num"])
+        for row in ended
+        if row["user_id"] is not None
+    ]
+    told = note_missed(connection, missing)
+    reach("timers.told")
+    return len(ended), told
+
+
+def note_missed(connection: sqlite3.Connection, missing: Iterable[tuple[bytes, bytes, int, int]]) -> list[Redaction]:
+    """Note that users are to be told of messages that are redacted for them: user's id, group's id and key, number."""
     told = []
-    for row in ended:
-        if row["user_id"] is None:
-            continue
+    for user_id, group_id, group_key, number in missing:
         missed_id = connection.execute(
             "INSERT INTO missed_redactions (user_id, group_key, sequence_num) VALUES (?, ?, ?)",
-            (row["user_id"], row["group_key"], row["sequence_num"]),
+            (user_id, group_key, number),
         ).lastrowid
-        told.append(Redaction(missed_id or 0, row["user_id"], row["group_id"], row["sequence_num"]))
+        told.append(Redaction(missed_id or 0, user_id, group_id, number))
     connection.executemany(
         "DELETE FROM missed_redactions WHERE user_id = ?1 AND missed_id <= (SELECT missed_id FROM missed_redactions"
         " WHERE user_id = ?1 ORDER BY missed_id DESC LIMIT 1 OFFSET ?2)",
         [(user_id, MOST_MISSED) for user_id in {each.user_id for each in told}],
     )
-    reach("timers.told")
-    return len(ended), told
+    return told
 
 
 def last_missed(connection: sqlite3.Connection) -> int:

@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
-from conclave.errors import NotFoundError
 from conclave.retention.fate import UNREAD_BY, Fate, Sent, fate_of
 from conclave.retention.jobs import Scope
-from conclave.retention.policy import COLUMNS, GroupPolicy, of_row
+from conclave.retention.policy import GroupPolicy
+from conclave.retention.policy_row import COLUMNS, of_row
 from conclave.retention.reasons import reasons
 from conclave.retention.resolve import PolicySettings
-from conclave.store.resources import receipts
+from conclave.store.resources import receipts, taken_back
 from conclave.store.resources.audit import AuditAction
 from conclave.store.resources.receipts import Receipt
 from conclave.store.sender_index import SENT
@@ -43,7 +43,7 @@ class Waiting:
     """A member who has not fetched, or not read, what is asked about. Times are Unix seconds.
 
     ``fetched``: the number up to which this member has. When that was, is not stored; ``last_used_at`` says when a
-    session was last used, for whatever; None: there is none any more.
+    session was last used, for any request; None: there is none any more.
     """
 
     username: str
@@ -88,6 +88,18 @@ class Job:
 
 
 @dataclass(frozen=True)
+class Taking:
+    """That a message was taken back. ``at``: Unix seconds. ``by``: the name of an account; "" if that is not known.
+
+    ``is_own``: it was the sender; None: a restore knows it from the ledger, which does not tell.
+    """
+
+    at: int
+    by: str
+    is_own: bool | None
+
+
+@dataclass(frozen=True)
 class Message:
     """One message. Its fate is None unless it is stored and its row could be read.
 
@@ -95,7 +107,7 @@ class Message:
     deleted. ``part``: where in the archive, as class, span, and the times of the oldest and the newest message there.
     ``unreadable``: why the archive could not be read. ``receipts``: those that may have the erasure of it.
     ``waiting``: who has not fetched it, if it waits for that. ``unread``: who has not read it, if it destroys itself;
-    how many they are is in the timer of its fate.
+    how many they are is in the timer of its fate. ``taken_back``: when and by whom it was; None: it was not.
     """
 
     sequence_num: int
@@ -109,6 +121,7 @@ class Message:
     waiting: tuple[Waiting, ...] = ()
     waiting_in_all: int = 0
     unread: tuple[Waiting, ...] = ()
+    taken_back: Taking | None = None
 
 
 @dataclass(frozen=True)
@@ -176,14 +189,16 @@ def explain(
     number: int | None = None,
     look: Look | None = None,
     clock_fault: str = "",
-) -> Explanation:
+) -> Explanation | None:
     """Explain a group at the Unix second ``now``, and its message ``number`` if it is given.
 
     ``schedule``: what runs there are, and the seconds from run to run. ``look``: reads the archive; without it, only
-    what the database knows is told. ``clock_fault``: what is wrong with the clock, "" for nothing. Raises NotFoundError
-    if nothing is left of the group.
+    what the database knows is told. ``clock_fault``: what is wrong with the clock, "" for nothing. None: nothing is
+    left of the group.
     """
     group = _find(connection, group_id)
+    if group is None:
+        return None
     policy = group.policy
     holds, holds_in_all = _holds(connection, group)
     holding = policy.is_after_fetch or policy.keeps_commits
@@ -221,7 +236,7 @@ def _held_by_clock(message: Message) -> Message:
     return replace(message, fate=replace(message.fate, goes=False)) if message.fate else message
 
 
-def _find(connection: sqlite3.Connection, group_id: bytes) -> _Group:
+def _find(connection: sqlite3.Connection, group_id: bytes) -> _Group | None:
     row = connection.execute(
         f"SELECT {COLUMNS}, group_key, group_name, message_expiry_seconds, min_lifetime_seconds, last_seq, floor_seq,"
         " gone_below, expired_before, commits_below, archived_seq FROM groups WHERE group_id = ?",
@@ -234,11 +249,7 @@ def _find(connection: sqlite3.Connection, group_id: bytes) -> _Group:
         " WHERE group_id = ?",
         (group_id,),
     ).fetchone()
-    if row is None:
-        erased = receipts.of_group(connection, group_id, 1)
-        known = f"; the last receipt of it is number {erased[0].receipt_id}" if erased else ""
-        raise NotFoundError(f"no such group, or nothing is left of it{known}")
-    return _Group(row[6], group_id, "", row[7], row[8], row[9], Marks(), of_row(*tuple(row)[:6]))
+    return _Group(row[6], group_id, "", row[7], row[8], row[9], Marks(), of_row(*tuple(row)[:6])) if row else None
 
 
 def _jobs(policy: GroupPolicy, schedule: Sequence[tuple[Scope, int]], *, is_deleted: bool) -> list[Job]:
@@ -326,7 +337,7 @@ def _has_sent(connection: sqlite3.Connection, group_key: int, user_id: bytes) ->
         f" (SELECT group_key FROM {SENT} WHERE sender_id = ? LIMIT ?)",
         (group_key, user_id, SEARCHED),
     ).fetchone()
-    # Archived commits are in no index by sender: a member, or somebody whose account is gone, may have sent some.
+    # Archived commits are in no index by sender: a member, or a deleted account, may have sent some.
     may_have_sent_commits = connection.execute(
         "SELECT EXISTS (SELECT 1 FROM archive_parts WHERE group_key = ?2) AND"
         " (EXISTS (SELECT 1 FROM members WHERE group_key = ?2 AND user_id = ?1)"
@@ -368,9 +379,27 @@ def _message(
     waits = fate.waits_for_members
     waiting, in_all = _waiting(connection, group, number) if waits else ((), 0)
     unread = _members(connection, group, UNREAD_BY, number) if fate.timer and not fate.is_hidden else ()
-    named = connection.execute("SELECT username FROM users WHERE user_id = ?", (sent.sender_id,)).fetchone()
-    sender = named[0] if named else ""
-    return Message(number, place, sent, sender, fate, part, waiting=waiting, waiting_in_all=in_all, unread=unread)
+    return Message(
+        *(number, place, sent, _name(connection, sent.sender_id), fate, part),
+        waiting=waiting,
+        waiting_in_all=in_all,
+        unread=unread,
+        taken_back=_taking(connection, group, number, sent),
+    )
+
+
+def _name(connection: sqlite3.Connection, user_id: bytes) -> str:
+    """Return the name of an account; "" if it was deleted."""
+    row = connection.execute("SELECT username FROM users WHERE user_id = ?", (user_id,)).fetchone()
+    return row[0] if row else ""
+
+
+def _taking(connection: sqlite3.Connection, group: _Group, number: int, sent: Sent) -> Taking | None:
+    taken = taken_back.find(connection, group.group_key, number)
+    if taken is None:
+        return None
+    is_own = taken.taken_by == sent.sender_id if taken.taken_by else None
+    return Taking(taken.taken_at, _name(connection, taken.taken_by), is_own)
 
 
 def _hot_place(connection: sqlite3.Connection, group: _Group, number: int) -> str:

@@ -10,10 +10,10 @@ from uuid import UUID
 from conclave.retention import stretches, visibility
 from conclave.retention.policy import FOREVER
 from conclave.retention.stretches import Stretch
-from conclave.store import bodies
+from conclave.store import at_rest, bodies
 from conclave.store.engine.sqlite import places
 from conclave.store.resources import groups, members, users
-from conclave.store.resources.audit import OF_USERS
+from conclave.store.resources.audit import OF_USERS, AuditAction
 from conclave.store.resources.groups import Group
 from conclave.store.sender_index import SENT
 
@@ -113,11 +113,12 @@ def about(connection: sqlite3.Connection, user_id: bytes, invites_dead_before: i
 
 
 def _audited(connection: sqlite3.Connection, user_id: bytes) -> list[dict[str, Any]]:
-    """Return the entries about the user, and those on what the user has decided as an admin."""
+    """Return the entries about the user, those on what the user has decided as an admin, and on the user's messages."""
     found = connection.execute(
         "SELECT audit_id AS entry, at, actor, action, subject_id, subject, details FROM audit"
-        f" WHERE subject_id = ? AND action IN ({places(OF_USERS)}) OR details ->> '$.admin_id' = ? ORDER BY audit_id",
-        (user_id, *OF_USERS, str(UUID(bytes=user_id))),
+        f" WHERE subject_id = ? AND action IN ({places(OF_USERS)}) OR details ->> '$.admin_id' = ?"
+        f" OR (action = '{AuditAction.MESSAGE_TAKEN_BACK}' AND details ->> '$.sender_id' = ?) ORDER BY audit_id",
+        (user_id, *OF_USERS, str(UUID(bytes=user_id)), str(UUID(bytes=user_id))),
     )
     return [
         {name: _plain(name, row[name]) for name in row.keys()} | {"details": json.loads(row["details"])}  # noqa: SIM118 - a row iterates over its values
@@ -184,13 +185,18 @@ def page(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, after:
         },
     ).fetchall()
     found: list[OwnMessage] = []
-    size = 0
+    size = looked = 0
     for body_id, number, created_at, is_commit, seconds in rows:
-        found.append(OwnMessage(number, created_at, bool(is_commit), seconds, bodies.get(connection, body_id)))
-        size += len(found[-1].body)
+        stored = bodies.get(connection, body_id)
+        (body,) = at_rest.decrypted(connection, group_id, group.keyed_after, [number], [stored])
+        looked += 1
+        if body is None:
+            continue  # erased meanwhile
+        found.append(OwnMessage(number, created_at, bool(is_commit), seconds, body))
+        size += len(body)
         if size > PAGE_BYTES:
             break
-    looked_up_to = end if len(found) == len(rows) < PAGE_MESSAGES else found[-1].sequence_num
+    looked_up_to = end if looked == len(rows) < PAGE_MESSAGES else rows[looked - 1]["sequence_num"]
     return Page(found, looked_up_to if looked_up_to < group.last_seq else None)
 
 

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from conclave.errors import NotFoundError
 from conclave.retention.jobs import Scope
 from conclave.store.views.overdue import Due
 
@@ -107,15 +106,3 @@ def list_all(
             )
         )
     return rows
-
-
-def key_of(connection: sqlite3.Connection, group_id: bytes) -> int:
-    """Return the key of a group, also of a deleted one of which something is left. Raises NotFoundError."""
-    row = connection.execute(
-        "SELECT group_key FROM groups WHERE group_id = ?1"
-        " UNION ALL SELECT group_key FROM tombstones WHERE group_id = ?1",
-        (group_id,),
-    ).fetchone()
-    if row is None:
-        raise NotFoundError("no such group, or nothing is left of it")
-    return int(row[0])

@@ -15,8 +15,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from conclave.retention.holds import HELD_SENDERS
 from conclave.retention.jobs import EVERYTHING, Scope
-from conclave.retention.policy import COLUMNS, GroupPolicy, of_row
+from conclave.retention.policy import GroupPolicy
+from conclave.retention.policy_row import COLUMNS, of_row
 from conclave.retention.rules import (
     DELETED_ACCOUNT,
     DELETED_GROUP,
@@ -24,9 +26,9 @@ from conclave.retention.rules import (
     EXPIRED,
     FETCHED,
     GOVERNED,
-    HELD_SENDERS,
     REDACTED,
     RULES,
+    TAKEN_BACK,
     TIMED,
     Bounds,
     certain_of_part,
@@ -45,8 +47,8 @@ class Due:
     """What of one group could be erased already, since which Unix second.
 
     ``by_policy``: what has expired by age, or was fetched by all: a run that covers ``policy`` erases it. ``by_mark``:
-    what is past a mark, is redacted for everybody, or lies under the tombstone of a group or of an account: any run
-    erases it. None: nothing.
+    what is past a mark, is redacted for every reader (at its end, or taken back), or lies under the tombstone of a
+    group or of an account: any run erases it. None: nothing.
     """
 
     group_key: int
@@ -114,7 +116,7 @@ def find(
         return {}
     look = _Look(connection, now, group_key, schedule)
     found: dict[int, Due] = {}
-    for due in (*look.living(), *look.redacted(), *look.deleted_groups(), *look.deleted_accounts()):
+    for due in (*look.living(), *look.redacted(), *look.taken_back(), *look.deleted_groups(), *look.deleted_accounts()):
         known = found.get(due.group_key)
         found[due.group_key] = _both(known, due) if known else due
     return found
@@ -158,6 +160,12 @@ _REDACTED = """
 SELECT {columns}, governed.group_key, group_id, messages.created_at, {ends_at} AS ends_at
 FROM governed_groups AS governed CROSS JOIN {timed} WHERE self_destructing.group_key = governed.group_key
     AND governed.erasable_before > 0 AND {redacted} {of_governed}
+"""
+
+_TAKEN_BACK = """
+SELECT {columns}, governed.group_key, group_id, messages.created_at, taken_at
+FROM governed_groups AS governed CROSS JOIN {taken} WHERE taken_back.group_key = governed.group_key
+    AND governed.erasable_before > 0 AND {is_taken} {of_governed}
 """
 
 _DELETED_GROUPS = """
@@ -214,6 +222,7 @@ class _Look:
             "block": BLOCK,
             "timed": TIMED,
             "ends_at": ENDS_AT,
+            "taken": RULES[TAKEN_BACK].tables,
         }
         self._values = {"now": now}
         self._schedule = schedule
@@ -246,14 +255,24 @@ class _Look:
             yield Due(row["group_key"], policy, *by_both)
 
     def redacted(self) -> Iterator[Due]:
-        """Yield the groups with self-destructing messages that nobody sees any more. Any run erases these."""
+        """Yield the groups with self-destructing messages that no reader sees any more. Any run erases these."""
         if not _is_there(self._connection, "self_destructing"):
             return
         for row in self._rows(_REDACTED):
             policy = of_row(*row[:6])
-            ended = max(row["ends_at"], self._last_run)  # or it has ended since somebody left
+            ended = max(row["ends_at"], self._last_run)  # or it has ended since a reader left
             since = max(ended, row["created_at"] + policy.min_lifetime, self._decided(row["group_id"]))
             yield Due(row["group_key"], policy, None, since)
+
+    def taken_back(self) -> Iterator[Due]:
+        """Yield the groups with messages that were taken back and are in the hot store. Any run erases these."""
+        if not _is_there(self._connection, "taken_back"):
+            return
+        for row in self._rows(_TAKEN_BACK):
+            policy = of_row(*row[:6])
+            taken = max(row["taken_at"], self._last_run)  # by a run that had planned before it, perhaps
+            since = max(taken, row["created_at"] + policy.min_lifetime, self._decided(row["group_id"]))
+            yield Due(row["group_key"], policy, None, min(self._now, since))
 
     def deleted_groups(self) -> Iterator[Due]:
         """Yield the deleted groups of which something is left that could be erased."""
@@ -291,12 +310,13 @@ class _Look:
         return max((at for job, at in self._last_runs.items() if not self._schedule or job in covering), default=0)
 
     def _decided(self, group_id: bytes) -> int:
-        """Return when somebody last decided something about a group, or about all; 0: nobody is known to have."""
+        """Return when an operator or an admin last decided something about a group, or about all; 0: not known."""
         return max(self._decided_about(group_id), self._decided_about_all)
 
     def _decided_about(self, subject_id: bytes) -> int:
         row = self._connection.execute(
-            "SELECT at FROM audit WHERE subject_id = ? ORDER BY audit_id DESC LIMIT 1", (subject_id,)
+            "SELECT at FROM audit WHERE subject_id = ? AND action != ? ORDER BY audit_id DESC LIMIT 1",
+            (subject_id, AuditAction.MESSAGE_TAKEN_BACK),  # of one message, and says itself since when
         ).fetchone()
         return int(row[0]) if row else 0
 
@@ -321,6 +341,7 @@ def _conditions(bounds: Bounds) -> dict[str, str]:
         "marked": RULES[FETCHED].hot(Bounds(gone="gone_below")),
         "old_enough": may_go(bounds._replace(unheld="")),
         "redacted": RULES[REDACTED].due(bounds),
+        "is_taken": RULES[TAKEN_BACK].due(bounds),
         "deleted": RULES[DELETED_GROUP].due(bounds),
         "of_deleted": RULES[DELETED_ACCOUNT].due(bounds),
     }

@@ -39,6 +39,9 @@ _ABOUT_FORMATS = {
 
 _SECURITY = "token"
 
+_NUMBERS = ("sequence_num",)
+"""The names in paths that are numbers of messages."""
+
 _BY_ROLE: dict[Who, tuple[type[e.ApiError], ...]] = {
     Who.MEMBER: (e.NotMemberError,),
     Who.ADMIN: (e.NotAdminError,),
@@ -101,7 +104,7 @@ def errors_of(endpoint: Endpoint) -> list[type[e.ApiError]]:
     found: list[type[e.ApiError]] = []
     if not endpoint.public:
         found += [e.AuthHeaderMissingError, e.AuthHeaderInvalidError, e.TokenExpiredError]
-    if endpoint.query or any(_is_id(name) for name in _names_in(endpoint.path)):
+    if endpoint.query or any(_is_id(name) or name in _NUMBERS for name in _names_in(endpoint.path)):
         found += [e.InvalidValueError]
     if endpoint.body:
         found += [e.BadRequestError, e.InvalidValueError, e.BodyTooLargeError, e.UnsupportedMediaTypeError]
@@ -162,7 +165,11 @@ def _is_id(name: str) -> bool:
 
 
 def _path_parameter(name: str) -> dict[str, Any]:
-    schema = {"type": "string", "format": "uuid"} if _is_id(name) else {"type": "string", "minLength": 1}
+    schema: dict[str, Any] = {"type": "string", "minLength": 1}
+    if _is_id(name):
+        schema = {"type": "string", "format": "uuid"}
+    elif name in _NUMBERS:
+        schema = {"type": "integer", "format": "int64", "minimum": 1}
     return {"in": "path", "name": name, "required": True, "schema": schema, "example": examples.example_of(name)}
 
 

@@ -67,6 +67,7 @@ _VALUES: dict[str, Any] = {
     "sequence_num": 1,
     "server_retention_seconds": -1,
     "signing_key_fingerprint": _FINGERPRINT,
+    "taken_back": 17,
     "token": "5c" * 32,
     "update_type": "commit",
     "username": "alice",

@@ -114,9 +114,10 @@ def _refine(properties: dict[str, Any], message: str) -> None:
         field = descriptor.fields_by_name.get(name) if descriptor else None
         if field and field.enum_type and found["type"] == "string":
             found["enum"] = [word for number, word in words(field.enum_type).items() if number]
+        number = found.get("items", found)  # of a list, what is in it
         if field and field.type in _LONG:
-            found["format"] = "int64"
+            number["format"] = "int64"
         if field and field.type in _UNSIGNED:
-            found["minimum"] = 0
+            number["minimum"] = 0
         if name in _MAY_BE_EMPTY:
             properties[name] = {"anyOf": [found, {"const": ""}]}

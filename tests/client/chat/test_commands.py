@@ -2,16 +2,19 @@
 
 import asyncio
 import re
+from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 
+from conclave import app_keys
 from conclave.client import Client, GroupError, InputError, ResourceError
 from conclave.client.chat import commands, formatting, help_text
 from conclave.client.chat.command_context import CommandContext, CommandError
 from conclave.client.chat.commands import COMMANDS
 from conclave.client.chat.rooms import Room
+from conclave.config.retention import RetentionConfig
 from tests.conftest import Running
 from tests.support.client import PASSWORD
 from tests.support.conversing import NewChat, RecordingDesk
@@ -41,7 +44,7 @@ async def club(alice: RecordingDesk, bob: RecordingDesk) -> UUID:
 
 
 def test_every_command_of_the_table_is_exercised() -> None:
-    files = Path(__file__), Path(__file__).with_name("test_keys.py")
+    files = Path(__file__), *(Path(__file__).with_name(f"test_{each}.py") for each in ("keys", "finding"))
     source = "".join(each.read_text(encoding="utf-8") for each in files)
     assert set(re.findall(r'does\(f?"/(\w+)', source)) >= set(COMMANDS)
 
@@ -53,6 +56,73 @@ def test_the_table_is_what_it_says() -> None:
         assert command.says == command.says[0].lower() + command.says[1:]
         assert commands.find(name) is command
         assert commands.matching(f"/{name}") == [command], "no name is the beginning of another"
+
+
+class TestTakingBack:
+    async def test_undo_takes_back_what_was_sent_last(
+        self, alice: RecordingDesk, bob: RecordingDesk, club: UUID
+    ) -> None:
+        for desk, text in ((alice, "one"), (bob, "two"), (alice, "three"), (bob, "four")):
+            await _sent(alice, bob, club, desk, text)
+        assert (await alice.does("/undo"))[0].startswith("Your message of ")
+        for desk in (alice, bob):
+            await desk.chat.shows(club, "one", "two", "four")
+        await alice.does("/undo")
+        for desk in (alice, bob):
+            await desk.chat.shows(club, "two", "four")
+        with pytest.raises(CommandError, match="there is no message of yours in club"):
+            await alice.does("/undo")
+
+    async def test_delete_takes_back_a_chosen_one_once_the_user_is_sure(
+        self, alice: RecordingDesk, bob: RecordingDesk, club: UUID
+    ) -> None:
+        for text in ("lunch at one", "lunch at two", "supper"):
+            await _sent(alice, bob, club, bob, text)
+        for bob.agrees in (False, True):
+            await bob.does("/delete LUNCH at")
+        assert len(bob.asked) == 2
+        assert all("lunch" not in each for asked in bob.asked for each in asked), "the text may vanish meanwhile"
+        for desk in (alice, bob):
+            await desk.chat.shows(club, "lunch at one", "supper")
+        with pytest.raises(CommandError, match="no message of yours in club has these words"):
+            await bob.does("/delete dinner")
+        with pytest.raises(GroupError, match="not yours to take back"):  # the operator does not let admins
+            await alice.does("/delete supper")
+
+    async def test_an_admin_takes_back_what_was_sent_in_some_time(
+        self, running: Running, alice: RecordingDesk, bob: RecordingDesk, club: UUID
+    ) -> None:
+        in_force = running.app[app_keys.IN_FORCE]
+        in_force.config = replace(in_force.config, retention=RetentionConfig(admins_may_redact=True))
+        await _sent(alice, bob, club, alice, "old")
+        running.clock.advance(2 * HOUR)
+        for desk, text in ((bob, "one"), (alice, "two")):
+            await _sent(alice, bob, club, desk, text)
+        with pytest.raises(CommandError, match="only an admin of club can"):
+            await bob.does("/purge 1h")
+        with pytest.raises(CommandError, match="/purge 1h takes back what was sent in the last hour"):
+            await alice.does("/purge some")
+        alice.agrees = False
+        await alice.does("/purge 1h")
+        await alice.chat.shows(club, "old", "one", "two")
+        assert "2 messages of the last 1 hour, 1 of them yours" in alice.asked[-1][1]
+        alice.agrees = True
+        assert await alice.does("/purge 1h") == ["2 messages of club taken back, for everybody"]
+        for desk in (alice, bob):
+            await desk.chat.shows(club, "old")
+        assert (await alice.does("/purge 1h"))[0].startswith("Nothing here was sent to club")
+
+    def test_words_of_a_message_do_not_stay_in_the_line(self) -> None:
+        assert commands.has_message("/delete lunch")
+        assert not commands.has_message("/undo")
+
+
+async def _sent(alice: RecordingDesk, bob: RecordingDesk, club: UUID, desk: RecordingDesk, text: str) -> None:
+    """Have one of them send a text, and wait until both have it."""
+    desk.chat.send(club, text)
+    for each in (alice, bob):
+        await each.chat.until(lambda each=each: each.chat.texts(club)[-1:] == [text])  # type: ignore[misc]  # mypy knows no default in a lambda
+    await desk.chat.until(lambda: not desk.chat.room(club).drafts)
 
 
 class TestMuting:
@@ -125,8 +195,8 @@ class TestLines:
     @pytest.mark.parametrize(
         ("line", "could"),
         [
-            ("/un", ["unmute", "uninvite", "unban"]),
-            ("/DE", ["decline", "demote", "delete"]),
+            ("/un", ["unmute", "uninvite", "undo", "unban"]),
+            ("/DE", ["decline", "delete", "demote"]),
             ("/exp 1h", ["expire"]),
             ("/in x", []),
             ("/zzz", []),
@@ -143,7 +213,7 @@ class TestLines:
             ("/", "/ is no command; /help lists all of them"),
             ("/ new x", "/ is no command; /help lists all of them"),
             ("/x\x1b[2J", "/x\N{REPLACEMENT CHARACTER}[2J is no command; /help lists all of them"),
-            ("/un bob", "/un could be /unmute, /uninvite or /unban: type more of it"),
+            ("/un bob", "/un could be /unmute, /uninvite, /undo or /unban: type more of it"),
             ("/in", "/in could be /invite or /info: type more of it"),
             ("/new", "type it as /new NAME [public]"),
             ("/new  ", "type it as /new NAME [public]"),
@@ -362,15 +432,15 @@ class TestGroups:
 
     async def test_delete(self, alice: RecordingDesk, bob: RecordingDesk, club: UUID) -> None:
         with pytest.raises(GroupError):
-            await bob.does("/delete")
+            await bob.does("/disband")
         alice.agrees = False
-        await alice.does("/delete")
+        await alice.does("/disband")
         title, text, yes = alice.asked[-1]
         assert (title, yes) == ("Delete club?", "Delete")
         assert text == "club and all its messages go, for all 2 members. Nothing brings them back."
         assert len(await alice.chat.client.groups()) == 1
         alice.agrees = True
-        await alice.does("/delete")
+        await alice.does("/disband")
         for each in (alice, bob):
             await each.chat.until(lambda: not each.conversation.rooms.all)  # noqa: B023 - it is over before the next
 

@@ -160,12 +160,18 @@ class TestPolicies:
             await each.shows(group, "young")
             await each.until(partial(self.has_expiry, each, group, 60))
             await each.renew()
-            assert self.told(each, group) == ["messages are gone after 1 minute from now on"]
+            who = "you have" if each is alice else "alice has"
+            await each.until(partial(self.told, each, group))
+            assert self.told(each, group) == [
+                f"messages are gone after 1 minute from now on: {who} set that; 1 message that was here went with it"
+            ]
         running.clock.advance(61)
         assert bob.texts(group) == [], "before anybody says so"
         await bob.until(lambda: not bob.room(group).messages)
         await alice.conversation.change_expiry(group, -1, dry_run=False)
-        await bob.until(lambda: self.told(bob, group)[1:] == ["messages are kept for good from now on"])
+        await bob.until(
+            lambda: self.told(bob, group)[1:] == ["messages are kept for good from now on: alice has set that"]
+        )
 
     @staticmethod
     def has_expiry(chat: Chat, group: UUID, expiry: int) -> bool:
@@ -277,7 +283,7 @@ class TestPolicies:
         held.may_answer.set()
         await asyncio.sleep(0.1)
         assert bob.room(group).expiry == HOUR
-        assert self.told(bob, group) == ["messages are gone after 1 hour from now on"]
+        assert self.told(bob, group) == ["messages are gone after 1 hour from now on: alice has set that"]
 
 
 class TestMembership:

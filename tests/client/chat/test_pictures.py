@@ -147,7 +147,8 @@ async def played(chat: Chat, by: dict[str, Client], groups: tuple[str, str, str]
     await chat.shows("✉ choir", "fetched 12", "∞ 1")
     await chat.open("alpine_trip")
     await chat.shows("water")
-    chat.app.clear_notifications()
+    chat.chat_screen._sayings.all = []
+    chat.chat_screen._show_said()
     await chat.shows("gone after 1 hour", "2:00 ✶")
 
 
@@ -205,6 +206,14 @@ async def test_a_lively_group_and_what_a_change_would_hide(
                 "stand a circle that empties and the time that is left.",
             ]
             kept("chat.svg", picture(chat, "A group whose messages go after an hour", " ".join(said)), tmp_path)
+            for width, height in ((40, 12), (200, 60)):
+                await chat.pilot.resize_terminal(width, height)
+                await chat.shows("water", "at the col.", "gone after 1 hour", "F1 Help")
+                assert "…" not in chat.screen
+                same = f"The same group on {width} columns and {height} rows, on which nothing is cut or covered."
+                drawing = picture(chat, f"The chat on {width} columns and {height} rows", same)
+                kept(f"chat-{width}x{height}.svg", drawing, tmp_path)
+            await chat.pilot.resize_terminal(80, 24)
             chat.conversation.client.transport.url = URL(running.url)
             await chat.open("book_club")
             await chat.do("/expire 1d")
@@ -228,8 +237,13 @@ async def test_the_login(tmp_path: Path) -> None:
 
 
 async def test_plain_mode_is_drawn_without_marks(
-    config: Config, start_server: StartServer, tmp_path: Path, clock: FakeClock
+    config: Config,
+    start_server: StartServer,
+    tmp_path: Path,
+    clock: FakeClock,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
     async with start_server(config) as running:
         by = await people(running, tmp_path / "home")
         group = await by["ada"].create_group("spoken", expiry=HOUR)
@@ -238,5 +252,12 @@ async def test_plain_mode_is_drawn_without_marks(
             await by["grace"].send(group, b"hear me")
             await chat.open("spoken")
             await chat.shows("grace, ", "hear me (gone at ")
-            svg = picture(chat, "Plain mode", "Sentences.")
+            await by["grace"].send(group, b"Forecast: clear until noon, thunder after two.")
+            await chat.shows("thunder after two.")
+            chat.type("/reply We start at five.", "enter")
+            await chat.shows("We start at five.")
+            await until(lambda: not chat.room.drafts)
+            said = "Each message is a sentence that says who wrote it and when it will be gone; nothing is coloured."
+            svg = picture(chat, "Plain mode, without colours", said)
+            kept("chat-plain.svg", svg, tmp_path)
             assert not set("●◕◑◔○✶─▌▏") & set(svg)

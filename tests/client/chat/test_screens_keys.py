@@ -24,7 +24,7 @@ async def test_the_top_line_says_how_encryption_stands(
     bob = await Client.register(http, server.url, "watched")
     group = await bob.create_group("watch")
     await Client(http, server.url, session.token, str(session.user_id)).join(group)
-    async with chatting(tmp_path, size=(110, 24), make_codec=lambda *_: codec) as chat:
+    async with chatting(tmp_path, size=(110, 36), make_codec=lambda *_: codec) as chat:
         room = await chat.open("watch")
         await chat.shows("encrypted · docs/encryption.md")
         other = next(each.user_id for each in room.group.members if each.username == "watched")

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import re
 import shutil
 import signal
 import sqlite3
@@ -226,6 +227,39 @@ def test_it_rings_the_bell_and_tells_no_text(server: ServerProcess, terminal: Te
     assert b"conclave: somebody has written to you" in raw.read_bytes()
     assert b"the reeds" not in raw.read_bytes()
     terminal.type("/quit", "Enter")
+    terminal.ended(process)
+
+
+def test_links_a_search_an_answer_and_ctrl_c(server: ServerProcess, terminal: Terminal, tmp_path: Path) -> None:
+    process = terminal.start(server.url, "--plaintext")
+    terminal.shows("Create account")
+    terminal.type("egret", "Enter")
+    terminal.type(PASSWORD, "Tab", "Tab", "Enter")
+    terminal.shows("Password, once more")
+    terminal.type(PASSWORD, "Enter")
+    terminal.shows("You are in no group yet.")
+    terminal.type("/new fen public", "Enter")
+    terminal.shows("kept for good")
+    raw = terminal.keeps_output()
+    address = f"https://example.org/{'reeds/' * 20}map?of=the&fen"
+    asyncio.run(write_to(server, "fen", f"is this the way? {address}\x1b]8;;https://evil.example\x1b\\"))
+    terminal.shows("is this the way?", "https://example.org/reeds")
+    links = re.compile(rb"\x1b\]8;id=[0-9]+;([^\x1b]*)\x1b")
+    for _ in waiting("a link on each row"):
+        if len(told := links.findall(raw.read_bytes())) >= 3:
+            break
+    assert {*told} == {address.encode()}, "the whole of it, and nothing that is in the text"
+    terminal.type("/search way", "Enter")
+    terminal.shows("way in fen: 1", "Enter goes there")
+    terminal.type("", "Enter")
+    terminal.shows("▸ is this the way?")
+    terminal.type("/reply it is", "Enter")
+    terminal.shows("> bittern: is this the way?", "it is")
+    terminal.type("half a line", "C-c")
+    terminal.hides("half a line")
+    terminal.type("", "C-c")
+    terminal.shows("Ctrl+C again leaves")
+    terminal.type("", "C-c")
     terminal.ended(process)
 
 

@@ -80,6 +80,7 @@ def test_status_tells_what_is_where_and_what_is_overdue(store: Store, monkeypatc
         "deleted_accounts": 1,
         "deleted_accounts_seconds": 13 * DAY,
         "restored_messages": 0,
+        "taken_back_messages": 0,
     }
     assert "deleted groups, the first 13d ago" in status(store, monkeypatch).stdout
 

@@ -42,7 +42,9 @@ def going(store: Store, numbers: dict[int, int]) -> dict[tuple[int, int], tuple[
             for number in range(1, last + 1):
                 runs = schedule((), 3600)
                 group_id = store.group_ids[key]
-                found = explain(connection, store.config.policy, runs, store.now, group_id, number, look).message
+                explained = explain(connection, store.config.policy, runs, store.now, group_id, number, look)
+                assert explained
+                found = explained.message
                 assert found
                 told[key, number] = found.place, bool(found.fate and found.fate.goes)
     return told

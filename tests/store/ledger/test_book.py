@@ -204,6 +204,13 @@ def test_a_folder_that_may_not_be_searched_is_told_in_one_line(
             look_at(path)
 
 
+@pytest.mark.parametrize("look_at", [*LOOKS, lambda path: book.append(path, ID, 0, [entry(1)])])
+def test_nobody_waits_for_a_pipe_in_the_place_of_the_file(path: Path, look_at: Callable[[Path], object]) -> None:
+    os.mkfifo(path)
+    with pytest.raises(LedgerError, match=rf"{path}: is not a file"):
+        look_at(path)
+
+
 @pytest.mark.parametrize("place", ["folder", "missing/purges.ledger", "link"])
 def test_a_place_that_cannot_be_written_is_told_in_one_line(tmp_path: Path, place: str) -> None:
     (tmp_path / "folder").mkdir()
@@ -268,6 +275,8 @@ FORMER = [entry(1), entry(2, READ), Entry(3, NOW, "account", "ab", None), entry(
 
 def test_a_ledger_of_the_former_form_is_taken_over(path: Path) -> None:
     path.write_bytes(ledgers.former(ID, FORMER, complete_after=0))
+    book.require_sound(path, ID, 5)
+    assert path.read_bytes().startswith(b"SQLite format 3")
     assert book.tip(path) == (ID, 5)
     assert book.entries(path, 0) == FORMER[1:], "but for what is told again"
     assert (look(path).damage, look(path).until) == ("", NOW)
@@ -275,6 +284,17 @@ def test_a_ledger_of_the_former_form_is_taken_over(path: Path) -> None:
     assert [each.name for each in path.parent.iterdir()] == [path.name]
     book.append(path, ID, 5, things(6))
     assert changes(path) == [2, 3, 4, 5, 6]
+
+
+def test_who_only_reads_a_ledger_of_the_former_form_leaves_it_so(path: Path) -> None:
+    """The server of the former version may be running, and knows no other form."""
+    path.write_bytes(data := ledgers.former(ID, FORMER, complete_after=0))
+    assert book.tip(path) == (ID, 5)
+    assert book.entries(path, 0) == FORMER[1:]
+    assert (look(path).damage, look(path).until) == ("", NOW)
+    assert path.read_bytes() == data
+    book.drop_old(path, NOW + 1, NOW + 1, NOW)
+    assert changes(path) == [], "who changes it takes it over"
 
 
 def test_a_former_ledger_that_reaches_back_so_far_reaches_back_as_far(path: Path) -> None:
@@ -326,8 +346,8 @@ import sys
 from pathlib import Path
 from conclave.store.ledger import book
 path = Path(sys.argv[1])
-if sys.argv[2] == "tip":
-    book.tip(path)
+if sys.argv[2] == "append":
+    book.append(path, sys.argv[3], 5, [])
 else:
     book.drop_old(path, 1_700_000_001, 0, 0)
 """
@@ -336,7 +356,7 @@ else:
 def killed(act: str, path: Path, point: str) -> None:
     """Do something in a process that is killed at a failpoint."""
     done = subprocess.run(
-        [sys.executable, "-P", "-c", dedent(KILLED), path, act],
+        [sys.executable, "-P", "-c", dedent(KILLED), path, act, ID],
         env=os.environ | {"CONCLAVE_FAILPOINT": f"{point}=kill"},
     )
     assert done.returncode == -9, f"{point} was not reached"
@@ -345,7 +365,9 @@ def killed(act: str, path: Path, point: str) -> None:
 @pytest.mark.parametrize("point", failpoints.TAKE_OVER_POINTS)
 def test_killed_while_a_former_ledger_is_taken_over_nothing_is_lost(path: Path, point: str) -> None:
     path.write_bytes(ledgers.former(ID, FORMER))
-    killed("tip", path, point)
+    killed("append", path, point)
+    assert book.entries(path, 0)[-4:] == FORMER[1:]
+    book.append(path, ID, 5, [])
     assert book.entries(path, 0) == FORMER[1:]
     assert look(path).damage == ""
     assert [each.name for each in path.parent.iterdir()] == [path.name]

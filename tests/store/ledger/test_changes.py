@@ -26,6 +26,10 @@ NOTED: tuple[tuple[str, list[tuple[str, int | str | bytes]]], ...] = (
     ("DELETE FROM members", [("member", 3)]),
     ("UPDATE members SET read_up_to = 5", [("read", 3)]),
     ("UPDATE self_destructing SET ended = 1", [("ended", "7:1")]),
+    (
+        "INSERT INTO taken_back (group_key, sequence_num, taken_at, taken_by) VALUES (7, 1, 0, x'')",
+        [("taken_back", "7:1")],
+    ),
     ("DELETE FROM bans", [("ban", 4)]),
     (f"INSERT INTO bans (ban_key, group_key, user_id, banned_at) VALUES (5, 7, {USER}, 0)", [("ban", 5)]),
     ("DELETE FROM invites", [("invite", 6)]),
@@ -38,7 +42,7 @@ NOTED: tuple[tuple[str, list[tuple[str, int | str | bytes]]], ...] = (
 )
 
 UNNOTED = (
-    "UPDATE groups SET last_seq = 9, alias = 'a', archived_seq = 1, self_destructs = 0",
+    "UPDATE groups SET last_seq = 9, alias = 'a', archived_seq = 1, self_destructs = 0, taken_back_count = 1",
     "UPDATE groups SET floor_seq = floor_seq, gone_below = gone_below, visibility = visibility",
     "UPDATE members SET watermark = 9, joining = 1, read_up_to = read_up_to, role = role",
     "INSERT INTO members (group_key, user_id, role, joined_at) VALUES (7, x'76', 'member', 0)",

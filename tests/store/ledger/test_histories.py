@@ -25,7 +25,7 @@ ALONE = (
 )
 OF_GROUPS = ("fetch_all", "change_policy", "change_policy", "purge", "delete_group", "join")
 OF_MEMBERS = (
-    *("send", "send", "send", "send_timed", "send_timed", "fetch", "fetch", "read", "read"),
+    *("send", "send", "send", "send_timed", "send_timed", "fetch", "fetch", "read", "read", "take_back"),
     *("leave", "ban", "delete_account", "promote", "demote", "disable", "invite", "invite"),
 )
 STEPS = (*ALONE, *OF_GROUPS, *OF_MEMBERS)
@@ -109,6 +109,9 @@ class History(World):
 
     def read_(self, member: Membership, other: int) -> None:
         self.read(member, max(1, member.group.last_seq - other % 3))
+
+    def take_back_(self, member: Membership, other: int) -> None:
+        self.take_back(member, max(1, member.group.last_seq - other % 4))
 
     def leave_(self, member: Membership, _: int) -> None:
         self.leave(member)

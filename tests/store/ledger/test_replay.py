@@ -18,8 +18,9 @@ from conclave.store import bodies
 from conclave.store.ledger import book, branches, changes
 from conclave.store.ledger.book import LedgerError
 from conclave.store.ledger.drain import drain
-from conclave.store.resources import groups, invites, key_packages, members, sessions, users, welcomes
+from conclave.store.resources import groups, invites, key_packages, members, sessions, taken_back, users, welcomes
 from conclave.store.resources.state import standing
+from conclave.store.resources.taken_back import TakenBack
 from spark.environment import CleanupError
 from tests.store.ledger.world import DAY, HOUR, World
 from tests.support import ledgers
@@ -776,6 +777,42 @@ def test_a_message_that_was_too_old_under_former_settings_stays_redacted(world: 
     assert restored.shown() == set()
     restored.clean_up()
     assert restored.stored() == set()
+
+
+def test_a_message_that_was_taken_back_does_not_come_back(world: Backed) -> None:
+    """Whether a run has erased it meanwhile or not; the members are told of it once more."""
+    alice, bob = (world.member(world.friends, each) for each in (world.alice, world.bob))
+    erased, hidden, kept = world.send(alice), world.send(bob), world.send(alice)
+    world.back_up()
+    world.take_back(alice, erased)
+    world.tell()
+    world.clean_up()
+    world.take_back(bob, hidden)
+    late = world.send(alice)
+    world.take_back(alice, late)
+    restored = world.restore()
+    assert world.done.counts["messages_taken_back"] == 2
+    assert {number for _, _, number in restored.shown()} == {kept}
+    with restored.reading() as connection:
+        told = connection.execute("SELECT sequence_num, taken_by, told_to FROM taken_back ORDER BY 1").fetchall()
+        assert [tuple(row) for row in told] == [(erased, b"", 0), (hidden, b"", 0)]
+    restored.clean_up()
+    assert {number for _, number in restored.stored()} == {kept}
+
+
+def test_what_was_taken_back_of_the_archive_does_not_come_back(world: Backed) -> None:
+    number = world.send(world.member(world.friends, world.alice))
+    key = world.group(world.friends).group_key
+    with world.writing() as connection:
+        connection.execute("UPDATE groups SET archived_seq = ? WHERE group_key = ?", (number, key))
+        connection.execute("INSERT INTO archive_parts VALUES (?1, -1, 0, ?2, ?2, 0, 0, 1, 4, 0)", (key, number))
+        connection.execute("DELETE FROM messages")
+    world.back_up()
+    with world.writing() as connection:
+        taken_back.add(connection, key, number, TakenBack(world.clock.now(), world.alice))
+    restored = world.restore()
+    with restored.reading() as connection:
+        assert taken_back.of_group(connection, key) == [number]
 
 
 def test_a_message_that_was_erased_since_it_was_too_old_does_not_come_back_with_a_greater_age(world: Backed) -> None:

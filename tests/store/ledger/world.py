@@ -14,6 +14,7 @@ from conclave.actions import (
     invites as inviting,
     members as joining,
     purges,
+    taking_back,
 )
 from conclave.actions.authorisation import require_group
 from conclave.actions.commits import Commit
@@ -21,6 +22,7 @@ from conclave.actions.context import Context
 from conclave.actions.groups import change as change_group
 from conclave.actions.messages import append_all
 from conclave.actions.replay import Replayed, replay
+from conclave.actions.taking_back import Wish
 from conclave.clock import FakeClock
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.ledger import LedgerConfig
@@ -29,7 +31,7 @@ from conclave.retention.visibility import of_group, of_reader
 from conclave.store.engine import sqlite
 from conclave.store.ledger import changes
 from conclave.store.ledger.drain import drain
-from conclave.store.resources import bans, groups, invites, members, state, timers, users
+from conclave.store.resources import bans, groups, invites, members, messages, state, taken_back, timers, users
 from conclave.store.resources.groups import Group, GroupChanges
 from conclave.store.resources.members import Membership
 from conclave.store.resources.messages import Draft
@@ -120,9 +122,10 @@ class World:
         assert not report.error, report.error
 
     def tell(self) -> None:
-        """Tell readers which timers have ended, as the server does."""
+        """Tell readers what is redacted for them, as the server does."""
         with self.writing() as connection:
             timers.tell(connection, self.clock.now())
+            taken_back.tell(connection)
 
     def register(self, name: str) -> bytes:
         with self.writing() as connection:
@@ -150,6 +153,13 @@ class World:
         with self.writing() as connection:
             draft = Draft(member.group.group_key, member.user_id, body, is_commit, seconds)
             return append_all(connection, [draft], self.clock.now())[0]
+
+    def take_back(self, member: Membership, number: int) -> None:
+        """Have a member take a message back. Raises ApiError."""
+        with self.writing() as connection:
+            wish = Wish(member.group.group_id, member.user_id, number, admins_may=True)
+            sent = messages.find_sent(connection, member.group.group_key, number)
+            taking_back.take_back(connection, self.context, wish, sent)
 
     def fetch(self, member: Membership) -> None:
         with self.writing() as connection:

@@ -5,7 +5,7 @@ ALTER TABLE groups ADD COLUMN least_lifetime INTEGER NOT NULL DEFAULT 0;      --
 ALTER TABLE groups ADD COLUMN hold_limit INTEGER NOT NULL DEFAULT -1;         -- the age limit of delete-after-fetch
 ALTER TABLE groups ADD COLUMN keeps_commits INTEGER NOT NULL DEFAULT 0;       -- until every member has fetched them
 ALTER TABLE groups ADD COLUMN erases INTEGER NOT NULL DEFAULT 0;              -- 0: nothing may be erased
-ALTER TABLE groups ADD COLUMN policy_source TEXT NOT NULL DEFAULT '';         -- '': not written yet, by the first start
+ALTER TABLE groups ADD COLUMN policy_source TEXT NOT NULL DEFAULT '';         -- '': not written yet, by `state.complete`
 
 ALTER TABLE tombstones ADD COLUMN effective_expiry INTEGER NOT NULL DEFAULT -1;
 ALTER TABLE tombstones ADD COLUMN least_lifetime INTEGER NOT NULL DEFAULT 0;

@@ -1,4 +1,4 @@
-"""What is read as a plain request, aiohttp's own parser reads as the same request."""
+"""Where requests end is found out as aiohttp's own parser finds it."""
 
 import asyncio
 import random
@@ -9,10 +9,8 @@ from aiohttp.base_protocol import BaseProtocol
 from aiohttp.http import HttpRequestParser, HttpVersion11, RawRequestMessage
 from aiohttp.http_exceptions import HttpProcessingError
 
-from conclave.server.plain import LONGEST_HEAD, Cut, cut, fields_of
+from conclave.server.framing import END, LONGEST_PLAIN, MOST_HEAD, MalformedError, Watch, read
 from tests.support import sample
-
-MOST_BODY = 1000
 
 FIELDS = [
     *(b"Host: x", b"Host:x", b"host: \xc3\xbc", b"Accept: application/json", b"ACCEPT: a/b, c/d;q=0"),
@@ -65,6 +63,8 @@ LINES = [
     *(b"\r\nGET / HTTP/1.1", b"GET /[ HTTP/1.1", b"GET / HTTP/1.1 ", b"GET /?a b HTTP/1.1", b"OPTIONS * HTTP/1.1"),
 ]
 ODD = (b"\r", b"\n", b"\r\n", b" ", b"\t", b":", b"\x00", b"\xff", b"0", b"A", b"\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n")
+STRICTER = ("Empty Transfer-Encoding",)
+"""What is refused here though aiohttp's llhttp, which is another version, takes it. No client means anything by it."""
 USUAL = b"GET /api/v1/groups/0a-1/messages?after=1 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer abc\r\n\r\n"
 
 
@@ -83,13 +83,6 @@ def texts(dice: random.Random, count: int) -> Iterator[bytes]:
         yield text
 
 
-def read(text: bytes, most_body: int) -> tuple[Cut, dict[bytes, bytes]] | None:
-    """Return the plain request that a text is, and its headers."""
-    found = cut(text, most_body)
-    fields = fields_of(found) if found else None
-    return (found, fields) if found and fields is not None else None
-
-
 async def parsed(text: bytes) -> tuple[RawRequestMessage, bytes] | None:
     """Return the one request that aiohttp reads in a text, and its body; None if it reads another number of them."""
     loop = asyncio.get_running_loop()
@@ -104,6 +97,17 @@ async def parsed(text: bytes) -> tuple[RawRequestMessage, bytes] | None:
     return (message, body.read_nowait() if body.total_bytes else b"") if body.is_eof() else None
 
 
+async def refuses(text: bytes) -> bool:
+    """Tell whether aiohttp refuses a text outright."""
+    loop = asyncio.get_running_loop()
+    parser = HttpRequestParser(BaseProtocol(loop), loop, 2**16, auto_decompress=False)
+    try:
+        parser.feed_data(text)
+    except HttpProcessingError:
+        return True
+    return False
+
+
 def agrees(read_fields: dict[bytes, bytes], message: RawRequestMessage) -> bool:
     """Tell whether aiohttp, too, has found a request that is plain, with the same headers."""
     is_plain = message.version == HttpVersion11 and not message.should_close and not message.upgrade
@@ -112,48 +116,78 @@ def agrees(read_fields: dict[bytes, bytes], message: RawRequestMessage) -> bool:
     return is_plain and same and not message.chunked and not message.compression
 
 
-async def test_what_is_read_as_plain_aiohttp_reads_alike() -> None:
-    count = 0
-    for seed in sample.some(range(200), 20, "plain"):
-        for text in texts(random.Random(seed), 1000):
-            plain = read(text, MOST_BODY)
-            if plain is None:
+async def test_aiohttp_ends_every_request_where_it_is_ended_here_and_reads_plain_ones_alike() -> None:
+    plain = framed = refused = 0
+    for seed in sample.some(range(200), 20, "framing"):
+        for each in texts(random.Random(seed), 1000):
+            text = each.lstrip(b"\r\n")  # as between requests
+            end = text.find(END) + len(END)
+            try:
+                head = read(text[:end]) if end >= len(END) else None
+            except MalformedError as error:
+                refused, reason = refused + 1, str(error)
+            else:
+                reason = ""
+            if reason:
+                assert reason in STRICTER or await parsed(text[:end]) is None, text
                 continue
-            count += 1
-            found = await parsed(text)
-            assert found, text
+            if head is None or head.length is None or head.is_tunnel or len(text) < end + head.length:
+                continue
+            framed += 1
+            found = await parsed(text[: end + head.length])
+            if found is None:
+                assert await refuses(text[: end + head.length]), text
+                continue
             message, body = found
-            request, fields = plain
-            assert agrees(fields, message), text
-            assert (message.method.encode(), body) == (request.method, request.body), text
-            line = text.split(b"\r\n")[0].split(b" ")
-            assert message.path.encode() == line[1], text
-    assert count > 500, "enough of them were plain"
+            assert len(body) == head.length, text
+            if head.messages:
+                plain += 1
+                assert agrees(head.messages.fields, message), text
+                assert message.method == ("POST" if head.messages.is_send else "GET"), text
+                assert message.path.encode() == text.split(b"\r\n")[0].split(b" ")[1], text
+    assert min(plain, framed, refused) > 50, "enough of each kind"
 
 
 def test_what_is_usual_is_plain() -> None:
-    plain = read(USUAL, MOST_BODY)
-    assert plain
-    request, fields = plain
-    assert (request.method, request.group, request.query, request.body) == (b"GET", b"0a-1", b"after=1", b"")
-    assert fields == {b"host": b"x", b"authorization": b"Bearer abc"}
+    found = read(USUAL).messages
+    assert found
+    assert (found.is_send, found.group, found.query) == (False, b"0a-1", b"after=1")
+    assert found.fields == {b"host": b"x", b"authorization": b"Bearer abc"}
 
 
-@pytest.mark.parametrize("cut", range(len(USUAL)))
-def test_a_part_of_a_request_is_none(cut: int) -> None:
-    assert read(USUAL[:cut], MOST_BODY) is None
+@pytest.mark.parametrize("cut", range(1, len(USUAL)))
+def test_a_head_is_followed_to_its_end_in_whatever_pieces_it_comes(cut: int) -> None:
+    watch = Watch()
+    watch.feed(USUAL[:cut])
+    assert not watch.is_complete
+    watch.feed(USUAL[cut:])
+    assert watch.is_complete
 
 
-def test_what_is_too_long_is_not_plain() -> None:
+def test_a_body_in_chunks_is_followed_to_its_end() -> None:
+    text = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n8\r\na\r\n\r\nb\r\n\r\n0\r\nX: y\r\n\r\n"
+    for cut in range(1, len(text)):
+        watch = Watch()
+        assert watch.feed(text[:cut]) == cut
+        assert not watch.is_complete
+        assert watch.feed(text[cut:] + b"no HTTP, but behind it") == len(text) - cut
+        assert watch.is_complete
+    with pytest.raises(MalformedError):
+        Watch().feed(b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n")
+
+
+def test_what_is_too_long_is_not_plain_and_then_no_request() -> None:
     filled = USUAL[:-2] + b"X: %b\r\n\r\n"
-    room = LONGEST_HEAD - len(filled % b"")
-    assert read(filled % (b"x" * room), MOST_BODY)
-    assert read(filled % (b"x" * (room + 1)), MOST_BODY) is None
-    sent = b"POST /x HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b"
-    assert read(sent % (MOST_BODY, bytes(MOST_BODY)), MOST_BODY)
-    assert read(sent % (MOST_BODY + 1, bytes(MOST_BODY + 1)), MOST_BODY) is None
+    for longest, of in ((LONGEST_PLAIN, lambda text: read(text).messages), (MOST_HEAD, read)):
+        room = longest - len(filled % b"")
+        assert of(filled % (b"x" * room))
+        if longest == LONGEST_PLAIN:
+            assert of(filled % (b"x" * (room + 1))) is None
+    with pytest.raises(MalformedError):
+        read(filled % (b"x" * (room + 1)))
 
 
-@pytest.mark.parametrize("behind", [USUAL, b"\r\n", b"x"])
-def test_what_has_something_behind_it_is_not_plain(behind: bytes) -> None:
-    assert read(USUAL + behind, MOST_BODY) is None
+@pytest.mark.parametrize("length", [b"+3", b"-3", b"3,3", b"0x3", b"3_0", b"", b"9" * 19, b"\xb2"])
+def test_a_length_that_is_no_number_is_refused(length: bytes) -> None:
+    with pytest.raises(MalformedError):
+        read(b"POST /x HTTP/1.1\r\nHost: x\r\nContent-Length: %b\r\n\r\n" % length)

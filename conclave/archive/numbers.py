@@ -1,0 +1,38 @@
+"""Which messages the archive has, by their numbers alone: no body is read."""
+
+from collections import defaultdict
+from pathlib import Path
+
+from conclave.archive.faults import one_line
+from conclave.archive.scan import batches
+from conclave.keys.cover import Range
+
+_RUNS = (
+    "SELECT group_key, min(sequence_num), max(sequence_num) FROM (SELECT group_key, sequence_num,"
+    " sequence_num - CAST(row_number() OVER (PARTITION BY group_key ORDER BY sequence_num) AS BIGINT) AS run"
+    " FROM archive) GROUP BY group_key, run ORDER BY 1, 2"
+)
+
+
+class UnreadableError(Exception):
+    """The archive cannot be read. The message is one line."""
+
+
+def in_table(folder: Path) -> dict[int, list[Range]]:
+    """Return the numbers of the messages in the table ``folder``, by keys of groups: ascending ranges of neighbours.
+
+    Raises UnreadableError.
+    """
+    import pyarrow  # noqa: PLC0415 - where nothing is archived, it is not paid for
+    from deltalake import DeltaTable, QueryBuilder  # noqa: PLC0415 - as above
+    from deltalake.exceptions import DeltaError  # noqa: PLC0415 - as above
+
+    found: dict[int, list[Range]] = defaultdict(list)
+    try:
+        query = QueryBuilder().register("archive", DeltaTable(str(folder)))
+        for batch in batches(query, _RUNS):
+            for group_key, first, last in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                found[group_key].append(Range(first, last))
+    except (DeltaError, pyarrow.ArrowException, OSError) as error:
+        raise UnreadableError(f"{folder}: {one_line(error)}") from error
+    return dict(found)

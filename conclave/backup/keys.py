@@ -1,0 +1,150 @@
+"""The keys of backups: one current copy beside them, in none of them, and the choice of the newest for a restore."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+from conclave.backup.manifest import BackupError, KeysEntry
+from conclave.config.settings import Config
+from conclave.keys.file import KeyFile, KeyFileError
+from conclave.keys.inspection import Inspection
+from conclave.store import bodies, keyring
+from conclave.store.at_rest import NOT_KEYED
+from conclave.store.engine import sqlite
+from conclave.store.resources import message_keys, timers
+from conclave.store.resources.message_keys import KeyCopy
+
+NAME = "keys"
+"""The name of the copy beside the backups. It is replaced each time, and the former one is overwritten."""
+
+LOOKED_AT = 1000
+"""1,000 messages are looked at together."""
+
+
+def copy(config: Config, folder: Path, now: int) -> KeysEntry | None:
+    """Renew the copy of the key file in the folder for backups; None: the database has no keys. Raises BackupError.
+
+    Call it after the database was copied: then no key of a message in the backup is missing, unless it was lost since.
+    """
+    keys = keyring.open_to_read(config.database, config.keys_path)
+    if keys is None:
+        return None
+    with closing(keys):
+        target = folder / NAME
+        try:
+            keys.refresh()
+            serial = keys.copy(target)
+        except KeyFileError as error:
+            raise BackupError(str(error)) from error
+        with closing(sqlite.connect(config.database)) as connection, sqlite.write_transaction(connection):
+            message_keys.note_copy(connection, KeyCopy(str(target), now, serial))
+        return KeysEntry(keys.keys_id.hex(), serial)
+
+
+def fault_of(folder: Path, told: KeysEntry | None) -> str:
+    """Return in one line what is wrong with the copy of the keys beside the backup in ``folder``; "" if nothing is."""
+    if told is None:
+        return ""
+    path = folder.absolute().parent / NAME
+    try:
+        return _fault(Inspection(path), told) if path.exists() else f"{path}: the keys of the backup are missing"
+    except KeyFileError as error:
+        return str(error)
+
+
+def choose(config: Config, source: Path, told: KeysEntry, *, incomplete: bool) -> Inspection:
+    """Return the newest key file for the backup in ``source``: the server's own, a copy of it, or that beside it.
+
+    ``incomplete``: one that is older than the backup, or damaged, will do. Raises BackupError.
+    """
+    _settle_own(config, told)
+    places = dict.fromkeys((config.keys_path, source.absolute().parent / NAME, *map(Path, config.keys.copies)))
+    found = list(_found(places))
+    own = [each for each in found if each.keys_id.hex() == told.keys_id]
+    if not own:
+        looked = ", ".join(map(str, places))
+        others = "; what is there has the keys of another server" if found else ""
+        raise BackupError(
+            f"{source}: its messages are under keys, and no key file of this server is at {looked}{others}: bring the"
+            f" newest one to {config.keys_path}; without it no message can be read{keyring.ADVICE}"
+        )
+    newest = max(own, key=lambda each: (not each.flaws, each.serial))
+    fault = _fault(newest, told)
+    if fault and not incomplete:
+        raise BackupError(f"{fault}; bring a newer one, or give --incomplete-keys, and some messages are lost")
+    return newest
+
+
+def place(chosen: Inspection, config: Config) -> None:
+    """Put the chosen key file where the server wants it. Raises BackupError."""
+    if chosen.path != config.keys_path:
+        try:
+            chosen.write(config.keys_path)
+        except KeyFileError as error:
+            raise BackupError(str(error)) from error
+
+
+def forget_erased(connection: sqlite3.Connection, chosen: Inspection) -> int:
+    """Erase the messages of a copied database whose keys are lost: they were erased since. Return how many they were.
+
+    What the archive has of these has no key either, so that nobody gets it. Call it in a transaction.
+    """
+    groups = connection.execute(
+        "SELECT group_key, group_id, keyed_after FROM groups WHERE keyed_after != ?", (NOT_KEYED,)
+    ).fetchall()
+    count = 0
+    for group_key, group_id, keyed_after in groups:
+        rows = connection.execute(
+            "SELECT sequence_num, message_id FROM messages WHERE group_key = ? AND sequence_num > ?",
+            (group_key, keyed_after),
+        ).fetchall()
+        for at in range(0, len(rows), LOOKED_AT):
+            some = rows[at : at + LOOKED_AT]
+            lives = chosen.living(group_id, [number for number, _ in some])
+            dead = [row for row, is_alive in zip(some, lives, strict=True) if not is_alive]
+            _erase(connection, group_key, dead)
+            count += len(dead)
+    message_keys.note_settled(connection, is_settled=False)
+    return count
+
+
+def _erase(connection: sqlite3.Connection, group_key: int, dead: list[sqlite3.Row]) -> None:
+    connection.executemany(
+        "DELETE FROM messages WHERE group_key = ? AND sequence_num = ?", [(group_key, row[0]) for row in dead]
+    )
+    timers.forget(connection, {group_key: [row[0] for row in dead]} if dead else {})
+    bodies.erase(connection, [row[1] for row in dead])
+
+
+def _settle_own(config: Config, told: KeysEntry) -> None:
+    """Have the server's own key file be as whole as it can be; a server that died may have left something half done."""
+    if not config.keys_path.exists():
+        return
+    try:
+        own = KeyFile(config.keys_path)
+    except KeyFileError as error:
+        raise BackupError(f"keys.path: {error}") from error
+    own.close()
+    if own.keys_id.hex() != told.keys_id:
+        raise BackupError(
+            f"{config.keys_path}: has the keys of another server than the backup: move it away first, and keep it"
+        )
+
+
+def _found(places: dict[Path, None]) -> Iterator[Inspection]:
+    """Look at the key files that are there. One that cannot be read is none."""
+    for path in places:
+        if path.exists():
+            try:
+                yield Inspection(path)
+            except KeyFileError:
+                continue
+
+
+def _fault(found: Inspection, told: KeysEntry) -> str:
+    if found.keys_id.hex() != told.keys_id:
+        return f"{found.path}: has the keys of another server"
+    if found.serial < told.serial:
+        return f"{found.path}: is older than the backup, so that keys of its newest messages may be missing"
+    return f"{found.path}: is damaged: at byte {found.flaws[0].offset} {found.flaws[0].told}" if found.flaws else ""

@@ -1,0 +1,71 @@
+"""Writes files in the place of others: a former one is overwritten before it is removed, whenever a process dies."""
+
+import os
+from pathlib import Path
+
+from conclave.failpoints import reach
+from conclave.system.durable import sync
+from conclave.system.locks import open_to_lock
+
+LOCK, NEW, FORMER = "-lock", "-new", "-former"
+"""The suffixes of what may lie beside the file. Only the first lies there while nobody changes the file."""
+
+PIECE_BYTES = 1024 * 1024
+"""Files are copied and overwritten in pieces of 1 MiB."""
+
+
+def take_its_place(path: Path) -> None:
+    """Put the file that was written beside ``path`` in its place, and overwrite and remove the former one."""
+    new, former = beside(path, NEW), beside(path, FORMER)
+    if path.exists():
+        try:
+            os.link(path, former)
+        except OSError:  # a file system without links
+            path.rename(former)
+    reach("keys.linked")
+    new.replace(path)
+    sync(path.parent, follows_links=True)
+    reach("keys.replaced")
+    discard(former)
+
+
+def remove_leftovers(path: Path) -> None:
+    """Remove what a process has left that died while it wrote the file ``path`` anew."""
+    former = beside(path, FORMER)
+    if former.exists() and not path.exists():  # a file system without links
+        former.rename(path)
+    for left_over in (beside(path, NEW), former):
+        if left_over.exists() and left_over.samefile(path):  # a second name of the file itself
+            left_over.unlink()
+        else:
+            discard(left_over)
+
+
+def discard(path: Path) -> None:
+    """Overwrite a file and remove it, durably. Nothing is done if there is none."""
+    try:
+        with open_to_lock(path) as descriptor:
+            size = os.fstat(descriptor).st_size
+            for begin in range(0, size, PIECE_BYTES):
+                write_all(descriptor, bytes(min(PIECE_BYTES, size - begin)), begin)
+            os.fsync(descriptor)
+    except FileNotFoundError:
+        return
+    reach("keys.former_overwritten")
+    path.unlink()
+    sync(path.parent, follows_links=True)
+    reach("keys.former_removed")
+
+
+def write_all(descriptor: int, data: bytes, offset: int) -> int:
+    """Write all of ``data`` at ``offset``, and return where it ends. Raises OSError."""
+    rest = memoryview(data)
+    while rest:
+        count = os.pwrite(descriptor, rest, offset)
+        rest, offset = rest[count:], offset + count
+    return offset
+
+
+def beside(path: Path, suffix: str) -> Path:
+    """Return the path of what may lie beside the file ``path``."""
+    return path.with_name(path.name + suffix)

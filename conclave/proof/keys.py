@@ -1,0 +1,147 @@
+"""Accounts for every byte of the key file: from no node of it follows the key of a message that was erased.
+
+And shows of backups, with every copy of the key file that is known, that none of their messages can be read that is
+erased today.
+"""
+
+import sqlite3
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+
+from conclave.archive import numbers
+from conclave.archive.files import LOG
+from conclave.config.settings import Config
+from conclave.keys import ranges
+from conclave.keys.cover import Range
+from conclave.keys.file import KeyFileError
+from conclave.keys.inspection import Inspection
+from conclave.keys.replacing import FORMER, LOCK, NEW, beside
+from conclave.proof.findings import Finding, Kind, ProofPart
+from conclave.store.engine import sqlite
+from conclave.store.resources import message_keys
+from conclave.system import locks
+
+Numbers = Mapping[bytes, Sequence[Range]]
+"""Numbers of messages, by ids of groups."""
+
+
+def examine(part: ProofPart, config: Config) -> None:
+    """Look at the key file. The run lock is held. Raises StoreError, sqlite3.Error or OSError."""
+    with closing(sqlite.connect(config.database, readonly=True)) as connection:
+        state = message_keys.state(connection)
+    if state is None:
+        part.notes.append("no message is under a key: copies tell what was erased since they were made")
+        return
+    path = config.keys_path
+    try:
+        with locks.hold_file(beside(path, LOCK), _wait):  # nobody changes it meanwhile
+            found = Inspection(path)
+    except KeyFileError as error:
+        part.add(Finding(Kind.UNREADABLE, str(path), str(error)))
+        return
+    part.count("bytes", found.size)
+    for flaw in found.flaws:
+        part.add(Finding(Kind.KEYS, str(path), flaw.told, None, flaw.offset))
+    for suffix in (NEW, FORMER):
+        if (left := beside(path, suffix)).exists():
+            part.add(Finding(Kind.KEYS, str(left), "was left by a process that died: the next start removes it"))
+    if not state.is_settled:
+        part.notes.append("the keys of what a restore took back are lost with the next start of the server")
+        return
+    # The database after the keys: what came meanwhile has numbers that count as not given yet.
+    with closing(sqlite.connect(config.database, readonly=True)) as connection:
+        connection.execute("BEGIN")
+        alive, unused = _today(connection, config.archive_path), defaultdict[bytes, list[Range]](list)
+        for group_id, some in message_keys.unused(connection):
+            unused[group_id].append(some)
+    for group_id, block in found.blocks():
+        part.count("covers")
+        allowed = ranges.joined([*alive.get(group_id, ()), *unused.get(group_id, ())])
+        if dead := ranges.without(found.ranges(group_id, block), allowed):
+            told = f"the keys of {ranges.count(dead):,} numbers of group {group_id.hex()} that no message has"
+            part.add(Finding(Kind.KEYS, str(path), told, None, found.offset(group_id, block)))
+
+
+def _wait() -> None:
+    """Another process changes the file: that takes less than a second."""
+
+
+def _today(connection: sqlite3.Connection, folder: Path) -> dict[bytes, Sequence[Range]]:
+    """Return the numbers of the messages that there are. ``folder``: of the archive."""
+    return {group_id: some for (group_id, some), _ in message_keys.living(connection, _archived(connection, folder))}
+
+
+def _archived(connection: sqlite3.Connection, folder: Path) -> dict[int, list[Range]]:
+    has_any = connection.execute("SELECT EXISTS (SELECT 1 FROM archive_parts)").fetchone()[0]
+    return numbers.in_table(folder) if has_any and (folder / LOG).is_dir() else {}
+
+
+def examine_copies(part: ProofPart, config: Config, folder: Path, backups: Sequence[Path]) -> None:
+    """Look at ``backups``, which are kept in ``folder``, with every copy of the key file. The run lock is held.
+
+    Raises StoreError, sqlite3.Error or OSError.
+    """
+    with closing(sqlite.connect(config.database, readonly=True)) as connection:
+        connection.execute("BEGIN")
+        alive = _today(connection, config.archive_path)
+        places = [config.keys_path, folder / "keys", *map(Path, config.keys.copies)]
+        places += [Path(each.path) for each in message_keys.copies(connection)]
+    opened = _opened(places, part)
+    part.count("key files", len(opened))
+    for backup in backups:
+        part.count("backups")
+        try:
+            keyed, plain = _of_backup(backup)
+        except (sqlite3.Error, numbers.UnreadableError) as error:
+            part.add(Finding(Kind.UNREADABLE, str(backup), f"cannot be looked at: {error}"))
+            continue
+        _compare(part, backup, keyed, alive, opened)
+        as_they_came = sum(ranges.count(ranges.without(some, alive.get(each, ()))) for each, some in plain.items())
+        if as_they_came:
+            part.kept.append(f"{backup}: {as_they_came:,} messages that were erased since were stored without a key")
+
+
+def _opened(places: Sequence[Path], part: ProofPart) -> list[Inspection]:
+    """Look at key files, also at what a process that died has left beside one."""
+    found = []
+    for path in dict.fromkeys(beside(each, suffix) for each in places for suffix in ("", NEW, FORMER)):
+        if path.exists():
+            try:
+                found.append(Inspection(path))
+            except KeyFileError as error:
+                part.notes.append(str(error))
+    return found
+
+
+def _compare(part: ProofPart, backup: Path, keyed: Numbers, alive: Numbers, opened: Sequence[Inspection]) -> None:
+    """Tell which messages of a backup can be read, and find those that are erased today."""
+    blocks: dict[bytes, list[tuple[Inspection, int]]] = defaultdict(list)
+    for each in opened:
+        for group_id, block in each.blocks():
+            blocks[group_id].append((each, block))
+    for group_id, some in keyed.items():
+        can = ranges.joined(found for each, block in blocks.get(group_id, ()) for found in each.ranges(group_id, block))
+        readable, today = ranges.both(some, can), alive.get(group_id, ())
+        part.count("messages under keys", ranges.count(some))
+        part.count("of these erased today", ranges.count(ranges.without(some, today)))
+        part.count("of these readable", ranges.count(readable))
+        if dead := ranges.without(readable, today):
+            told = f"{ranges.count(dead):,} messages of group {group_id.hex()} that are erased today can be read"
+            part.add(Finding(Kind.KEYS, str(backup), told))
+
+
+def _of_backup(backup: Path) -> tuple[Numbers, Numbers]:
+    """Return the messages of a backup that are under keys, and the others. Raises sqlite3.Error or UnreadableError."""
+    database, folder = backup / "database.db", backup / "archive"
+    with closing(sqlite.connect(database, readonly=True, frozen=True)) as connection:
+        if not message_keys.is_known(connection):
+            return {}, {}
+        after = {row[0]: row[1] for row in connection.execute("SELECT group_id, keyed_after FROM groups").fetchall()}
+        keyed, plain = dict[bytes, list[Range]](), dict[bytes, list[Range]]()
+        for (group_id, some), _ in message_keys.living(connection, _archived(connection, folder)):
+            begin = after.get(group_id, 0)  # of a deleted group nothing is served, and its keys count all the same
+            keyed[group_id] = ranges.without(some, [Range(0, begin)])
+            plain[group_id] = ranges.both(some, [Range(0, begin)])
+    return keyed, plain

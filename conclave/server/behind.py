@@ -1,0 +1,154 @@
+"""What stands behind the client port: aiohttp, which answers all but the busiest requests.
+
+It gets the bytes of one request at a time, and writes to a transport that is its connection's. So the connection learns
+what becomes of each request without any inner part of aiohttp: it is told of the request when aiohttp makes it, and of
+the answer when its end is written. A test pins that.
+"""
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import StreamReader, web
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.http import RawRequestMessage, StreamWriter
+from aiohttp.web_request import BaseRequest
+from multidict import CIMultiDict
+
+from conclave.clock import Clock
+from conclave.errors import ApiError, BadRequestError
+from conclave.logs.setup import get_logger
+from conclave.server import middleware
+from conclave.wire.exchange import FORMAT, reply_error
+from conclave.wire.handover import BARE_TRANSPORT, HALF_CLOSED
+from conclave.wire.negotiate import Format
+from conclave.wire.ready import REQUEST_ID, tell_no_time
+
+if TYPE_CHECKING:
+    from conclave.server.connection import Connection
+
+log = get_logger(__name__)
+
+MALFORMED = "the request is malformed, or its head is too long"
+
+_NEVER_SECONDS = 365 * 24 * 3600.0
+"""aiohttp ends no silent connection: it does not know what the connection answers without it, nor sees half a head."""
+
+
+class Behind(web.RequestHandler):
+    """aiohttp's side of a connection. Its answers are all this server's own, never a page of aiohttp.
+
+    aiohttp itself refuses some requests, and an Expect that nobody knows. These never reach the application and its
+    middleware. Compressed bodies stay as they were sent: see wire.decompression.
+    """
+
+    __slots__ = ("_connection",)
+
+    def __init__(self, server: web.Server, connection: "Connection") -> None:
+        """``server``: of a runner that was set up, and has ``Making`` as its factory of requests."""
+        super().__init__(
+            server, loop=asyncio.get_running_loop(), auto_decompress=False, keepalive_timeout=_NEVER_SECONDS
+        )
+        self._connection = connection
+
+    def begins(self, body: StreamReader) -> bool:
+        """Hear that a request begins. Return whether it is the last of the connection."""
+        return self._connection.begun(body)
+
+    def handle_error(
+        self,
+        request: BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Answer requests that are not HTTP, and failures outside the application. Then end the connection.
+
+        Neither the answer nor the log repeats what was sent.
+        """
+        if isinstance(exc, ConnectionError):
+            raise exc  # the client is gone, as was logged
+        if request.writer.output_size > 0:
+            raise ConnectionError("an answer has begun already")
+        if status == web.HTTPBadRequest.status_code:
+            log.info("request_malformed", reason=type(exc).__name__, request_id=_id_of(request))
+            response = _answer(request, BadRequestError(MALFORMED))
+        else:
+            log.error("request_failed", request_id=_id_of(request), exc_info=exc)
+            response = _answer(request, ApiError())
+        response.force_close()
+        self._connection.is_refused = True
+        return response
+
+    async def finish_response(
+        self, request: BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        """Send a response. A page of aiohttp is replaced by an error response that says the same."""
+        if isinstance(resp, web.HTTPException):
+            log.info("request_refused", status=resp.status, request_id=_id_of(request))
+            resp = _answer(request, middleware.from_aiohttp(resp))
+        finished = await super().finish_response(request, resp, start_time)
+        self._connection.answered(stays_open=bool(finished[0].keep_alive))
+        return finished
+
+
+class Making:
+    """Makes aiohttp's requests, and tells their connections. It takes the place of a server's own factory."""
+
+    def __init__(self, server: web.Server, clock: Clock) -> None:
+        """``clock``: answers tell no time while it is in doubt."""
+        self._make = server.request_factory
+        self._clock = clock
+
+    def __call__(
+        self,
+        message: RawRequestMessage,
+        payload: StreamReader,
+        protocol: web.RequestHandler,
+        writer: AbstractStreamWriter,
+        task: "asyncio.Task[None]",
+    ) -> BaseRequest:
+        """Make a request of what was parsed."""
+        if isinstance(protocol, Behind) and protocol.begins(payload):
+            message = message._replace(should_close=True)
+        # aiohttp tells the time in every head that has no Date. So each goes through here before it is written.
+        writer = StreamWriter(protocol, asyncio.get_running_loop(), on_headers_sent=partial(_tell_no_time, self._clock))
+        return self._make(message, payload, protocol, writer, task)
+
+
+async def _tell_no_time(clock: Clock, headers: CIMultiDict[str]) -> None:
+    tell_no_time(headers, clock)
+
+
+class Outlet:
+    """The transport of aiohttp's side: the connection's own, but for when to read and when to close."""
+
+    __slots__ = ("_bare", "_connection", "close", "pause_reading", "resume_reading", "set_protocol")
+
+    def __init__(self, connection: "Connection", bare: asyncio.Transport) -> None:
+        """``bare``: the connection's own."""
+        self._connection, self._bare = connection, bare
+        self.close, self.set_protocol = connection.end, connection.give_up
+        self.pause_reading, self.resume_reading = connection.pause_for_behind, connection.resume_for_behind
+
+    def __getattr__(self, name: str) -> Any:
+        """All else is that of the connection's own."""
+        return getattr(self._bare, name)
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """Return a fact about the connection: of asyncio's, or HALF_CLOSED or BARE_TRANSPORT."""
+        if name == HALF_CLOSED:
+            return self._connection.is_half_closed
+        return self._bare if name == BARE_TRANSPORT else self._bare.get_extra_info(name, default)
+
+
+def _answer(request: BaseRequest, error: ApiError) -> web.Response:
+    request[FORMAT] = Format.JSON
+    return reply_error(request, error)
+
+
+def _id_of(request: BaseRequest) -> str:
+    """Return the id of a request. One that has not come to the application gets it here."""
+    if REQUEST_ID not in request:
+        request[REQUEST_ID] = middleware.new_request_id()
+    return request[REQUEST_ID]

@@ -1,0 +1,189 @@
+"""Answers the busiest requests, sending and fetching messages, without aiohttp.
+
+A poll asks whether a group has something new, and nearly always it has not; a page that somebody has read is read by
+others too; a message differs from the one before in its body. To make the task and the objects that aiohttp has for
+each takes longer than to answer it.
+
+What is plain (``framing.py``) and needs no more than a look into memory, or one write, is answered here, by the actions
+that the handlers call. Everything else is left to the handlers: they find what is wrong, and say it.
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from functools import partial
+from http import HTTPStatus
+from typing import NamedTuple, Protocol
+
+import structlog
+from aiohttp import hdrs, web
+
+from conclave import app_keys
+from conclave.actions.messages import Send
+from conclave.api import messages
+from conclave.auth import tokens
+from conclave.cache.groups import Fetched
+from conclave.errors import ApiError
+from conclave.response_memory import Share
+from conclave.server.framing import Messages
+from conclave.server.middleware import PIPELINE, new_request_id
+from conclave.wire import pages, ready
+from conclave.wire.exchange import answer_error, asked_format, sent_format
+from conclave.wire.fields import parse_id
+from conclave.wire.negotiate import Format
+from conclave.wire.schemas.messages import GetMessages, GetMessagesQuery, SendMessage, SendMessageRequest, write_number
+
+
+class Line(Protocol):
+    """The connection of a request. It closes the share of the memory that an answer takes."""
+
+    def answer(self, parts: list[bytes], share: Share) -> None:
+        """Write an answer, head and all, and go on once the client has it."""
+
+    async def hand_over(self, parts: list[bytes], share: Share) -> bool:
+        """Write an answer, and tell whether the client has it."""
+
+    def go_on(self) -> None:
+        """Go on, after ``hand_over``."""
+
+
+class _Page(NamedTuple):
+    """A page that is written in one go: its parts, and the share of the memory that they take."""
+
+    found: Fetched
+    parts: list[bytes]
+    share: Share
+
+
+class Asked(NamedTuple):
+    """A request. ``query``: None for a send. ``began``: by ``time.monotonic``."""
+
+    group: str
+    query: str | None
+    token: str
+    answered_in: Format
+    written_in: Format
+    body: bytes
+    began: float
+
+
+class Busiest:
+    """Answers plain requests for messages. Only for the event loop's thread."""
+
+    def __init__(self, app: web.Application) -> None:
+        """``app``: its resources are there."""
+        self._auth_header = app[app_keys.IN_FORCE].config.auth_header
+        self._auth_field = self._auth_header.lower().encode("ascii")
+        self._pipeline = app[PIPELINE]
+        self._clock = app[app_keys.CLOCK]
+        self._fetching = app[app_keys.FETCHING]
+        self._sending = app[app_keys.SENDING]
+        self._budget = app[app_keys.BUDGET]
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._route = app[app_keys.ENDPOINTS][messages.fetch].path
+
+    def asked(self, head: Messages, body: bytes) -> Asked | None:
+        """Return what a request asks for, all of which has come. None: it is for a handler."""
+        token = tokens.token_in(_text(head.fields, self._auth_field), self._auth_header)
+        content_type = _text(head.fields, b"content-type")
+        written_in = sent_format(content_type)
+        if not token or (head.is_send and not written_in):
+            return None
+        answered_in = asked_format(_text(head.fields, b"accept"), content_type, token)
+        query = None if head.is_send else (head.query or b"").decode()
+        written_in = written_in or answered_in
+        return Asked(head.group.decode(), query, token, answered_in, written_in, body, time.monotonic())
+
+    def take(self, asked: Asked, line: Line) -> bool:
+        """Answer a request, now or once it is done. Return False if it is for a handler: then nothing was done.
+
+        Call it from the event loop, not while bytes are received: what is looked up then is right for all requests that
+        have arrived in the same pass.
+        """
+        try:
+            begun = self._begin(asked)
+        except Exception:  # noqa: BLE001 - whatever it is, a handler finds the same, and says it
+            return False
+        if isinstance(begun, _Page):
+            self._answer_page(asked, line, begun)
+        elif begun is not None:
+            begun.add_done_callback(partial(self._sent, asked, line))
+        return begun is not None
+
+    def _begin(self, asked: Asked) -> "asyncio.Future[int] | _Page | None":
+        """Begin to send a message, or find a page. None: the request is for a handler.
+
+        If it raises, nothing was begun.
+        """
+        caller = self._pipeline.known_caller(tokens.token_hash(asked.token))
+        if not caller:
+            return None
+        group_id = parse_id(asked.group)
+        if asked.query is None:
+            body = SendMessageRequest.quick(asked.written_in, asked.body)
+            if not isinstance(body, SendMessage):
+                return None
+            return self._sending.begin(
+                Send(group_id, caller.user_id, body.mls_message, body.self_destruct_seconds, body.send_id)
+            )
+        query = GetMessagesQuery.quick(asked.query)
+        if not isinstance(query, GetMessages):
+            return None
+        share = self._budget.share()
+        found = self._fetching.at_hand(group_id, caller.user_id, query.after, query.limit, asked.answered_in, share)
+        parts = pages.in_one_go(asked.answered_in, found.pieces) if found else None
+        if not found or parts is None:
+            share.close()
+            return None
+        return _Page(found, parts, share)
+
+    def _answer_page(self, asked: Asked, line: Line, page: _Page) -> None:
+        request_id = new_request_id()
+        parts = ready.written(asked.answered_in, request_id, page.parts, self._clock)
+        if page.found.is_news:
+            task = asyncio.create_task(self._hand_over(asked, line, page._replace(parts=parts), request_id))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            return
+        self._note(asked, int(HTTPStatus.OK), request_id)
+        line.answer(parts, page.share)
+
+    async def _hand_over(self, asked: Asked, line: Line, page: _Page, request_id: str) -> None:
+        """Answer with a page that its reader did not have. As in the handler, the response leaves first."""
+        status = int(HTTPStatus.OK)
+        try:
+            has_left = await line.hand_over(page.parts, page.share)
+            if has_left or self._fetching.next_confirms:
+                await self._fetching.confirm(page.found, has_left=has_left)
+        except Exception as error:  # noqa: BLE001 - the client has its answer
+            status = self._told(asked, error, request_id).status
+        self._note(asked, status, request_id)
+        line.go_on()
+
+    def _sent(self, asked: Asked, line: Line, sent: "asyncio.Future[int]") -> None:
+        written_in, request_id, status = asked.answered_in, new_request_id(), int(HTTPStatus.OK)
+        try:
+            parts = ready.written(written_in, request_id, [write_number(written_in, sent.result())], self._clock)
+        except Exception as error:  # noqa: BLE001 - after any error the client gets an answer
+            told = self._told(asked, error, request_id)
+            status = told.status
+            answered = answer_error(written_in, ready.headers_of(request_id), told)
+            parts = [ready.written_response(answered, self._clock)]
+        self._note(asked, status, request_id)
+        line.answer(parts, self._budget.share())
+
+    def _told(self, asked: Asked, error: Exception, request_id: str) -> ApiError:
+        with structlog.contextvars.bound_contextvars(request_id=request_id):
+            return self._pipeline.as_api_error(error, _method(asked), self._route)
+
+    def _note(self, asked: Asked, status: int, request_id: str) -> None:
+        self._pipeline.note_answered(_method(asked), self._route, status, asked.began, request_id)
+
+
+def _method(asked: Asked) -> str:
+    return hdrs.METH_POST if asked.query is None else hdrs.METH_GET
+
+
+def _text(fields: Mapping[bytes, bytes], name: bytes) -> str:
+    """Return a header's text, as aiohttp decodes it; "" if there is none."""
+    return fields.get(name, b"").decode("utf-8", "surrogateescape")

@@ -1,0 +1,141 @@
+"""Finds out where requests end, by llhttp: the parser on which aiohttp's own is built.
+
+llhttp tells no positions. So it is given exactly a head, which ends at the first empty line, and says what is in it;
+the body is counted by its length. What llhttp refuses here is refused by this server. What it takes, aiohttp may still
+refuse, but ends the request at the same byte: a test compares the two on random requests.
+"""
+
+import re
+from typing import NamedTuple
+
+from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
+
+END = b"\r\n\r\n"
+"""Ends a head."""
+
+MOST_HEAD = 16 * 1024
+"""A head has at most 16 KiB, and by aiohttp 8,190 bytes in a line."""
+
+LONGEST_PLAIN = 8000
+"""A plain head has at most 8,000 bytes."""
+
+MOST_FIELDS = 100
+"""A plain head has at most 100 headers. aiohttp takes 128."""
+
+_MESSAGES = re.compile(
+    rb"(GET|POST) /api/v1/groups/([0-9a-fA-F-]{1,64})/messages(?:\?([a-z0-9_=&]{0,100}))? HTTP/1\.1\r\n"
+)
+_UNUSUAL = frozenset(
+    (*(b"expect", b"content-encoding", b"upgrade", b"trailer", b"proxy-connection"), b"sec-websocket-key1")
+)
+_CONNECTION, _ENCODING, _HOST, _LENGTH = b"connection", b"transfer-encoding", b"host", b"content-length"
+_STAYS = b"keep-alive"
+_NUMBER = re.compile(rb"[0-9]{1,18}")
+
+
+class MalformedError(Exception):
+    """It is not HTTP. The message is llhttp's, and repeats nothing of what was sent."""
+
+
+class Messages(NamedTuple):
+    """A plain request for a group's messages: each header is there once, and the connection stays open."""
+
+    is_send: bool
+    group: bytes
+    query: bytes | None
+    fields: dict[bytes, bytes]
+    """The headers, by their names in lower case."""
+
+
+class Head(NamedTuple):
+    """What a head says. ``length``: the bytes of the body; None: it is in chunks."""
+
+    length: int | None
+    messages: Messages | None
+    is_tunnel: bool = False
+    """Whether what follows is no HTTP."""
+
+
+class _Found:
+    """Has the parser put headers into a dictionary without a step through Python's code."""
+
+    __slots__ = ("on_header",)
+
+    def __init__(self, fields: dict[bytes, bytes]) -> None:
+        self.on_header = fields.__setitem__
+
+
+def read(head: bytes) -> Head:
+    """Return what a head says. Raises MalformedError. It ends with the first END in it, and begins with its line."""
+    if len(head) > MOST_HEAD:
+        raise MalformedError("too long")
+    found: dict[bytes, bytes] = {}
+    try:
+        HttpRequestParser(_Found(found)).feed_data(head)
+    except HttpParserUpgrade:
+        if head.startswith(b"CONNECT "):
+            return Head(0, None, is_tunnel=True)
+    except HttpParserError as error:
+        raise MalformedError(str(error)) from None
+    if head.startswith(b"PRI "):  # the beginning of HTTP/2, of which this is not the end
+        raise MalformedError("HTTP/2")
+    fields = {name.lower(): value for name, value in found.items()}
+    if _ENCODING in fields:  # together with a length, or as anything but chunks in the end, llhttp refuses it
+        return Head(None, None)
+    length = fields.get(_LENGTH)
+    if length is None:
+        return Head(0, _messages(head, fields))
+    if not _NUMBER.fullmatch(length.rstrip(b" \t")):
+        raise MalformedError("the length is no number, or too large")
+    return Head(int(length), _messages(head, fields))
+
+
+def _messages(head: bytes, fields: dict[bytes, bytes]) -> Messages | None:
+    line = _MESSAGES.match(head)
+    if not line or len(head) > LONGEST_PLAIN:
+        return None
+    # Each header has a line: none comes twice.
+    if len(fields) != head.count(b"\n") - 2 or len(fields) > MOST_FIELDS:
+        return None
+    if _HOST not in fields or not _UNUSUAL.isdisjoint(fields):
+        return None
+    if fields.get(_CONNECTION, _STAYS).lower() != _STAYS:
+        return None
+    method, group, query = line.groups()
+    is_send = method == b"POST"
+    if (query is not None) if is_send else (_LENGTH in fields):
+        return None
+    return Messages(is_send, group, query, fields)
+
+
+class Watch:
+    """Follows a request as it comes: a head that is not all there, or a body in chunks."""
+
+    __slots__ = ("_parser", "is_complete", "on_message_complete")
+
+    def __init__(self) -> None:
+        """Begin before the first byte of the head."""
+        self.is_complete = False
+        self.on_message_complete = self._complete
+        self._parser = HttpRequestParser(self)
+
+    def _complete(self) -> None:
+        self.is_complete = True
+
+    def feed(self, data: bytes) -> int:
+        """Look at what came, and return how many bytes of it are the request's: all, until it is complete.
+
+        Raises MalformedError. Chunks, too, end with an END, perhaps one that came in two pieces.
+        """
+        begin = 0
+        while begin < len(data) and not self.is_complete:
+            found = data.find(END, max(0, begin - len(END) + 1))
+            end = begin + 1 if begin < len(END) - 1 else found + len(END) if found >= 0 else len(data)
+            try:
+                self._parser.feed_data(data[begin:end])
+            except HttpParserUpgrade:
+                self.is_complete = True
+            except HttpParserError as error:
+                raise MalformedError(str(error)) from None
+            begin = end
+        return begin

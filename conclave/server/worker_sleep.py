@@ -1,0 +1,57 @@
+"""For how long there is no cleanup worker, and how early the next one is started, so that its run is on time."""
+
+import time
+from dataclasses import dataclass
+
+from conclave.config.settings import Config
+from conclave.retention.jobs import schedule
+from conclave.system.worker_protocol import Asleep
+
+FIRST_LEAD_SECONDS = 20.0
+"""A worker is started 20 seconds before its run, as long as it is not known how long it takes to start it and Java."""
+
+LEAD_FACTOR = 1.5
+"""Once that is known, it is started earlier by half as much again: the machine may be busier than the last time."""
+
+LEAST_LEAD_SECONDS = 2.0
+MOST_LEAD_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class Sleep:
+    """What a worker has said that fell asleep, and when: seconds of the monotonic clock."""
+
+    told: Asleep
+    since: float
+
+    @property
+    def left(self) -> Asleep:
+        """What it would say now."""
+        return self.told.later(time.monotonic() - self.since)
+
+    @property
+    def due_in(self) -> float:
+        """Seconds until its next run."""
+        return self.left.due_in
+
+    def is_of(self, config: Config) -> bool:
+        """Tell whether these are the jobs of ``config``. Other jobs begin with a run of each."""
+        jobs = schedule(config.retention.purge_jobs, config.cleanup_interval)
+        return self.told.is_of((scope.name, interval) for scope, interval in jobs)
+
+
+class Lead:
+    """How many seconds before its run a worker is started: learned from the last starts, of a worker and of Java."""
+
+    def __init__(self) -> None:
+        """Begin with nothing known."""
+        self.seconds = FIRST_LEAD_SECONDS
+        self._worker = 0.0
+
+    def note_worker(self, seconds: float) -> None:
+        """Note how long a worker took to be ready, without Java."""
+        self._worker = seconds
+
+    def note_java(self, seconds: float) -> None:
+        """Note how long Java took to start."""
+        self.seconds = min(MOST_LEAD_SECONDS, max(LEAST_LEAD_SECONDS, LEAD_FACTOR * (self._worker + seconds)))

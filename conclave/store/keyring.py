@@ -1,0 +1,96 @@
+"""Opens the key file of a database: makes it with the first start that wants one, and refuses one that is not its own.
+
+A server without its keys serves nothing that is under them, and what it would begin anew could read none of it. So a
+key file that is missing is never replaced: only a database that never had one gets one.
+"""
+
+import secrets
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from conclave.keys import file, records
+from conclave.keys.file import KeyFileError
+from conclave.keys.store import KeyStore
+from conclave.logs.setup import get_logger
+from conclave.store.engine import sqlite
+from conclave.store.engine.faults import StoreError
+from conclave.store.resources import message_keys
+from conclave.store.resources.message_keys import KeyState
+
+log = get_logger(__name__)
+
+ADVICE = "; see docs/operations/backup.md#the-keys"
+"""What a refusal ends with."""
+
+
+def open_to_serve(database: Path, path: Path, *, encrypt: bool) -> KeyStore | None:
+    """Open the keys for a server on ``database``, whose schema is this program's; None: it has none, and wants none.
+
+    ``path``: of the key file. What a restore took back loses its keys. Raises StoreError.
+    """
+    with closing(sqlite.connect(database)) as connection:
+        state = message_keys.state(connection)
+        if state is None:
+            return _begin(connection, path) if encrypt else None
+        if not encrypt:
+            raise StoreError(
+                f"{database}: its messages are under keys, and cannot be stored without from now on: set keys.encrypt"
+                f" to true{ADVICE}"
+            )
+        keys = _opened(database, path, state)
+        if not state.is_settled:
+            _settle(connection, keys)
+        return keys
+
+
+def open_to_read(database: Path, path: Path) -> KeyStore | None:
+    """Open the keys for a command that reads or stores messages; None: no message is under one. Raises StoreError."""
+    with closing(sqlite.connect(database, readonly=True)) as connection:
+        state = message_keys.state(connection) if message_keys.is_known(connection) else None
+    return _opened(database, path, state) if state else None
+
+
+def _begin(connection: sqlite3.Connection, path: Path) -> KeyStore:
+    """Make the key file of a database that has none; one without keys was made by a start that did not end."""
+    try:
+        if not path.exists():
+            file.create(path, secrets.token_bytes(records.ID_BYTES))
+        keys = KeyStore(path)
+        if not keys.is_empty:
+            keys.close()
+            raise StoreError(f"{path}: has the keys of another database: move it away, and keep it{ADVICE}")
+    except (KeyFileError, OSError) as error:
+        raise StoreError(f"keys.path: {error}") from error
+    with sqlite.write_transaction(connection):
+        message_keys.adopt(connection, keys.keys_id)
+    log.info("keys_begun", path=str(path))
+    return keys
+
+
+def _opened(database: Path, path: Path, state: KeyState) -> KeyStore:
+    if not path.exists():
+        raise StoreError(
+            f"{path}: there is no key file, and without it no message of {database} can be read: bring it back, or a"
+            f" copy of it{ADVICE}"
+        )
+    try:
+        keys = KeyStore(path)
+    except KeyFileError as error:
+        raise StoreError(f"keys.path: {error}") from error
+    if keys.keys_id != state.keys_id:
+        keys.close()
+        raise StoreError(f"{path}: has the keys of another database than {database}{ADVICE}")
+    return keys
+
+
+def _settle(connection: sqlite3.Connection, keys: KeyStore) -> None:
+    """Lose all keys but those of what lives: a restore took messages back that nothing else names. None is sent yet."""
+    try:
+        found = message_keys.living(connection)
+        count = keys.settle((group_id, [*alive, *([future] if future else [])]) for (group_id, alive), future in found)
+    except KeyFileError as error:
+        raise StoreError(f"keys.path: {error}") from error
+    with sqlite.write_transaction(connection):
+        message_keys.note_settled(connection, is_settled=True)
+    log.info("keys_settled", covers=count)

@@ -1,0 +1,181 @@
+"""What the database knows of the key file: which one is its own, and which keys are still to be lost."""
+
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from conclave.keys import ranges
+from conclave.keys.cover import Range
+from conclave.keys.store import LAST_NUMBER, Told
+
+NOTES_AT_ONCE = 20_000
+"""At most 20,000 notes are read at once."""
+
+
+@dataclass(frozen=True)
+class KeyState:
+    """The key file of the database. ``is_settled``: it has no keys of what a restore took back."""
+
+    keys_id: bytes
+    is_settled: bool
+
+
+def is_known(connection: sqlite3.Connection) -> bool:
+    """Tell whether the schema of a database, as of an older backup, has a place for what is here."""
+    return connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'key_state'").fetchone() is not None
+
+
+def state(connection: sqlite3.Connection) -> KeyState | None:
+    """Return which key file is the database's; None: it has none, and no message is under a key."""
+    row = connection.execute("SELECT keys_id, settled FROM key_state").fetchone()
+    return KeyState(row[0], bool(row[1])) if row else None
+
+
+def adopt(connection: sqlite3.Connection, keys_id: bytes) -> None:
+    """Note which key file is the database's, for as long as it lives."""
+    connection.execute("INSERT INTO key_state (id, keys_id) VALUES (1, ?)", (keys_id,))
+
+
+def note_settled(connection: sqlite3.Connection, *, is_settled: bool) -> None:
+    """Note whether the key file may have keys of what a restore took back."""
+    connection.execute("UPDATE key_state SET settled = ?", (is_settled,))
+
+
+def note(connection: sqlite3.Connection, group_key: int, numbers: Sequence[int]) -> None:
+    """Note that the keys of ``numbers``, which are deleted in this transaction, are to be lost.
+
+    The group, or its tombstone, has to be there still. Without effect in a database without keys.
+    """
+    note_ranges(connection, group_key, ranges.of(numbers))
+
+
+def note_ranges(connection: sqlite3.Connection, group_key: int, dead: Iterable[Range]) -> None:
+    """Do as ``note``, for ranges of numbers."""
+    connection.executemany(
+        "INSERT OR IGNORE INTO key_erasures (group_id, first_seq, last_seq) SELECT group_id, ?2, ?3 FROM"
+        " (SELECT group_id FROM groups WHERE group_key = ?1 UNION ALL SELECT group_id FROM tombstones"
+        " WHERE group_key = ?1) WHERE EXISTS (SELECT 1 FROM key_state) AND group_id != x''",
+        [(group_key, *each) for each in dead],
+    )
+
+
+@dataclass(frozen=True)
+class Noted:
+    """Keys that are to be lost, ``told`` as ``KeyStore.erase`` wants it, and the last note of these."""
+
+    told: Sequence[Told]
+    up_to: tuple[bytes, int, int]
+
+
+def noted(connection: sqlite3.Connection) -> Noted | None:
+    """Return keys that are to be lost; None: nothing is noted."""
+    rows = connection.execute(
+        "SELECT group_id, first_seq, last_seq FROM key_erasures ORDER BY group_id, first_seq, last_seq LIMIT ?",
+        (NOTES_AT_ONCE,),
+    ).fetchall()
+    found: dict[bytes, list[Range]] = {}
+    for group_id, first, last in rows:
+        found.setdefault(group_id, []).append(Range(first, last))
+    told = [(group_id, ranges.joined(some)) for group_id, some in found.items()]
+    return Noted(told, (rows[-1][0], rows[-1][1], rows[-1][2])) if rows else None
+
+
+def make_durable(connection: sqlite3.Connection) -> None:
+    """Change nothing, but write: with this transaction all before it are on the disk."""
+    connection.execute("UPDATE key_state SET settled = settled")
+
+
+def forget(connection: sqlite3.Connection, up_to: tuple[bytes, int, int]) -> None:
+    """Remove the notes up to the one that ``noted`` has told, once the keys are lost."""
+    connection.execute("DELETE FROM key_erasures WHERE (group_id, first_seq, last_seq) <= (?, ?, ?)", up_to)
+
+
+def living(
+    connection: sqlite3.Connection, archived: Mapping[int, Sequence[Range]] | None = None
+) -> Iterator[tuple[Told, Range | None]]:
+    """Yield of each group that there is its messages, and the numbers that it has not given yet.
+
+    A deleted group gives none. ``archived``: the numbers that the archive has, by keys of groups; None: of each part
+    all between the first and the last one count.
+    """
+    groups = connection.execute(
+        "SELECT group_key, group_id, last_seq FROM groups UNION ALL SELECT group_key, group_id, NULL FROM tombstones"
+    ).fetchall()
+    for group_key, group_id, last in groups:
+        cold: Sequence[tuple[int, int]]
+        if archived is None:
+            parts = connection.execute(
+                "SELECT first_seq, last_seq FROM archive_parts WHERE group_key = ?", (group_key,)
+            )
+            cold = [(row[0], row[1]) for row in parts]
+        else:
+            cold = archived.get(group_key, ())
+        hot = connection.execute(
+            "SELECT sequence_num FROM messages WHERE group_key = ? ORDER BY sequence_num", (group_key,)
+        )
+        alive = ranges.joined([*ranges.of(row[0] for row in hot), *cold])
+        yield (group_id, alive), Range(last + 1, LAST_NUMBER) if last is not None else None
+
+
+def unused(connection: sqlite3.Connection) -> Iterator[tuple[bytes, Range]]:
+    """Yield the numbers whose keys no message was ever under: ids of groups, ranges in any order.
+
+    Those before the group's messages were under keys, and those that were not given yet. Of a group that was deleted
+    since the last run too.
+    """
+    for group_id, keyed_after, last in connection.execute("SELECT group_id, keyed_after, last_seq FROM groups"):
+        yield group_id, Range(0, min(keyed_after, last))
+        yield group_id, Range(last + 1, LAST_NUMBER)
+    noted = "SELECT group_id, first_seq, last_seq FROM key_erasures WHERE (first_seq = 0) != (last_seq = ?)"
+    for group_id, first, last in connection.execute(noted, (LAST_NUMBER,)):
+        yield group_id, Range(first, last)
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How many messages the database has. ``keyed``: under keys. ``plain``: as they came. The archive's are counted."""
+
+    keyed: int
+    plain: int
+
+
+def count(connection: sqlite3.Connection) -> Counts:
+    """Count the messages of living groups. An archived part counts as what its last message is."""
+    row = connection.execute(
+        "SELECT ifnull(sum(keyed), 0), ifnull(sum(NOT keyed), 0) FROM (SELECT sequence_num > keyed_after AS keyed"
+        " FROM groups JOIN messages USING (group_key) WHERE sequence_num > archived_seq)"
+    ).fetchone()
+    parts = connection.execute(
+        "SELECT ifnull(sum(iif(parts.last_seq > keyed_after, message_count, 0)), 0),"
+        " ifnull(sum(iif(parts.last_seq > keyed_after, 0, message_count)), 0)"
+        " FROM groups JOIN archive_parts AS parts USING (group_key)"
+    ).fetchone()
+    return Counts(row[0] + parts[0], row[1] + parts[1])
+
+
+@dataclass(frozen=True)
+class KeyCopy:
+    """A copy of the key file. ``made_at``: Unix seconds. ``serial``: the last change that it has."""
+
+    path: str
+    made_at: int
+    serial: int
+
+
+def copies(connection: sqlite3.Connection) -> list[KeyCopy]:
+    """Return where copies of the key file were written, the newest first. Some may be away since."""
+    rows = connection.execute("SELECT path, made_at, serial FROM key_copies ORDER BY made_at DESC, path")
+    return [KeyCopy(*row) for row in rows]
+
+
+def note_copy(connection: sqlite3.Connection, copy: KeyCopy) -> None:
+    """Note that a copy of the key file was written."""
+    connection.execute(
+        "INSERT OR REPLACE INTO key_copies (path, made_at, serial) VALUES (?, ?, ?)",
+        (copy.path, copy.made_at, copy.serial),
+    )
+
+
+def forget_copies(connection: sqlite3.Connection, paths: Iterable[str]) -> None:
+    """Forget copies that are not there any more."""
+    connection.executemany("DELETE FROM key_copies WHERE path = ?", [(path,) for path in paths])

@@ -1,0 +1,210 @@
+"""Messages that were taken back: everybody sees them only redacted, from that moment on, until they are erased.
+
+What hides them is in ``retention/``: a row here is enough. It outlives the message for as long as receipts are kept:
+a device that was away for long learns from it what it must not keep.
+"""
+
+import json
+import sqlite3
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from conclave.failpoints import reach
+from conclave.store.engine.sqlite import Step
+from conclave.store.resources import timers
+from conclave.store.resources.timers import Redaction
+
+MOST = 100_000
+"""A group has at most 100,000 messages that were taken back and are not erased: pages pass over them.
+
+A least lifetime or a legal hold may keep them for long, and each read of the archive is told their numbers.
+"""
+
+MOST_TOLD = 1_000
+"""Members can read of the last 1,000 messages of a group that were taken back which these are."""
+
+ROWS_AT_ONCE = 64
+"""Of at most 64 messages members are told in one transaction."""
+
+SWEPT_AT_ONCE = 256
+"""At most 256 rows are looked at in a step."""
+
+
+class TakenBack(NamedTuple):
+    """That a message was taken back. ``taken_at``: Unix seconds. ``taken_by``: a user's id; b"": it is not known.
+
+    ``is_erased``: neither tier has it any more.
+    """
+
+    taken_at: int
+    taken_by: bytes
+    is_erased: bool = False
+
+
+def find(connection: sqlite3.Connection, group_key: int, number: int) -> TakenBack | None:
+    """Return when and by whom a message was taken back; None: it was not."""
+    row = connection.execute(
+        "SELECT taken_at, taken_by, erased FROM taken_back WHERE group_key = ? AND sequence_num = ?",
+        (group_key, number),
+    ).fetchone()
+    return TakenBack(row[0], row[1], bool(row[2])) if row else None
+
+
+def first_after(connection: sqlite3.Connection, group_key: int, number: int) -> int | None:
+    """Return the first number greater than ``number`` of a message that was taken back and is in the hot store."""
+    row = connection.execute(
+        "SELECT sequence_num FROM taken_back CROSS JOIN messages USING (group_key, sequence_num)"
+        " WHERE group_key = ? AND sequence_num > ? ORDER BY sequence_num LIMIT 1",
+        (group_key, number),
+    ).fetchone()
+    return row and int(row[0])
+
+
+def add(connection: sqlite3.Connection, group_key: int, number: int, taken: TakenBack) -> bool:
+    """Note that a message is taken back, and that its group's members are to be told; return False if it was before."""
+    added = connection.execute(
+        "INSERT OR IGNORE INTO taken_back (group_key, sequence_num, taken_at, taken_by) VALUES (?, ?, ?, ?)",
+        (group_key, number, taken.taken_at, taken.taken_by),
+    ).rowcount
+    connection.execute(
+        "UPDATE groups SET taken_back_count = taken_back_count + ? WHERE group_key = ?", (added, group_key)
+    )
+    reach("taken_back.noted")
+    return added > 0
+
+
+def is_stored(connection: sqlite3.Connection, group_key: int, number: int) -> bool:
+    """Tell whether a message may be in either tier, or on its way from one to the other."""
+    row = connection.execute(
+        f"SELECT 1 FROM (SELECT ? AS group_key, ? AS sequence_num) AS taken WHERE {_IS_STORED}",
+        (group_key, number),
+    ).fetchone()
+    return row is not None
+
+
+_MOVING = (
+    "EXISTS (SELECT 1 FROM archive_move_ranges AS moving JOIN archive_moves USING (batch) WHERE finished_at IS NULL"
+    " AND moving.group_key = taken.group_key AND taken.sequence_num BETWEEN moving.first_seq AND moving.last_seq)"
+)
+
+_HOT = (
+    "EXISTS (SELECT 1 FROM messages WHERE messages.group_key = taken.group_key"
+    " AND messages.sequence_num = taken.sequence_num)"
+)
+
+_IN_PART = (
+    "EXISTS (SELECT 1 FROM archive_parts AS parts WHERE parts.group_key = taken.group_key"
+    " AND taken.sequence_num BETWEEN parts.first_seq AND parts.last_seq{})"
+)
+
+_IS_STORED = f"({_HOT} OR {_MOVING} OR {_IN_PART.format('')})"
+
+
+def are_untold(connection: sqlite3.Connection) -> bool:
+    """Tell whether any member has to be told of a message that was taken back."""
+    row = connection.execute("SELECT 1 FROM taken_back WHERE told_to IS NOT NULL LIMIT 1").fetchone()
+    return row is not None
+
+
+def tell(connection: sqlite3.Connection, most: int = timers.TOLD_AT_ONCE) -> list[Redaction]:
+    """Note for members that they are to be told of messages that were taken back; return whom to tell of what.
+
+    At most about ``most``. Each is noted as missed, too, until ``timers.heard`` says otherwise.
+    """
+    rows = connection.execute(
+        "SELECT group_key, sequence_num, told_to FROM taken_back WHERE told_to IS NOT NULL LIMIT ?", (ROWS_AT_ONCE,)
+    ).fetchall()
+    told: list[Redaction] = []
+    for group_key, number, told_to in rows:
+        if len(told) >= most:
+            break
+        members = connection.execute(
+            "SELECT member_id, user_id, group_id FROM members JOIN groups USING (group_key)"
+            " WHERE group_key = ? AND member_id > ? ORDER BY member_id LIMIT ?",
+            (group_key, told_to, most),
+        ).fetchall()
+        told += timers.note_missed(connection, [(row[1], row[2], group_key, number) for row in members])
+        connection.execute(
+            "UPDATE taken_back SET told_to = ? WHERE group_key = ? AND sequence_num = ?",
+            (members[-1][0] if len(members) == most else None, group_key, number),
+        )
+    reach("taken_back.told")
+    return told
+
+
+def sweeping(connection: sqlite3.Connection) -> Step:
+    """Return the step, repeated for as long as there may be more, that notes which messages are in neither tier.
+
+    Each time it looks at SWEPT_AT_ONCE rows: under a legal hold very many may stay.
+    """
+    after = (0, 0)
+
+    def step() -> bool:
+        nonlocal after
+        rows = connection.execute(
+            f"SELECT group_key, sequence_num, {_IS_STORED} FROM taken_back AS taken"
+            " WHERE NOT erased AND (group_key, sequence_num) > (?, ?) ORDER BY group_key, sequence_num LIMIT ?",
+            (*after, SWEPT_AT_ONCE),
+        ).fetchall()
+        _note_erased(connection, [(row[0], row[1]) for row in rows if not row[2]])
+        after = (rows[-1][0], rows[-1][1]) if rows else after
+        return len(rows) == SWEPT_AT_ONCE
+
+    return step
+
+
+def of_group(connection: sqlite3.Connection, group_key: int) -> list[int]:
+    """Return the numbers of a group's messages that were taken back and are not erased, in either tier."""
+    rows = connection.execute("SELECT sequence_num FROM taken_back WHERE group_key = ? AND NOT erased", (group_key,))
+    return [row[0] for row in rows]
+
+
+def latest(connection: sqlite3.Connection, group_key: int) -> list[int]:
+    """Return the numbers of the last MOST_TOLD messages of a group that were taken back, erased or not, ascending."""
+    rows = connection.execute(
+        "SELECT sequence_num FROM taken_back WHERE group_key = ? ORDER BY taken_at DESC LIMIT ?", (group_key, MOST_TOLD)
+    )
+    return sorted(row[0] for row in rows)
+
+
+def forget_erased(
+    connection: sqlite3.Connection,
+    group_key: int,
+    numbers: Collection[int],
+    parts: Sequence[tuple[int, int]],
+) -> None:
+    """Note of messages that the archive does not have any more that they are erased, unless another place has them.
+
+    ``numbers``: those that were looked for in ``parts`` (lifetime and span) of the archive, and are not there.
+    """
+    elsewhere = _IN_PART.format(
+        " AND (parts.lifetime, parts.span) NOT IN (SELECT value ->> 0, value ->> 1 FROM json_each(?3))"
+    )
+    rows = connection.execute(
+        "SELECT group_key, sequence_num FROM json_each(?2) CROSS JOIN taken_back AS taken"
+        " ON group_key = ?1 AND sequence_num = json_each.value"
+        f" WHERE NOT erased AND NOT {_HOT} AND NOT {_MOVING} AND NOT {elsewhere}",
+        (group_key, json.dumps(sorted(numbers)), json.dumps(list(parts))),
+    ).fetchall()
+    _note_erased(connection, [(row[0], row[1]) for row in rows])
+
+
+def prune(connection: sqlite3.Connection, before: int) -> bool:
+    """Delete the rows of erased messages that were taken back before a Unix second, some; tell whether more are left.
+
+    It may be used as a Step of a cleanup run.
+    """
+    deleted = connection.execute(
+        "DELETE FROM taken_back WHERE (group_key, sequence_num) IN (SELECT group_key, sequence_num FROM taken_back"
+        " WHERE erased AND taken_at < ? AND told_to IS NULL LIMIT ?)",
+        (before, SWEPT_AT_ONCE),
+    ).rowcount
+    return deleted == SWEPT_AT_ONCE
+
+
+def _note_erased(connection: sqlite3.Connection, rows: Sequence[tuple[int, int]]) -> None:
+    connection.executemany("UPDATE taken_back SET erased = 1 WHERE group_key = ? AND sequence_num = ?", rows)
+    connection.executemany(
+        "UPDATE groups SET taken_back_count = taken_back_count - 1 WHERE group_key = ?", [row[:1] for row in rows]
+    )
+    reach("taken_back.erased")

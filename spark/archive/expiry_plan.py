@@ -1,0 +1,180 @@
+"""Plans what goes from the archive, from the database's index alone: without opening the table, and without Spark.
+
+A partition of which nothing stays goes as a whole; of others, single rows. The rules and the marks are those of the hot
+store, and so is what withholds a message from being erased. While what a user has sent is under a legal hold, no
+partition goes as a whole: the index does not say who has sent what.
+"""
+
+import sqlite3
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from conclave.retention import rules
+from conclave.retention.holds import HELD_SENDERS, UNHELD
+from conclave.retention.jobs import Scope
+from conclave.retention.policy import FOREVER
+from conclave.retention.rules import GOVERNED, Bounds
+from conclave.store.archive.erasures import Key
+from conclave.store.resources import taken_back
+from conclave.store.resources.receipts import Erased
+from spark.hot_store import Hot
+
+RESTORED = "restored"
+"""The rule for messages that the hot store has again.
+
+It serves them, so no client loses any message by this rule.
+"""
+
+RULES = tuple(each for each in rules.RULES if each != rules.REDACTED)
+"""The rules by which messages go from the archive. No self-destructing message moves there."""
+
+COUNTED = (*RULES, RESTORED)
+
+_MARKS = f"""
+CREATE TEMP TABLE archive_marks AS
+WITH {GOVERNED}
+SELECT group_key, 0 AS is_gone, gone_below, archived_seq,
+    iif({{covered}}, cutoff, expired_before) AS cutoff, erasable_before, commits_above
+FROM governed_groups AS governed
+WHERE EXISTS (SELECT 1 FROM archive_parts WHERE archive_parts.group_key = governed.group_key)
+UNION ALL
+SELECT group_key, 1, 0, {FOREVER}, 0, erasable_before, {FOREVER} FROM governed_tombstones AS governed
+WHERE EXISTS (SELECT 1 FROM archive_parts WHERE archive_parts.group_key = governed.group_key)
+"""
+"""What the run erases of each group: of one that it does not cover, only what is past a mark.
+
+So what it leaves to another job has no condition that holds, also where a part is rewritten for other groups.
+"""
+
+_SENDERS = f"""
+SELECT sender_id, group_key, erasable_before >
+    (SELECT max(newest) FROM archive_parts WHERE archive_parts.group_key = archive_senders.group_key) AS is_all
+FROM archive_senders JOIN user_tombstones ON user_id = sender_id JOIN temp.archive_marks USING (group_key)
+WHERE {UNHELD}
+"""
+"""Deleted accounts with archived messages that may be erased, and whether all of them are old enough."""
+
+_BOUNDS = Bounds(gone="gone_below", is_deleted="is_gone")
+
+# A part with commits that are kept may have other messages too.
+_DUE = f"""
+WITH due AS (
+    SELECT archive_parts.*, is_gone, gone_below, cutoff, erasable_before, commits_above,
+        first_seq > archived_seq AS is_restored, {rules.RULES[rules.FETCHED].whole(_BOUNDS)} AS is_fetched,
+        {rules.whole_part(RULES, _BOUNDS)} AS is_over
+    FROM archive_parts JOIN temp.archive_marks USING (group_key)
+    WHERE first_seq > archived_seq OR {rules.some_of_part(RULES, _BOUNDS._replace(commits_above=""))}
+        OR (group_key, lifetime, span) IN (SELECT group_key, lifetime, span FROM archive_erasures)
+)
+SELECT group_key, lifetime, span, message_count, last_seq, newest, is_gone, gone_below, cutoff, erasable_before,
+    commits_above, is_restored OR is_over AS is_whole, is_restored, is_fetched
+FROM due ORDER BY group_key, lifetime, span
+"""
+"""The rows of the index to look at: where something is due, and where a run that did not end may have erased something.
+
+Of the latter nothing may be due any more, as under a legal hold that came later; but the index has to know.
+"""
+
+
+@dataclass
+class ArchivePlan:
+    """What goes from the archive.
+
+    ``partitions``: these (lifetime, span) go as a whole. ``dropped``: their rows of the index, with what goes.
+    ``partial``: rows of the index of which some messages go. ``groups``: by group key, the conditions for these
+    messages, in the order of DUE. ``senders``: deleted accounts and the groups in which all that they have archived
+    goes. ``taken_back``: the numbers of messages that were taken back, by group key.
+    """
+
+    partitions: list[tuple[int, int]] = field(default_factory=list)
+    dropped: dict[Key, Erased] = field(default_factory=dict)
+    groups: dict[int, tuple[Any, ...]] = field(default_factory=dict)
+    partial: list[Key] = field(default_factory=list)
+    senders: list[tuple[bytes, int]] = field(default_factory=list)
+    taken_back: dict[int, list[int]] = field(default_factory=dict)
+
+    @property
+    def touched(self) -> list[tuple[int, int]]:
+        """The partitions in which single rows go."""
+        return sorted({(lifetime, span) for _, lifetime, span in self.partial})
+
+    @property
+    def group_keys(self) -> set[int]:
+        """The groups in which something is due."""
+        return {key[0] for key in (*self.dropped, *self.partial)}
+
+    @property
+    def is_unsure(self) -> bool:
+        """Whether all that is due may be what users have sent who are under a legal hold."""
+        return not (self.partitions or self.senders) and any(conditions[-1] for conditions in self.groups.values())
+
+    def is_restored(self, key: Key) -> bool:
+        """Tell whether the messages of a row of ``partial`` go only because the hot store has them again."""
+        return bool(self.groups[key[0]][1])
+
+    def __bool__(self) -> bool:
+        return bool(self.partitions or self.partial or self.senders)
+
+
+def make_plan(
+    connection: sqlite3.Connection, hot: Hot, scope: Scope, risen: Collection[tuple[int, int]] = ()
+) -> ArchivePlan:
+    """Plan from one snapshot of the hot store, after the run has raised the marks there.
+
+    ``scope``: which groups belong to the run. ``risen``: pairs of a mark ``gone_below`` and a group key. A dry run
+    gives those that it would have raised.
+    """
+    connection.execute(_MARKS.format(covered=scope.covered), {"now": hot.now})
+    connection.execute("CREATE UNIQUE INDEX temp.archive_marks_by_group ON archive_marks (group_key)")
+    connection.executemany("UPDATE temp.archive_marks SET gone_below = max(gone_below, ?) WHERE group_key = ?", risen)
+    held = [row[0] for row in connection.execute(HELD_SENDERS)]
+    senders: dict[int, list[bytes]] = defaultdict(list)
+    plan = ArchivePlan()
+    for sender_id, group_key, is_all in connection.execute(_SENDERS):
+        senders[group_key].append(sender_id)
+        if is_all:
+            plan.senders.append((sender_id, group_key))
+    due = connection.execute(_DUE).fetchall()
+    for group_key in {row["group_key"] for row in due}:
+        if numbers := taken_back.of_group(connection, group_key):
+            plan.taken_back[group_key] = numbers
+    if due:
+        _divide(connection, due, plan, senders, held)
+    return plan
+
+
+def _divide(
+    connection: sqlite3.Connection,
+    due: list[sqlite3.Row],
+    plan: ArchivePlan,
+    senders: Mapping[int, list[bytes]],
+    held: list[bytes],
+) -> None:
+    """Divide what is due into partitions that go as a whole, and those of which something stays."""
+    whole = Counter((row["lifetime"], row["span"]) for row in due if row["is_whole"])
+    stored = connection.execute("SELECT lifetime, span, count(*) FROM archive_parts GROUP BY lifetime, span")
+    sizes = {(row[0], row[1]): row[2] for row in stored}
+    plan.partitions = sorted(partition for partition, count in whole.items() if count == sizes[partition])
+    dropped = set(plan.partitions)
+    for row in due:
+        key = (row["group_key"], row["lifetime"], row["span"])
+        if key[1:] in dropped:
+            plan.dropped[key] = Erased(_rule(row), row["message_count"], row["last_seq"], row["newest"])
+        else:
+            plan.partial.append(key)
+            plan.groups[row["group_key"]] = (
+                bool(row["is_gone"]),
+                bool(row["is_restored"]),
+                *(row["gone_below"], row["cutoff"], row["commits_above"], row["erasable_before"]),
+                *(senders.get(row["group_key"], []), plan.taken_back.get(row["group_key"], []), held),
+            )
+
+
+def _rule(row: sqlite3.Row) -> str:
+    if row["is_gone"]:
+        return rules.DELETED_GROUP
+    if row["is_restored"]:
+        return RESTORED
+    return rules.FETCHED if row["is_fetched"] else rules.EXPIRED

@@ -1,0 +1,48 @@
+"""Loses the keys of what a run has erased, and renews the copies of the key file, so that they forget it too."""
+
+import sqlite3
+from pathlib import Path
+
+from conclave.failpoints import reach
+from conclave.keys import file
+from conclave.keys.file import KeyFileError
+from conclave.keys.store import KeyStore
+from conclave.store.engine.faults import StoreError
+from conclave.store.resources import message_keys
+from conclave.store.resources.message_keys import KeyCopy
+from spark.environment import RunEnvironment
+from spark.hot_store import Hot
+from spark.report import Report
+
+
+def lose(engine: RunEnvironment, hot: Hot, done: Report) -> None:
+    """Lose the keys that are noted, by this run or by one that did not get as far as this; renew the copies.
+
+    The report names what failed; then the next run does it.
+    """
+    if engine.is_hot_only:
+        return
+    try:
+        if hot.read(message_keys.state) is None:
+            return
+        keys = engine.keys(hot)
+        while noted := hot.read(message_keys.noted):
+            hot.write(message_keys.make_durable)  # a power failure must not bring back the rows of keys that are lost
+            reach("run.keys_noted")
+            keys.erase(noted.told)
+            reach("run.keys_lost")
+            hot.write(message_keys.forget, noted.up_to)
+        for each in map(Path, engine.config.keys.copies):
+            _renew(keys, each, hot)
+    except (KeyFileError, StoreError, sqlite3.Error) as error:
+        done.error = done.error or f"keys: {error}"
+
+
+def _renew(keys: KeyStore, target: Path, hot: Hot) -> None:
+    """Write a copy of the key file, unless it has all changes. Raises KeyFileError."""
+    keys.refresh()
+    found = file.head_of(target)
+    if found is None or found != (keys.serial, keys.keys_id):
+        keys.copy(target)
+        reach("run.keys_copied")
+    hot.write(message_keys.note_copy, KeyCopy(str(target), hot.now, keys.serial))

@@ -1,0 +1,235 @@
+"""Backups that forget: no generation has a key, one current copy lies beside them, and restores take the newest."""
+
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from conclave.backup import keys as backup_keys, manifest, restoring
+from conclave.backup.manifest import BackupError
+from conclave.clock import FakeClock
+from conclave.keys import file
+from conclave.keys.file import KeyFile
+from conclave.keys.inspection import Inspection
+from conclave.store import keyring
+from conclave.store.engine import sqlite
+from conclave.store.engine.faults import StoreError
+from tests.support.archived import DAY, USERS
+from tests.support.keyed import KeyedBackups, clean, state
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> KeyedBackups:
+    made = KeyedBackups(tmp_path)
+    made.begin_keys()
+    return made
+
+
+def of(store: KeyedBackups, group: int) -> set[tuple[int, int]]:
+    return {(key, number) for key, number in store.made if key == group}
+
+
+def test_no_generation_has_a_key_and_the_copy_beside_them_is_today_s(store: KeyedBackups) -> None:
+    kept, fading = store.add_group(), store.add_group(DAY)
+    store.send(kept, 5)
+    store.send(fading, 5)
+    generations = [store.back_up().path]
+    for _ in range(3):
+        store.now += DAY
+        store.send(fading, 2)
+        clean(store)
+        generations.append(store.back_up().path)
+    beside = store.backups / backup_keys.NAME
+    gone = of(store, fading) - set(store.served())
+    assert len(gone) == 7
+    assert store.derivable(beside) == store.derivable(store.config.keys_path) == set(store.served())
+    store.expect_lost(gone, store.backups, store.folder / "home")
+    roots = set(store.roots.values())
+    for each in generations:
+        data = b"".join(path.read_bytes() for path in each.rglob("*") if path.is_file())
+        assert not any(secret in data for secret in roots)
+    assert store.bytes_left(gone, generations[0]) != set(), "they do lie there, and cannot be read"
+    assert store.search.numbers_in(generations[0]) == set(), "nothing lies there as it came"
+
+
+def test_from_each_generation_a_restore_serves_what_is_alive(store: KeyedBackups, tmp_path: Path) -> None:
+    kept, fading, deleted = store.add_group(), store.add_group(DAY), store.add_group()
+    store.send(kept, 5)
+    store.send(fading, 5)
+    store.send(deleted, 5)
+    first = store.back_up().path
+    store.now += 2 * DAY
+    store.send(kept, 3)
+    store.delete_group(deleted)
+    clean(store)
+    store.write_ledger()
+    second = store.back_up().path
+    there, done = store.restored(first)
+    there.start()
+    assert set(there.served()) == {(kept, number) for number in range(1, 6)}
+    assert done.taken_back["messages_erased"] == 5, "the expired ones; of the deleted group the ledger told"
+    assert there.derivable(there.config.keys_path) == set(there.served()), "what came later is given up by the start"
+    store.elsewhere = tmp_path / "again"
+    again, _ = store.restored(second)
+    assert set(again.served()) == {(kept, number) for number in range(1, 9)}
+    assert state(again.config.database) is not None
+
+
+def test_without_its_ledger_a_restore_still_brings_back_nothing_that_was_erased(store: KeyedBackups) -> None:
+    kept, deleted = store.add_group(), store.add_group()
+    store.send(kept, 3)
+    store.send(deleted, 3)
+    made = store.back_up()
+    store.delete_group(deleted)
+    clean(store)
+    store.back_up()
+    store.config.ledger_path.unlink()
+    there, done = store.restored(made.path, without_ledger=True)
+    assert set(there.served()) == of(store, kept)
+    assert done.taken_back["messages_erased"] == 3
+
+
+def test_without_keys_a_restore_is_refused_in_words_that_help(store: KeyedBackups) -> None:
+    store.send(store.add_group(), 3)
+    made = store.back_up()
+    (store.backups / backup_keys.NAME).unlink()
+    with pytest.raises(BackupError) as refused:
+        store.restored(made.path)
+    assert "without it no message can be read" in str(refused.value)
+    assert not (store.elsewhere / "hot.db").exists()
+
+
+def test_older_keys_than_the_backup_are_told_and_taken_only_if_that_is_meant(store: KeyedBackups) -> None:
+    group, later = store.add_group(), store.add_group()
+    store.send(group, 3)
+    store.back_up()
+    older = (store.backups / backup_keys.NAME).read_bytes()
+    store.send(later, 2)
+    made = store.back_up()
+    (store.backups / backup_keys.NAME).write_bytes(older)
+    with pytest.raises(BackupError, match="is older than the backup"):
+        store.restored(made.path)
+    there, _ = store.restored(made.path, incomplete_keys=True)
+    assert set(there.served()) == of(store, group), "what has no key is given up"
+
+
+def test_the_keys_of_another_server_are_told(store: KeyedBackups, tmp_path: Path) -> None:
+    store.send(store.add_group(), 3)
+    made = store.back_up()
+    (tmp_path / "other").mkdir()
+    other = KeyedBackups(tmp_path / "other")
+    other.begin_keys()
+    (store.backups / backup_keys.NAME).write_bytes(other.config.keys_path.read_bytes())
+    with pytest.raises(BackupError, match="another server"):
+        store.restored(made.path)
+    there = replace(store.config, database_path=str(tmp_path / "there" / "hot.db"))
+    (tmp_path / "there").mkdir()
+    there.keys_path.write_bytes(other.config.keys_path.read_bytes())
+    with pytest.raises(BackupError, match="move it away first, and keep it"):
+        restoring.restore(there, FakeClock(store.now), made.path, lambda _: "")
+
+
+def test_the_server_s_own_key_file_is_newer_than_the_copy(store: KeyedBackups) -> None:
+    """The database alone was lost: what was erased since the last backup stays erased."""
+    kept, fading = store.add_group(), store.add_group(DAY)
+    store.send(kept, 3)
+    store.send(fading, 3)
+    made = store.back_up()
+    store.now += 2 * DAY
+    clean(store)
+    store.elsewhere.mkdir()
+    (store.elsewhere / "hot.db.keys").write_bytes(store.config.keys_path.read_bytes())
+    there, _ = store.restored(made.path)
+    assert Inspection(there.config.keys_path).serial >= Inspection(store.config.keys_path).serial
+    assert there.derivable(there.config.keys_path) == of(store, kept)
+
+
+def test_the_first_start_after_a_restore_gives_up_what_it_took_back(store: KeyedBackups) -> None:
+    group = store.add_group()
+    store.send(group, 3)
+    made = store.back_up()
+    store.send(group, 2)
+    store.back_up()
+    there, _ = store.restored(made.path)
+    assert there.derivable(there.config.keys_path) == of(store, group), "until then the former database could go on"
+    there.start()
+    assert there.derivable(there.config.keys_path) == set(there.served()) == {(group, n) for n in (1, 2, 3)}
+    there.stored, there.made = dict(store.stored), dict(store.made)
+    there.send(group, 1)
+    assert len(there.served()) == 4
+
+
+def test_what_the_copy_of_keys_is_worth_is_verified(store: KeyedBackups) -> None:
+    store.send(store.add_group(), 3)
+    made = store.back_up()
+    told = manifest.read(made.path).keys
+    assert told
+    assert backup_keys.fault_of(made.path, told) == ""
+    beside = store.backups / backup_keys.NAME
+    whole = beside.read_bytes()
+    beside.write_bytes(whole[:100] + bytes([whole[100] ^ 1]) + whole[101:])
+    assert "is damaged" in backup_keys.fault_of(made.path, told)
+    beside.unlink()
+    assert "missing" in backup_keys.fault_of(made.path, told)
+
+
+def test_what_else_lies_where_the_copy_goes_is_left_alone(store: KeyedBackups) -> None:
+    store.send(store.add_group(), 3)
+    store.back_up()
+    (store.backups / backup_keys.NAME).write_bytes(b"something else")
+    with pytest.raises(BackupError, match="is not a copy of these keys"):
+        store.back_up()
+    assert (store.backups / backup_keys.NAME).read_bytes() == b"something else"
+
+
+def test_a_database_keeps_its_keys(store: KeyedBackups) -> None:
+    """It is served neither without them, nor by a configuration that would store without."""
+    store.send(store.add_group(), 3)
+    path, database = store.config.keys_path, store.config.database
+    with pytest.raises(StoreError, match=r"set keys\.encrypt to true"):
+        keyring.open_to_serve(database, path, encrypt=False)
+    with (
+        closing(sqlite.connect(database)) as connection,
+        sqlite.write_transaction(connection),
+        pytest.raises(StoreError, match="are under keys"),
+    ):
+        store.append(connection, next(iter(store.group_ids)), 100, USERS[0])
+    path.rename(path.with_name("away"))
+    with pytest.raises(StoreError, match="there is no key file"):
+        keyring.open_to_serve(database, path, encrypt=True)
+    assert not path.exists(), "none is begun in its place"
+
+
+def test_a_new_database_does_not_take_the_keys_of_another_one(store: KeyedBackups, tmp_path: Path) -> None:
+    store.send(store.add_group(), 3)
+    (tmp_path / "new").mkdir()
+    other = KeyedBackups(tmp_path / "new")
+    with pytest.raises(StoreError, match="has the keys of another database"):
+        keyring.open_to_serve(other.config.database, store.config.keys_path, encrypt=True)
+    empty = tmp_path / "new" / "begun"
+    file.create(empty, bytes(range(16)))
+    opened = keyring.open_to_serve(other.config.database, empty, encrypt=True)
+    assert opened
+    assert opened.keys_id == bytes(range(16)), "one without keys was left by a start that died"
+    opened.close()
+
+
+def test_copies_are_renewed_by_each_run_and_forget_with_it(store: KeyedBackups, tmp_path: Path) -> None:
+    copy = tmp_path / "copy" / "keys"
+    copy.parent.mkdir()
+    store.config = replace(store.config, keys=replace(store.config.keys, copies=(str(copy),)))
+    fading = store.add_group(DAY)
+    store.send(fading, 4)
+    clean(store)
+    assert store.derivable(copy) == of(store, fading)
+    before = copy.stat().st_ino
+    clean(store)
+    assert copy.stat().st_ino == before, "nothing has changed"
+    store.now += 2 * DAY
+    clean(store)
+    assert store.derivable(copy) == set()
+    store.expect_lost(of(store, fading), copy.parent, store.folder / "home")
+    with closing(sqlite.connect(store.config.database)) as connection:
+        assert [row[0] for row in connection.execute("SELECT path FROM key_copies")] == [str(copy)]
+    KeyFile(copy).close()

@@ -1,0 +1,251 @@
+"""Commits that cross, and the group infos of those that lost: nobody stays in an epoch beside the others.
+
+There is a server of a few lines, with one group, and a clock that is set by hand: what happens at the same moment is
+the test's to say.
+"""
+
+from collections.abc import Coroutine
+from typing import Any, TypeVar, cast
+from uuid import UUID, uuid4
+
+import pytest
+
+from conclave.client import Client, MlsCodec
+from conclave.client.encryption.keeper import MANY
+from conclave.client.encryption.view import Standing
+from conclave.client.errors import RefusedError
+from conclave.client.events import EncryptionNotice
+from conclave.errors import ErrorCode
+from conclave.wire.results import Group, Member, StoredMessage
+
+GROUP = uuid4()
+START = 1_000_000
+T = TypeVar("T")
+
+
+class Server:
+    """Keeps messages in their order, and the last group info that it was given."""
+
+    def __init__(self) -> None:
+        self.time = 0.0
+        self.messages: list[StoredMessage] = []
+        self.info, self.mls_group_id = b"", ""
+        self.members: dict[UUID, str] = {}
+
+    def store(self, sender: UUID, message: bytes, info: bytes = b"") -> None:
+        if sender not in self.members:
+            raise RefusedError(403, ErrorCode.GROUP_NOT_MEMBER, "not a member")
+        if message:
+            self.messages.append(StoredMessage(len(self.messages) + 1, sender, message, 0))
+        self.info = info or self.info
+
+    def group(self) -> Group:
+        members = tuple(Member(each, each.hex, "", "", role) for each, role in self.members.items())
+        return Group(GROUP, "", members, "club", self.mls_group_id, -1, "public")
+
+
+def run(doing: Coroutine[Any, Any, T]) -> T:
+    """Run what never waits, also within such a run."""
+    try:
+        doing.send(None)
+    except StopIteration as done:
+        return cast(T, done.value)
+    raise AssertionError("it waits")
+
+
+class Person:
+    """Somebody with a codec at the server: reads, and does what goes on by itself, when told to."""
+
+    def __init__(self, server: Server) -> None:
+        self.user_id, self.server = uuid4(), server
+        self.codec = MlsCodec(None, self.user_id, now=lambda: START + int(server.time), clock=lambda: server.time)
+        self.read_up_to = 0
+        self.refuses: set[int] = set()
+        self.told: list[EncryptionNotice] = []
+
+    # What a client asks of the server
+
+    async def group_info(self, _: UUID) -> bytes:
+        return self.server.info
+
+    async def commit(
+        self, _: UUID, *, commit_message: bytes = b"", group_info: bytes = b"", mls_group_id: str = ""
+    ) -> None:
+        self.server.store(self.user_id, commit_message, group_info)
+        self.server.mls_group_id = self.server.mls_group_id or mls_group_id
+
+    async def external_join(self, _: UUID, message: bytes, __: str) -> None:
+        self.server.store(self.user_id, message)
+
+    # What it does
+
+    def read(self) -> None:
+        if self.user_id not in self.server.members:
+            self.codec.forget(GROUP)
+            return
+        new = self.server.messages[self.read_up_to :]
+        self.codec.decode(GROUP, [each for each in new if each.sequence_num not in self.refuses])
+        self.read_up_to += len(new)
+        self.codec.stored(GROUP, self.read_up_to)
+        self.codec.caught_up(GROUP)
+        self.told += [each for each in self.codec.take_news() if isinstance(each, EncryptionNotice)]
+
+    def settle(self) -> None:
+        groups = [self.server.group()] if self.user_id in self.server.members else []
+        if self.codec.is_due:
+            run(self.codec.settle(cast(Client, self), groups))
+        self.told += [each for each in self.codec.take_news() if isinstance(each, EncryptionNotice)]
+
+    def begin(self) -> None:
+        self.server.members[self.user_id] = "admin"
+        beginning = self.codec.begin(GROUP)
+        self.server.info, self.server.mls_group_id = beginning.group_info, beginning.mls_group_id
+
+    def says(self, text: str) -> None:
+        self.server.store(self.user_id, self.codec.encode(GROUP, text))
+
+    def joins(self, *, is_admin: bool = False) -> None:
+        self.server.members[self.user_id] = "admin" if is_admin else "member"
+        info = self.server.info
+        run(self.external_join(GROUP, self.codec.join(GROUP, info).commit, ""))
+        self.codec.changed(GROUP)
+
+    def renews(self) -> None:
+        change = self.codec.commit(GROUP)
+        self.server.store(self.user_id, change.commit, change.group_info)
+
+    @property
+    def is_in(self) -> bool:
+        return self.codec.view(GROUP).standing is Standing.ENCRYPTED
+
+    def state(self) -> tuple[int, bytes]:
+        held = self.codec.held(GROUP)
+        assert held is not None
+        assert held.group is not None
+        return held.group.epoch, held.group.epoch_authenticator
+
+    def kinds(self) -> set[str]:
+        return {each.kind for each in self.told}
+
+
+def until_quiet(server: Server, people: list[Person], seconds: float = 60.0) -> None:
+    """Let everybody do what goes on by itself for so long."""
+    for _ in range(int(seconds / 0.5)):
+        for each in people:
+            each.read()
+            each.settle()
+        server.time += 0.5
+
+
+def check(server: Server, people: list[Person]) -> None:
+    members = [each for each in people if each.user_id in server.members]
+    assert all(each.is_in for each in members), [each.codec.held(GROUP) for each in members]
+    assert len({each.state() for each in members}) == 1, [each.state()[0] for each in members]
+    held = members[0].codec.held(GROUP)
+    assert held
+    assert held.group
+    assert {each.credential.identity for each in held.group.members().values()} == {
+        each.bytes for each in server.members
+    }
+
+
+@pytest.fixture
+def club() -> tuple[Server, list[Person]]:
+    """Alice and Bob, who are admins, and Carol, who is not in yet."""
+    server = Server()
+    people = [Person(server) for _ in range(3)]
+    alice, bob, _ = people
+    alice.begin()
+    bob.joins(is_admin=True)
+    until_quiet(server, [alice, bob])
+    check(server, people)
+    return server, people
+
+
+class TestAGroupInfoOfACommitThatLost:
+    def test_who_comes_in_by_it_is_with_the_others_in_the_end(self, club: tuple[Server, list[Person]]) -> None:
+        """Nobody says anything meanwhile: so the others' messages do not tell it."""
+        server, [alice, bob, carol] = club
+        alice.renews()
+        bob.renews()
+        carol.joins()
+        until_quiet(server, [alice, bob, carol])
+        check(server, [alice, bob, carol])
+        assert not {"lost", "replaced"} & (alice.kinds() | bob.kinds()), "they have read all, and stay"
+
+    def test_who_knows_of_the_commit_that_won_waits_for_another_one(self, club: tuple[Server, list[Person]]) -> None:
+        server, [alice, bob, carol] = club
+        carol.joins()
+        until_quiet(server, [alice, bob, carol])
+        carol.codec.new_keys()
+        alice.renews()
+        bob.renews()
+        carol.read()
+        server.time += 1
+        carol.settle()
+        assert len(server.messages) == 4, "it has not asked in"
+        until_quiet(server, [alice, bob, carol])
+        check(server, [alice, bob, carol])
+        assert "refused" not in alice.kinds() | bob.kinds()
+
+    def test_the_own_key_of_before_is_no_other_device_s(self, club: tuple[Server, list[Person]]) -> None:
+        server, [alice, bob, carol] = club
+        carol.joins()
+        until_quiet(server, [alice, bob, carol])
+        old = server.info
+        carol.codec.new_keys()
+        carol.codec.new_keys()
+        until_quiet(server, [alice, bob, carol])
+        carol.codec.leave(GROUP, "for whatever reason")
+        assert not carol.codec.gives_way(GROUP, old)
+
+
+def test_who_follows_a_commit_that_all_others_refuse_comes_in_again(club: tuple[Server, list[Person]]) -> None:
+    """Other programs may have other rules."""
+    server, [alice, bob, carol] = club
+    carol.joins()
+    until_quiet(server, [alice, bob, carol])
+    alice.renews()
+    for each in (bob, carol):
+        each.refuses.add(len(server.messages))
+    bob.renews()
+    until_quiet(server, [alice, bob, carol])
+    assert alice.state() != bob.state() == carol.state()
+    alice.says("does anybody hear me?")
+    for number in range(MANY + 4):  # each client looks at the server only now and then
+        bob.says(f"{number}")
+        until_quiet(server, [alice, bob, carol], 2.0)
+    until_quiet(server, [alice, bob, carol])
+    check(server, [alice, bob, carol])
+    assert "lost" in alice.kinds()
+    assert not {"lost", "replaced"} & (bob.kinds() | carol.kinds())
+
+
+class TestComingIn:
+    def test_what_has_happened_meanwhile_does_not_make_it_ask_twice(self, club: tuple[Server, list[Person]]) -> None:
+        """The commit is on its way: who gave it up would miss what is said before the next one is there."""
+        server, [alice, bob, carol] = club
+        server.members[carol.user_id] = "member"
+        commit = carol.codec.join(GROUP, server.info).commit
+        carol.codec.changed(GROUP)
+        server.time += 1
+        carol.settle()
+        server.store(carol.user_id, commit)
+        carol.read()
+        assert carol.is_in
+        until_quiet(server, [alice, bob, carol])
+        check(server, [alice, bob, carol])
+        assert [each.sender_id for each in server.messages].count(carol.user_id) == 1
+
+    def test_who_comes_in_while_the_list_of_groups_is_on_its_way_is_looked_at_later(
+        self, club: tuple[Server, list[Person]]
+    ) -> None:
+        """Its commit is lost, and no event tells of it."""
+        server, [alice, bob, carol] = club
+        carol.codec.join(GROUP, server.info)
+        carol.codec.changed(GROUP)
+        server.time += 1
+        carol.settle()  # by a list that was made before
+        server.members[carol.user_id] = "member"
+        until_quiet(server, [alice, bob, carol])
+        check(server, [alice, bob, carol])

@@ -1,0 +1,148 @@
+"""Copies of a key file: whole whenever a process dies, with nothing that is dead, and read as they lie there."""
+
+from pathlib import Path
+
+import pytest
+
+from conclave import failpoints
+from conclave.keys import file, records
+from conclave.keys.cover import Range
+from conclave.keys.file import KeyFile, KeyFileError
+from conclave.keys.inspection import Inspection
+from conclave.keys.replacing import FORMER, NEW
+from conclave.keys.store import KeyStore
+from tests.support.forgetting import Memory
+
+A, B = b"a" * 16, b"b" * 16
+OWN = bytes(range(16))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    (tmp_path / "keys").mkdir()
+    file.create(tmp_path / "keys" / "keys", OWN)
+    return tmp_path / "keys" / "keys"
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    (tmp_path / "copies").mkdir()
+    return tmp_path / "copies" / "keys"
+
+
+def test_a_copy_has_what_lives_and_the_newest_replaces_the_former(path: Path, target: Path) -> None:
+    memory = Memory(1)
+    store = KeyStore(path, memory.draw)
+    memory.give(store, A, 40)
+    memory.give(store, B, 40)
+    serial = store.copy(target)
+    assert file.head_of(target) == (serial, OWN)
+    memory.require_living(KeyStore(target))
+    store.erase([(A, memory.forget(A, range(1, 30))), (B, memory.forget(B, range(1, 41)))])
+    assert store.serial > serial, "so an older copy is told"
+    store.copy(target)
+    found = Inspection(target)
+    assert found.keys_id == OWN
+    assert found.flaws == []
+    assert found.living(A, [29, 30, 40, 41]) == [False, True, True, True]
+    assert found.ranges(A, 0)[0] == Range(0, 0), "no number is 0, and none was erased"
+    assert memory.remains(target.parent) == []
+    assert {each.name for each in target.parent.iterdir()} <= {"keys", "keys-lock"}, "the test has opened it"
+
+
+@pytest.mark.parametrize("point", ["keys.linked", "keys.replaced", "keys.former_overwritten", "keys.former_removed"])
+def test_whenever_copying_breaks_off_one_whole_copy_is_there(
+    path: Path, target: Path, point: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = Memory(2)
+    store = KeyStore(path, memory.draw)
+    memory.give(store, A, 20)
+    store.copy(target)
+    dead = memory.forget(A, range(1, 10))
+    store.erase([(A, dead)])
+    monkeypatch.setattr(failpoints, "_name", "")
+    failpoints.arm(f"{point}=io")
+    try:
+        with pytest.raises(Exception, match="disk I/O error"):
+            store.copy(target)
+    finally:
+        failpoints.arm("")
+    assert Inspection(target).living(A, [10, 20]) == [True, True]
+    store.copy(target)
+    assert memory.remains(target.parent) == []
+    assert {each.name for each in target.parent.iterdir()} == {"keys"}
+
+
+def test_a_file_system_without_links_has_a_whole_copy_too(
+    path: Path, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr("os.link", refuse)
+    memory = Memory(3)
+    store = KeyStore(path, memory.draw)
+    memory.give(store, A, 5)
+    store.copy(target)
+    failpoints.arm("keys.linked=io")
+    try:
+        with pytest.raises(Exception, match="disk I/O error"):
+            store.copy(target)
+    finally:
+        failpoints.arm("")
+    assert not target.exists()
+    store.copy(target)
+    memory.require_living(KeyStore(target))
+    assert not target.with_name(f"keys{FORMER}").exists()
+    assert not target.with_name(f"keys{NEW}").exists()
+
+
+def test_the_copy_of_other_keys_is_not_replaced(path: Path, target: Path) -> None:
+    file.create(target, bytes(16))
+    with pytest.raises(KeyFileError, match="is not a copy of these keys"):
+        KeyStore(path).copy(target)
+
+
+def test_what_was_not_overwritten_is_found_where_it_lies(path: Path) -> None:
+    memory = Memory(4)
+    store = KeyStore(path, memory.draw)
+    memory.give(store, A, 5)
+    store.close()
+    (record,) = list(records.walk(path.read_bytes(), records.UNIT_BYTES))
+    whole = path.read_bytes()
+    path.write_bytes(whole + whole[record.offset : record.offset + record.size])
+    assert [flaw.offset for flaw in Inspection(path).flaws] == [record.offset]
+    path.write_bytes(whole + b"\1" * 64)
+    assert [flaw.offset for flaw in Inspection(path).flaws] == [len(whole)]
+    KeyFile(path).close()
+    assert Inspection(path).flaws == [], "opening it overwrites what is left over"
+
+
+def test_a_send_has_its_keys_at_hand_once_they_were_drawn(path: Path) -> None:
+    """Without a look at the file, also beyond the neighbours of the first; until the cover has changed."""
+    memory = Memory(5)
+    store = KeyStore(path, memory.draw)
+    assert store.at_hand([(A, 1)]) is None
+    store.of_new([(A, 1)])
+    memory.roots[records.name(A, 0)] = memory.roots.get(records.name(A, 0)) or memory._drawn
+    path.rename(path.with_name("away"))
+    expected = [memory.key(A, number) for number in (1, 2, 17, 5000)]
+    assert store.at_hand([(A, number) for number in (1, 2, 17, 5000)]) == expected
+    assert store.at_hand([(A, 1), (B, 1)]) is None
+    assert store.at_hand([(A, 65_536)]) is None, "the next block has a root of its own"
+    path.with_name("away").rename(path)
+    store.erase([(A, [Range(1, 3)])])
+    assert store.at_hand([(A, 4)]) is None
+    assert store.of_new([(A, 4)]) == [memory.key(A, 4)]
+    assert store.at_hand([(A, 3)]) is None, "it was erased"
+
+
+def test_numbers_that_were_given_and_erased_are_not_free(path: Path) -> None:
+    store = KeyStore(path)
+    assert store.are_free(A, [1, 2, 3]), "of a block without a root"
+    store.begin([(A, 1)])
+    store.erase([(A, [Range(1, 2)])])
+    assert not store.are_free(A, [2])
+    assert store.are_free(A, [3, 4])
+    assert store.are_free(A, [65_536, 65_537])
+    assert store.living(A, [2, 3]) == [False, True]

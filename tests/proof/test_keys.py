@@ -1,0 +1,120 @@
+"""The proof of the key file: what lives accounts for every node, a planted one is found, and so is what copies tell."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from conclave.keys import records, tree
+from conclave.keys.cover import Node
+from conclave.keys.file import KeyFile
+from conclave.proof import keys
+from conclave.proof.findings import ProofPart
+from tests.support.archived import DAY
+from tests.support.keyed import KeyedBackups, clean
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> KeyedBackups:
+    made = KeyedBackups(tmp_path)
+    made.begin_keys()
+    return made
+
+
+def examined(store: KeyedBackups) -> ProofPart:
+    part = ProofPart("key file")
+    keys.examine(part, store.config)
+    return part
+
+
+def of_copies(store: KeyedBackups, *backups: Path) -> ProofPart:
+    part = ProofPart("copies")
+    keys.examine_copies(part, store.config, store.backups, backups)
+    return part
+
+
+def test_each_node_leads_to_what_lives_or_is_still_to_come(store: KeyedBackups) -> None:
+    kept, fading, doomed = store.add_group(), store.add_group(DAY), store.add_group()
+    for group in (kept, fading, doomed):
+        store.send(group, 5)
+    assert examined(store).findings == []
+    store.now += 2 * DAY
+    store.send(fading, 1)
+    store.delete_group(doomed)
+    assert examined(store).findings == [], "what is due and not erased yet is not dead here"
+    clean(store)
+    found = examined(store)
+    assert found.findings == []
+    assert found.looked_at["covers"] == 2
+
+
+def erased_again(store: KeyedBackups, group_id: bytes) -> None:
+    """Put the root of a block back, as an old copy of the file would have it."""
+    opened = KeyFile(store.config.keys_path)
+    with opened.held() as write:
+        write([(records.name(group_id, 0), (Node(tree.ROOT, store.roots[group_id, 0]),))])
+    opened.close()
+
+
+def of_no_group(store: KeyedBackups, _: bytes) -> None:
+    opened = KeyFile(store.config.keys_path)
+    with opened.held() as write:
+        write([(records.name(b"x" * 16, 0), (Node(tree.ROOT, b"y" * 32),))])
+    opened.close()
+
+
+def beside_the_covers(store: KeyedBackups, group_id: bytes) -> None:
+    with store.config.keys_path.open("ab") as file:
+        file.write(store.roots[group_id, 0].ljust(64, b"\1"))
+
+
+@pytest.mark.parametrize("plant", [erased_again, of_no_group, beside_the_covers])
+def test_a_planted_node_is_found(store: KeyedBackups, plant: Callable[[KeyedBackups, bytes], None]) -> None:
+    fading = store.add_group(DAY)
+    store.send(fading, 5)
+    store.now += 2 * DAY
+    store.send(fading, 1)
+    clean(store)
+    assert examined(store).findings == []
+    plant(store, store.group_ids[fading])
+    assert [each.kind for each in examined(store).findings] == ["keys"]
+
+
+def test_of_backups_it_is_told_what_can_be_read_and_that_nothing_erased_can(store: KeyedBackups) -> None:
+    kept, fading = store.add_group(), store.add_group(DAY)
+    store.send(kept, 5)
+    store.send(fading, 5)
+    first = store.back_up().path
+    store.now += 2 * DAY
+    clean(store)
+    found = of_copies(store, first)
+    assert [each.told for each in found.findings] == [
+        f"5 messages of group {store.group_ids[fading].hex()} that are erased today can be read"
+    ], "the copy of the keys is that of the backup"
+    second = store.back_up().path
+    found = of_copies(store, first, second)
+    assert found.findings == []
+    assert found.kept == []
+    assert found.looked_at["messages under keys"] == 15
+    assert found.looked_at["of these erased today"] == 5
+    assert found.looked_at["of these readable"] == 10
+
+
+def test_what_was_stored_without_keys_is_told_as_kept(tmp_path: Path) -> None:
+    store = KeyedBackups(tmp_path)
+    store.begin_keys()
+    with store.opened() as connection:
+        connection.execute("DELETE FROM key_state")  # as before there were keys
+    fading = store.add_group(DAY)
+    store.config.keys_path.rename(tmp_path / "away")
+    store.send(fading, 3)
+    (tmp_path / "away").rename(store.config.keys_path)
+    store.start()
+    store.send(fading, 2)
+    made = store.back_up().path
+    store.now += 2 * DAY
+    clean(store)
+    store.back_up()
+    found = of_copies(store, made)
+    assert found.findings == []
+    assert found.kept == [f"{made}: 3 messages that were erased since were stored without a key"]

@@ -1,0 +1,182 @@
+"""Which runs start Java: those that have anything for Spark to do, and no others. None is started here."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from conclave.config.archive import ArchiveConfig
+from conclave.config.cleanup import CleanupConfig
+from conclave.config.settings import Config
+from conclave.retention.jobs import ALL, PurgeJob, Scope
+from conclave.store.archive import moves
+from conclave.store.engine import sqlite
+from conclave.store.engine.sqlite import write_transaction
+from conclave.store.views import runs
+from conclave.system.worker_protocol import State
+from spark import environment
+from spark.environment import CleanupError, RunEnvironment
+from spark.java_check import JavaMissingError
+from spark.run import clean_up, dry_run, get_ready_ahead
+from tests.conftest import Running
+from tests.spark.test_holds import Held
+from tests.support.client import PASSWORD
+
+HOUR, DAY = 3600, 86_400
+HOUSE = Scope("housekeeping", None, keeps_house=True)
+SHORT_LIVED = Scope("short", PurgeJob(1, longest_max_lifetime=HOUR), keeps_house=False)
+LONG_LIVED = Scope("long", PurgeJob(1, shortest_max_lifetime=DAY), keeps_house=False)
+
+
+class StartedError(Exception):
+    """Spark would have been started."""
+
+
+class Engine(RunEnvironment):
+    """An engine whose Spark says that it was asked for."""
+
+    def _session(self) -> Any:
+        raise StartedError
+
+
+Ask = Callable[..., Any]
+
+
+@pytest.fixture
+def server(running: Running, monkeypatch: pytest.MonkeyPatch) -> Running:
+    """A server with the Spark engine; whether there is any Java does not matter."""
+    monkeypatch.setattr(environment, "find_java", lambda **_: ("java", "17"))
+    monkeypatch.setattr(environment, "find_jars", list)
+    return running
+
+
+def engine_of(server: Running, **settings: Any) -> Engine:
+    return Engine(replace(server.config, cleanup=CleanupConfig(engine="spark"), **settings), server.clock)
+
+
+async def is_asked(server: Running, scope: Scope = ALL, **settings: Any) -> bool:
+    """Do a run, and tell whether it would have started Spark. If not, it is in the history as any other."""
+    told: list[State] = []
+    try:
+        done = await asyncio.to_thread(clean_up, engine_of(server, **settings), scope=scope, tell=told.append)
+    except StartedError:
+        assert told == [State.PREPARING], "before it has the lock"
+        return True
+    assert done.error == ""
+    assert told == [State.PREPARING, State.BEGAN]
+    with sqlite.connect(server.config.database, readonly=True) as connection:
+        [last] = runs.last(connection, 1)
+    assert (last.engine, last.job, last.outcome) == ("spark", scope.name, "ok")
+    return False
+
+
+async def test_a_store_in_which_nothing_is_due_starts_no_java(server: Running) -> None:
+    assert not await is_asked(server)
+    alice = await server.user("alice")
+    for expiry in (-1, DAY):
+        await alice.send(await alice.create_group(f"g{abs(expiry)}", expiry=expiry))
+    assert not await is_asked(server)
+    planned = await asyncio.to_thread(dry_run, engine_of(server))
+    assert planned.counts.total() == 0
+
+
+async def test_what_has_expired_starts_it_in_the_job_that_covers_it(server: Running) -> None:
+    alice = await server.user("alice")
+    await alice.send(await alice.create_group("g", expiry=HOUR))
+    server.clock.advance(HOUR + 1)
+    assert not await is_asked(server, HOUSE)
+    assert not await is_asked(server, LONG_LIVED)
+    assert await is_asked(server, SHORT_LIVED)
+    assert await is_asked(server)
+    with pytest.raises(StartedError):
+        await asyncio.to_thread(dry_run, engine_of(server))
+
+
+async def test_what_will_be_due_starts_it_ahead(server: Running) -> None:
+    alice = await server.user("alice")
+    await alice.send(await alice.create_group("g", expiry=HOUR))
+
+    def ahead(seconds: float) -> bool:
+        return get_ready_ahead(engine_of(server), ALL, seconds, lambda _: None)
+
+    assert not await asyncio.to_thread(ahead, HOUR - 60)
+    with pytest.raises(StartedError):
+        await asyncio.to_thread(ahead, HOUR + 2)
+
+
+async def test_what_all_have_fetched_and_a_mark_that_rises_start_it(server: Running) -> None:
+    alice = await server.user("alice")
+    group = await alice.create_group("g", expiry=0)
+    await alice.send(group)
+    await alice.numbers(group)
+    assert await is_asked(server)
+
+
+async def test_a_deleted_group_starts_it_unless_a_legal_hold_keeps_all_of_it(server: Running) -> None:
+    alice = await server.user("alice")
+    group = await alice.create_group("g")
+    await alice.send(group)
+    held = Held(server)
+    hold = await held.group(group)
+    await alice.post(f"/groups/{group}/delete")
+    assert not await is_asked(server)
+    await held.release(hold)
+    assert await is_asked(server)
+
+
+async def test_a_deleted_account_starts_it(server: Running) -> None:
+    alice, bob = await server.users("alice", "bob")
+    group = await alice.create_group("g")
+    await bob.join(group)
+    await bob.send(group)
+    await bob.post("/delete-account", password=PASSWORD)
+    assert await is_asked(server)
+
+
+async def test_dead_sessions_start_it_in_the_housekeeping(server: Running) -> None:
+    await server.user("alice")
+    server.clock.advance(server.config.token_ttl_seconds + DAY)
+    assert await is_asked(server, HOUSE)
+    assert not await is_asked(server, SHORT_LIVED)
+
+
+async def test_what_is_old_enough_to_move_starts_it_in_the_housekeeping(server: Running) -> None:
+    archive = ArchiveConfig(after=7 * DAY, margin=0)
+    alice = await server.user("alice")
+    await alice.send(await alice.create_group("g"))
+    assert not await is_asked(server, archive=archive)
+    server.clock.advance(7 * DAY + 1)
+    assert await is_asked(server, HOUSE, archive=archive)
+    assert not await is_asked(server, SHORT_LIVED, archive=archive)
+    assert not await is_asked(server)
+
+
+async def test_what_a_run_has_left_in_the_archive_starts_it(server: Running) -> None:
+    """Files that were replaced, and a batch that is under way: no message is due by them."""
+
+    def leave(statement: str) -> None:
+        with sqlite.connect(server.config.database) as connection, write_transaction(connection):
+            moves.begin(connection)
+            connection.execute(statement)
+
+    assert not await is_asked(server)
+    await asyncio.to_thread(leave, "UPDATE archive_state SET unerased = 1")
+    assert await is_asked(server)
+    await asyncio.to_thread(leave, "UPDATE archive_state SET unerased = 0")
+    assert not await is_asked(server)
+    await asyncio.to_thread(leave, "INSERT INTO archive_moves (fixed_at) VALUES (1)")
+    assert await is_asked(server)
+
+
+async def test_missing_java_is_told_before_it_is_needed(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    def find(**_: Any) -> None:
+        raise JavaMissingError("there is none: install it")
+
+    monkeypatch.setattr(environment, "find_java", find)
+    with pytest.raises(CleanupError, match="install it"):
+        engine_of(server).check()
+    with pytest.raises(CleanupError, match="install it"):
+        await is_asked(server)
+    Engine(Config(database_path=server.config.database_path, cleanup=CleanupConfig(engine="sql")), server.clock).check()
