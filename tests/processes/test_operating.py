@@ -16,6 +16,7 @@ from aiohttp import ClientError, ClientSession
 from conclave.actions.authorisation import require_member
 from conclave.actions.messages import append
 from conclave.store.engine import sqlite
+from tests.support import stores
 from tests.support.client import Client, RefusedError
 from tests.support.server import ServerProcess, conclave, waiting
 
@@ -117,6 +118,7 @@ def test_a_spark_that_does_not_start_is_told_in_one_line(tmp_path: Path) -> None
     with ServerProcess(tmp_path, SQL) as server:
         server.wait_for("cleanup_run")
         server.stop()
+    stores.make_due(server.folder / "conclave.db")
     server.config.write_text("")
     broken = {"SPARK_HOME": str(tmp_path)}
     failed = conclave("cleanup", "run", "--config", server.config, cwd=tmp_path, env=broken)
@@ -201,6 +203,8 @@ LOOPBACK = {"0100007F", "00000000000000000000000001000000", "0000000000000000FFF
 
 
 def test_nothing_listens_outside_loopback_but_the_configured_address(tmp_path: Path) -> None:
+    stores.prepare(tmp_path / "conclave.db")
+    stores.make_due(tmp_path / "conclave.db")
     with ServerProcess(tmp_path) as server:
         server.wait_for("cleanup_run")
         everyone = {server.process.pid, *server.descendants()}
