@@ -16,12 +16,12 @@ from tests.conftest import Running
 WAY_IN = (behind, busiest, connection, framing, handover, listen, stream_connection)
 
 
-def private(path: Path) -> Iterator[str]:
-    """Yield the names with an underscore that are looked up in anything but ``self`` or ``cls``."""
+def private(path: Path, *, own: bool = False) -> Iterator[str]:
+    """Yield the names with an underscore that are looked up in anything but ``self`` or ``cls``; ``own``: in these."""
     for each in ast.walk(ast.parse(path.read_text())):
         if isinstance(each, ast.Attribute) and is_private(each.attr):
             whose = each.value.id if isinstance(each.value, ast.Name) else ""
-            if whose not in ("self", "cls"):
+            if (whose in ("self", "cls")) == own:
                 yield each.attr
 
 

@@ -1,4 +1,9 @@
-"""A connection with a thread of its own."""
+"""A connection with a thread of its own.
+
+The only module that uses private parts of aiosqlite: the queue of its thread (`_tx`), its connection (`_conn`) and the
+thread (`_thread`). Its public methods run one statement a hop. `tests/store/test_inside_aiosqlite.py` fails when these
+parts change, and `pyproject.toml` bounds the version.
+"""
 
 import asyncio
 import sqlite3
