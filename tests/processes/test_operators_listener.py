@@ -112,7 +112,7 @@ async def test_silent_connections_of_strangers_take_few_files_and_no_operators_p
 
 
 async def test_after_a_run_its_metrics_and_those_of_the_processes_are_told(tmp_path: Path) -> None:
-    with ServerProcess(tmp_path, SQL) as server:
+    with ServerProcess(tmp_path, SQL + 'keep_warm = "1y"\n') as server:
         server.wait_for("cleanup_run")
         async with asking(server) as operator:
             await Client.register(operator.http, server.url, "alice")
