@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import hypothesis
 import pytest
+import structlog
 from aiohttp import ClientSession, web
 
 from conclave import app_keys
@@ -60,6 +61,16 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("any machine")
 
+# structlog's default draws each traceback with what is in every frame, which takes half a second.
+structlog.configure(
+    processors=[
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.dev.set_exc_info,
+        structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback),
+    ]
+)
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Before xdist starts its workers: they are to have the same sample, and to learn how their processes end."""
@@ -93,6 +104,16 @@ def _name_slow(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section(f"over {SLOW_SECONDS:.0f} s, and no system tests")
         for took, name in reversed(slow):
             terminalreporter.write_line(f"{took:6.1f}s {name}")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import no module that has none of the tests that are asked for: collecting takes each worker many seconds."""
+    if not (collection_path.name.startswith("test_") and collection_path.suffix == ".py"):
+        return None
+    asked = config.getoption("markexpr")
+    if any(folder in collection_path.parents for folder in SYSTEM):
+        return True if asked == "not system" else None
+    return True if asked == "system" and "mark.system" not in collection_path.read_text() else None
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -30,6 +30,8 @@ from tests.support.client import PASSWORD, Client, RefusedError, encode
 from tests.support.protobuf import varint
 from tests.support.server import ServerProcess
 
+pytestmark = pytest.mark.system
+
 TOTAL = int(os.environ.get("CONCLAVE_FUZZ", "0"))
 """At least how many requests `make fuzz` sends in all; 0 for the few of `make test`."""
 

@@ -13,6 +13,8 @@ from tests.support import stores
 from tests.support.certificate import make_certificate
 from tests.support.server import ServerProcess, capless, conclave
 
+pytestmark = pytest.mark.system
+
 BASE = 'listen_port = 0\n{}\n[cleanup]\nengine = "sql"\ndisk_reserve = "0"\n[admin]\nlisten_port = 0\n{}\n'
 
 
@@ -244,7 +246,6 @@ def test_without_java_the_advice_is_one_that_helps(tmp_path: Path, tables: str, 
     )
 
 
-@pytest.mark.system
 def test_two_servers_and_a_second_database_in_one_folder(tmp_path: Path) -> None:
     with ServerProcess(tmp_path, '[cleanup]\nengine = "sql"\n'):
         assert "another server is running on this database" in refusal(tmp_path)
@@ -254,7 +255,6 @@ def test_two_servers_and_a_second_database_in_one_folder(tmp_path: Path) -> None
         assert "a server on another database uses this folder" in refusal(other)
 
 
-@pytest.mark.system
 def test_the_variable_names_the_file_and_the_option_comes_first(tmp_path: Path) -> None:
     (tmp_path / "conclave.toml").write_text("colour = 1")
     (tmp_path / "named.toml").write_text("size = 1")

@@ -22,6 +22,8 @@ from tests.support.client import PACKAGE, PASSWORD, Client
 from tests.support.forensics import Search
 from tests.support.server import PATIENCE, ServerProcess, conclave, waiting
 
+pytestmark = pytest.mark.system
+
 SETTINGS = 'cleanup_interval = "1s"\n[cleanup]\nengine = "sql"\ndisk_reserve = "1m"\n'
 
 
@@ -62,7 +64,6 @@ async def verified(server: ServerProcess, *arguments: str) -> tuple[int, dict[st
     return await asyncio.to_thread(command, server.config, server.folder, *arguments)
 
 
-@pytest.mark.system
 async def test_a_server_that_is_written_to_and_cleans_up_is_clean_again_and_again(tmp_path: Path) -> None:
     """Nothing is suspected that is only being written, and nobody's request fails."""
     async with ClientSession() as http:

@@ -149,11 +149,21 @@ class Chat:
 
     async def shows(self, *texts: str) -> None:
         """Wait until the terminal shows some texts."""
-        await until(lambda: all(each in self.screen for each in texts), lambda: f"{texts} in\n{self.screen}")
+
+        def all_are_there() -> bool:
+            screen = self.screen  # drawn once a look
+            return all(each in screen for each in texts)
+
+        await until(all_are_there, lambda: f"{texts} in\n{self.screen}")
 
     async def hides(self, *texts: str) -> None:
         """Wait until the terminal shows none of some texts."""
-        await until(lambda: not any(each in self.screen for each in texts), lambda: f"no {texts} in\n{self.screen}")
+
+        def none_is_there() -> bool:
+            screen = self.screen
+            return not any(each in screen for each in texts)
+
+        await until(none_is_there, lambda: f"no {texts} in\n{self.screen}")
 
     async def said(self, text: str) -> None:
         """Wait until something was said, in passing or by the field. What was said until then is not found again."""

@@ -12,6 +12,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
+from textual.css.query import NoMatches
 from textual.message import Message as UiMessage
 from textual.screen import Screen
 from textual.widgets import Static
@@ -212,7 +213,12 @@ class ChatScreen(Screen[None]):
 
     def _is_taken_down(self) -> bool:
         """Tell whether the chat ends: what is in a screen goes before the screen, whose timers may still fire."""
-        return not all(self.query(each) for each in SHOWN)
+        try:
+            for each in SHOWN:  # one by one, since Textual remembers the answer of query_one only
+                self.query_one(each)
+        except NoMatches:
+            return True
+        return False
 
     def _lose(self) -> None:
         """The open group is gone, and what was typed for it: nor is it sent to another one, so none is opened."""

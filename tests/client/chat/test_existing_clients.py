@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import pytest
 from aiohttp import ClientSession
 
 from tests.support.chatting import Chat, chatting, signed_up, until
@@ -14,6 +15,8 @@ from tests.support.client import PACKAGE, encode
 from tests.support.listening import Listener, listening
 from tests.support.protobuf import ProtobufClient, decode
 from tests.support.server import ServerProcess
+
+pytestmark = pytest.mark.system
 
 OPAQUE = b"\x00\x01\x00\x02\xff\xfe sealed"
 """As MLS has it: no text."""

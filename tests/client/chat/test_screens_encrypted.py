@@ -5,10 +5,14 @@ import stat
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import pytest
+
 from conclave.client.chat.options import encrypting
 from conclave.client.encryption.comparison import comparison_code
 from tests.support.chatting import Chat, chatting, signed_up, until
 from tests.support.server import ServerProcess
+
+pytestmark = pytest.mark.system
 
 
 @contextlib.asynccontextmanager

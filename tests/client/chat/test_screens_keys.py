@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import pytest
 from aiohttp import ClientSession
 
 from conclave.client.encryption.comparison import comparison_code
@@ -12,6 +13,8 @@ from tests.support.chatting import chatting, signed_up, until
 from tests.support.client import Client
 from tests.support.keyring import OWN, Keyring, key
 from tests.support.server import ServerProcess
+
+pytestmark = pytest.mark.system
 
 OPAQUE = b"\x00\x01\x00\x02 sealed"
 

@@ -2,11 +2,15 @@
 
 from pathlib import Path
 
+import pytest
+
 from conclave.client.chat.login import LoginScreen
 from conclave.client.chat.options import ChatOptions
 from tests.support.chatting import SETTINGS, chatting, signed_up, until
 from tests.support.client import PASSWORD
 from tests.support.server import ServerProcess
+
+pytestmark = pytest.mark.system
 
 
 async def test_an_account_is_created_with_the_keyboard_alone(server: ServerProcess, tmp_path: Path) -> None:

@@ -11,13 +11,14 @@ from tests.support.client import Client
 from tests.support.protobuf import ProtobufClient
 from tests.support.server import ServerProcess
 
+pytestmark = pytest.mark.system
+
 
 def top(chat: Chat) -> str:
     """The first row of the messages that is on the screen."""
     return chat.timeline.text.splitlines()[chat.timeline.scroll_offset.y].strip()
 
 
-@pytest.mark.system
 async def test_600_unread_messages_open_at_the_first_and_nothing_counts_as_read_that_was_not_shown(
     server: ServerProcess, http: ClientSession, tmp_path: Path
 ) -> None:
@@ -76,7 +77,6 @@ async def test_earlier_pages_come_at_the_top_and_the_place_is_kept(
         await chat.shows("to the end")
 
 
-@pytest.mark.system
 async def test_it_stays_in_place_while_messages_come_and_go_and_follows_at_the_end(
     server: ServerProcess, http: ClientSession, tmp_path: Path
 ) -> None:
@@ -210,7 +210,6 @@ async def test_without_colours_nothing_has_one(
         assert all(each.red == each.green == each.blue for each in colours)
 
 
-@pytest.mark.system
 async def test_300_messages_and_one_of_nearly_1_mib_do_not_stop_it(
     server: ServerProcess, http: ClientSession, tmp_path: Path
 ) -> None:

@@ -15,6 +15,8 @@ from tests.support.chatting import Chat, chatting, new_group, signed_up, until
 from tests.support.client import Client
 from tests.support.server import ServerProcess
 
+pytestmark = pytest.mark.system
+
 LookAway = Callable[[Chat], Awaitable[Callable[[], object]]]
 """Has nobody look at the messages any more; returns what has somebody look again."""
 
@@ -297,7 +299,6 @@ async def test_escape_in_the_empty_field_and_a_command_put_unread_ones_aside(
         await chat.said("type it as /read, or /read all")
 
 
-@pytest.mark.system
 async def test_of_more_unread_ones_than_can_be_loaded_each_is_shown_before_it_counts_as_read(
     server: ServerProcess, http: ClientSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,8 @@ from tests.support.client import PACKAGE, PASSWORD, Client
 from tests.support.proxies import free_ports
 from tests.support.server import PATIENCE, ServerProcess
 
+pytestmark = pytest.mark.system
+
 HOSTILE = "\x1b]0;owned\x07\x1b[2J[bold]loud[/bold] [@click=app.quit]press[/] \u202egnp.exe\u2066 \r\x00\x9b31m \\[/]"
 """A title, an end of the screen, markup, a link that leaves, a turned direction, a return, a NUL, a C1 code."""
 
@@ -176,7 +178,6 @@ def found(folder: Path, text: bytes) -> list[Path]:
     return [each for each in folder.rglob("*") if each.is_file() and text in each.read_bytes()]
 
 
-@pytest.mark.system
 async def test_what_others_write_is_shown_and_does_nothing(
     server: ServerProcess, http: ClientSession, tmp_path: Path
 ) -> None:

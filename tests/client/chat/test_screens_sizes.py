@@ -13,6 +13,8 @@ from tests.support.chatting import chatting, new_group, signed_up, until
 from tests.support.client import Client
 from tests.support.server import ServerProcess
 
+pytestmark = pytest.mark.system
+
 HOUR = 3_600
 LONG = "a_name_of_sixty_four_letters_which_is_the_longest_that_there_is"
 

@@ -10,6 +10,8 @@ from tests.support.chatting import chatting, new_group, signed_up, until
 from tests.support.client import Client
 from tests.support.server import ServerProcess
 
+pytestmark = pytest.mark.system
+
 HOUR = 3_600
 
 

@@ -12,6 +12,8 @@ from tests.support.chatting import SETTINGS, Chat, chatting, new_group, signed_u
 from tests.support.client import Client
 from tests.support.server import ServerProcess
 
+pytestmark = pytest.mark.system
+
 STALLED_SECONDS = 0.5
 """Between two looks there are about 0.1 seconds, unless this process has no turn."""
 
@@ -91,7 +93,6 @@ async def while_shown(text: str, ends: int, *chats: Chat) -> AsyncIterator[None]
         await chats[0].pilot.pause(0.05)
 
 
-@pytest.mark.system
 async def test_what_is_here_goes_in_time_while_the_server_is_away(tmp_path: Path) -> None:
     (tmp_path / "server").mkdir()
     with ServerProcess(tmp_path / "server", SETTINGS) as server:
@@ -171,7 +172,6 @@ async def test_a_self_destructing_message_lives_until_it_was_really_on_the_scree
         assert "out of view" not in chat.timeline.text
 
 
-@pytest.mark.system
 async def test_burn_sends_what_goes_and_the_head_says_so(server: ServerProcess, tmp_path: Path) -> None:
     host = await signed_up(tmp_path / "host", server.url, "igniter")
     await signed_up(tmp_path / "guest", server.url, "ignited")
