@@ -29,6 +29,7 @@ class Answer:
 EXPLAINED = {
     "a page of aiohttp": "this server refuses in its own words, and ends the connection",
     "a page of aiohttp for an Expect that nobody knows": "as before, but 400 and not 417",
+    "a request before what is none": "answered here; aiohttp, which has both in one piece, refuses both",
     "a body in chunks": "the last request of its connection: aiohttp may take what follows it for headers of the next",
     "an empty Transfer-Encoding": "refused: llhttp as httptools has it, is stricter",
 }
@@ -188,9 +189,14 @@ async def hear(reader: asyncio.StreamReader) -> Answer | None:
     return Answer(status, tuple(sorted(each for each in fields.items() if each[0] not in VARYING)), body)
 
 
+def is_of_aiohttp(answer: Answer) -> bool:
+    """Tell whether aiohttp has refused a request by itself, before there was one."""
+    return dict(answer.headers)["content-type"].startswith("text/plain")
+
+
 def is_same(name: str, plain: Answer, ours: Answer) -> bool:
     """Tell whether two answers are the same, but for what EXPLAINED says."""
-    if dict(plain.headers)["content-type"].startswith("text/plain"):
+    if is_of_aiohttp(plain):
         return ours.status == (400 if plain.status == 417 else plain.status)
     if name.startswith("a body in chunks"):
         ours = replace(ours, headers=tuple(each for each in ours.headers if each != ("connection", "close")))
@@ -214,6 +220,8 @@ async def compare(running: Running, alice: Client, port: int, seed: int) -> int:
     expected = await one_at_a_time(port, [*asked[0], LAST] if last is None else asked[0][: last + 1])
     is_slow = dice.random() < 0.3
     heard = await pipelined(running.server.port, [*asked[1], LAST], dice, is_slow=is_slow)
+    if len(heard) == len(expected) + 1 and names[len(expected) - 1] == "odd bytes" and is_of_aiohttp(expected[-1]):
+        del heard[-2]
     for n, name in enumerate([*names, "the last"]):
         if n < min(len(expected), len(heard)):
             assert is_same(name, expected[n], heard[n]), (seed, n, name, expected[n], heard[n])
@@ -256,7 +264,7 @@ async def test_whatever_is_sent_the_answers_are_those_of_aiohttp_alone(running: 
             await break_off(running, alice, group, seed)
             if number % SETTLED_AFTER == 0:
                 held[number] = _resident_bytes()
-    assert count > 10
+    assert count > number
     await until(lambda: len(running.server.site.open) <= 1)
     settled = [bytes_ for number, bytes_ in held.items() if number]
     assert not settled or settled[-1] < settled[0] + MAY_GROW, settled
