@@ -10,6 +10,7 @@ from uuid import UUID
 
 from conclave.client.codec import Beginning, Change, Joining, KeyPackages, Readable, SendAgain
 from conclave.client.encryption.agenda import Agenda
+from conclave.client.encryption.coming_in import AWAITED_SECONDS
 from conclave.client.encryption.groups import Awaited, Groups, Held, Stage
 from conclave.client.encryption.headers import InfoHeader, key_in, read_info
 from conclave.client.encryption.keeper import Keeper
@@ -20,7 +21,7 @@ from conclave.client.encryption.texts import Texts
 from conclave.client.encryption.vault import Vault
 from conclave.client.encryption.view import GroupView, KnownKey, Standing, Trust
 from conclave.client.errors import EncryptionError, NotReadyError, ReplacedError
-from conclave.client.events import EncryptionChanged, EncryptionNotice, News
+from conclave.client.events import EncryptionChanged, News
 from conclave.client.mls import (
     Commitment,
     Credential,
@@ -278,11 +279,16 @@ class MlsCodec:
             raise EncryptionError(f"the group cannot be changed: {error}") from error
         return _change(made)
 
-    def join(self, group_id: UUID, group_info: bytes) -> Joining:
-        """Make a commit by which the user comes in from outside; an own old leaf is removed. Raises EncryptionError."""
+    def join(self, group_id: UUID, group_info: bytes, *, anew: bool = False) -> Joining:
+        """Make a commit by which the user comes in from outside; an own old leaf is removed. Raises EncryptionError.
+
+        ``anew``: which commits there were is forgotten, since they led into another branch.
+        """
         try:
             with self._changing(group_id) as held:
                 held.leave()
+                if anew:
+                    self._groups.forget_commits(held)
                 own = self._packages.own_leaf()
                 group, commit = MlsGroup.join_external(group_info, own, self._now(), resync=True, policy=POLICY)
                 info = read_info(group_info)
@@ -314,7 +320,7 @@ class MlsCodec:
             self._agenda.of(group_id).asked_at = self._agenda.clock()
             held.renewed_at = 0 if used.key_package.is_last_resort else self._now()
             self._order.decide(held)
-        self._agenda.want(group_id, self._keeper.awaits)
+        self._agenda.want(group_id, AWAITED_SECONDS)
         return True
 
     def forget(self, group_id: UUID) -> None:
@@ -366,12 +372,18 @@ class MlsCodec:
         with self._vault.transaction():
             self._groups.forget_commits(held)
 
-    def leave(self, group_id: UUID, why: str = "") -> None:
-        """Give the state of a group up: it leads nowhere. ``why``: what people are told."""
+    def is_passed(self, held: Held, info: InfoHeader) -> bool:
+        """Tell whether the state of a group has been where a group info is."""
+        return self._groups.went_through(held, info.tag)
+
+    def is_senior(self, held: Held, user_id: UUID) -> bool:
+        """Tell whether a user has not come in after this device."""
+        return self._order.is_senior(held, user_id)
+
+    def leave(self, group_id: UUID) -> None:
+        """Give the state of a group up: it leads nowhere."""
         with self._changing(group_id) as held:
             held.leave()
-        if why:
-            self._news.append(EncryptionNotice(group_id, "lost", why))
         self._news.append(EncryptionChanged(group_id))
 
     def gives_way(self, group_id: UUID, group_info: bytes) -> bool:
