@@ -394,6 +394,10 @@ class MlsCodec:
         key = key_in(group_info, self._user_id.bytes)
         if key is None or self._packages.made(key):
             return False  # the group info may be of the time before new keys
+        try:  # or anybody who gives the server something false could keep this device out
+            MlsGroup.join_external(group_info, self._packages.own_leaf(), self._now(), resync=True, policy=POLICY)
+        except MlsError:
+            return False
         with self._changing(group_id) as held:
             self._order.replaced(held)
         self._news.append(EncryptionChanged(group_id))

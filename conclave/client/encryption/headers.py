@@ -7,6 +7,9 @@ from conclave.client.mls.framing import ContentType, PrivateMessage, PublicMessa
 from conclave.client.mls.proposals import Add, Commit
 from conclave.client.mls.welcome import GroupInfo
 
+MOST_ADDED = 64
+"""Of so many proposals it is looked at whom they add: nothing of it is checked, and others add few at a time."""
+
 
 class Header(NamedTuple):
     """A message. ``tag``: the confirmation tag of a commit, if it is not encrypted.

@@ -300,6 +300,24 @@ class TestWhoWasThereFirstDecides:
         check(server, [alice, bob])
 
 
+def test_a_device_gives_way_to_another_one_of_its_account_only_where_that_is_signed(
+    club: tuple[Server, list[Person]],
+) -> None:
+    server, [alice, bob, _] = club
+    with MlsCodec(None, bob.user_id) as other:
+        commit = other.join(GROUP, server.info).commit
+        other.decode(GROUP, [StoredMessage(len(server.messages) + 1, bob.user_id, commit, 0)])
+        held = other.held(GROUP)
+        assert held
+        assert held.group
+        info = held.group.group_info()
+    body = decode_message(info)
+    assert isinstance(body, GroupInfo)
+    assert not bob.codec.gives_way(GROUP, encode_message(replace(body, signature=bytes(len(body.signature)))))
+    check(server, [alice, bob])
+    assert bob.codec.gives_way(GROUP, info)
+
+
 class TestComingIn:
     def test_what_has_happened_meanwhile_does_not_make_it_ask_twice(self, club: tuple[Server, list[Person]]) -> None:
         """The commit is on its way: who gave it up would miss what is said before the next one is there."""
