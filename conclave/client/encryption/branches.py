@@ -15,6 +15,7 @@ from conclave.client.encryption.agenda import ROUND_SECONDS, Agenda, GroupAgenda
 from conclave.client.encryption.coming_in import ComingIn, Keys, fetch_info
 from conclave.client.encryption.groups import Held
 from conclave.client.encryption.headers import InfoHeader, Signer, read_info, signer_of
+from conclave.client.encryption.people import ID_BYTES
 from conclave.client.errors import EncryptionError
 from conclave.client.events import EncryptionChanged, EncryptionNotice, News
 from conclave.client.mls import Group as MlsGroup
@@ -36,8 +37,6 @@ CHECKED_AGAIN = 5.0
 
 MANY = 8
 """Who has read all, but cannot read what the others say: after eight messages in an epoch it is this client's fault."""
-
-ID_BYTES = 16
 
 LOST = "This device had lost its way among the keys of this group, and comes in again."
 

@@ -16,37 +16,26 @@ from conclave.client.encryption.headers import InfoHeader, key_in, read_info
 from conclave.client.encryption.keeper import Keeper
 from conclave.client.encryption.order import Order, in_the_clear
 from conclave.client.encryption.packages import Packages
-from conclave.client.encryption.people import People, user_of
+from conclave.client.encryption.people import POLICY, People
+from conclave.client.encryption.sight import Sight
 from conclave.client.encryption.texts import Texts
 from conclave.client.encryption.vault import Vault
-from conclave.client.encryption.view import GroupView, KnownKey, Standing, Trust
+from conclave.client.encryption.view import GroupView, KnownKey, Trust
 from conclave.client.errors import EncryptionError, NotReadyError, ReplacedError
 from conclave.client.events import EncryptionChanged, News
 from conclave.client.mls import (
     Commitment,
-    Credential,
     Group as MlsGroup,
     KeyPackage,
     LimitError,
     MlsError,
     NotForUsError,
-    Policy,
     decode_message,
 )
 from conclave.wire.results import Group, StoredMessage
 
 if TYPE_CHECKING:
     from conclave.client.api import Client
-
-ID_BYTES = 16
-
-
-def _is_a_user(credential: Credential, _signature_key: bytes) -> bool:
-    """Take the credential of a user. Which one it has to be is known once the server names the sender."""
-    return len(credential.identity) == ID_BYTES
-
-
-POLICY = Policy(authenticate=_is_a_user)
 
 
 def _unix_now() -> int:
@@ -77,6 +66,7 @@ class MlsCodec:
         self._groups = Groups(self._vault, POLICY)
         self._texts = Texts(self._vault)
         self._people = People(self._vault, user_id)
+        self._sight = Sight(user_id, self._groups, self._people, self._agenda)
         self._packages = Packages(self._vault, user_id, now)
         self._order = Order(user_id, self._groups, self._people, self._texts, self._agenda, self._news, now)
         self._keeper = Keeper(self, self._agenda, user_id, self._news, now)
@@ -100,18 +90,7 @@ class MlsCodec:
 
     def view(self, group_id: UUID) -> GroupView:
         """Return a group's encryption as it is now."""
-        held = self._groups.get(group_id)
-        if held is None or held.stage is not Stage.IN or held.group is None:
-            is_replaced = held is not None and held.stage is Stage.REPLACED
-            return GroupView(Standing.REPLACED if is_replaced else Standing.WAITING)
-        members = held.group.members().values()
-        ids = [user_of(each) for each in members]
-        known = [self._people.key_of(each) for each in members if user_of(each) != self._user_id]
-        agenda = self._agenda.of(group_id)
-        listed = agenda.listed
-        strangers = tuple(sorted(set(ids) - (listed or set()))) if agenda.is_stranger_told else ()
-        keyless = () if listed is None else tuple(sorted(listed - set(ids)))
-        return GroupView(Standing.ENCRYPTED, tuple(known), strangers, keyless, held.group.epoch)
+        return self._sight.view(group_id)
 
     def known_key(self, user_id: UUID) -> KnownKey | None:
         """Return the key of a person as it was seen last; ``view`` has the one of a group."""
@@ -119,28 +98,11 @@ class MlsCodec:
 
     def verify(self, user_id: UUID, fingerprint: str) -> bool:
         """Note that the user has compared a key."""
-        return self._judge(user_id, fingerprint, Trust.VERIFIED)
+        return self._sight.judge(user_id, fingerprint, Trust.VERIFIED)
 
     def accept(self, user_id: UUID, fingerprint: str) -> bool:
         """Note that the user takes a changed key without having compared it."""
-        return self._judge(user_id, fingerprint, Trust.UNKNOWN)
-
-    def _judge(self, user_id: UUID, fingerprint: str, trust: Trust) -> bool:
-        if fingerprint not in self._keys_of(user_id):
-            return False
-        self._people.judge(user_id, fingerprint, trust)
-        return True
-
-    def _keys_of(self, user_id: UUID) -> set[str]:
-        """Return the keys that a person has now: the one that was seen last, and those in groups."""
-        known = self._people.get(user_id)
-        in_groups = {
-            key.fingerprint
-            for group_id in self._groups.ids()
-            for key in self.view(group_id).members
-            if key.user_id == user_id
-        }
-        return in_groups | ({known.fingerprint} if known else set())
+        return self._sight.judge(user_id, fingerprint, Trust.UNKNOWN)
 
     def take_news(self) -> list[News]:
         """Return what people should know, and was not told."""

@@ -10,7 +10,7 @@ from conclave.client.codec import Readable
 from conclave.client.encryption.agenda import Agenda
 from conclave.client.encryption.groups import Awaited, Groups, Held, Stage
 from conclave.client.encryption.headers import Header, read_header
-from conclave.client.encryption.people import People, user_of
+from conclave.client.encryption.people import ID_BYTES, People, user_of
 from conclave.client.encryption.texts import OwnText, Texts
 from conclave.client.events import EncryptionNotice, KeyChanged, News
 from conclave.client.mls import (
@@ -34,8 +34,6 @@ from conclave.wire.results import StoredMessage
 
 LONGEST_NUMBER = 18
 """Digits of a message's number."""
-
-ID_BYTES = 16
 
 LAST_EPOCH = 2**62
 """Later epochs are none that a group comes to."""
