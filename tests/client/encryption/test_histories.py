@@ -1,4 +1,4 @@
-"""Random histories of a group whose members come, go, change keys, and are away while messages expire.
+"""Random histories of a group whose members come, go, are invited, change keys, and are away while messages expire.
 
 Everything happens close together, commits cross, and what led into an epoch has often gone. However it was, all members
 are in one epoch in the end, without anybody saying anything. `CONCLAVE_SAMPLE=all` plays 400.
@@ -6,9 +6,11 @@ are in one epoch in the end, without anybody saying anything. `CONCLAVE_SAMPLE=a
 
 import random
 from contextlib import suppress
+from uuid import UUID
 
 import pytest
 
+from conclave.client.codec import Change
 from conclave.client.errors import EncryptionError
 from tests.client.encryption.test_branches import GROUP, Person, Server, check, until_quiet
 from tests.support import sample
@@ -16,7 +18,10 @@ from tests.support import sample
 STEPS = 40
 SETTLED_SECONDS = 300.0
 """After so many seconds all have to be in one epoch."""
-WHATS = ("renew", "renew", "renew", "say", "join", "join", "leave", "keys", "off", "on", "kick", "expire")
+WHATS = (
+    *("renew", "renew", "renew", "say", "join", "join", "leave", "keys", "kick"),
+    *("invite", "invite", "accept", "accept", "off", "on", "restart", "expire"),
+)
 
 
 class Club:
@@ -27,6 +32,8 @@ class Club:
         self.server = Server()
         self.people = [Person(self.server) for _ in range(5)]
         self.away: set[int] = set()
+        self.invites: dict[UUID, tuple[UUID, Change]] = {}
+        self.welcomes: dict[UUID, bytes] = {}
         first, second, *others = self.people
         first.begin()
         second.joins(is_admin=True)
@@ -42,10 +49,16 @@ class Club:
         for each in self.chance.sample(range(len(self.people)), len(self.people)):
             if each not in self.away and self.chance.random() < 0.7:
                 if self.chance.random() < 0.8:
-                    self.people[each].read()
+                    self._read(self.people[each])
                 if self.chance.random() < 0.8:
                     self.people[each].settle()
         self.server.time += self.chance.choice([0.1, 0.5, 0.5, 2.0, 7.0])
+
+    def _read(self, person: Person) -> None:
+        welcome = self.welcomes.pop(person.user_id, b"")
+        if welcome and person.user_id in self.server.members:
+            person.codec.welcomed(GROUP, welcome)
+        person.read()
 
     def _act(self, who: int, what: str) -> None:
         if what == "on":
@@ -60,6 +73,8 @@ class Club:
             self._as_member(who, what)
         elif what == "join":
             self.people[who].joins()
+        elif what == "accept" and self.people[who].user_id in self.invites:
+            self._accept(self.people[who])
 
     def _as_member(self, who: int, what: str) -> None:
         person = self.people[who]
@@ -70,14 +85,34 @@ class Club:
                 person.says("something")
             case "keys":
                 person.codec.new_keys()
+            case "restart":
+                person.codec._agenda._groups.clear()  # what is in memory only
+                person.codec.changed(GROUP)
+            case "invite" if person.is_in and self.server.members[person.user_id] == "admin":
+                self._invite(person, self.chance.choice(self.people))
             case "leave" if who:
                 del self.server.members[person.user_id]
                 person.codec.forget(GROUP)
             case "kick" if who:
                 del self.server.members[person.user_id]
 
+    def _invite(self, person: Person, invitee: Person) -> None:
+        [package] = invitee.codec.key_packages(1, last_resort=False).regular
+        change = person.codec.add(GROUP, invitee.user_id, package)
+        self.invites[invitee.user_id] = person.user_id, change
+
+    def _accept(self, person: Person) -> None:
+        inviter, change = self.invites.pop(person.user_id)
+        if inviter in self.server.members:
+            self.server.members[person.user_id] = "member"
+            self.welcomes[person.user_id] = change.welcome
+            self.server.store(inviter, change.commit, change.group_info)
+            person.codec.changed(GROUP)
+
     def settle(self) -> None:
         """Let all come back, and go on until they are in one epoch."""
+        for each in self.people:
+            self._read(each)
         for _ in range(int(SETTLED_SECONDS / 10)):
             until_quiet(self.server, self.people, 10.0)
             with suppress(AssertionError):
