@@ -58,6 +58,7 @@ class GroupAgenda:
     _epoch: int = -1
     contested: int = 0
     _contested_at: float = -inf
+    _has_missed: bool = False
     _looks: int = 0
     good: int = 0
     bad: int = 0
@@ -86,12 +87,13 @@ class GroupAgenda:
         had_read_all = self.has_read_all
         self._begin(epoch)
         self.has_read_all = had_read_all or by_others
-        if not self.has_read_all:
+        self._has_missed = self._has_missed and not by_others
+        if self._has_missed:
             self._looks = 0
 
     def misses(self) -> None:
         """Something was not read: it had gone before, or is for others."""
-        self.has_read_all = False
+        self.has_read_all, self._has_missed = False, True
         self._looks = 0
 
     @property
@@ -120,7 +122,7 @@ class GroupAgenda:
     @property
     def is_settled(self) -> bool:
         """Whether nothing says that others may be in another branch."""
-        return self.has_read_all and not self.contested
+        return not self._has_missed and not self.contested
 
     def contest(self) -> None:
         """What somebody else has told the server is replaced: they may do the same."""
