@@ -2,12 +2,11 @@
 
 A group info that the server has for those who come in shows that there is another branch: somebody came in by the one
 of a commit that lost, or missed a commit that has gone. Who is right nobody can prove to somebody who was not there. So
-it is decided by what all can see alike: the order in which members came in. Who came in later gives way to who was
-there before, sooner if nobody who was there before has said anything in the own branch. Of any two members one gives
-way, or gives way first; so the branch of whoever was there first is what remains.
+it is decided by what all can see alike: the order in which members came in. Who has heard nobody who was there before
+is unsure, and gives way. Who has stays, unless somebody who was there before insists. Only one branch has its group
+info at the server, so two never give way to each other.
 """
 
-from math import inf
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -23,14 +22,14 @@ from conclave.client.mls import Group as MlsGroup
 if TYPE_CHECKING:
     from conclave.client.api import Client
 
-UNSURE_SECONDS = 3.0
-"""Who has come in, and sees another branch of somebody who was there before, gives way after three seconds of that."""
+SENIOR_SECONDS, JUNIOR_SECONDS = 3.0, 12.0
+"""Who is unsure gives way to another branch after so long, of somebody who was there before, or who came in later."""
 
 MOST_DOUBLINGS = 3
-"""After twice as long each time that it has come in, up to 24 seconds."""
+"""After twice as long each time that it has come in, up to eight times."""
 
-JUNIOR_RETURNS, SENIOR_RETURNS = 3, 6
-"""What was replaced and comes back so often is insisted on: by somebody who came later, or was there before."""
+SENIOR_RETURNS = 6
+"""What was replaced so often, and comes back, is insisted on by somebody who was there before."""
 
 CHECKED_AGAIN = 5.0
 """What was put right at the server is looked at again after five seconds: others may have done so the other way."""
@@ -92,25 +91,25 @@ class Branches:
         self, held: Held, ours: MlsGroup, agenda: GroupAgenda, header: InfoHeader, signer: Signer | None
     ) -> float | None:
         """Return how long another branch has to stay before this client gives way to it; None: it does not."""
-        is_senior = signer is not None and self._is_senior(held, ours, agenda, signer)
-        if held.is_unsure and is_senior:
-            return UNSURE_SECONDS * 2.0 ** min(agenda.attempts, MOST_DOUBLINGS)
+        is_credible = signer is not None and self._is_credible(ours, agenda, signer)
+        is_senior = is_credible and signer is not None and self._keys.is_senior(held, UUID(bytes=signer.identity))
+        if held.is_unsure and is_credible:
+            return (SENIOR_SECONDS if is_senior else JUNIOR_SECONDS) * 2.0 ** min(agenda.attempts, MOST_DOUBLINGS)
         is_new = 0 < held.first_epoch == ours.epoch
         cannot_read = not agenda.good and agenda.bad >= (1 if is_new or not agenda.has_read_all else MANY)
         if header.epoch > ours.epoch and (header != agenda.claimed or not agenda.knows_all):
             return 0.0  # the others may be there: what leads there is fetched first
         if header.epoch >= ours.epoch and cannot_read:
             return 0.0  # nobody else followed: others may have other rules than those here
-        limit = JUNIOR_RETURNS if held.is_unsure else SENIOR_RETURNS if is_senior else inf
-        return 0.0 if agenda.contested >= limit else None
+        return 0.0 if is_senior and agenda.contested >= SENIOR_RETURNS else None
 
-    def _is_senior(self, held: Held, ours: MlsGroup, agenda: GroupAgenda, signer: Signer) -> bool:
-        """Tell whether who speaks for another branch is a member by the server's list, and came in before this one."""
+    def _is_credible(self, ours: MlsGroup, agenda: GroupAgenda, signer: Signer) -> bool:
+        """Tell whether who speaks for another branch is another member by the server's list, with the known key."""
         if len(signer.identity) != ID_BYTES or signer.identity == self._user_id.bytes:
             return False
-        member, user_id = ours.find(signer.identity), UUID(bytes=signer.identity)
+        member = ours.find(signer.identity)
         is_known = member is None or member.signature_key == signer.signature_key
-        return is_known and user_id in (agenda.listed or ()) and self._keys.is_senior(held, user_id)
+        return is_known and UUID(bytes=signer.identity) in (agenda.listed or ())
 
     async def _give_way(
         self, client: "Client", held: Held, agenda: GroupAgenda, info: bytes, header: InfoHeader, wait: float

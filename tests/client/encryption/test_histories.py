@@ -34,6 +34,7 @@ class Club:
         self.away: set[int] = set()
         self.invites: dict[UUID, tuple[UUID, Change]] = {}
         self.welcomes: dict[UUID, bytes] = {}
+        self.members: frozenset[UUID] = frozenset()
         first, second, *others = self.people
         first.begin()
         second.joins(is_admin=True)
@@ -46,6 +47,10 @@ class Club:
         for _ in range(self.chance.choice([1, 1, 2, 3])):
             with suppress(EncryptionError):
                 self._act(self.chance.randrange(len(self.people)), self.chance.choice(WHATS))
+        if (members := frozenset(self.server.members)) != self.members:
+            self.members = members
+            for each in set(range(len(self.people))) - self.away:  # an event tells them
+                self.people[each].codec.changed(GROUP)
         for each in self.chance.sample(range(len(self.people)), len(self.people)):
             if each not in self.away and self.chance.random() < 0.7:
                 if self.chance.random() < 0.8:
@@ -63,6 +68,7 @@ class Club:
     def _act(self, who: int, what: str) -> None:
         if what == "on":
             self.away.discard(who)
+            self.people[who].codec.changed(GROUP)
         elif what == "expire":
             self.server.gone = max(self.server.gone, len(self.server.messages) - self.chance.randrange(6))
         elif who in self.away:
@@ -113,6 +119,7 @@ class Club:
         """Let all come back, and go on until they are in one epoch."""
         for each in self.people:
             self._read(each)
+            each.codec.changed(GROUP)
         for _ in range(int(SETTLED_SECONDS / 10)):
             until_quiet(self.server, self.people, 10.0)
             with suppress(AssertionError):
