@@ -70,10 +70,56 @@ async def test_the_bot_logs_says_in_a_line_what_is_wrong_and_stops_on_sigterm(tm
             assert left[-1].endswith("INFO stopped")
 
 
+async def test_the_bot_goes_on_where_an_invite_is_cancelled_before_it_has_accepted(tmp_path: Path) -> None:
+    write_bot(tmp_path)
+    (tmp_path / "server").mkdir()
+    with ServerProcess(tmp_path / "server", '[cleanup]\nengine = "sql"\ndisk_reserve = "0"\n') as server:
+        variables = {"CONCLAVE_URL": server.url, "CONCLAVE_USER": "bot", "CONCLAVE_PASSWORD": PASSWORD}
+        async with Client(server.url) as client, asyncio.timeout(2 * PATIENCE):
+            await client.register("bot", PASSWORD)
+            await client.register("alice", PASSWORD)
+            await client.login("alice", PASSWORD)
+            with History() as history, MlsCodec(None, client.session.user_id) as codec:
+                async with Sync(client, history, codec) as sync:
+                    command = [sys.executable, "-P", "bot.py"]
+                    with subprocess.Popen(
+                        command, cwd=tmp_path, env=os.environ | variables, stderr=subprocess.PIPE, text=True
+                    ) as bot:
+                        try:
+                            assert bot.stderr
+                            assert "online" in bot.stderr.readline()
+                            group = await sync.membership.create("club")
+                            await has_keys(sync, group)
+                            bot.send_signal(signal.SIGSTOP)
+                            await sync.membership.invite(group, "bot")
+                            [invited] = await client.invites_of(group)
+                            await client.cancel_invite(group, invited.invitee_id)
+                            bot.send_signal(signal.SIGCONT)
+                            assert "invited to club" in bot.stderr.readline()
+                            assert "WARNING" in bot.stderr.readline()
+                            await invite(sync, group)
+                            await sync.send(group, "ping")
+                            assert await texts(sync, 2) == ["ping", "pong"]
+                        finally:
+                            bot.kill()
+
+
+async def has_keys(sync: Sync, group: UUID) -> None:
+    """Wait until the bot can be invited."""
+    bot = await sync.client.user("bot")
+    while True:
+        try:
+            await sync.client.key_packages_for(group, [bot.user_id])
+        except library.ResourceError:
+            await asyncio.sleep(0.05)
+        else:
+            return
+
+
 def write_bot(folder: Path) -> None:
     """Write the bot of the page into a folder."""
     [program] = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
-    assert len(program.splitlines()) <= 45
+    assert len(program.splitlines()) <= 50
     (folder / "bot.py").write_text(program)
 
 

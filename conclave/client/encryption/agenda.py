@@ -18,7 +18,10 @@ FIRST_WAIT, LONGEST_WAIT = 0.5, 3_600.0
 """Who cannot come in tries again after half a second, and twice as long each time: two devices may be at odds."""
 
 UNSURE_FIRST = 2.0
-"""Who has come in compares the server's group info after two seconds, and after twice as long each time."""
+"""Who is unsure compares the server's group info after two seconds, and after twice as long each time."""
+
+CONTESTED_SECONDS = 7_200.0
+"""What others told two hours ago is no sign any more that they are in another branch."""
 
 CALM_SECONDS = 600.0
 """Who has stayed in for 10 minutes begins at half a second again."""
@@ -33,6 +36,7 @@ class GroupAgenda:
     ``claimed``: a group info of such an epoch, seen first at ``claimed_at``. ``asked_at``: when the user asked in.
     ``is_caught_up``: all that was at the server at the start was read.
     ``has_read_all``: everything since the epoch began was.
+    ``contested``: how often something of another branch was replaced at the server.
     """
 
     clock: Callable[[], float]
@@ -52,7 +56,10 @@ class GroupAgenda:
     uploaded_at_epoch: int | None = None
     listed: frozenset[UUID] | None = None
     _epoch: int = -1
-    _unsure_looks: int = 0
+    contested: int = 0
+    _contested_at: float = -inf
+    _has_missed: bool = False
+    _looks: int = 0
     good: int = 0
     bad: int = 0
     bad_commits: int = 0
@@ -72,14 +79,22 @@ class GroupAgenda:
         self.bad_commits += not is_foreign
         self.doubt_info()
 
-    def changed(self, epoch: int) -> None:
-        """A commit has led into this epoch, and was read just now."""
+    def changed(self, epoch: int, *, by_others: bool = True) -> None:
+        """A commit has led into this epoch, and was read just now.
+
+        ``by_others``: by a member who was in: they are where this client is, whatever it has not read before.
+        """
+        had_read_all = self.has_read_all
         self._begin(epoch)
-        self.has_read_all = True
+        self.has_read_all = had_read_all or by_others
+        self._has_missed = self._has_missed and not by_others
+        if self._has_missed:
+            self._looks = 0
 
     def misses(self) -> None:
         """Something was not read: it had gone before, or is for others."""
-        self.has_read_all = False
+        self.has_read_all, self._has_missed = False, True
+        self._looks = 0
 
     @property
     def knows_all(self) -> bool:
@@ -99,16 +114,31 @@ class GroupAgenda:
         at = self.clock() + after
         self.info_at = at if self.info_at is None else min(at, self.info_at)
 
-    def unsure_wait(self) -> float:
-        """Return how long to wait before it is compared again as long as nobody has said anything."""
-        self._unsure_looks += 1
-        return min(UNSURE_FIRST * 2.0 ** min(self._unsure_looks - 1, 20), LONGEST_WAIT)
+    def next_look(self) -> float:
+        """Return how long to wait before it is compared again as long as it is not known who is right."""
+        self._looks += 1
+        return min(UNSURE_FIRST * 2.0 ** min(self._looks - 1, 20), LONGEST_WAIT)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing says that others may be in another branch."""
+        return not self._has_missed and not self.contested
+
+    def contest(self) -> None:
+        """What somebody else has told the server is replaced: they may do the same."""
+        if self.clock() - self._contested_at > CONTESTED_SECONDS:
+            self.contested = 0
+        self.contested, self._contested_at, self._looks = self.contested + 1, self.clock(), 0
+
+    def agrees(self) -> None:
+        """Somebody who was there before has said something with the same keys."""
+        self.contested = 0
 
     def entered(self, epoch: int) -> None:
         """The user has the keys."""
         self.changed(epoch)
         self.ahead, self.claimed, self.entered_at, self.is_caught_up = False, None, self.clock(), True
-        self._unsure_looks = 0
+        self.contested = self._looks = 0
 
     def wait(self) -> float:
         """Return how long to wait before the user asks in again."""

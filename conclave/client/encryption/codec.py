@@ -10,42 +10,32 @@ from uuid import UUID
 
 from conclave.client.codec import Beginning, Change, Joining, KeyPackages, Readable, SendAgain
 from conclave.client.encryption.agenda import Agenda
+from conclave.client.encryption.coming_in import AWAITED_SECONDS
 from conclave.client.encryption.groups import Awaited, Groups, Held, Stage
 from conclave.client.encryption.headers import InfoHeader, key_in, read_info
 from conclave.client.encryption.keeper import Keeper
 from conclave.client.encryption.order import Order, in_the_clear
 from conclave.client.encryption.packages import Packages
-from conclave.client.encryption.people import People, user_of
+from conclave.client.encryption.people import POLICY, People
+from conclave.client.encryption.sight import Sight
 from conclave.client.encryption.texts import Texts
 from conclave.client.encryption.vault import Vault
-from conclave.client.encryption.view import GroupView, KnownKey, Standing, Trust
+from conclave.client.encryption.view import GroupView, KnownKey, Trust
 from conclave.client.errors import EncryptionError, NotReadyError, ReplacedError
-from conclave.client.events import EncryptionChanged, EncryptionNotice, News
+from conclave.client.events import EncryptionChanged, News
 from conclave.client.mls import (
     Commitment,
-    Credential,
     Group as MlsGroup,
     KeyPackage,
     LimitError,
     MlsError,
     NotForUsError,
-    Policy,
     decode_message,
 )
 from conclave.wire.results import Group, StoredMessage
 
 if TYPE_CHECKING:
     from conclave.client.api import Client
-
-ID_BYTES = 16
-
-
-def _is_a_user(credential: Credential, _signature_key: bytes) -> bool:
-    """Take the credential of a user. Which one it has to be is known once the server names the sender."""
-    return len(credential.identity) == ID_BYTES
-
-
-POLICY = Policy(authenticate=_is_a_user)
 
 
 def _unix_now() -> int:
@@ -76,6 +66,7 @@ class MlsCodec:
         self._groups = Groups(self._vault, POLICY)
         self._texts = Texts(self._vault)
         self._people = People(self._vault, user_id)
+        self._sight = Sight(user_id, self._groups, self._people, self._agenda)
         self._packages = Packages(self._vault, user_id, now)
         self._order = Order(user_id, self._groups, self._people, self._texts, self._agenda, self._news, now)
         self._keeper = Keeper(self, self._agenda, user_id, self._news, now)
@@ -99,18 +90,7 @@ class MlsCodec:
 
     def view(self, group_id: UUID) -> GroupView:
         """Return a group's encryption as it is now."""
-        held = self._groups.get(group_id)
-        if held is None or held.stage is not Stage.IN or held.group is None:
-            is_replaced = held is not None and held.stage is Stage.REPLACED
-            return GroupView(Standing.REPLACED if is_replaced else Standing.WAITING)
-        members = held.group.members().values()
-        ids = [user_of(each) for each in members]
-        known = [self._people.key_of(each) for each in members if user_of(each) != self._user_id]
-        agenda = self._agenda.of(group_id)
-        listed = agenda.listed
-        strangers = tuple(sorted(set(ids) - (listed or set()))) if agenda.is_stranger_told else ()
-        keyless = () if listed is None else tuple(sorted(listed - set(ids)))
-        return GroupView(Standing.ENCRYPTED, tuple(known), strangers, keyless, held.group.epoch)
+        return self._sight.view(group_id)
 
     def known_key(self, user_id: UUID) -> KnownKey | None:
         """Return the key of a person as it was seen last; ``view`` has the one of a group."""
@@ -118,28 +98,11 @@ class MlsCodec:
 
     def verify(self, user_id: UUID, fingerprint: str) -> bool:
         """Note that the user has compared a key."""
-        return self._judge(user_id, fingerprint, Trust.VERIFIED)
+        return self._sight.judge(user_id, fingerprint, Trust.VERIFIED)
 
     def accept(self, user_id: UUID, fingerprint: str) -> bool:
         """Note that the user takes a changed key without having compared it."""
-        return self._judge(user_id, fingerprint, Trust.UNKNOWN)
-
-    def _judge(self, user_id: UUID, fingerprint: str, trust: Trust) -> bool:
-        if fingerprint not in self._keys_of(user_id):
-            return False
-        self._people.judge(user_id, fingerprint, trust)
-        return True
-
-    def _keys_of(self, user_id: UUID) -> set[str]:
-        """Return the keys that a person has now: the one that was seen last, and those in groups."""
-        known = self._people.get(user_id)
-        in_groups = {
-            key.fingerprint
-            for group_id in self._groups.ids()
-            for key in self.view(group_id).members
-            if key.user_id == user_id
-        }
-        return in_groups | ({known.fingerprint} if known else set())
+        return self._sight.judge(user_id, fingerprint, Trust.UNKNOWN)
 
     def take_news(self) -> list[News]:
         """Return what people should know, and was not told."""
@@ -278,11 +241,16 @@ class MlsCodec:
             raise EncryptionError(f"the group cannot be changed: {error}") from error
         return _change(made)
 
-    def join(self, group_id: UUID, group_info: bytes) -> Joining:
-        """Make a commit by which the user comes in from outside; an own old leaf is removed. Raises EncryptionError."""
+    def join(self, group_id: UUID, group_info: bytes, *, anew: bool = False) -> Joining:
+        """Make a commit by which the user comes in from outside; an own old leaf is removed. Raises EncryptionError.
+
+        ``anew``: which commits there were is forgotten, since they led into another branch.
+        """
         try:
             with self._changing(group_id) as held:
                 held.leave()
+                if anew:
+                    self._groups.forget_commits(held)
                 own = self._packages.own_leaf()
                 group, commit = MlsGroup.join_external(group_info, own, self._now(), resync=True, policy=POLICY)
                 info = read_info(group_info)
@@ -314,7 +282,7 @@ class MlsCodec:
             self._agenda.of(group_id).asked_at = self._agenda.clock()
             held.renewed_at = 0 if used.key_package.is_last_resort else self._now()
             self._order.decide(held)
-        self._agenda.want(group_id, self._keeper.awaits)
+        self._agenda.want(group_id, AWAITED_SECONDS)
         return True
 
     def forget(self, group_id: UUID) -> None:
@@ -366,12 +334,18 @@ class MlsCodec:
         with self._vault.transaction():
             self._groups.forget_commits(held)
 
-    def leave(self, group_id: UUID, why: str = "") -> None:
-        """Give the state of a group up: it leads nowhere. ``why``: what people are told."""
+    def is_passed(self, held: Held, info: InfoHeader) -> bool:
+        """Tell whether the state of a group has been where a group info is."""
+        return self._groups.went_through(held, info.tag)
+
+    def is_senior(self, held: Held, user_id: UUID) -> bool:
+        """Tell whether a user has not come in after this device."""
+        return self._order.is_senior(held, user_id)
+
+    def leave(self, group_id: UUID) -> None:
+        """Give the state of a group up: it leads nowhere."""
         with self._changing(group_id) as held:
             held.leave()
-        if why:
-            self._news.append(EncryptionNotice(group_id, "lost", why))
         self._news.append(EncryptionChanged(group_id))
 
     def gives_way(self, group_id: UUID, group_info: bytes) -> bool:
@@ -382,6 +356,10 @@ class MlsCodec:
         key = key_in(group_info, self._user_id.bytes)
         if key is None or self._packages.made(key):
             return False  # the group info may be of the time before new keys
+        try:  # or anybody who gives the server something false could keep this device out
+            MlsGroup.join_external(group_info, self._packages.own_leaf(), self._now(), resync=True, policy=POLICY)
+        except MlsError:
+            return False
         with self._changing(group_id) as held:
             self._order.replaced(held)
         self._news.append(EncryptionChanged(group_id))

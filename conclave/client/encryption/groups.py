@@ -10,7 +10,10 @@ from conclave.client.encryption.vault import NOWHERE, Place, Vault
 from conclave.client.mls import Group, Policy
 
 MOST_COMMITS = 256
-"""Commits that are remembered of a group whose state is not there."""
+"""Commits that are remembered of a group."""
+
+MOST_COMERS = 4_096
+"""So many users are remembered who have come into a group."""
 
 
 class Stage(StrEnum):
@@ -43,7 +46,8 @@ class Held:
     ``missed``: messages that came while there were none. ``had_keys``: the user had keys once, and lost them.
     ``renewed_at``: when the own leaf was made (Unix seconds). ``welcome``: hash of the last one that was taken.
     ``base_tag``: the tag of the epoch from which the own external commit went on; b"": it was none.
-    ``is_unsure``: whether the others are in that epoch is not known: which commit led into it has gone.
+    ``entered_at``: the number of the commit by which the user came in; 0: the user began the group.
+    ``confirmed_by``: who was there before, and was heard with these keys; b"": nobody yet.
     """
 
     group_id: UUID
@@ -59,22 +63,28 @@ class Held:
     renewed_at: int = 0
     welcome: bytes = b""
     base_tag: bytes = b""
-    is_unsure: bool = False
+    entered_at: int = 0
+    confirmed_by: bytes = b""
+
+    @property
+    def is_unsure(self) -> bool:
+        """Whether nobody who was there before has shown that these are the keys of the others."""
+        return not self.confirmed_by
 
     def awaits(self, awaited: Awaited, base_tag: bytes) -> None:
         """Await the commit that leads to the state that is there."""
-        self.stage, self.awaited, self.base_tag, self.is_unsure = Stage.AWAITING, awaited, base_tag, False
+        self.stage, self.awaited, self.base_tag = Stage.AWAITING, awaited, base_tag
 
     def leave(self, stage: Stage = Stage.OUT) -> None:
         """Give the state up."""
         self.had_keys = self.had_keys or self.stage is Stage.IN
         self.stage, self.group, self.awaited = stage, None, Awaited(0, b"")
-        self.base_tag, self.is_unsure = b"", False
+        self.base_tag, self.confirmed_by = b"", b""
 
 
 _COLUMNS = (
     "stage, awaited_epoch, awaited_tag, first_epoch, entered_epoch, up_to, missed, had_keys, renewed_at, welcome,"
-    " base_tag, is_unsure, segment, body_id"
+    " base_tag, entered_at, confirmed_by, segment, body_id"
 )
 
 
@@ -135,13 +145,10 @@ class Groups:
                     held.missed,
                     held.had_keys,
                 ),
-                *(held.renewed_at, held.welcome, held.base_tag, held.is_unsure, *place, held.group_key),
+                *(held.renewed_at, held.welcome, held.base_tag, held.entered_at, held.confirmed_by),
+                *(*place, held.group_key),
             ),
         )
-        if held.stage is Stage.IN and held.group:
-            # Whoever gives this state up knows by it that a group info of an epoch before is too old to come in by.
-            self.forget_commits(held)
-            self.note_commit(held, held.up_to, held.group.epoch - 1, held.group.confirmation_tag)
 
     def reload(self, group_id: UUID) -> None:
         """Forget what was not saved."""
@@ -154,7 +161,7 @@ class Groups:
                 self._vault.erase_rows(table, "group_key = ?", held.group_key)
         self.reload(group_id)
 
-    # Commits that come while there is no state
+    # Commits: those that the state went through, and those that come while there is none
 
     def note_commit(self, held: Held, number: int, epoch: int, tag: bytes) -> None:
         """Remember a commit. Within a transaction."""
@@ -167,13 +174,13 @@ class Groups:
             (held.group_key, MOST_COMMITS),
         )
 
-    def first_commit(self, held: Held, epoch: int) -> bytes | None:
-        """Return the tag of the first commit that is remembered for an epoch or a later one; None: there is none."""
+    def first_commit(self, held: Held, epoch: int) -> tuple[int, bytes] | None:
+        """Return number and tag of the first commit that is remembered for an epoch or a later one."""
         row = self._connection.execute(
-            "SELECT tag FROM commits WHERE group_key = ? AND epoch >= ? ORDER BY sequence_num LIMIT 1",
+            "SELECT sequence_num, tag FROM commits WHERE group_key = ? AND epoch >= ? ORDER BY sequence_num LIMIT 1",
             (held.group_key, epoch),
         ).fetchone()
-        return bytes(row[0]) if row else None
+        return row and (int(row[0]), bytes(row[1]))
 
     def commit_into(self, held: Held, epoch: int) -> bytes | None:
         """Return the tag of the first commit that is remembered to lead into an epoch; None: there is none."""
@@ -187,15 +194,42 @@ class Groups:
         """Forget which commits came. Within a transaction."""
         self._connection.execute("DELETE FROM commits WHERE group_key = ?", (held.group_key,))
 
+    def went_through(self, held: Held, tag: bytes) -> bool:
+        """Tell whether the state has been in the epoch with this confirmation tag, as far as that is remembered."""
+        row = self._connection.execute(
+            "SELECT 1 FROM commits WHERE group_key = ? AND tag = ?", (held.group_key, tag)
+        ).fetchone()
+        return row is not None or tag == held.base_tag
+
+    # Who came in, and when
+
+    def note_comer(self, held: Held, user_id: UUID, number: int) -> None:
+        """Remember that a user has come in, or seems to have, by the message of that number. Within a transaction."""
+        self._connection.execute(
+            "INSERT OR REPLACE INTO comers VALUES (?, ?, ?)", (held.group_key, user_id.bytes, number)
+        )
+        self._connection.execute(
+            "DELETE FROM comers WHERE group_key = ?1 AND sequence_num <="
+            " (SELECT sequence_num FROM comers WHERE group_key = ?1 ORDER BY sequence_num DESC LIMIT 1 OFFSET ?2)",
+            (held.group_key, MOST_COMERS),
+        )
+
+    def came_at(self, held: Held, user_id: UUID) -> int:
+        """Return the number by which a user came in last; 0 if that was before this device read here."""
+        row = self._connection.execute(
+            "SELECT sequence_num FROM comers WHERE group_key = ? AND user_id = ?", (held.group_key, user_id.bytes)
+        ).fetchone()
+        return int(row[0]) if row else 0
+
     @property
     def _connection(self) -> sqlite3.Connection:
         return self._vault.connection
 
     def _read(self, group_id: UUID, row: tuple[object, ...]) -> Held:
-        key, stage, epoch, tag, first, entered, up_to, missed, had_keys, renewed_at, welcome, base, unsure, *place = row
+        key, stage, epoch, tag, first, entered, up_to, missed, had_keys, renewed_at, welcome, base, at, by, *place = row
         state = self._vault.get((place[0], place[1]))  # type: ignore[arg-type]  # rows have no types
         group = Group.from_bytes(state, self._policy) if state else None
         return Held(
             *(group_id, key, Stage(stage), group, Awaited(epoch, tag), first, entered, up_to, missed),  # type: ignore[arg-type]
-            *(bool(had_keys), renewed_at, welcome, base, bool(unsure)),  # type: ignore[arg-type]
+            *(bool(had_keys), renewed_at, welcome, base, at, by),  # type: ignore[arg-type]
         )

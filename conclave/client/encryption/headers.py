@@ -3,19 +3,27 @@
 from typing import NamedTuple
 
 from conclave.client.mls import MlsError, decode_message
-from conclave.client.mls.framing import ContentType, PrivateMessage, PublicMessage
-from conclave.client.mls.proposals import Commit
+from conclave.client.mls.framing import ContentType, PrivateMessage, PublicMessage, SenderType
+from conclave.client.mls.proposals import Add, Commit
 from conclave.client.mls.welcome import GroupInfo
+
+MOST_ADDED = 64
+"""Of so many proposals it is looked at whom they add: nothing of it is checked, and others add few at a time."""
 
 
 class Header(NamedTuple):
-    """A message. ``tag``: the confirmation tag of a commit, if it is not encrypted."""
+    """A message. ``tag``: the confirmation tag of a commit, if it is not encrypted.
+
+    ``is_external``: by this commit its sender comes in. ``added``: the identities of whom a commit adds.
+    """
 
     mls_group_id: bytes
     epoch: int
     is_commit: bool
     is_application: bool
-    tag: bytes
+    tag: bytes = b""
+    is_external: bool = False
+    added: tuple[bytes, ...] = ()
 
 
 def read_header(payload: bytes) -> Header | None:
@@ -25,12 +33,20 @@ def read_header(payload: bytes) -> Header | None:
     except MlsError:
         return None
     if isinstance(body, PublicMessage):
-        is_commit = isinstance(body.content.content, Commit)
-        tag = (body.auth.confirmation_tag or b"") if is_commit else b""
-        return Header(body.content.group_id, body.content.epoch, is_commit, is_application=False, tag=tag)
+        content = body.content
+        if not isinstance(content.content, Commit):
+            return Header(content.group_id, content.epoch, is_commit=False, is_application=False)
+        is_external = content.sender.sender_type == SenderType.NEW_MEMBER_COMMIT
+        added = tuple(
+            each.key_package.leaf_node.credential.identity
+            for each in content.content.proposals
+            if isinstance(each, Add)
+        )
+        what = body.auth.confirmation_tag or b"", is_external, added
+        return Header(content.group_id, content.epoch, True, False, *what)  # noqa: FBT003 - a commit, no text
     if isinstance(body, PrivateMessage):
         is_application = body.content_type == ContentType.APPLICATION
-        return Header(body.group_id, body.epoch, body.content_type == ContentType.COMMIT, is_application, b"")
+        return Header(body.group_id, body.epoch, body.content_type == ContentType.COMMIT, is_application)
     return None
 
 
@@ -62,3 +78,20 @@ def read_info(info: bytes) -> InfoHeader | None:
     if not isinstance(body, GroupInfo):
         return None
     return InfoHeader(body.group_context.group_id, body.group_context.epoch, body.confirmation_tag)
+
+
+class Signer(NamedTuple):
+    """Who has signed a group info, as its tree has it."""
+
+    identity: bytes
+    signature_key: bytes
+
+
+def signer_of(info: bytes) -> Signer | None:
+    """Return who has signed a group info; None if nobody has whom its tree knows. The signature is not checked."""
+    try:
+        body = decode_message(info)
+        leaf = body.tree(None).leaf(body.signer) if isinstance(body, GroupInfo) else None
+    except MlsError:
+        return None
+    return Signer(leaf.credential.identity, leaf.signature_key) if leaf else None

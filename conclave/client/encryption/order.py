@@ -10,7 +10,7 @@ from conclave.client.codec import Readable
 from conclave.client.encryption.agenda import Agenda
 from conclave.client.encryption.groups import Awaited, Groups, Held, Stage
 from conclave.client.encryption.headers import Header, read_header
-from conclave.client.encryption.people import People, user_of
+from conclave.client.encryption.people import ID_BYTES, People, user_of
 from conclave.client.encryption.texts import OwnText, Texts
 from conclave.client.events import EncryptionNotice, KeyChanged, News
 from conclave.client.mls import (
@@ -76,7 +76,7 @@ class Order:
                 found.append(Readable(message, known[number]))
                 continue
             if held.up_to and number > held.up_to + 1:
-                self._agenda.of(held.group_id).misses()
+                self._misses(held)
             is_own, readable = self._take_own(held, message)
             if not is_own:
                 readable = self._take(held, message)
@@ -85,6 +85,14 @@ class Order:
                 found.append(readable)
             held.up_to = max(held.up_to, number)
         return found
+
+    def _misses(self, held: Held) -> None:
+        """Something has gone that was not read here: it may have been a commit."""
+        agenda = self._agenda.of(held.group_id)
+        agenda.misses()
+        if held.stage is Stage.IN:
+            agenda.doubt_info()
+            self._agenda.want(held.group_id)
 
     def _take_own(self, held: Held, message: StoredMessage) -> tuple[bool, Readable | None]:
         """Tell whether a message is a text that the user has sent, and return it, unless it was sent before."""
@@ -123,7 +131,7 @@ class Order:
             return self._not_taken(held, before, message, error)
         if isinstance(received, ApplicationMessage):
             self._agenda.of(held.group_id).reads_others(before.epoch)
-            held.is_unsure = False
+            self._hears(held, user_of(received.sender))
             if received.epoch < before.epoch:
                 self._texts.read_late(held, message.sequence_num)
             if self._texts.was_read_late(held, _original(received.authenticated_data)):
@@ -165,14 +173,43 @@ class Order:
             held.renewed_at = self._now()
         stay = {user_of(each) for each in before.members().values()} - {user_of(each) for each in effect.removed}
         came_by_itself = user_of(effect.committer) not in stay
-        if not received.own and not came_by_itself:
-            held.is_unsure = False
+        number = held.up_to + 1
+        self._groups.note_commit(held, number, before.epoch, held.group.confirmation_tag)
+        for member in (*effect.added, *((effect.committer,) if came_by_itself else ())):
+            self._comes(held, user_of(member), number)
+        by_others = not received.own and not came_by_itself
+        if by_others:
+            self._hears(held, user_of(effect.committer))
         if came_by_itself or effect.added:
             held.entered_epoch = held.group.epoch
         if came_by_itself or agenda.uploaded_at_epoch == before.epoch:
             agenda.doubt_info()  # the group info of an external commit follows it, and may be lost
-        agenda.changed(held.group.epoch)
+        agenda.changed(held.group.epoch, by_others=by_others)
         self._agenda.want(held.group_id)
+
+    def _comes(self, held: Held, user_id: UUID, number: int) -> None:
+        """Note that somebody has come in: what this member has shown before proves nothing any more."""
+        self._groups.note_comer(held, user_id, number)
+        if held.confirmed_by == user_id.bytes:
+            held.confirmed_by = b""
+
+    def _hears(self, held: Held, user_id: UUID) -> None:
+        """Note that a member has the same keys: who was there before shows that they are those of the others."""
+        if self.is_senior(held, user_id):
+            held.confirmed_by = user_id.bytes
+            self._agenda.of(held.group_id).agrees()
+
+    def is_senior(self, held: Held, user_id: UUID) -> bool:
+        """Tell whether somebody has not come in after this device."""
+        return self._groups.came_at(held, user_id) <= held.entered_at
+
+    def _note_comers(self, held: Held, message: StoredMessage, header: Header) -> None:
+        """Note who comes in by a commit that was not taken: into another branch, if it is anything."""
+        if header.is_external and message.sender_id != self._user_id:
+            self._comes(held, message.sender_id, message.sequence_num)
+        for identity in header.added:
+            if len(identity) == ID_BYTES and identity != self._user_id.bytes and identity != held.confirmed_by:
+                self._groups.note_comer(held, UUID(bytes=identity), message.sequence_num)
 
     def _removed(self, held: Held, committer: Member) -> None:
         """Go on without keys: to ask in again, unless another device of the account is in now. Both would for ever."""
@@ -210,6 +247,7 @@ class Order:
         unreadable = Readable(message, None)
         if header is None:
             return self._refuse(held, message, "it is not encrypted, or not a message at all")
+        self._note_comers(held, message, header)
         if isinstance(error, StaleError):
             return self._passed(held, group, message, header)
         if isinstance(error, ReplayedError):
@@ -259,6 +297,7 @@ class Order:
         if header is None or not header.is_commit:
             held.missed += message.sender_id != self._user_id and (header is None or header.is_application)
             return
+        self._note_comers(held, message, header)
         self._groups.note_commit(held, message.sequence_num, min(header.epoch, LAST_EPOCH), header.tag)
         if held.stage is Stage.AWAITING:
             self.decide(held)
@@ -274,16 +313,22 @@ class Order:
         # A commit that lost against another one has left its group info: who comes in by that would be alone.
         base = held.base_tag
         known = self._groups.commit_into(held, held.awaited.epoch) if base else None
-        if first == held.awaited.tag and first and known in (None, base):
-            held.is_unsure = bool(base) and known is None and held.awaited.epoch > 0
-            self.enter(held)
+        number, tag = first
+        if tag == held.awaited.tag and tag and known in (None, base):
+            self.enter(held, number)
         else:
             held.leave()
         self._agenda.want(held.group_id)
 
-    def enter(self, held: Held) -> None:
-        """The user has the keys from here on."""
+    def enter(self, held: Held, number: int = 0) -> None:
+        """The user has the keys from here on.
+
+        ``number``: of the commit which leads there; 0: the user has begun the group, and nobody was there before.
+        """
         assert held.group is not None  # noqa: S101 - only then there are keys
+        held.entered_at, held.confirmed_by = number, b"" if number else self._user_id.bytes
+        self._groups.forget_commits(held)
+        self._groups.note_commit(held, number, held.group.epoch - 1, held.group.confirmation_tag)
         held.stage, held.awaited, held.first_epoch = Stage.IN, Awaited(0, b""), held.group.epoch
         held.entered_epoch = held.first_epoch
         for member in held.group.members().values():

@@ -6,7 +6,19 @@ from uuid import UUID
 
 from conclave.client.encryption.vault import Vault
 from conclave.client.encryption.view import KnownKey, Trust
-from conclave.client.mls import Member, fingerprint
+from conclave.client.mls import Credential, Member, Policy, fingerprint
+
+ID_BYTES = 16
+"""A credential has the id of a user."""
+
+
+def _is_a_user(credential: Credential, _signature_key: bytes) -> bool:
+    """Take the credential of a user. Which one it has to be is known once the server names the sender."""
+    return len(credential.identity) == ID_BYTES
+
+
+POLICY = Policy(authenticate=_is_a_user)
+"""Whom groups take."""
 
 
 class People:

@@ -44,9 +44,16 @@ CREATE TABLE groups (
     renewed_at INTEGER NOT NULL DEFAULT 0,
     welcome BLOB NOT NULL DEFAULT x'',
     base_tag BLOB NOT NULL DEFAULT x'',
-    is_unsure INTEGER NOT NULL DEFAULT 0
+    entered_at INTEGER NOT NULL DEFAULT 0,
+    confirmed_by BLOB NOT NULL DEFAULT x''
 ) STRICT;
-CREATE TABLE commits (                          -- commits that came while there was no state to apply them to
+CREATE TABLE comers (                           -- who came in, and by which message last
+    group_key INTEGER NOT NULL REFERENCES groups ON DELETE CASCADE,
+    user_id BLOB NOT NULL,
+    sequence_num INTEGER NOT NULL,
+    PRIMARY KEY (group_key, user_id)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE commits (                          -- those that the state went through, or that came without one
     group_key INTEGER NOT NULL REFERENCES groups ON DELETE CASCADE,
     sequence_num INTEGER NOT NULL,
     epoch INTEGER NOT NULL,

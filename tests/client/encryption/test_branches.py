@@ -5,16 +5,20 @@ the test's to say.
 """
 
 from collections.abc import Coroutine
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any, TypeVar, cast
 from uuid import UUID, uuid4
 
 import pytest
 
 from conclave.client import Client, MlsCodec
-from conclave.client.encryption.keeper import MANY
+from conclave.client.encryption.branches import MANY
 from conclave.client.encryption.view import Standing
-from conclave.client.errors import RefusedError
+from conclave.client.errors import NotReadyError, RefusedError
 from conclave.client.events import EncryptionNotice
+from conclave.client.mls import decode_message, encode_message
+from conclave.client.mls.welcome import GroupInfo
 from conclave.errors import ErrorCode
 from conclave.wire.results import Group, Member, StoredMessage
 
@@ -31,6 +35,8 @@ class Server:
         self.messages: list[StoredMessage] = []
         self.info, self.mls_group_id = b"", ""
         self.members: dict[UUID, str] = {}
+        self.gone = 0
+        """Messages up to this number have expired."""
 
     def store(self, sender: UUID, message: bytes, info: bytes = b"") -> None:
         if sender not in self.members:
@@ -84,7 +90,8 @@ class Person:
             self.codec.forget(GROUP)
             return
         new = self.server.messages[self.read_up_to :]
-        self.codec.decode(GROUP, [each for each in new if each.sequence_num not in self.refuses])
+        unread = self.refuses | set(range(self.server.gone + 1))
+        self.codec.decode(GROUP, [each for each in new if each.sequence_num not in unread])
         self.read_up_to += len(new)
         self.codec.stored(GROUP, self.read_up_to)
         self.codec.caught_up(GROUP)
@@ -126,6 +133,13 @@ class Person:
 
     def kinds(self) -> set[str]:
         return {each.kind for each in self.told}
+
+
+def group_info(person: Person) -> bytes:
+    held = person.codec.held(GROUP)
+    assert held
+    assert held.group
+    return held.group.group_info()
 
 
 def until_quiet(server: Server, people: list[Person], seconds: float = 60.0) -> None:
@@ -196,11 +210,14 @@ class TestAGroupInfoOfACommitThatLost:
         carol.codec.new_keys()
         carol.codec.new_keys()
         until_quiet(server, [alice, bob, carol])
-        carol.codec.leave(GROUP, "for whatever reason")
+        carol.codec.leave(GROUP)
         assert not carol.codec.gives_way(GROUP, old)
 
 
-def test_who_follows_a_commit_that_all_others_refuse_comes_in_again(club: tuple[Server, list[Person]]) -> None:
+@pytest.mark.parametrize("talks", [False, True], ids=["and nobody talks", "and all talk"])
+def test_who_follows_a_commit_that_all_others_refuse_is_with_them_in_the_end(
+    club: tuple[Server, list[Person]], *, talks: bool
+) -> None:
     """Other programs may have other rules."""
     server, [alice, bob, carol] = club
     carol.joins()
@@ -209,16 +226,96 @@ def test_who_follows_a_commit_that_all_others_refuse_comes_in_again(club: tuple[
     for each in (bob, carol):
         each.refuses.add(len(server.messages))
     bob.renews()
-    until_quiet(server, [alice, bob, carol])
+    for each in (alice, bob, carol):
+        each.read()
     assert alice.state() != bob.state() == carol.state()
-    alice.says("does anybody hear me?")
-    for number in range(MANY + 4):  # each client looks at the server only now and then
-        bob.says(f"{number}")
+    for number in range(MANY + 4 if talks else 0):
+        for each in (alice, bob):
+            with suppress(NotReadyError):
+                each.says(f"{number}")
         until_quiet(server, [alice, bob, carol], 2.0)
     until_quiet(server, [alice, bob, carol])
     check(server, [alice, bob, carol])
-    assert "lost" in alice.kinds()
-    assert not {"lost", "replaced"} & (bob.kinds() | carol.kinds())
+    assert "replaced" not in alice.kinds() | bob.kinds() | carol.kinds()
+
+
+class TestWhoWasThereFirstDecides:
+    """Which commits led into the epoch that somebody came in by has gone, so nobody can tell that it was a void one."""
+
+    def test_two_who_come_in_by_each_other_do_not_confirm_each_other(self, club: tuple[Server, list[Person]]) -> None:
+        """They have the same keys, and talk; the others, who say nothing, have others."""
+        server, [alice, bob, carol] = club
+        dave = Person(server)
+        alice.renews()
+        bob.renews()
+        void = server.info
+        for each in (alice, bob):
+            each.read()
+        server.gone = len(server.messages)
+        server.info = void
+        carol.joins()
+        carol.read()
+        server.info = group_info(carol)
+        dave.joins()
+        for each in (carol, dave):
+            each.read()
+        carol.says("do you read me?")
+        dave.read()
+        dave.says("yes")
+        carol.read()
+        assert alice.state() == bob.state() != carol.state() == dave.state()
+        until_quiet(server, [alice, bob, carol, dave], 120.0)
+        check(server, [alice, bob, carol, dave])
+        assert not {"lost", "replaced"} & (alice.kinds() | bob.kinds())
+
+    def test_whoever_missed_a_commit_comes_in_again_before_anything_is_changed(
+        self, club: tuple[Server, list[Person]]
+    ) -> None:
+        """Also if nobody says anything: by the gap in the numbers."""
+        server, [alice, bob, carol] = club
+        carol.joins()
+        until_quiet(server, [alice, bob, carol])
+        alice.renews()
+        alice.read()
+        server.gone = len(server.messages)
+        alice.says("something")
+        until_quiet(server, [alice, bob, carol])
+        check(server, [alice, bob, carol])
+        assert "lost" not in alice.kinds()
+
+    def test_a_false_group_info_that_nobody_could_come_in_by_makes_nobody_leave(
+        self, club: tuple[Server, list[Person]]
+    ) -> None:
+        """Bob is unsure, and Alice was there before; but she has not signed it."""
+        server, [alice, bob, _] = club
+        body = decode_message(group_info(alice))
+        assert isinstance(body, GroupInfo)
+        context = replace(body.group_context, epoch=body.group_context.epoch + 1)
+        server.info = encode_message(replace(body, group_context=context, confirmation_tag=b"false"))
+        bob.codec._agenda.of(GROUP).doubt_info()
+        bob.codec.changed(GROUP)
+        server.time += 1
+        until_quiet(server, [bob])
+        assert bob.kinds() == {"refused"}
+        check(server, [alice, bob])
+
+
+def test_a_device_gives_way_to_another_one_of_its_account_only_where_that_is_signed(
+    club: tuple[Server, list[Person]],
+) -> None:
+    server, [alice, bob, _] = club
+    with MlsCodec(None, bob.user_id) as other:
+        commit = other.join(GROUP, server.info).commit
+        other.decode(GROUP, [StoredMessage(len(server.messages) + 1, bob.user_id, commit, 0)])
+        held = other.held(GROUP)
+        assert held
+        assert held.group
+        info = held.group.group_info()
+    body = decode_message(info)
+    assert isinstance(body, GroupInfo)
+    assert not bob.codec.gives_way(GROUP, encode_message(replace(body, signature=bytes(len(body.signature)))))
+    check(server, [alice, bob])
+    assert bob.codec.gives_way(GROUP, info)
 
 
 class TestComingIn:

@@ -1,0 +1,133 @@
+"""Branches: where members' keys have come apart, whose client comes in again, so that all end in one.
+
+A group info that the server has for those who come in shows that there is another branch: somebody came in by the one
+of a commit that lost, or missed a commit that has gone. Who is right nobody can prove to somebody who was not there. So
+it is decided by what all can see alike: the order in which members came in. Who has heard nobody who was there before
+is unsure, and gives way. Who has stays, unless somebody who was there before insists. Only one branch has its group
+info at the server, so two never give way to each other.
+"""
+
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from conclave.client.encryption.agenda import ROUND_SECONDS, Agenda, GroupAgenda
+from conclave.client.encryption.coming_in import ComingIn, Keys, fetch_info
+from conclave.client.encryption.groups import Held
+from conclave.client.encryption.headers import InfoHeader, Signer, read_info, signer_of
+from conclave.client.encryption.people import ID_BYTES
+from conclave.client.errors import EncryptionError
+from conclave.client.events import EncryptionChanged, EncryptionNotice, News
+from conclave.client.mls import Group as MlsGroup
+
+if TYPE_CHECKING:
+    from conclave.client.api import Client
+
+SENIOR_SECONDS, JUNIOR_SECONDS = 3.0, 12.0
+"""Who is unsure gives way to another branch after so long, of somebody who was there before, or who came in later."""
+
+MOST_DOUBLINGS = 3
+"""After twice as long each time that it has come in, up to eight times."""
+
+SENIOR_RETURNS = 6
+"""What was replaced so often, and comes back, is insisted on by somebody who was there before."""
+
+CHECKED_AGAIN = 5.0
+"""What was put right at the server is looked at again after five seconds: others may have done so the other way."""
+
+MANY = 8
+"""Who has read all, but cannot read what the others say: after eight messages in an epoch it is this client's fault."""
+
+LOST = "This device had lost its way among the keys of this group, and comes in again."
+
+FALSE_INFO = (
+    "What the server had for those who come in was false: it told of changes that nobody has made. It was replaced."
+)
+
+
+class Branches:
+    """Compares the group infos of the server with the states of groups."""
+
+    def __init__(self, keys: Keys, entry: ComingIn, agenda: Agenda, user_id: UUID, news: list[News]) -> None:
+        self._keys, self._entry, self._agenda, self._user_id, self._news = keys, entry, agenda, user_id, news
+
+    async def check(self, client: "Client", held: Held, ours: MlsGroup, agenda: GroupAgenda) -> bool:
+        """Compare the group info of the server when it is time to. Tell whether to stop here."""
+        if agenda.info_at is not None and agenda.info_at <= self._agenda.clock():
+            agenda.info_at = None
+            if await self._compare(client, held, ours, agenda):
+                return True
+        if agenda.info_at is None:
+            is_calm = agenda.is_settled and not held.is_unsure
+            agenda.check_info(ROUND_SECONDS if is_calm else agenda.next_look())
+        self._agenda.want(held.group_id, max(0.0, (agenda.info_at or 0.0) - self._agenda.clock()))
+        return False
+
+    async def _compare(self, client: "Client", held: Held, ours: MlsGroup, agenda: GroupAgenda) -> bool:
+        """Compare, and mend what is wrong. Tell whether to stop here."""
+        group_id = held.group_id
+        info = await fetch_info(client, group_id)
+        header = read_info(info)
+        if header == InfoHeader(ours.group_id, ours.epoch, ours.confirmation_tag):
+            agenda.ahead, agenda.claimed = False, None
+            if agenda.uploaded_at_epoch != ours.epoch:  # or it says only what this client has said
+                agenda.bad, agenda.bad_commits = 0, 0
+            return False
+        if header and header.mls_group_id == ours.group_id and not self._keys.is_passed(held, header):
+            signer = signer_of(info)
+            wait = self._patience(held, ours, agenda, header, signer)
+            if wait is not None and await self._give_way(client, held, agenda, info, header, wait):
+                return True
+            if header.epoch > ours.epoch and not agenda.bad:  # or what was refused has told it already
+                self._news.append(EncryptionNotice(group_id, "refused", FALSE_INFO))
+            if signer and signer.identity != self._user_id.bytes:  # or it is what this client told before it lost
+                agenda.contest()
+        agenda.ahead, agenda.claimed = False, None
+        await client.commit(group_id, group_info=ours.group_info())
+        agenda.uploaded_at_epoch = ours.epoch
+        agenda.check_info(CHECKED_AGAIN)
+        return False
+
+    def _patience(
+        self, held: Held, ours: MlsGroup, agenda: GroupAgenda, header: InfoHeader, signer: Signer | None
+    ) -> float | None:
+        """Return how long another branch has to stay before this client gives way to it; None: it does not."""
+        is_credible = signer is not None and self._is_credible(ours, agenda, signer)
+        is_senior = is_credible and signer is not None and self._keys.is_senior(held, UUID(bytes=signer.identity))
+        if held.is_unsure and is_credible:
+            return (SENIOR_SECONDS if is_senior else JUNIOR_SECONDS) * 2.0 ** min(agenda.attempts, MOST_DOUBLINGS)
+        is_new = 0 < held.first_epoch == ours.epoch
+        cannot_read = not agenda.good and agenda.bad >= (1 if is_new or not agenda.has_read_all else MANY)
+        if header.epoch > ours.epoch and (header != agenda.claimed or not agenda.knows_all):
+            return 0.0  # the others may be there: what leads there is fetched first
+        if header.epoch >= ours.epoch and cannot_read:
+            return 0.0  # nobody else followed: others may have other rules than those here
+        return 0.0 if is_senior and agenda.contested >= SENIOR_RETURNS else None
+
+    def _is_credible(self, ours: MlsGroup, agenda: GroupAgenda, signer: Signer) -> bool:
+        """Tell whether who speaks for another branch is another member by the server's list, with the known key."""
+        if len(signer.identity) != ID_BYTES or signer.identity == self._user_id.bytes:
+            return False
+        member = ours.find(signer.identity)
+        is_known = member is None or member.signature_key == signer.signature_key
+        return is_known and UUID(bytes=signer.identity) in (agenda.listed or ())
+
+    async def _give_way(
+        self, client: "Client", held: Held, agenda: GroupAgenda, info: bytes, header: InfoHeader, wait: float
+    ) -> bool:
+        """Fetch what may lead to another branch; if it does not come, come in there. False: nobody can by it."""
+        group_id, now = held.group_id, self._agenda.clock()
+        if header != agenda.claimed:
+            agenda.claimed, agenda.claimed_at = header, now
+        elif now - agenda.claimed_at >= wait:
+            if self._keys.gives_way(group_id, info):
+                return True
+            try:
+                joining = self._keys.join(group_id, info, anew=True)
+            except EncryptionError:
+                return False
+            self._news.extend([EncryptionNotice(group_id, "lost", LOST), EncryptionChanged(group_id)])
+            await self._entry.ask(client, group_id, joining, agenda)
+            return True
+        agenda.doubt_info()
+        self._agenda.want(group_id)
+        return True
