@@ -305,6 +305,8 @@ class Conversation:
             self.send_queue.has_arrived(room, message.text)
         if room.is_loaded:
             loading.add(room, message)
+        if self.rooms.person(message.sender_id) is None:
+            self._want_renewal()  # somebody came in, of whom no event has told
         self._learn_names([message])
         self._attention.arrived(room, message)
         self._count(room)

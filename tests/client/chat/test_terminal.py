@@ -17,7 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from conclave.client import Client, ResourceError
+from conclave.client import Client, PlaintextCodec, ResourceError
+from conclave.client.membership import Membership
 from tests.support.client import PASSWORD
 from tests.support.server import PATIENCE, ServerProcess, alive, conclave, waiting
 
@@ -80,18 +81,18 @@ class Terminal:
         return self._tmux("capture-pane", "-p", "-t", "it", *(("-S", "-") if back else ()))
 
     def shows(self, *texts: str) -> None:
-        for _ in waiting(f"{texts} in {self.screen()}"):
+        for _ in waiting(lambda: f"{texts} in {self.screen()}"):
             if all(each in self.screen() for each in texts):
                 return
 
     def hides(self, text: str) -> None:
-        for _ in waiting(f"no {text} in {self.screen()}"):
+        for _ in waiting(lambda: f"no {text} in {self.screen()}"):
             if text not in self.screen():
                 return
 
     def ended(self, process: int) -> None:
         """Wait until the chat is over, and the shell asks again."""
-        for _ in waiting(f"the end of {process}: {self.screen()}"):
+        for _ in waiting(lambda: f"the end of {process}: {self.screen()}"):
             if not alive(process):
                 break
         self.type("echo back in the shell", "Enter")
@@ -202,7 +203,7 @@ async def write_to(server: ServerProcess, group: str, text: str) -> None:
             await client.register("bittern", PASSWORD)
         await client.login("bittern", PASSWORD)
         [found] = await client.public_groups(group)
-        await client.join(found.group_id)
+        await Membership(client, PlaintextCodec()).join(found.group_id)
         await client.send(found.group_id, text.encode())
 
 
