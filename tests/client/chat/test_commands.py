@@ -779,7 +779,7 @@ class TestAbout:
             "Title: The Club",
             "Everybody can find and join it.",
             "Messages are deleted at the server once all have fetched them.",
-            "  set in the group: until all have fetched them",
+            "  set in the group: until all have fetched them, by alice",
             "  set by the server: nothing",
             "Not fetched yet by bob: that holds deletion back.",
             "",
