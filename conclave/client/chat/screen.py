@@ -121,6 +121,7 @@ class ChatScreen(Screen[None]):
     def on_mount(self) -> None:
         """Begin to count."""
         self.set_interval(LOOKED_EVERY, self._tick)
+        self.app.theme_changed_signal.subscribe(self, lambda _: self.rooms_changed())
         self.query_one(Composer).focus()
         self._show()
         self._show_said()

@@ -45,7 +45,7 @@ class Sidebar(OptionList):
 
     def __init__(self, **others: Any) -> None:
         super().__init__(**others)
-        self._shown: list[tuple[str | None, str, bool]] = []
+        self._shown: tuple[str, list[tuple[str | None, str, bool]]] = ("", [])
 
     def show(self, rooms: Rooms, open_room: UUID | None, now: int) -> None:
         """Show these groups and invites; what was highlighted stays so. ``now``: the server's time."""
@@ -55,7 +55,7 @@ class Sidebar(OptionList):
         if rooms.invites:
             options.append(Option(Content("Invites").stylize(self._style("heading")), disabled=True))
             options += [self._invite(each) for each in rooms.invites]
-        shown = [(each.id, str(each.prompt), each.id == f"g{open_room}") for each in options]
+        shown = self.app.theme, [(each.id, str(each.prompt), each.id == f"g{open_room}") for each in options]
         if shown == self._shown:
             return
         self._shown = shown
