@@ -39,7 +39,7 @@ TALK = (
     (30, "margaret", "So we start at five. Sorry.", 0),
     (16, "ada", "Five it is.", 0),
     (4, "grace", "The code of the key box, for whoever is first: 4711", 120),
-    (3, "linus", "Who takes the stove?", 0),
+    (3, "linus", "@ada, who takes the stove?", 0),
     (1, "margaret", "I do. And there is water at the col.", 0),
 )
 """What is said in the open group: minutes before noon, by whom, what, and after how many seconds it goes when read."""
