@@ -165,8 +165,7 @@ class ChatScreen(Screen[None]):
         composer = self.query_one(Composer)
         self._wrong, self._wrong_line = formatting.harmless(why), None if composer.text else line
         if not composer.text:
-            composer.prefill(line)
-            composer.select_all()
+            composer.give_back(line)
         self._show_hint()
         if self._is_plain and self.room:
             self.say(why, is_bad=True)
