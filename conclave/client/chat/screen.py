@@ -516,6 +516,8 @@ class ChatScreen(Screen[None]):
             self._ahead.arrive()
         if former and former.group.group_id != group_id:
             former.typed, former.read_before = "" if stays else composer.text, None
+            if self._sayings.pass_on():
+                self._show_said()
         room = self.conversation.enter(group_id)
         self._opened = group_id if room else None
         # The first group opens by itself, perhaps while a command is typed: that stays, a message does not.
