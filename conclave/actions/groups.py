@@ -62,6 +62,8 @@ def update(
     """
     group = require_admin(connection, group_id, user_id).group
     change(connection, context, group, changes)
+    if changes.message_expiry_seconds not in (None, group.message_expiry_seconds):
+        groups.note_expiry_setter(connection, group.group_key, user_id)
     _note_policy(connection, context, group, user_id)
     recipients = members_of(connection, group.group_key)
     announce(connection, recipients, "group_update", group_id=group_id, update_type="group_settings")

@@ -258,15 +258,17 @@ def _welcome(connection: sqlite3.Connection, entry: Entry, _: int, __: Replayed)
 def _group(connection: sqlite3.Connection, entry: Entry, _: int, __: Replayed) -> bool:
     """Set the marks and the policy of a group: together they decide what is hidden.
 
-    ``floor_seq`` may go down: it starts again where a group enters delete-after-fetch.
+    ``floor_seq`` may go down: it starts again where a group enters delete-after-fetch. Who has set the expiry is not
+    known if that account is not there, or if an older version has told.
     """
     return entry.state is not None and _changed(
         connection,
         "UPDATE groups SET floor_seq = :floor_seq, gone_below = max(gone_below, :gone_below),"
         " expired_before = max(expired_before, :expired_before), commits_below = max(commits_below, :commits_below),"
         " message_expiry_seconds = :message_expiry_seconds, min_lifetime_seconds = :min_lifetime_seconds,"
-        " visibility = :visibility WHERE group_key = :group_key",
-        {**entry.state, "group_key": entry.subject},
+        " visibility = :visibility, expiry_set_by = (SELECT user_id FROM users WHERE user_id = :setter)"
+        " WHERE group_key = :group_key",
+        {**entry.state, "group_key": entry.subject, "setter": bytes.fromhex(entry.state.get("expiry_set_by") or "")},
     )
 
 

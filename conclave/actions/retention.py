@@ -16,7 +16,7 @@ from conclave.retention.policy import KEEP, GroupPolicy
 from conclave.retention.resolve import Limit, PolicySettings
 from conclave.store.engine.database import Database
 from conclave.store.resources import members, taken_back
-from conclave.store.resources.groups import GroupChanges
+from conclave.store.resources.groups import GroupChanges, expiry_setter
 
 CONCURRENT_REHEARSALS = 1
 """At most 1 change is rehearsed at a time: most readers of the store, and most of the machine, are left to others."""
@@ -36,7 +36,8 @@ class Retention:
     counts. ``min_lifetime_seconds``: nothing younger is erased, 0 for no bound. ``policy_source``: a ``Source``.
     ``held_by``: the members whose missing fetch holds messages back, only for admins. ``hidden_before``: what was
     created before this Unix second is hidden for ever, by a purge or by a policy that was in force once; 0 for nothing.
-    ``taken_back``: the numbers of the last messages that were taken back, at most 1,000, ascending.
+    ``taken_back``: the numbers of the last messages that were taken back, at most 1,000, ascending. ``expiry_set_by``:
+    the admin who has set ``group_expiry_seconds``; empty if that is not known.
     """
 
     server_retention_seconds: int
@@ -48,6 +49,7 @@ class Retention:
     held_by: Sequence[bytes]
     hidden_before: int
     taken_back: Sequence[int]
+    expiry_set_by: bytes
 
 
 def policy(connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes) -> Retention:
@@ -66,6 +68,7 @@ def policy(connection: sqlite3.Connection, context: Context, group_id: bytes, us
         held_by=members.holding_back(connection, group, sight) if is_listed else (),
         hidden_before=group.expired_before,
         taken_back=taken_back.latest(connection, group.group_key),
+        expiry_set_by=expiry_setter(connection, group.group_key),
     )
 
 

@@ -25,12 +25,16 @@ from conclave.store.resources.taken_back import TakenBack
 
 
 class Wish(NamedTuple):
-    """That a user wants a message taken back. ``admins_may``: whether admins may do so with what others have sent."""
+    """That a user wants a message taken back. ``admins_may``: whether admins may do so with what others have sent.
+
+    ``dry_run``: nothing is to change.
+    """
 
     group_id: bytes
     user_id: bytes
     number: int
     admins_may: bool
+    dry_run: bool = False
 
 
 class _Found(NamedTuple):
@@ -63,7 +67,8 @@ class TakingBack:
                 if await self._store.read(stretches.relaid) != found.archived.relaid:
                     continue  # it may have been read from where it no longer was
             # Nothing of what is known of a message changes, wherever it is by now.
-            await self._store.write(take_back, self._context, wish, sent)
+            in_database = self._store.read if wish.dry_run else self._store.write
+            await in_database(take_back, self._context, wish, sent)
             return
 
 
@@ -101,6 +106,8 @@ def take_back(connection: sqlite3.Connection, context: Context, wish: Wish, sent
         return
     if group.taken_back_count >= taken_back.MOST:
         raise BadRequestError("the group has too many messages that were taken back: some have to be erased first")
+    if wish.dry_run:
+        return
     quotas.count_change(context.quotas, wish.user_id)
     taken_back.add(connection, group.group_key, wish.number, TakenBack(now, wish.user_id))
     _note(connection, member, wish.number, sent, now)

@@ -18,7 +18,7 @@ from conclave.wire.exchange import (
     reply_written,
 )
 from conclave.wire.handover import SHARE, hand_over
-from conclave.wire.schemas.messages import GetMessages, ReadReceipt, SendMessage, write_number
+from conclave.wire.schemas.messages import GetMessages, ReadReceipt, SendMessage, TakeBack, write_number
 
 _GROUP = "group_id"
 
@@ -52,11 +52,13 @@ async def take_back(request: web.Request) -> web.Response:
     """DELETE /groups/{group_id}/messages/{sequence_num}: Take a message back: an own one, or as an admin any.
 
     It is hidden from everybody at once, and erased by the next cleanup run that may. Admins may do so with what others
-    have sent if the operator lets them. Commits cannot be taken back. Doing it again changes nothing.
+    have sent if the operator lets them. Commits cannot be taken back. Doing it again changes nothing. With `dry_run`
+    nothing changes either: the answer is what the same request without it would get now, but for 429.
     """
     group_id, number = path_id(request, _GROUP), path_number(request, "sequence_num")
     admins_may = request.app[app_keys.IN_FORCE].config.retention.admins_may_redact
-    wish = Wish(group_id, request[tokens.CALLER].user_id, number, admins_may)
+    dry_run = read_query(request, TakeBack).dry_run
+    wish = Wish(group_id, request[tokens.CALLER].user_id, number, admins_may, dry_run)
     await request.app[app_keys.TAKING_BACK].take_back(wish)
     return reply_empty(request)
 

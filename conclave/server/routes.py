@@ -283,6 +283,7 @@ ROUTES = (
         f"{_GROUP}/messages/{{sequence_num}}",
         messages.take_back,
         Who.MEMBER,
+        query=message_schemas.TakeBackQuery,
         answer=results.Empty,
         refuses=(e.NotFoundError, e.NotSenderError, e.BadRequestError, e.TooManyRequestsError),
     ),

@@ -270,7 +270,7 @@ class UpdateGroupResponse(_message.Message):
     def __init__(self, messages_expiring: _Optional[int] = ..., oldest_expiring: _Optional[int] = ...) -> None: ...
 
 class GetRetentionPolicyResponse(_message.Message):
-    __slots__ = ("server_retention_seconds", "group_expiry_seconds", "effective_expiry_seconds", "min_lifetime_seconds", "policy_source", "legal_hold", "held_by", "hidden_before", "taken_back")
+    __slots__ = ("server_retention_seconds", "group_expiry_seconds", "effective_expiry_seconds", "min_lifetime_seconds", "policy_source", "legal_hold", "held_by", "hidden_before", "taken_back", "expiry_set_by")
     SERVER_RETENTION_SECONDS_FIELD_NUMBER: _ClassVar[int]
     GROUP_EXPIRY_SECONDS_FIELD_NUMBER: _ClassVar[int]
     EFFECTIVE_EXPIRY_SECONDS_FIELD_NUMBER: _ClassVar[int]
@@ -280,6 +280,7 @@ class GetRetentionPolicyResponse(_message.Message):
     HELD_BY_FIELD_NUMBER: _ClassVar[int]
     HIDDEN_BEFORE_FIELD_NUMBER: _ClassVar[int]
     TAKEN_BACK_FIELD_NUMBER: _ClassVar[int]
+    EXPIRY_SET_BY_FIELD_NUMBER: _ClassVar[int]
     server_retention_seconds: int
     group_expiry_seconds: int
     effective_expiry_seconds: int
@@ -289,7 +290,8 @@ class GetRetentionPolicyResponse(_message.Message):
     held_by: _containers.RepeatedScalarFieldContainer[bytes]
     hidden_before: int
     taken_back: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, server_retention_seconds: _Optional[int] = ..., group_expiry_seconds: _Optional[int] = ..., effective_expiry_seconds: _Optional[int] = ..., min_lifetime_seconds: _Optional[int] = ..., policy_source: _Optional[str] = ..., legal_hold: _Optional[bool] = ..., held_by: _Optional[_Iterable[bytes]] = ..., hidden_before: _Optional[int] = ..., taken_back: _Optional[_Iterable[int]] = ...) -> None: ...
+    expiry_set_by: bytes
+    def __init__(self, server_retention_seconds: _Optional[int] = ..., group_expiry_seconds: _Optional[int] = ..., effective_expiry_seconds: _Optional[int] = ..., min_lifetime_seconds: _Optional[int] = ..., policy_source: _Optional[str] = ..., legal_hold: _Optional[bool] = ..., held_by: _Optional[_Iterable[bytes]] = ..., hidden_before: _Optional[int] = ..., taken_back: _Optional[_Iterable[int]] = ..., expiry_set_by: _Optional[bytes] = ...) -> None: ...
 
 class GetGroupInfoResponse(_message.Message):
     __slots__ = ("group_info",)

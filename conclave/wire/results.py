@@ -139,7 +139,8 @@ class Retention(WireMessage):
     no bound. ``legal_hold``: whether the operator keeps everything of the group from being erased. ``held_by``: for
     admins, the members whose missing fetch holds messages back, at most 100. ``hidden_before``: what was created before
     this Unix second is hidden for ever, also under a later policy; 0 for nothing. ``taken_back``: the numbers of the
-    last messages that were taken back, at most 1,000.
+    last messages that were taken back, at most 1,000. ``expiry_set_by``: the admin who has set the group's expiry;
+    empty if none has, or if that is not known any more.
     """
 
     wire = "GetRetentionPolicyResponse"
@@ -153,6 +154,7 @@ class Retention(WireMessage):
     held_by: tuple[UUID, ...] = ()
     hidden_before: int = 0
     taken_back: tuple[int, ...] = ()
+    expiry_set_by: UUID | None = None
 
 
 @dataclass(frozen=True)

@@ -80,6 +80,7 @@ def test_actions_need_no_server(tmp_path: Path) -> None:
             "held_by": (),
             "hidden_before": 0,
             "taken_back": [],
+            "expiry_set_by": alice,
         }
         accounts.delete(connection, context, bob, "hash")
         sent, refused = sending(connection, [Send(group, alice, b"alone"), Send(group, bob, b"more")])

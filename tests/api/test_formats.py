@@ -444,6 +444,7 @@ TABLE: dict[str, list[Row]] = {
                 "held_by": [],
                 "hidden_before": world.running.clock.now() - 30 * DAY,
                 "taken_back": [],
+                "expiry_set_by": world.users["alice"].user_id,
             },
         ),
         Row(
@@ -459,6 +460,7 @@ TABLE: dict[str, list[Row]] = {
                 "held_by": [world.users["bob"].user_id],
                 "hidden_before": world.running.clock.now() - DAY,
                 "taken_back": [],
+                "expiry_set_by": world.users["alice"].user_id,
             },
         ),
     ],

@@ -14,7 +14,7 @@ from conclave.retention.resolve import Lifetimes, Limit, Limits
 from conclave.store.resources import members
 from tests.conftest import Running, StartServer
 from tests.support.archive import Mover
-from tests.support.client import Client, expect
+from tests.support.client import PASSWORD, Client, expect
 from tests.support.protobuf import ProtobufClient
 
 MINUTE, HOUR, DAY = 60, 3600, 86_400
@@ -97,7 +97,35 @@ async def test_members_learn_which_policy_is_in_force_and_where_it_comes_from(
                 "held_by": [],
                 "hidden_before": 0,
                 "taken_back": [],
+                "expiry_set_by": "" if own[0] == KEEP else alice.user_id,
             }, why
+
+
+@both_formats
+async def test_members_learn_who_has_set_the_expiry_as_it_is(running: Running, kind: type[Client]) -> None:
+    alice, bob, carol = await users(running, kind, "alice", "bob", "carol")
+    group = await alice.create_group("friends")
+    for each in (bob, carol):
+        await each.join(group)
+    await alice.post(f"/groups/{group}/promote", user_id=bob.user_id)
+
+    async def setter() -> str:
+        [found] = {(await told(each, group))["expiry_set_by"] for each in (alice, bob, carol)}
+        return str(found)
+
+    assert await setter() == ""
+    await alice.set_expiry(group, DAY)
+    await bob.patch(group, alias="our friends")
+    await bob.set_expiry(group, DAY)
+    assert await setter() == alice.user_id, "who has changed nothing of it has not set it"
+    await bob.patch(group, message_expiry_seconds=HOUR, update_message_expiry=True, dry_run=True)
+    assert await setter() == alice.user_id
+    await bob.set_expiry(group, HOUR)
+    assert await setter() == bob.user_id
+    await alice.post(f"/groups/{group}/demote", user_id=bob.user_id)
+    assert await setter() == bob.user_id
+    await bob.post("/delete-account", password=PASSWORD)
+    assert {(await told(each, group))["expiry_set_by"] for each in (alice, carol)} == {""}
 
 
 @both_formats

@@ -110,6 +110,21 @@ async def test_who_may_not_is_told_so_and_nothing_changes(room: Room) -> None:
     assert await room.running.query("SELECT * FROM taken_back") == []
 
 
+async def test_a_dry_run_says_what_the_request_would_and_changes_nothing(room: Room, running: Running) -> None:
+    await room.bob.take_back(room.group, 4, dry_run=True)
+    await expect(room.alice.take_back(room.group, 4, dry_run=True), 403, 402)
+    await expect(room.dave.take_back(room.group, 4, dry_run=True), 401, 400)
+    await expect(room.bob.take_back(room.group, 7, dry_run=True), 404, 300)
+    await expect(room.bob.call("DELETE", f"/groups/{room.group}/messages/4?dry_run=perhaps"), 400, 101)
+    for client in (room.alice, room.bob, room.carol):
+        assert await room.seen(client) == [1, 2, 3, 4, 5, 6]
+    for table in ("taken_back", "audit"):
+        assert await running.query(f"SELECT * FROM {table}") == []
+    await room.bob.take_back(room.group, 4)
+    await room.bob.take_back(room.group, 4, dry_run=True)
+    await expect(room.carol.take_back(room.group, 4, dry_run=True), 403, 402)
+
+
 async def test_admins_may_if_the_operator_lets_them(admins: Running) -> None:
     room = await Room.of(admins, 3)
     await expect(room.carol.take_back(room.group, 2), 403, 402)

@@ -72,6 +72,7 @@ async def test_everything_about_a_user_is_exported_and_no_secret(running: Runnin
     assert [(each["inviter_id"], each["invitee_id"]) for each in told["invites"]] == [(alice.user_id, carol.user_id)]
     assert told["bans"] == [{"group_id": other, "banned_at": now, "banned_by": bob.user_id}]
     assert told["bans_made"] == []
+    assert told["expiries_set"] == [{"group_id": group}]
     made = {"group_id": other, "banned_id": alice.user_id, "banned_at": now}
     assert (await exported(run, "bob"))["bans_made"] == [made]
     assert [each["reason"] for each in told["holds"]] == ["case 17"]

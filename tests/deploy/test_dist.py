@@ -99,11 +99,34 @@ def test_an_installation_for_the_chat_has_command_manual_and_nothing_of_the_serv
     assert {"pyspark", "pyarrow", "aiosqlite"} & {line.partition("==")[0] for line in listed.splitlines()} == set()
 
 
-def test_the_shell_completes_commands_and_options(installed: Path, terminal: Terminal) -> None:
-    if not shutil.which("bash"):
-        pytest.skip("needs bash")
-    terminal.type(f"PATH={installed}/bin:$PATH exec bash --norc --noprofile", "Enter")
-    terminal.type("source <(conclave completion bash); echo re''ady", "Enter")
+def test_man_shows_the_manual_of_an_installation(installed: Path) -> None:
+    if not shutil.which("man"):
+        pytest.skip("needs man")
+    shown = subprocess.run(
+        ["man", "-M", installed / "share" / "man", "-P", "cat", "conclave-chat"],
+        capture_output=True,
+        text=True,
+        env={"PATH": os.environ["PATH"], "LANG": "C.UTF-8", "MANWIDTH": "80"},
+    )
+    assert "NAME" in shown.stdout, shown.stderr
+    assert "--in-memory" in shown.stdout
+    assert "warning" not in shown.stderr
+
+
+SHELLS = {
+    "bash": ("bash --norc --noprofile", "source <(conclave completion bash)"),
+    "zsh": ("zsh -f", "autoload -Uz compinit && compinit -u; source <(conclave completion zsh)"),
+    "fish": ("fish --no-config", "function fish_prompt; echo '$ '; end; conclave completion fish | source"),
+}
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_shell_completes_commands_and_options(installed: Path, terminal: Terminal, shell: str) -> None:
+    if not shutil.which(shell):
+        pytest.skip(f"needs {shell}")
+    started, completing = SHELLS[shell]
+    terminal.type(f"export PS1='$ ' PATH={installed}/bin:$PATH; exec {started}", "Enter")
+    terminal.type(f"{completing}; echo re''ady", "Enter")
     terminal.shows("\nready")
     terminal.type("conclave comple", "Tab")
     terminal.shows("$ conclave completion")

@@ -39,7 +39,7 @@ UNWATCHED = {
     "groups": {
         *("group_name", "alias", "visibility", "mls_group_id", "group_info_body", "created_at"),
         *("last_seq", "floor_seq", "commits_below", "min_lifetime_seconds", "self_destructs", "taken_back_count"),
-        "keyed_after",
+        *("keyed_after", "expiry_set_by"),
         *("message_expiry_seconds", "least_lifetime", "erases", "policy_source"),
     },
     "members": {"role", "joined_at", "joining", "watermark", "read_up_to", "missed_to"},
@@ -134,6 +134,7 @@ def test_a_change_of_a_watched_column_is_a_touch(connection: sqlite3.Connection,
 )
 def test_other_changes_touch_nothing(connection: sqlite3.Connection, table: str, column: str) -> None:
     value = {"visibility": "'public'", "role": "'member'", "alias": "'x'", "group_name": "'x'", "mls_group_id": "'x'"}
+    value["expiry_set_by"] = "(SELECT user_id FROM users)"
     assert touched(connection, f"UPDATE {table} SET {column} = {value.get(column, 9)}") == []
 
 

@@ -159,8 +159,9 @@ class Client:
             more["send_id"] = send_id
         return int((await self.post(f"/groups/{group}/messages", mls_message=encode(body), **more))["sequence_num"])
 
-    async def take_back(self, group: str, number: int) -> None:
-        assert await self.call("DELETE", f"/groups/{group}/messages/{number}") == {}
+    async def take_back(self, group: str, number: int, *, dry_run: bool = False) -> None:
+        query = "?dry_run=true" if dry_run else ""
+        assert await self.call("DELETE", f"/groups/{group}/messages/{number}{query}") == {}
 
     async def read(self, group: str, up_to: int) -> None:
         await self.post(f"/groups/{group}/read", sequence_num=up_to)

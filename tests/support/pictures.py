@@ -83,6 +83,25 @@ def drawn(by_day: list[Strip], by_night: list[Strip], title: str, description: s
     )
 
 
+def faintest(strips: list[Strip]) -> tuple[float, str]:
+    """Return the least contrast that a word or number has with its ground, as WCAG counts it, and that text."""
+    texts = (
+        (look, text) for strip in strips for _, _, text, look in _runs(strip, strip) if any(map(str.isalnum, text))
+    )
+    return min((_contrast(look.ink[0], look.ground[0]), text) for look, text in texts)
+
+
+def _contrast(ink: str, ground: str) -> float:
+    light, dark = sorted((_luminance(each) for each in (ink, ground)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def _luminance(colour: str) -> float:
+    parts = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
+    red, green, blue = (each / 12.92 if each <= 0.03928 else ((each + 0.055) / 1.055) ** 2.4 for each in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
 def _paper(rows: list[list[Run]]) -> tuple[str, str]:
     """The ground of most of the screen."""
     totals: Counter[tuple[str, str]] = Counter()

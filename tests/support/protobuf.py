@@ -130,7 +130,7 @@ def _from_protobuf(field: Any, value: Any) -> Any:
 
 
 def _is_id(name: str) -> bool:
-    return name.endswith(("_id", "_ids")) or name in ("banned_by", "held_by")
+    return name.endswith(("_id", "_ids")) or name in ("banned_by", "held_by", "expiry_set_by")
 
 
 def varint(number: int) -> bytes:

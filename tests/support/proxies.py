@@ -48,7 +48,7 @@ def proxy(kind: str, folder: Path, upstream: str, change: Callable[[str], str] =
     process = start(folder, lambda text: change(text.replace("127.0.0.1:8080", address)), port, plain_port)
     found = Proxy(folder, process, port, plain_port)
     try:
-        for _ in waiting(f"{kind}: {(folder / 'log').read_text()}"):
+        for _ in waiting(lambda: f"{kind}: {(folder / 'log').read_text()}"):
             assert process.poll() is None, (folder / "log").read_text()
             with contextlib.suppress(OSError):
                 ssl.get_server_certificate(("127.0.0.1", port))

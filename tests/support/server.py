@@ -82,7 +82,7 @@ class ServerProcess:
 
     def wait_for(self, event: str) -> dict[str, Any]:
         """Wait for a log line, and return it."""
-        for _ in waiting(f"the event {event}: {self._log.read_text()}"):
+        for _ in waiting(lambda: f"the event {event}: {self._log.read_text()}"):
             for each in self.events():
                 if each.get("event") == event:
                     return each
@@ -114,13 +114,13 @@ class ServerProcess:
         return found - {self.process.pid}
 
 
-def waiting(what: str) -> Iterator[None]:
-    """Come round ten times a second, until PATIENCE is at its end."""
+def waiting(what: str | Callable[[], str]) -> Iterator[None]:
+    """Come round ten times a second, until PATIENCE is at its end. ``what``: is told then; if called, as it is then."""
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         yield
         time.sleep(0.1)
-    raise AssertionError(f"waited in vain for {what}")
+    raise AssertionError(f"waited in vain for {what if isinstance(what, str) else what()}")
 
 
 @overload

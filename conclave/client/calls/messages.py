@@ -42,13 +42,15 @@ class MessageCalls(Caller):
         call = Call("GET", path("groups", group_id, "messages"), query=query, repeatable=True, most=MOST_OF_BODIES)
         return (await self.transport.ask(call, Page)).messages
 
-    async def take_back(self, group_id: UUID, sequence_num: int) -> None:
+    async def take_back(self, group_id: UUID, sequence_num: int, *, dry_run: bool = False) -> None:
         """Take a message back: an own one; as an admin any, if the operator lets admins. Nobody sees it any more.
 
         Doing so again changes nothing. ResourceError: there is no such message any more. GroupError: it is not yours.
-        InputError: it is a commit. ``Sync.take_back`` is for a history.
+        InputError: it is a commit. ``Sync.take_back`` is for a history. ``dry_run``: nothing changes, and it raises
+        what it would raise.
         """
-        call = Call("DELETE", path("groups", group_id, "messages", str(sequence_num)), repeatable=True)
+        query = {"dry_run": "true"} if dry_run else None
+        call = Call("DELETE", path("groups", group_id, "messages", str(sequence_num)), query=query, repeatable=True)
         await self.transport.tell(call)
 
     async def read(self, group_id: UUID, sequence_num: int) -> None:

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from textual.app import App
 from textual.binding import Binding, BindingType
+from textual.color import Color
 from textual.screen import Screen
 from textual.theme import Theme
 from textual.worker import WorkerFailed
@@ -54,6 +55,9 @@ LIGHT = Theme(
     dark=False,
 )
 
+STANDING_BACK = {"muted": 0.65, "faint": 0.55}
+"""How much of the colour of letters is in that of a time, or of a line between two days; the rest is of the ground."""
+
 
 class Leaving(Ask):
     """Asks whether to leave although something is not sent."""
@@ -77,6 +81,12 @@ class ChatApp(App[str]):
         self._account: Account | None = None
         self._last = options
         self.conversation: Conversation | None = None
+
+    def get_css_variables(self) -> dict[str, str]:
+        """Add colours for what stands back, in each theme. Textual's own are made for the ground of a whole widget."""
+        variables = super().get_css_variables()
+        ground, ink = Color.parse(variables["background"]), Color.parse(variables["foreground"])
+        return variables | {name: ground.blend(ink, part).hex for name, part in STANDING_BACK.items()}
 
     async def on_mount(self) -> None:
         """Go on with the last session, or ask who the user is."""

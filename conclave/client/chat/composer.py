@@ -32,6 +32,7 @@ class Composer(TextArea):
         self._hands_over = hands_over
         self._does_elsewhere = does
         self._names = names
+        self._given_back: str | None = None
         self._former: list[str] = []
         self._at = 0
 
@@ -40,6 +41,12 @@ class Composer(TextArea):
         self.text = text
         self.move_cursor(self.document.end)
         self.focus()
+
+    def give_back(self, line: str) -> None:
+        """Put a line that was not taken into the field again, marked: what is typed now takes its place."""
+        self._given_back = line
+        self.prefill(line)
+        self.select_all()
 
     def send(self) -> None:
         """Hand over what was typed."""
@@ -116,8 +123,8 @@ class Composer(TextArea):
         return bool(found)
 
     def _interrupts(self) -> bool:
-        """Copy what is selected; or else drop what was typed, which Ctrl+Z brings back; or else leave."""
-        if self.selected_text:
+        """Copy what the user has selected; or else drop what was typed, which Ctrl+Z brings back; or else leave."""
+        if self.selected_text and self.text != self._given_back:
             return False
         if not self.text:
             return self._does_elsewhere("ctrl+c")

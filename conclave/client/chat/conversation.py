@@ -18,12 +18,12 @@ from conclave.client.chat.attention import Attention
 from conclave.client.chat.background import Background
 from conclave.client.chat.keys import Keys
 from conclave.client.chat.observer import Listener
-from conclave.client.chat.policies import effective, sole_admin, told
+from conclave.client.chat.policies import effective, told
 from conclave.client.chat.rooms import Room, Rooms
 from conclave.client.chat.searching import Finder
 from conclave.client.chat.send_queue import SendQueue
 from conclave.client.codec import Codec
-from conclave.client.errors import ClientError, GroupError, NoAnswerError, RefusedError, ResourceError, SessionOverError
+from conclave.client.errors import ClientError, GroupError, NoAnswerError, ResourceError, SessionOverError
 from conclave.client.history.store import History
 from conclave.client.retry import Backoff
 from conclave.client.sync import Sync
@@ -59,7 +59,6 @@ class Conversation:
         self._untold: set[UUID] = set()
         self._asked_for: set[UUID] = set()
         self._left_lately: set[UUID] = set()
-        self._own_settings: dict[UUID, int] = {}
         self._retention_reads = count(1)
         self._wants_renewal = asyncio.Event()
         self._renewing = asyncio.Lock()  # or an answer that came late would undo a later one
@@ -168,15 +167,9 @@ class Conversation:
 
     async def change_expiry(self, group_id: UUID, expiry: int, *, dry_run: bool) -> GroupUpdated:
         """Set how long a group's messages live, or only ask what that would hide. Raises ClientError."""
-        if dry_run:
-            return await self.client.update_group(group_id, expiry=expiry, dry_run=True)
-        self._own_settings[group_id] = expiry
-        try:
-            done = await self.client.update_group(group_id, expiry=expiry)
-        except RefusedError:
-            del self._own_settings[group_id]
-            raise
-        await self._read_retention(group_id)
+        done = await self.client.update_group(group_id, expiry=expiry, dry_run=dry_run)
+        if not dry_run:
+            await self._read_retention(group_id)
         return done
 
     async def effective(self, group_id: UUID, expiry: int) -> int:
@@ -305,6 +298,8 @@ class Conversation:
             self.send_queue.has_arrived(room, message.text)
         if room.is_loaded:
             loading.add(room, message)
+        if self.rooms.person(message.sender_id) is None:
+            self._want_renewal()  # somebody came in, of whom no event has told
         self._learn_names([message])
         self._attention.arrived(room, message)
         self._count(room)
@@ -472,20 +467,9 @@ class Conversation:
 
     async def _tell_policy(self, room: Room, former: Retention, found: Retention) -> None:
         """Tell in a group that its messages live for another time."""
-        group_id, now = room.group.group_id, self.now()
-        is_own = self._own_settings.pop(group_id, None) == found.group_expiry_seconds
-        who = "you have" if is_own else await self._admin(room)
+        now, admin = self.now(), found.expiry_set_by
+        who = "you have" if admin == self.user_id else f"{await self.name(admin)} has" if admin else "an admin has"
         lifetime = found.effective_expiry_seconds
         due = [each for each in room.messages.values() if 0 < lifetime < now - each.created_at]
         went, room.went = room.went + len(due), 0
         room.notice(told(former, found, who, went), now)
-
-    async def _admin(self, room: Room) -> str:
-        """Say who has set something of a group, as far as can be known: no event tells it."""
-        try:
-            groups = await self.client.groups()
-        except ClientError:
-            return "an admin has"
-        group = next((each for each in groups if each.group_id == room.group.group_id), None)
-        admin = sole_admin(room.group, group) if group else None
-        return f"{formatting.called(admin.username)} has" if admin else "an admin has"

@@ -58,7 +58,9 @@ def answered(conversation: Conversation, room: Room, rest: str) -> tuple[Message
     if first.startswith("@") and first[1:] in members.values() and text.strip():
         return conversation.finder.answerable(room, first[1:]), first[1:], text.strip()
     found = conversation.finder.answerable(room)
-    return found, members.get(found.sender_id, "somebody") if found else "", rest
+    if found is None:
+        return None, "", rest
+    return found, members.get(found.sender_id) or conversation.rooms.called(found.sender_id), rest
 
 
 async def reply(context: CommandContext, rest: str) -> None:

@@ -74,7 +74,9 @@ async def about(conversation: Conversation, room: Room) -> str:
     lines = [f"Title: {formatting.harmless(group.alias)}"] if group.alias else []
     lines.append("Everybody can find and join it." if group.visibility == "public" else "By invite only.")
     lines.append(f"Messages are {formatting.policy(retention.effective_expiry_seconds)}.")
-    lines.append(f"  set in the group: {_setting(retention.group_expiry_seconds)}")
+    setter = retention.expiry_set_by
+    by = f", by {await conversation.name(setter)}" if setter else ""
+    lines.append(f"  set in the group: {_setting(retention.group_expiry_seconds)}{by}")
     lines.append(f"  set by the server: {_setting(retention.server_retention_seconds, server=True)}")
     if retention.min_lifetime_seconds > 0:
         lines.append(f"  never erased before {duration_words(retention.min_lifetime_seconds)}")

@@ -3,7 +3,7 @@
 from uuid import UUID
 
 from conclave.client.chat import formatting
-from conclave.wire.results import Group, Member, Retention, RetentionConfiguration
+from conclave.wire.results import Retention, RetentionConfiguration
 
 
 def effective(group_id: UUID, expiry: int, server: int, configured: RetentionConfiguration) -> int:
@@ -28,20 +28,14 @@ def effective(group_id: UUID, expiry: int, server: int, configured: RetentionCon
 def told(old: Retention, new: Retention, admin: str, went: int) -> str:
     """Say that messages live for another time, who has decided it, and what that hides.
 
-    ``admin``: who it was as far as is known, with the verb, if it was an admin: the operator's decisions leave alone
-    what admins have set. ``went``: how many messages that were here are hidden.
+    ``admin``: who has set what the group has, with the verb: the operator's decisions leave that alone. ``went``: how
+    many messages that were here are hidden.
     """
     who = admin if new.group_expiry_seconds != old.group_expiry_seconds else "the operator has"
     text = f"messages are {formatting.policy(new.effective_expiry_seconds)} from now on: {who} set that"
     if not went:
         return text
     return f"{text}; {formatting.count(went, 'message')} that {'was' if went == 1 else 'were'} here went with it"
-
-
-def sole_admin(before: Group, after: Group) -> Member | None:
-    """Return the one who was the group's only admin all the time; None if it may have been another one."""
-    [first, last] = ([each for each in group.members if each.role == "admin"] for group in (before, after))
-    return last[0] if len(first) == len(last) == 1 and first[0].user_id == last[0].user_id else None
 
 
 def _seconds(policy: dict[str, int]) -> int:

@@ -122,6 +122,7 @@ class ChatScreen(Screen[None]):
     def on_mount(self) -> None:
         """Begin to count."""
         self.set_interval(LOOKED_EVERY, self._tick)
+        self.app.theme_changed_signal.subscribe(self, lambda _: self.rooms_changed())
         self.query_one(Composer).focus()
         self._show()
         self._show_said()
@@ -165,8 +166,7 @@ class ChatScreen(Screen[None]):
         composer = self.query_one(Composer)
         self._wrong, self._wrong_line = formatting.harmless(why), None if composer.text else line
         if not composer.text:
-            composer.prefill(line)
-            composer.select_all()
+            composer.give_back(line)
         self._show_hint()
         if self._is_plain and self.room:
             self.say(why, is_bad=True)
@@ -522,6 +522,8 @@ class ChatScreen(Screen[None]):
             self._ahead.arrive()
         if former and former.group.group_id != group_id:
             former.typed, former.read_before = "" if stays else composer.text, None
+            if self._sayings.pass_on():
+                self._show_said()
         room = self.conversation.enter(group_id)
         self._opened = group_id if room else None
         # The first group opens by itself, perhaps while a command is typed: that stays, a message does not.

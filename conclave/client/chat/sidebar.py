@@ -10,9 +10,13 @@ from textual.widgets.option_list import Option
 
 from conclave.client.chat import formatting
 from conclave.client.chat.rooms import Room, Rooms
+from conclave.wire.results import Invite
 
 MORE = "  "
 """Begins each further row of a name."""
+
+INVITE = "✉ "
+"""Begins an invite, and stays beside its name."""
 
 WIDTH = 22
 """The column of groups has 22 cells, so that 80 columns have room for texts."""
@@ -41,7 +45,7 @@ class Sidebar(OptionList):
 
     def __init__(self, **others: Any) -> None:
         super().__init__(**others)
-        self._shown: list[tuple[str | None, str, bool]] = []
+        self._shown: tuple[str, list[tuple[str | None, str, bool]]] = ("", [])
 
     def show(self, rooms: Rooms, open_room: UUID | None, now: int) -> None:
         """Show these groups and invites; what was highlighted stays so. ``now``: the server's time."""
@@ -50,11 +54,8 @@ class Sidebar(OptionList):
             options.append(Option(Content("no groups yet"), disabled=True))
         if rooms.invites:
             options.append(Option(Content("Invites").stylize(self._style("heading")), disabled=True))
-            options += [
-                Option(Content(f"✉ {formatting.titled(each.group_name, each.group_alias)}"), f"i{each.invite_id}")
-                for each in rooms.invites
-            ]
-        shown = [(each.id, str(each.prompt), each.id == f"g{open_room}") for each in options]
+            options += [self._invite(each) for each in rooms.invites]
+        shown = self.app.theme, [(each.id, str(each.prompt), each.id == f"g{open_room}") for each in options]
         if shown == self._shown:
             return
         self._shown = shown
@@ -72,6 +73,10 @@ class Sidebar(OptionList):
             self.post_message(self.Chosen(group_id=UUID(chosen[1:])))
         elif chosen.startswith("i"):
             self.post_message(self.Chosen(invite_id=UUID(chosen[1:])))
+
+    def _invite(self, invite: Invite) -> Option:
+        label = formatting.titled(invite.group_name, invite.group_alias)
+        return Option(Content.assemble(INVITE, *whole(label, WIDTH - 2 - len(INVITE))), f"i{invite.invite_id}")
 
     def _room(self, room: Room, now: int, *, is_open: bool) -> Option:
         policy = formatting.short_policy(room.expiry) if room.expiry is not None else ""

@@ -6,7 +6,7 @@ from itertools import islice
 from conclave.client.chat import formatting
 from conclave.client.chat.command_context import CommandContext, CommandError
 from conclave.client.chat.rooms import Room
-from conclave.client.errors import ClientError, ResourceError, in_words
+from conclave.client.errors import ClientError, GroupError, ResourceError, in_words
 from conclave.client.events import Message
 from conclave.retention.durations import duration_words
 
@@ -53,7 +53,10 @@ async def take_back_with(context: CommandContext, rest: str) -> None:
 
 
 async def purge(context: CommandContext, rest: str) -> None:
-    """Take back what was sent to the group in the last so much time, by anybody, once the user has seen how much."""
+    """Take back what was sent to the group in the last so much time, by anybody, once the user has seen how much.
+
+    The server is asked first what it still serves of that, and whether admins may take it back.
+    """
     conversation, room = context.conversation, _room(context)
     if not room.is_admin(conversation.user_id):
         raise CommandError(f"only an admin of {room.name} can; /undo and /delete take back what is yours")
@@ -63,6 +66,9 @@ async def purge(context: CommandContext, rest: str) -> None:
         raise CommandError(f"{error}: /purge 1h takes back what was sent in the last hour") from error
     since = conversation.now() - seconds
     found = [each for each in _newest_first(context, room) if each.created_at >= since]
+    served = await _served(context, room, found)
+    found = [each for each in found if each.sequence_num in served]
+    await _require_may(context, room, found)
     if not found:
         context.say(f"Nothing here was sent to {room.name} in the last {duration_words(seconds)}")
         return
@@ -74,6 +80,33 @@ async def purge(context: CommandContext, rest: str) -> None:
     )
     if await context.ask(f"Take back what was sent to {room.name}?", text, "Take it back"):
         await _take_all(context, room, [each.sequence_num for each in found])
+
+
+async def _served(context: CommandContext, room: Room, found: list[Message]) -> set[int]:
+    """Return the numbers of what the server serves now, from the oldest of some messages to the newest."""
+    numbers = set[int]()
+    after, last = (found[-1].sequence_num - 1, found[0].sequence_num) if found else (0, 0)
+    while after < last:
+        page = await context.conversation.client.fetch(room.group.group_id, after, PAGE)
+        if not page:
+            break
+        numbers.update(each.sequence_num for each in page)
+        after = page[-1].sequence_num
+    return numbers
+
+
+async def _require_may(context: CommandContext, room: Room, found: list[Message]) -> None:
+    """Raise CommandError unless the server would let the user take back the newest of somebody else's messages."""
+    conversation = context.conversation
+    others = [each for each in found if each.sender_id != conversation.user_id][:1]
+    for each in others:
+        try:
+            await conversation.client.take_back(room.group.group_id, each.sequence_num, dry_run=True)
+        except GroupError as error:
+            raise CommandError(
+                "the operator of this server lets nobody but its sender take a message back; /undo and /delete take"
+                " back what is yours"
+            ) from error
 
 
 async def _take_all(context: CommandContext, room: Room, numbers: list[int]) -> None:

@@ -105,7 +105,7 @@ def number_anew(connection: sqlite3.Connection, after: int) -> None:
 
 _STATES = {
     "group": "SELECT floor_seq, gone_below, expired_before, commits_below, message_expiry_seconds,"
-    " min_lifetime_seconds, visibility FROM groups WHERE group_key = ?",
+    " min_lifetime_seconds, visibility, expiry_set_by FROM groups WHERE group_key = ?",
     "member": "SELECT role FROM members WHERE member_id = ?",
     "ban": "SELECT group_key, user_id, banned_at FROM bans WHERE ban_key = ?",
     "account": "SELECT disabled FROM users WHERE user_id = ?",

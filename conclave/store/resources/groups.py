@@ -168,6 +168,18 @@ def set_settings(connection: sqlite3.Connection, changed: Group) -> None:
     )
 
 
+def note_expiry_setter(connection: sqlite3.Connection, group_key: int, user_id: bytes) -> None:
+    """Note which admin has set how long the messages of a group live."""
+    connection.execute("UPDATE groups SET expiry_set_by = ? WHERE group_key = ?", (user_id, group_key))
+
+
+def expiry_setter(connection: sqlite3.Connection, group_key: int) -> bytes:
+    """Return the id of the admin who has set how long the messages of a group live; empty if that is not known."""
+    row = connection.execute("SELECT ifnull(expiry_set_by, x'') FROM groups WHERE group_key = ?", (group_key,))
+    found: bytes = row.fetchone()[0]
+    return found
+
+
 def set_mls_group_id(connection: sqlite3.Connection, group: Group, mls_group_id: str) -> None:
     """Set the group's MLS id, if it has none yet. A later one is ignored."""
     connection.execute(

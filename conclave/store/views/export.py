@@ -103,6 +103,9 @@ def about(connection: sqlite3.Connection, user_id: bytes, invites_dead_before: i
             " WHERE banned_by = ? ORDER BY ban_key",
             user_id,
         ),
+        "expiries_set": _rows(
+            connection, "SELECT group_id FROM groups WHERE expiry_set_by = ? ORDER BY group_key", user_id
+        ),
         "holds": _rows(
             connection,
             "SELECT hold_id AS hold, reason, added_by, added_at FROM holds WHERE user_id = ? ORDER BY hold_id",

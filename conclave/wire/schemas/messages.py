@@ -131,6 +131,21 @@ class GetMessagesQuery(QuerySchema):
 
 
 @dataclass(frozen=True)
+class TakeBack:
+    """How to take a message back. ``dry_run``: only say whether it can be."""
+
+    dry_run: bool
+
+
+class TakeBackQuery(QuerySchema):
+    """How to take a message back: with ``dry_run`` nothing changes, and the answer is what it would be."""
+
+    makes = TakeBack
+
+    dry_run = QueryBoolean(load_default=False)
+
+
+@dataclass(frozen=True)
 class ReadReceipt:
     """What was read: everything up to this number, inclusive."""
 

@@ -92,12 +92,15 @@ class TestTakingBack:
     async def test_an_admin_takes_back_what_was_sent_in_some_time(
         self, running: Running, alice: RecordingDesk, bob: RecordingDesk, club: UUID
     ) -> None:
-        in_force = running.app[app_keys.IN_FORCE]
-        in_force.config = replace(in_force.config, retention=RetentionConfig(admins_may_redact=True))
         await _sent(alice, bob, club, alice, "old")
         running.clock.advance(2 * HOUR)
         for desk, text in ((bob, "one"), (alice, "two")):
             await _sent(alice, bob, club, desk, text)
+        with pytest.raises(CommandError, match="lets nobody but its sender take a message back"):
+            await alice.does("/purge 1h")
+        assert not alice.asked, "nor is anything gone"
+        in_force = running.app[app_keys.IN_FORCE]
+        in_force.config = replace(in_force.config, retention=RetentionConfig(admins_may_redact=True))
         with pytest.raises(CommandError, match="only an admin of club can"):
             await bob.does("/purge 1h")
         with pytest.raises(CommandError, match="/purge 1h takes back what was sent in the last hour"):
@@ -107,7 +110,8 @@ class TestTakingBack:
         await alice.chat.shows(club, "old", "one", "two")
         assert "2 messages of the last 1 hour, 1 of them yours" in alice.asked[-1][1]
         alice.agrees = True
-        assert await alice.does("/purge 1h") == ["2 messages of club taken back, for everybody"]
+        await bob.chat.client.take_back(club, bob.conversation.history.last_messages(club, 2)[0].sequence_num)
+        assert await alice.does("/purge 1h") == ["1 message of club taken back, for everybody"]
         for desk in (alice, bob):
             await desk.chat.shows(club, "old")
         assert (await alice.does("/purge 1h"))[0].startswith("Nothing here was sent to club")
@@ -779,7 +783,7 @@ class TestAbout:
             "Title: The Club",
             "Everybody can find and join it.",
             "Messages are deleted at the server once all have fetched them.",
-            "  set in the group: until all have fetched them",
+            "  set in the group: until all have fetched them, by alice",
             "  set by the server: nothing",
             "Not fetched yet by bob: that holds deletion back.",
             "",

@@ -173,6 +173,17 @@ class TestPolicies:
             lambda: self.told(bob, group)[1:] == ["messages are kept for good from now on: alice has set that"]
         )
 
+    async def test_a_change_is_told_with_the_one_of_several_admins_who_made_it(self, pair: Pair) -> None:
+        alice, bob, group = pair
+        await alice.client.promote(group, bob.user_id)
+        for each in (alice, bob):
+            await each.renew()
+        await bob.client.update_group(group, expiry=HOUR)
+        await alice.client.update_group(group, alias="of two admins")
+        for each, who in ((alice, "bob has"), (bob, "you have")):
+            await each.until(partial(self.told, each, group))
+            assert self.told(each, group) == [f"messages are gone after 1 hour from now on: {who} set that"]
+
     @staticmethod
     def has_expiry(chat: Chat, group: UUID, expiry: int) -> bool:
         return chat.room(group).expiry == expiry

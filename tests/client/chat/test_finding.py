@@ -205,6 +205,23 @@ class TestAnswering:
         await bob.does("/reply and now")
         await alice.chat.until(lambda: "> alice: something else\nand now" in alice.chat.texts(club))
 
+    async def test_who_came_in_without_a_word_and_who_has_left_are_answered_by_name(
+        self, desks: Desks, chat: NewChat
+    ) -> None:
+        _, bob, club = desks
+        carol = await chat("carol")
+        await carol.client.join(club)  # no more than that: the commit that tells the others is never sent
+        await carol.client.send(club, b"where to?")
+        await bob.chat.shows(club, "where to?")
+        await bob.chat.until(lambda: bob.room and carol.user_id in {each.user_id for each in bob.room.group.members})
+        bob.conversation.put_aside(bob.chat.room(club))
+        await carol.client.leave(club)
+        await bob.chat.until(
+            lambda: bob.room and carol.user_id not in {each.user_id for each in bob.room.group.members}
+        )
+        await bob.does("/reply to the hut")
+        await bob.chat.shows(club, "where to?", "> carol: where to?\nto the hut")
+
     async def test_a_reply_in_a_group_where_all_burns_burns_too(self, desks: Desks) -> None:
         alice, bob, club = desks
         alice.chat.send(club, "shall we?")

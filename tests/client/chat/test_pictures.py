@@ -5,6 +5,7 @@ With CONCLAVE_PICTURES set they are drawn into docs/pictures; look at them befor
 
 import contextlib
 import os
+import re
 import sqlite3
 import time
 from collections.abc import AsyncIterator
@@ -28,7 +29,7 @@ from tests.processes.test_operators_page import DRAWN, PICTURES
 from tests.support.chatting import Chat, chatting, screen_strips, until
 from tests.support.client import PACKAGE, PASSWORD, Client
 from tests.support.keyring import Keyring, key
-from tests.support.pictures import drawn
+from tests.support.pictures import DAY as DAY_COLOURS, NIGHT as NIGHT_COLOURS, drawn, faintest
 
 TALK = (
     (56, "grace", "The hut has six beds left for Saturday.", 0),
@@ -38,7 +39,7 @@ TALK = (
     (30, "margaret", "So we start at five. Sorry.", 0),
     (16, "ada", "Five it is.", 0),
     (4, "grace", "The code of the key box, for whoever is first: 4711", 120),
-    (3, "linus", "Who takes the stove?", 0),
+    (3, "linus", "@ada, who takes the stove?", 0),
     (1, "margaret", "I do. And there is water at the col.", 0),
 )
 """What is said in the open group: minutes before noon, by whom, what, and after how many seconds it goes when read."""
@@ -51,6 +52,11 @@ NOON = 1_780_315_200
 TRUSTED = (Trust.VERIFIED, Trust.VERIFIED, Trust.UNKNOWN)
 
 HOUR, DAY = 3_600, 86_400
+SIZES = ((40, 12), (80, 24), (200, 60))
+LEGIBLE = 3.0
+"""The contrast that every text has at least."""
+
+GREYS = {*DAY_COLOURS, *NIGHT_COLOURS}
 PEOPLE = ("ada", "grace", "linus", "margaret", "olga")
 
 
@@ -117,7 +123,9 @@ async def fetched(chat: Chat, group_id: UUID, text: str) -> None:
     await until(lambda: [each.text for each in history.last_messages(group_id, 1)] == [text], lambda: chat.screen)
 
 
-async def played(chat: Chat, by: dict[str, Client], groups: tuple[str, str, str], clock: FakeClock) -> None:
+async def played(
+    chat: Chat, by: dict[str, Client], groups: tuple[str, str, str], clock: FakeClock, *, is_plain: bool = False
+) -> None:
     """Let three days pass in Ada's groups, until noon."""
     club, trip, duty = groups
     await until(lambda: len(chat.conversation.rooms.all) == 4)
@@ -144,25 +152,36 @@ async def played(chat: Chat, by: dict[str, Client], groups: tuple[str, str, str]
         await by["linus"].send(duty, f"alert {number}".encode())
     await by["olga"].invite(await by["olga"].create_group("choir", public=False), by["ada"])
     clock.seconds = NOON
-    await chat.shows("✉ choir", "fetched 12", "∞ 1")
+    if is_plain:
+        await until(lambda: chat.conversation.rooms.invites and chat.room.unread == 0)
+    else:
+        await chat.shows("✉ choir", "fetched 12", "∞ 1")
     await chat.open("alpine_trip")
     await chat.shows("water")
     chat.chat_screen._sayings.all = []
     chat.chat_screen._show_said()
-    await chat.shows("gone after 1 hour", "2:00 ✶")
+    await chat.shows("gone after 1 hour", *([] if is_plain else ["2:00 ✶"]))
 
 
-def picture(chat: Chat, title: str, description: str) -> str:
+async def picture(chat: Chat, title: str, description: str) -> str:
     """Draw what the chat shows, in both themes, as if its server had a name."""
     if chat.app.conversation:
         chat.conversation.client.transport.url = URL("https://chat.example.org")
+        chat.composer.cursor_blink = False  # or it would be there in some pictures, and not in others
         chat.chat_screen._show()
     strips = []
     for theme in (LIGHT, DARK):
         chat.app.theme = theme.name
-        chat.app.screen.update_node_styles()
+        for _ in range(3):  # the screen that is drawn anew may be laid out anew
+            await chat.pilot.pause()
         strips.append(screen_strips(chat.app))
-    return drawn(strips[0], strips[1], title, description)
+    svg = drawn(strips[0], strips[1], title, description)
+    if len(chat.app.screen_stack) == 2:  # a dialog lies over what it makes faint
+        for each in strips:
+            assert faintest(each) >= (LEGIBLE, "")
+    by_day, by_night = re.findall(r"\.paper { fill: (#[0-9a-f]{6}) }", svg)
+    assert by_night < "#3" < "#e" < by_day, "paper is bright by day, and dark by night"
+    return svg
 
 
 def kept(name: str, svg: str, folder: Path) -> Path:
@@ -176,6 +195,15 @@ def kept(name: str, svg: str, folder: Path) -> Path:
     return path
 
 
+async def at_size(chat: Chat, size: tuple[int, int], title: str, description: str) -> str:
+    """Draw the chat in another size, where the last message is whole, and nothing is cut."""
+    await chat.pilot.resize_terminal(*size)
+    await chat.shows("water", "at the col.", "gone after 1 hour", "F1 Help")
+    assert "…" not in chat.screen
+    return await picture(chat, title, description)
+
+
+@pytest.mark.system
 async def test_a_lively_group_and_what_a_change_would_hide(
     config: Config, start_server: StartServer, tmp_path: Path, clock: FakeClock
 ) -> None:
@@ -205,14 +233,14 @@ async def test_a_lively_group_and_what_a_change_would_hide(
                 "are unread, and an invite. On the right the open group, whose messages go after 1 hour: beside each",
                 "stand a circle that empties and the time that is left.",
             ]
-            kept("chat.svg", picture(chat, "A group whose messages go after an hour", " ".join(said)), tmp_path)
-            for width, height in ((40, 12), (200, 60)):
-                await chat.pilot.resize_terminal(width, height)
-                await chat.shows("water", "at the col.", "gone after 1 hour", "F1 Help")
-                assert "…" not in chat.screen
+            kept("chat.svg", await picture(chat, "A group whose messages go after an hour", " ".join(said)), tmp_path)
+            for width, height in SIZES:
                 same = f"The same group on {width} columns and {height} rows, on which nothing is cut or covered."
-                drawing = picture(chat, f"The chat on {width} columns and {height} rows", same)
-                kept(f"chat-{width}x{height}.svg", drawing, tmp_path)
+                if (width, height) != (80, 24):
+                    drawing = await at_size(
+                        chat, (width, height), f"The chat on {width} columns and {height} rows", same
+                    )
+                    kept(f"chat-{width}x{height}.svg", drawing, tmp_path)
             await chat.pilot.resize_terminal(80, 24)
             chat.conversation.client.transport.url = URL(running.url)
             await chat.open("book_club")
@@ -223,7 +251,7 @@ async def test_a_lively_group_and_what_a_change_would_hide(
                 "A dialog over a group: from now on its messages would be gone after 1 day; 38 of them, the oldest of",
                 "three days ago, would be hidden at once, for everybody. The buttons are Change it and Cancel.",
             ]
-            kept("chat-expire.svg", picture(chat, "What a shorter lifetime would hide", " ".join(said)), tmp_path)
+            kept("chat-expire.svg", await picture(chat, "What a shorter lifetime would hide", " ".join(said)), tmp_path)
 
 
 async def test_the_login(tmp_path: Path) -> None:
@@ -233,31 +261,37 @@ async def test_the_login(tmp_path: Path) -> None:
         said = "A form with server, name and password, and two buttons: log in, create account."
         chat.app.screen.set_focus(chat.app.screen.query_one("#log-in"))
         await chat.pilot.pause()
-        kept("chat-login.svg", picture(chat, "Logging in", said), tmp_path)
+        kept("chat-login.svg", await picture(chat, "Logging in", said), tmp_path)
 
 
-async def test_plain_mode_is_drawn_without_marks(
+@pytest.mark.system
+@pytest.mark.parametrize("is_plain", [False, True], ids=["no-colour", "plain"])
+async def test_the_same_group_without_colours_and_for_screen_readers(
     config: Config,
     start_server: StartServer,
     tmp_path: Path,
     clock: FakeClock,
     monkeypatch: pytest.MonkeyPatch,
+    is_plain: bool,
 ) -> None:
-    monkeypatch.setenv("NO_COLOR", "1")
+    if not is_plain:
+        monkeypatch.setenv("NO_COLOR", "1")
+    how = "in plain mode" if is_plain else "without colours"
     async with start_server(config) as running:
         by = await people(running, tmp_path / "home")
-        group = await by["ada"].create_group("spoken", expiry=HOUR)
-        await by["grace"].join(group)
-        async with ada(running, tmp_path / "home", clock, is_plain=True) as chat:
-            await by["grace"].send(group, b"hear me")
-            await chat.open("spoken")
-            await chat.shows("grace, ", "hear me (gone at ")
-            await by["grace"].send(group, b"Forecast: clear until noon, thunder after two.")
-            await chat.shows("thunder after two.")
-            chat.type("/reply We start at five.", "enter")
-            await chat.shows("We start at five.")
-            await until(lambda: not chat.room.drafts)
-            said = "Each message is a sentence that says who wrote it and when it will be gone; nothing is coloured."
-            svg = picture(chat, "Plain mode, without colours", said)
-            kept("chat-plain.svg", svg, tmp_path)
-            assert not set("●◕◑◔○✶─▌▏") & set(svg)
+        groups = await groups_of(by)
+        async with ada(running, tmp_path / "home", clock, is_plain=is_plain) as chat:
+            await played(chat, by, groups, clock, is_plain=is_plain)
+            for width, height in SIZES:
+                said = (
+                    f"The chat {how} on {width} columns and {height} rows: nothing is cut, covered or told by colour."
+                )
+                svg = await at_size(chat, (width, height), f"The chat {how}", said)
+                kept(f"chat-{'plain' if is_plain else 'no-colour'}-{width}x{height}.svg", svg, tmp_path)
+                if is_plain:
+                    assert not set("●◕◑◔○✶─▌▏") & set(svg)
+                else:
+                    day_and_night = re.findall(r"fill: (#[0-9a-f]{6})", svg)
+                    assert all(
+                        len({each[1:3], each[3:5], each[5:7]}) == 1 for each in day_and_night if each not in GREYS
+                    )

@@ -1,17 +1,16 @@
 """What the chat says that a group's setting comes to, is what the server makes of it."""
 
 from dataclasses import replace
-from uuid import UUID
 
 import pytest
 
 from conclave.client import Client
-from conclave.client.chat.policies import effective, sole_admin, told
+from conclave.client.chat.policies import effective, told
 from conclave.config.retention import RetentionConfig
 from conclave.config.settings import Config
 from conclave.retention.policy import AFTER_FETCH, KEEP
 from conclave.retention.resolve import Lifetimes, Limit, Limits
-from conclave.wire.results import Group, Member, Retention
+from conclave.wire.results import Retention
 from tests.conftest import StartServer
 from tests.support.client import PASSWORD
 
@@ -57,15 +56,3 @@ async def test_it_agrees_with_the_server(
 def test_a_change_is_told_with_who_made_it_and_what_it_hides(own: int, went: int, said: str) -> None:
     former, now = Retention(KEEP, KEEP, KEEP), Retention(KEEP, own, HOUR)
     assert told(former, now, "bob has", went).startswith(said)
-
-
-def test_an_admin_is_named_only_if_it_can_have_been_no_other() -> None:
-    def group(**roles: str) -> Group:
-        ids = {"alice": UUID(int=1), "bob": UUID(int=2)}
-        members = tuple(Member(ids[name], name, "", "", role) for name, role in roles.items())
-        return Group(UUID(int=9), "", members, "club", "", KEEP, "private")
-
-    alone, both = group(alice="admin", bob="member"), group(alice="admin", bob="admin")
-    assert sole_admin(alone, alone) == alone.members[0]
-    for before, after in ((alone, both), (both, alone), (both, both), (alone, group(alice="member", bob="admin"))):
-        assert sole_admin(before, after) is None

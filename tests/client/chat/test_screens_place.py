@@ -186,6 +186,7 @@ async def test_plain_mode_has_words_in_place_of_marks_and_nothing_that_moves(
         chat.press("f1")
         await chat.asked("Keys and commands")
         assert not [each for each in chat.screen if "\u2500" <= each <= "\u259f"], chat.screen
+        assert "hear" not in chat.screen, "nothing is beside a dialog that is read row after row"
 
 
 async def test_without_colours_nothing_has_one(

@@ -17,7 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from conclave.client import Client, ResourceError
+from conclave.client import Client, PlaintextCodec, ResourceError
+from conclave.client.membership import Membership
+from tests.support.chatting import signed_up
 from tests.support.client import PASSWORD
 from tests.support.server import PATIENCE, ServerProcess, alive, conclave, waiting
 
@@ -75,23 +77,24 @@ class Terminal:
         if keys:
             self._tmux("send-keys", "-t", "it", *keys)
 
-    def screen(self, *, back: bool = False) -> str:
-        """What stands on it; ``back``: and what was scrolled out of it."""
-        return self._tmux("capture-pane", "-p", "-t", "it", *(("-S", "-") if back else ()))
+    def screen(self, *, back: bool = False, with_colours: bool = False) -> str:
+        """What stands on it; ``back``: and what was scrolled out of it; ``with_colours``: and how it is told."""
+        more = (*(("-S", "-") if back else ()), *(("-e",) if with_colours else ()))
+        return self._tmux("capture-pane", "-p", "-t", "it", *more)
 
     def shows(self, *texts: str) -> None:
-        for _ in waiting(f"{texts} in {self.screen()}"):
+        for _ in waiting(lambda: f"{texts} in {self.screen()}"):
             if all(each in self.screen() for each in texts):
                 return
 
     def hides(self, text: str) -> None:
-        for _ in waiting(f"no {text} in {self.screen()}"):
+        for _ in waiting(lambda: f"no {text} in {self.screen()}"):
             if text not in self.screen():
                 return
 
     def ended(self, process: int) -> None:
         """Wait until the chat is over, and the shell asks again."""
-        for _ in waiting(f"the end of {process}: {self.screen()}"):
+        for _ in waiting(lambda: f"the end of {process}: {self.screen()}"):
             if not alive(process):
                 break
         self.type("echo back in the shell", "Enter")
@@ -169,12 +172,8 @@ def test_from_a_fresh_home_to_quit_and_back_again(server: ServerProcess, termina
 def test_a_terminal_that_closes_ends_it_and_loses_nothing(
     server: ServerProcess, terminal: Terminal, tmp_path: Path
 ) -> None:
-    process = terminal.start(server.url)
-    terminal.shows("Create account")
-    terminal.type("closer", "Enter")
-    terminal.type(PASSWORD, "Tab", "Tab", "Enter")
-    terminal.shows("Password, once more")
-    terminal.type(PASSWORD, "Enter")
+    asyncio.run(signed_up(tmp_path / "home", server.url, "closer"))
+    process = terminal.start()
     terminal.shows("You are in no group yet.")
     terminal.type("/new closing", "Enter")
     terminal.shows("you are an admin")
@@ -195,24 +194,22 @@ def test_a_terminal_that_closes_ends_it_and_loses_nothing(
         again.ended(process)
 
 
-async def write_to(server: ServerProcess, group: str, text: str) -> None:
+async def write_to(server: ServerProcess, group: str, *texts: str) -> None:
     """Somebody else comes into a group and writes there, without encryption."""
     async with Client(server.url) as client:
         with contextlib.suppress(ResourceError):
             await client.register("bittern", PASSWORD)
         await client.login("bittern", PASSWORD)
         [found] = await client.public_groups(group)
-        await client.join(found.group_id)
-        await client.send(found.group_id, text.encode())
+        with contextlib.suppress(ResourceError):
+            await Membership(client, PlaintextCodec()).join(found.group_id)
+        for text in texts:
+            await client.send(found.group_id, text.encode())
 
 
 def test_it_rings_the_bell_and_tells_no_text(server: ServerProcess, terminal: Terminal, tmp_path: Path) -> None:
-    process = terminal.start(server.url, "--plaintext")
-    terminal.shows("Create account")
-    terminal.type("grebe", "Enter")
-    terminal.type(PASSWORD, "Tab", "Tab", "Enter")
-    terminal.shows("Password, once more")
-    terminal.type(PASSWORD, "Enter")
+    asyncio.run(signed_up(tmp_path / "home", server.url, "grebe"))
+    process = terminal.start("--plaintext")
     terminal.shows("You are in no group yet.")
     terminal.type("/new marsh public", "Enter")
     terminal.shows("kept for good")
@@ -231,12 +228,8 @@ def test_it_rings_the_bell_and_tells_no_text(server: ServerProcess, terminal: Te
 
 
 def test_links_a_search_an_answer_and_ctrl_c(server: ServerProcess, terminal: Terminal, tmp_path: Path) -> None:
-    process = terminal.start(server.url, "--plaintext")
-    terminal.shows("Create account")
-    terminal.type("egret", "Enter")
-    terminal.type(PASSWORD, "Tab", "Tab", "Enter")
-    terminal.shows("Password, once more")
-    terminal.type(PASSWORD, "Enter")
+    asyncio.run(signed_up(tmp_path / "home", server.url, "egret"))
+    process = terminal.start("--plaintext")
     terminal.shows("You are in no group yet.")
     terminal.type("/new fen public", "Enter")
     terminal.shows("kept for good")
@@ -261,6 +254,81 @@ def test_links_a_search_an_answer_and_ctrl_c(server: ServerProcess, terminal: Te
     terminal.shows("Ctrl+C again leaves")
     terminal.type("", "C-c")
     terminal.ended(process)
+
+
+def test_names_as_people_have_them_mentions_muting_and_unread_to_zero(
+    server: ServerProcess, terminal: Terminal, tmp_path: Path
+) -> None:
+    asyncio.run(signed_up(tmp_path / "home", server.url, "teal"))
+    process = terminal.start("--plaintext")
+    terminal.shows("You are in no group yet.")
+    terminal.type("/new Smith v. Jones, 2026 public", "Enter")
+    terminal.shows("Smith v. Jones, 2026 is yours", "Smith_v_Jones_2026")
+    terminal.type("/new nest", "Enter")
+    terminal.shows("nest is yours")
+    asyncio.run(write_to(server, "Smith_v_Jones_2026", *(f"line {number}" for number in range(38)), "@teal, see this"))
+    terminal.shows("∞ @1 39")
+    terminal.type("/mute Smith v. Jones, 2026 2h", "Enter")
+    terminal.shows("∞ ⊘ @1 39")
+    terminal.type("/unmute Smith v. Jones, 2026", "Enter")
+    terminal.hides("⊘")
+    terminal.type("/go Smith v. Jones, 2026", "Enter")
+    terminal.shows("line 0", "─ new ─")
+    for _ in waiting(lambda: f"a number that falls in {terminal.screen()}"):
+        if (left := re.search(r"∞ @1 ([0-9]+)", terminal.screen())) and int(left[1]) < 39:
+            break
+    terminal.type("", "Escape")
+    terminal.hides("@1")
+    assert not re.search(r"∞ [0-9@]", terminal.screen()), "nothing is unread"
+    terminal.type("", "C-End")
+    terminal.shows("@teal, see this")
+    marked = re.search(r"\x1b\[48;[0-9;]+m@teal, see this\x1b\[0m", terminal.screen(with_colours=True))
+    assert marked, "on a ground of its own"
+    terminal.type("/go nest", "Enter")
+    terminal.shows("1 member")
+    asyncio.run(write_to(server, "Smith_v_Jones_2026", "one more", "and another"))
+    terminal.shows("∞ 2")
+    terminal.type("/read all", "Enter")
+    terminal.hides("∞ 2")
+    terminal.type("/quit", "Enter")
+    terminal.ended(process)
+
+
+def test_what_was_said_is_taken_back(server: ServerProcess, terminal: Terminal, tmp_path: Path) -> None:
+    asyncio.run(signed_up(tmp_path / "home", server.url, "smew"))
+    process = terminal.start("--plaintext")
+    terminal.shows("You are in no group yet.")
+    terminal.type("/new ponds public", "Enter")
+    terminal.shows("ponds is yours")
+    asyncio.run(write_to(server, "ponds", "it freezes"))
+    for text in ("first word", "second word", "third word"):
+        terminal.type(text, "Enter")
+        terminal.shows(text)
+    for _ in waiting("all of them to be stored"):
+        if asyncio.run(said_in(server, "ponds")) == ["it freezes", "first word", "second word", "third word"]:
+            break
+    terminal.type("/undo", "Enter")
+    terminal.hides("third word")
+    terminal.type("/delete first", "Enter")
+    terminal.shows("Take it back?", "Nothing brings it back")
+    terminal.type("", "Left", "Enter")
+    terminal.hides("first word")
+    terminal.type("/purge 1h", "Enter")
+    terminal.shows("lets nobody but its sender")
+    terminal.shows("it freezes", "second word")
+    assert asyncio.run(said_in(server, "ponds")) == ["it freezes", "second word"]
+    terminal.type("", "C-c")
+    terminal.type("/quit", "Enter")
+    terminal.ended(process)
+
+
+async def said_in(server: ServerProcess, group: str) -> list[str]:
+    """What the other one is served of a group, without commits."""
+    async with Client(server.url) as client:
+        await client.login("bittern", PASSWORD)
+        [found] = [each for each in await client.groups() if each.group_name == group]
+        page = PlaintextCodec().decode(found.group_id, await client.fetch(found.group_id))
+        return [each.text for each in page if each.text]
 
 
 def stored(server: ServerProcess) -> int:

@@ -9,7 +9,7 @@ from textwrap import dedent
 import pytest
 
 from conclave import failpoints
-from conclave.actions import accounts, invites as inviting
+from conclave.actions import accounts, groups as grouping, invites as inviting
 from conclave.actions.authorisation import require_group, require_member
 from conclave.actions.replay import NUMBERS, IncompleteError, replay
 from conclave.clock import FakeClock
@@ -137,6 +137,28 @@ def test_a_purge_stays(world: Backed) -> None:
     assert restored.shown() == set()
     restored.clean_up()
     assert restored.stored() == set()
+
+
+def test_who_has_set_an_expiry_is_known_after_a_restore_unless_the_account_is_gone(world: Backed) -> None:
+    def change(group_id: bytes, user_id: bytes, expiry: int) -> None:
+        with world.writing() as connection:
+            grouping.update(
+                connection, world.context, group_id, user_id, groups.GroupChanges(message_expiry_seconds=expiry)
+            )
+
+    change(world.friends, world.alice, 60)
+    world.promote(world.member(world.friends, world.bob))
+    world.back_up()
+    change(world.friends, world.bob, 120)
+    change(world.others, world.bob, 120)
+    with world.restore().reading() as connection:
+        setters = [
+            groups.expiry_setter(connection, world.group(each).group_key) for each in (world.friends, world.others)
+        ]
+        assert setters == [world.bob, world.bob]
+    world.delete_account(world.bob)
+    with world.restore().reading() as connection:
+        assert groups.expiry_setter(connection, world.group(world.friends).group_key) == b""
 
 
 def test_deleted_groups_and_accounts_are_deleted_again(world: Backed) -> None:
