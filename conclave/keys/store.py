@@ -141,6 +141,12 @@ class KeyStore:
                 found.append(cover.node_above(covers[named], number % tree.BLOCK) is not None)
         return found
 
+    def have_begun(self, group_id: bytes, numbers: Sequence[int]) -> list[bool]:
+        """Tell of each number of a group whether its block has any keys. Raises KeyFileError."""
+        with self._mutex:
+            self._forget(self._file.refresh())
+            return [self._file.had(records.name(group_id, number >> tree.HEIGHT)) for number in numbers]
+
     def are_free(self, group_id: bytes, numbers: Iterable[int]) -> bool:
         """Tell whether no number of these was given and erased before: it has a key, or its block none. Raises as keys.
 
