@@ -95,8 +95,8 @@ def clean_up(
         except BaseException:
             engine.kill_spark()  # before another process gets the lock: Java may still be writing
             raise
-        lost_keys.lose(engine, _hot(engine, settings, done.started_at).without_deadline(), done)
-        _write_receipts(engine, settings, done, scope)
+        are_lost = lost_keys.lose(engine, _hot(engine, settings, done.started_at).without_deadline(), done)
+        _write_receipts(engine, settings, done, scope, seals=are_lost)
         _empty_work(engine, done)
         done.finished_at = engine.clock.now()
         costs.note(done)
@@ -254,16 +254,20 @@ def _emptied(engine: RunEnvironment, hot: Hot) -> Iterator[sqlite3.Connection]:
             empty_wal(connection)
 
 
-def _write_receipts(engine: RunEnvironment, settings: PolicySettings, done: Report, scope: Scope) -> None:
+def _write_receipts(
+    engine: RunEnvironment, settings: PolicySettings, done: Report, scope: Scope, *, seals: bool
+) -> None:
     """Make receipts of what was erased, by this run or by one that did not get as far as this; keep house.
 
+    ``seals``: the keys of what was erased are lost; otherwise its receipts are left to the run that loses them.
     The report names what failed. While the clock is wrong nothing is done, since receipts say when they were made.
     """
     now, kept = done.started_at, engine.config.retention
 
     def steps(connection: sqlite3.Connection) -> Iterator[Step]:
         if not state.standing(connection).fault:
-            yield partial(receipts.seal, connection, now, done.job)
+            if seals:
+                yield partial(receipts.seal, connection, now, done.job)
             if scope.keeps_house:
                 yield partial(receipts.prune, connection, now - kept.keep_receipts)
                 yield partial(taken_back.prune, connection, now - kept.keep_receipts)

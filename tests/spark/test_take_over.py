@@ -12,14 +12,16 @@ from conclave.clock import FakeClock
 from conclave.config.archive import ArchiveConfig
 from conclave.config.cleanup import CleanupConfig
 from conclave.keys import tree
+from conclave.keys.file import KeyFileError
 from conclave.keys.inspection import Inspection
+from conclave.keys.store import KeyStore
 from conclave.proof import keys as proof
 from conclave.proof.findings import Finding, ProofPart
 from conclave.retention.policy import KEEP
 from conclave.store import bodies, compaction, keyring
 from conclave.store.engine import sqlite
 from conclave.store.engine.faults import StoreError
-from conclave.store.resources import message_keys, state, taking_over
+from conclave.store.resources import message_keys, receipts, state, taking_over
 from spark import run, take_over
 from spark.environment import RunEnvironment
 from tests.support.archived import DAY, USERS
@@ -104,6 +106,38 @@ def test_everything_that_was_stored_before_is_under_keys_after_a_run(store: Keye
     store.now += 2 * DAY
     assert clean(store) == ""
     expect_taken_over(store, {each for each in alive if each[0] != fading})
+
+
+def told(store: Keyed) -> list[tuple[int, int]]:
+    return store.query("SELECT messages, keys_lost FROM receipts ORDER BY receipt_id")
+
+
+def test_receipts_tell_of_how_many_messages_the_keys_are_lost(store: Keyed, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = store.add_group(DAY)
+    store.send(key, 3)
+    store.now += 2 * DAY
+    assert clean(store) == ""
+    store.send(key, 4)
+    store.begin_keys()
+    store.send(key, 2)
+    store.now += 2 * DAY
+    assert clean(store) == ""
+    store.send(key, 5)
+    store.now += 2 * DAY
+    monkeypatch.setattr(KeyStore, "erase", broken)
+    assert "keys: " in clean(store)
+    assert told(store) == [(3, 0), (6, 2)], "not before they are lost"
+    monkeypatch.undo()
+    assert clean(store) == ""
+    assert told(store) == [(3, 0), (6, 2), (5, 5)]
+    with closing(sqlite.connect(store.config.database)) as connection:
+        assert receipts.verify(connection).broken_at is None
+        connection.execute("UPDATE receipts SET keys_lost = 0 WHERE receipt_id = 3")
+        assert receipts.verify(connection).broken_at == 3
+
+
+def broken(*_: object) -> int:
+    raise KeyFileError("the disk of the keys is away")
 
 
 def test_what_is_not_done_in_one_run_is_done_in_the_next_and_is_readable_meanwhile(

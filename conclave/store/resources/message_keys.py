@@ -65,6 +65,24 @@ def note_ranges(connection: sqlite3.Connection, group_key: int, dead: Iterable[R
     )
 
 
+def count_keyed(connection: sqlite3.Connection, group_key: int, placed: Sequence[tuple[int, int]]) -> int:
+    """Return how many of some messages of a group are under keys. ``placed``: numbers, and ids of their bodies."""
+    row = connection.execute(
+        "SELECT taken_over, plain_segments, ifnull((SELECT keyed_after FROM groups WHERE group_key = ?1),"
+        " ifnull((SELECT keyed_after FROM tombstones WHERE group_key = ?1), 0)) FROM key_state",
+        (group_key,),
+    ).fetchone()
+    if row is None:
+        return 0
+    is_over, last, keyed_after = row
+    return sum(is_over or number > keyed_after or body_id >> 32 > last for number, body_id in placed)
+
+
+def are_all_keyed(connection: sqlite3.Connection) -> bool:
+    """Tell whether every message is under a key, in both tiers."""
+    return bool(connection.execute("SELECT EXISTS (SELECT 1 FROM key_state WHERE taken_over)").fetchone()[0])
+
+
 @dataclass(frozen=True)
 class Noted:
     """Keys that are to be lost, ``told`` as ``KeyStore.erase`` wants it, and the last note of these."""
