@@ -192,15 +192,11 @@ def _opened(
         return list(stored)
     if keys is None:
         raise KeyFileError(f"the messages of group {group_id.hex()} are under keys, which are not open here")
-    found = iter(keys.keys(group_id, keyed))
-    return [
-        body
-        if plain and number in plain
-        else cipher.decrypt(key, group_id, number, body)
-        if (key := next(found))
-        else None
-        for number, body in zip(numbers, stored, strict=True)
-    ]
+    if not plain:
+        return cipher.decrypt_all(keys.keys(group_id, numbers), group_id, numbers, stored)
+    lies = [body for number, body in zip(numbers, stored, strict=True) if number not in plain]
+    found = iter(cipher.decrypt_all(keys.keys(group_id, keyed), group_id, keyed, lies))
+    return [body if number in plain else next(found) for number, body in zip(numbers, stored, strict=True)]
 
 
 def _opens(key: bytes, group_id: bytes, number: int, stored: bytes) -> bool:

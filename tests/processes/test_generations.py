@@ -176,7 +176,9 @@ def expect_only_what_lives(home: Path, backups: Path, generations: list[Path]) -
     older = Inspection(older_keys(backups))
     known = next(each for each in sorted(erased) if key_of(older, each))
     tried = derivable_anywhere([older.path], known.number)
-    assert any(opens(key, known, erased[known]) for key in tried), "by a former copy it is: so it was looked for rightly"
+    assert any(opens(key, known, erased[known]) for key in tried), (
+        "by a former copy it is: so it was looked for rightly"
+    )
 
 
 def expect_unreadable(erased: Mapping[Message, bytes], files: list[Path]) -> None:
