@@ -18,7 +18,7 @@ from conclave.retention.due import Due, Gone
 from conclave.retention.plan import GroupStep, Plan
 from conclave.retention.resolve import PolicySettings
 from conclave.retention.rules import EXPIRED, IN_ANY_RUN, INVITES, SESSIONS
-from conclave.store import bodies, invalidation
+from conclave.store import bodies, compaction, invalidation
 from conclave.store.archive import moves
 from conclave.store.engine.sqlite import Step, done
 from conclave.store.resources import message_keys, receipts, taken_back, timers
@@ -61,8 +61,8 @@ def count_plan(connection: sqlite3.Connection, plan: Plan) -> Counter[str]:
 
 def give_space_back(pacer: Pacer) -> None:
     """Return the space of erased bodies to the file system: first dead segments, then free pages."""
-    pacer.run(bodies.compact(pacer.connection))
-    pacer.run(iter([partial(bodies.free_pages, pacer.connection)]))
+    pacer.run(compaction.compact(pacer.connection))
+    pacer.run(iter([partial(compaction.free_pages, pacer.connection)]))
 
 
 def _steps(
@@ -139,7 +139,9 @@ class _Deleting:
             last = [each for each in some if not any(low <= each.sequence_num <= high for low, high in ranges)]
             if last:
                 last_seq, newest = max(each.sequence_num for each in last), max(each.created_at for each in last)
-                receipts.note(self._connection, group_key, Erased(rule, len(last), last_seq, newest))
+                placed = [(each.sequence_num, each.message_id) for each in last]
+                keys_lost = message_keys.count_keyed(self._connection, group_key, placed)
+                receipts.note(self._connection, group_key, Erased(rule, len(last), last_seq, newest), keys_lost)
                 message_keys.note(self._connection, group_key, [each.sequence_num for each in last])
 
 

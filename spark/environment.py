@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING
 
 from conclave.clock import Clock
@@ -272,7 +273,7 @@ class RunEnvironment:
         session = self._session()
         from spark.archive.run import ArchiveRun  # noqa: PLC0415 - as above
 
-        return ArchiveRun(session, hot, self.config.archive_path, self.config.archive)
+        return ArchiveRun(session, hot, self.config.archive_path, self.config.archive, partial(self.keys, hot))
 
     def _uses_archive(self) -> bool:
         """Tell whether messages shall move to the archive, or have moved there."""

@@ -15,16 +15,17 @@ from spark.hot_store import Hot
 from spark.report import Report
 
 
-def lose(engine: RunEnvironment, hot: Hot, done: Report) -> None:
+def lose(engine: RunEnvironment, hot: Hot, done: Report) -> bool:
     """Lose the keys that are noted, by this run or by one that did not get as far as this; renew the copies.
 
-    The report names what failed; then the next run does it.
+    Returns whether they are lost. The report names what failed; then the next run does it.
     """
-    if engine.is_hot_only:
-        return
+    are_lost = False
     try:
         if hot.read(message_keys.state) is None:
-            return
+            return True
+        if engine.is_hot_only:
+            return False
         keys = engine.keys(hot)
         while noted := hot.read(message_keys.noted):
             hot.write(message_keys.make_durable)  # a power failure must not bring back the rows of keys that are lost
@@ -32,10 +33,12 @@ def lose(engine: RunEnvironment, hot: Hot, done: Report) -> None:
             keys.erase(noted.told)
             reach("run.keys_lost")
             hot.write(message_keys.forget, noted.up_to)
+        are_lost = True
         for each in map(Path, engine.config.keys.copies):
             _renew(keys, each, hot)
     except (KeyFileError, StoreError, sqlite3.Error) as error:
         done.error = done.error or f"keys: {error}"
+    return are_lost
 
 
 def _renew(keys: KeyStore, target: Path, hot: Hot) -> None:

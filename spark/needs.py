@@ -12,6 +12,7 @@ from conclave.retention.jobs import Scope
 from conclave.retention.plan import Plan, make_plan
 from conclave.retention.policy import KEEP
 from conclave.store.archive import move_selection, moves
+from conclave.store.resources import taking_over
 from spark.archive import expiry_plan
 from spark.hot_store import Hot
 
@@ -47,6 +48,7 @@ def of_archive(
             and archive.after != KEEP
             and move_selection.has_work(connection, archive.least_lifetime, hot.now - archive.after)
         )
+        or (scope.keeps_house and taking_over.next_partition(connection) is not None)
     )
 
 

@@ -25,12 +25,12 @@ from conclave.store.ledger import book, changes
 from conclave.store.ledger.book import LedgerError
 from conclave.store.ledger.branches import is_older
 from conclave.store.ledger.drain import drain
-from conclave.store.resources import audit, receipts, registration_tokens, send_ids, state, taken_back
+from conclave.store.resources import audit, receipts, registration_tokens, send_ids, state, taken_back, taking_over
 from conclave.store.views import overdue, runs
 from conclave.store.views.runs import Run
 from conclave.system import reserve
 from conclave.system.worker_protocol import State
-from spark import apply, clock_mending, lost_keys, rehearsal
+from spark import apply, clock_mending, lost_keys, rehearsal, take_over
 from spark.clock_mending import ClockUnsteadyError
 from spark.costs import Costs
 from spark.environment import CleanupError, RunEnvironment, Tell
@@ -95,8 +95,8 @@ def clean_up(
         except BaseException:
             engine.kill_spark()  # before another process gets the lock: Java may still be writing
             raise
-        lost_keys.lose(engine, _hot(engine, settings, done.started_at).without_deadline(), done)
-        _write_receipts(engine, settings, done, scope)
+        are_lost = lost_keys.lose(engine, _hot(engine, settings, done.started_at).without_deadline(), done)
+        _write_receipts(engine, settings, done, scope, seals=are_lost)
         _empty_work(engine, done)
         done.finished_at = engine.clock.now()
         costs.note(done)
@@ -207,7 +207,7 @@ def _carry_out(
     size = engine.path.stat().st_size
     hot = _hot(engine, settings, done.started_at, deadline)
     try:
-        with _emptied(hot) as connection:
+        with _emptied(engine, hot) as connection:
             groups = due.groups(connection, plan)
             done.groups_touched = len(groups)
             total = apply.count_plan(connection, plan).total() if progress else 0
@@ -219,8 +219,11 @@ def _carry_out(
             try:
                 archive.run(done, groups, scope)
             finally:
-                with _emptied(hot) as connection:
+                with _emptied(engine, hot) as connection:
                     apply.give_space_back(Pacer(connection, deadline, require=lambda: hot.require(connection)))
+        if scope.keeps_house and not hot.read(taking_over.is_done):
+            with _emptied(engine, hot) as connection:
+                take_over.go_on(engine, hot, Pacer(connection, deadline, require=lambda: hot.require(connection)))
     finally:
         done.bytes_returned = max(0, size - engine.path.stat().st_size)
 
@@ -239,9 +242,11 @@ def _tell_ledger(engine: RunEnvironment, done: Report) -> None:
 
 
 @contextlib.contextmanager
-def _emptied(hot: Hot) -> Iterator[sqlite3.Connection]:
+def _emptied(engine: RunEnvironment, hot: Hot) -> Iterator[sqlite3.Connection]:
     """Open the store for deleting; at the end of the block its write-ahead log is emptied."""
+    keys = take_over.keys_to_move(engine, hot)
     with closing(sqlite.connect(hot.path)) as connection:
+        connection.keys = keys
         try:
             yield connection
         finally:
@@ -249,16 +254,20 @@ def _emptied(hot: Hot) -> Iterator[sqlite3.Connection]:
             empty_wal(connection)
 
 
-def _write_receipts(engine: RunEnvironment, settings: PolicySettings, done: Report, scope: Scope) -> None:
+def _write_receipts(
+    engine: RunEnvironment, settings: PolicySettings, done: Report, scope: Scope, *, seals: bool
+) -> None:
     """Make receipts of what was erased, by this run or by one that did not get as far as this; keep house.
 
+    ``seals``: the keys of what was erased are lost; otherwise its receipts are left to the run that loses them.
     The report names what failed. While the clock is wrong nothing is done, since receipts say when they were made.
     """
     now, kept = done.started_at, engine.config.retention
 
     def steps(connection: sqlite3.Connection) -> Iterator[Step]:
         if not state.standing(connection).fault:
-            yield partial(receipts.seal, connection, now, done.job)
+            if seals:
+                yield partial(receipts.seal, connection, now, done.job)
             if scope.keeps_house:
                 yield partial(receipts.prune, connection, now - kept.keep_receipts)
                 yield partial(taken_back.prune, connection, now - kept.keep_receipts)

@@ -191,6 +191,8 @@ def _sizes(sizes: Sizes) -> Iterator[Metric]:
     if last.key_copies is not None:
         copies = "Copies of the key file that are there."
         yield GaugeMetricFamily("conclave_key_copies", copies, len(last.key_copies))
+        plain = "Messages that were stored before there were keys, and that cleanup has yet to take over."
+        yield GaugeMetricFamily("conclave_messages_without_key", plain, last.without_key)
     if last.key_copies:
         made = "When the newest copy of the key file was made."
         yield GaugeMetricFamily("conclave_key_copy_timestamp_seconds", made, max(last.key_copies.values()))

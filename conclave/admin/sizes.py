@@ -53,6 +53,8 @@ class Measured:
     free_pages: int | None = None
     key_copies: dict[str, int] | None = None
     """When the copies of the key file that are there were made, Unix seconds, by their paths; None: it has no keys."""
+    without_key: int = 0
+    """How many messages lie as they came, if there are keys."""
 
 
 class Sizes:
@@ -93,13 +95,16 @@ class Sizes:
     async def _measure(self) -> None:
         loop, worker = asyncio.get_running_loop(), self._served[app_keys.HEALTH].worker
         found = await loop.run_in_executor(self._thread, self._look, worker)
-        self.last = replace(found, free_pages=self.last.free_pages, key_copies=self.last.key_copies)
+        former = self.last
+        self.last = replace(
+            found, free_pages=former.free_pages, key_copies=former.key_copies, without_key=former.without_key
+        )
         if self._served[app_keys.HEALTH].phase is Phase.SERVING:
             # Health tells of what fails in the store. ValueError: the store has been closed meanwhile.
             with suppress(StoreError, sqlite3.Error, ValueError):
-                free_pages, copies = await self._served[app_keys.STORE].read(_of_store)
+                free_pages, copies, plain = await self._served[app_keys.STORE].read(_of_store)
                 there = await loop.run_in_executor(self._thread, _there, copies)
-                self.last = replace(self.last, free_pages=free_pages, key_copies=there)
+                self.last = replace(self.last, free_pages=free_pages, key_copies=there, without_key=plain)
 
     def _look(self, worker: int | None) -> Measured:
         config = self._served[app_keys.IN_FORCE].config
@@ -146,10 +151,13 @@ def _process(folder: Path) -> tuple[str, int, int]:
     return head.partition("(")[2], int(values[2]), int(values[21]) * _PAGE_BYTES
 
 
-def _of_store(connection: sqlite3.Connection) -> tuple[int, list[KeyCopy] | None]:
-    """Return the bytes that nothing uses, and where copies of the key file were written; None: it has no keys."""
+def _of_store(connection: sqlite3.Connection) -> tuple[int, list[KeyCopy] | None, int]:
+    """Return the bytes that nothing uses, where copies of the key file were written, and what lies as it came.
+
+    None: there are no keys.
+    """
     copies = message_keys.copies(connection) if message_keys.state(connection) else None
-    return _free_bytes(connection), copies
+    return _free_bytes(connection), copies, message_keys.count_plain(connection)
 
 
 def _there(copies: list[KeyCopy] | None) -> dict[str, int] | None:

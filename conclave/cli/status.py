@@ -175,6 +175,8 @@ def _keys(samples: Samples, now: int) -> Iterator[tuple[str, str]]:
             "keys",
             (f"{copies:,.0f} copies{newest}" if copies else "no copy: if the key file is lost, all messages are"),
         )
+    if plain := samples.value("conclave_messages_without_key"):
+        yield "  without key", f"{counted(int(plain), 'message')}: runs take them over"
 
 
 def _runs(answer: Answer, config: Config, now: int) -> Iterator[tuple[str, str]]:

@@ -38,8 +38,8 @@ def keys(connection: sqlite3.Connection, config: Config, now: int) -> Iterator[F
     counted = message_keys.count(connection)
     yield ok("keys", f"{path}: {found.size:,} bytes; {counted.keyed:,} messages are under keys")
     if counted.plain:
-        says = f"{counted.plain:,} messages were stored before there were keys: backups tell them until they are gone"
-        yield note("keys", says, "nothing: they go by their policy, as all do")
+        says = f"{counted.plain:,} messages were stored before there were keys, and lie as they came"
+        yield note("keys", says, "nothing: cleanup takes them over, some in each run")
     yield from _copies(connection, now)
 
 

@@ -28,6 +28,9 @@ NEIGHBOURS_STEPS = 4
 
 NEIGHBOURS = 1 << NEIGHBOURS_STEPS
 
+INDEXES = tree.BLOCK >> NEIGHBOURS_STEPS
+"""A block has 4,096 times 16 neighbours."""
+
 _NO_KEYS = (None,) * NEIGHBOURS
 
 REMEMBERED = 4096
@@ -141,6 +144,12 @@ class KeyStore:
                 found.append(cover.node_above(covers[named], number % tree.BLOCK) is not None)
         return found
 
+    def have_begun(self, group_id: bytes, numbers: Sequence[int]) -> list[bool]:
+        """Tell of each number of a group whether its block has any keys. Raises KeyFileError."""
+        with self._mutex:
+            self._forget(self._file.refresh())
+            return [self._file.had(records.name(group_id, number >> tree.HEIGHT)) for number in numbers]
+
     def are_free(self, group_id: bytes, numbers: Iterable[int]) -> bool:
         """Tell whether no number of these was given and erased before: it has a key, or its block none. Raises as keys.
 
@@ -189,17 +198,36 @@ class KeyStore:
         return self._file.damage
 
     def keys(self, group_id: bytes, numbers: Sequence[int]) -> list[bytes | None]:
-        """Return the key of each number of a group; None: it was erased, or never drawn. Raises KeyFileError."""
+        """Return the key of each number of a group; None: it was erased, or never drawn. Raises KeyFileError.
+
+        What neighbours have in common, as the numbers of a page do, is derived once.
+        """
         with self._mutex:
             self._forget(self._file.refresh())
-            found: list[bytes | None] = []
-            index = -1
-            for number in numbers:
-                if number >> NEIGHBOURS_STEPS != index:
-                    index = number >> NEIGHBOURS_STEPS
-                    neighbours = self._neighbours(group_id, index)
-                found.append(neighbours[number % NEIGHBOURS])
-            return found
+            of: dict[int, Sequence[bytes | None]] = {}
+            blocks: dict[int, list[int]] = {}
+            for index in dict.fromkeys(number >> NEIGHBOURS_STEPS for number in numbers):
+                found = self._remembered.get(_place(group_id, index))
+                if found is None:
+                    blocks.setdefault(index >> (tree.HEIGHT - NEIGHBOURS_STEPS), []).append(index)
+                else:
+                    self._remembered.move_to_end(_place(group_id, index))
+                    of[index] = found
+            for block, wanted in blocks.items():
+                nodes = self._file.read(records.name(group_id, block))
+                of |= dict.fromkeys(wanted, _NO_KEYS) if nodes is None else self._derived(group_id, nodes, wanted)
+            return [of[number >> NEIGHBOURS_STEPS][number % NEIGHBOURS] for number in numbers]
+
+    def _derived(self, group_id: bytes, nodes: Cover, wanted: Sequence[int]) -> dict[int, list[bytes | None]]:
+        """Derive keys of one block, and remember them. ``wanted``: each stands for 16 neighbours."""
+        found: dict[int, list[bytes | None]] = {}
+        for first, last in _runs(sorted(wanted)):
+            found |= zip(range(first, last + 1), _of_run(nodes, first % INDEXES, last - first + 1), strict=True)
+        for index, neighbours in found.items():
+            self._remembered[_place(group_id, index)] = neighbours
+        while len(self._remembered) > REMEMBERED:
+            self._remembered.popitem(last=False)
+        return found
 
     def erase(self, dead: Iterable[Told]) -> int:
         """Lose the keys of ``dead``, for good: no byte of the file yields them when this returns.
@@ -230,22 +258,6 @@ class KeyStore:
                     yield records.name(group_id, block), _reduced_to([])
 
         return self._change(wanted())
-
-    def _neighbours(self, group_id: bytes, index: int) -> Sequence[bytes | None]:
-        """Return the keys of 16 neighbours: the numbers from 16 times ``index`` on."""
-        named = records.name(group_id, index >> (tree.HEIGHT - NEIGHBOURS_STEPS))
-        place = (named, index % (tree.BLOCK >> NEIGHBOURS_STEPS))
-        found = self._remembered.get(place)
-        if found is None:
-            nodes = self._file.read(named)
-            if nodes is None:
-                return _NO_KEYS
-            found = self._remembered[place] = _neighbours(nodes, place[1])
-            if len(self._remembered) > REMEMBERED:
-                self._remembered.popitem(last=False)
-        else:
-            self._remembered.move_to_end(place)
-        return found
 
     def _forget(self, names: Sequence[bytes]) -> None:
         """Drop from memory what was derived of covers that have changed."""
@@ -300,15 +312,40 @@ def _within(ranges: Sequence[Range], block: int) -> list[Range]:
     return found
 
 
+def _place(group_id: bytes, index: int) -> tuple[bytes, int]:
+    return records.name(group_id, index // INDEXES), index % INDEXES
+
+
+def _runs(indexes: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield the first and the last of each run of neighbours."""
+    begin = 0
+    for at in range(1, len(indexes) + 1):
+        if at == len(indexes) or indexes[at] != indexes[at - 1] + 1:
+            yield indexes[begin], indexes[at - 1]
+            begin = at
+
+
+def _of_run(nodes: Cover, first: int, count: int) -> Iterator[list[bytes | None]]:
+    """Yield the keys of ``count`` times 16 neighbours, the first of which is 16 times ``first``, within a block."""
+    end = first + count
+    while first < end:
+        node = cover.node_above(nodes, first << NEIGHBOURS_STEPS)
+        reach = tree.span(node.position)[1] + 1 >> NEIGHBOURS_STEPS if node else first
+        if node is None or reach <= first:  # some of the 16 are lost
+            yield [_leaf(nodes, (first << NEIGHBOURS_STEPS) + each) for each in range(NEIGHBOURS)]
+            first += 1
+            continue
+        some = min(reach, end) - first
+        steps = tree.HEIGHT + 1 - NEIGHBOURS_STEPS - node.position.bit_length()
+        place = first - (tree.span(node.position)[0] >> NEIGHBOURS_STEPS)
+        for above in tree.descend_to_some(node.secret, place, some, steps):
+            yield [*tree.leaves(above, NEIGHBOURS_STEPS)]
+        first += some
+
+
 def _neighbours(nodes: Cover, index: int) -> list[bytes | None]:
     """Return the keys of 16 neighbours, derived together if all of them live."""
-    first = index << NEIGHBOURS_STEPS
-    node = cover.node_above(nodes, first)
-    if node is None or tree.span(node.position)[1] < first + NEIGHBOURS - 1:
-        return [_leaf(nodes, number) for number in range(first, first + NEIGHBOURS)]
-    position = (tree.BLOCK + first) >> NEIGHBOURS_STEPS
-    above = tree.descend(node.secret, position, position.bit_length() - node.position.bit_length())
-    return [*tree.leaves(above, NEIGHBOURS_STEPS)]
+    return next(_of_run(nodes, index, 1))
 
 
 def _leaf(nodes: Cover, number: int) -> bytes | None:

@@ -42,5 +42,26 @@ def leaves(secret: bytes, steps: int) -> list[bytes]:
     """Return all nodes that lie ``steps`` below the node with ``secret``, from left to right."""
     found = [secret]
     for _ in range(steps):
-        found = [child for each in found for child in children(each)]
+        following: list[bytes] = []
+        for each in found:  # not by ``children``: calling that takes a third of the time
+            both = blake2b(each, digest_size=2 * SECRET_BYTES).digest()
+            following += both[:SECRET_BYTES], both[SECRET_BYTES:]
+        found = following
+    return found
+
+
+def descend_to_some(secret: bytes, first: int, count: int, steps: int) -> list[bytes]:
+    """Return ``count`` nodes that lie next to each other, ``steps`` below the node with ``secret``.
+
+    ``first``: the place of the first of them among all nodes there are at that depth.
+    """
+    found = [secret]
+    for left in range(steps - 1, -1, -1):
+        begin, end = first >> left, (first + count - 1) >> left
+        following: list[bytes] = []
+        for each in found:
+            both = blake2b(each, digest_size=2 * SECRET_BYTES).digest()
+            following += both[:SECRET_BYTES], both[SECRET_BYTES:]
+        skipped = begin - 2 * (first >> (left + 1))
+        found = following[skipped : skipped + end - begin + 1]
     return found

@@ -20,7 +20,7 @@ from conclave.keys.inspection import Inspection
 from conclave.keys.replacing import FORMER, LOCK, NEW, beside
 from conclave.proof.findings import Finding, Kind, ProofPart
 from conclave.store.engine import sqlite
-from conclave.store.resources import message_keys
+from conclave.store.resources import message_keys, taking_over
 from conclave.system import locks
 
 Numbers = Mapping[bytes, Sequence[Range]]
@@ -139,9 +139,11 @@ def _of_backup(backup: Path) -> tuple[Numbers, Numbers]:
         if not message_keys.is_known(connection):
             return {}, {}
         after = {row[0]: row[1] for row in connection.execute("SELECT group_id, keyed_after FROM groups").fetchall()}
+        taken_over = taking_over.already(connection)
         keyed, plain = dict[bytes, list[Range]](), dict[bytes, list[Range]]()
         for (group_id, some), _ in message_keys.living(connection, _archived(connection, folder)):
             begin = after.get(group_id, 0)  # of a deleted group nothing is served, and its keys count all the same
-            keyed[group_id] = ranges.without(some, [Range(0, begin)])
-            plain[group_id] = ranges.both(some, [Range(0, begin)])
+            as_they_came = ranges.without([Range(0, begin)], taken_over.get(group_id, ()))
+            keyed[group_id] = ranges.without(some, as_they_came)
+            plain[group_id] = ranges.both(some, as_they_came)
     return keyed, plain

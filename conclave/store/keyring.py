@@ -35,8 +35,8 @@ def open_to_serve(database: Path, path: Path, *, encrypt: bool) -> KeyStore | No
             return _begin(connection, path) if encrypt else None
         if not encrypt:
             raise StoreError(
-                f"{database}: its messages are under keys, and cannot be stored without from now on: set keys.encrypt"
-                f" to true{ADVICE}"
+                f"{database}: its messages are under keys, and those to come cannot be stored without, or copies would"
+                f" not forget them: set keys.encrypt to true{ADVICE}"
             )
         keys = _opened(database, path, state)
         if not state.is_settled:

@@ -67,7 +67,7 @@ def bring_back(spark: SparkSession, hot: Hot, table: Table, returns: Collection[
     reach("archive.clock_rewritten")
     table.make_durable(first)
     left: dict[Key, PartRow | None] = dict.fromkeys(keys)
-    left |= {key: row for key, row in _index(table, keys).items() if key in keys}
+    left |= {key: row for key, row in index_of(table, keys).items() if key in keys}
     version = table.version()
     hot.write_steps(lambda connection: settle(connection, left, [], version, {}, {}))
     reach("archive.clock_settled")
@@ -127,7 +127,7 @@ def _checksum(created_at: str) -> str:
     return f"xxhash64({', '.join(columns)})"
 
 
-def _index(table: Table, keys: Collection[Key]) -> dict[Key, PartRow]:
+def index_of(table: Table, keys: Collection[Key]) -> dict[Key, PartRow]:
     """Return rows of the index as the table has them: all of ``keys`` that have messages.
 
     There may be more: rows of other groups in the same partitions.

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator
 from functools import partial
 
 from conclave.failpoints import reach
-from conclave.store import bodies
+from conclave.store import bodies, compaction
 from conclave.store.archive.moves import Range
 from conclave.store.engine.sqlite import Step
 
@@ -59,7 +59,7 @@ def delete(connection: sqlite3.Connection, ranges: Collection[Range]) -> Iterato
     stretches: list[list[int]] = [[] for _ in bounds]
     for message_id in copies:
         stretches[bisect_right(bounds, message_id) - 1].append(message_id)
-    yield from bodies.drop_copies(connection, copies, MOST_OTHERS)
+    yield from compaction.drop_copies(connection, copies, MOST_OTHERS)
     yield _Shortening(partial(_erase_some, connection), in_place).step
     for stretch in stretches:
         yield _Shortening(partial(_delete_rows, connection), stretch).step

@@ -20,7 +20,7 @@ from conclave.store.archive import erasures, moves
 from conclave.store.archive.erasures import Key
 from conclave.store.archive.moves import PartRow
 from conclave.store.engine.sqlite import Step, done
-from conclave.store.resources import receipts, taken_back
+from conclave.store.resources import message_keys, receipts, taken_back
 from conclave.store.resources.receipts import Erased
 from spark.archive import columns as a, lost_keys
 from spark.archive.expiry_plan import COUNTED, RESTORED, RULES, ArchivePlan
@@ -238,9 +238,10 @@ def _settle_group(
     erased: list[Erased],
     stays: lost_keys.Living | None,
 ) -> None:
+    are_keyed = message_keys.are_all_keyed(connection)
     for each in erased:
         if each.rule != RESTORED:
-            receipts.note(connection, group_key, each)
+            receipts.note(connection, group_key, each, each.messages if are_keyed else 0)
     if stays is not None:
         lost_keys.note(connection, group_key, rows, stays)
     for key in rows:

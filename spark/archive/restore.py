@@ -7,12 +7,16 @@ deletes its copies.
 
 import sqlite3
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from pyspark.sql import DataFrame, SparkSession, functions as F
 
 from conclave.config.archive import ArchiveConfig
 from conclave.failpoints import reach
+from conclave.keys.file import KeyFileError
+from conclave.keys.store import KeyStore
 from conclave.retention.policy import KEEP
+from conclave.store import at_rest
 from conclave.store.archive import moves, restore as archive_restore
 from conclave.store.archive.moves import PartRow
 from conclave.store.archive.restore import Archived
@@ -40,9 +44,18 @@ CHUNK_BYTES = 256 * 1024
 _COLUMNS = (a.SEQUENCE_NUM, a.SENDER_ID, a.IS_COMMIT, a.CREATED_AT, a.BODY)
 
 
-def restore(spark: SparkSession, hot: Hot, table: Table, config: ArchiveConfig, group_id: bytes, spare: int) -> int:
+def restore(
+    spark: SparkSession,
+    hot: Hot,
+    table: Table,
+    config: ArchiveConfig,
+    group_id: bytes,
+    spare: int,
+    keys: KeyStore | None,
+) -> int:
     """Restore a group; return how many messages it has in the archive. Raises ArchiveError or RestoreError.
 
+    ``keys``: those of the messages, if there are any: in the hot store what comes back is under its key.
     ``spare``: so many bytes stay free beside the database. A run could not work without, and only a run removes copies.
     """
     group = hot.read(groups.find, group_id)
@@ -61,7 +74,8 @@ def restore(spark: SparkSession, hot: Hot, table: Table, config: ArchiveConfig, 
     if found.differences:
         raise ArchiveError(f"{found.differences[0]}; nothing was restored")
     for part in sorted(parts, key=lambda part: part.first_seq):
-        for chunk in _chunks(rows, part):
+        for archived in _chunks(rows, part):
+            chunk = _under_keys(keys, group, archived)
             _require_room(hot, sum(len(message.mls_message) for message in chunk), spare)
             hot.write(archive_restore.put_back, group.group_key, chunk)
             reach("restore.copied")
@@ -69,6 +83,21 @@ def restore(spark: SparkSession, hot: Hot, table: Table, config: ArchiveConfig, 
     hot.write(_switch_back, group, found.messages, hot.now)
     reach("restore.switched")
     return found.messages
+
+
+def _under_keys(keys: KeyStore | None, group: Group, chunk: Sequence[Archived]) -> Sequence[Archived]:
+    """Encrypt messages that were archived before there were keys."""
+    old = [each for each in chunk if each.sequence_num <= group.keyed_after]
+    if keys is None or not old:
+        return chunk
+    try:
+        fresh = at_rest.taken_over(
+            keys, group.group_id, [each.sequence_num for each in old], [each.mls_message for each in old]
+        )
+    except KeyFileError as error:
+        raise ArchiveError(str(error)) from error
+    by_number = {each.sequence_num: body for each, body in zip(old, fresh, strict=True)}
+    return [replace(each, mls_message=by_number.get(each.sequence_num, each.mls_message)) for each in chunk]
 
 
 def _require_room(hot: Hot, size: int, spare: int) -> None:

@@ -3,7 +3,8 @@
 It finishes a batch under way, applies the rules, moves messages, compacts the table, and erases replaced files.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -17,12 +18,14 @@ from conclave.archive.consistency import next_turn, not_of_one_time
 from conclave.archive.faults import one_line
 from conclave.config.archive import ArchiveConfig
 from conclave.failpoints import reach
+from conclave.keys.store import KeyStore
 from conclave.logs.setup import get_logger
 from conclave.retention.jobs import ALL, Scope
 from conclave.retention.policy import KEEP
 from conclave.store import clock_mending
 from conclave.store.archive import move_selection, moves
 from conclave.store.archive.moves import ArchiveState
+from conclave.store.resources import message_keys, taking_over
 from spark.archive import clock, expiry_plan
 from spark.archive.check import Check, examine
 from spark.archive.clock import FOREVER, Return
@@ -31,6 +34,7 @@ from spark.archive.expiry_plan import ArchivePlan
 from spark.archive.move import Mover
 from spark.archive.restore import restore
 from spark.archive.table import NotDurableError, Table
+from spark.archive.take_over import take_over
 from spark.hot_store import ArchiveError, Hot
 from spark.report import Report
 
@@ -40,11 +44,14 @@ log = get_logger(__name__)
 class ArchiveRun:
     """The archive of one store in one run."""
 
-    def __init__(self, spark: SparkSession, hot: Hot, path: Path, config: ArchiveConfig) -> None:
-        """``path``: the folder of the table. Nothing is opened yet."""
+    def __init__(
+        self, spark: SparkSession, hot: Hot, path: Path, config: ArchiveConfig, keys: Callable[[], KeyStore]
+    ) -> None:
+        """``path``: the folder of the table. ``keys``: opens those of the messages. Nothing is opened yet."""
         self._spark = spark
         self._hot = hot
         self._config = config
+        self._keys = keys
         self._table = Table(spark, path)
         self._is_open = False
         self._has_turn = False
@@ -71,6 +78,7 @@ class ArchiveRun:
                 Expiry(self._spark, self._hot, self._table).apply(plan, done.counts)
                 done.groups_touched += len(plan.group_keys.difference(counted))
             self._move(done, scope)
+            self._take_over(scope)
             if self._has_turn:
                 self._compact()
         except NotDurableError:
@@ -125,7 +133,8 @@ class ArchiveRun:
         with self._as_archive_errors():
             self._require(state)
             self._mover().drop_copies()  # copies that are left may lack their bodies
-            return restore(self._spark, self._hot, self._table, self._config, group_id, spare)
+            keys = self._keys() if self._hot.read(message_keys.state) else None
+            return restore(self._spark, self._hot, self._table, self._config, group_id, spare, keys)
 
     def finish_move(self) -> None:
         """Finish the batches under way, if there are any; deletes no messages. Raises ArchiveError."""
@@ -174,6 +183,15 @@ class ArchiveRun:
             return
         for count in self._change().move(self._config):
             done.archived += count
+
+    def _take_over(self, scope: Scope) -> None:
+        """Encrypt what was archived before there were keys, for a while, but at least a partition."""
+        end = time.monotonic() + taking_over.RUN_SECONDS
+        while scope.keeps_house and (partition := self._hot.read(taking_over.next_partition)):
+            self._change()
+            take_over(self._spark, self._hot, self._table, self._keys(), *partition)
+            if time.monotonic() > end:
+                break
 
     def _has_work(self) -> bool:
         """Tell whether any message is to be moved."""

@@ -242,6 +242,13 @@ class Table:
             partitions.append(PartitionFiles(lifetime, span, len(small), sum(small), sum(sizes)))
         return [each for each in partitions if each.wants_compaction]
 
+    def files_of(self, lifetime: int, span: int) -> list[Path]:
+        """Return the files of a partition."""
+        actions = pyarrow.table(DeltaTable(str(self.path)).get_add_actions(flatten=True))
+        rows = actions.select(["path", "partition.lifetime", "partition.span"]).to_pylist()
+        wanted = (lifetime, span)
+        return [self.path / row["path"] for row in rows if (row["partition.lifetime"], row["partition.span"]) == wanted]
+
     def compact(self, partition: PartitionFiles) -> None:
         """Rewrite a partition into few files, ordered by group and number, as readers read."""
         where = in_partitions([(partition.lifetime, partition.span)])

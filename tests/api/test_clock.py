@@ -272,7 +272,8 @@ def test_every_column_of_numbers_is_known_to_be_a_time_or_not(config: Config) ->
             *("self_destructs", "effective_expiry", "least_lifetime", "hold_limit", "keeps_commits", "erases"),
             *("taken_back_count", "keyed_after"),
         },
-        "key_state": {"id", "settled"},
+        "key_state": {"id", "settled", "plain_segments", "taken_over"},
+        "plain_parts": {"group_key", "lifetime", "span"},
         "key_erasures": {"first_seq", "last_seq"},
         "key_copies": {"serial"},
         "taken_back": {"group_key", "sequence_num", "erased", "told_to"},
@@ -285,7 +286,7 @@ def test_every_column_of_numbers_is_known_to_be_a_time_or_not(config: Config) ->
         "invites": {"invite_key", "group_key", "commit_body", "welcome_body", "group_info_body"},
         "tombstones": {
             *("group_key", "message_expiry_seconds", "min_lifetime_seconds"),
-            *("effective_expiry", "least_lifetime", "hold_limit", "keeps_commits", "erases"),
+            *("effective_expiry", "least_lifetime", "hold_limit", "keeps_commits", "erases", "keyed_after"),
         },
         "outbox": {"outbox_id"},
         "touches": {"touch", "group_key", "session_id"},
@@ -309,9 +310,9 @@ def test_every_column_of_numbers_is_known_to_be_a_time_or_not(config: Config) ->
         "ended_timers": {"group_key", "sequence_num"},
         "missed_redactions": {"missed_id", "group_key", "sequence_num"},
         "audit": {"audit_id"},
-        "erasures": {"group_key", "messages", "last_seq"},
+        "erasures": {"group_key", "messages", "last_seq", "keys_lost"},
         "archive_erasures": {"group_key", "lifetime", "messages", "last_seq"},
-        "receipts": {"receipt_id", "messages", "last_seq"},
+        "receipts": {"receipt_id", "messages", "last_seq", "keys_lost"},
         "receipts_anchor": {"id", "receipt_id"},
     }
     stores.prepare(config.database)

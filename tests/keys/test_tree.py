@@ -40,3 +40,12 @@ def test_the_keys_of_stored_messages_stay_the_same_with_another_version() -> Non
     assert tree.descend(SECRET, tree.BLOCK + 12_345, tree.HEIGHT).hex() == (
         "3a1e2914d3480dc001dcecb3d0def5cc2e7de28ee1f1e33ea44fad126903114b"
     )
+
+
+def test_nodes_beside_each_other_are_those_that_each_way_down_leads_to() -> None:
+    secret = b"s" * tree.SECRET_BYTES
+    for steps in range(6):
+        every = [tree.descend(secret, (1 << steps) + place, steps) for place in range(1 << steps)]
+        for first in range(1 << steps):
+            for count in range(1, (1 << steps) - first + 1):
+                assert tree.descend_to_some(secret, first, count, steps) == every[first : first + count]

@@ -13,7 +13,7 @@ from conclave.proof import pages
 from conclave.proof.findings import ProofPart
 from conclave.proof.pages import Layout
 from conclave.proof.verify import verify
-from conclave.store import bodies
+from conclave.store import bodies, compaction
 from conclave.store.engine import sqlite
 from spark.pacer import Pacer, empty_wal
 from tests.support import stores
@@ -39,7 +39,7 @@ class Bodies:
             self.add(connection, count)
             for number in range(0, count, 3):
                 self.erase(connection, number)
-            bodies.free_pages(connection)
+            compaction.free_pages(connection)
 
     def opened(self) -> Any:
         return _Opened(self.path)
@@ -58,7 +58,7 @@ class Bodies:
 
     def give_space_back(self) -> None:
         with self.opened() as connection:
-            Pacer(connection).run(bodies.compact(connection))
+            Pacer(connection).run(compaction.compact(connection))
             empty_wal(connection)
 
     def examine(self) -> dict[str, ProofPart]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from conclave.store import bodies
+from conclave.store import bodies, compaction
 from conclave.store.engine import sqlite
 from spark.pacer import Pacer
 from tests.support import stores
@@ -60,18 +60,18 @@ def test_compaction_drops_what_is_dead_and_keeps_the_rest(connection: sqlite3.Co
         if number % 3:
             connection.execute("DELETE FROM messages WHERE sequence_num = ?", (number,))
             bodies.erase(connection, [ids[number]])
-    Pacer(connection).run(bodies.compact(connection))
+    Pacer(connection).run(compaction.compact(connection))
     assert stored(connection) == {number: bytes([number]) * 1000 for number in range(0, 50, 3)}
     assert len(segments(connection)) == 2
     assert connection.execute("SELECT sum(total_bytes - live_bytes) FROM body_segments").fetchone()[0] == 0
-    assert list(bodies.compact(connection)) == [], "nothing is left to do"
+    assert list(compaction.compact(connection)) == [], "nothing is left to do"
 
 
 def test_little_that_is_dead_is_not_worth_moving_the_rest(connection: sqlite3.Connection) -> None:
     ids = [add_message(connection, number, bytes(1000)) for number in range(9)]
     connection.execute("DELETE FROM messages WHERE sequence_num < 2")
     bodies.erase(connection, ids[:2])
-    assert list(bodies.compact(connection)) == []
+    assert list(compaction.compact(connection)) == []
 
 
 def test_every_kind_of_owner_keeps_its_body_through_compaction(connection: sqlite3.Connection) -> None:
@@ -88,7 +88,7 @@ def test_every_kind_of_owner_keeps_its_body_through_compaction(connection: sqlit
     connection.execute("INSERT INTO welcomes VALUES (1, x'01', x'01', 1, ?)", others[1:])
     message = add_message(connection, 1, b"message")
     bodies.erase(connection, [dead])
-    Pacer(connection).run(bodies.compact(connection))
+    Pacer(connection).run(compaction.compact(connection))
     (moved_info,) = connection.execute("SELECT group_info_body FROM groups").fetchone()
     invite = connection.execute("SELECT commit_body, welcome_body, group_info_body FROM invites").fetchone()
     assert moved_info not in (info, message)
@@ -113,7 +113,7 @@ def test_compaction_moves_many_bodies_at_a_time_each_with_its_owner(
     bodies.erase(connection, [ids[number] for number in erased])
     begun: list[str] = []
     connection.set_trace_callback(begun.append)
-    Pacer(connection).run(bodies.compact(connection))
+    Pacer(connection).run(compaction.compact(connection))
     connection.set_trace_callback(None)
     assert stored(connection) == {number: bytes([number]) * 100 for number in range(200) if number not in erased}
     assert bodies.get(connection, connection.execute("SELECT package_body FROM key_packages").fetchone()[0]) == (
@@ -144,20 +144,20 @@ def test_no_step_looks_through_all_that_was_erased_before_what_lives(
         return 0
 
     connection.set_progress_handler(count, 100)
-    listing = bodies._living(connection, lives >> 32)  # the steps that move and drop do more
+    listing = compaction._living(connection, lives >> 32)  # the steps that move and drop do more
     found = []
     for each in listing:
         found += each
         most, lasted = max(most, lasted), 0
     connection.set_progress_handler(None, 100)
     assert found == [lives]
-    assert most * 100 < 12 * bodies.LOOKED_THROUGH, "a few steps of SQLite for each row that it may look at"
+    assert most * 100 < 12 * compaction.LOOKED_THROUGH, "a few steps of SQLite for each row that it may look at"
 
 
 def test_what_is_erased_after_it_was_listed_is_not_moved(
     connection: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bodies, "MOVED_SHARE", 0.25)
+    monkeypatch.setattr(compaction, "MOVED_SHARE", 0.25)
     ids = [add_message(connection, number, bytes([number]) * 1000) for number in range(9)]
 
     def erase(numbers: range) -> None:
@@ -165,11 +165,11 @@ def test_what_is_erased_after_it_was_listed_is_not_moved(
         bodies.erase(connection, [ids[number] for number in numbers])
 
     erase(range(3))
-    steps = bodies.compact(connection)
+    steps = compaction.compact(connection)
     next(steps)()
     assert next(steps)(), "two of six are moved, the others are listed"
     erase(range(5, 8))
-    Pacer(connection).run(bodies.compact(connection))
+    Pacer(connection).run(compaction.compact(connection))
     assert stored(connection) == {number: bytes([number]) * 1000 for number in (3, 4, 8)}
     assert connection.execute("SELECT sum(live_bytes) FROM body_segments").fetchone()[0] == 3 * 1024
 
@@ -180,13 +180,13 @@ def test_what_is_dead_in_many_segments_is_at_most_an_eighth_of_what_lives(connec
     erased = [number for number in range(200) if number % 5 == 0]
     connection.executemany("DELETE FROM messages WHERE sequence_num = ?", [(number,) for number in erased])
     bodies.erase(connection, [ids[number] for number in erased])
-    Pacer(connection).run(bodies.compact(connection))
+    Pacer(connection).run(compaction.compact(connection))
     dead, live = connection.execute(
         "SELECT sum(total_bytes - live_bytes), sum(live_bytes) FROM body_segments"
     ).fetchone()
-    assert 0 < dead <= bodies.MOST_DEAD * live, "and no more is moved than that asks for"
+    assert 0 < dead <= compaction.MOST_DEAD * live, "and no more is moved than that asks for"
     assert stored(connection) == {number: bytes([number]) * 1000 for number in range(200) if number % 5}
-    assert list(bodies.compact(connection)) == []
+    assert list(compaction.compact(connection)) == []
 
 
 def test_every_column_that_refers_to_a_body_is_known_to_compaction(connection: sqlite3.Connection) -> None:
@@ -207,7 +207,7 @@ def test_stopping_between_any_two_steps_leaves_a_consistent_store(connection: sq
     expected = {number: bytes([number]) * 1000 for number in range(5, 9)}
     stops = 0
     while True:
-        steps = bodies.compact(connection)
+        steps = compaction.compact(connection)
         step = next(steps, None)
         for _ in range(stops):
             if step is None:
@@ -229,7 +229,7 @@ def add_copies(connection: sqlite3.Connection, count: int = 30) -> set[int]:
 def test_a_segment_of_copies_goes_whole_but_for_what_is_no_copy(connection: sqlite3.Connection) -> None:
     followed = add_copies(connection)
     everything = {row[0] for row in connection.execute("SELECT message_id FROM messages")}
-    Pacer(connection).run(bodies.drop_copies(connection, everything - followed, 0.25))
+    Pacer(connection).run(compaction.drop_copies(connection, everything - followed, 0.25))
     connection.executemany("DELETE FROM messages WHERE message_id = ?", [(each,) for each in everything - followed])
     assert stored(connection) == {number: bytes([number]) * 1000 for number in (3, 17)}
     assert connection.execute("SELECT count(*) FROM body_segments WHERE sealed").fetchone()[0] == 0
@@ -240,7 +240,7 @@ def test_a_segment_of_copies_goes_whole_but_for_what_is_no_copy(connection: sqli
 def test_what_the_server_erases_while_its_segment_is_being_dropped_is_not_moved(connection: sqlite3.Connection) -> None:
     followed = add_copies(connection)
     copies = {row[0] for row in connection.execute("SELECT message_id FROM messages")} - followed
-    steps = bodies.drop_copies(connection, copies, 0.25)
+    steps = compaction.drop_copies(connection, copies, 0.25)
     first = next(steps)
     erased = min(followed)
     connection.execute("DELETE FROM messages WHERE message_id = ?", (erased,))
@@ -254,23 +254,23 @@ def test_what_the_server_erases_while_its_segment_is_being_dropped_is_not_moved(
 
 def test_a_segment_with_few_copies_stays_and_so_does_the_one_that_is_filled(connection: sqlite3.Connection) -> None:
     ids = [add_message(connection, number, bytes(1000)) for number in range(15)]
-    assert list(bodies.drop_copies(connection, ids[:6], 0.25)) == []
-    assert list(bodies.drop_copies(connection, ids[10:], 0.25)) == []
-    assert len(list(bodies.drop_copies(connection, ids[:8], 0.25))) > 0
+    assert list(compaction.drop_copies(connection, ids[:6], 0.25)) == []
+    assert list(compaction.drop_copies(connection, ids[10:], 0.25)) == []
+    assert len(list(compaction.drop_copies(connection, ids[:8], 0.25))) > 0
 
 
 def test_whichever_step_over_copies_is_the_last_the_next_compaction_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bodies, "SEGMENT_BYTES", 10_000)
-    monkeypatch.setattr(bodies, "DROPPED", 4)
+    monkeypatch.setattr(compaction, "DROPPED", 4)
     stores.prepare(tmp_path / "new.db")
     for stops in range(200):
         path = Path(shutil.copy(tmp_path / "new.db", tmp_path / f"{stops}.db"))
         with closing(sqlite.connect(path)) as connection:
             followed = add_copies(connection)
             copies = {row[0] for row in connection.execute("SELECT message_id FROM messages")} - followed
-            steps = bodies.drop_copies(connection, copies, 0.25)
+            steps = compaction.drop_copies(connection, copies, 0.25)
             step = next(steps, None)
             for _ in range(stops):
                 if step and not step():
@@ -279,7 +279,7 @@ def test_whichever_step_over_copies_is_the_last_the_next_compaction_goes_on(
             connection.executemany("DELETE FROM messages WHERE message_id = ?", [(each,) for each in copies])
             assert stored(connection) == whole
             bodies.erase(connection, copies)
-            Pacer(connection).run(bodies.compact(connection))
+            Pacer(connection).run(compaction.compact(connection))
             assert stored(connection) == whole
             assert len(segments(connection)) == 1
             assert connection.execute("SELECT sum(live_bytes) FROM body_segments").fetchone()[0] == 2 * 1024

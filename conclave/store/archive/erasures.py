@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import astuple
 
-from conclave.store.resources import receipts
+from conclave.store.resources import message_keys, receipts
 from conclave.store.resources.receipts import Erased
 
 Key = tuple[int, int, int]
@@ -46,8 +46,9 @@ def confirm(connection: sqlite3.Connection, key: Key, left: int, gone: Collectio
     """
     counted = connection.execute(f"SELECT message_count FROM archive_parts {_OF_ROW}", key).fetchone()
     if counted and counted[0] > left and forget(connection, key):
+        are_keyed = message_keys.are_all_keyed(connection)
         for each in gone:
-            receipts.note(connection, key[0], each)
+            receipts.note(connection, key[0], each, each.messages if are_keyed else 0)
         connection.execute(f"UPDATE archive_parts SET message_count = ? {_OF_ROW}", (left, *key))
 
 

@@ -287,6 +287,11 @@ def widen(connection: sqlite3.Connection, parts: Collection[PartRow]) -> None:
         " newest = max(newest, excluded.newest)",
         [astuple(part) for part in parts],
     )
+    connection.executemany(  # messages that were stored before there were keys may be among them
+        "INSERT OR IGNORE INTO plain_parts (group_key, lifetime, span) SELECT DISTINCT group_key, ?2, ?3"
+        " FROM plain_parts WHERE group_key = ?1",
+        [(part.group_key, part.lifetime, part.span) for part in parts],
+    )
 
 
 def note_relaid(connection: sqlite3.Connection) -> None:

@@ -220,7 +220,9 @@ def remove(connection: sqlite3.Connection, group: Group, now: int) -> list[bytes
     connection.execute("DELETE FROM welcomes WHERE group_key = ?", key)
     own = f"group_key, group_id, message_expiry_seconds, min_lifetime_seconds, {OF_POLICY}"
     connection.execute(
-        f"INSERT INTO tombstones ({own}, created_at) SELECT {own}, ? FROM groups WHERE group_key = ?", (now, *key)
+        f"INSERT INTO tombstones ({own}, keyed_after, created_at) SELECT {own}, min(keyed_after, last_seq), ?"
+        " FROM groups WHERE group_key = ?",
+        (now, *key),
     )
     reach("delete_group.removed")
     connection.execute("DELETE FROM groups WHERE group_key = ?", key)

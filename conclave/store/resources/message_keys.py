@@ -32,8 +32,14 @@ def state(connection: sqlite3.Connection) -> KeyState | None:
 
 
 def adopt(connection: sqlite3.Connection, keys_id: bytes) -> None:
-    """Note which key file is the database's, for as long as it lives."""
-    connection.execute("INSERT INTO key_state (id, keys_id) VALUES (1, ?)", (keys_id,))
+    """Note which key file is the database's, for as long as it lives. What is stored already lies as it came."""
+    connection.execute(
+        "INSERT INTO key_state (id, keys_id, plain_segments, taken_over) SELECT 1, ?, has_any"
+        " * ifnull((SELECT max(segment) FROM body_segments), 0), NOT has_any FROM"
+        " (SELECT EXISTS (SELECT 1 FROM messages) OR EXISTS (SELECT 1 FROM archive_parts) AS has_any)",
+        (keys_id,),
+    )
+    connection.execute("UPDATE body_segments SET sealed = 1")  # what is stored from now on lies elsewhere
 
 
 def note_settled(connection: sqlite3.Connection, *, is_settled: bool) -> None:
@@ -57,6 +63,24 @@ def note_ranges(connection: sqlite3.Connection, group_key: int, dead: Iterable[R
         " WHERE group_key = ?1) WHERE EXISTS (SELECT 1 FROM key_state) AND group_id != x''",
         [(group_key, *each) for each in dead],
     )
+
+
+def count_keyed(connection: sqlite3.Connection, group_key: int, placed: Sequence[tuple[int, int]]) -> int:
+    """Return how many of some messages of a group are under keys. ``placed``: numbers, and ids of their bodies."""
+    row = connection.execute(
+        "SELECT taken_over, plain_segments, ifnull((SELECT keyed_after FROM groups WHERE group_key = ?1),"
+        " ifnull((SELECT keyed_after FROM tombstones WHERE group_key = ?1), 0)) FROM key_state",
+        (group_key,),
+    ).fetchone()
+    if row is None:
+        return 0
+    is_over, last, keyed_after = row
+    return sum(is_over or number > keyed_after or body_id >> 32 > last for number, body_id in placed)
+
+
+def are_all_keyed(connection: sqlite3.Connection) -> bool:
+    """Tell whether every message is under a key, in both tiers."""
+    return bool(connection.execute("SELECT EXISTS (SELECT 1 FROM key_state WHERE taken_over)").fetchone()[0])
 
 
 @dataclass(frozen=True)
@@ -126,6 +150,8 @@ def unused(connection: sqlite3.Connection) -> Iterator[tuple[bytes, Range]]:
     for group_id, keyed_after, last in connection.execute("SELECT group_id, keyed_after, last_seq FROM groups"):
         yield group_id, Range(0, min(keyed_after, last))
         yield group_id, Range(last + 1, LAST_NUMBER)
+    for group_id, keyed_after in connection.execute("SELECT group_id, keyed_after FROM tombstones"):
+        yield group_id, Range(0, keyed_after)
     noted = "SELECT group_id, first_seq, last_seq FROM key_erasures WHERE (first_seq = 0) != (last_seq = ?)"
     for group_id, first, last in connection.execute(noted, (LAST_NUMBER,)):
         yield group_id, Range(first, last)
@@ -140,17 +166,31 @@ class Counts:
 
 
 def count(connection: sqlite3.Connection) -> Counts:
-    """Count the messages of living groups. An archived part counts as what its last message is."""
-    row = connection.execute(
-        "SELECT ifnull(sum(keyed), 0), ifnull(sum(NOT keyed), 0) FROM (SELECT sequence_num > keyed_after AS keyed"
-        " FROM groups JOIN messages USING (group_key) WHERE sequence_num > archived_seq)"
-    ).fetchone()
-    parts = connection.execute(
-        "SELECT ifnull(sum(iif(parts.last_seq > keyed_after, message_count, 0)), 0),"
-        " ifnull(sum(iif(parts.last_seq > keyed_after, 0, message_count)), 0)"
-        " FROM groups JOIN archive_parts AS parts USING (group_key)"
-    ).fetchone()
-    return Counts(row[0] + parts[0], row[1] + parts[1])
+    """Count the messages that clients are served, in both tiers."""
+    total = connection.execute(
+        "SELECT (SELECT count(*) FROM groups JOIN messages USING (group_key) WHERE sequence_num > archived_seq)"
+        " + (SELECT ifnull(sum(message_count), 0) FROM groups JOIN archive_parts USING (group_key))"
+    ).fetchone()[0]
+    plain = count_plain(connection)
+    return Counts(total - plain, plain)
+
+
+def count_plain(connection: sqlite3.Connection) -> int:
+    """Count the messages that lie as they came; while the archive is taken over, those of parts that are not yet."""
+    state = connection.execute("SELECT plain_segments, taken_over FROM key_state").fetchone()
+    if state is None or state[1]:
+        return 0
+    parts = "FROM groups JOIN archive_parts AS parts USING (group_key)"
+    if not state[0]:
+        listed = f"{parts} JOIN plain_parts USING (group_key, lifetime, span)"
+        return int(connection.execute(f"SELECT ifnull(sum(message_count), 0) {listed}").fetchone()[0])
+    hot = connection.execute(
+        "SELECT count(*) FROM messages JOIN groups USING (group_key) WHERE message_id < ?"
+        " AND sequence_num > archived_seq AND sequence_num <= keyed_after",
+        ((state[0] + 1) << 32,),
+    ).fetchone()[0]
+    cold = f"SELECT ifnull(sum(message_count), 0) {parts} WHERE parts.last_seq <= keyed_after"
+    return int(hot + connection.execute(cold).fetchone()[0])
 
 
 @dataclass(frozen=True)

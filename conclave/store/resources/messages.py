@@ -424,5 +424,4 @@ def _read_bodies(
         ids = ids[: share.take_bodies(bodies.sizes(connection, ids), limit, least=0 if taken else 1)]
         found = bodies.get_many(connection, ids)
     stored = [found[body_id] for body_id in ids]
-    numbers = [number for number, _ in placed[: len(ids)]]
-    return at_rest.decrypted(connection, group.group_id, group.keyed_after, numbers, stored)
+    return at_rest.decrypted(connection, group.group_id, group.keyed_after, placed[: len(ids)], stored)

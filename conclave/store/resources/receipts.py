@@ -11,9 +11,11 @@ before it has verified it, what is erased before the next run has found it there
 import hashlib
 import sqlite3
 from collections.abc import Iterator
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 
 import orjson
+
+_COLUMNS = "receipt_id, at, job, group_id, rule, messages, last_seq, newest, hash, keys_lost"
 
 CHUNK = 256
 """A step writes or removes at most 256 receipts."""
@@ -34,7 +36,10 @@ class Erased:
 
 @dataclass(frozen=True)
 class Receipt:
-    """What one run has erased of one group by one rule. ``at``: Unix seconds. See Erased for the rest."""
+    """What one run has erased of one group by one rule. ``at``: Unix seconds. See Erased for the rest.
+
+    ``keys_lost``: how many of the messages were under keys, which are lost: no copy that has them so can be read.
+    """
 
     receipt_id: int
     at: int
@@ -45,32 +50,40 @@ class Receipt:
     last_seq: int
     newest: int
     hash: bytes
+    keys_lost: int = 0
 
 
-def note(connection: sqlite3.Connection, group_key: int, erased: Erased) -> None:
-    """Note what is erased in this transaction. The group, or its tombstone, has to be there still."""
+def note(connection: sqlite3.Connection, group_key: int, erased: Erased, keys_lost: int = 0) -> None:
+    """Note what is erased in this transaction. The group, or its tombstone, has to be there still.
+
+    ``keys_lost``: of how many messages the keys are noted as to be lost.
+    """
     connection.execute(
-        "INSERT INTO erasures (group_key, rule, messages, last_seq, newest, group_id)"
-        " SELECT ?1, ?2, ?3, ?4, ?5, ifnull((SELECT group_id FROM groups WHERE group_key = ?1),"
+        "INSERT INTO erasures (group_key, rule, messages, last_seq, newest, keys_lost, group_id)"
+        " SELECT ?1, ?2, ?3, ?4, ?5, ?6, ifnull((SELECT group_id FROM groups WHERE group_key = ?1),"
         " ifnull((SELECT group_id FROM tombstones WHERE group_key = ?1), x''))"
         # Without a condition SQLite takes ON for the beginning of a join.
         " WHERE TRUE ON CONFLICT (group_key, rule) DO UPDATE SET messages = messages + excluded.messages,"
-        " last_seq = max(last_seq, excluded.last_seq), newest = max(newest, excluded.newest)",
-        (group_key, *astuple(erased)),
+        " last_seq = max(last_seq, excluded.last_seq), newest = max(newest, excluded.newest),"
+        " keys_lost = keys_lost + excluded.keys_lost",
+        (group_key, *astuple(erased), keys_lost),
     )
 
 
 def seal(connection: sqlite3.Connection, at: int, job: str) -> bool:
-    """Make receipts of at most CHUNK of what is noted; return whether there is more."""
+    """Make receipts of at most CHUNK of what is noted; return whether there is more. The keys are lost already."""
     noted = connection.execute(
-        "SELECT group_key, rule, group_id, messages, last_seq, newest FROM erasures LIMIT ?", (CHUNK,)
+        "SELECT group_key, rule, group_id, messages, last_seq, newest, keys_lost FROM erasures LIMIT ?", (CHUNK,)
     ).fetchall()
     receipt_id, former = _last(connection)
-    for group_key, rule, group_id, messages, last_seq, newest in noted:
+    for group_key, rule, group_id, messages, last_seq, newest, keys_lost in noted:
         receipt_id += 1
-        receipt = Receipt(receipt_id, at, job, group_id, rule, messages, last_seq, newest, b"")
+        receipt = Receipt(receipt_id, at, job, group_id, rule, messages, last_seq, newest, b"", keys_lost)
         former = _hash(former, receipt)
-        connection.execute("INSERT INTO receipts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (*astuple(receipt)[:-1], former))
+        connection.execute(
+            f"INSERT INTO receipts ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            astuple(replace(receipt, hash=former)),
+        )
         connection.execute("DELETE FROM erasures WHERE group_key = ? AND rule = ?", (group_key, rule))
     return len(noted) == CHUNK
 
@@ -153,9 +166,7 @@ def last(connection: sqlite3.Connection, limit: int) -> list[Receipt]:
 
 
 def _all(connection: sqlite3.Connection, chosen: str, *values: bytes | int) -> Iterator[Receipt]:
-    for row in connection.execute(
-        f"SELECT receipt_id, at, job, group_id, rule, messages, last_seq, newest, hash FROM receipts {chosen}", values
-    ):
+    for row in connection.execute(f"SELECT {_COLUMNS} FROM receipts {chosen}", values):
         yield Receipt(*row)
 
 
@@ -166,6 +177,7 @@ def _last(connection: sqlite3.Connection) -> tuple[int, bytes]:
 
 
 def _hash(former: bytes, receipt: Receipt) -> bytes:
-    """Return the hash of a receipt: of the former hash, and of its values as a list in JSON."""
-    values = [each.hex() if isinstance(each, bytes) else each for each in astuple(receipt)[:-1]]
+    """Return the hash of a receipt: of the former hash, and of its values as a list in JSON, the lost keys if any."""
+    *told, _, keys_lost = astuple(receipt)
+    values = [each.hex() if isinstance(each, bytes) else each for each in told] + [keys_lost] * bool(keys_lost)
     return hashlib.sha256(former + orjson.dumps(values)).digest()

@@ -1,0 +1,132 @@
+"""A server whose messages are under keys beside one without, in turn: sends, pages from memory, pages from the store.
+
+The processor time of the servers is compared too: on a machine that has other work it says more.
+"""
+
+import os
+import random
+import shutil
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench import requests, stores
+from bench.figures import Figure, at_least, single, spread
+from bench.hot import BODY_BYTES, PAGE, ROUND_SECONDS, ROUNDS
+from bench.load import Load, generator, run
+from bench.process import Server
+from bench.stores import Store
+from conclave.config.settings import Config
+from conclave.store.engine import sqlite
+from conclave.store.resources import taking_over
+from conclave.wire.negotiate import Format
+
+USERS, GROUPS, MEMBERS = 128, 256, 8
+PAGES = 8
+"""In each group: more than a server remembers."""
+
+CHUNK = 100
+"""Pages from the store that one server is asked for, before the other one gets its turn."""
+
+WITHOUT, UNDER = "without keys", "under keys"
+
+
+@dataclass(frozen=True)
+class _Turn:
+    """What a server did in one turn: requests a second, and its processor time for each, in milliseconds."""
+
+    rate: float
+    cpu: float
+
+
+def in_turns(folder: Path) -> list[Figure]:
+    """Two copies of one store, of which cleanup has taken one over."""
+    now = int(time.time())
+    shape = stores.Shape(USERS, GROUPS, MEMBERS, body=os.urandom(BODY_BYTES))
+    (folder / "plain").mkdir()
+    store = stores.build(folder / "plain", "sql", now, shape, [now] * PAGE * PAGES)
+    with closing(sqlite.connect(store.config.database)) as connection, sqlite.write_transaction(connection):
+        connection.execute(
+            "UPDATE members SET watermark = (SELECT last_seq FROM groups WHERE group_key = members.group_key)"
+        )
+    (folder / "keyed").mkdir()
+    keyed = Config(database_path=str(folder / "keyed" / "conclave.db"), cleanup=store.config.cleanup)
+    shutil.copy(store.config.database, keyed.database)
+    with ExitStack() as opened:
+        servers = {
+            WITHOUT: opened.enter_context(Server(store.config)),
+            UNDER: opened.enter_context(Server(keyed, "[keys]\nencrypt = true\n")),
+        }
+        for server in servers.values():
+            server.wait_for("cleanup_run")
+        with closing(sqlite.connect(keyed.database, readonly=True)) as connection:
+            if not taking_over.is_done(connection):
+                raise RuntimeError("messages lie as they came")
+        turns = _Turns(opened.enter_context(generator()), servers)
+        return [
+            *turns.compared("page from the store, 1 connection", 0.75, _unread(store)),
+            *turns.again(
+                "page from memory, 32 connections", 1.0, requests.fetches(store, 32, Format.PROTOBUF, 0, PAGE)
+            ),
+            *turns.again(f"send, {USERS} connections", 0.92, _sends(store, USERS)),
+            *turns.again("send, 1 connection", 0.95, _sends(store, 1)),
+        ]
+
+
+def _sends(store: Store, connections: int) -> list[list[bytes]]:
+    return requests.sends(store, connections, Format.PROTOBUF, BODY_BYTES)
+
+
+def _unread(store: Store) -> list[Load]:
+    """Every page of every group but the first, once, in no order."""
+    reader = {group: user for user, groups in enumerate(store.groups_of) for group in groups}
+    asked = [
+        requests.fetch(store, reader[group], group, Format.PROTOBUF, page * PAGE, PAGE)
+        for group in range(GROUPS)
+        for page in range(1, PAGES)
+    ]
+    random.shuffle(asked)
+    return [Load(0, [asked[at : at + CHUNK]], None) for at in range(0, len(asked), CHUNK)]
+
+
+class _Turns:
+    def __init__(self, process: ProcessPoolExecutor, servers: dict[str, Server]) -> None:
+        self._process = process
+        self._servers = servers
+
+    def again(self, what: str, least: float, asked: Sequence[Sequence[bytes]]) -> list[Figure]:
+        """Ask the same over and over again, some rounds long."""
+        return self.compared(what, least, [Load(0, asked, ROUND_SECONDS)] * 2 * ROUNDS)
+
+    def compared(self, what: str, least: float, loads: Sequence[Load]) -> list[Figure]:
+        """Put each load to one server after the other; who is first changes."""
+        found: dict[str, list[_Turn]] = {name: [] for name in self._servers}
+        for number, load in enumerate(loads):
+            for name in sorted(found, reverse=bool(number % 2)):
+                found[name].append(self._turn(self._servers[name], load))
+        rates = {name: [each.rate for each in turns] for name, turns in found.items()}
+        return [
+            *(spread(f"{what}: {name}", each, "/s") for name, each in rates.items()),
+            at_least(f"{what}: {UNDER} / {WITHOUT}", _ratio(found, lambda each: each.rate), "times", least),
+            single(f"{what}: processor time, {WITHOUT} / {UNDER}", 1 / _ratio(found, lambda each: each.cpu), "times"),
+        ]
+
+    def _turn(self, server: Server, load: Load) -> _Turn:
+        before = _cpu_ms(server.process.pid)
+        port = int(server.url.rpartition(":")[2])
+        outcome = self._process.submit(run, Load(port, load.requests, load.seconds)).result()
+        return _Turn(outcome.rate, (_cpu_ms(server.process.pid) - before) / outcome.answered)
+
+
+def _ratio(found: dict[str, list[_Turn]], value: Callable[[_Turn], float]) -> float:
+    pairs = zip(found[UNDER], found[WITHOUT], strict=True)
+    return statistics.median(value(under) / value(without) for under, without in pairs)
+
+
+def _cpu_ms(pid: int) -> float:
+    user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) * 1000 / os.sysconf("SC_CLK_TCK")
