@@ -10,8 +10,22 @@ from click.shell_completion import get_completion_class
 def completion(context: click.Context, shell: str) -> None:
     """Print what makes a shell complete commands, options and files.
 
-    For bash, once: conclave completion bash > ~/.local/share/bash-completion/completions/conclave. For zsh, into the
-    file _conclave in a folder of $fpath; for fish, into ~/.config/fish/completions/conclave.fish.
+    Once for each user; the next shell that is started has it:
+
+    \b
+    bash, which needs the package bash-completion:
+      D=~/.local/share/bash-completion/completions
+      mkdir -p $D && conclave completion bash > $D/conclave
+
+    \b
+    zsh, with fpath+=(~/.zfunc) before compinit in ~/.zshrc:
+      D=~/.zfunc
+      mkdir -p $D && conclave completion zsh > $D/_conclave
+
+    \b
+    fish:
+      set D ~/.config/fish/completions
+      mkdir -p $D && conclave completion fish > $D/conclave.fish
     """
     made = get_completion_class(shell)
     if made is None:  # click has all three

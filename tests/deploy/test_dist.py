@@ -15,6 +15,8 @@ import pytest
 from conclave import __version__
 from tests.client.chat.test_terminal import Terminal
 from tests.deploy.test_image import ROOT, tracked
+from tests.support.server import ServerProcess
+from tests.support.trials import asked_for
 
 WHEEL = f"conclave-{__version__}-py3-none-any.whl"
 SOURCES = f"conclave-{__version__}.tar.gz"
@@ -37,12 +39,16 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def installed(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An installation for the chat, of the wheel and what it needs, in the versions that are pinned here."""
-    folder = tmp_path_factory.mktemp("installed")
+    return install(built, "client", tmp_path_factory.mktemp("installed"))
+
+
+def install(built: Path, extra: str, folder: Path) -> Path:
+    """Install the wheel with an extra into a new environment, and return that."""
     pinned = re.findall(r"^([\w.-]+==[\w.]+)", (ROOT / "requirements" / "runtime.txt").read_text(), re.MULTILINE)
     (folder / "constraints.txt").write_text("\n".join(pinned))
     subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
-    install = [str(folder / "venv/bin/python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*install, "-c", str(folder / "constraints.txt"), f"{built / WHEEL}[client]"], check=True)
+    pip = [str(folder / "venv/bin/python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "-c", str(folder / "constraints.txt"), f"{built / WHEEL}[{extra}]"], check=True)
     return folder / "venv"
 
 
@@ -99,14 +105,67 @@ def test_an_installation_for_the_chat_has_command_manual_and_nothing_of_the_serv
     assert {"pyspark", "pyarrow", "aiosqlite"} & {line.partition("==")[0] for line in listed.splitlines()} == set()
 
 
-def test_the_shell_completes_commands_and_options(installed: Path, terminal: Terminal) -> None:
-    if not shutil.which("bash"):
-        pytest.skip("needs bash")
-    terminal.type(f"PATH={installed}/bin:$PATH exec bash --norc --noprofile", "Enter")
-    terminal.type("source <(conclave completion bash); echo re''ady", "Enter")
-    terminal.shows("\nready")
+def test_each_page_of_the_manual_is_shown(installed: Path) -> None:
+    if not shutil.which("man"):
+        pytest.skip("needs man")
+    pages = sorted((installed / "share/man/man1").iterdir())
+    assert len(pages) >= len(list((ROOT / "docs/man").iterdir())) > 1
+    manual = ["man", "-M", str(installed / "share/man"), "--warnings"]
+    environment = os.environ | {"MANWIDTH": "80", "LC_ALL": "C.UTF-8"}
+    for page in pages:
+        shown = subprocess.run([*manual, page.stem], env=environment, capture_output=True, text=True)
+        assert (shown.returncode, shown.stderr) == (0, ""), page
+        assert shown.stdout.startswith(page.stem.upper())
+        assert "DESCRIPTION" in shown.stdout
+
+
+STARTS = {
+    "bash": ("bash --norc --noprofile", "source <(conclave completion bash)"),
+    "zsh": ("zsh -f", "fpath+=(~/.zfunc); autoload -U compinit; compinit -u"),
+    "fish": ("fish", "function fish_prompt; echo -n '$ '; end; function fish_greeting; end"),
+}
+
+
+@pytest.mark.parametrize("shell", STARTS)
+def test_the_shell_completes_commands_and_options(
+    installed: Path, terminal: Terminal, tmp_path: Path, shell: str
+) -> None:
+    """By the lines that the help has to paste; bash's want a package that this machine may lack."""
+    if not shutil.which(shell):
+        pytest.skip(f"needs {shell}")
+    starts, settings = STARTS[shell]
+    home = tmp_path / "home"
+    home.mkdir()
+    terminal.type(f"export HOME={home} PATH={installed}/bin:$PATH PS1='$ '; unset XDG_CONFIG_HOME; {starts}", "Enter")
+    if shell != "bash":
+        helped = said(installed / "bin" / "conclave", "completion", "--help").stdout
+        for line in helped.partition(f"  {shell}")[2].splitlines()[1:3]:
+            terminal.type(line.strip(), "Enter")
+    terminal.type(f"{settings}; clear; echo re''ady", "Enter")
+    terminal.shows("ready\n$")
     terminal.type("conclave comple", "Tab")
     terminal.shows("$ conclave completion")
     terminal.type("", "C-u")
     terminal.type("conclave chat --in-m", "Tab")
     terminal.shows("$ conclave chat --in-memory")
+
+
+def test_an_installation_for_a_server_serves_and_cleans_up_with_an_archive(built: Path, tmp_path: Path) -> None:
+    """As docs/operations/install.md has it without a checkout."""
+    asked_for()
+    installed = install(built, "server", tmp_path)
+    conclave = installed / "bin" / "conclave"
+    fetched = said(conclave, "archive", "fetch-jars")
+    assert fetched.returncode == 0, fetched.stderr
+    within = (
+        "-c",
+        "import os, sys; os.execv(sys.argv[1], [sys.argv[1], '-P', *sys.argv[3:]])",
+        installed / "bin/python",
+    )
+    with ServerProcess(tmp_path, '[archive]\nafter = "1d"\n', within=(sys.executable, *map(str, within))) as server:
+        assert server.wait_for("cleanup_run")["outcome"] == "ok"
+        config = ("--config", str(server.config))
+        ran = said(conclave, "cleanup", "run", *config)
+        assert "Cleanup run (spark): ok" in ran.stdout, ran.stderr
+        assert "health:     ok" in said(conclave, "status", *config).stdout
+        assert server.stop()[0] == 0
