@@ -3,6 +3,9 @@
 import click
 from click.shell_completion import get_completion_class
 
+_CALLED_ONCE = '    _conclave_completion "$@"\n'
+"""What click has zsh do with a file of $fpath: the second completion does nothing, unless it is registered too."""
+
 
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
@@ -26,8 +29,9 @@ def completion(context: click.Context, shell: str) -> None:
     fish:
       set D ~/.config/fish/completions
       mkdir -p $D && conclave completion fish > $D/conclave.fish
-    """
+    """  # noqa: D301 - the mark by which click keeps lines, so that they can be pasted
     made = get_completion_class(shell)
     if made is None:  # click has all three
         raise click.ClickException(f"no completion for {shell}")
-    click.echo(made(context.find_root().command, {}, "conclave", "_CONCLAVE_COMPLETE").source(), nl=False)
+    source = made(context.find_root().command, {}, "conclave", "_CONCLAVE_COMPLETE").source()
+    click.echo(source.replace(_CALLED_ONCE, f"    compdef _conclave_completion conclave\n{_CALLED_ONCE}"), nl=False)

@@ -15,7 +15,8 @@ import pytest
 from conclave import __version__
 from tests.client.chat.test_terminal import Terminal
 from tests.deploy.test_image import ROOT, tracked
-from tests.support.server import ServerProcess
+from tests.support.proxies import free_ports
+from tests.support.server import USUAL_SIGNALS, waiting
 from tests.support.trials import asked_for
 
 WHEEL = f"conclave-{__version__}-py3-none-any.whl"
@@ -157,15 +158,19 @@ def test_an_installation_for_a_server_serves_and_cleans_up_with_an_archive(built
     conclave = installed / "bin" / "conclave"
     fetched = said(conclave, "archive", "fetch-jars")
     assert fetched.returncode == 0, fetched.stderr
-    within = (
-        "-c",
-        "import os, sys; os.execv(sys.argv[1], [sys.argv[1], '-P', *sys.argv[3:]])",
-        installed / "bin/python",
+    client_port, admin_port = free_ports(2)
+    config = tmp_path / "conclave.toml"
+    config.write_text(
+        f'listen_address = "127.0.0.1"\nlisten_port = {client_port}\n[admin]\nlisten_port = {admin_port}\n'
+        '[cleanup]\ndisk_reserve = "0"\n[archive]\nafter = "1d"\n'
     )
-    with ServerProcess(tmp_path, '[archive]\nafter = "1d"\n', within=(sys.executable, *map(str, within))) as server:
-        assert server.wait_for("cleanup_run")["outcome"] == "ok"
-        config = ("--config", str(server.config))
-        ran = said(conclave, "cleanup", "run", *config)
-        assert "Cleanup run (spark): ok" in ran.stdout, ran.stderr
-        assert "health:     ok" in said(conclave, "status", *config).stdout
-        assert server.stop()[0] == 0
+    with subprocess.Popen([*USUAL_SIGNALS, conclave, "serve", "--config", config], cwd=tmp_path) as server:
+        try:
+            for _ in waiting("the server's first run"):
+                if "health:     ok" in said(conclave, "status", "--config", str(config)).stdout:
+                    break
+            ran = said(conclave, "cleanup", "run", "--config", str(config))
+            assert "Cleanup run (spark): ok" in ran.stdout, ran.stderr
+        finally:
+            server.terminate()
+    assert server.returncode == 0
