@@ -4,7 +4,7 @@ COMPILED = PYTHONDONTWRITEBYTECODE=
 PIP = $(PYTHON) -m pip install --quiet --disable-pip-version-check --no-build-isolation
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve chat test test-system test-all pytest java interop fuzz generators histories lint format layout man dist proto demo bench pin clean
+.PHONY: help setup serve chat test test-system test-all trials pytest java interop fuzz generators histories lint format layout man dist proto demo bench pin clean
 
 help:  ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile
@@ -29,6 +29,11 @@ test-all: setup .venv/development java  ## Lint, types and all tests, the exhaus
 
 pytest:
 	@$(COMPILED) $(PYTHON) -m pytest -n 3 --dist worksteal --durations=15 --durations-min=1 $(CHOSEN)
+
+trials: setup .venv/development java  ## Build the image and run it, talk from a fresh clone, live a week: downloads, half an hour
+	@$(COMPILED) CONCLAVE_IMAGE_BASE=made CONCLAVE_TRIALS=1 CONCLAVE_SAMPLE=all $(PYTHON) -m pytest -rs --durations=0 --durations-min=1 $(TRIALS)
+
+TRIALS = tests/deploy/test_container.py tests/deploy/test_dist.py tests/deploy/test_first_message.py tests/processes/test_week.py
 
 fuzz: setup .venv/development  ## Send 5,000 requests made of the OpenAPI document, others each time
 	@CONCLAVE_FUZZ=5000 $(PYTHON) -m pytest tests/api/test_schemathesis.py

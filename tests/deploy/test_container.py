@@ -1,18 +1,16 @@
 """The image built and run as docs/operations/install.md says: confined, with data, cleanup and a backup.
 
-Where the base image is another, or the build needs what only this machine knows, such as its proxy:
-CONCLAVE_IMAGE_BASE names the base, CONCLAVE_IMAGE_BUILD and CONCLAVE_IMAGE_RUN have further options.
+CONCLAVE_IMAGE_BASE names the base where it is another; ``made`` is one that mmdebstrap makes, which `make image` takes.
+CONCLAVE_IMAGE_BUILD and CONCLAVE_IMAGE_RUN have options for what only this machine knows, such as its proxy.
 """
 
 import json
 import os
 import re
 import shlex
-import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -20,33 +18,11 @@ from aiohttp import ClientSession
 
 from tests.deploy.test_image import OCI, ROOT, of
 from tests.support.client import Client
+from tests.support.containers import MADE, Containers, containers, make_root
 from tests.support.proxies import free_ports
 from tests.support.server import waiting
 
 NAME = "conclave-test"
-
-
-@dataclass
-class RunEnvironment:
-    """Podman or Docker, with the image built."""
-
-    program: str
-
-    def run(self, *words: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run([self.program, *words], capture_output=True, text=True)
-
-    def must(self, *words: str) -> str:
-        ran = self.run(*words)
-        assert ran.returncode == 0, (words, ran.stdout, ran.stderr)
-        return ran.stdout
-
-    def inside(self, script: str) -> str:
-        """Run a script in the image, as its user, and return what it says."""
-        return self.must("run", "--rm", "--network=none", *_further("RUN"), "--entrypoint=sh", NAME, "-c", script)
-
-
-def _further(what: str) -> list[str]:
-    return shlex.split(os.environ.get(f"CONCLAVE_IMAGE_{what}", ""))
 
 
 def documented() -> list[str]:
@@ -57,44 +33,48 @@ def documented() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def engine() -> RunEnvironment:
-    programs = [name for name in ("podman", "docker") if shutil.which(name)]
-    found = [each for each in map(RunEnvironment, programs) if each.run("info").returncode == 0]
-    if not found:
-        pytest.skip("needs podman, or a docker that runs")
-    made = found[0]
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Containers:
+    """What runs containers, with the image built."""
+    found = containers()
     base = os.environ.get("CONCLAVE_IMAGE_BASE", of("ARG")[0].removeprefix("BASE="))
-    if made.run("image", "inspect", base).returncode and made.run("pull", base).returncode:
-        pytest.skip(f"needs the image {base}, which is neither here nor to be had: CONCLAVE_IMAGE_BASE names another")
-    kind = ["--format=docker"] if made.program == "podman" else []
+    if base == MADE:
+        base = make_root(found, tmp_path_factory.mktemp("root"))
+    elif not found.has(base) and found.run("pull", base).returncode:
+        pytest.skip(f"needs the image {base}, which is neither here nor to be had: make image makes another")
+    kind = ["--format=docker"] if found.program == "podman" else []
     file = f"--file={OCI / 'Containerfile'}"
-    made.must("build", *kind, *_further("BUILD"), file, f"--build-arg=BASE={base}", f"--tag={NAME}", str(ROOT))
-    return made
+    found.must("build", *kind, *found.to_build, file, f"--build-arg=BASE={base}", f"--tag={NAME}", str(ROOT))
+    return found
 
 
-def test_the_image_has_a_user_a_health_check_and_nothing_that_builds(engine: RunEnvironment) -> None:
+def inside(engine: Containers, script: str) -> str:
+    """Run a script in the image, as its user, and return what it says."""
+    return engine.must("run", "--rm", "--network=none", *engine.to_run, "--entrypoint=sh", NAME, "-c", script)
+
+
+def test_the_image_has_a_user_a_health_check_and_nothing_that_builds(engine: Containers) -> None:
     [told] = json.loads(engine.must("image", "inspect", NAME))
     assert told["Config"]["User"] == "10001:10001"
     assert json.loads(of("HEALTHCHECK")[0].partition("CMD ")[2])[-1] in json.dumps(told)
     assert {each.partition("=")[0] for each in told["Config"]["Env"]} >= {"PATH", "CONCLAVE_CONFIG"}
-    assert engine.inside("id -u; ls -A /opt/conclave /etc/conclave").split("\n")[:6] == [
+    assert inside(engine, "id -u; ls -A /opt/conclave /etc/conclave").split("\n")[:6] == [
         *("10001", "/etc/conclave:", "config.toml", "", "/opt/conclave:", ".venv"),
     ]
-    assert engine.inside("for each in pip pip3 gcc cc make curl wget git; do command -v $each; done; true") == ""
-    packages = engine.inside("ls /opt/conclave/.venv/lib/python3.*/site-packages").split()
+    assert inside(engine, "for each in pip pip3 gcc cc make curl wget git; do command -v $each; done; true") == ""
+    packages = inside(engine, "ls /opt/conclave/.venv/lib/python3.*/site-packages").split()
     assert "conclave" in packages
     assert {"pip", "setuptools", "wheel", "tests", "bench", "pytest"} & {*packages} == set()
     caches = (
         r"find / -xdev -size +0 \( -name .cache -o -name pip.conf -o -name '*.deb' -o -path '/var/lib/apt/lists/*' \)"
     )
-    assert engine.inside(f"{caches} 2>/dev/null; true") == ""
-    assert engine.inside(r"find /opt/conclave /etc/conclave \( -user conclave -o -perm -0002 \) ! -type l") == ""
+    assert inside(engine, f"{caches} 2>/dev/null; true") == ""
+    assert inside(engine, r"find /opt/conclave /etc/conclave \( -user conclave -o -perm -0002 \) ! -type l") == ""
 
 
 class Container:
     """A container that runs as the docs say, with volumes of its own."""
 
-    def __init__(self, engine: RunEnvironment, port: int, name: str) -> None:
+    def __init__(self, engine: Containers, port: int, name: str) -> None:
         self.engine = engine
         self.url = f"http://127.0.0.1:{port}"
         self.name = name
@@ -112,7 +92,7 @@ class Container:
         words = [changed.pop(word, word) for word in words[:-1]]
         assert not changed
         words[words.index("--name") + 1] = self.name
-        return [*words, *_further("RUN"), *further, NAME]
+        return [*words, *self.engine.to_run, *further, NAME]
 
     def conclave(self, *words: str) -> "subprocess.CompletedProcess[str]":
         """Run a command within."""
@@ -131,7 +111,7 @@ class Container:
 
 
 @contextmanager
-def container(engine: RunEnvironment, *further: str) -> Iterator[Container]:
+def container(engine: Containers, *further: str) -> Iterator[Container]:
     [port] = free_ports(1)
     made = Container(engine, port, f"{NAME}-{port}")
     try:
@@ -142,7 +122,7 @@ def container(engine: RunEnvironment, *further: str) -> Iterator[Container]:
         engine.run("volume", "rm", f"{made.name}-data", f"{made.name}-ledger")
 
 
-async def test_it_serves_cleans_up_and_keeps_its_data(engine: RunEnvironment) -> None:
+async def test_it_serves_cleans_up_and_keeps_its_data(engine: Containers) -> None:
     """All by the docs' command, and Spark, Java and the jars from the image alone."""
     with container(engine) as running, container(engine, "--tmpfs=/backups:mode=1777") as other:
         running.wait()
@@ -178,7 +158,7 @@ def _named(running: Container, suffix: str) -> list[str]:
     return [words[0], "--rm", *words[1:place], *words[place + 2 :]]
 
 
-def test_nothing_is_written_but_to_its_volumes(engine: RunEnvironment) -> None:
+def test_nothing_is_written_but_to_its_volumes(engine: Containers) -> None:
     with container(engine) as running:
         running.wait()
         tried = "for each in /x /etc/conclave/x /opt/conclave/x; do touch $each 2>/dev/null && echo $each; done; true"
@@ -188,10 +168,10 @@ def test_nothing_is_written_but_to_its_volumes(engine: RunEnvironment) -> None:
         assert "Max core file size        0 " in engine.must("exec", running.name, "cat", "/proc/self/limits")
 
 
-def test_a_folder_in_place_of_a_volume_that_is_not_its_own_is_told(engine: RunEnvironment, tmp_path: Path) -> None:
+def test_a_folder_in_place_of_a_volume_that_is_not_its_own_is_told(engine: Containers, tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     mount = f"--volume={tmp_path}:/var/lib/conclave"
-    ran = engine.run("run", "--rm", "--read-only", "--tmpfs=/tmp", "--cap-drop=all", *_further("RUN"), mount, NAME)
+    ran = engine.run("run", "--rm", "--read-only", "--tmpfs=/tmp", "--cap-drop=all", *engine.to_run, mount, NAME)
     assert ran.returncode == 1
     [line] = (ran.stdout + ran.stderr).splitlines()[-1:]
     assert re.fullmatch(
@@ -199,7 +179,7 @@ def test_a_folder_in_place_of_a_volume_that_is_not_its_own_is_told(engine: RunEn
     )
 
 
-async def test_settings_by_a_mount_metrics_and_cleanup_without_java(engine: RunEnvironment, tmp_path: Path) -> None:
+async def test_settings_by_a_mount_metrics_and_cleanup_without_java(engine: Containers, tmp_path: Path) -> None:
     settings, token, [port] = tmp_path / "config.toml", "t" * 32, free_ports(1)
     told = (
         (OCI / "config.toml")

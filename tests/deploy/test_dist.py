@@ -15,6 +15,9 @@ import pytest
 from conclave import __version__
 from tests.client.chat.test_terminal import Terminal
 from tests.deploy.test_image import ROOT, tracked
+from tests.support.proxies import free_ports
+from tests.support.server import USUAL_SIGNALS, waiting
+from tests.support.trials import asked_for
 
 WHEEL = f"conclave-{__version__}-py3-none-any.whl"
 SOURCES = f"conclave-{__version__}.tar.gz"
@@ -37,12 +40,16 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def installed(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An installation for the chat, of the wheel and what it needs, in the versions that are pinned here."""
-    folder = tmp_path_factory.mktemp("installed")
+    return install(built, "client", tmp_path_factory.mktemp("installed"))
+
+
+def install(built: Path, extra: str, folder: Path) -> Path:
+    """Install the wheel with an extra into a new environment, and return that."""
     pinned = re.findall(r"^([\w.-]+==[\w.]+)", (ROOT / "requirements" / "runtime.txt").read_text(), re.MULTILINE)
     (folder / "constraints.txt").write_text("\n".join(pinned))
     subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
-    install = [str(folder / "venv/bin/python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*install, "-c", str(folder / "constraints.txt"), f"{built / WHEEL}[client]"], check=True)
+    pip = [str(folder / "venv/bin/python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "-c", str(folder / "constraints.txt"), f"{built / WHEEL}[{extra}]"], check=True)
     return folder / "venv"
 
 
@@ -99,37 +106,71 @@ def test_an_installation_for_the_chat_has_command_manual_and_nothing_of_the_serv
     assert {"pyspark", "pyarrow", "aiosqlite"} & {line.partition("==")[0] for line in listed.splitlines()} == set()
 
 
-def test_man_shows_the_manual_of_an_installation(installed: Path) -> None:
+def test_each_page_of_the_manual_is_shown(installed: Path) -> None:
     if not shutil.which("man"):
         pytest.skip("needs man")
-    shown = subprocess.run(
-        ["man", "-M", installed / "share" / "man", "-P", "cat", "conclave-chat"],
-        capture_output=True,
-        text=True,
-        env={"PATH": os.environ["PATH"], "LANG": "C.UTF-8", "MANWIDTH": "80"},
-    )
-    assert "NAME" in shown.stdout, shown.stderr
-    assert "--in-memory" in shown.stdout
-    assert "warning" not in shown.stderr
+    pages = sorted((installed / "share/man/man1").iterdir())
+    assert len(pages) >= len(list((ROOT / "docs/man").iterdir())) > 1
+    manual = ["man", "-M", str(installed / "share/man"), "--warnings"]
+    environment = os.environ | {"MANWIDTH": "80", "LC_ALL": "C.UTF-8"}
+    for page in pages:
+        shown = subprocess.run([*manual, page.stem], env=environment, capture_output=True, text=True)
+        assert (shown.returncode, shown.stderr) == (0, ""), page
+        assert shown.stdout.startswith(page.stem.upper())
+        assert "DESCRIPTION" in shown.stdout
 
 
-SHELLS = {
+STARTS = {
     "bash": ("bash --norc --noprofile", "source <(conclave completion bash)"),
-    "zsh": ("zsh -f", "autoload -Uz compinit && compinit -u; source <(conclave completion zsh)"),
-    "fish": ("fish --no-config", "function fish_prompt; echo '$ '; end; conclave completion fish | source"),
+    "zsh": ("zsh -f", "fpath+=(~/.zfunc); autoload -U compinit; compinit -u"),
+    "fish": ("fish", "function fish_prompt; echo -n '$ '; end; function fish_greeting; end"),
 }
 
 
-@pytest.mark.parametrize("shell", SHELLS)
-def test_the_shell_completes_commands_and_options(installed: Path, terminal: Terminal, shell: str) -> None:
+@pytest.mark.parametrize("shell", STARTS)
+def test_the_shell_completes_commands_and_options(
+    installed: Path, terminal: Terminal, tmp_path: Path, shell: str
+) -> None:
+    """By the lines that the help has to paste; bash's want a package that this machine may lack."""
     if not shutil.which(shell):
         pytest.skip(f"needs {shell}")
-    started, completing = SHELLS[shell]
-    terminal.type(f"export PS1='$ ' PATH={installed}/bin:$PATH; exec {started}", "Enter")
-    terminal.type(f"{completing}; echo re''ady", "Enter")
-    terminal.shows("\nready")
+    starts, settings = STARTS[shell]
+    home = tmp_path / "home"
+    home.mkdir()
+    terminal.type(f"export HOME={home} PATH={installed}/bin:$PATH PS1='$ '; unset XDG_CONFIG_HOME; {starts}", "Enter")
+    if shell != "bash":
+        helped = said(installed / "bin" / "conclave", "completion", "--help").stdout
+        for line in helped.partition(f"  {shell}")[2].splitlines()[1:3]:
+            terminal.type(line.strip(), "Enter")
+    terminal.type(f"{settings}; clear; echo re''ady", "Enter")
+    terminal.shows("ready\n$")
     terminal.type("conclave comple", "Tab")
     terminal.shows("$ conclave completion")
     terminal.type("", "C-u")
     terminal.type("conclave chat --in-m", "Tab")
     terminal.shows("$ conclave chat --in-memory")
+
+
+def test_an_installation_for_a_server_serves_and_cleans_up_with_an_archive(built: Path, tmp_path: Path) -> None:
+    """As docs/operations/install.md has it without a checkout."""
+    asked_for()
+    installed = install(built, "server", tmp_path)
+    conclave = installed / "bin" / "conclave"
+    fetched = said(conclave, "archive", "fetch-jars")
+    assert fetched.returncode == 0, fetched.stderr
+    client_port, admin_port = free_ports(2)
+    config = tmp_path / "conclave.toml"
+    config.write_text(
+        f'listen_address = "127.0.0.1"\nlisten_port = {client_port}\n[admin]\nlisten_port = {admin_port}\n'
+        '[cleanup]\ndisk_reserve = "0"\n[archive]\nafter = "1d"\n'
+    )
+    with subprocess.Popen([*USUAL_SIGNALS, conclave, "serve", "--config", config], cwd=tmp_path) as server:
+        try:
+            for _ in waiting("the server's first run"):
+                if "health:     ok" in said(conclave, "status", "--config", str(config)).stdout:
+                    break
+            ran = said(conclave, "cleanup", "run", "--config", str(config))
+            assert "Cleanup run (spark): ok" in ran.stdout, ran.stderr
+        finally:
+            server.terminate()
+    assert server.returncode == 0

@@ -14,7 +14,7 @@ from uuid import UUID
 from conclave.client.history import bodies
 from conclave.client.private_file import open_private, transaction
 
-VERSION = 1
+VERSION = 2
 
 BUSY_SECONDS = 1.0
 """A program that has just ended may still hold the file for a moment."""
@@ -92,12 +92,6 @@ CREATE TABLE late (                             -- messages of epochs that had p
     sequence_num INTEGER NOT NULL,
     PRIMARY KEY (group_key, sequence_num)
 ) STRICT, WITHOUT ROWID;
-CREATE TABLE repeats (                          -- own messages that were sent anew, and came
-    group_key INTEGER NOT NULL REFERENCES groups ON DELETE CASCADE,
-    sequence_num INTEGER NOT NULL,
-    original INTEGER NOT NULL,                  -- the number under which the text came first
-    PRIMARY KEY (group_key, sequence_num)
-) STRICT, WITHOUT ROWID;
 CREATE TABLE people (
     user_id BLOB PRIMARY KEY,
     fingerprint TEXT NOT NULL,
@@ -111,6 +105,21 @@ CREATE TABLE segments (
     live_bytes INTEGER NOT NULL DEFAULT 0
 ) STRICT
 """
+
+_REPEATS = """
+CREATE TABLE IF NOT EXISTS repeats (            -- own messages that were sent anew, and came
+    group_key INTEGER NOT NULL REFERENCES groups ON DELETE CASCADE,
+    sequence_num INTEGER NOT NULL,
+    original INTEGER NOT NULL,                  -- the number under which the text came first
+    PRIMARY KEY (group_key, sequence_num)
+) STRICT, WITHOUT ROWID
+"""
+
+_SINCE_1 = {
+    "about": ("former TEXT NOT NULL DEFAULT ''",),
+    "groups": ("base_tag BLOB NOT NULL DEFAULT x''", "is_unsure INTEGER NOT NULL DEFAULT 0"),
+}
+"""Columns that a file of version 1 may lack: not all of them do."""
 
 _PLACES = {
     "about": "id",
@@ -171,14 +180,25 @@ class Vault:
                     raise KeyStoreError(f"{path}: is a database, but has no keys of a client")
                 for statement in _SCHEMA.split(";\n"):
                     self.connection.execute(statement)
-                self.connection.execute(f"PRAGMA user_version = {VERSION}")
+            elif version == 1:
+                self._complete()
             elif version != VERSION:
                 raise KeyStoreError(
                     f"{path}: its version is {version}, this program knows {VERSION}: use the one that made it"
                 )
+            self.connection.execute(_REPEATS)
+            self.connection.execute(f"PRAGMA user_version = {VERSION}")
             row = self.connection.execute("SELECT user_id FROM about").fetchone()
             if row and row[0] != user_id.bytes:
                 raise KeyStoreError(f"{path}: has the keys of another account")
+
+    def _complete(self) -> None:
+        """Add what a file of version 1 lacks."""
+        for table, columns in _SINCE_1.items():
+            known = {row[1] for row in self.connection.execute(f"PRAGMA table_info({table})")}
+            for column in columns:
+                if column.partition(" ")[0] not in known:
+                    self.connection.execute(f"ALTER TABLE {table} ADD COLUMN {column}")
 
     def close(self) -> None:
         """Close the file."""

@@ -1,6 +1,8 @@
 """The file with the keys: nobody else reads it, one program uses it, and nothing that was used up stays in it."""
 
+import sqlite3
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from uuid import uuid4
@@ -118,6 +120,28 @@ def test_a_file_that_is_something_else_is_refused(tmp_path: Path, content: bytes
     with pytest.raises(KeyStoreError):
         MlsCodec(path, BOB)
     assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize("lacks", [True, False], ids=["the former form", "the later form"])
+def test_a_file_of_version_1_is_completed(tmp_path: Path, *, lacks: bool) -> None:
+    path = tmp_path / "keys"
+    with MlsCodec(path, BOB) as codec:
+        own = codec.fingerprint
+        codec.begin(GROUP)
+    with closing(sqlite3.connect(path)) as connection:
+        if lacks:
+            connection.execute("DROP TABLE repeats")
+            connection.execute("ALTER TABLE about DROP COLUMN former")
+            connection.execute("ALTER TABLE groups DROP COLUMN base_tag")
+            connection.execute("ALTER TABLE groups DROP COLUMN is_unsure")
+        connection.execute("PRAGMA user_version = 1")
+    for _ in range(2):
+        with MlsCodec(path, BOB) as codec:
+            assert codec.fingerprint == own
+            assert codec.held(GROUP)
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT former, base_tag, is_unsure FROM about, groups").fetchall() == [("", b"", 0)]
+        assert connection.execute("SELECT count(*) FROM repeats").fetchone() == (0,)
 
 
 def test_keys_of_packages_go_when_they_can_be_of_no_use(tmp_path: Path) -> None:
