@@ -179,8 +179,8 @@ async def set_expiry(context: CommandContext, rest: str) -> None:
         expiry = formatting.parse_expiry(rest)
     except ValueError as error:
         raise CommandError(f"{error}; or fetched: until all have fetched it; or off: as the server has it") from error
-    would = await conversation.change_expiry(group_id, expiry, dry_run=True)
-    effective = await conversation.effective(group_id, expiry)
+    would = await conversation.lifetimes.change(group_id, expiry, dry_run=True)
+    effective = await conversation.lifetimes.effective(group_id, expiry)
     decided = ""
     if room.retention and room.retention.policy_source == "override":
         decided = " The operator has decided that for this group: what you set is stored, and has no effect."
@@ -189,7 +189,7 @@ async def set_expiry(context: CommandContext, rest: str) -> None:
         if not await context.ask("Change how long messages live?", text, "Change it"):
             return
     is_as_before = room.expiry == effective
-    await conversation.change_expiry(group_id, expiry, dry_run=False)
+    await conversation.lifetimes.change(group_id, expiry, dry_run=False)
     if is_as_before:  # otherwise a notice in the group says it
         context.say(f"Messages of {room.name} are {formatting.policy(effective)}, as before.{decided}")
 

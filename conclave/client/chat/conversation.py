@@ -6,7 +6,6 @@ It knows nothing of textual: whoever shows it is told by a ``Listener`` what to 
 import asyncio
 import contextlib
 from collections.abc import Iterable
-from itertools import count
 from types import TracebackType
 from typing import Self
 from uuid import UUID
@@ -17,18 +16,17 @@ from conclave.client.chat import formatting, loading
 from conclave.client.chat.attention import Attention
 from conclave.client.chat.background import Background
 from conclave.client.chat.keys import Keys
+from conclave.client.chat.lifetimes import Lifetimes
 from conclave.client.chat.observer import Listener
-from conclave.client.chat.policies import effective, told
 from conclave.client.chat.rooms import Room, Rooms
 from conclave.client.chat.searching import Finder
 from conclave.client.chat.send_queue import SendQueue
 from conclave.client.codec import Codec
-from conclave.client.errors import ClientError, GroupError, NoAnswerError, ResourceError, SessionOverError
+from conclave.client.errors import ClientError, NoAnswerError, ResourceError, SessionOverError
 from conclave.client.history.store import History
 from conclave.client.retry import Backoff
 from conclave.client.sync import Sync
 from conclave.wire import events as protocol
-from conclave.wire.results import GroupUpdated, Retention
 
 RENEWED_AFTER = 0.2
 """After an event the groups are read again, at most five times a second."""
@@ -59,12 +57,12 @@ class Conversation:
         self._untold: set[UUID] = set()
         self._asked_for: set[UUID] = set()
         self._left_lately: set[UUID] = set()
-        self._retention_reads = count(1)
         self._wants_renewal = asyncio.Event()
         self._renewing = asyncio.Lock()  # or an answer that came late would undo a later one
         self._online = asyncio.Event()
         self._backoff = Backoff()
         self._attention = Attention(history, client.session, listener)
+        self.lifetimes = Lifetimes(client, self.rooms, self.now, self.name, self._show)
         self.finder = Finder(history, self.rooms, self._learn_names)
         self._background = Background(listener)
         self._start = self._background.start
@@ -110,7 +108,7 @@ class Conversation:
             room.found = None
             room.read_before = None if room.unread_from is None else room.unread_from - 1
             if self._online.is_set():
-                self._start(self._read_retention(group_id))
+                self._start(self.lifetimes.read(group_id))
                 self.sync.look_at(group_id)
         return room
 
@@ -165,18 +163,6 @@ class Conversation:
         room.self_destruct_seconds = seconds
         self._show(room)
 
-    async def change_expiry(self, group_id: UUID, expiry: int, *, dry_run: bool) -> GroupUpdated:
-        """Set how long a group's messages live, or only ask what that would hide. Raises ClientError."""
-        done = await self.client.update_group(group_id, expiry=expiry, dry_run=dry_run)
-        if not dry_run:
-            await self._read_retention(group_id)
-        return done
-
-    async def effective(self, group_id: UUID, expiry: int) -> int:
-        """Return what a group's setting comes to together with what the operator has set. Raises ClientError."""
-        server = (await self.client.retention(group_id)).server_retention_seconds
-        return effective(group_id, expiry, server, await self.client.retention_configuration())
-
     async def answer(self, invite_id: UUID, *, accept: bool) -> None:
         """Accept or decline an invite. Raises ClientError."""
         await (self.client.accept_invite if accept else self.client.decline_invite)(invite_id)
@@ -200,7 +186,7 @@ class Conversation:
             for room in list(self.rooms.all.values()):
                 self._count(room)
                 if room.retention is None:
-                    await self._read_retention(room.group.group_id)
+                    await self.lifetimes.read(room.group.group_id)
         self._listener.rooms_changed()
         if self.open_room:
             self._listener.room_changed(self.open_room)
@@ -322,7 +308,7 @@ class Conversation:
         loaded = len(room.messages)
         self._reload(room)
         room.went += max(0, loaded - len(room.messages))
-        self._start(self._read_retention(news.group_id))
+        self._start(self.lifetimes.read(news.group_id))
         self._show(room)
 
     def _left(self, group_id: UUID) -> None:
@@ -438,7 +424,7 @@ class Conversation:
             room = self.rooms.all.get(self.open_room) if self.open_room else None
             if room and room.expiry == formatting.AFTER_FETCH and self._online.is_set():
                 with contextlib.suppress(ClientError):
-                    await self._read_retention(room.group.group_id)
+                    await self.lifetimes.read(room.group.group_id)
 
     async def _look(self) -> None:
         """Have the open group fetched from time to time."""
@@ -446,30 +432,3 @@ class Conversation:
             await asyncio.sleep(FETCHED_EVERY)
             if self.open_room and self._online.is_set():
                 self.sync.look_at(self.open_room)
-
-    async def _read_retention(self, group_id: UUID) -> Retention | None:
-        number = next(self._retention_reads)
-        try:
-            found = await self.client.retention(group_id)
-        except GroupError:
-            return None  # no member any more: news of that follow
-        room = self.rooms.all.get(group_id)
-        if room is None or number < room.retention_read:
-            return found  # an answer that came late would undo a later one
-        room.retention_read = number
-        if room.retention != found:
-            former, room.retention = room.retention, found
-            if former and former.effective_expiry_seconds != found.effective_expiry_seconds:
-                await self._tell_policy(room, former, found)
-            room.went = 0
-            self._show(room)
-        return found
-
-    async def _tell_policy(self, room: Room, former: Retention, found: Retention) -> None:
-        """Tell in a group that its messages live for another time."""
-        now, admin = self.now(), found.expiry_set_by
-        who = "you have" if admin == self.user_id else f"{await self.name(admin)} has" if admin else "an admin has"
-        lifetime = found.effective_expiry_seconds
-        due = [each for each in room.messages.values() if 0 < lifetime < now - each.created_at]
-        went, room.went = room.went + len(due), 0
-        room.notice(told(former, found, who, went), now)

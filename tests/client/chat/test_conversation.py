@@ -155,7 +155,7 @@ class TestPolicies:
         running.clock.advance(HOUR)
         alice.send(group, "young")
         await bob.shows(group, "old", "young")
-        await alice.conversation.change_expiry(group, 60, dry_run=False)
+        await alice.conversation.lifetimes.change(group, 60, dry_run=False)
         for each in (alice, bob):
             await each.shows(group, "young")
             await each.until(partial(self.has_expiry, each, group, 60))
@@ -168,7 +168,7 @@ class TestPolicies:
         running.clock.advance(61)
         assert bob.texts(group) == [], "before anybody says so"
         await bob.until(lambda: not bob.room(group).messages)
-        await alice.conversation.change_expiry(group, -1, dry_run=False)
+        await alice.conversation.lifetimes.change(group, -1, dry_run=False)
         await bob.until(
             lambda: self.told(bob, group)[1:] == ["messages are kept for good from now on: alice has set that"]
         )
@@ -196,7 +196,7 @@ class TestPolicies:
         self, pair: Pair, running: Running
     ) -> None:
         alice, bob, group = pair
-        await alice.conversation.change_expiry(group, HOUR, dry_run=False)
+        await alice.conversation.lifetimes.change(group, HOUR, dry_run=False)
         bob.send(group, "first", "second")
         await alice.shows(group, "first", "second")
         now = running.clock.now()
@@ -216,7 +216,7 @@ class TestPolicies:
         await alice.shows(group, "old")
         since = running.clock.now()
         running.clock.advance(HOUR)
-        would = await alice.conversation.change_expiry(group, 60, dry_run=True)
+        would = await alice.conversation.lifetimes.change(group, 60, dry_run=True)
         assert (would.messages_expiring, would.oldest_expiring) == (1, since)
         assert alice.texts(group) == ["old"]
         assert alice.room(group).expiry == -1
@@ -242,8 +242,8 @@ class TestPolicies:
             await alice.begin()
             await alice.connect()
             group = await alice.new()
-            assert await alice.conversation.effective(group, group_has) == comes_to
-            await alice.conversation.change_expiry(group, group_has, dry_run=False)
+            assert await alice.conversation.lifetimes.effective(group, group_has) == comes_to
+            await alice.conversation.lifetimes.change(group, group_has, dry_run=False)
             assert alice.room(group).expiry == comes_to, "as the server has it"
             await alice.end()
 
@@ -266,7 +266,7 @@ class TestPolicies:
         alice, bob, group = pair
         carol = await chat("carol", connects=False)
         await carol.client.join(group)
-        await alice.conversation.change_expiry(group, 0, dry_run=False)
+        await alice.conversation.lifetimes.change(group, 0, dry_run=False)
         alice.send(group, "for all")
         await bob.shows(group, "for all")
         await alice.until(lambda: alice.room(group).retention.held_by == (carol.user_id,))  # type: ignore[union-attr]
@@ -592,7 +592,7 @@ class TestEnds:
     ) -> None:
         alice, bob = await chat("alice"), await chat("bob", tmp_path / "bob")
         group = await alice.new("club", bob)
-        await alice.conversation.change_expiry(group, HOUR, dry_run=False)
+        await alice.conversation.lifetimes.change(group, HOUR, dry_run=False)
         alice.send(group, "one")
         bob.conversation.enter(group)
         await bob.shows(group, "one")
@@ -601,7 +601,7 @@ class TestEnds:
         if goes_on == "a message":
             alice.send(group, "two")
         elif goes_on == "a policy":
-            await alice.conversation.change_expiry(group, 60, dry_run=False)
+            await alice.conversation.lifetimes.change(group, 60, dry_run=False)
         else:
             running.clock.advance(HOUR + 1)
         with pytest.raises(sqlite3.OperationalError, match="readonly"):
