@@ -89,7 +89,7 @@ def _of_peer(process: PeerProcess, count: int) -> list[Figure]:
     alice.create()
     packages = [one.key_package() for one in (bob, *(Peer(process) for _ in range(count - 2)))]
     _, welcome = alice.commit(packages, [], private=False)
-    alice.ask("apply_pending")
+    alice.receive(alice.committed)
     bob.join(welcome or b"")
     took: dict[str, list[float]] = {name: [] for name in ("encrypt", "decrypt", "commit", "apply", "join")}
     for _ in range(max(3, ROUNDS // count)):
@@ -98,7 +98,7 @@ def _of_peer(process: PeerProcess, count: int) -> list[Figure]:
         took["decrypt"].append(_timed(partial(bob.read, message), time.perf_counter)[0])
         made, (commit, _) = _timed(lambda: alice.commit([], [], private=False), time.perf_counter)
         took["commit"].append(made)
-        alice.ask("apply_pending")
+        alice.receive(alice.committed)
         took["apply"].append(_timed(partial(bob.receive, commit), time.perf_counter)[0])
     for _ in range(3):
         _, welcome = alice.commit([last.key_package()], [], private=False)

@@ -20,6 +20,9 @@ FIRST_WAIT, LONGEST_WAIT = 0.5, 3_600.0
 UNSURE_FIRST = 2.0
 """Who is unsure compares the server's group info after two seconds, and after twice as long each time."""
 
+SUSPECT_SECONDS = 600.0
+"""For ten minutes after a commit of somebody else's that does not count the group info is compared several times."""
+
 CONTESTED_SECONDS = 7_200.0
 """What others told two hours ago is no sign any more that they are in another branch."""
 
@@ -58,15 +61,18 @@ class GroupAgenda:
     _epoch: int = -1
     contested: int = 0
     _contested_at: float = -inf
+    _suspected_at: float = -inf
     _has_missed: bool = False
+    _missed_in: int = -1
     _looks: int = 0
     good: int = 0
     bad: int = 0
     bad_commits: int = 0
 
-    def reads_others(self, epoch: int) -> None:
-        """A message of this epoch could be read."""
+    def reads_others(self, epoch: int, sent_in: int) -> None:
+        """A message could be read in this epoch, which was encrypted in that or an earlier one."""
         self._begin(epoch)
+        self._shown(sent_in)
         self.good += 1
 
     def fails_to_read(self, epoch: int, *, is_foreign: bool) -> None:
@@ -82,19 +88,24 @@ class GroupAgenda:
     def changed(self, epoch: int, *, by_others: bool = True) -> None:
         """A commit has led into this epoch, and was read just now.
 
-        ``by_others``: by a member who was in: they are where this client is, whatever it has not read before.
+        ``by_others``: by a member who was in: they were where this client was, whatever it has not read before that.
         """
         had_read_all = self.has_read_all
         self._begin(epoch)
-        self.has_read_all = had_read_all or by_others
-        self._has_missed = self._has_missed and not by_others
+        if by_others:
+            self._shown(epoch - 1)
+        self.has_read_all = had_read_all or (by_others and not self._has_missed)
         if self._has_missed:
             self._looks = 0
 
-    def misses(self) -> None:
-        """Something was not read: it had gone before, or is for others."""
-        self.has_read_all, self._has_missed = False, True
+    def misses(self, epoch: int) -> None:
+        """Something was not read in this epoch: it had gone before, or is for others."""
+        self.has_read_all, self._has_missed, self._missed_in = False, True, epoch
         self._looks = 0
+
+    def _shown(self, epoch: int) -> None:
+        """Others were in this epoch: so what was missed in an earlier one led nowhere else."""
+        self._has_missed = self._has_missed and self._missed_in >= epoch
 
     @property
     def knows_all(self) -> bool:
@@ -122,7 +133,13 @@ class GroupAgenda:
     @property
     def is_settled(self) -> bool:
         """Whether nothing says that others may be in another branch."""
-        return not self._has_missed and not self.contested
+        is_suspect = self.clock() - self._suspected_at < SUSPECT_SECONDS
+        return not self._has_missed and not self.contested and not is_suspect
+
+    def suspects(self) -> None:
+        """Somebody has made a commit that does not count here: it has lost, or it counts in another branch."""
+        self._suspected_at, self._looks = self.clock(), 0
+        self.doubt_info()
 
     def contest(self) -> None:
         """What somebody else has told the server is replaced: they may do the same."""
@@ -136,6 +153,7 @@ class GroupAgenda:
 
     def entered(self, epoch: int) -> None:
         """The user has the keys."""
+        self._has_missed = False
         self.changed(epoch)
         self.ahead, self.claimed, self.entered_at, self.is_caught_up = False, None, self.clock(), True
         self.contested = self._looks = 0

@@ -89,7 +89,7 @@ class Order:
     def _misses(self, held: Held) -> None:
         """Something has gone that was not read here: it may have been a commit."""
         agenda = self._agenda.of(held.group_id)
-        agenda.misses()
+        agenda.misses(held.group.epoch if held.group else -1)
         if held.stage is Stage.IN:
             agenda.doubt_info()
             self._agenda.want(held.group_id)
@@ -130,7 +130,7 @@ class Order:
             held.group = before
             return self._not_taken(held, before, message, error)
         if isinstance(received, ApplicationMessage):
-            self._agenda.of(held.group_id).reads_others(before.epoch)
+            self._agenda.of(held.group_id).reads_others(before.epoch, received.epoch)
             self._hears(held, user_of(received.sender))
             if received.epoch < before.epoch:
                 self._texts.read_late(held, message.sequence_num)
@@ -248,6 +248,8 @@ class Order:
         if header is None:
             return self._refuse(held, message, "it is not encrypted, or not a message at all")
         self._note_comers(held, message, header)
+        if header.is_commit and message.sender_id != self._user_id:
+            self._agenda.of(held.group_id).suspects()
         if isinstance(error, StaleError):
             return self._passed(held, group, message, header)
         if isinstance(error, ReplayedError):
