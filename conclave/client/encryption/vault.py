@@ -15,7 +15,8 @@ from conclave.client.history import bodies
 from conclave.client.private_file import open_private, transaction
 
 VERSION = 2
-"""Changes if a program of before could not use the file. What only adds a table, or a column that has a default, does not.
+"""Changes if a program of before could not use the file: not for a new table, or a column that may be NULL or has a
+default.
 """
 
 BUSY_SECONDS = 1.0
@@ -186,8 +187,8 @@ class Vault:
                     known = {row[1] for row in self.connection.execute(f"PRAGMA table_info({name})")}
                     for _, column, holds, _, default, _ in whole.execute(f"PRAGMA table_info({name})"):
                         if column not in known:
-                            added = f"{column} {holds} NOT NULL DEFAULT {default}"
-                            self.connection.execute(f"ALTER TABLE {name} ADD COLUMN {added}")
+                            always = "" if default is None else f" NOT NULL DEFAULT {default}"
+                            self.connection.execute(f"ALTER TABLE {name} ADD COLUMN {column} {holds}{always}")
 
     def close(self) -> None:
         """Close the file."""
