@@ -6,7 +6,7 @@ process uses the file; another one would go on with keys that are used up.
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
@@ -15,6 +15,9 @@ from conclave.client.history import bodies
 from conclave.client.private_file import open_private, transaction
 
 VERSION = 2
+"""Changes if a program of before could not use the file: not for a new table, or a column that may be NULL or has a
+default.
+"""
 
 BUSY_SECONDS = 1.0
 """A program that has just ended may still hold the file for a moment."""
@@ -92,6 +95,12 @@ CREATE TABLE late (                             -- messages of epochs that had p
     sequence_num INTEGER NOT NULL,
     PRIMARY KEY (group_key, sequence_num)
 ) STRICT, WITHOUT ROWID;
+CREATE TABLE repeats (                          -- own messages that were sent anew, and came
+    group_key INTEGER NOT NULL REFERENCES groups ON DELETE CASCADE,
+    sequence_num INTEGER NOT NULL,
+    original INTEGER NOT NULL,                  -- the number under which the text came first
+    PRIMARY KEY (group_key, sequence_num)
+) STRICT, WITHOUT ROWID;
 CREATE TABLE people (
     user_id BLOB PRIMARY KEY,
     fingerprint TEXT NOT NULL,
@@ -106,20 +115,7 @@ CREATE TABLE segments (
 ) STRICT
 """
 
-_REPEATS = """
-CREATE TABLE IF NOT EXISTS repeats (            -- own messages that were sent anew, and came
-    group_key INTEGER NOT NULL REFERENCES groups ON DELETE CASCADE,
-    sequence_num INTEGER NOT NULL,
-    original INTEGER NOT NULL,                  -- the number under which the text came first
-    PRIMARY KEY (group_key, sequence_num)
-) STRICT, WITHOUT ROWID
-"""
-
-_SINCE_1 = {
-    "about": ("former TEXT NOT NULL DEFAULT ''",),
-    "groups": ("base_tag BLOB NOT NULL DEFAULT x''", "is_unsure INTEGER NOT NULL DEFAULT 0"),
-}
-"""Columns that a file of version 1 may lack: not all of them do."""
+_MADE = "SELECT type, name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite_%'"
 
 _PLACES = {
     "about": "id",
@@ -175,30 +171,31 @@ class Vault:
         self.connection.execute("PRAGMA locking_mode = EXCLUSIVE")
         with self.transaction():
             version = self.connection.execute("PRAGMA user_version").fetchone()[0]
-            if version == 0:
-                if self.connection.execute("SELECT 1 FROM sqlite_schema").fetchone():
-                    raise KeyStoreError(f"{path}: is a database, but has no keys of a client")
-                for statement in _SCHEMA.split(";\n"):
-                    self.connection.execute(statement)
-            elif version == 1:
-                self._complete()
-            elif version != VERSION:
+            if version == 0 and self.connection.execute("SELECT 1 FROM sqlite_schema").fetchone():
+                raise KeyStoreError(f"{path}: is a database, but has no keys of a client")
+            if version not in range(VERSION + 1):
                 raise KeyStoreError(
                     f"{path}: its version is {version}, this program knows {VERSION}: use the one that made it"
                 )
-            self.connection.execute(_REPEATS)
+            self._complete()
             self.connection.execute(f"PRAGMA user_version = {VERSION}")
             row = self.connection.execute("SELECT user_id FROM about").fetchone()
             if row and row[0] != user_id.bytes:
                 raise KeyStoreError(f"{path}: has the keys of another account")
 
     def _complete(self) -> None:
-        """Add what a file of version 1 lacks."""
-        for table, columns in _SINCE_1.items():
-            known = {row[1] for row in self.connection.execute(f"PRAGMA table_info({table})")}
-            for column in columns:
-                if column.partition(" ")[0] not in known:
-                    self.connection.execute(f"ALTER TABLE {table} ADD COLUMN {column}")
+        """Add what the file lacks of the schema: all if it is new; tables and columns if an earlier program made it."""
+        with closing(sqlite3.connect(":memory:")) as whole:
+            whole.executescript(_SCHEMA)
+            for kind, name, made_by in whole.execute(_MADE).fetchall():
+                if not self.connection.execute("SELECT 1 FROM sqlite_schema WHERE name = ?", (name,)).fetchone():
+                    self.connection.execute(made_by)
+                elif kind == "table":
+                    known = {row[1] for row in self.connection.execute(f"PRAGMA table_info({name})")}
+                    for _, column, holds, _, default, _ in whole.execute(f"PRAGMA table_info({name})"):
+                        if column not in known:
+                            always = "" if default is None else f" NOT NULL DEFAULT {default}"
+                            self.connection.execute(f"ALTER TABLE {name} ADD COLUMN {column} {holds}{always}")
 
     def close(self) -> None:
         """Close the file."""
