@@ -21,7 +21,7 @@ from conclave.retention import marks
 from conclave.retention.resolve import Lifetimes, Limit, Limits
 from conclave.store.engine import sqlite
 from conclave.store.resources import messages, state
-from conclave.wire import pages
+from conclave.wire import page_writer
 from conclave.wire.negotiate import Format
 
 GROUPS, MEMBERS, MESSAGES = 25_000, 8, 4
@@ -108,5 +108,5 @@ def _page(store: Store, connection: sqlite3.Connection, group: int, now: int) ->
     creator = store.creators[group]
     messages.page(
         *(connection, creator.group.group_id, creator.user_id, 0, 100, FakeClock(now)),
-        *(Budget(10**9).share(), pages.writer(Format.JSON)),
+        *(Budget(10**9).share(), page_writer.writer(Format.JSON)),
     )

@@ -24,7 +24,7 @@ from conclave.store.resources import fetch_gaps, members, messages, send_ids, st
 from conclave.store.resources.members import Membership, NoMembershipError
 from conclave.store.resources.messages import Draft
 from conclave.store.resources.send_ids import Sent
-from conclave.wire import pages
+from conclave.wire import page_writer
 from conclave.wire.negotiate import Format
 
 UNCOUNTED_BYTES = 64 * 1024
@@ -301,7 +301,7 @@ class Fetching:
         """
         if known := self.at_hand(group_id, user_id, after, limit, written_in, share):
             return known
-        write = pages.writer(written_in)
+        write = page_writer.writer(written_in)
         try:
             found = await share.fit(
                 lambda: both_tiers.page(

@@ -6,7 +6,7 @@ from conclave import app_keys
 from conclave.actions.messages import ReadUpTo, Send
 from conclave.actions.taking_back import Wish
 from conclave.auth import tokens
-from conclave.wire import pages
+from conclave.wire import page_writer
 from conclave.wire.exchange import (
     FORMAT,
     named_id,
@@ -80,7 +80,7 @@ async def fetch_of(request: web.Request, app: web.Application, group: str) -> we
         *(group_id, user_id, query.after, query.limit, request[FORMAT], request[SHARE]),
         include_redacted=query.include_redacted,
     )
-    response = pages.reply_page(request, found.pieces)
+    response = page_writer.reply_page(request, found.pieces)
     if found.is_news:
         # Reading must not depend on what the store can write: in either way the response leaves first.
         has_left = await hand_over(request, response)

@@ -19,7 +19,7 @@ from conclave.store.resources.fetch_gaps import Resumed
 from conclave.store.resources.groups import Group
 from conclave.store.resources.members import Membership
 from conclave.store.resources.messages import Page, Piece
-from conclave.wire import pages
+from conclave.wire import page_writer
 from conclave.wire.negotiate import Format
 
 MOST_BYTES = 64 * 1024 * 1024
@@ -158,10 +158,10 @@ class RememberedGroups:
         cut = written_in, cached.numbers[begin], cached.numbers[end - 1], end - begin
         if cut not in known.joined:
             pieces = cached.pieces[begin:end]
-            if sum(map(len, pieces)) > pages.AT_ONCE_BYTES:
+            if sum(map(len, pieces)) > page_writer.AT_ONCE_BYTES:
                 return pieces
             former = known.joined.pop(next(iter(known.joined))) if len(known.joined) == JOINED_PAGES else b""
-            known.joined[cut] = text = pages.join(written_in, pieces)
+            known.joined[cut] = text = page_writer.join(written_in, pieces)
             self._grow(known, len(text) - len(former))
         return [known.joined[cut]]
 
@@ -191,7 +191,7 @@ class RememberedGroups:
         # Which commits a policy keeps, changes with each fetch: such a group's pages are read each time.
         if page.end is not None and not page.sight.policy.keeps_commits:
             begin, hidden_before, policy = min(after, group.last_seq), page.sight.hidden_before, page.sight.policy
-            cached = CachedRange(begin, page.end, hidden_before, policy, pages.writer(written_in))
+            cached = CachedRange(begin, page.end, hidden_before, policy, page_writer.writer(written_in))
             _add(known, cached, page.messages, written_in)
         self._measure(known)
         return reader

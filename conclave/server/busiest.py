@@ -27,7 +27,7 @@ from conclave.errors import ApiError
 from conclave.response_memory import Share
 from conclave.server.framing import Messages
 from conclave.server.middleware import PIPELINE, new_request_id
-from conclave.wire import pages, ready
+from conclave.wire import page_writer, ready
 from conclave.wire.exchange import answer_error, asked_format, sent_format
 from conclave.wire.fields import parse_id
 from conclave.wire.negotiate import Format
@@ -131,7 +131,7 @@ class Busiest:
             return None
         share = self._budget.share()
         found = self._fetching.at_hand(group_id, caller.user_id, query.after, query.limit, asked.answered_in, share)
-        parts = pages.in_one_go(asked.answered_in, found.pieces) if found else None
+        parts = page_writer.in_one_go(asked.answered_in, found.pieces) if found else None
         if not found or parts is None:
             share.close()
             return None

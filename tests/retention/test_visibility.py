@@ -19,7 +19,7 @@ from conclave.store.engine import sqlite
 from conclave.store.resources import groups, members, messages, state, timers, users
 from conclave.store.resources.groups import Group
 from conclave.store.resources.members import Membership
-from conclave.wire import pages
+from conclave.wire import page_writer
 from conclave.wire.negotiate import Format
 from tests.support import stores
 
@@ -67,7 +67,7 @@ def test_nobody_looks_at_each_message_that_is_hidden_and_kept(connection: sqlite
     if confirms:
         assert members.holding_back(connection, group, sight) == []
     else:
-        share, write = Budget(10**9).share(), pages.writer(Format.JSON)
+        share, write = Budget(10**9).share(), page_writer.writer(Format.JSON)
         values = (group.group_id, member.user_id, 0, 100, FakeClock(NOW), share, write)
         assert messages.page(connection, *values).messages == []
     connection.set_progress_handler(None, 0)

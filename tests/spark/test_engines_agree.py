@@ -24,7 +24,7 @@ from conclave.store.engine import sqlite
 from conclave.store.resources import messages, receipts, state as server_state, taken_back
 from conclave.store.resources.taken_back import TakenBack
 from conclave.wire.negotiate import Format
-from conclave.wire.pages import writer
+from conclave.wire.page_writer import writer
 from spark.environment import RunEnvironment
 from spark.run import dry_run
 from tests.support import model, sample, stores

@@ -22,7 +22,7 @@ from conclave.store import bodies
 from conclave.store.engine import sqlite
 from conclave.store.resources import messages, state
 from conclave.wire.negotiate import Format
-from conclave.wire.pages import writer
+from conclave.wire.page_writer import writer
 from tests.support import stores
 from tests.support.archived import Tiers
 from tests.support.cleaner import Cleaner

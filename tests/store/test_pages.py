@@ -17,7 +17,7 @@ from conclave.retention.resolve import PolicySettings
 from conclave.store import bodies
 from conclave.store.engine import sqlite
 from conclave.store.resources import groups, messages, state, users
-from conclave.wire import pages
+from conclave.wire import page_writer
 from conclave.wire.conclave_pb2 import GetMessagesResponse
 from conclave.wire.negotiate import Format
 from tests.support import stores
@@ -73,7 +73,7 @@ def _page(
     share: response_memory.Share,
 ) -> list[bytes]:
     """The bodies of a page; none if there is no memory for it."""
-    write = pages.writer(Format.PROTOBUF)
+    write = page_writer.writer(Format.PROTOBUF)
     try:
         page = messages.page(connection, group_id, user_id, after, limit, FakeClock(NOW), share, write)
     except response_memory.NoRoomError:

@@ -11,7 +11,7 @@ from marshmallow import ValidationError
 from yarl import URL
 
 from conclave.errors import BadRequestError
-from conclave.wire import conclave_pb2, exchange, json_text, pages, protobuf
+from conclave.wire import conclave_pb2, exchange, json_text, page_writer, protobuf
 from conclave.wire.handover import Pieces
 from conclave.wire.negotiate import Format
 from conclave.wire.results import Page, Sent
@@ -202,8 +202,8 @@ def test_a_page_of_pieces_is_what_the_schema_makes(
     dumped = schema_of(Page).dump({"messages": values})
     told = exchange.write(written_in, "GetMessagesResponse", dumped)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pages, "AT_ONCE_BYTES", at_once)
-        found = _body(pages.reply_page(_Asked({exchange.FORMAT: written_in}), _pieces(written_in, messages)))  # type: ignore[arg-type]  # it needs no more
+        patch.setattr(page_writer, "AT_ONCE_BYTES", at_once)
+        found = _body(page_writer.reply_page(_Asked({exchange.FORMAT: written_in}), _pieces(written_in, messages)))  # type: ignore[arg-type]  # it needs no more
     if written_in is Format.JSON:
         assert found == told
     else:
@@ -211,7 +211,7 @@ def test_a_page_of_pieces_is_what_the_schema_makes(
 
 
 def _pieces(written_in: Format, messages: list[tuple[int, bytes, bytes, int, int, int, bool]]) -> list[bytes]:
-    write = pages.writer(written_in)
+    write = page_writer.writer(written_in)
     return [write(*each[:6], redacted=each[6]) for each in messages]
 
 

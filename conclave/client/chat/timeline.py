@@ -14,8 +14,8 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from conclave.client.chat import rows
-from conclave.client.chat.read_tracking import Reading
 from conclave.client.chat.rows import Item, Key, Look, Row
+from conclave.client.chat.shown_messages import ShownMessages
 from conclave.client.events import Message
 
 _NAMES = {f"timeline--name-{number}" for number in range(rows.NAME_COLOURS)}
@@ -68,7 +68,7 @@ class Timeline(ScrollView, can_focus=True):
         self._look: Look | None = None
         self._group_id: UUID | None = None
         self._at_end = True
-        self._reading = Reading()
+        self._shown = ShownMessages()
         self._new_after: int | None = None
         self._is_drawn = True
         self._wraps = rows.Wraps()
@@ -82,8 +82,8 @@ class Timeline(ScrollView, can_focus=True):
         self._at_end = (self._at_end or is_other) and not look.has_later
         self._group_id, self._items, self._look = group_id, list(items), look
         if is_other:
-            self._reading, self._new_after = Reading(), None
-            self._reading.pass_by(self._messages())
+            self._shown, self._new_after = ShownMessages(), None
+            self._shown.pass_by(self._messages())
         self._lay_out()
         if is_other:
             self._go_to_new()
@@ -113,7 +113,7 @@ class Timeline(ScrollView, can_focus=True):
     def go_to_end(self) -> None:
         """Show the end, and stay there: the user wants to."""
         self._at_end = True
-        self._reading.pass_by(self._messages())
+        self._shown.pass_by(self._messages())
         self._new_after = None
         self._scroll(len(self._rows))
 
@@ -177,7 +177,7 @@ class Timeline(ScrollView, can_focus=True):
         super().watch_scroll_y(old_value, new_value)
         was_at_end, self._at_end = self._at_end, self.is_at_end() and not self._has_later()
         if self._at_end and not was_at_end:
-            self._reading.pass_by(self._messages())
+            self._shown.pass_by(self._messages())
         self.look_around()
 
     def _width(self) -> int:
@@ -204,7 +204,7 @@ class Timeline(ScrollView, can_focus=True):
         top, end = self.scroll_offset.y, self.scroll_offset.y + self.size.height
         following = {each.key for each in self._rows[end:]}
         shown = [each for each in self._rows[top:end] if each.number and each.key not in following]
-        new = self._reading.show((number for each in shown for number in (each.number, *each.also)), time.monotonic())
+        new = self._shown.show((number for each in shown for number in (each.number, *each.also)), time.monotonic())
         if new:
             self.post_message(self.Seen(self._group_id, new))
 
@@ -247,7 +247,7 @@ class Timeline(ScrollView, can_focus=True):
             self._scroll(len(self._rows))
             self._at_end = True
             return
-        unseen = self._look and self._reading.first_unseen(self._messages(), self._look.user_id, time.monotonic())
+        unseen = self._look and self._shown.first_unseen(self._messages(), self._look.user_id, time.monotonic())
         if unseen and self._place(unseen) < len(self._rows) - self.size.height:
             self._new_after = unseen.sequence_num - 1
             self._make_rows()

@@ -11,7 +11,7 @@ from typing import Self
 from uuid import UUID
 
 from conclave.client.events import Message
-from conclave.client.history import bodies, erasing, pages, reading
+from conclave.client.history import bodies, erasing, pages, read_position
 from conclave.client.history.erasing import Erased
 from conclave.client.history.pages import Arrived, Times, known_group
 from conclave.client.history.schema import HistoryError, open_history
@@ -203,7 +203,7 @@ class History:
 
     def unread(self, group_id: UUID, user_id: UUID) -> list[int]:
         """Return the numbers of the first MOST_UNREAD messages of others that the user, ``user_id``, has not seen."""
-        return reading.unread(self._connection, group_id, user_id, self.now(), MOST_UNREAD)
+        return read_position.unread(self._connection, group_id, user_id, self.now(), MOST_UNREAD)
 
     def unhandled(self, group_id: UUID, limit: int = 100) -> list[Message]:
         """Return the first messages that the application has not had yet; late ones before all others.
@@ -246,10 +246,12 @@ class History:
         with self._transaction() as connection:
             group_key, _ = known_group(connection, group_id)
             if numbers is None:
-                reading.see_lasting(connection, group_key)
+                read_position.see_lasting(connection, group_key)
             else:
-                reading.see(connection, group_key, numbers)
-            self._cover(connection, group_id, reading.read_up_to(connection, group_id, user_id, self._clock.sure()))
+                read_position.see(connection, group_key, numbers)
+            self._cover(
+                connection, group_id, read_position.read_up_to(connection, group_id, user_id, self._clock.sure())
+            )
 
     def mute(self, group_id: UUID, until: int) -> None:
         """Note that a group does not call the user before the Unix second ``until``."""
@@ -366,7 +368,7 @@ class History:
         """Have everything up to a number count as read, as far as it is here."""
         group_key, _ = known_group(connection, group_id)
         up_to = min(up_to, self.fetched_up_to(group_id))  # what is not here was not seen
-        former = reading.cover(connection, group_key, up_to, self._clock.earliest())
+        former = read_position.cover(connection, group_key, up_to, self._clock.earliest())
         if former < up_to:
             self._settle(connection, group_key, former, up_to)
 

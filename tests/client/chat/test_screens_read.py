@@ -10,7 +10,7 @@ import pytest
 from aiohttp import ClientSession
 from textual import events
 
-from conclave.client.chat import loading, read_tracking
+from conclave.client.chat import loading, shown_messages
 from tests.support.chatting import Chat, chatting, new_group, signed_up, until
 from tests.support.client import Client
 from tests.support.server import ServerProcess
@@ -202,12 +202,12 @@ async def test_what_was_on_the_screen_for_a_moment_only_is_not_scrolled_away(
     await home_of(server, tmp_path, "hurried")
     async with chatting(tmp_path) as chat:
         one = await reader(server, http, chat, "hurried")
-        monkeypatch.setattr(read_tracking, "SHOWN_SECONDS", 3_600.0)
+        monkeypatch.setattr(shown_messages, "SHOWN_SECONDS", 3_600.0)
         numbers = await one.hears(40)
         await one.has_fetched(numbers[-1])
         await until(lambda: words(chat), lambda: chat.screen)
         assert words(chat)[0] == "word 0", "however slowly they came"
-        monkeypatch.setattr(read_tracking, "SHOWN_SECONDS", 0.0)
+        monkeypatch.setattr(shown_messages, "SHOWN_SECONDS", 0.0)
         await one.read_all()
         for _ in range(40):
             await one.hears(1)

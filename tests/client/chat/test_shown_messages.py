@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from uuid import UUID
 
-from conclave.client.chat.read_tracking import SHOWN_SECONDS, Reading
+from conclave.client.chat.shown_messages import SHOWN_SECONDS, ShownMessages
 from conclave.client.events import Message
 
 ME, BOB = UUID(int=1), UUID(int=2)
@@ -14,13 +14,13 @@ def said(*numbers: int, own: Iterable[int] = ()) -> list[Message]:
 
 
 def test_what_is_on_the_screen_is_told_once() -> None:
-    reading = Reading()
+    reading = ShownMessages()
     assert reading.show([3, 4, 4], 0.0) == [3, 4]
     assert reading.show([4, 5], 1.0) == [5]
 
 
 def test_what_came_and_was_not_shown_for_long_enough_is_unseen() -> None:
-    reading, messages = Reading(), said(1, 2, 3, 4, own=[2])
+    reading, messages = ShownMessages(), said(1, 2, 3, 4, own=[2])
     reading.pass_by(messages[:1])
 
     def unseen(now: float) -> int | None:

@@ -9,7 +9,7 @@ SHOWN_SECONDS = 0.5
 """What was on the screen for less than half a second is not scrolled away by what comes after it."""
 
 
-class Reading:
+class ShownMessages:
     """What somebody has seen of one group, since it was opened."""
 
     def __init__(self, passed: int = 0) -> None:
