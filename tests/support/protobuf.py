@@ -115,7 +115,7 @@ def _to_protobuf(field: Any, value: Any) -> Any:
     if field.enum_type and isinstance(value, str):
         return PREFIXES[field.enum_type.name] + value.upper()
     if field.type == FieldDescriptor.TYPE_BYTES:
-        return UUID(value).bytes if _is_id(field.name) else base64.b64decode(value)
+        return UUID(value).bytes if is_id(field.name) else base64.b64decode(value)
     return value
 
 
@@ -125,11 +125,11 @@ def _from_protobuf(field: Any, value: Any) -> Any:
     if field.enum_type and field.enum_type.name != "ErrorCode":
         return field.enum_type.values_by_number[value].name.removeprefix(PREFIXES[field.enum_type.name]).lower()
     if field.type == FieldDescriptor.TYPE_BYTES:
-        return str(UUID(bytes=value)) if value and _is_id(field.name) else base64.b64encode(value).decode()
+        return str(UUID(bytes=value)) if value and is_id(field.name) else base64.b64encode(value).decode()
     return value
 
 
-def _is_id(name: str) -> bool:
+def is_id(name: str) -> bool:
     return name.endswith(("_id", "_ids")) or name in ("banned_by", "held_by", "expiry_set_by")
 
 

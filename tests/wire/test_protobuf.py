@@ -19,7 +19,7 @@ from conclave.wire.results import Health, Ready, RetentionConfiguration, Session
 from conclave.wire.schemas.base import RequestSchema
 from conclave.wire.schemas.groups import UpdateGroup, UpdateGroupRequest
 from conclave.wire.schemas.responses import schema_of
-from tests.support.protobuf import decode, encode
+from tests.support.protobuf import decode, encode, is_id
 
 MESSAGES = conclave_pb2.DESCRIPTOR.message_types_by_name
 few = settings(max_examples=25, derandomize=True, database=None)
@@ -72,7 +72,7 @@ def field_values(field: FieldDescriptor) -> Any:
     elif field.type == FieldDescriptor.TYPE_STRING:
         one = st.text(max_size=20)
     elif field.type == FieldDescriptor.TYPE_BYTES:
-        one = IDS if field.name.endswith(("_id", "_ids", "banned_by", "held_by")) else st.binary(max_size=20)
+        one = IDS if is_id(field.name) else st.binary(max_size=20)
     else:
         one = NUMBERS[field.type]
     return st.lists(one, max_size=3) if field.is_repeated else one
