@@ -16,7 +16,7 @@ from conclave.wire.events import InviteReceived
 from tests.client.chat.test_terminal import Terminal
 from tests.support.client import PASSWORD
 from tests.support.nights import ROOT, Nights, SleptClock
-from tests.support.server import PATIENCE, USUAL_SIGNALS, until
+from tests.support.server import PATIENCE, USUAL_SIGNALS, alive, until
 
 
 class AtATerminal:
@@ -59,7 +59,7 @@ class AtATerminal:
 
     async def goes(self) -> None:
         self.type("/quit", "Enter")
-        await asyncio.to_thread(self._terminal.ended, self._process)
+        await until(lambda: not alive(self._process))
         self._terminal.close()
 
     def close(self) -> None:
