@@ -187,7 +187,7 @@ class Week:
         token = await self.operator.does("invite-token", "new", "--expires", "1d")
         await somebody.comes(self.operator.url, token.strip())
         await self.chats[0].opens("book_club")
-        await self.chats[0].does(f"/invite {name}", f"{name} is invited")
+        await self.chats[0].invites(name)
         return somebody
 
     async def has_gone(self, group: str, day: int) -> None:
@@ -242,7 +242,7 @@ async def monday(week: Week) -> None:
     await ann.does("/new book_club", "you are an admin")
     await ann.does("/expire 2d", "gone after 2 days")
     for name in [*NAMES[1:], week.bot.name]:
-        await ann.does(f"/invite {name}", f"{name} is invited")
+        await ann.invites(name)
     for each in week.chats[1:]:
         await each.shows("/accept")
         await each.does("/accept", "gone after 2 days")
@@ -266,7 +266,7 @@ async def tuesday(week: Week) -> None:
         await program.lacks("book_club", ["a slip of the tongue"])
     await ann.does("/new minutes", "you are an admin")
     for program in week.programs[:2]:
-        await ann.does(f"/invite {program.name}", f"{program.name} is invited")
+        await ann.invites(program.name)
     await week.programs[0].says("minutes", "decided on Tuesday")
     await ann.has("minutes", ["decided on Tuesday"])
     await ben.does("/new whispers", "you are an admin")

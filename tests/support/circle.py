@@ -18,6 +18,9 @@ from tests.support.client import PASSWORD
 from tests.support.nights import ROOT, Nights, SleptClock
 from tests.support.server import PATIENCE, USUAL_SIGNALS, alive, until
 
+AGAIN_SECONDS = 10.0
+"""After which an invite that was refused is typed again."""
+
 
 class AtATerminal:
     """Somebody at the chat. A morning begins it, an evening ends it."""
@@ -72,6 +75,15 @@ class AtATerminal:
         """Type a line; wait until the screen shows some texts."""
         self.type(line, "Enter")
         await self.shows(*shown)
+
+    async def invites(self, name: str) -> None:
+        """Invite somebody, and again where the keys for that are on their way."""
+        while True:
+            self.type(f"/invite {name}", "Enter")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(AGAIN_SECONDS):
+                    await until(lambda: f"{name} is invited" in self.screen)
+                    return
 
     async def says(self, group: str, text: str) -> None:
         await self.opens(group)
