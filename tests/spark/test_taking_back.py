@@ -20,6 +20,7 @@ from tests.conftest import Running
 from tests.support.cleaner import Cleaner
 from tests.support.client import Client
 from tests.support.forensics import Search
+from tests.support.server import until
 from tests.support.world import outcome
 
 HOUR, DAY = 3600, 86_400
@@ -155,6 +156,11 @@ async def test_it_is_known_for_as_long_as_receipts_are(running: Running, clean: 
     await clean(running)
     assert (await bob.get(f"/groups/{group}/retention"))["taken_back"] == [2, 7]
     running.clock.advance(1)
+
+    async def is_told() -> bool:
+        return await running.query("SELECT count(*) FROM taken_back WHERE told_to IS NULL") == [(2,)]
+
+    await until(is_told)  # that a message was taken back is kept for as long as its readers have not been told
     await clean(running)
     assert (await bob.get(f"/groups/{group}/retention"))["taken_back"] == [7]
 

@@ -133,14 +133,16 @@ def test_a_file_of_version_1_is_completed(tmp_path: Path, *, lacks: bool) -> Non
             connection.execute("DROP TABLE repeats")
             connection.execute("ALTER TABLE about DROP COLUMN former")
             connection.execute("ALTER TABLE groups DROP COLUMN base_tag")
-            connection.execute("ALTER TABLE groups DROP COLUMN is_unsure")
+            connection.execute("ALTER TABLE groups DROP COLUMN confirmed_by")
         connection.execute("PRAGMA user_version = 1")
     for _ in range(2):
         with MlsCodec(path, BOB) as codec:
             assert codec.fingerprint == own
             assert codec.held(GROUP)
     with closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("SELECT former, base_tag, is_unsure FROM about, groups").fetchall() == [("", b"", 0)]
+        assert connection.execute("SELECT former, base_tag, confirmed_by FROM about, groups").fetchall() == [
+            ("", b"", b"")
+        ]
         assert connection.execute("SELECT count(*) FROM repeats").fetchone() == (0,)
 
 
