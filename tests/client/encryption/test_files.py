@@ -140,9 +140,11 @@ def test_a_file_of_version_1_is_completed(tmp_path: Path, *, lacks: bool) -> Non
             assert codec.fingerprint == own
             assert codec.held(GROUP)
     with closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("SELECT former, base_tag, confirmed_by FROM about, groups").fetchall() == [
-            ("", b"", b"")
-        ]
+        [(former, base_tag, confirmed_by)] = connection.execute(
+            "SELECT former, base_tag, confirmed_by FROM about, groups"
+        )
+        assert (former, base_tag) == ("", b"")
+        assert (confirmed_by == b"") == lacks
         assert connection.execute("SELECT count(*) FROM repeats").fetchone() == (0,)
 
 
