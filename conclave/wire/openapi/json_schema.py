@@ -17,7 +17,7 @@ from conclave.wire.schemas.base import QuerySchema, RequestSchema, ResponseSchem
 
 BASE64 = "^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 
-_MAY_BE_EMPTY = ("banned_by",)
+_MAY_BE_EMPTY = ("banned_by", "expiry_set_by")
 """Ids in responses that are "" instead once the account is gone."""
 
 _LONG = (FieldDescriptor.TYPE_INT64, FieldDescriptor.TYPE_UINT64)
