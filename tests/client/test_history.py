@@ -463,7 +463,10 @@ def test_a_client_that_is_killed_keeps_what_may_be_kept_and_nothing_else(tmp_pat
     shown = [kept.history.messages(group) for group in kept.history.groups()]
     assert len(shown[2]) in (sent // 3, sent // 3 + 1), "what was stored is there"
     assert max(map(len, shown[:2])) <= 5 * 4 + 2
-    assert len(search.numbers_in(tmp_path)) == sum(map(len, shown)), "nothing but what is shown is in the files"
+    found = search.numbers_in(tmp_path)
+    # The write-ahead log may have one more, that was just being stored and is no message yet: it comes again.
+    others = len(found) - sum(map(len, shown))
+    assert others == 0 or (others == 1 and found & {*range(sent + 1, sent + 4)}), "nothing but what is shown is there"
     kept.history.close()
 
 
