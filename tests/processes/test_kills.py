@@ -399,18 +399,27 @@ async def test_kill_9_while_messages_get_the_keys_that_they_lacked_loses_none_an
 async def test_a_disk_that_fails_at_commit_fails_the_whole_batch_and_the_server_goes_on(
     tmp_path: Path, fault: str, status: int
 ) -> None:
-    env = {"CONCLAVE_FAILPOINT": f"writer.before_commit={fault}@25"}
-    with ServerProcess(tmp_path, SETTINGS, env) as server:
-        async with ClientSession() as http:
-            alice = await Client.register(http, server.url, "alice")
-            group = await alice.create_group("g")
-            outcomes: list[object] = []
-            for _ in range(20):
-                outcomes += await asyncio.gather(*(alice.send(group) for _ in range(8)), return_exceptions=True)
-            refused = [outcome for outcome in outcomes if isinstance(outcome, RefusedError)]
-            acknowledged = [outcome for outcome in outcomes if isinstance(outcome, int)]
-            assert refused, "some met the fault"
-            assert {(each.status, each.code) for each in refused} == {(status, 0)}
-            assert len(refused) + len(acknowledged) == len(outcomes)
-            assert await alice.numbers(group) == sorted(acknowledged), "no more, no less"
-            assert await alice.send(group) == len(acknowledged) + 1, "a number that was not given is not lost"
+    for commit in range(25, 75, 10):  # on a busy machine a duty of the server may meet it in place of the sends
+        (folder := tmp_path / str(commit)).mkdir()
+        env = {"CONCLAVE_FAILPOINT": f"writer.before_commit={fault}@{commit}"}
+        with ServerProcess(folder, SETTINGS, env) as server:
+            if await _are_refused_whole(server, status):
+                return
+    raise AssertionError("no send has met the fault")
+
+
+async def _are_refused_whole(server: ServerProcess, status: int) -> bool:
+    """Send in batches, and tell whether one was refused."""
+    async with ClientSession() as http:
+        alice = await Client.register(http, server.url, "alice")
+        group = await alice.create_group("g")
+        outcomes: list[object] = []
+        for _ in range(20):
+            outcomes += await asyncio.gather(*(alice.send(group) for _ in range(8)), return_exceptions=True)
+        refused = [outcome for outcome in outcomes if isinstance(outcome, RefusedError)]
+        acknowledged = [outcome for outcome in outcomes if isinstance(outcome, int)]
+        assert {(each.status, each.code) for each in refused} <= {(status, 0)}
+        assert len(refused) + len(acknowledged) == len(outcomes)
+        assert await alice.numbers(group) == sorted(acknowledged), "no more, no less"
+        assert await alice.send(group) == len(acknowledged) + 1, "a number that was not given is not lost"
+    return bool(refused)
