@@ -39,7 +39,7 @@ def read_header(payload: bytes) -> Header | None:
         is_external = content.sender.sender_type == SenderType.NEW_MEMBER_COMMIT
         added = tuple(
             each.key_package.leaf_node.credential.identity
-            for each in content.content.proposals
+            for each in content.content.proposals[:MOST_ADDED]
             if isinstance(each, Add)
         )
         what = body.auth.confirmation_tag or b"", is_external, added
