@@ -1,11 +1,13 @@
 """The bot of docs/client.md runs as it is written there, and the page's table of errors is that of the library."""
 
 import asyncio
+import contextlib
 import os
 import re
 import signal
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 from uuid import UUID
 
@@ -17,10 +19,12 @@ from tests.support.server import PATIENCE, USUAL_SIGNALS, ServerProcess
 PAGE = (Path(__file__).parents[2] / "docs" / "client.md").read_text(encoding="utf-8")
 
 
-async def test_the_bot_answers_and_goes_on_where_it_was(tmp_path: Path) -> None:
-    write_bot(tmp_path)
-    (tmp_path / "server").mkdir()
-    with ServerProcess(tmp_path / "server", '[cleanup]\nengine = "sql"\ndisk_reserve = "0"\n') as server:
+@contextlib.asynccontextmanager
+async def alice(folder: Path) -> AsyncIterator[tuple[Sync, dict[str, str]]]:
+    """Write the bot, make it an account, and have somebody else online; yield her and the bot's environment."""
+    write_bot(folder)
+    (folder / "server").mkdir()
+    with ServerProcess(folder / "server", '[cleanup]\nengine = "sql"\ndisk_reserve = "0"\n') as server:
         variables = {"CONCLAVE_URL": server.url, "CONCLAVE_USER": "bot", "CONCLAVE_PASSWORD": PASSWORD}
         async with Client(server.url) as client, asyncio.timeout(2 * PATIENCE):
             await client.register("bot", PASSWORD)
@@ -28,22 +32,27 @@ async def test_the_bot_answers_and_goes_on_where_it_was(tmp_path: Path) -> None:
             await client.login("alice", PASSWORD)
             with History() as history, MlsCodec(None, client.session.user_id) as codec:
                 async with Sync(client, history, codec) as sync:
-                    first = subprocess.Popen([sys.executable, "-P", "bot.py"], cwd=tmp_path, env=os.environ | variables)
-                    try:
-                        group = await sync.membership.create("club")
-                        await invite(sync, group)
-                        await sync.send(group, "ping")
-                        assert await texts(sync, 2) == ["ping", "pong"]
-                    finally:
-                        first.kill()
-                        first.wait()
-                    await sync.send(group, "ping")
-                    again = subprocess.Popen([sys.executable, "-P", "bot.py"], cwd=tmp_path, env=os.environ | variables)
-                    try:
-                        assert await texts(sync, 2) == ["ping", "pong"], "also what was said while it was away"
-                    finally:
-                        again.kill()
-                        again.wait()
+                    yield sync, os.environ | variables
+
+
+async def test_the_bot_answers_and_goes_on_where_it_was(tmp_path: Path) -> None:
+    async with alice(tmp_path) as (sync, environment):
+        first = subprocess.Popen([sys.executable, "-P", "bot.py"], cwd=tmp_path, env=environment)
+        try:
+            group = await sync.membership.create("club")
+            await invite(sync, group)
+            await sync.send(group, "ping")
+            assert await texts(sync, 2) == ["ping", "pong"]
+        finally:
+            first.kill()
+            first.wait()
+        await sync.send(group, "ping")
+        again = subprocess.Popen([sys.executable, "-P", "bot.py"], cwd=tmp_path, env=environment)
+        try:
+            assert await texts(sync, 2) == ["ping", "pong"], "also what was said while it was away"
+        finally:
+            again.kill()
+            again.wait()
 
 
 async def test_the_bot_logs_says_in_a_line_what_is_wrong_and_stops_on_sigterm(tmp_path: Path) -> None:
@@ -71,37 +80,26 @@ async def test_the_bot_logs_says_in_a_line_what_is_wrong_and_stops_on_sigterm(tm
 
 
 async def test_the_bot_goes_on_where_an_invite_is_cancelled_before_it_has_accepted(tmp_path: Path) -> None:
-    write_bot(tmp_path)
-    (tmp_path / "server").mkdir()
-    with ServerProcess(tmp_path / "server", '[cleanup]\nengine = "sql"\ndisk_reserve = "0"\n') as server:
-        variables = {"CONCLAVE_URL": server.url, "CONCLAVE_USER": "bot", "CONCLAVE_PASSWORD": PASSWORD}
-        async with Client(server.url) as client, asyncio.timeout(2 * PATIENCE):
-            await client.register("bot", PASSWORD)
-            await client.register("alice", PASSWORD)
-            await client.login("alice", PASSWORD)
-            with History() as history, MlsCodec(None, client.session.user_id) as codec:
-                async with Sync(client, history, codec) as sync:
-                    command = [sys.executable, "-P", "bot.py"]
-                    with subprocess.Popen(
-                        command, cwd=tmp_path, env=os.environ | variables, stderr=subprocess.PIPE, text=True
-                    ) as bot:
-                        try:
-                            assert bot.stderr
-                            assert "online" in bot.stderr.readline()
-                            group = await sync.membership.create("club")
-                            await has_keys(sync, group)
-                            bot.send_signal(signal.SIGSTOP)
-                            await sync.membership.invite(group, "bot")
-                            [invited] = await client.invites_of(group)
-                            await client.cancel_invite(group, invited.invitee_id)
-                            bot.send_signal(signal.SIGCONT)
-                            assert "invited to club" in bot.stderr.readline()
-                            assert "WARNING" in bot.stderr.readline()
-                            await invite(sync, group)
-                            await sync.send(group, "ping")
-                            assert await texts(sync, 2) == ["ping", "pong"]
-                        finally:
-                            bot.kill()
+    command = [sys.executable, "-P", "bot.py"]
+    async with alice(tmp_path) as (sync, environment):
+        with subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True) as bot:
+            try:
+                assert bot.stderr
+                assert "online" in bot.stderr.readline()
+                group = await sync.membership.create("club")
+                await has_keys(sync, group)
+                bot.send_signal(signal.SIGSTOP)
+                await sync.membership.invite(group, "bot")
+                [invited] = await sync.client.invites_of(group)
+                await sync.client.cancel_invite(group, invited.invitee_id)
+                bot.send_signal(signal.SIGCONT)
+                assert "invited to club" in bot.stderr.readline()
+                assert "WARNING" in bot.stderr.readline()
+                await invite(sync, group)
+                await sync.send(group, "ping")
+                assert await texts(sync, 2) == ["ping", "pong"]
+            finally:
+                bot.kill()
 
 
 async def has_keys(sync: Sync, group: UUID) -> None:
