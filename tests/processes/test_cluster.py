@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from deltalake import DeltaTable
 
 from bench.clusters import QUICK, Cluster, Daemon
 from bench.process import descendants
+from conclave.system.child_process import tied
 from spark.java_check import DeployModeError
 from spark.session import _require_submitted, _settings
 from tests.support.archived import DAY, USERS, Store
@@ -61,7 +63,8 @@ def submitting(cluster: Cluster, folder: Path, store: Store) -> "subprocess.Pope
     """Begin a run by the page's own command."""
     configure(store, cluster.settings.parent / "config.toml")
     with (folder / "run.log").open("wb") as log:
-        command = ["bash", "-euo", "pipefail", "-c", cluster.script("run", folder)]
+        # Nobody else would end it if this process died: it waits for a cluster that is gone.
+        command = tied("bash", "-euo", "pipefail", "-c", cluster.script("run", folder), by=signal.SIGTERM)
         return subprocess.Popen(command, cwd=folder, env=cluster.environment, stdout=log, stderr=log)
 
 
