@@ -12,7 +12,7 @@ from functools import partial
 from conclave.archive import numbers
 from conclave.failpoints import reach
 from conclave.keys.file import KeyFileError
-from conclave.keys.store import BLOCKS_A_WRITE, KeyStore
+from conclave.keys.store import KeyStore
 from conclave.store import at_rest, compaction
 from conclave.store.archive import moves
 from conclave.store.engine.connection import of_store
@@ -57,9 +57,7 @@ def go_on(engine: RunEnvironment, hot: Hot, pacer: Pacer) -> None:
 
 
 def _segments(connection: sqlite3.Connection, keys: KeyStore, pacer: Pacer) -> None:
-    wanted = taking_over.begun_in(connection)
-    for at in range(0, len(wanted), BLOCKS_A_WRITE):
-        keys.begin(wanted[at : at + BLOCKS_A_WRITE])  # now: no sender waits for the lock meanwhile
+    keys.begin(taking_over.begun_in(connection))  # now: no sender waits for the lock meanwhile
     reach("keying.roots_drawn")
     end = time.monotonic() + RUN_SECONDS
     pacer.run(compaction.take_over(connection, lambda: time.monotonic() > end))
@@ -81,9 +79,7 @@ def _groups(engine: RunEnvironment, hot: Hot, keys: KeyStore, pacer: Pacer) -> N
     archived = numbers.in_table(engine.config.archive_path) if hot.read(moves.has_parts) else {}
     found = hot.read(taking_over.lowered, archived)
     # A root that is drawn later would have keys of numbers that are no message's any more.
-    roots = [(each.group_id, each.last) for each in found.values() if each.keyed_after < each.last]
-    for at in range(0, len(roots), BLOCKS_A_WRITE):
-        keys.begin(roots[at : at + BLOCKS_A_WRITE])
+    keys.begin((each.group_id, each.last) for each in found.values() if each.keyed_after < each.last)
     pacer.run(_lowering(pacer.connection, found))
     reach("keying.lowered")
 

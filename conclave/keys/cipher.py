@@ -34,19 +34,11 @@ def encrypt(key: bytes, group_id: bytes, number: int, body: bytes) -> bytes:
 def decrypt_all(
     keys: Sequence[bytes | None], group_id: bytes, numbers: Sequence[int], stored: Sequence[bytes]
 ) -> list[bytes | None]:
-    """Do as ``decrypt`` for many messages of a group, in one pass; None where there is no key."""
-    found: list[bytes | None] = []
-    number = 0
-    try:
-        for key, number, body in zip(keys, numbers, stored, strict=True):
-            if key is None:
-                found.append(None)
-            else:
-                bound = group_id + number.to_bytes(8)
-                found.append(AESGCM(key).decrypt(body[:NONCE_BYTES], body[NONCE_BYTES:], bound))
-    except (InvalidTag, ValueError) as error:
-        raise _altered(group_id, number) from error
-    return found
+    """Do as ``decrypt`` for many messages of a group; None where there is no key."""
+    return [
+        None if key is None else decrypt(key, group_id, number, body)
+        for key, number, body in zip(keys, numbers, stored, strict=True)
+    ]
 
 
 def decrypt(key: bytes, group_id: bytes, number: int, stored: bytes) -> bytes:
@@ -54,8 +46,4 @@ def decrypt(key: bytes, group_id: bytes, number: int, stored: bytes) -> bytes:
     try:
         return AESGCM(key).decrypt(stored[:NONCE_BYTES], stored[NONCE_BYTES:], _BOUND.pack(group_id, number))
     except (InvalidTag, ValueError) as error:
-        raise _altered(group_id, number) from error
-
-
-def _altered(group_id: bytes, number: int) -> AlteredError:
-    return AlteredError(f"message {number} of group {group_id.hex()} is not as it was stored")
+        raise AlteredError(f"message {number} of group {group_id.hex()} is not as it was stored") from error

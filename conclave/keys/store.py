@@ -69,9 +69,10 @@ class KeyStore:
         lacking = [each for each in wanted if not self._file.had(each)]
         if not lacking:
             return
-        with self._file.held() as write:
-            lacking = [each for each in lacking if self._file.read(each) is None]
-            write([(each, (Node(tree.ROOT, self._draw(tree.SECRET_BYTES)),)) for each in lacking])
+        for at in range(0, len(lacking), BLOCKS_A_WRITE):
+            with self._file.held() as write:
+                some = [each for each in lacking[at : at + BLOCKS_A_WRITE] if self._file.read(each) is None]
+                write([(each, (Node(tree.ROOT, self._draw(tree.SECRET_BYTES)),)) for each in some])
 
     def of_new(self, numbers: Sequence[tuple[bytes, int]]) -> list[bytes | None]:
         """Draw what the keys of new numbers need, see ``begin``, and return them; None: it was given and erased before.

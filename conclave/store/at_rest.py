@@ -139,39 +139,35 @@ def carried(connection: sqlite3.Connection, many: Mapping[int, bytes]) -> Mappin
         f" WHERE message_id IN ({places(many)}) AND sequence_num <= ifnull(groups.keyed_after, tombstones.keyed_after)",
         [*many],
     ).fetchall()
-    placed = [(group_id, number) for _, number, group_id in rows]
     try:
-        found = _encrypted(keys, placed, [many[row[0]] for row in rows])
+        drawn = keys.of_new([(group_id, number) for _, number, group_id in rows])
     except KeyFileError as error:
         raise StoreError(str(error)) from error
-    return {**many, **{row[0]: body for row, body in zip(rows, found, strict=True)}}
+    return {
+        **many,
+        **{
+            body_id: _put_under(key, group_id, number, many[body_id])
+            for key, (body_id, number, group_id) in zip(drawn, rows, strict=True)
+        },
+    }
 
 
 def taken_over(keys: KeyStore, group_id: bytes, numbers: Sequence[int], stored: Sequence[bytes]) -> list[bytes]:
     """Return messages of the archive under their keys: as they are, or encrypted. Raises KeyFileError."""
-    placed = [(group_id, number) for number in numbers]
-    found = list(stored)
-    wanted = [
-        place
-        for place, key in enumerate(keys.of_new(placed))
-        if key is None or not _opens(key, group_id, numbers[place], stored[place])
+    drawn = keys.of_new([(group_id, number) for number in numbers])
+    return [
+        body if key and _opens(key, group_id, number, body) else _put_under(key, group_id, number, body)
+        for key, number, body in zip(drawn, numbers, stored, strict=True)
     ]
-    fresh = _encrypted(keys, [placed[place] for place in wanted], [stored[place] for place in wanted])
-    for place, body in zip(wanted, fresh, strict=True):
-        found[place] = body
-    return found
 
 
-def _encrypted(keys: KeyStore, placed: Sequence[tuple[bytes, int]], bodies: Sequence[bytes]) -> list[bytes]:
-    """Encrypt messages that are there already.
+def _put_under(key: bytes | None, group_id: bytes, number: int, body: bytes) -> bytes:
+    """Encrypt a message that is there already.
 
     One whose key is lost was erased once, and came back with a file that somebody put in the place of another: nobody
     keeps the key under which it is put.
     """
-    return [
-        cipher.encrypt(key or os.urandom(tree.SECRET_BYTES), group_id, number, body)
-        for key, (group_id, number), body in zip(keys.of_new(placed), placed, bodies, strict=True)
-    ]
+    return cipher.encrypt(key or os.urandom(tree.SECRET_BYTES), group_id, number, body)
 
 
 def _plain(connection: sqlite3.Connection, keyed_after: int, placed: Sequence[tuple[int, int]]) -> Collection[int]:

@@ -18,7 +18,7 @@ from conclave.archive import checksums
 from conclave.archive.checksums import DamagedError
 from conclave.failpoints import reach
 from conclave.keys.file import KeyFileError
-from conclave.keys.store import BLOCKS_A_WRITE, KeyStore
+from conclave.keys.store import KeyStore
 from conclave.store import at_rest
 from conclave.store.archive import moves
 from conclave.store.engine.sqlite import Step, done
@@ -93,9 +93,7 @@ def _checked(row: Row, body: bytes) -> tuple[int, int, bytes, int, bytes]:
 
 def _encrypted(keys: KeyStore, groups: Mapping[int, PlainGroup], piece: list[Row]) -> list[Row]:
     """Return what is to be replaced: messages that were not encrypted yet, as they are then."""
-    placed = [(groups[row[a.GROUP_KEY]].group_id, row[a.SEQUENCE_NUM]) for row in piece]
-    for at in range(0, len(placed), BLOCKS_A_WRITE):
-        keys.begin(placed[at : at + BLOCKS_A_WRITE])
+    keys.begin((groups[row[a.GROUP_KEY]].group_id, row[a.SEQUENCE_NUM]) for row in piece)
     of_groups: dict[int, list[Row]] = {}
     for row in piece:
         of_groups.setdefault(row[a.GROUP_KEY], []).append(row)
