@@ -18,7 +18,7 @@ from bench import requests, stores
 from bench.figures import Figure, at_least, single, spread
 from bench.hot import BODY_BYTES, PAGE, ROUND_SECONDS, ROUNDS
 from bench.load import Load, generator, run
-from bench.process import Server
+from bench.process import Server, cpu_seconds
 from bench.stores import Store
 from conclave.config.settings import Config
 from conclave.store.engine import sqlite
@@ -37,7 +37,7 @@ WITHOUT, UNDER = "without keys", "under keys"
 
 @dataclass(frozen=True)
 class _Turn:
-    """What a server did in one turn: requests a second, and its processor time for each, in milliseconds."""
+    """What a server did in one turn: requests a second, and its processor seconds for each."""
 
     rate: float
     cpu: float
@@ -116,17 +116,12 @@ class _Turns:
         ]
 
     def _turn(self, server: Server, load: Load) -> _Turn:
-        before = _cpu_ms(server.process.pid)
+        before = cpu_seconds(server.process.pid)
         port = int(server.url.rpartition(":")[2])
         outcome = self._process.submit(run, Load(port, load.requests, load.seconds)).result()
-        return _Turn(outcome.rate, (_cpu_ms(server.process.pid) - before) / outcome.answered)
+        return _Turn(outcome.rate, (cpu_seconds(server.process.pid) - before) / outcome.answered)
 
 
 def _ratio(found: dict[str, list[_Turn]], value: Callable[[_Turn], float]) -> float:
     pairs = zip(found[UNDER], found[WITHOUT], strict=True)
     return statistics.median(value(under) / value(without) for under, without in pairs)
-
-
-def _cpu_ms(pid: int) -> float:
-    user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
-    return (int(user) + int(system)) * 1000 / os.sysconf("SC_CLK_TCK")

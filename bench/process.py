@@ -139,9 +139,19 @@ def proportional_mb(pid: int) -> float:
     return int(next(each for each in lines if each.startswith("Pss:")).split()[1]) * 1024 / 1e6
 
 
+def cpu_seconds(pid: int) -> float:
+    """Processor seconds of a process so far, user and system, with all of its threads."""
+    return _seconds(pid, 11)
+
+
 def cpu_of_children(pid: int) -> float:
     """Processor seconds of all processes that ``pid`` has started and that have ended, and of theirs."""
-    user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[13:15]
+    return _seconds(pid, 13)
+
+
+def _seconds(pid: int, field: int) -> float:
+    """Return the sum of two fields of /proc/PID/stat, counted from the one behind the program's name."""
+    user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[field : field + 2]
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 

@@ -1,7 +1,6 @@
 """Timers of self-destructing messages: very many that run, and many that end in the same second."""
 
 import asyncio
-import os
 import time
 from contextlib import closing
 from pathlib import Path
@@ -10,7 +9,7 @@ import uvloop
 from aiohttp import ClientSession
 
 from bench.figures import Figure, single
-from bench.process import Server, resident_mb
+from bench.process import Server, cpu_seconds, resident_mb
 from bench.streams import Stream
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.settings import Config
@@ -60,9 +59,9 @@ async def _many(folder: Path) -> list[Figure]:
         with Server(config) as server:
             server.wait_for("cleanup_run")
             await asyncio.sleep(SETTLE_SECONDS)
-            before = _cpu_seconds(server.process.pid)
+            before = cpu_seconds(server.process.pid)
             await asyncio.sleep(IDLE_SECONDS)
-            percent = (_cpu_seconds(server.process.pid) - before) * 100 / IDLE_SECONDS
+            percent = (cpu_seconds(server.process.pid) - before) * 100 / IDLE_SECONDS
             used.append((resident_mb(server.process.pid), percent))
     (without, idle), (with_timers, busy) = used
     return [
@@ -105,8 +104,3 @@ def _plant(database: Path, count: int) -> None:
             "INSERT INTO timers (group_key, sequence_num, member_id, seconds, redact_at) VALUES (?, ?, ?, 3600, ?)",
             [(*row, of_whom[1], ends) for row in rows],
         )
-
-
-def _cpu_seconds(pid: int) -> float:
-    user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
-    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")

@@ -1,11 +1,12 @@
 """A load by wrk: a compiled generator that parses each answer, and tells what a server's processor time was worth."""
 
-import os
 import shutil
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from bench.process import cpu_seconds
 
 PATIENCE_SECONDS = 30.0
 
@@ -67,7 +68,7 @@ def run(
     texts, script = folder / "requests", folder / "load.lua"
     texts.write_bytes(b"".join(b"%d\n%b" % (len(each), each) for each in requests))
     script.write_text(_SCRIPT % (texts, len(requests), "true" if varies else "false"))
-    before = _ticks(pid)
+    before = cpu_seconds(pid)
     done = subprocess.run(
         ["wrk", "-t", "1", "-c", str(connections), "-d", f"{seconds}s", "-s", str(script), f"http://127.0.0.1:{port}/"],
         capture_output=True,
@@ -75,7 +76,7 @@ def run(
         check=True,
         timeout=seconds + PATIENCE_SECONDS,
     )
-    spent = (_ticks(pid) - before) / os.sysconf("SC_CLK_TCK")
+    spent = cpu_seconds(pid) - before
     line = next((each for each in done.stdout.splitlines() if each.startswith("FOUND ")), "")
     if not line:
         raise RuntimeError(f"wrk: {done.stdout}{done.stderr}")
@@ -83,9 +84,3 @@ def run(
     if (failed and not fails) or not answered:
         raise RuntimeError(f"{failed} of {answered} failed: {done.stdout}")
     return Took(answered / (micros / 1e6), spent / answered * 1e6, median / 1000, p99 / 1000)
-
-
-def _ticks(pid: int) -> int:
-    """Return the processor time of a process so far, user and system, with all of its threads."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return int(fields[11]) + int(fields[12])

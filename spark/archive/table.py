@@ -232,22 +232,23 @@ class Table:
 
     def crowded_partitions(self) -> list[PartitionFiles]:
         """Return the partitions that are to be compacted."""
-        actions = pyarrow.table(DeltaTable(str(self.path)).get_add_actions(flatten=True))
-        found: dict[tuple[int, int], list[int]] = {}
-        for row in actions.select(["partition.lifetime", "partition.span", "size_bytes"]).to_pylist():
-            found.setdefault((row["partition.lifetime"], row["partition.span"]), []).append(row["size_bytes"])
         partitions = []
-        for (lifetime, span), sizes in sorted(found.items()):
+        for (lifetime, span), sizes in sorted(self._of_files("size_bytes").items()):
             small = [size for size in sizes if size < SMALL_BYTES]
             partitions.append(PartitionFiles(lifetime, span, len(small), sum(small), sum(sizes)))
         return [each for each in partitions if each.wants_compaction]
 
     def files_of(self, lifetime: int, span: int) -> list[Path]:
         """Return the files of a partition."""
+        return [self.path / name for name in self._of_files("path").get((lifetime, span), ())]
+
+    def _of_files(self, what: str) -> dict[tuple[int, int], list[Any]]:
+        """Return what the table's log says of each file, by the partitions in which they lie."""
         actions = pyarrow.table(DeltaTable(str(self.path)).get_add_actions(flatten=True))
-        rows = actions.select(["path", "partition.lifetime", "partition.span"]).to_pylist()
-        wanted = (lifetime, span)
-        return [self.path / row["path"] for row in rows if (row["partition.lifetime"], row["partition.span"]) == wanted]
+        found: dict[tuple[int, int], list[Any]] = {}
+        for row in actions.select(["partition.lifetime", "partition.span", what]).to_pylist():
+            found.setdefault((row["partition.lifetime"], row["partition.span"]), []).append(row[what])
+        return found
 
     def compact(self, partition: PartitionFiles) -> None:
         """Rewrite a partition into few files, ordered by group and number, as readers read."""
