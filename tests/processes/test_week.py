@@ -156,9 +156,14 @@ class Week:
         return self.nights.slept // DAY
 
     async def talk(self, group: str, *absent: str) -> None:
-        """Have everybody in a group say something, and wait until all have it."""
+        """Have everybody in a group say something, and wait until all have it.
+
+        Who has accepted comes in a moment later, and cannot read what is said until then.
+        """
         said = self.said.setdefault(group, [])
         here = [each for each in self.everyone if each.name not in absent]
+        for each in here:
+            await each.is_ready(group)
         for number in range(amount(5, 1)):
             for each in here:
                 text = f"{each.name} on day {self.today}: {number}"

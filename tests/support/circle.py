@@ -12,6 +12,7 @@ from pathlib import Path
 from uuid import UUID
 
 from conclave.client import Client, History, MessageArrived, MlsCodec, NotReadyError, ResourceError, Session, Sync
+from conclave.client.encryption.view import Standing
 from conclave.wire.events import InviteReceived
 from tests.client.chat.test_terminal import Terminal
 from tests.support.client import PASSWORD
@@ -98,6 +99,16 @@ class AtATerminal:
     async def hides(self, text: str) -> None:
         await asyncio.to_thread(self._terminal.hides, text)
 
+    async def is_ready(self, group: str) -> None:
+        """Wait until everybody there can read everybody."""
+        await self.opens(group)
+        await until(self._encrypts_for_all)
+
+    def _encrypts_for_all(self) -> bool:
+        screen = self.screen
+        members = re.search(r"([0-9]+) members", screen)
+        return members is not None and f"encrypted, 0 of {int(members[1]) - 1} verified" in screen
+
     async def has(self, group: str, texts: list[str]) -> None:
         """Wait until the last of the texts are on the screen of the group, in any order."""
         await self.opens(group)
@@ -133,8 +144,8 @@ class ByTheLibrary:
             self.client.resume(self._session)
         clock = SleptClock(self._nights)
         self.history = self._stack.enter_context(History(self._files.with_suffix(".history"), clock=clock))
-        codec = self._stack.enter_context(MlsCodec(self._files.with_suffix(".keys"), self._session.user_id))
-        self.sync = await self._stack.enter_async_context(Sync(self.client, self.history, codec))
+        self._codec = self._stack.enter_context(MlsCodec(self._files.with_suffix(".keys"), self._session.user_id))
+        self.sync = await self._stack.enter_async_context(Sync(self.client, self.history, self._codec))
         self._listening = asyncio.create_task(self._listen())
 
     async def _listen(self) -> None:
@@ -176,6 +187,16 @@ class ByTheLibrary:
                 except NotReadyError:  # its keys are on their way
                     continue
                 return
+
+    async def is_ready(self, group: str) -> None:
+        group_id = await self.group(group)
+
+        async def encrypts_for_all() -> bool:
+            [group] = [each for each in await self.client.groups() if each.group_id == group_id]
+            view = self._codec.view(group_id)
+            return view.standing is Standing.ENCRYPTED and len(group.members) == len(view.members) + 1
+
+        await until(encrypts_for_all)
 
     async def has(self, group: str, texts: list[str]) -> None:
         await self._until(group, lambda known: {*texts} <= known, f"{texts}")

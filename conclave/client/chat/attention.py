@@ -48,7 +48,10 @@ class Attention:
 
     def mute(self, room: Room, seconds: int | None) -> None:
         """Let a group not call for so many seconds, 0 for not at all any more, or until that; None: for good."""
-        room.muted_until = formatting.LATEST if seconds is None else self._history.now() + seconds
+        if seconds is None:
+            room.muted_until = formatting.LATEST
+        else:  # not until now, which may turn out to have been wrong, and come again
+            room.muted_until = self._history.now() + seconds if seconds else 0
         self._history.mute(room.group.group_id, room.muted_until)
 
     def _means_user(self, room: Room, message: Message) -> bool:

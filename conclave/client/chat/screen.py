@@ -271,6 +271,8 @@ class ChatScreen(Screen[None]):
         """Count down with each second of the server's."""
         now = self.conversation.now()
         if now != self._second and not self._is_taken_down():
+            if any(self._second < each.muted_until <= now for each in self.conversation.rooms.all.values()):
+                self._later("rooms")
             self._second = now
             self.query_one(Timeline).tick(now)
         if self.app.screen is self and self.app.app_focus and self._sayings.tick(LOOKED_EVERY):

@@ -51,6 +51,7 @@ class Terminal:
         done = subprocess.run(
             ["tmux", "-L", self._name, *arguments], capture_output=True, text=True, timeout=PATIENCE, check=False
         )
+        assert done.returncode == 0, (arguments, done.stdout, done.stderr)
         return done.stdout
 
     def start(self, *arguments: str) -> int:
@@ -108,7 +109,8 @@ class Terminal:
         return raw
 
     def close(self) -> None:
-        self._tmux("kill-server")
+        with contextlib.suppress(AssertionError):  # it may be closed already
+            self._tmux("kill-server")
 
 
 @pytest.fixture
