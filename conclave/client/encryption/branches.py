@@ -15,7 +15,7 @@ from conclave.client.encryption.coming_in import ComingIn, Keys, fetch_info
 from conclave.client.encryption.groups import Held
 from conclave.client.encryption.headers import InfoHeader, Signer, read_info, signer_of
 from conclave.client.encryption.people import ID_BYTES
-from conclave.client.errors import EncryptionError
+from conclave.client.errors import ClientError, EncryptionError
 from conclave.client.events import EncryptionChanged, EncryptionNotice, News
 from conclave.client.mls import Group as MlsGroup
 
@@ -54,8 +54,12 @@ class Branches:
         """Compare the group info of the server when it is time to. Tell whether to stop here."""
         if agenda.info_at is not None and agenda.info_at <= self._agenda.clock():
             agenda.info_at = None
-            if await self._compare(client, held, ours, agenda):
-                return True
+            try:
+                if await self._compare(client, held, ours, agenda):
+                    return True
+            except ClientError:
+                agenda.doubt_info()  # nothing was compared: look again soon, not with the next round
+                raise
         if agenda.info_at is None:
             is_calm = agenda.is_settled and not held.is_unsure
             agenda.check_info(ROUND_SECONDS if is_calm else agenda.next_look())
@@ -82,8 +86,8 @@ class Branches:
             if signer and signer.identity != self._user_id.bytes:  # or it is what this client told before it lost
                 agenda.contest()
         agenda.ahead, agenda.claimed = False, None
+        agenda.uploaded_at_epoch = ours.epoch  # also where the answer is lost
         await client.commit(group_id, group_info=ours.group_info())
-        agenda.uploaded_at_epoch = ours.epoch
         agenda.check_info(CHECKED_AGAIN)
         return False
 

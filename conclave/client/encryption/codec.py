@@ -178,6 +178,8 @@ class MlsCodec:
         held = self._groups.get(group_id)
         if held and held.stage is Stage.IN and 0 < held.up_to < up_to:
             with self._changing(group_id) as held:
+                if held.group:  # what was not read may have a commit: a group info from before it leads to nobody
+                    self._groups.note_commit(held, up_to, held.group.epoch, b"")
                 self._order.give_up_old(held)
             self._news.append(EncryptionChanged(group_id))
         if held and any(number <= up_to for number in self._texts.read(held)):

@@ -125,6 +125,7 @@ class Order:
             return Readable(message, None)  # it is a member's, but no text: the key is used up
         except NotFromHereError:
             self.give_up_old(held)
+            self._pass_by(held, message)  # by it the group has gone on: a group info from before leads to nobody
             return None
         except MlsError as error:
             held.group = before

@@ -14,10 +14,12 @@ import pytest
 
 from conclave.client import Client, MlsCodec
 from conclave.client.encryption.branches import MANY
+from conclave.client.encryption.headers import read_info
+from conclave.client.encryption.people import POLICY
 from conclave.client.encryption.view import Standing
-from conclave.client.errors import NotReadyError, RefusedError
+from conclave.client.errors import NoAnswerError, NotReadyError, RefusedError
 from conclave.client.events import EncryptionNotice
-from conclave.client.mls import decode_message, encode_message
+from conclave.client.mls import Group as MlsGroup, decode_message, encode_message
 from conclave.client.mls.welcome import GroupInfo
 from conclave.errors import ErrorCode
 from conclave.wire.results import Group, Member, StoredMessage
@@ -163,6 +165,13 @@ def check(server: Server, people: list[Person]) -> None:
     }
 
 
+def goes_back(person: Person, kept: bytes, *, read_up_to: int | None = None) -> None:
+    """Put an old copy of a person's keys in the place of those that are there. ``read_up_to``: the copy's, if older."""
+    with person.codec._changing(GROUP) as held:
+        held.group = MlsGroup.from_bytes(kept, POLICY)
+        held.up_to = held.up_to if read_up_to is None else read_up_to
+
+
 @pytest.fixture
 def club() -> tuple[Server, list[Person]]:
     """Alice and Bob, who are admins, and Carol, who is not in yet."""
@@ -212,6 +221,73 @@ class TestAGroupInfoOfACommitThatLost:
         until_quiet(server, [alice, bob, carol])
         carol.codec.leave(GROUP)
         assert not carol.codec.gives_way(GROUP, old)
+
+
+class TestAGroupInfoThatIsOlderThanACommit:
+    """It is uploaded by who compared it before, and stored after the commit: the server keeps what came last."""
+
+    @pytest.fixture
+    def crossed(self, club: tuple[Server, list[Person]]) -> tuple[Server, Person, Person, bytes, int]:
+        """Bob changes the group between Alice's look at the group info and her upload. Also Bob's keys before that."""
+        server, [alice, bob, _] = club
+        held, stores = bob.codec.held(GROUP), alice.commit
+        assert held
+        assert held.group
+        kept, read_up_to = held.group.to_bytes(), held.up_to
+
+        async def crossing(group_id: UUID, **sent: Any) -> None:
+            alice.commit = stores  # type: ignore[method-assign]
+            bob.renews()
+            await stores(group_id, **sent)
+
+        alice.commit = crossing  # type: ignore[method-assign]
+        server.info = b""
+        alice.codec._agenda.of(GROUP).doubt_info(is_own=True)
+        alice.codec.changed(GROUP)
+        server.time += 1
+        alice.settle()
+        alice.read()
+        header = read_info(server.info)
+        assert header
+        assert header.epoch == alice.state()[0] - 1
+        return server, alice, bob, kept, read_up_to
+
+    @pytest.mark.parametrize("reads", ["the commit", "from after it"])
+    def test_an_old_copy_does_not_come_in_by_it(
+        self, crossed: tuple[Server, Person, Person, bytes, int], reads: str
+    ) -> None:
+        server, alice, bob, kept, read_up_to = crossed
+        if reads == "the commit":
+            goes_back(bob, kept)
+        else:  # the history has it already
+            goes_back(bob, kept, read_up_to=read_up_to)
+            bob.read_up_to = len(server.messages)
+        bob.read()
+        count = len(server.messages)
+        server.time += 0.3
+        bob.settle()
+        assert len(server.messages) == count, "it would come in beside the others, and what it says would be lost"
+        until_quiet(server, [alice, bob])
+        check(server, [alice, bob])
+        assert "restored" in bob.kinds()
+        assert "refused" not in alice.kinds()
+        assert "lost" not in bob.kinds()
+
+    def test_it_is_compared_again_soon_where_the_server_did_not_answer(
+        self, crossed: tuple[Server, Person, Person, bytes, int]
+    ) -> None:
+        server, alice, *_ = crossed
+        asks = alice.group_info
+
+        async def unanswered(_: UUID) -> bytes:
+            alice.group_info = asks  # type: ignore[method-assign]
+            raise NoAnswerError("no answer")
+
+        alice.group_info = unanswered  # type: ignore[method-assign]
+        until_quiet(server, [alice], 5)
+        header = read_info(server.info)
+        assert header
+        assert header.epoch == alice.state()[0]
 
 
 @pytest.mark.parametrize("talks", [False, True], ids=["and nobody talks", "and all talk"])

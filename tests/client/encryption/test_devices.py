@@ -121,11 +121,14 @@ class TestAnOldCopy:
         await bob.connect()
         await bob.comes_in(group)
         if said_since == "text":
-            await bob.sync.send(group, "since")
+            number = await bob.sync.send(group, "since")
+            await bob.until(lambda: bob.history.fetched_up_to(group) >= number)
         else:
+            epoch = bob.mls(group).epoch
             change = bob.codec.commit(group)
             await bob.client.commit(group, commit_message=change.commit, group_info=change.group_info)
-            await alice.until(lambda: alice.mls(group).epoch == change_epoch(bob, group))
+            await alice.until(lambda: alice.mls(group).epoch > epoch)
+            await bob.until(lambda: change_epoch(bob, group) > epoch)
         bob.sync.look_at(group)
         last = bob.mls(group).epoch
         await bob.until(lambda: bob.history.fetched_up_to(group) == alice.history.fetched_up_to(group))
