@@ -2,6 +2,7 @@
 
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -120,6 +121,21 @@ def test_a_group_that_is_restored_meanwhile_is_under_keys_in_the_hot_store(store
     still = replace(store.config.archive, after=-1)
     for _ in range(3):
         store.run(archive=still)
+    expect_taken_over(store, alive)
+
+
+def test_what_an_accepted_clock_lays_elsewhere_meanwhile_is_taken_over_there(store: Archived) -> None:
+    alive = begin(store)
+    store.run()
+    spans = store.query("SELECT lifetime, span FROM plain_parts")
+    store.now -= 15 * DAY
+    accept = partial(store.cleaner.try_run, store.config, store.now, set_by=-15 * DAY, accept_clock=True)
+    assert "disk I/O error" in accept(failpoint="archive.clock_settled=io")["error"]
+    assert set(store.query("SELECT lifetime, span FROM plain_parts")) > set(spans)
+    store.expect_served(alive)
+    assert not accept()["error"]
+    for _ in range(3):
+        store.cleaner.run(store.config, store.now, -15 * DAY)
     expect_taken_over(store, alive)
 
 
