@@ -228,6 +228,7 @@ async def scene(config: Config, start_server: StartServer) -> AsyncIterator[Scen
         yield built
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("format", ["json", "protobuf"])
 async def test_no_request_causes_a_500(scene: Scene, format: str) -> None:  # noqa: A002
     generated: list[Asked] = []

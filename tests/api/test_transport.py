@@ -213,6 +213,7 @@ async def test_a_body_over_1_mib_is_413_and_the_connection_is_not_reset(running:
     assert status == 400, "1 MiB is within the limit"
 
 
+@pytest.mark.system
 async def test_a_body_that_trickles_in_is_400_and_the_connection_ends(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,6 +46,7 @@ async def hear(sync: Sync, count: int, heard: list[Message]) -> None:
                 return
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("keeps", sample.some([True, False], 1, "where a history is"))
 async def test_each_message_arrives_exactly_once_and_in_order(
     server: ServerProcess, tmp_path: Path, keeps: bool

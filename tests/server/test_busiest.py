@@ -690,6 +690,7 @@ def lock_of(running: Running) -> Iterator[None]:
         other.execute("ROLLBACK")
 
 
+@pytest.mark.system
 async def test_bytes_in_any_pieces_get_the_same_answers_as_when_all_are_parsed(
     start_server: StartServer, running: Running, alice: Client
 ) -> None:

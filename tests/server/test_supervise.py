@@ -143,6 +143,7 @@ async def test_a_worker_that_closes_its_output_and_does_not_end_is_started_again
     assert not any(map(alive, started))
 
 
+@pytest.mark.system
 async def test_a_worker_that_starts_slowly_gets_longer_each_time(
     monkeypatch: pytest.MonkeyPatch, started: list[int]
 ) -> None:

@@ -130,6 +130,7 @@ def hears(chat: Chat) -> list[str]:
     return written
 
 
+@pytest.mark.system
 async def test_it_calls_for_what_is_not_before_the_users_eyes_and_marks_who_is_meant(
     server: ServerProcess, http: ClientSession, tmp_path: Path
 ) -> None:

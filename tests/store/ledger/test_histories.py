@@ -6,6 +6,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, given, note, settings, strategies as st
 
 from conclave.clock import FakeClock
@@ -144,6 +145,7 @@ some_steps = st.lists(
 )
 
 
+@pytest.mark.system
 @given(before=some_steps, after=some_steps, meanwhile=st.integers(0, 2 * DAY), drained=st.booleans())
 @settings(
     max_examples=sample.amount(300, 20),
