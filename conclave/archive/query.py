@@ -22,7 +22,7 @@ def reach(parts: Sequence[Part], after: int, border: int, wanted: int, room: int
     messages, size = float(wanted), float(room)
     for part in parts:
         first = max(part.first_seq, after + 1)
-        if first > part.last_seq:
+        if first > part.last_seq or not part.message_count:  # a run that ended early has erased all of it
             continue
         density = part.message_count / (part.last_seq - part.first_seq + 1)
         mean_bytes = max(1.0, part.body_bytes / part.message_count)

@@ -14,8 +14,10 @@ has all messages of the stretch, except those that cleanup has deleted since.
 import asyncio
 import math
 import os
+import sqlite3
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -44,6 +46,7 @@ from conclave.store import at_rest, bodies
 from conclave.store.archive import moves
 from conclave.store.archive.moves import ArchiveState
 from conclave.store.engine import sqlite
+from conclave.store.engine.faults import store_error
 from conclave.store.resources import messages
 from conclave.store.resources.messages import StoredMessage
 
@@ -63,6 +66,9 @@ TRIES = 5
 
 It fails if cleanup removes files that it reads. Cleanup does not rewrite files faster than they can be read.
 """
+
+PAUSE_SECONDS = 0.01
+"""Before the third try a read waits for 0.04 s, and then for twice as long each time: 0.28 s in all."""
 
 _ENVIRONMENT = {
     "TOKIO_WORKER_THREADS": str(CONCURRENT_READS),
@@ -202,7 +208,7 @@ class Archive:
                 more = self._ask_window(window, partial(window.read, room=room, least=least))
                 found += self._opened(stretch, more.messages)
                 room -= sum(len(message.mls_message) for message in more.messages)
-                if more.full and found:
+                if more.full and (found or taken):
                     return Found(found, full=True)
                 if more.full or len(more.messages) == window.limit:  # some of these were erased meanwhile: look further
                     last = more.messages[-1].sequence_num
@@ -236,8 +242,8 @@ class Archive:
             ) from error
 
     def _id_of(self, group_key: int) -> str:
-        with closing(sqlite.connect(self._hot, readonly=True)) as connection:
-            row = connection.execute("SELECT group_id FROM groups WHERE group_key = ?", (group_key,)).fetchone()
+        query = "SELECT group_id FROM groups WHERE group_key = ?"
+        row = self._of_hot(lambda connection: connection.execute(query, (group_key,)).fetchone())
         return str(UUID(bytes=row[0])) if row else f"with the key {group_key}"
 
     def _find(self, stretch: Stretch) -> Sent | None:
@@ -260,6 +266,8 @@ class Archive:
         reason, is_mismatch = "", False
         for attempt in range(TRIES):
             exact = attempt == TRIES - 1 and not is_mismatch
+            if attempt > 1:
+                time.sleep(PAUSE_SECONDS * 2**attempt)
             try:
                 return ask(self._refreshed(version, turn, failed=attempt > 0, exact=exact))
             except failures as error:
@@ -300,11 +308,18 @@ class Archive:
 
     def _known(self) -> ArchiveState:
         """Return what the hot store knows of the archive now. Raises ArchiveError if it knows of none."""
-        with closing(sqlite.connect(self._hot, readonly=True)) as connection:
-            state = moves.find_state(connection)
+        state = self._of_hot(moves.find_state)
         if state is None:
             raise ArchiveError(f"{self._hot}: knows of no archive")
         return state
+
+    def _of_hot(self, fn: Callable[[sqlite3.Connection], T]) -> T:
+        """Read the hot store over a connection of its own. Raises StoreError."""
+        try:
+            with closing(sqlite.connect(self._hot, readonly=True)) as connection:
+                return fn(connection)
+        except sqlite3.Error as error:
+            raise store_error(self._hot, error) from error
 
 
 def _room(stretch: Stretch, limit: int, share: Share, taken: int) -> int:
@@ -418,9 +433,17 @@ def _values(batch: Any) -> list[list[Any]]:
     return [column.to_pylist() for column in batch.columns]
 
 
-@cache
+_loading = threading.Lock()
+
+
 def _load() -> tuple[type[Exception], ...]:
     """Load the libraries that read the archive, and return the types of their errors."""
+    with _loading:  # the first two reads may begin together
+        return _loaded()
+
+
+@cache
+def _loaded() -> tuple[type[Exception], ...]:
     added = {name: value for name, value in _ENVIRONMENT.items() if name not in os.environ}
     os.environ.update(added)
     try:

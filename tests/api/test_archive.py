@@ -206,6 +206,21 @@ async def test_a_page_over_both_tiers_is_bounded_in_bytes(
             assert await alice.numbers(group, after) == found, (border, after)
 
 
+async def test_a_page_ends_before_what_has_moved_meanwhile_and_has_no_room(
+    running: Running, mover: Mover, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(messages, "PAGE_BYTES", 1000)
+    alice = await running.user("alice")
+    group = await alice.create_group("friends")
+    for size in (400, 500, 200):
+        await alice.send(group, bytes(size))
+    mover.move(group, 2)
+    waiting = before_a_read(running, monkeypatch, lambda: mover.move(group, 3))
+    assert await alice.numbers(group, 0) == [1, 2]
+    assert not waiting
+    assert await alice.numbers(group, 2) == [3]
+
+
 async def test_a_sparse_group_opens_only_the_parts_that_its_page_lies_in(running: Running, mover: Mover) -> None:
     alice = await running.user("alice")
     group = await alice.create_group("friends")

@@ -34,6 +34,8 @@ def part(first: int, last: int, count: int | None = None, size: int = 10, span: 
         ([part(1, 1000)], 0, 100, 0, 1),
         ([part(1, 30, size=100), part(31, 60)], 0, 100, 3_100, 40),
         ([], 0, 100, MUCH, 1000),
+        ([part(1, 30, count=0), part(31, 60)], 0, 10, MUCH, 40),
+        ([part(1, 30, count=0)], 0, 10, MUCH, 1000),
     ],
 )
 def test_a_page_looks_no_further_than_it_needs(

@@ -65,6 +65,9 @@ class ServerProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
+        for line in self._log.read_text(errors="replace").splitlines():
+            if '"level": "error"' in line:  # where the test has failed, they are shown with it
+                sys.stdout.write(f"{line}\n")
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()

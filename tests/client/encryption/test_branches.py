@@ -240,7 +240,7 @@ class TestAGroupInfoThatIsOlderThanACommit:
             bob.renews()
             await stores(group_id, **sent)
 
-        alice.commit = crossing  # type: ignore[method-assign]
+        alice.commit = crossing  # type: ignore[method-assign,assignment]
         server.info = b""
         alice.codec._agenda.of(GROUP).doubt_info(is_own=True)
         alice.codec.changed(GROUP)
