@@ -161,8 +161,8 @@ async def test_it_calls_for_what_is_not_before_the_users_eyes_and_marks_who_is_m
         await chat.shows("⊘ @1 2")
         await chat.do("/unmute call_den")
         await chat.hides("⊘")
-        await chat.do("/mute call_den 5s")
-        await chat.shows("⊘ @1 2")
+        await chat.do("/mute call_den 3s")
+        await chat.said("call_den does not call for 3 seconds")
         await chat.hides("⊘")
 
 
