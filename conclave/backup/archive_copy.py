@@ -15,7 +15,7 @@ from pathlib import Path
 from conclave.archive.consistency import open_known
 from conclave.archive.faults import one_line
 from conclave.archive.files import LOG
-from conclave.backup.files import copy, link, make_folders, names_under, share
+from conclave.backup.files import can_share, copy, link, make_folders, names_under, share
 from conclave.backup.manifest import ArchiveEntry, BackupError
 from conclave.failpoints import reach
 from conclave.store.archive import moves
@@ -51,9 +51,10 @@ class ArchiveCopy:
 
     def missing_bytes(self, listed: Listed) -> int:
         """Return how many bytes of the table's files would have to be copied now. Raises OSError."""
-        if self._archive.stat().st_dev == self._target.parent.stat().st_dev:
+        new = [name for name in self._missing(listed) if not self._known(name, listed.sizes[name])]
+        if not new or can_share(self._archive / new[0], self._target):
             return 0
-        return sum(size for name in self._missing(listed) if not self._known(name, size := listed.sizes[name]))
+        return sum(listed.sizes[name] for name in new)
 
     def take_files(self, listed: Listed) -> None:
         """Copy or share what is missing of the table's files, and drop what the table does not name.

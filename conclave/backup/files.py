@@ -35,10 +35,29 @@ def share(source: Path, target: Path) -> bool:
     ``source`` must never be changed in place. A crash leaves ``target`` whole, or not at all. Raises OSError;
     FileNotFoundError if there is no source.
     """
-    if _whole(target, source, _clone) or link(source, target):
+    if _shared(source, target):
         return True
     _whole(target, source, copy)
     return False
+
+
+def can_share(source: Path, folder: Path) -> bool:
+    """Tell whether ``share`` would take no space in a folder. Raises OSError.
+
+    It is tried: two folders of one file system may be mounted apart, as in the confinement of systemd's units.
+    """
+    probe = folder / "probe"
+    probe.unlink(missing_ok=True)
+    try:
+        return _shared(source, probe)
+    except FileNotFoundError:
+        return False
+    finally:
+        probe.unlink(missing_ok=True)
+
+
+def _shared(source: Path, target: Path) -> bool:
+    return _whole(target, source, _clone) or link(source, target)
 
 
 def link(source: Path, target: Path) -> bool:

@@ -7,16 +7,17 @@ are made again from the table. The table changes in one version, so after an int
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow
 from pyspark.sql import DataFrame, SparkSession, functions as F
 
 from conclave.archive.layout import span_of, span_width
 from conclave.failpoints import reach
-from conclave.store.archive import moves
+from conclave.store.archive import erasures, moves
 from conclave.store.archive.moves import PartRow
-from spark.archive import columns as a
-from spark.archive.expiry import settle
+from spark.archive import columns as a, lost_keys
+from spark.archive.expiry import confirm, settle
 from spark.archive.table import Table, in_partitions, part_columns
 from spark.hot_store import Hot
 
@@ -56,6 +57,7 @@ def bring_back(spark: SparkSession, hot: Hot, table: Table, returns: Collection[
     """
     of_group = {each.group_key: each for each in returns}
     parts = concerned(hot, returns)
+    _confirm(hot, table, parts)
     targets = [_target(part, of_group[part.group_key].present) for part in parts]
     for at in range(0, len(targets), ROWS_AT_ONCE):
         hot.write(moves.widen, targets[at : at + ROWS_AT_ONCE])
@@ -69,9 +71,22 @@ def bring_back(spark: SparkSession, hot: Hot, table: Table, returns: Collection[
     left: dict[Key, PartRow | None] = dict.fromkeys(keys)
     left |= {key: row for key, row in index_of(table, keys).items() if key in keys}
     version = table.version()
-    hot.write_steps(lambda connection: settle(connection, left, [], version, {}, {}))
+    stays = lost_keys.living(
+        spark, hot, table, left, ()
+    )  # what a run that did not end has erased goes on to be missing
+    hot.write_steps(lambda connection: settle(connection, left, [], version, {}, {}, stays))
     reach("archive.clock_settled")
     return changed
+
+
+def _confirm(hot: Hot, table: Table, parts: Collection[PartRow]) -> None:
+    """Note what a run that did not end has erased, while the partitions still tell it."""
+    group_keys = {part.group_key for part in parts}
+    present = {key: 0 for key in hot.read(erasures.foreseen) if key[0] in group_keys}
+    if present:
+        found = index_of(table, present)
+        present |= {key: found[key].message_count for key in present if key in found}
+        hot.write_steps(partial(confirm, present=present))
 
 
 def _concerns(part: PartRow, wanted: Return | None) -> bool:

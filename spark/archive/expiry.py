@@ -119,17 +119,13 @@ class Expiry:
     def _note_ahead(self, plan: ArchivePlan, measured: Mapping[Key, Measured]) -> None:
         """Note what is about to go row by row, after what a run has erased so that did not end."""
         present = dict.fromkeys(plan.partial, 0) | {key: each.count for key, each in measured.items()}
-
-        def confirm(connection: sqlite3.Connection) -> Iterator[Step]:
-            for key, gone in erasures.foreseen(connection).items():
-                if key in present:
-                    yield partial(done, erasures.confirm, connection, key, present[key], gone)
-
-        self._hot.write_steps(confirm)
+        self._hot.write_steps(partial(confirm, present=present))
         self._foresee({key: each.gone for key, each in measured.items()})
 
     def _foresee(self, erasing: Mapping[Key, list[Erased]]) -> None:
-        ahead = [(key, [gone for gone in each if gone.rule != RESTORED]) for key, each in erasing.items()]
+        ahead = [
+            (key, [gone for gone in each if gone.rule != RESTORED and gone.messages]) for key, each in erasing.items()
+        ]
         for at in range(0, len(ahead), SETTLED_AT_ONCE):
             self._hot.write(erasures.foresee, dict(ahead[at : at + SETTLED_AT_ONCE]))  # durable: the table is too
 
@@ -196,6 +192,16 @@ class Expiry:
         return F.broadcast(self._spark.createDataFrame(pyarrow.table(columns, schema=a.DUE)))
 
 
+def confirm(connection: sqlite3.Connection, present: Mapping[Key, int]) -> Iterator[Step]:
+    """Yield the steps that note for receipts what a run that did not end has erased.
+
+    ``present``: how many messages the table has of rows of the index. Of others, what was noted stays noted.
+    """
+    for key, gone in erasures.foreseen(connection).items():
+        if key in present:
+            yield partial(done, erasures.confirm, connection, key, present[key], gone)
+
+
 def settle(
     connection: sqlite3.Connection,
     left: dict[Key, PartRow | None],
@@ -240,7 +246,7 @@ def _settle_group(
 ) -> None:
     are_keyed = message_keys.are_all_keyed(connection)
     for each in erased:
-        if each.rule != RESTORED:
+        if each.rule != RESTORED and each.messages:  # a run that ended early may have told of all of them
             receipts.note(connection, group_key, each, each.messages if are_keyed else 0)
     if stays is not None:
         lost_keys.note(connection, group_key, rows, stays)

@@ -268,7 +268,7 @@ class Table:
         uris = pyarrow.table(DeltaTable(str(self.path)).get_add_actions())
         alive = set(uris["path"].to_pylist())
         removed = removal_times(self._log) if delay else {}
-        left = False
+        left, emptied = False, set[Path]()
         for path in self.path.glob(DATA_FILES):
             name = path.relative_to(self.path).as_posix()
             if name in alive:
@@ -277,10 +277,15 @@ class Table:
                 left = True
                 continue
             path.unlink()
+            emptied.add(path.parent)
             reach("archive.file_removed")
         for folder in [*self.path.glob("lifetime=*/span=*"), *self.path.glob("lifetime=*")]:
             if not any(folder.iterdir()):
                 folder.rmdir()
+                emptied.discard(folder)
+                emptied.add(folder.parent)
+        for folder in emptied:  # or a power failure could bring them back after it was noted that they are gone
+            sync(folder, follows_links=True)
         return not left
 
     def clean_log(self, delay: int) -> None:

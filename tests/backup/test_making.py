@@ -1,6 +1,8 @@
 """Backups: one state of both tiers, nothing erased in it, files shared where nothing changed, and no half ones."""
 
+import errno
 import os
+import shutil
 import sqlite3
 import stat
 import tempfile
@@ -143,6 +145,28 @@ def test_on_another_disk_files_are_copied_once(
     third = store.back_up()
     assert third.copied_bytes == asked[-1] > 0
     assert checking.faults_of(third.path, third.manifest) == []
+
+
+def test_files_that_cannot_be_shared_need_room_also_on_the_same_disk(
+    archived: tuple[Backed, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in the confinement of systemd's units, where the folders are mounted apart."""
+    store, _ = archived
+    asked: list[int] = []
+    monkeypatch.setattr(making._Making, "_require_room", lambda _, needed: asked.append(needed))
+    monkeypatch.setattr("conclave.backup.database_copy.size_of", lambda _: 0)
+    store.back_up()
+    assert asked == [0]
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+
+    shutil.rmtree(store.backups)
+    monkeypatch.setattr(os, "link", refuse)
+    monkeypatch.setattr("conclave.backup.files._clone", lambda *_: False)
+    made = store.back_up()
+    assert asked[-1] == made.copied_bytes == sum(path.stat().st_size for path in data_files(made.path))
+    assert checking.faults_of(made.path, made.manifest) == []
 
 
 def test_what_a_run_replaces_meanwhile_does_not_make_the_two_tiers_differ(archived: tuple[Backed, int]) -> None:

@@ -81,3 +81,22 @@ def test_a_run_that_dies_in_the_archive_leaves_its_keys_to_the_next(store: Archi
     store.expect_served(left)
     assert store.derivable(store.config.keys_path) == left
     assert Inspection(store.config.keys_path).flaws == []
+
+
+def test_an_accepted_clock_forgets_nothing_that_a_run_that_died_has_erased(store: Archived) -> None:
+    shared = store.add_group()
+    for _ in range(3):
+        store.send(shared, 1, sender=USERS[0])
+        store.send(shared, 1, sender=USERS[1])
+    store.now += 10 * DAY
+    run(store)
+    store.delete_account(USERS[1])
+    assert store.try_run("archive.rows_deleted=io")["error"]
+    store.now -= 15 * DAY
+    report = store.cleaner.try_run(store.config, store.now, set_by=-15 * DAY, accept_clock=True)
+    assert report["error"] == ""
+    assert report["brought_back"]["archived_messages"] == 3
+    left = {(shared, number) for number in (1, 3, 5)}
+    store.expect_served(left)
+    assert store.derivable(store.config.keys_path) == left
+    assert store.query("SELECT rule, sum(messages) FROM receipts GROUP BY 1") == [("deleted_account", 3)]

@@ -80,6 +80,16 @@ def test_a_replaced_file_stays_for_the_delay_and_not_until_a_fast_clock_is_reach
     assert len(list(table.path.glob("lifetime=1/*/*.parquet"))) == 6, "the table's own stay"
 
 
+def test_folders_are_on_the_disk_without_what_was_removed(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or a power failure could bring erased files back after it was noted that they are gone."""
+    table.drop_partitions([(1, 10), (2, 10)])
+    synced: set[Path] = set()
+    monkeypatch.setattr("spark.archive.table.sync", lambda path, **_: synced.add(path))
+    assert table.sweep(0)
+    assert not (table.path / "lifetime=2").exists()
+    assert synced == {table.path, table.path / "lifetime=1"}
+
+
 def test_a_disk_that_does_not_sync_is_told_of(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     table.make_durable(0)
 
