@@ -41,6 +41,10 @@ FREE, AHEAD, BEHIND, OVER = range(4)
 answered, before aiohttp; aiohttp has a request, and gets its body as it comes; no request is taken any more.
 """
 
+_TCP_INFO: int | None = getattr(socket, "TCP_INFO", None)
+_TCP_ESTABLISHED = 1
+"""The first byte of TCP_INFO while both sides are open (Linux)."""
+
 _BUFFER = memoryview(bytearray(READ_BYTES))
 """What is read into, for all connections: each copies what it got before anything else happens."""
 
@@ -200,9 +204,25 @@ class Connection(asyncio.BufferedProtocol):
         finally:
             self.go_on()
 
+    def may_be_gone(self) -> bool:
+        """Tell whether the client has ended its side, or the connection is broken, also if that was not read yet.
+
+        The system knows it before: of TLS asyncio tells the end late, and while reading is paused it tells nothing.
+        """
+        transport = self.transport
+        if self.is_half_closed or transport is None or transport.is_closing():
+            return True
+        end = transport.get_extra_info("socket")
+        if _TCP_INFO is None or end is None:
+            return False
+        try:
+            return bool(end.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 1)[0] != _TCP_ESTABLISHED)
+        except OSError:
+            return True
+
     async def hand_over(self, parts: list[bytes], share: Share) -> bool:
         """Write an answer, and tell whether the client has it: see ``wire.handover``. Then call ``go_on``."""
-        may_be_gone = self.is_half_closed or self.transport is None or self.transport.is_closing()
+        may_be_gone = self.may_be_gone()
         if self._write(parts):
             share.close()
             return not may_be_gone
@@ -258,7 +278,9 @@ class Connection(asyncio.BufferedProtocol):
             whole = self._watch.feed(data)
             self._watch = None if self._watch.is_complete else self._watch
         self._held = data[whole:]
-        self._give(data[:whole], max(0, whole - len(data)), is_last=head.length is None or head.is_tunnel)
+        left = max(0, whole - len(data))
+        is_last = head.length is None or head.is_tunnel or (head.upgrades and left > 0)
+        self._give(data[:whole], left, is_last=is_last)
 
     def _give(self, text: bytes, left: int, *, is_last: bool = False) -> None:
         """Give aiohttp a request, of whose body ``left`` bytes have not come yet."""

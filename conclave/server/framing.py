@@ -25,8 +25,9 @@ MOST_FIELDS = 100
 _MESSAGES = re.compile(
     rb"(GET|POST) /api/v1/groups/([0-9a-fA-F-]{1,64})/messages(?:\?([a-z0-9_=&]{0,100}))? HTTP/1\.1\r\n"
 )
+_UPGRADE = b"upgrade"
 _UNUSUAL = frozenset(
-    (*(b"expect", b"content-encoding", b"upgrade", b"trailer", b"proxy-connection"), b"sec-websocket-key1")
+    (*(b"expect", b"content-encoding", _UPGRADE, b"trailer", b"proxy-connection"), b"sec-websocket-key1")
 )
 _CONNECTION, _ENCODING, _HOST, _LENGTH = b"connection", b"transfer-encoding", b"host", b"content-length"
 _STAYS = b"keep-alive"
@@ -54,6 +55,8 @@ class Head(NamedTuple):
     messages: Messages | None
     is_tunnel: bool = False
     """Whether what follows is no HTTP."""
+    upgrades: bool = False
+    """Whether another protocol is asked for. Once all of its body has come, aiohttp takes what follows for that."""
 
 
 class _Found:
@@ -83,11 +86,12 @@ def read(head: bytes) -> Head:
     if _ENCODING in fields:  # together with a length, or as anything but chunks in the end, llhttp refuses it
         return Head(None, None)
     length = fields.get(_LENGTH)
+    upgrades = _UPGRADE in fields
     if length is None:
-        return Head(0, _messages(head, fields))
+        return Head(0, _messages(head, fields), upgrades=upgrades)
     if not _NUMBER.fullmatch(length.rstrip(b" \t")):
         raise MalformedError("the length is no number, or too large")
-    return Head(int(length), _messages(head, fields))
+    return Head(int(length), _messages(head, fields), upgrades=upgrades)
 
 
 def _messages(head: bytes, fields: dict[bytes, bytes]) -> Messages | None:

@@ -21,8 +21,8 @@ log = get_logger(__name__)
 SHARE = web.RequestKey("share", Share)
 """The share of the memory for all responses that the request's response takes."""
 
-HALF_CLOSED = "conclave_half_closed"
-"""By this name a transport tells, as extra information, whether its client has said that it sends no more."""
+MAY_BE_GONE = "conclave_may_be_gone"
+"""By this name a transport tells, as extra information, whether its client sends no more, or it is broken."""
 
 BARE_TRANSPORT = "conclave_bare_transport"
 """By this name a transport that stands before another one tells which."""
@@ -148,7 +148,7 @@ async def _send(request: web.Request, response: web.StreamResponse) -> bool:
     await response.prepare(request)
     if isinstance(response, Pieces) and request.method != "HEAD":
         last = await _send_all_but_last(response, request[SHARE])
-    may_be_gone = transport is None or bool(transport.get_extra_info(HALF_CLOSED, default=False))
+    may_be_gone = transport is None or bool(transport.get_extra_info(MAY_BE_GONE, default=False))
     await response.write_eof(last)
     # Whether the connection still stands says nothing: many clients close it as soon as they have everything. But
     # if it is lost while writing is paused, writing stays paused.

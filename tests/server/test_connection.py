@@ -3,8 +3,11 @@
 import asyncio
 import contextlib
 import json
+import socket
+import struct
 import tracemalloc
 from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -123,6 +126,52 @@ async def test_who_says_no_more_gets_a_page_that_does_not_count_as_fetched(
     writer.close()
     await running.settle()
     assert (await running.query("SELECT watermark FROM members ORDER BY member_id"))[1] == (2,)
+
+
+@pytest.mark.parametrize("way", ["ahead", "behind"])
+async def test_a_page_for_a_connection_that_is_broken_does_not_count_as_fetched_though_nobody_has_read_that_yet(
+    running: Running, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    alice, bob = await running.users("alice", "bob")
+    group = await alice.create_group("g")
+    await bob.join(group)
+    for number in range(2):
+        await alice.send(group, b"%d" % number)
+        await bob.fetch(group, number)
+    await alice.send(group, b"last")
+    fetching = running.app[app_keys.FETCHING]
+    at_hand, line = fetching.at_hand, socket.create_connection(("127.0.0.1", running.server.port))
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # it breaks, and does not end
+    asked = []
+
+    def breaks(*arguments: Any) -> Any:
+        asked.append(arguments)
+        line.close()
+        return at_hand(*arguments) if way == "ahead" else None
+
+    monkeypatch.setattr(fetching, "at_hand", breaks)
+    before = set(running.server.site.open)
+    page = poll(bob, group, 2, PROTOBUF)
+    line.sendall(page + page[:20])  # what comes behind it has reading paused
+    await until(lambda: asked)
+    await until(lambda: set(running.server.site.open) <= before)
+    monkeypatch.undo()
+    await running.settle()
+    assert (await running.query("SELECT watermark FROM members ORDER BY member_id"))[1] == (2,)
+
+
+async def test_what_follows_a_body_that_comes_after_the_answer_of_an_upgrade_is_not_taken_for_it(
+    running: Running,
+) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", running.server.port)
+    upgrade = b"Connection: Upgrade\r\nUpgrade: websocket\r\nContent-Length: 5\r\n"
+    writer.write(b"GET /api/v1/nothing HTTP/1.1\r\nHost: x\r\n" + upgrade + b"\r\n")
+    answer = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE)
+    assert b"Connection: close" in answer
+    writer.write(b"hello" + b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+    with contextlib.suppress(ConnectionError):
+        assert b"HTTP/1.1" not in await asyncio.wait_for(reader.read(), PATIENCE)
+    writer.close()
 
 
 async def test_a_client_that_asks_for_more_than_it_takes_is_cut_off(
