@@ -92,9 +92,10 @@ def take_back(connection: sqlite3.Connection, context: Context, wish: Wish, sent
     member = require_member(connection, wish.group_id, wish.user_id)
     group, now = member.group, context.now()
     former = taken_back.find(connection, group.group_key, wish.number)
-    if former and former.is_erased and former.taken_by == wish.user_id:
+    is_there = sent is not None and taken_back.is_stored(connection, group.group_key, wish.number)
+    if former and former.taken_by == wish.user_id and (former.is_erased or not is_there):
         return
-    if sent is None or not taken_back.is_stored(connection, group.group_key, wish.number):
+    if sent is None or not is_there:
         raise NotFoundError("no such message")
     _require_seen(connection, group, wish.number, sent, context.clock.moment())
     is_own = sent.sender_id == wish.user_id

@@ -218,16 +218,16 @@ class Archive:
 
     def _opened(self, stretch: Stretch, found: list[StoredMessage]) -> list[StoredMessage]:
         """Decrypt messages as they were archived. One without a key was erased meanwhile, and is left out."""
-        numbers, stored = [each.sequence_num for each in found], [each.mls_message for each in found]
+        shown = [each for each in found if each.sequence_num not in stretch.taken_back]  # the others have no body
+        numbers, stored = [each.sequence_num for each in shown], [each.mls_message for each in shown]
         try:
             bodies_of = at_rest.opened(self._keys, stretch.group_id, stretch.keyed_after, numbers, stored)
         except (AlteredError, KeyFileError) as error:
             raise ArchiveError(f"{self._folder}: {error}") from error
-        return [
-            message._replace(mls_message=body)
-            for message, body in zip(found, bodies_of, strict=True)
-            if body is not None
-        ]
+        of = dict(zip(numbers, bodies_of, strict=True))
+        without = dict.fromkeys(stretch.taken_back, b"")
+        opened = [(each, of.get(each.sequence_num, without.get(each.sequence_num))) for each in found]
+        return [message._replace(mls_message=body) for message, body in opened if body is not None]
 
     def _ask_window(self, window: "_Window", ask: Callable[["QueryBuilder"], Found]) -> Found:
         """Read a window. A message that is not as it was archived stays a fault until it is read and right, or gone."""

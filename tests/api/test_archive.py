@@ -206,6 +206,21 @@ async def test_a_page_over_both_tiers_is_bounded_in_bytes(
             assert await alice.numbers(group, after) == found, (border, after)
 
 
+async def test_no_page_passes_over_what_had_no_room_after_its_archived_messages(
+    running: Running, mover: Mover, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one who fetches would never ask for it again, and in delete-after-fetch it would be erased."""
+    monkeypatch.setattr(messages, "PAGE_BYTES", 1000)
+    alice = await running.user("alice")
+    group = await alice.create_group("friends")
+    for size in (400, 500, 200, 50, 50, 50):
+        await alice.send(group, bytes(size))
+    mover.move(group, 2)
+    for limit in (3, 4, 5):
+        assert [each.sequence_num for each in await alice.fetch(group, 0, limit)] == [1, 2], limit
+        assert [each.sequence_num for each in await alice.fetch(group, 2, limit)] == [3, 4, 5, 6][:limit]
+
+
 async def test_a_page_ends_before_what_has_moved_meanwhile_and_has_no_room(
     running: Running, mover: Mover, monkeypatch: pytest.MonkeyPatch
 ) -> None:

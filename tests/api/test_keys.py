@@ -18,6 +18,7 @@ from conclave.keys.inspection import Inspection
 from conclave.store.engine import sqlite
 from conclave.store.engine.faults import StoreError
 from tests.conftest import Cleanup, Running, StartServer
+from tests.support.archive import Mover
 from tests.support.client import PASSWORD, Client, RefusedError
 from tests.support.listening import listening
 
@@ -52,6 +53,20 @@ def nodes_above(config: Config, group: str, number: int) -> list[bytes]:
 
 async def bodies(client: Client, group: str) -> list[bytes]:
     return [each.body for each in await client.fetch(group)]
+
+
+async def test_an_archived_message_that_was_taken_back_is_told_without_its_body(server: Running) -> None:
+    alice = await server.user("alice")
+    group = await alice.create_group("g")
+    for number in range(1, 4):
+        await alice.send(group, b"%d" % number)
+    Mover(server.config).move(group, 3)
+    await alice.take_back(group, 2)
+    told = await alice.fetch(group, include_redacted=True)
+    assert [(each.sequence_num, each.body, each.redacted) for each in told] == [
+        *((1, b"1", False), (2, b"", True), (3, b"3", False))
+    ]
+    assert await bodies(alice, group) == [b"1", b"3"]
 
 
 async def test_what_is_sent_is_served_and_lies_nowhere_as_it_came(

@@ -87,6 +87,14 @@ async def test_its_sender_takes_it_back_from_everybody_at_once(room: Room) -> No
     assert await room.seen(room.bob) == [1, 2, 3, 5, 6]
 
 
+async def test_it_is_done_also_where_a_run_has_erased_it_and_has_not_ended(running: Running) -> None:
+    room = await Room.of(running, 0)
+    await room.bob.take_back(room.group, 4)
+    room.mover.execute("DELETE FROM messages WHERE sequence_num = 4")
+    await room.bob.take_back(room.group, 4)
+    await expect(room.carol.take_back(room.group, 4), 404, 300)
+
+
 async def test_what_is_sent_after_it_comes_as_ever(room: Room) -> None:
     await room.bob.take_back(room.group, 6)
     assert await room.seen(room.alice) == [1, 2, 3, 4, 5]

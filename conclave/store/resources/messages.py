@@ -299,7 +299,8 @@ def _served(
             bodies_of = _read_bodies(connection, group, [row[:2] for row in rows], share, taken)
             looked = len(bodies_of)
             served = _for_all_of(rows, bodies_of, sight, write)
-        if served or looked == len(numbers) < limit:
+        # Where nothing had room beside what the page has already, it ends: what follows is for the next one.
+        if served or not looked or looked == len(numbers) < limit:
             return served, len(numbers)
         begin = numbers[looked - 1]
 
