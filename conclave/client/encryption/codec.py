@@ -259,7 +259,9 @@ class MlsCodec:
                 held.group = group
                 held.awaits(Awaited(group.epoch - 1, group.confirmation_tag), info.tag if info else b"")
                 held.renewed_at = self._now()
-                self._agenda.of(group_id).asked_at = self._agenda.clock()
+                agenda = self._agenda.of(group_id)
+                agenda.asked_at = self._agenda.clock()
+                agenda.requests.add(group.confirmation_tag)
         except MlsError as error:
             raise EncryptionError(f"the group info that the server has is of no use: {error}") from error
         return Joining(commit, group.group_id.hex())

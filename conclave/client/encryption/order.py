@@ -138,7 +138,7 @@ class Order:
             if self._texts.was_read_late(held, _original(received.authenticated_data)):
                 return None
             return Readable(message, text)
-        self._taken(held, before, received)
+        self._taken(held, before, received, message)
         return None
 
     def _check_sender(self, before: Group, received: Received, sender_id: UUID) -> None:
@@ -156,7 +156,7 @@ class Order:
         if user_of(sender) != sender_id:
             raise InvalidError("it is signed by another member than the one whom the server names")
 
-    def _taken(self, held: Held, before: Group, received: Received) -> None:
+    def _taken(self, held: Held, before: Group, received: Received, message: StoredMessage) -> None:
         """Go on from a change of the group."""
         if isinstance(received, ProposalArrived):
             self._agenda.want(held.group_id)
@@ -166,7 +166,7 @@ class Order:
         agenda, effect = self._agenda.of(held.group_id), received.effect
         if effect.removed_self or held.group is None or not held.group.is_member:
             self._groups.note_commit(held, held.up_to + 1, before.epoch, b"")
-            self._removed(held, effect.committer)
+            self._removed(held, effect.committer, message)
             return
         for member in (*effect.added, *effect.updated, effect.committer):
             self.meet(held.group_id, member)
@@ -212,11 +212,16 @@ class Order:
             if len(identity) == ID_BYTES and identity != self._user_id.bytes and identity != held.confirmed_by:
                 self._groups.note_comer(held, UUID(bytes=identity), message.sequence_num)
 
-    def _removed(self, held: Held, committer: Member) -> None:
-        """Go on without keys: to ask in again, unless another device of the account is in now. Both would for ever."""
+    def _removed(self, held: Held, committer: Member, message: StoredMessage) -> None:
+        """Go on without keys: to ask in again, unless another device of the account is in now. Both would for ever.
+
+        It is no other one where the commit is a request of this client's that it gave up, as for a welcome.
+        """
         if user_of(committer) == self._user_id:
-            self.replaced(held)
-            return
+            header = read_header(message.mls_message)
+            if header is None or header.tag not in self._agenda.of(held.group_id).requests:
+                self.replaced(held)
+                return
         held.leave()
         self._agenda.want(held.group_id)
 

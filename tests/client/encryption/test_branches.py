@@ -422,3 +422,18 @@ class TestComingIn:
         server.members[carol.user_id] = "member"
         until_quiet(server, [alice, bob, carol])
         check(server, [alice, bob, carol])
+
+    def test_a_request_that_comes_after_a_welcome_is_no_other_device_s(self, club: tuple[Server, list[Person]]) -> None:
+        server, [alice, bob, carol] = club
+        [package] = carol.codec.key_packages(1, last_resort=False).regular
+        invite = alice.codec.add(GROUP, carol.user_id, package)
+        server.members[carol.user_id] = "member"
+        server.store(alice.user_id, invite.commit, invite.group_info)
+        late = carol.codec.join(GROUP, server.info).commit
+        carol.codec.welcomed(GROUP, invite.welcome)
+        carol.read()
+        assert carol.is_in
+        server.store(carol.user_id, late)
+        until_quiet(server, [alice, bob, carol])
+        check(server, [alice, bob, carol])
+        assert "replaced" not in carol.kinds()
