@@ -121,10 +121,13 @@ class KeyFile:
     def copy(self, target: Path) -> int:
         """Write what lives to ``target``, in the place of a former copy, which is overwritten. Return its serial.
 
-        Raises KeyFileError, also if another key file, or something else, is there.
+        Raises KeyFileError, also if another key file, or something else, is there; and if this one is damaged, since a
+        copy may have what is missing here.
         """
         with self.held(), _told(target):
             remove_leftovers(target)
+            if self._damage:
+                raise KeyFileError(f"{self._path}: is damaged: its copies stay as they are")
             found = head_of(target)
             if target.exists() and (found is None or found.keys_id != self._keys_id):
                 raise KeyFileError(f"{target}: is not a copy of these keys: move it away")
@@ -328,16 +331,23 @@ class KeyFile:
         return end
 
     def _pieces(self, places: Sequence[int]) -> Iterator[bytes]:
-        """Yield records as they lie in the file, in pieces of about PIECE_BYTES."""
+        """Yield records as they lie in the file, in pieces of about PIECE_BYTES. Raises KeyFileError."""
         piece: list[bytes] = []
         size = 0
         for place in places:
             piece.append(os.pread(self._descriptor, _size(place), _offset(place)))
             size += _size(place)
             if size >= PIECE_BYTES:
-                yield b"".join(piece)
+                yield self._whole(piece)
                 piece, size = [], 0
-        yield b"".join(piece)
+        yield self._whole(piece)
+
+    def _whole(self, piece: Sequence[bytes]) -> bytes:
+        """Return records as one. The disk may have altered one since the file was opened."""
+        data = b"".join(piece)
+        if [found.state for found in records.walk(data, 0)] != [State.SOUND] * len(piece):
+            raise KeyFileError(f"{self._path}: is damaged: it is not written anew, and its copies stay as they are")
+        return data
 
 
 def _packed(offset: int, size: int) -> int:

@@ -103,6 +103,59 @@ def test_the_copy_of_other_keys_is_not_replaced(path: Path, target: Path) -> Non
         KeyStore(path).copy(target)
 
 
+def altered(path: Path, group_id: bytes) -> bytes:
+    """Return a key file with a bit of the nodes of the group's first block altered, as a disk may do."""
+    data = bytearray(path.read_bytes())
+    data[Inspection(path).offset(group_id, 0) + records.UNIT_BYTES + 6] ^= 1
+    return bytes(data)
+
+
+def test_a_damaged_file_does_not_take_the_place_of_whole_copies(path: Path, target: Path) -> None:
+    """They have the cover that is lost here."""
+    memory = Memory(6)
+    store = KeyStore(path, memory.draw)
+    for group_id in (A, B):
+        memory.give(store, group_id, 5)
+    store.copy(target)
+    before = target.read_bytes()
+    store.close()
+    path.write_bytes(altered(path, A))
+    store.erase([(B, memory.forget(B, [1]))])
+    with pytest.raises(KeyFileError, match="is damaged: its copies stay as they are"):
+        store.copy(target)
+    assert target.read_bytes() == before
+    assert [each.name for each in target.parent.iterdir()] == ["keys"]
+
+
+def test_what_a_disk_has_altered_since_the_file_was_opened_goes_into_no_copy(
+    path: Path, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor into the file itself when it is written anew."""
+    monkeypatch.setattr(file, "LEAST_DEAD_BYTES", 0)
+    memory = Memory(7)
+    store = KeyStore(path, memory.draw)
+    for group_id in (A, B):
+        memory.give(store, group_id, 60)
+    store.copy(target)
+    before, whole, inode = target.read_bytes(), path.read_bytes(), path.stat().st_ino
+    path.write_bytes(altered(path, A))
+    with pytest.raises(KeyFileError, match="is damaged"):
+        store.copy(target)
+    path.write_bytes(whole)
+    memory.require_living(store)
+    path.write_bytes(altered(path, A))
+    erased = [(B, memory.forget(B, [number])) for number in range(1, 60)]
+    with pytest.raises(KeyFileError, match="is not written anew"):
+        [*map(store.erase, ([each] for each in erased))]
+    assert path.stat().st_ino == inode
+    assert memory.roots[records.name(B, 0)] not in path.read_bytes()
+    store.erase([(B, memory.forget(B, [60]))])
+    with pytest.raises(KeyFileError, match="is damaged"):
+        store.copy(target)
+    assert target.read_bytes() == before
+    assert [each.name for each in target.parent.iterdir()] == ["keys"]
+
+
 def test_what_was_not_overwritten_is_found_where_it_lies(path: Path) -> None:
     memory = Memory(4)
     store = KeyStore(path, memory.draw)
