@@ -121,8 +121,8 @@ class KeyFile:
     def copy(self, target: Path) -> int:
         """Write what lives to ``target``, in the place of a former copy, which is overwritten. Return its serial.
 
-        Raises KeyFileError, also if another key file, or something else, is there; and if this one is damaged, since a
-        copy may have what is missing here.
+        Raises KeyFileError, also if another key file, or something else, is there; and if this one is damaged, or older
+        than the copy, which may have what is missing here.
         """
         with self.held(), _told(target):
             remove_leftovers(target)
@@ -131,6 +131,11 @@ class KeyFile:
             found = head_of(target)
             if target.exists() and (found is None or found.keys_id != self._keys_id):
                 raise KeyFileError(f"{target}: is not a copy of these keys: move it away")
+            if found and found.serial > self._serial:
+                raise KeyFileError(
+                    f"{target}: is newer than {self._path}, in whose place an older key file was put: stop the server"
+                    " and put the newer one there, or move it away"
+                )
             self._write_whole(beside(target, NEW), self._serial, sorted(self._places.values()), [])
             take_its_place(target)
             return self._serial

@@ -103,6 +103,26 @@ def test_the_copy_of_other_keys_is_not_replaced(path: Path, target: Path) -> Non
         KeyStore(path).copy(target)
 
 
+def test_an_older_key_file_that_was_put_back_does_not_take_the_place_of_newer_copies(path: Path, target: Path) -> None:
+    memory = Memory(8)
+    store = KeyStore(path, memory.draw)
+    memory.give(store, A, 5)
+    older = target.with_name("older")
+    store.copy(older)
+    memory.give(store, B, 5)
+    store.copy(target)
+    store.close()
+    newer = target.read_bytes()
+    path.write_bytes(older.read_bytes())
+    put_back = KeyStore(path)
+    with pytest.raises(KeyFileError, match="in whose place an older key file was put"):
+        put_back.copy(target)
+    assert target.read_bytes() == newer
+    put_back.close()
+    path.write_bytes(newer)
+    memory.require_living(KeyStore(path))
+
+
 def altered(path: Path, group_id: bytes) -> bytes:
     """Return a key file with a bit of the nodes of the group's first block altered, as a disk may do."""
     data = bytearray(path.read_bytes())
