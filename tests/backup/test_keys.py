@@ -15,6 +15,8 @@ from conclave.keys.inspection import Inspection
 from conclave.store import keyring
 from conclave.store.engine import sqlite
 from conclave.store.engine.faults import StoreError
+from spark import run
+from spark.environment import RunEnvironment
 from tests.support.archived import DAY, USERS
 from tests.support.keyed import KeyedBackups, clean, state
 
@@ -233,3 +235,19 @@ def test_copies_are_renewed_by_each_run_and_forget_with_it(store: KeyedBackups, 
     with closing(sqlite.connect(store.config.database)) as connection:
         assert [row[0] for row in connection.execute("SELECT path FROM key_copies")] == [str(copy)]
     KeyFile(copy).close()
+
+
+def test_a_copy_whose_disk_is_away_keeps_no_other_one_old(store: KeyedBackups, tmp_path: Path) -> None:
+    away, good = tmp_path / "away" / "keys", tmp_path / "good" / "keys"
+    good.parent.mkdir()
+    copies = (str(away), str(good), str(away.with_name("second")))
+    store.config = replace(store.config, keys=replace(store.config.keys, copies=copies))
+    fading = store.add_group(DAY)
+    store.send(fading, 4)
+    for is_alive in (True, False):
+        with closing(RunEnvironment(store.config, FakeClock(store.now))) as engine:
+            told = run.clean_up(engine).error
+        assert str(away) in told
+        assert copies[2] in told
+        assert store.derivable(good) == (of(store, fading) if is_alive else set())
+        store.now += 2 * DAY
