@@ -35,7 +35,7 @@ def lose(engine: RunEnvironment, hot: Hot, done: Report) -> bool:
             reach("run.keys_noted")
             keys.erase(noted.told)
             reach("run.keys_lost")
-            hot.write(message_keys.forget, noted.up_to)
+            hot.write(message_keys.forget, noted.rows)
         are_lost = True
         _renew_all(keys, list(map(Path, engine.config.keys.copies)), hot)
     except _FAULTS as error:
