@@ -86,9 +86,12 @@ class KeyFile:
         self._keys_id = b""
         self._descriptor = -1
         self._is_held = False
+        self._untold: set[bytes] = set()
+        """The blocks whose covers may be others than before, see ``refresh``."""
         self._forget()
         with self.held():
             pass
+        self._untold.clear()  # nobody has asked for one yet
 
     def close(self) -> None:
         """Close the file. What is called next opens it again."""
@@ -96,6 +99,7 @@ class KeyFile:
             if self._descriptor >= 0:
                 os.close(self._descriptor)
             self._descriptor = -1
+            self._untold.update(self._places)
             self._forget()
 
     def had(self, named: bytes) -> bool:
@@ -145,10 +149,15 @@ class KeyFile:
         """At how many places the file is not as it was written: what a disk has altered."""
         return self._damage
 
-    def refresh(self) -> list[bytes]:
-        """Take up what others have changed, and return the names of the blocks concerned. Raises KeyFileError."""
+    def refresh(self) -> set[bytes]:
+        """Take up what others have changed, and return the names of the blocks concerned. Raises KeyFileError.
+
+        Also of those that were taken up since the last time, by whatever looked at the file.
+        """
         with _told(self._path), self._mutex:
-            return self._look()
+            self._look()
+            untold, self._untold = self._untold, set()
+            return untold
 
     def read(self, named: bytes) -> Cover | None:
         """Return the cover of a block; None if it has none.
@@ -195,16 +204,17 @@ class KeyFile:
             return None
         return records.decode(os.pread(self._descriptor, _size(place), _offset(place)), named)
 
-    def _look(self) -> list[bytes]:
-        """Read what was appended, or all of it if the file was replaced. Returns the names of the blocks concerned."""
+    def _look(self) -> None:
+        """Read what was appended, or all of it if the file was replaced."""
         if self._descriptor < 0 or not os.path.samestat(os.fstat(self._descriptor), self._path.stat()):
             if not self._is_held:
                 with self.held():
-                    return list(self._places)
+                    return
             self.close()
             self._open()
         size = os.fstat(self._descriptor).st_size
-        return self._scan(size) if size > self._end else []
+        if size > self._end:
+            self._scan(size)
 
     def _open(self) -> None:
         self._descriptor = os.open(self._path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -213,7 +223,7 @@ class KeyFile:
             raise KeyFileError(f"{self._path}: is not a key file")
         (self._serial, self._keys_id), self._end = head, UNIT_BYTES
 
-    def _scan(self, size: int) -> list[bytes]:
+    def _scan(self, size: int) -> None:
         """Read the records from ``_end`` on. Without the lock, up to the first that may not be written yet."""
         end = size + -size % UNIT_BYTES
         changed: dict[bytes, int] = {}
@@ -235,10 +245,10 @@ class KeyFile:
                         end = found.offset
                         break
         self._end = end
+        self._untold.update(changed)
         if self._is_held:
             unsound += [(each, None) for each in waiting]
             self._settle(unsound, left_over, changed)
-        return list(changed)
 
     def _settle(
         self, unsound: list[tuple[Found, Found | None]], left_over: list[_Place], changed: dict[bytes, int]
@@ -318,12 +328,14 @@ class KeyFile:
         end = self._write_whole(new, self._serial + 2, places, [record for _, record in records_of])
         reach("keys.anew_written")
         take_its_place(self._path)
+        untold = set(self._untold)
         self.close()
         self._open()
         for each, size in (*((each, _size(place)) for place, each in kept), *((k, len(v)) for k, v in records_of)):
             self._places[each] = _packed(self._end, size)
             self._end += size
         self._living = end - UNIT_BYTES
+        self._untold = untold  # who has called knows of the others
 
     def _write_whole(self, new: Path, serial: int, places: Sequence[int], added: Sequence[bytes]) -> int:
         """Write a key file that has the records at ``places`` and those of ``added``, and return where it ends."""

@@ -8,7 +8,7 @@ last one live always, and a group that is not named is gone only if none can be 
 import secrets
 from bisect import bisect_left
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from itertools import islice
 from pathlib import Path
 from threading import RLock
@@ -176,7 +176,8 @@ class KeyStore:
 
     def refresh(self) -> None:
         """Take up what another process has changed. Raises KeyFileError."""
-        self._forget(self._file.refresh())
+        with self._mutex:
+            self._forget(self._file.refresh())
 
     def copy(self, target: Path) -> int:
         """Write a copy of the key file, see ``KeyFile.copy``."""
@@ -264,9 +265,8 @@ class KeyStore:
 
         return self._change(wanted())
 
-    def _forget(self, names: Sequence[bytes]) -> None:
+    def _forget(self, changed: Set[bytes]) -> None:
         """Drop from memory what was derived of covers that have changed."""
-        changed = set(names)
         with self._mutex:
             for named in changed:
                 self._begun.pop(named, None)
@@ -292,7 +292,7 @@ class KeyStore:
                     if former is not None and (nodes := change(former)) != former:
                         changed.append((named, nodes))
                 write(changed)
-            self._forget([named for named, _ in changed])
+            self._forget({named for named, _ in changed})
             count += len(changed)
         return count
 
