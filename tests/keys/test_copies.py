@@ -5,12 +5,13 @@ from pathlib import Path
 import pytest
 
 from conclave import failpoints
-from conclave.keys import file, records
+from conclave.keys import file, records, replacing
 from conclave.keys.cover import Range
 from conclave.keys.file import KeyFile, KeyFileError
 from conclave.keys.inspection import Inspection
-from conclave.keys.replacing import FORMER, NEW
+from conclave.keys.replacing import FORMER, LOCK, NEW, beside
 from conclave.keys.store import KeyStore
+from conclave.system.locks import hold_file
 from tests.support.forgetting import Memory
 
 A, B = b"a" * 16, b"b" * 16
@@ -121,6 +122,32 @@ def test_an_older_key_file_that_was_put_back_does_not_take_the_place_of_newer_co
     put_back.close()
     path.write_bytes(newer)
     memory.require_living(KeyStore(path))
+
+
+def test_nobody_waits_for_the_disk_of_a_copy(path: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one is written, a server draws and cleanup erases; the copy has what there was when it was begun."""
+    memory = Memory(9)
+    store, server = KeyStore(path, memory.draw), KeyStore(path, memory.draw)
+    memory.give(store, A, 5)
+    met: list[str] = []
+
+    def meet(point: str) -> None:
+        if not met:
+            met.append(point)
+            with hold_file(beside(path, LOCK)):
+                pass  # it can be had at once
+            memory.give(server, B, 5)
+            server.erase([(A, memory.forget(A, [1]))])
+
+    monkeypatch.setattr(replacing, "reach", meet)
+    serial = store.copy(target)
+    assert met == ["keys.linked"]
+    assert file.head_of(target) == (serial, OWN)
+    assert serial < server.serial, "so it is renewed"
+    assert (Inspection(target).blocks(), Inspection(target).living(A, [1, 2])) == ([(A, 0)], [True, True])
+    store.copy(target)
+    memory.require_living(KeyStore(target))
+    assert memory.remains(target.parent) == []
 
 
 def altered(path: Path, group_id: bytes) -> bytes:
