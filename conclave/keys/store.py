@@ -114,18 +114,18 @@ class KeyStore:
                 if nodes is None:
                     return None
                 neighbours = _neighbours(nodes, within >> NEIGHBOURS_STEPS)
-                self._remember((named, within >> NEIGHBOURS_STEPS), neighbours)
+                self._remember((named, within >> NEIGHBOURS_STEPS), nodes, neighbours)
             key = neighbours[within % NEIGHBOURS]
             if key is None:
                 return None
             found.append(key)
         return found
 
-    def _remember(self, place: tuple[bytes, int], neighbours: list[bytes | None]) -> None:
-        """Note what was derived of a cover that is in memory, unless another thread is at work just now."""
+    def _remember(self, place: tuple[bytes, int], nodes: Cover, neighbours: list[bytes | None]) -> None:
+        """Note what was derived of a cover, if that is in memory still, and no other thread is at work just now."""
         if self._mutex.acquire(blocking=False):
             try:
-                if place[0] in self._begun:
+                if self._begun.get(place[0]) is nodes:
                     self._remembered[place] = neighbours
                     if len(self._remembered) > REMEMBERED:
                         self._remembered.popitem(last=False)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from conclave import failpoints
-from conclave.keys import file
-from conclave.keys.cover import Range
+from conclave.keys import file, store
+from conclave.keys.cover import Cover, Range
 from conclave.keys.store import LAST_NUMBER, KeyStore, Told
 from conclave.system.locks import Wait, hold_file
 
@@ -113,3 +113,21 @@ def test_what_the_server_itself_writes_anew_stays_in_memory(
     assert path.stat().st_ino != inode
     server.refresh()
     assert server.at_hand([(A, 2)]) is not None
+
+
+def test_what_is_lost_while_a_send_derives_its_neighbours_is_not_remembered(
+    path: Path, server: KeyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread has the changed cover in memory by then."""
+    server.of_new([(A, 1)])
+    derive = store._neighbours
+
+    def overtaken(nodes: Cover, index: int) -> list[bytes | None]:
+        monkeypatch.setattr(store, "_neighbours", derive)
+        erased_by_another(path, (A, [Range(17, 17)]))
+        server.of_new([(A, 18)])
+        return derive(nodes, index)
+
+    monkeypatch.setattr(store, "_neighbours", overtaken)
+    assert server.at_hand([(A, 19)]) is not None
+    assert server.keys(A, [17]) == [None]
