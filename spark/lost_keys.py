@@ -1,6 +1,7 @@
 """Loses the keys of what a run has erased, and renews the copies of the key file, so that they forget it too."""
 
 import sqlite3
+from collections.abc import Sequence
 from pathlib import Path
 
 from conclave.failpoints import reach
@@ -13,6 +14,8 @@ from conclave.store.resources.message_keys import KeyCopy
 from spark.environment import RunEnvironment
 from spark.hot_store import Hot
 from spark.report import Report
+
+_FAULTS = (KeyFileError, StoreError, sqlite3.Error)
 
 
 def lose(engine: RunEnvironment, hot: Hot, done: Report) -> bool:
@@ -32,13 +35,27 @@ def lose(engine: RunEnvironment, hot: Hot, done: Report) -> bool:
             reach("run.keys_noted")
             keys.erase(noted.told)
             reach("run.keys_lost")
-            hot.write(message_keys.forget, noted.up_to)
+            hot.write(message_keys.forget, noted.rows)
         are_lost = True
-        for each in map(Path, engine.config.keys.copies):
-            _renew(keys, each, hot)
-    except (KeyFileError, StoreError, sqlite3.Error) as error:
+        _renew_all(keys, list(map(Path, engine.config.keys.copies)), hot)
+    except _FAULTS as error:
         done.error = done.error or f"keys: {error}"
     return are_lost
+
+
+def _renew_all(keys: KeyStore, targets: Sequence[Path], hot: Hot) -> None:
+    """Renew each copy, whatever becomes of the others: one disk that is away keeps no other copy old.
+
+    Raises KeyFileError, which names all that failed.
+    """
+    failed = []
+    for each in targets:
+        try:
+            _renew(keys, each, hot)
+        except _FAULTS as error:
+            failed.append(str(error))
+    if failed:
+        raise KeyFileError("; ".join(dict.fromkeys(failed)))
 
 
 def _renew(keys: KeyStore, target: Path, hot: Hot) -> None:

@@ -23,7 +23,7 @@ from conclave.clock import Clock
 from conclave.config.settings import Config
 from conclave.failpoints import reach
 from conclave.keys.inspection import Inspection
-from conclave.keys.replacing import FORMER, LOCK, NEW
+from conclave.keys.replacing import FORMER, LOCKS, NEW
 from conclave.store.archive import status
 from conclave.store.engine import path_check, schema, sqlite
 from conclave.store.engine.faults import StoreError, free_bytes
@@ -240,7 +240,7 @@ class _Restoring:
             )
         of_ledger = {ledger_mark.NAME, self._config.ledger_path.name, self._config.ledger_lock.name}
         own = {data_folder.MARK, "reserve", *of_ledger}
-        own |= {self._config.keys_path.name + suffix for suffix in ("", LOCK, NEW, FORMER)}
+        own |= {self._config.keys_path.name + suffix for suffix in ("", *LOCKS, NEW, FORMER)}
         own.add(self._config.ledger_path.name + book.JOURNAL)
         own |= {database.name + suffix for suffix in (*data_folder.LOCKS, ".reserve")}
         folders = [(data, own), *([] if archive.is_relative_to(data) else [(archive, set())])]

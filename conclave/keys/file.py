@@ -10,7 +10,7 @@ has appended by the file's size. Reading needs no lock: a record that was overwr
 
 import mmap
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import RLock
@@ -20,7 +20,17 @@ from conclave.failpoints import reach
 from conclave.keys import records
 from conclave.keys.cover import Cover
 from conclave.keys.records import UNIT_BYTES, Found, State
-from conclave.keys.replacing import LOCK, NEW, PIECE_BYTES, beside, discard, remove_leftovers, take_its_place, write_all
+from conclave.keys.replacing import (
+    COPYING,
+    LOCK,
+    NEW,
+    PIECE_BYTES,
+    beside,
+    discard,
+    remove_leftovers,
+    take_its_place,
+    write_all,
+)
 from conclave.system.durable import sync
 from conclave.system.locks import hold_file, open_to_lock
 
@@ -38,6 +48,13 @@ class KeyFileError(Exception):
 class _Place(NamedTuple):
     offset: int
     size: int
+
+
+class _Piece(NamedTuple):
+    """Some records, one behind the other."""
+
+    data: bytes
+    many: int
 
 
 def create(path: Path, keys_id: bytes = bytes(records.ID_BYTES)) -> None:
@@ -86,9 +103,12 @@ class KeyFile:
         self._keys_id = b""
         self._descriptor = -1
         self._is_held = False
+        self._untold: set[bytes] = set()
+        """The blocks whose covers may be others than before, see ``refresh``."""
         self._forget()
         with self.held():
             pass
+        self._untold.clear()  # nobody has asked for one yet
 
     def close(self) -> None:
         """Close the file. What is called next opens it again."""
@@ -96,6 +116,7 @@ class KeyFile:
             if self._descriptor >= 0:
                 os.close(self._descriptor)
             self._descriptor = -1
+            self._untold.update(self._places)
             self._forget()
 
     def had(self, named: bytes) -> bool:
@@ -121,26 +142,41 @@ class KeyFile:
     def copy(self, target: Path) -> int:
         """Write what lives to ``target``, in the place of a former copy, which is overwritten. Return its serial.
 
-        Raises KeyFileError, also if another key file, or something else, is there.
+        Raises KeyFileError, also if another key file, or something else, is there; and if this one is damaged, or older
+        than the copy, which may have what is missing here.
         """
-        with self.held(), _told(target):
+        with _told(self._path), hold_file(beside(self._path, COPYING), _wait), _told(target):
             remove_leftovers(target)
+            with self.held():  # not while the other disk is written, which may be slow, or hang
+                if self._damage:
+                    raise KeyFileError(f"{self._path}: is damaged: its copies stay as they are")
+                serial, pieces = self._serial, list(self._pieces(sorted(self._places.values())))
             found = head_of(target)
             if target.exists() and (found is None or found.keys_id != self._keys_id):
                 raise KeyFileError(f"{target}: is not a copy of these keys: move it away")
-            self._write_whole(beside(target, NEW), self._serial, sorted(self._places.values()), [])
+            if found and found.serial > serial:
+                raise KeyFileError(
+                    f"{target}: is newer than {self._path}, in whose place an older key file was put: stop the server"
+                    " and put the newer one there, or move it away"
+                )
+            self._write_whole(beside(target, NEW), serial, pieces, [])
             take_its_place(target)
-            return self._serial
+            return serial
 
     @property
     def damage(self) -> int:
         """At how many places the file is not as it was written: what a disk has altered."""
         return self._damage
 
-    def refresh(self) -> list[bytes]:
-        """Take up what others have changed, and return the names of the blocks concerned. Raises KeyFileError."""
+    def refresh(self) -> set[bytes]:
+        """Take up what others have changed, and return the names of the blocks concerned. Raises KeyFileError.
+
+        Also of those that were taken up since the last time, by whatever looked at the file.
+        """
         with _told(self._path), self._mutex:
-            return self._look()
+            self._look()
+            untold, self._untold = self._untold, set()
+            return untold
 
     def read(self, named: bytes) -> Cover | None:
         """Return the cover of a block; None if it has none.
@@ -187,16 +223,17 @@ class KeyFile:
             return None
         return records.decode(os.pread(self._descriptor, _size(place), _offset(place)), named)
 
-    def _look(self) -> list[bytes]:
-        """Read what was appended, or all of it if the file was replaced. Returns the names of the blocks concerned."""
+    def _look(self) -> None:
+        """Read what was appended, or all of it if the file was replaced."""
         if self._descriptor < 0 or not os.path.samestat(os.fstat(self._descriptor), self._path.stat()):
             if not self._is_held:
                 with self.held():
-                    return list(self._places)
+                    return
             self.close()
             self._open()
         size = os.fstat(self._descriptor).st_size
-        return self._scan(size) if size > self._end else []
+        if size > self._end:
+            self._scan(size)
 
     def _open(self) -> None:
         self._descriptor = os.open(self._path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -205,7 +242,7 @@ class KeyFile:
             raise KeyFileError(f"{self._path}: is not a key file")
         (self._serial, self._keys_id), self._end = head, UNIT_BYTES
 
-    def _scan(self, size: int) -> list[bytes]:
+    def _scan(self, size: int) -> None:
         """Read the records from ``_end`` on. Without the lock, up to the first that may not be written yet."""
         end = size + -size % UNIT_BYTES
         changed: dict[bytes, int] = {}
@@ -227,10 +264,10 @@ class KeyFile:
                         end = found.offset
                         break
         self._end = end
+        self._untold.update(changed)
         if self._is_held:
             unsound += [(each, None) for each in waiting]
             self._settle(unsound, left_over, changed)
-        return list(changed)
 
     def _settle(
         self, unsound: list[tuple[Found, Found | None]], left_over: list[_Place], changed: dict[bytes, int]
@@ -306,28 +343,35 @@ class KeyFile:
         kept = sorted((place, each) for each, place in self._places.items() if each not in named)
         records_of = [(each, record) for (each, cover), record in zip(named.items(), added, strict=True) if cover]
         reach("keys.anew_begun")
-        places, new = [place for place, _ in kept], beside(self._path, NEW)
-        end = self._write_whole(new, self._serial + 2, places, [record for _, record in records_of])
+        pieces, new = self._pieces([place for place, _ in kept]), beside(self._path, NEW)
+        end = self._write_whole(new, self._serial + 2, pieces, [record for _, record in records_of])
         reach("keys.anew_written")
         take_its_place(self._path)
+        untold = set(self._untold)
         self.close()
         self._open()
         for each, size in (*((each, _size(place)) for place, each in kept), *((k, len(v)) for k, v in records_of)):
             self._places[each] = _packed(self._end, size)
             self._end += size
         self._living = end - UNIT_BYTES
+        self._untold = untold  # who has called knows of the others
 
-    def _write_whole(self, new: Path, serial: int, places: Sequence[int], added: Sequence[bytes]) -> int:
-        """Write a key file that has the records at ``places`` and those of ``added``, and return where it ends."""
+    def _write_whole(self, new: Path, serial: int, pieces: Iterable[_Piece], added: Sequence[bytes]) -> int:
+        """Write a key file that has the records of ``pieces`` and of ``added``, and return where it ends.
+
+        Raises KeyFileError if a record is not as it was written: the disk may have altered it since it was opened.
+        """
         with open_to_lock(new, os.O_CREAT | os.O_EXCL) as descriptor:
             end = write_all(descriptor, records.file_head(serial, self._keys_id), 0)
-            for piece in self._pieces(places):
-                end = write_all(descriptor, piece, end)
+            for data, many in pieces:
+                if [found.state for found in records.walk(data, 0)] != [State.SOUND] * many:
+                    raise KeyFileError(f"{self._path}: is damaged: it is not written anew, nor are its copies")
+                end = write_all(descriptor, data, end)
             end = write_all(descriptor, b"".join(added), end)
             os.fsync(descriptor)
         return end
 
-    def _pieces(self, places: Sequence[int]) -> Iterator[bytes]:
+    def _pieces(self, places: Sequence[int]) -> Iterator[_Piece]:
         """Yield records as they lie in the file, in pieces of about PIECE_BYTES."""
         piece: list[bytes] = []
         size = 0
@@ -335,9 +379,9 @@ class KeyFile:
             piece.append(os.pread(self._descriptor, _size(place), _offset(place)))
             size += _size(place)
             if size >= PIECE_BYTES:
-                yield b"".join(piece)
+                yield _Piece(b"".join(piece), len(piece))
                 piece, size = [], 0
-        yield b"".join(piece)
+        yield _Piece(b"".join(piece), len(piece))
 
 
 def _packed(offset: int, size: int) -> int:
@@ -354,7 +398,7 @@ def _size(place: int) -> int:
 
 
 def _wait() -> None:
-    """Another process changes the file: that takes less than a second."""
+    """Another process changes the file, which takes less than a second, or writes a copy of it."""
 
 
 @contextmanager

@@ -7,8 +7,13 @@ from conclave.failpoints import reach
 from conclave.system.durable import sync
 from conclave.system.locks import open_to_lock
 
-LOCK, NEW, FORMER = "-lock", "-new", "-former"
-"""The suffixes of what may lie beside the file. Only the first lies there while nobody changes the file."""
+LOCK, COPYING, NEW, FORMER = "-lock", "-copying", "-new", "-former"
+"""The suffixes of what may lie beside the file. Only the first two, which are locks, lie there while nobody changes it.
+
+The second is held while a copy is written, for which those who change the file do not wait.
+"""
+
+LOCKS = (LOCK, COPYING)
 
 PIECE_BYTES = 1024 * 1024
 """Files are copied and overwritten in pieces of 1 MiB."""

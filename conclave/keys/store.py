@@ -8,7 +8,7 @@ last one live always, and a group that is not named is gone only if none can be 
 import secrets
 from bisect import bisect_left
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from itertools import islice
 from pathlib import Path
 from threading import RLock
@@ -114,18 +114,18 @@ class KeyStore:
                 if nodes is None:
                     return None
                 neighbours = _neighbours(nodes, within >> NEIGHBOURS_STEPS)
-                self._remember((named, within >> NEIGHBOURS_STEPS), neighbours)
+                self._remember((named, within >> NEIGHBOURS_STEPS), nodes, neighbours)
             key = neighbours[within % NEIGHBOURS]
             if key is None:
                 return None
             found.append(key)
         return found
 
-    def _remember(self, place: tuple[bytes, int], neighbours: list[bytes | None]) -> None:
-        """Note what was derived of a cover that is in memory, unless another thread is at work just now."""
+    def _remember(self, place: tuple[bytes, int], nodes: Cover, neighbours: list[bytes | None]) -> None:
+        """Note what was derived of a cover, if that is in memory still, and no other thread is at work just now."""
         if self._mutex.acquire(blocking=False):
             try:
-                if place[0] in self._begun:
+                if self._begun.get(place[0]) is nodes:
                     self._remembered[place] = neighbours
                     if len(self._remembered) > REMEMBERED:
                         self._remembered.popitem(last=False)
@@ -147,9 +147,13 @@ class KeyStore:
 
     def have_begun(self, group_id: bytes, numbers: Sequence[int]) -> list[bool]:
         """Tell of each number of a group whether its block has any keys. Raises KeyFileError."""
+        names = [records.name(group_id, number >> tree.HEIGHT) for number in numbers]
         with self._mutex:
             self._forget(self._file.refresh())
-            return [self._file.had(records.name(group_id, number >> tree.HEIGHT)) for number in numbers]
+            if self._file.damage:
+                for named in set(names):
+                    self._file.read(named)  # one that is not found may be what was altered
+            return [self._file.had(named) for named in names]
 
     def are_free(self, group_id: bytes, numbers: Iterable[int]) -> bool:
         """Tell whether no number of these was given and erased before: it has a key, or its block none. Raises as keys.
@@ -172,7 +176,8 @@ class KeyStore:
 
     def refresh(self) -> None:
         """Take up what another process has changed. Raises KeyFileError."""
-        self._forget(self._file.refresh())
+        with self._mutex:
+            self._forget(self._file.refresh())
 
     def copy(self, target: Path) -> int:
         """Write a copy of the key file, see ``KeyFile.copy``."""
@@ -260,9 +265,8 @@ class KeyStore:
 
         return self._change(wanted())
 
-    def _forget(self, names: Sequence[bytes]) -> None:
+    def _forget(self, changed: Set[bytes]) -> None:
         """Drop from memory what was derived of covers that have changed."""
-        changed = set(names)
         with self._mutex:
             for named in changed:
                 self._begun.pop(named, None)
@@ -288,7 +292,7 @@ class KeyStore:
                     if former is not None and (nodes := change(former)) != former:
                         changed.append((named, nodes))
                 write(changed)
-            self._forget([named for named, _ in changed])
+            self._forget({named for named, _ in changed})
             count += len(changed)
         return count
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from conclave.config.settings import Config
-from conclave.keys.replacing import LOCK, beside
+from conclave.keys.replacing import LOCKS, beside
 from conclave.proof.findings import Finding, Kind, ProofPart
 from conclave.store.ledger import book, former
 from conclave.system import data_folder, ledger_mark, reserve
@@ -77,7 +77,7 @@ def _fault(path: Path, config: Config) -> str:
         config.data / data_folder.MARK,
         config.data / ledger_mark.NAME,
         *_ledger(config),
-        *(beside(config.keys_path, suffix) for suffix in ("", LOCK)),
+        *(beside(config.keys_path, suffix) for suffix in ("", *LOCKS)),
         *reserves,
     }
     folders = {config.work, config.archive_path, config.data, *config.archive_path.parents, *config.database.parents}

@@ -85,12 +85,17 @@ def _opened(database: Path, path: Path, state: KeyState) -> KeyStore:
 
 
 def _settle(connection: sqlite3.Connection, keys: KeyStore) -> None:
-    """Lose all keys but those of what lives: a restore took messages back that nothing else names. None is sent yet."""
-    try:
-        found = message_keys.living(connection)
-        count = keys.settle((group_id, [*alive, *([future] if future else [])]) for (group_id, alive), future in found)
-    except KeyFileError as error:
-        raise StoreError(f"keys.path: {error}") from error
+    """Lose all keys but those of what lives: a restore took messages back that nothing else names. None is sent yet.
+
+    Nobody writes meanwhile: a run moves messages from one tier to the other, and they would be read in neither.
+    """
     with sqlite.write_transaction(connection):
+        found = message_keys.living(connection)
+        try:
+            count = keys.settle(
+                (group_id, [*alive, *([future] if future else [])]) for (group_id, alive), future in found
+            )
+        except KeyFileError as error:
+            raise StoreError(f"keys.path: {error}") from error
         message_keys.note_settled(connection, is_settled=True)
     log.info("keys_settled", covers=count)

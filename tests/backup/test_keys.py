@@ -15,6 +15,8 @@ from conclave.keys.inspection import Inspection
 from conclave.store import keyring
 from conclave.store.engine import sqlite
 from conclave.store.engine.faults import StoreError
+from spark import lost_keys, run
+from spark.environment import RunEnvironment
 from tests.support.archived import DAY, USERS
 from tests.support.keyed import KeyedBackups, clean, state
 
@@ -233,3 +235,43 @@ def test_copies_are_renewed_by_each_run_and_forget_with_it(store: KeyedBackups, 
     with closing(sqlite.connect(store.config.database)) as connection:
         assert [row[0] for row in connection.execute("SELECT path FROM key_copies")] == [str(copy)]
     KeyFile(copy).close()
+
+
+def test_a_copy_whose_disk_is_away_keeps_no_other_one_old(store: KeyedBackups, tmp_path: Path) -> None:
+    away, good = tmp_path / "away" / "keys", tmp_path / "good" / "keys"
+    good.parent.mkdir()
+    copies = (str(away), str(good), str(away.with_name("second")))
+    store.config = replace(store.config, keys=replace(store.config.keys, copies=copies))
+    fading = store.add_group(DAY)
+    store.send(fading, 4)
+    for is_alive in (True, False):
+        with closing(RunEnvironment(store.config, FakeClock(store.now))) as engine:
+            told = run.clean_up(engine).error
+        assert str(away) in told
+        assert copies[2] in told
+        assert store.derivable(good) == (of(store, fading) if is_alive else set())
+        store.now += 2 * DAY
+
+
+def test_what_is_noted_while_a_run_loses_keys_is_lost_too(store: KeyedBackups, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group is deleted just then, whose id comes before that of the group which the run has read."""
+    first, last = sorted((store.add_group(DAY), store.add_group(DAY)), key=store.group_ids.__getitem__)
+    store.send(first, 4)
+    store.send(last, 4)
+    store.now += 2 * DAY
+    store.set_expiry(first, -1)
+    deleted: list[int] = []
+
+    def delete(point: str) -> None:
+        if point == "run.keys_noted" and not deleted:
+            deleted.append(first)
+            store.delete_group(first)
+
+    monkeypatch.setattr(lost_keys, "reach", delete)
+    clean(store)
+    assert deleted == [first]
+    assert store.noted() == 0
+    unused = [100, 65_535]
+    assert Inspection(store.config.keys_path).living(store.group_ids[first], unused) == [False, False]
+    clean(store)
+    assert store.derivable(store.config.keys_path) == set()

@@ -5,12 +5,13 @@ from pathlib import Path
 import pytest
 
 from conclave import failpoints
-from conclave.keys import file, records
+from conclave.keys import file, records, replacing
 from conclave.keys.cover import Range
 from conclave.keys.file import KeyFile, KeyFileError
 from conclave.keys.inspection import Inspection
-from conclave.keys.replacing import FORMER, NEW
+from conclave.keys.replacing import FORMER, LOCK, NEW, beside
 from conclave.keys.store import KeyStore
+from conclave.system.locks import hold_file
 from tests.support.forgetting import Memory
 
 A, B = b"a" * 16, b"b" * 16
@@ -101,6 +102,105 @@ def test_the_copy_of_other_keys_is_not_replaced(path: Path, target: Path) -> Non
     file.create(target, bytes(16))
     with pytest.raises(KeyFileError, match="is not a copy of these keys"):
         KeyStore(path).copy(target)
+
+
+def test_an_older_key_file_that_was_put_back_does_not_take_the_place_of_newer_copies(path: Path, target: Path) -> None:
+    memory = Memory(8)
+    store = KeyStore(path, memory.draw)
+    memory.give(store, A, 5)
+    older = target.with_name("older")
+    store.copy(older)
+    memory.give(store, B, 5)
+    store.copy(target)
+    store.close()
+    newer = target.read_bytes()
+    path.write_bytes(older.read_bytes())
+    put_back = KeyStore(path)
+    with pytest.raises(KeyFileError, match="in whose place an older key file was put"):
+        put_back.copy(target)
+    assert target.read_bytes() == newer
+    put_back.close()
+    path.write_bytes(newer)
+    memory.require_living(KeyStore(path))
+
+
+def test_nobody_waits_for_the_disk_of_a_copy(path: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one is written, a server draws and cleanup erases; the copy has what there was when it was begun."""
+    memory = Memory(9)
+    store, server = KeyStore(path, memory.draw), KeyStore(path, memory.draw)
+    memory.give(store, A, 5)
+    met: list[str] = []
+
+    def meet(point: str) -> None:
+        if not met:
+            met.append(point)
+            with hold_file(beside(path, LOCK)):
+                pass  # it can be had at once
+            memory.give(server, B, 5)
+            server.erase([(A, memory.forget(A, [1]))])
+
+    monkeypatch.setattr(replacing, "reach", meet)
+    serial = store.copy(target)
+    assert met == ["keys.linked"]
+    assert file.head_of(target) == (serial, OWN)
+    assert serial < server.serial, "so it is renewed"
+    assert (Inspection(target).blocks(), Inspection(target).living(A, [1, 2])) == ([(A, 0)], [True, True])
+    store.copy(target)
+    memory.require_living(KeyStore(target))
+    assert memory.remains(target.parent) == []
+
+
+def altered(path: Path, group_id: bytes) -> bytes:
+    """Return a key file with a bit of the nodes of the group's first block altered, as a disk may do."""
+    data = bytearray(path.read_bytes())
+    data[Inspection(path).offset(group_id, 0) + records.UNIT_BYTES + 6] ^= 1
+    return bytes(data)
+
+
+def test_a_damaged_file_does_not_take_the_place_of_whole_copies(path: Path, target: Path) -> None:
+    """They have the cover that is lost here."""
+    memory = Memory(6)
+    store = KeyStore(path, memory.draw)
+    for group_id in (A, B):
+        memory.give(store, group_id, 5)
+    store.copy(target)
+    before = target.read_bytes()
+    store.close()
+    path.write_bytes(altered(path, A))
+    store.erase([(B, memory.forget(B, [1]))])
+    with pytest.raises(KeyFileError, match="is damaged: its copies stay as they are"):
+        store.copy(target)
+    assert target.read_bytes() == before
+    assert [each.name for each in target.parent.iterdir()] == ["keys"]
+
+
+def test_what_a_disk_has_altered_since_the_file_was_opened_goes_into_no_copy(
+    path: Path, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor into the file itself when it is written anew."""
+    monkeypatch.setattr(file, "LEAST_DEAD_BYTES", 0)
+    memory = Memory(7)
+    store = KeyStore(path, memory.draw)
+    for group_id in (A, B):
+        memory.give(store, group_id, 60)
+    store.copy(target)
+    before, whole, inode = target.read_bytes(), path.read_bytes(), path.stat().st_ino
+    path.write_bytes(altered(path, A))
+    with pytest.raises(KeyFileError, match="is damaged"):
+        store.copy(target)
+    path.write_bytes(whole)
+    memory.require_living(store)
+    path.write_bytes(altered(path, A))
+    erased = [(B, memory.forget(B, [number])) for number in range(1, 60)]
+    with pytest.raises(KeyFileError, match="is not written anew"):
+        [*map(store.erase, ([each] for each in erased))]
+    assert path.stat().st_ino == inode
+    assert memory.roots[records.name(B, 0)] not in path.read_bytes()
+    store.erase([(B, memory.forget(B, [60]))])
+    with pytest.raises(KeyFileError, match="is damaged"):
+        store.copy(target)
+    assert target.read_bytes() == before
+    assert [each.name for each in target.parent.iterdir()] == ["keys"]
 
 
 def test_what_was_not_overwritten_is_found_where_it_lies(path: Path) -> None:

@@ -85,10 +85,10 @@ def are_all_keyed(connection: sqlite3.Connection) -> bool:
 
 @dataclass(frozen=True)
 class Noted:
-    """Keys that are to be lost, ``told`` as ``KeyStore.erase`` wants it, and the last note of these."""
+    """Keys that are to be lost: the notes, as ``rows`` and ``told`` as ``KeyStore.erase`` wants it."""
 
     told: Sequence[Told]
-    up_to: tuple[bytes, int, int]
+    rows: Sequence[tuple[bytes, int, int]]
 
 
 def noted(connection: sqlite3.Connection) -> Noted | None:
@@ -101,7 +101,7 @@ def noted(connection: sqlite3.Connection) -> Noted | None:
     for group_id, first, last in rows:
         found.setdefault(group_id, []).append(Range(first, last))
     told = [(group_id, ranges.joined(some)) for group_id, some in found.items()]
-    return Noted(told, (rows[-1][0], rows[-1][1], rows[-1][2])) if rows else None
+    return Noted(told, [(row[0], row[1], row[2]) for row in rows]) if rows else None
 
 
 def make_durable(connection: sqlite3.Connection) -> None:
@@ -109,9 +109,9 @@ def make_durable(connection: sqlite3.Connection) -> None:
     connection.execute("UPDATE key_state SET settled = settled")
 
 
-def forget(connection: sqlite3.Connection, up_to: tuple[bytes, int, int]) -> None:
-    """Remove the notes up to the one that ``noted`` has told, once the keys are lost."""
-    connection.execute("DELETE FROM key_erasures WHERE (group_id, first_seq, last_seq) <= (?, ?, ?)", up_to)
+def forget(connection: sqlite3.Connection, rows: Sequence[tuple[bytes, int, int]]) -> None:
+    """Remove the notes that ``noted`` has told, once the keys are lost. What was noted meanwhile stays."""
+    connection.executemany("DELETE FROM key_erasures WHERE group_id = ? AND first_seq = ? AND last_seq = ?", rows)
 
 
 def living(

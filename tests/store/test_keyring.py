@@ -1,0 +1,64 @@
+"""The key file at the start of a server."""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from conclave.keys.store import KeyStore
+from conclave.store import keyring
+from conclave.store.engine import sqlite
+from conclave.store.resources import message_keys
+from tests.support.keyed import KeyedBackups
+
+
+def moved_to_the_archive(connection: sqlite3.Connection, key: int) -> None:
+    """Do to the database what the end of a run's move does."""
+    with sqlite.write_transaction(connection, patience=0):
+        connection.execute(
+            "INSERT INTO archive_parts SELECT group_key, 0, 0, min(sequence_num), max(sequence_num), 0, 0, count(*), 0,"
+            " 0 FROM messages WHERE group_key = ?",
+            (key,),
+        )
+        connection.execute("DELETE FROM messages WHERE group_key = ?", (key,))
+
+
+def test_what_moves_while_a_start_settles_the_keys_keeps_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that is ending has moved messages after their parts were read, and before their rows are."""
+    store = KeyedBackups(tmp_path)
+    store.begin_keys()
+    key = store.add_group()
+    store.send(key, 5)
+    database = store.config.database
+    connect, tries = sqlite.connect, list[str]()
+
+    def spied(path: Path) -> sqlite3.Connection:
+        found = connect(path)
+        found.set_trace_callback(watch)
+        return found
+
+    def watch(statement: str) -> None:
+        if statement.startswith("SELECT sequence_num FROM messages") and not tries:
+            tries.append(statement)
+            with closing(connect(database)) as other:
+                try:
+                    moved_to_the_archive(other, key)
+                except sqlite3.OperationalError as error:
+                    tries.append(str(error))
+
+    with closing(connect(database)) as connection:
+        message_keys.note_settled(connection, is_settled=False)
+    monkeypatch.setattr(sqlite, "connect", spied)
+    keys = keyring.open_to_serve(database, store.config.keys_path, encrypt=True)
+    assert keys
+    with closing(keys):
+        assert None not in keys.keys(store.group_ids[key], range(1, 6))
+    assert tries[1:] == ["database is locked"], "the run waits"
+    with closing(connect(database)) as connection:
+        moved_to_the_archive(connection, key)
+        state = message_keys.state(connection)
+    assert state
+    assert state.is_settled
+    with closing(KeyStore(store.config.keys_path)) as keys:
+        assert None not in keys.keys(store.group_ids[key], range(1, 6))
