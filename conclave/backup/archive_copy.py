@@ -52,9 +52,11 @@ class ArchiveCopy:
     def missing_bytes(self, listed: Listed) -> int:
         """Return how many bytes of the table's files would have to be copied now. Raises OSError."""
         new = [name for name in self._missing(listed) if not self._known(name, listed.sizes[name])]
-        if not new or can_share(self._archive / new[0], self._target):
-            return 0
-        return sum(listed.sizes[name] for name in new)
+        for name in new:
+            with suppress(FileNotFoundError):  # a run has replaced it since
+                takes_room = not can_share(self._archive / name, self._target)
+                return sum(listed.sizes[each] for each in new) if takes_room else 0
+        return 0
 
     def take_files(self, listed: Listed) -> None:
         """Copy or share what is missing of the table's files, and drop what the table does not name.

@@ -42,7 +42,7 @@ def share(source: Path, target: Path) -> bool:
 
 
 def can_share(source: Path, folder: Path) -> bool:
-    """Tell whether ``share`` would take no space in a folder. Raises OSError.
+    """Tell whether ``share`` would take no space in a folder. Raises OSError as that does.
 
     It is tried: two folders of one file system may be mounted apart, as in the confinement of systemd's units.
     """
@@ -50,8 +50,6 @@ def can_share(source: Path, folder: Path) -> bool:
     probe.unlink(missing_ok=True)
     try:
         return _shared(source, probe)
-    except FileNotFoundError:
-        return False
     finally:
         probe.unlink(missing_ok=True)
 

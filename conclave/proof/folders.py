@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from conclave.config.settings import Config
-from conclave.keys.replacing import LOCKS, beside
+from conclave.keys.replacing import COPYING, LOCKS, beside
 from conclave.proof.findings import Finding, Kind, ProofPart
 from conclave.store.ledger import book, former
 from conclave.system import data_folder, ledger_mark, reserve
@@ -91,7 +91,7 @@ def _fault(path: Path, config: Config) -> str:
         return "a folder that is not Conclave's: look what is in it, and remove it"
     if path not in expected or not stat.S_ISREG(found.st_mode):
         return f"is not Conclave's ({found.st_size:,} bytes): if it is a copy of the database, it has what was erased"
-    if path.name.endswith("-lock") and found.st_size:
+    if path.name.endswith(("-lock", COPYING)) and found.st_size:
         return f"a lock is empty, and this one has {found.st_size:,} bytes"
     if path in reserves and not _is_zero(path):
         return "a reserve holds nothing but zeros, and this one something else"

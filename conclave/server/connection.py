@@ -4,6 +4,7 @@ Requests are taken one after the other. What comes behind one that is not answer
 """
 
 import asyncio
+import errno
 import socket
 from typing import TYPE_CHECKING, cast
 
@@ -217,8 +218,8 @@ class Connection(asyncio.BufferedProtocol):
             return False
         try:
             return bool(end.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 1)[0] != _TCP_ESTABLISHED)
-        except OSError:
-            return True
+        except OSError as error:
+            return error.errno not in (errno.ENOPROTOOPT, errno.EOPNOTSUPP)  # some systems do not tell
 
     async def hand_over(self, parts: list[bytes], share: Share) -> bool:
         """Write an answer, and tell whether the client has it: see ``wire.handover``. Then call ``go_on``."""

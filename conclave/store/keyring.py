@@ -6,11 +6,12 @@ key file that is missing is never replaced: only a database that never had one g
 
 import secrets
 import sqlite3
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 from conclave.keys import file, records
 from conclave.keys.file import KeyFileError
+from conclave.keys.inspection import Inspection
 from conclave.keys.store import KeyStore
 from conclave.logs.setup import get_logger
 from conclave.store.engine import sqlite
@@ -38,7 +39,7 @@ def open_to_serve(database: Path, path: Path, *, encrypt: bool) -> KeyStore | No
                 f"{database}: its messages are under keys, and those to come cannot be stored without, or copies would"
                 f" not forget them: set keys.encrypt to true{ADVICE}"
             )
-        keys = _opened(database, path, state)
+        keys = _opened(connection, database, path, state)
         if not state.is_settled:
             _settle(connection, keys)
         return keys
@@ -48,7 +49,7 @@ def open_to_read(database: Path, path: Path) -> KeyStore | None:
     """Open the keys for a command that reads or stores messages; None: no message is under one. Raises StoreError."""
     with closing(sqlite.connect(database, readonly=True)) as connection:
         state = message_keys.state(connection) if message_keys.is_known(connection) else None
-    return _opened(database, path, state) if state else None
+        return _opened(connection, database, path, state) if state else None
 
 
 def _begin(connection: sqlite3.Connection, path: Path) -> KeyStore:
@@ -68,7 +69,7 @@ def _begin(connection: sqlite3.Connection, path: Path) -> KeyStore:
     return keys
 
 
-def _opened(database: Path, path: Path, state: KeyState) -> KeyStore:
+def _opened(connection: sqlite3.Connection, database: Path, path: Path, state: KeyState) -> KeyStore:
     if not path.exists():
         raise StoreError(
             f"{path}: there is no key file, and without it no message of {database} can be read: bring it back, or a"
@@ -81,7 +82,29 @@ def _opened(database: Path, path: Path, state: KeyState) -> KeyStore:
     if keys.keys_id != state.keys_id:
         keys.close()
         raise StoreError(f"{path}: has the keys of another database than {database}{ADVICE}")
+    if newer := _newer_copy(connection, keys):
+        keys.close()
+        raise StoreError(
+            f"{path}: is older than its copy {newer}, in which it has keys that it lacks: put that in its place, or"
+            f" move it away{ADVICE}"
+        )
     return keys
+
+
+def _newer_copy(connection: sqlite3.Connection, keys: KeyStore) -> Path | None:
+    """Return a whole copy that has later changes: an older key file was put back, and would go on beside it.
+
+    Later on it would have as many changes, and others: what only the copy has would be lost with the copy's renewal.
+    """
+    for each in message_keys.copies(connection):
+        if each.serial > keys.serial:
+            path = Path(each.path)
+            with suppress(KeyFileError):  # it is away, or something else
+                head = file.head_of(path)
+                is_newer = head and head.keys_id == keys.keys_id and head.serial > keys.serial
+                if is_newer and not Inspection(path).flaws:
+                    return path
+    return None
 
 
 def _settle(connection: sqlite3.Connection, keys: KeyStore) -> None:

@@ -5,6 +5,7 @@ says that the message may be there too, and readers who read the index earlier l
 are made again from the table. The table changes in one version, so after an interruption all can be repeated.
 """
 
+import sqlite3
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
@@ -87,6 +88,12 @@ def _confirm(hot: Hot, table: Table, parts: Collection[PartRow]) -> None:
         found = index_of(table, present)
         present |= {key: found[key].message_count for key in present if key in found}
         hot.write_steps(partial(confirm, present=present))
+        hot.write(_forget, present)  # it never went, and what moves away now is not to be taken for gone
+
+
+def _forget(connection: sqlite3.Connection, keys: Collection[Key]) -> None:
+    for key in keys:
+        erasures.forget(connection, key)
 
 
 def _concerns(part: PartRow, wanted: Return | None) -> bool:

@@ -2,6 +2,7 @@
 
 import sqlite3
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from conclave.keys.store import KeyStore
 from conclave.store import keyring
 from conclave.store.engine import sqlite
+from conclave.store.engine.faults import StoreError
 from conclave.store.resources import message_keys
 from tests.support.keyed import KeyedBackups
 
@@ -62,3 +64,30 @@ def test_what_moves_while_a_start_settles_the_keys_keeps_them(tmp_path: Path, mo
     assert state.is_settled
     with closing(KeyStore(store.config.keys_path)) as keys:
         assert None not in keys.keys(store.group_ids[key], range(1, 6))
+
+
+def test_an_older_key_file_does_not_go_on_beside_a_newer_copy(tmp_path: Path) -> None:
+    """With enough changes of its own it would take the copy's place, and with it what only that has."""
+    store = KeyedBackups(tmp_path)
+    store.begin_keys()
+    store.send(store.add_group(), 1)
+    path, database, copy = store.config.keys_path, store.config.database, tmp_path / "copy"
+    older = path.read_bytes()
+    store.send(store.add_group(), 1)
+    with closing(KeyStore(path)) as keys:
+        noted = message_keys.KeyCopy(str(copy), 1, keys.copy(copy))
+    with closing(sqlite.connect(database)) as connection:
+        message_keys.note_copy(connection, noted)
+    path.write_bytes(older)
+    for opens in (partial(keyring.open_to_serve, encrypt=True), keyring.open_to_read):
+        with pytest.raises(StoreError, match="is older than its copy"):
+            opens(database, path)
+    path.write_bytes(copy.read_bytes())
+    whole = keyring.open_to_read(database, path)
+    assert whole
+    whole.close()
+    path.write_bytes(older)
+    copy.unlink()
+    best = keyring.open_to_read(database, path)
+    assert best, "there is no better one"
+    best.close()
