@@ -28,6 +28,7 @@ from conclave.client.errors import (
     ReplacedError,
     ServerError,
     SessionOverError,
+    is_final,
     is_not_member,
 )
 from conclave.client.history.store import History
@@ -121,7 +122,8 @@ class Sync:
                 group_id, payload, self_destruct_seconds=self_destruct_seconds, send_id=send_id
             )
         except RefusedError as error:
-            self.codec.withdraw(group_id, payload)
+            if is_final(error):  # otherwise it may be there all the same, and comes back
+                self.codec.withdraw(group_id, payload)
             if is_not_member(error):
                 self.look_at(group_id)  # left from another device, which no event tells
             raise
