@@ -13,6 +13,7 @@ from textual.screen import Screen
 from textual.theme import Theme
 from textual.worker import WorkerFailed
 
+from conclave.client.chat import formatting
 from conclave.client.chat.accounts import Account, AccountInUseError
 from conclave.client.chat.conversation import Conversation
 from conclave.client.chat.dialogs import Ask
@@ -208,6 +209,6 @@ def described(error: BaseException | None) -> str:
     if isinstance(error, sqlite3.Error):
         return f"the local history cannot be used: {error}"
     if isinstance(error, _EXPECTED):
-        return str(error)
+        return formatting.harmless(str(error))  # it may be the server's, and goes to the bare terminal
     places = traceback.format_list(traceback.extract_tb(error.__traceback__)) if error else []
     return f"an error of the program, {type(error).__name__}:\n{''.join(places)}".rstrip()
