@@ -138,7 +138,7 @@ class Codec(Protocol):
         ...
 
     def repeated(self, group_id: UUID, number: int) -> list[int]:
-        """Return the numbers under which the text of an own message was sent anew."""
+        """Return the numbers under which the text of a message was sent anew, as far as it was read before."""
         ...
 
     def decode(self, group_id: UUID, messages: Sequence[StoredMessage]) -> list[Readable]:

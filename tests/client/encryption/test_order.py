@@ -149,6 +149,29 @@ async def test_what_was_sent_again_is_taken_back_with_the_first(device: NewDevic
     await talk(group, alice, bob, carol)
 
 
+def test_who_dropped_what_was_sent_again_can_take_it_back_with_the_first() -> None:
+    """An admin who could read a text although it came late has both numbers of it."""
+    alice_id, bob_id, carol_id, group = uuid4(), uuid4(), uuid4(), uuid4()
+    with MlsCodec(None, alice_id) as alice, MlsCodec(None, bob_id) as bob, MlsCodec(None, carol_id) as carol:
+        info = alice.begin(group).group_info
+        said = [StoredMessage(1, bob_id, bob.join(group, info).commit, 0)]
+        for each in (alice, bob):
+            each.decode(group, said)
+        alice.caught_up(group)
+        late = alice.encode(group, "crossed")
+        state = alice.held(group)
+        assert state
+        assert state.group
+        said.append(StoredMessage(2, carol_id, carol.join(group, state.group.group_info()).commit, 0))
+        said.append(StoredMessage(3, alice_id, late, 0))
+        for each in (alice, bob):
+            each.decode(group, said[1:])
+        [again] = alice.to_send_again()
+        assert bob.repeated(group, 3) == []
+        assert bob.decode(group, [StoredMessage(4, alice_id, alice.encode_again(again), 0)]) == []
+        assert bob.repeated(group, 3) == [4]
+
+
 async def test_a_text_that_comes_many_epochs_late_reaches_everybody_once(device: NewDevice) -> None:
     alice, bob = await device("alice"), await device("bob")
     group = await alice.sync.membership.create("club", public=True)
