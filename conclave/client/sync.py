@@ -16,7 +16,7 @@ from uuid import UUID
 
 from conclave.client import events as n
 from conclave.client.api import Client
-from conclave.client.codec import Codec
+from conclave.client.codec import Codec, SendAgain
 from conclave.client.errors import (
     AnswerError,
     BusyError,
@@ -305,7 +305,7 @@ class Sync:
                 payload = self.codec.encode_again(again)
             except (NotReadyError, ReplacedError):
                 continue
-            send_id = UUID(bytes=hashlib.sha256(f"{again.group_id} {again.key}".encode()).digest()[:16])
+            send_id = _send_id(again)
             try:
                 await self.client.send(
                     again.group_id, payload, self_destruct_seconds=again.self_destruct_seconds, send_id=send_id
@@ -407,6 +407,12 @@ def _passes(error: ClientError) -> bool:
     if isinstance(error, RefusedError) and error.status in GATEWAY_STATUSES:
         return True
     return isinstance(error, (NoAnswerError, AnswerError, BusyError, ServerError))
+
+
+def _send_id(again: SendAgain) -> UUID:
+    """Return the same id for each try. Keys alone begin anew with a new file."""
+    told = f"{again.group_id} {again.original} {again.key}"
+    return UUID(bytes=hashlib.sha256(told.encode()).digest()[:16])
 
 
 async def _next(stream: AsyncIterator[protocol.Event | n.Lagged]) -> protocol.Event | n.Lagged | None:

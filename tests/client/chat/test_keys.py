@@ -1,5 +1,6 @@
 """Keys in a conversation at a real server: one that has changed is told, and nothing is sent before it is judged."""
 
+from functools import partial
 from uuid import UUID
 
 import pytest
@@ -32,6 +33,18 @@ class Both:
         was_verified = former is not None and former.trust is Trust.VERIFIED
         news = n.KeyChanged(self.group, self.bob.user_id, "ef" * 32, fingerprint, was_verified)
         self.alice.conversation.keys.hear(news)
+
+    async def said(self, text: str) -> int:
+        """Have Alice say something; return its number once Bob has it too."""
+        self.alice.send(self.group, text)
+
+        def heard_by(chat: Chat) -> list[int]:
+            return [number for number, each in chat.room(self.group).messages.items() if each.text == text]
+
+        for each in (self.alice, self.bob):
+            await each.until(partial(heard_by, each))
+        [number] = heard_by(self.alice)
+        return number
 
     @property
     def trusted(self) -> Trust:
@@ -163,17 +176,26 @@ class TestSending:
 
     async def test_what_the_codec_sends_anew_waits_too(self, both: Both) -> None:
         """Or a server could have a text sent anew to a key of its own, by letting it cross with that key's coming."""
+        number = await both.said("crossed")
         both.change()
-        both.codec.again = [SendAgain(1, both.group, "crossed", 0, 1)]
+        both.codec.again = [SendAgain(1, both.group, "crossed", 0, number)]
         both.alice.conversation.sync.look_at(both.group)
         both.bob.send(both.group, "meanwhile")
-        await both.alice.shows(both.group, "meanwhile")
+        await both.alice.shows(both.group, "crossed", "meanwhile")
         assert len(both.codec.again) == 1
         key_of_bob = both.codec.known_key(both.bob.user_id)
         assert key_of_bob
         assert both.alice.conversation.keys.judge(key_of_bob, is_compared=False)
-        await both.bob.shows(both.group, "meanwhile", "crossed")
+        await both.bob.shows(both.group, "crossed", "meanwhile", "crossed")
         assert both.codec.again == []
+
+    async def test_what_new_keys_send_anew_is_not_taken_for_what_the_former_ones_did(self, both: Both) -> None:
+        """A new file counts its texts from 1 again, and a server answers a repeated send for a day."""
+        for text in ("one", "two"):
+            both.codec.again = [SendAgain(1, both.group, text, 0, await both.said(text))]
+            both.alice.conversation.sync.look_at(both.group)
+            await both.alice.until(lambda: not both.codec.again)
+        await both.bob.shows(both.group, "one", "one", "two", "two")
 
 
 class TestVerify:
