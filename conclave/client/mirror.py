@@ -295,10 +295,12 @@ class Mirror:
         return [n.GroupGone(group_id)] if self._history.forget_group(group_id) else []
 
     def note_gone(self, erased: Sequence[Erased]) -> None:
-        """Keep what is gone until it is told."""
+        """Keep what is gone until it is told. What of it had to be sent anew is not: it would live once more."""
         by_group: dict[UUID, list[int]] = {}
         for group_id, number in erased:
             by_group.setdefault(group_id, []).append(number)
+        for group_id, numbers in by_group.items():
+            forget_repeats(self._codec, group_id, numbers)
         self._gone += [n.MessagesGone(group_id, tuple(sorted(numbers))) for group_id, numbers in by_group.items()]
 
     def forget_taken_back(self, group_id: UUID, numbers: Collection[int]) -> None:

@@ -21,11 +21,13 @@ from conclave.client.errors import (
     AnswerError,
     BusyError,
     ClientError,
+    GroupError,
     KeyInDoubtError,
     NoAnswerError,
     NotReadyError,
     RefusedError,
     ReplacedError,
+    ResourceError,
     ServerError,
     SessionOverError,
     is_final,
@@ -297,8 +299,12 @@ class Sync:
         await self._send_again()
 
     async def _send_again(self) -> None:
-        """Send anew what came so late that not everybody could read it."""
+        """Send anew what came so late that not everybody could read it, as long as the first message is there."""
         for again in self.codec.to_send_again():
+            if not self._is_here(again):
+                if self.history.is_time_known:  # otherwise it may come back
+                    self.codec.sent_again(again.key)
+                continue
             if self._is_in_doubt(again.group_id):
                 continue  # it was meant for those who had the former key
             try:
@@ -307,7 +313,7 @@ class Sync:
                 continue
             send_id = _send_id(again)
             try:
-                await self.client.send(
+                number = await self.client.send(
                     again.group_id, payload, self_destruct_seconds=again.self_destruct_seconds, send_id=send_id
                 )
             except SessionOverError:
@@ -315,7 +321,15 @@ class Sync:
             except RefusedError:
                 continue  # it is kept, and goes with the group
             self.codec.sent_again(again.key)
+            if not self._is_here(again):  # it went meanwhile, and whoever took it back did not know of this one
+                with contextlib.suppress(GroupError, ResourceError):
+                    await self.client.take_back(again.group_id, number)
             self.look_at(again.group_id)
+
+    def _is_here(self, again: SendAgain) -> bool:
+        """Tell whether a message that is to be sent anew is still there: expired, read or taken back it is not."""
+        found = self.history.messages(again.group_id, again.original - 1, 1)
+        return bool(found) and found[0].sequence_num == again.original
 
     def _effects(self, event: protocol.Event | n.Lagged) -> AsyncIterator[n.News]:
         """Return what an event leads to, before it is told."""
@@ -328,7 +342,7 @@ class Sync:
             case protocol.GroupDeleted():
                 return _each(mirror.forget_group(event.group_id))
             case protocol.MessageRedacted():
-                mirror.note_gone(self.history.forget(event.group_id, [event.sequence_num]))
+                mirror.forget_taken_back(event.group_id, [event.sequence_num])
             case protocol.WelcomeWaits():
                 return self._welcomed(event.group_id)
             case protocol.InviteReceived():

@@ -13,6 +13,7 @@ from conclave.client.codec import SendAgain
 from conclave.client.encryption.comparison import comparison_code
 from conclave.client.encryption.view import Trust
 from conclave.client.errors import NotReadyError, ReplacedError
+from tests.conftest import Running
 from tests.support.conversing import Chat, Held, NewChat, RecordingDesk
 from tests.support.keyring import OWN, Keyring, key
 
@@ -188,6 +189,48 @@ class TestSending:
         assert both.alice.conversation.keys.judge(key_of_bob, is_compared=False)
         await both.bob.shows(both.group, "crossed", "meanwhile", "crossed")
         assert both.codec.again == []
+
+    @pytest.mark.parametrize("way", ["expires", "is taken back elsewhere", "is gone at the start"])
+    async def test_what_is_gone_is_not_sent_anew(self, both: Both, running: Running, way: str) -> None:
+        alice, group = both.alice, both.group
+        number = await both.said("crossed")
+        both.change()
+        again = [SendAgain(1, group, "crossed", 0, number)]
+        both.codec.again = [] if way == "is gone at the start" else list(again)
+        if way == "expires":
+            await alice.client.update_group(group, expiry=3_600)
+            running.clock.advance(3_700)
+        else:
+            await alice.client.take_back(group, number)
+        await alice.until(lambda: number not in alice.room(group).messages)
+        if way == "is gone at the start":
+            both.codec.again = list(again)
+            alice.conversation.sync.look_at(group)
+            await alice.until(lambda: not both.codec.again)
+        assert both.codec.again == [], "it is not kept until the key is judged either"
+        key_of_bob = both.codec.known_key(both.bob.user_id)
+        assert key_of_bob
+        assert alice.conversation.keys.judge(key_of_bob, is_compared=False)
+        both.bob.send(group, "later")
+        await alice.shows(group, "later")
+        await both.bob.shows(group, "later")
+
+    async def test_what_is_taken_back_while_it_is_sent_anew_goes_from_everywhere(self, both: Both) -> None:
+        alice, group = both.alice, both.group
+        numbers = [await both.said(text) for text in ("one", "two")]
+        send = Held(alice.client.send)
+        alice.client.send = send  # type: ignore[method-assign]
+        both.codec.again = [SendAgain(key, group, text, 0, numbers[key]) for key, text in enumerate(("one", "two"))]
+        alice.conversation.sync.look_at(group)
+        await alice.until(lambda: send.answered == 1)
+        for number in numbers:
+            await alice.conversation.sync.take_back(group, number)
+        send.may_answer.set()
+        await alice.until(lambda: not both.codec.again)
+        both.bob.send(group, "later")
+        for each in (alice, both.bob):
+            await each.shows(group, "later")
+        assert send.answered == 1, "the second one was not sent"
 
     async def test_what_new_keys_send_anew_is_not_taken_for_what_the_former_ones_did(self, both: Both) -> None:
         """A new file counts its texts from 1 again, and a server answers a repeated send for a day."""
