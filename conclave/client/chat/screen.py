@@ -277,6 +277,7 @@ class ChatScreen(Screen[None]):
                 self._later("rooms")
             self._second = now
             self.query_one(Timeline).tick(now)
+            self._show_hint()  # it may quote what is gone by now
         if self.app.screen is self and self.app.app_focus and self._sayings.tick(LOOKED_EVERY):
             self._show_said()
 
