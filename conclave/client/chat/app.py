@@ -159,8 +159,10 @@ class ChatApp(App[str]):
         if not isinstance(event.why, SessionOverError):
             self.exit(described(event.why), return_code=1)
         elif self.conversation:  # more than one task may have noticed
-            account = self._account
-            await self._show_only(LoginScreen(self._last, why="Your session is over: log in again."))
+            account, unsent = self._account, self.conversation.rooms.unsent()
+            lost = f" {formatting.count(unsent, 'message')} of yours had not been sent: type what is missing anew."
+            why = "Your session is over: log in again." + (lost if unsent else "")
+            await self._show_only(LoginScreen(self._last, why=why))
             await self.close_conversation()
             if account:
                 account.end_session()
