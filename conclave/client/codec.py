@@ -154,8 +154,11 @@ class Codec(Protocol):
         """The history has all that was decoded up to a number. It is said before each fetch too."""
         ...
 
-    def caught_up(self, group_id: UUID) -> None:
-        """All that the server has of a group was handed over. Nothing is encrypted before that."""
+    def caught_up(self, group_id: UUID, *, has_all: bool = True) -> None:
+        """All that the server has of a group was handed over. Nothing is encrypted before that.
+
+        ``has_all``: False if the server left something out while its clock was in doubt, which comes later.
+        """
         ...
 
     # Members
@@ -301,7 +304,7 @@ class PlaintextCodec:
     def stored(self, group_id: UUID, up_to: int) -> None:
         """Do nothing: nothing is kept of what was decoded."""
 
-    def caught_up(self, group_id: UUID) -> None:
+    def caught_up(self, group_id: UUID, *, has_all: bool = True) -> None:
         """Do nothing: there are no keys."""
 
     def has_keys(self, group_id: UUID) -> bool:
