@@ -197,3 +197,21 @@ def test_what_was_encrypted_and_never_came_goes_once_everything_was_read_after_a
         found_bytes = held_by(tmp_path)
         assert b"under way now" in found_bytes
         assert [each for each in (b"never left", b"nor did this", b"came to the") if each in found_bytes] == []
+
+
+def test_what_was_decrypted_and_went_before_the_history_had_it_goes_too(tmp_path: Path) -> None:
+    """As after a crash between the two files, and an expiry before the next start: nobody asks for it again."""
+    with MlsCodec(None, ALICE) as alice, MlsCodec(tmp_path / "keys", BOB) as bob:
+        info = alice.begin(GROUP).group_info
+        joins = StoredMessage(1, BOB, bob.join(GROUP, info).commit, 0)
+        for each in (alice, bob):
+            each.decode(GROUP, [joins])
+        alice.caught_up(GROUP)
+        [found] = bob.decode(GROUP, [StoredMessage(2, ALICE, alice.encode(GROUP, "a secret text"), 0)])
+        assert found.text == "a secret text"
+    with MlsCodec(tmp_path / "keys", BOB) as bob:
+        bob.stored(GROUP, 1)
+        bob.caught_up(GROUP, has_all=False)
+        assert b"a secret text" in held_by(tmp_path), "a server that does not know the time left something out"
+        bob.caught_up(GROUP)
+        assert b"a secret text" not in held_by(tmp_path)
