@@ -138,7 +138,7 @@ class Codec(Protocol):
         ...
 
     def repeated(self, group_id: UUID, number: int) -> list[int]:
-        """Return the numbers under which the text of an own message was sent anew."""
+        """Return the numbers under which the text of a message was sent anew, as far as it was read before."""
         ...
 
     def decode(self, group_id: UUID, messages: Sequence[StoredMessage]) -> list[Readable]:
@@ -154,8 +154,11 @@ class Codec(Protocol):
         """The history has all that was decoded up to a number. It is said before each fetch too."""
         ...
 
-    def caught_up(self, group_id: UUID) -> None:
-        """All that the server has of a group was handed over. Nothing is encrypted before that."""
+    def caught_up(self, group_id: UUID, *, has_all: bool = True) -> None:
+        """All that the server has of a group was handed over. Nothing is encrypted before that.
+
+        ``has_all``: False if the server left something out while its clock was in doubt, which comes later.
+        """
         ...
 
     # Members
@@ -301,7 +304,7 @@ class PlaintextCodec:
     def stored(self, group_id: UUID, up_to: int) -> None:
         """Do nothing: nothing is kept of what was decoded."""
 
-    def caught_up(self, group_id: UUID) -> None:
+    def caught_up(self, group_id: UUID, *, has_all: bool = True) -> None:
         """Do nothing: there are no keys."""
 
     def has_keys(self, group_id: UUID) -> bool:

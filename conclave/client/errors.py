@@ -6,6 +6,9 @@ from conclave.errors import ErrorCode
 
 TOO_MANY_REQUESTS, UNAVAILABLE = 429, 503
 
+_SERVER_FAULTS = 500
+"""From this status on it is the server that fails, or a proxy before it."""
+
 
 class ClientError(Exception):
     """The base of all that this library raises. No text of it has a token or a password."""
@@ -119,6 +122,15 @@ def refused(
 def is_not_member(error: RefusedError) -> bool:
     """Tell whether the caller is not in the group, or there is none."""
     return error.code == ErrorCode.GROUP_NOT_MEMBER
+
+
+def is_final(error: RefusedError) -> bool:
+    """Tell whether a request was not done, and the same one would be refused again.
+
+    What says that the server, or a proxy before it, cannot now may follow on an answer that was lost: an earlier try
+    may have been done. Nor does the end of a session say what was done before it.
+    """
+    return error.status < _SERVER_FAULTS and not isinstance(error, (BusyError, SessionOverError))
 
 
 def in_words(error: Exception) -> str:

@@ -162,10 +162,11 @@ class Mirror:
             if not is_last:
                 self._store(group_id, after, page)
             self.note_gone(self._history.enforce())
-            async for each in self._tell(group_id, is_last=is_last):
+            lacks_some = page.in_doubt or self._history.again_after(group_id) is not None
+            async for each in self._tell(group_id, is_last=is_last, has_all=not lacks_some):
                 yield each
             if is_last:
-                self._has_passed_over |= page.in_doubt or self._history.again_after(group_id) is not None
+                self._has_passed_over |= lacks_some
                 return
         for each in self.forget_group(group_id):
             yield each
@@ -231,10 +232,10 @@ class Mirror:
             if not is_not_member(error):  # the fetch that follows says so too
                 raise
 
-    async def _tell(self, group_id: UUID, *, is_last: bool) -> AsyncIterator[n.News]:
+    async def _tell(self, group_id: UUID, *, is_last: bool, has_all: bool) -> AsyncIterator[n.News]:
         """Tell what was stored. Who answers to it would wait in vain if there were more to be read before that."""
         if is_last:
-            self._codec.caught_up(group_id)
+            self._codec.caught_up(group_id, has_all=has_all)
             self._caught_up.add(group_id)
         if group_id in self._caught_up:
             async for each in self._deliver(group_id):
@@ -295,10 +296,12 @@ class Mirror:
         return [n.GroupGone(group_id)] if self._history.forget_group(group_id) else []
 
     def note_gone(self, erased: Sequence[Erased]) -> None:
-        """Keep what is gone until it is told."""
+        """Keep what is gone until it is told. What of it had to be sent anew is not: it would live once more."""
         by_group: dict[UUID, list[int]] = {}
         for group_id, number in erased:
             by_group.setdefault(group_id, []).append(number)
+        for group_id, numbers in by_group.items():
+            forget_repeats(self._codec, group_id, numbers)
         self._gone += [n.MessagesGone(group_id, tuple(sorted(numbers))) for group_id, numbers in by_group.items()]
 
     def forget_taken_back(self, group_id: UUID, numbers: Collection[int]) -> None:

@@ -16,18 +16,21 @@ from uuid import UUID
 
 from conclave.client import events as n
 from conclave.client.api import Client
-from conclave.client.codec import Codec
+from conclave.client.codec import Codec, SendAgain
 from conclave.client.errors import (
     AnswerError,
     BusyError,
     ClientError,
+    GroupError,
     KeyInDoubtError,
     NoAnswerError,
     NotReadyError,
     RefusedError,
     ReplacedError,
+    ResourceError,
     ServerError,
     SessionOverError,
+    is_final,
     is_not_member,
 )
 from conclave.client.history.store import History
@@ -121,7 +124,8 @@ class Sync:
                 group_id, payload, self_destruct_seconds=self_destruct_seconds, send_id=send_id
             )
         except RefusedError as error:
-            self.codec.withdraw(group_id, payload)
+            if is_final(error):  # otherwise it may be there all the same, and comes back
+                self.codec.withdraw(group_id, payload)
             if is_not_member(error):
                 self.look_at(group_id)  # left from another device, which no event tells
             raise
@@ -295,17 +299,21 @@ class Sync:
         await self._send_again()
 
     async def _send_again(self) -> None:
-        """Send anew what came so late that not everybody could read it."""
+        """Send anew what came so late that not everybody could read it, as long as the first message is there."""
         for again in self.codec.to_send_again():
+            if not self._is_here(again):
+                if self.history.is_time_known:  # otherwise it may come back
+                    self.codec.sent_again(again.key)
+                continue
             if self._is_in_doubt(again.group_id):
                 continue  # it was meant for those who had the former key
             try:
                 payload = self.codec.encode_again(again)
             except (NotReadyError, ReplacedError):
                 continue
-            send_id = UUID(bytes=hashlib.sha256(f"{again.group_id} {again.key}".encode()).digest()[:16])
+            send_id = _send_id(again)
             try:
-                await self.client.send(
+                number = await self.client.send(
                     again.group_id, payload, self_destruct_seconds=again.self_destruct_seconds, send_id=send_id
                 )
             except SessionOverError:
@@ -313,7 +321,15 @@ class Sync:
             except RefusedError:
                 continue  # it is kept, and goes with the group
             self.codec.sent_again(again.key)
+            if not self._is_here(again):  # it went meanwhile, and whoever took it back did not know of this one
+                with contextlib.suppress(GroupError, ResourceError):
+                    await self.client.take_back(again.group_id, number)
             self.look_at(again.group_id)
+
+    def _is_here(self, again: SendAgain) -> bool:
+        """Tell whether a message that is to be sent anew is still there: expired, read or taken back it is not."""
+        found = self.history.messages(again.group_id, again.original - 1, 1)
+        return bool(found) and found[0].sequence_num == again.original
 
     def _effects(self, event: protocol.Event | n.Lagged) -> AsyncIterator[n.News]:
         """Return what an event leads to, before it is told."""
@@ -326,7 +342,7 @@ class Sync:
             case protocol.GroupDeleted():
                 return _each(mirror.forget_group(event.group_id))
             case protocol.MessageRedacted():
-                mirror.note_gone(self.history.forget(event.group_id, [event.sequence_num]))
+                mirror.forget_taken_back(event.group_id, [event.sequence_num])
             case protocol.WelcomeWaits():
                 return self._welcomed(event.group_id)
             case protocol.InviteReceived():
@@ -405,6 +421,12 @@ def _passes(error: ClientError) -> bool:
     if isinstance(error, RefusedError) and error.status in GATEWAY_STATUSES:
         return True
     return isinstance(error, (NoAnswerError, AnswerError, BusyError, ServerError))
+
+
+def _send_id(again: SendAgain) -> UUID:
+    """Return the same id for each try. Keys alone begin anew with a new file."""
+    told = f"{again.group_id} {again.original} {again.key}"
+    return UUID(bytes=hashlib.sha256(told.encode()).digest()[:16])
 
 
 async def _next(stream: AsyncIterator[protocol.Event | n.Lagged]) -> protocol.Event | n.Lagged | None:

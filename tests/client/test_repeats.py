@@ -397,3 +397,15 @@ async def test_trouble_is_told_with_the_first_try_that_fails_and_its_end_with_th
         await client.groups()
         await client.groups()
     assert [type(each) for each in told] == [NoAnswerError, type(None)]
+
+
+async def test_a_login_under_a_name_that_no_user_can_have_is_none() -> None:
+    async def answer(_: web.Request) -> web.StreamResponse:
+        values = {"token": "5c" * 32, "user_id": str(uuid4()), "username": "al\x1b]0;x\x07ice"}
+        return web.json_response(values)
+
+    async with stub(answer) as (_, client):
+        with pytest.raises(AnswerError, match="a name that no user can have"):
+            await client.login("alice", "correct horse")
+        with pytest.raises(RuntimeError, match="log in"):
+            _ = client.session

@@ -4,7 +4,7 @@ from contextlib import suppress
 from uuid import UUID
 
 from conclave.client.calls.caller import Caller
-from conclave.client.errors import SessionOverError, WrongPasswordError
+from conclave.client.errors import AnswerError, InputError, SessionOverError, WrongPasswordError
 from conclave.client.names import checked
 from conclave.client.session import Session
 from conclave.client.transport import Call, path
@@ -22,13 +22,20 @@ class AccountCalls(Caller):
         return (await self.transport.ask(Call("POST", "/register", wire.RegisterRequest, body), Registered)).user_id
 
     async def login(self, username: str, password: str) -> Session:
-        """Begin a session, and use it from here on. Raises WrongPasswordError."""
+        """Begin a session, and use it from here on. Raises WrongPasswordError.
+
+        AnswerError: the server names a user by what can be no name. It would be kept, and shown.
+        """
         transport = self.transport
         call = Call("POST", "/login", wire.LoginRequest, wire.Login(username, password))
         try:
             found = await transport.ask(call, LoggedIn)
         except SessionOverError as error:  # the code of the protocol is the same
             raise WrongPasswordError(error.status, error.code, str(error)) from error
+        try:
+            checked("username", found.username)
+        except InputError as error:
+            raise AnswerError("the server's answer has a name that no user can have") from error
         self.resume(Session(str(transport.url), found.user_id, found.username, found.token, transport.written_in))
         return self.session
 

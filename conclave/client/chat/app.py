@@ -13,6 +13,7 @@ from textual.screen import Screen
 from textual.theme import Theme
 from textual.worker import WorkerFailed
 
+from conclave.client.chat import formatting
 from conclave.client.chat.accounts import Account, AccountInUseError
 from conclave.client.chat.conversation import Conversation
 from conclave.client.chat.dialogs import Ask
@@ -158,8 +159,10 @@ class ChatApp(App[str]):
         if not isinstance(event.why, SessionOverError):
             self.exit(described(event.why), return_code=1)
         elif self.conversation:  # more than one task may have noticed
-            account = self._account
-            await self._show_only(LoginScreen(self._last, why="Your session is over: log in again."))
+            account, unsent = self._account, self.conversation.rooms.unsent()
+            lost = f" {formatting.count(unsent, 'message')} of yours had not been sent: type what is missing anew."
+            why = "Your session is over: log in again." + (lost if unsent else "")
+            await self._show_only(LoginScreen(self._last, why=why))
             await self.close_conversation()
             if account:
                 account.end_session()
@@ -208,6 +211,6 @@ def described(error: BaseException | None) -> str:
     if isinstance(error, sqlite3.Error):
         return f"the local history cannot be used: {error}"
     if isinstance(error, _EXPECTED):
-        return str(error)
+        return formatting.harmless(str(error))  # it may be the server's, and goes to the bare terminal
     places = traceback.format_list(traceback.extract_tb(error.__traceback__)) if error else []
     return f"an error of the program, {type(error).__name__}:\n{''.join(places)}".rstrip()

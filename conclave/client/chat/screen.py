@@ -1,5 +1,6 @@
 """The screen of the chat: groups on the left, the open one on the right, and a line to type into."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -91,6 +92,7 @@ class ChatScreen(Screen[None]):
         self._wrong = ""
         self._wrong_line: str | None = None
         self._ahead = Ahead()
+        self._opening: asyncio.Task[Any] | None = None  # does the command that ``_ahead`` keeps lines for
         self._sayings = Sayings()
 
     @property
@@ -275,6 +277,7 @@ class ChatScreen(Screen[None]):
                 self._later("rooms")
             self._second = now
             self.query_one(Timeline).tick(now)
+            self._show_hint()  # it may quote what is gone by now
         if self.app.screen is self and self.app.app_focus and self._sayings.tick(LOOKED_EVERY):
             self._show_said()
 
@@ -428,6 +431,7 @@ class ChatScreen(Screen[None]):
 
     async def _open(self, line: str, room: Room | None) -> None:
         """Do a command that opens a group, and then what was typed after it: in that group, or not at all."""
+        self._opening = asyncio.current_task()
         await self._do(line, room)
         lines, is_there = self._ahead.end()
         if is_there:
@@ -516,17 +520,19 @@ class ChatScreen(Screen[None]):
     def go(self, group_id: UUID, *, is_awaited: bool = False) -> None:
         """Open a group. What was typed in the one before is there again when that is opened.
 
-        ``is_awaited``: what was typed since the command that opens it is for it, and stays.
+        ``is_awaited``: what was typed since the command that opens it is for it, and stays. Another command, which
+        opens a group meanwhile, has nothing typed ahead.
         """
         composer, former = self.query_one(Composer), self.room
+        is_awaited = is_awaited and asyncio.current_task() is self._opening
         stays = is_awaited and bool(composer.text) and self._ahead.is_from(former)
-        if is_awaited:
-            self._ahead.arrive()
         if former and former.group.group_id != group_id:
             former.typed, former.read_before = "" if stays else composer.text, None
             if self._sayings.pass_on():
                 self._show_said()
         room = self.conversation.enter(group_id)
+        if is_awaited and room:
+            self._ahead.arrive()
         self._opened = group_id if room else None
         # The first group opens by itself, perhaps while a command is typed: that stays, a message does not.
         if room and room is not former and not stays and (former or not commands.is_command(composer.text)):

@@ -8,12 +8,9 @@ from uuid import UUID
 
 from conclave.client.chat.rooms import Draft, Room
 from conclave.client.encryption.view import Standing
-from conclave.client.errors import BusyError, ClientError, RefusedError, ReplacedError, SessionOverError, in_words
+from conclave.client.errors import ClientError, RefusedError, ReplacedError, SessionOverError, in_words, is_final
 from conclave.client.retry import Backoff
 from conclave.client.sync import Sync
-
-SERVER_FAULTS = 500
-"""From this status on it is the server that fails: it is worth trying again."""
 
 KEYS_LOOKED_EVERY = 1.0
 """Where the keys of a group are not there yet, it is looked for them each second, beside whenever there is news."""
@@ -148,5 +145,5 @@ class SendQueue:
 def _is_final(error: Exception) -> bool:
     """Tell whether the same text would be refused again; if not, only the connection or the server is to blame."""
     if isinstance(error, RefusedError):
-        return error.status < SERVER_FAULTS and not isinstance(error, BusyError)
+        return is_final(error)
     return isinstance(error, (ValueError, ReplacedError))

@@ -16,7 +16,8 @@ def top_line(conversation: Conversation, room: Room | None, width: int, *, is_pl
     encryption = _encryption(conversation, room)
     forms = _forms(encryption)
     fits = width - 1 - 2
-    whole = [f" {session.username} at {server}  ", f" {session.username}  ", " "]
+    user = formatting.harmless(session.username)
+    whole = [f" {user} at {server}  ", f" {user}  ", " "]
     # What is shorter leaves out the server, then why there is no connection, then the user's name.
     candidates = [(each, states[0]) for each in whole[:2]] + [(each, states[-1]) for each in whole[1:]]
     names, state = next(

@@ -186,9 +186,18 @@ class MlsCodec:
             with self._vault.transaction():
                 self._texts.drop_read(held, up_to)
 
-    def caught_up(self, group_id: UUID) -> None:
-        """Note that everything was read: from here on it is known what was sent by these keys."""
+    def caught_up(self, group_id: UUID, *, has_all: bool = True) -> None:
+        """Note that everything was read: from here on it is known what was sent by these keys.
+
+        What an earlier program has encrypted and is not there now never will be, and what it has decrypted without
+        having stored it is not asked for any more: their texts go.
+        """
         self._agenda.of(group_id).is_caught_up = True
+        held = self._groups.get(group_id)
+        if has_all and held and (self._texts.has_former(held, self._now()) or self._texts.read(held)):
+            with self._vault.transaction():
+                self._texts.drop_former(held, self._now())
+                self._texts.drop_read(held, held.up_to)
 
     # Members
 

@@ -135,7 +135,9 @@ class Order:
             self._hears(held, user_of(received.sender))
             if received.epoch < before.epoch:
                 self._texts.read_late(held, message.sequence_num)
-            if self._texts.was_read_late(held, _original(received.authenticated_data)):
+            original = _original(received.authenticated_data)
+            if self._texts.was_read_late(held, original):
+                self._texts.note_repeated(held, original, message.sequence_num)  # an admin may take both back
                 return None
             return Readable(message, text)
         self._taken(held, before, received, message)

@@ -13,6 +13,11 @@ OWN_SECONDS = 2 * 86_400
 """What was sent and has not come back for two days never will: a send that is repeated counts for a day."""
 
 
+UNDER_WAY_SECONDS = 600
+"""What a program had handed to the network when it ended arrives within ten minutes, or never."""
+
+_FORMER = "group_key = ? AND text_key <= ? AND made_at < ? AND again IS NULL"
+
 MOST_LATE = 256
 """So many late messages are remembered of a group, and so many that were sent anew."""
 
@@ -35,6 +40,9 @@ class Texts:
 
     def __init__(self, vault: Vault) -> None:
         self._vault = vault
+        self._last_former: int = self._connection.execute("SELECT ifnull(max(text_key), 0) FROM own_texts").fetchone()[
+            0
+        ]
 
     def keep_own(self, held: Held, payload: bytes, text: str, epoch: int, now: int, *, original: int = 0) -> None:
         """Keep what is sent. What was never sent after all goes in time."""
@@ -58,6 +66,17 @@ class Texts:
     def drop_own(self, text_key: int) -> None:
         """Erase what was sent: it is here as a message, or was not sent after all."""
         self._vault.erase_rows("own_texts", "text_key = ?", text_key)
+
+    def has_former(self, held: Held, now: int) -> bool:
+        """Tell whether there is something that ``drop_former`` drops."""
+        values = held.group_key, self._last_former, now - UNDER_WAY_SECONDS
+        return (
+            self._connection.execute(f"SELECT 1 FROM own_texts WHERE {_FORMER} LIMIT 1", values).fetchone() is not None
+        )
+
+    def drop_former(self, held: Held, now: int) -> None:
+        """Erase what an earlier program has encrypted for a group of which everything was read by now."""
+        self._vault.erase_rows("own_texts", _FORMER, held.group_key, self._last_former, now - UNDER_WAY_SECONDS)
 
     def keep_to_send_again(self, own: OwnText, number: int, self_destruct_seconds: int) -> None:
         """Keep what came too late to be read by everybody."""

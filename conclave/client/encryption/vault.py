@@ -95,7 +95,7 @@ CREATE TABLE late (                             -- messages of epochs that had p
     sequence_num INTEGER NOT NULL,
     PRIMARY KEY (group_key, sequence_num)
 ) STRICT, WITHOUT ROWID;
-CREATE TABLE repeats (                          -- own messages that were sent anew, and came
+CREATE TABLE repeats (                          -- messages that were sent anew, and are here already
     group_key INTEGER NOT NULL REFERENCES groups ON DELETE CASCADE,
     sequence_num INTEGER NOT NULL,
     original INTEGER NOT NULL,                  -- the number under which the text came first

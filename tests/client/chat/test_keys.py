@@ -1,5 +1,6 @@
 """Keys in a conversation at a real server: one that has changed is told, and nothing is sent before it is judged."""
 
+from functools import partial
 from uuid import UUID
 
 import pytest
@@ -12,6 +13,7 @@ from conclave.client.codec import SendAgain
 from conclave.client.encryption.comparison import comparison_code
 from conclave.client.encryption.view import Trust
 from conclave.client.errors import NotReadyError, ReplacedError
+from tests.conftest import Running
 from tests.support.conversing import Chat, Held, NewChat, RecordingDesk
 from tests.support.keyring import OWN, Keyring, key
 
@@ -32,6 +34,18 @@ class Both:
         was_verified = former is not None and former.trust is Trust.VERIFIED
         news = n.KeyChanged(self.group, self.bob.user_id, "ef" * 32, fingerprint, was_verified)
         self.alice.conversation.keys.hear(news)
+
+    async def said(self, text: str) -> int:
+        """Have Alice say something; return its number once Bob has it too."""
+        self.alice.send(self.group, text)
+
+        def heard_by(chat: Chat) -> list[int]:
+            return [number for number, each in chat.room(self.group).messages.items() if each.text == text]
+
+        for each in (self.alice, self.bob):
+            await each.until(partial(heard_by, each))
+        [number] = heard_by(self.alice)
+        return number
 
     @property
     def trusted(self) -> Trust:
@@ -163,17 +177,68 @@ class TestSending:
 
     async def test_what_the_codec_sends_anew_waits_too(self, both: Both) -> None:
         """Or a server could have a text sent anew to a key of its own, by letting it cross with that key's coming."""
+        number = await both.said("crossed")
         both.change()
-        both.codec.again = [SendAgain(1, both.group, "crossed", 0, 1)]
+        both.codec.again = [SendAgain(1, both.group, "crossed", 0, number)]
         both.alice.conversation.sync.look_at(both.group)
         both.bob.send(both.group, "meanwhile")
-        await both.alice.shows(both.group, "meanwhile")
+        await both.alice.shows(both.group, "crossed", "meanwhile")
         assert len(both.codec.again) == 1
         key_of_bob = both.codec.known_key(both.bob.user_id)
         assert key_of_bob
         assert both.alice.conversation.keys.judge(key_of_bob, is_compared=False)
-        await both.bob.shows(both.group, "meanwhile", "crossed")
+        await both.bob.shows(both.group, "crossed", "meanwhile", "crossed")
         assert both.codec.again == []
+
+    @pytest.mark.parametrize("way", ["expires", "is taken back elsewhere", "is gone at the start"])
+    async def test_what_is_gone_is_not_sent_anew(self, both: Both, running: Running, way: str) -> None:
+        alice, group = both.alice, both.group
+        number = await both.said("crossed")
+        both.change()
+        again = [SendAgain(1, group, "crossed", 0, number)]
+        both.codec.again = [] if way == "is gone at the start" else list(again)
+        if way == "expires":
+            await alice.client.update_group(group, expiry=3_600)
+            running.clock.advance(3_700)
+        else:
+            await alice.client.take_back(group, number)
+        await alice.until(lambda: number not in alice.room(group).messages)
+        if way == "is gone at the start":
+            both.codec.again = list(again)
+            alice.conversation.sync.look_at(group)
+            await alice.until(lambda: not both.codec.again)
+        assert both.codec.again == [], "it is not kept until the key is judged either"
+        key_of_bob = both.codec.known_key(both.bob.user_id)
+        assert key_of_bob
+        assert alice.conversation.keys.judge(key_of_bob, is_compared=False)
+        both.bob.send(group, "later")
+        await alice.shows(group, "later")
+        await both.bob.shows(group, "later")
+
+    async def test_what_is_taken_back_while_it_is_sent_anew_goes_from_everywhere(self, both: Both) -> None:
+        alice, group = both.alice, both.group
+        numbers = [await both.said(text) for text in ("one", "two")]
+        send = Held(alice.client.send)
+        alice.client.send = send  # type: ignore[method-assign]
+        both.codec.again = [SendAgain(key, group, text, 0, numbers[key]) for key, text in enumerate(("one", "two"))]
+        alice.conversation.sync.look_at(group)
+        await alice.until(lambda: send.answered == 1)
+        for number in numbers:
+            await alice.conversation.sync.take_back(group, number)
+        send.may_answer.set()
+        await alice.until(lambda: not both.codec.again)
+        both.bob.send(group, "later")
+        for each in (alice, both.bob):
+            await each.shows(group, "later")
+        assert send.answered == 1, "the second one was not sent"
+
+    async def test_what_new_keys_send_anew_is_not_taken_for_what_the_former_ones_did(self, both: Both) -> None:
+        """A new file counts its texts from 1 again, and a server answers a repeated send for a day."""
+        for text in ("one", "two"):
+            both.codec.again = [SendAgain(1, both.group, text, 0, await both.said(text))]
+            both.alice.conversation.sync.look_at(both.group)
+            await both.alice.until(lambda: not both.codec.again)
+        await both.bob.shows(both.group, "one", "one", "two", "two")
 
 
 class TestVerify:

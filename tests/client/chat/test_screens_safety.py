@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from aiohttp import ClientSession
+from textual.widgets import Static
 
 from conclave.client.chat.app import described
 from conclave.client.chat.login import LoginScreen
@@ -154,6 +155,32 @@ async def test_a_session_that_is_over_leads_to_the_login_whatever_is_on_the_scre
         chat.press("enter")
         await chat.is_online()
         await chat.shows("before the end")
+
+
+async def test_a_session_that_is_over_says_how_much_was_not_sent(
+    server: ServerProcess, http: ClientSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = await signed_up(tmp_path, server.url, "ended_early")
+    for name in ("ending_here", "ending_there"):
+        await new_group(session, name)
+    other = Client(http, server.url, user_id=str(session.user_id))
+
+    async def send(*_: object, **__: object) -> int:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async with chatting(tmp_path) as chat:
+        monkeypatch.setattr(chat.conversation.sync, "send", send)
+        for name, texts in (("ending_here", ("one", "two")), ("ending_there", ("three",))):
+            room = await chat.open(name)
+            for text in texts:
+                chat.type(text, "enter")
+            await until(lambda: len(room.drafts) == len(texts), lambda: chat.screen)  # noqa: B023 - it is over before the next
+        await other.login("ended_early")
+        await other.post("/change-password", current_password=PASSWORD, new_password="battery staple")
+        await chat.shows("Your session is over: log in again.")
+        why = str(chat.app.screen.query_one("#login-why", Static).content)
+        assert "3 messages of yours had not been sent" in why
 
 
 async def test_a_log_out_leaves_no_text_in_any_file(server: ServerProcess, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from aiohttp import ClientSession
+from textual.widgets import Static
 
 from tests.support.chatting import chatting, new_group, signed_up, until
 from tests.support.client import Client
@@ -82,3 +83,28 @@ async def test_results_vanish_with_their_messages_and_what_is_unread_and_burns_i
         chat.press("escape")
         await chat.do("/search all bittern")
         await chat.said("bittern is nowhere in your groups")
+
+
+async def test_what_a_reply_would_quote_goes_at_its_second_though_nothing_comes_from_the_server(
+    server: ServerProcess, http: ClientSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = await signed_up(tmp_path, server.url, "quoter")
+    group = await new_group(session, "quoting", expiry=HOUR)
+    friend = await Client.register(http, server.url, "of_quoter")
+    await friend.join(str(group))
+    await friend.send(str(group), b"where is the heron?")
+    async with chatting(tmp_path) as chat:
+        await chat.open("quoting")
+        await chat.shows("where is the heron?")
+        await until(lambda: not chat.room.unread)
+        chat.type("/reply yes")
+        hint = chat.chat_screen.query_one("#hint", Static)
+        await until(lambda: "> of_quoter: where is the heron?" in str(hint.content), lambda: chat.screen)
+        [message] = chat.room.messages.values()
+        assert message.gone_at
+        gone_at = message.gone_at
+        # Hidden, and not erased: nothing is told of it.
+        monkeypatch.setattr(chat.conversation.history, "now", lambda: gone_at)
+        await until(lambda: "heron" not in str(hint.content), lambda: chat.screen)
+        assert "heron" not in chat.screen
+        assert chat.composer.text == "/reply yes"

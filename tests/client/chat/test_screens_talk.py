@@ -1,10 +1,13 @@
 """Talking in the chat: typing, sending, commands, invites, with the keyboard and with the mouse."""
 
+import asyncio
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from aiohttp import ClientSession
 
+from conclave.client import NoAnswerError
 from conclave.client.chat.rooms import Draft
 from tests.support.chatting import chatting, new_group, signed_up, until
 from tests.support.client import Client
@@ -256,6 +259,47 @@ async def test_a_line_typed_in_a_group_to_which_one_went_meanwhile_is_for_that_g
         assert other
         await until(lambda: [each.text for each in other.messages.values()] == ["for b"], lambda: chat.screen)
         assert not chat.room.messages
+
+
+@pytest.mark.parametrize("way", ["in another group", "in a dialog"])
+async def test_what_waits_for_a_group_is_not_sent_to_one_that_another_command_opens(
+    server: ServerProcess, http: ClientSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    name = f"ahead_{len(way)}"
+    session = await signed_up(tmp_path, server.url, name)
+    for each in ("home", "other"):
+        await new_group(session, f"{name}_{each}")
+    host = await Client.register(http, server.url, f"{name}_host")
+    await host.create_group(f"{name}_slow", public=True)
+    invited = await host.create_group(f"{name}_club", public=False)
+    await host.invite(invited, Client(http, server.url, user_id=str(session.user_id)))
+    fails = asyncio.Event()
+
+    async def join(group_id: UUID) -> None:
+        await fails.wait()
+        raise NoAnswerError("no answer")
+
+    async with chatting(tmp_path) as chat:
+        await chat.open(f"{name}_home")
+        await chat.shows(f"✉ {name}_club")
+        monkeypatch.setattr(chat.conversation.sync.membership, "join", join)
+        chat.type(f"/join {name}_slow", "enter")
+        chat.type("a secret", "enter")
+        await chat.shows("1 line to come after")
+        if way == "in a dialog":
+            await chat.click("#sidebar", (3, row_of(chat.screen, f"✉ {name}_club") - 1))
+            await chat.asked(f"Join {name}_club?")
+            await chat.click(chat.button("Accept"))
+        else:
+            chat.press("alt+down")
+            chat.type(f"/accept {name}_club", "enter")
+        await until(lambda: chat.room.name == f"{name}_club", lambda: chat.screen)
+        fails.set()
+        await chat.shows("it was done or sent")
+        await until(lambda: chat.composer.text == "a secret", lambda: chat.screen)
+        for room in chat.conversation.rooms.all.values():
+            assert "a secret" not in [each.text for each in room.messages.values()]
+            assert not room.drafts
 
 
 async def test_an_invite_is_taken_and_answered_at_once(server: ServerProcess, tmp_path: Path) -> None:

@@ -165,3 +165,53 @@ def test_keys_of_packages_go_when_they_can_be_of_no_use(tmp_path: Path) -> None:
         assert kept_after_a_month(1, last_resort=False) == 7
         found = held_by(tmp_path)
         assert not any(own.init_private in found or own.encryption_private in found for own in old)
+
+
+def test_what_was_encrypted_and_never_came_goes_once_everything_was_read_after_a_restart(tmp_path: Path) -> None:
+    times = [1_800_000_000]
+
+    def opened() -> MlsCodec:
+        return MlsCodec(tmp_path / "keys", BOB, now=lambda: times[-1])
+
+    with opened() as codec:
+        codec.begin(GROUP)
+        codec.caught_up(GROUP)
+        payload = codec.encode(GROUP, "it came to the server")
+        for text in ("it never left", "nor did this"):
+            codec.encode(GROUP, text)
+        codec.caught_up(GROUP)
+        assert b"never left" in held_by(tmp_path), "it may be under way"
+    times.append(times[-1] + 60)
+    with opened() as codec:
+        codec.caught_up(GROUP)
+        assert b"never left" in held_by(tmp_path), "a slow link may still have it"
+    times.append(times[-1] + 3 * 86_400)
+    with opened() as codec:
+        codec.caught_up(GROUP, has_all=False)
+        assert b"never left" in held_by(tmp_path), "a server that does not know the time left something out"
+        [found] = codec.decode(GROUP, [StoredMessage(1, BOB, payload, 0)])
+        assert found.text == "it came to the server"
+        codec.stored(GROUP, 1)
+        codec.encode(GROUP, "under way now")
+        codec.caught_up(GROUP)
+        found_bytes = held_by(tmp_path)
+        assert b"under way now" in found_bytes
+        assert [each for each in (b"never left", b"nor did this", b"came to the") if each in found_bytes] == []
+
+
+def test_what_was_decrypted_and_went_before_the_history_had_it_goes_too(tmp_path: Path) -> None:
+    """As after a crash between the two files, and an expiry before the next start: nobody asks for it again."""
+    with MlsCodec(None, ALICE) as alice, MlsCodec(tmp_path / "keys", BOB) as bob:
+        info = alice.begin(GROUP).group_info
+        joins = StoredMessage(1, BOB, bob.join(GROUP, info).commit, 0)
+        for each in (alice, bob):
+            each.decode(GROUP, [joins])
+        alice.caught_up(GROUP)
+        [found] = bob.decode(GROUP, [StoredMessage(2, ALICE, alice.encode(GROUP, "a secret text"), 0)])
+        assert found.text == "a secret text"
+    with MlsCodec(tmp_path / "keys", BOB) as bob:
+        bob.stored(GROUP, 1)
+        bob.caught_up(GROUP, has_all=False)
+        assert b"a secret text" in held_by(tmp_path), "a server that does not know the time left something out"
+        bob.caught_up(GROUP)
+        assert b"a secret text" not in held_by(tmp_path)

@@ -2,12 +2,15 @@
 
 import asyncio
 from contextlib import suppress
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 
-from conclave.client import ClientError, MlsCodec, NoAnswerError
+from conclave.client import Client, ClientError, MlsCodec, NoAnswerError, RefusedError
 from conclave.client.encryption.headers import read_info
+from conclave.client.errors import refused
+from conclave.client.transport import Call
 from conclave.wire.results import StoredMessage
 from tests.client.encryption.conftest import NewDevice
 from tests.client.encryption.devices import Device, agree, talk
@@ -146,6 +149,29 @@ async def test_what_was_sent_again_is_taken_back_with_the_first(device: NewDevic
     await talk(group, alice, bob, carol)
 
 
+def test_who_dropped_what_was_sent_again_can_take_it_back_with_the_first() -> None:
+    """An admin who could read a text although it came late has both numbers of it."""
+    alice_id, bob_id, carol_id, group = uuid4(), uuid4(), uuid4(), uuid4()
+    with MlsCodec(None, alice_id) as alice, MlsCodec(None, bob_id) as bob, MlsCodec(None, carol_id) as carol:
+        info = alice.begin(group).group_info
+        said = [StoredMessage(1, bob_id, bob.join(group, info).commit, 0)]
+        for each in (alice, bob):
+            each.decode(group, said)
+        alice.caught_up(group)
+        late = alice.encode(group, "crossed")
+        state = alice.held(group)
+        assert state
+        assert state.group
+        said.append(StoredMessage(2, carol_id, carol.join(group, state.group.group_info()).commit, 0))
+        said.append(StoredMessage(3, alice_id, late, 0))
+        for each in (alice, bob):
+            each.decode(group, said[1:])
+        [again] = alice.to_send_again()
+        assert bob.repeated(group, 3) == []
+        assert bob.decode(group, [StoredMessage(4, alice_id, alice.encode_again(again), 0)]) == []
+        assert bob.repeated(group, 3) == [4]
+
+
 async def test_a_text_that_comes_many_epochs_late_reaches_everybody_once(device: NewDevice) -> None:
     alice, bob = await device("alice"), await device("bob")
     group = await alice.sync.membership.create("club", public=True)
@@ -193,3 +219,49 @@ def test_who_gave_the_keys_up_does_not_come_in_by_a_group_info_of_an_epoch_befor
         assert epoch_1
         assert bob.is_outdated(held, epoch_0)
         assert not bob.is_outdated(held, epoch_1)
+
+
+def answers_lost(client: Client, then: ClientError, *, first: ClientError | None = None) -> None:
+    """Have the next text stored while its sender hears ``first``, and then ``then`` at each further try."""
+    transport, fails = client.transport, first or then
+    once = transport._once
+
+    async def failing(call: Call, kind: Any, written_in: Any) -> Any:
+        nonlocal fails
+        if not call.path.endswith("/messages") or call.method != "POST":
+            return await once(call, kind, written_in)
+        if fails is not then:
+            await once(call, kind, written_in)
+        told, fails = fails, then
+        raise told
+
+    transport._once = failing  # type: ignore[method-assign]
+
+
+LOST, BAD_GATEWAY = NoAnswerError("lost"), RefusedError(502, 0, "the gateway says 502")
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        (RefusedError(502, 0, "the gateway says 502"), BAD_GATEWAY),
+        (LOST, refused(500, 0, "it has failed", None, None)),
+        (LOST, refused(503, 0, "later", None, 120.0)),
+        (LOST, refused(429, 100, "later", None, 120.0)),
+    ],
+    ids=["502", "500", "503", "429"],
+)
+async def test_an_own_text_whose_answer_was_lost_can_be_read_when_it_comes_back(
+    device: NewDevice, first: ClientError, then: ClientError
+) -> None:
+    alice = await device("alice")
+    group = await alice.sync.membership.create("club")
+    await agree(group, alice)
+    send_id = uuid4()
+    answers_lost(alice.client, then, first=first)
+    with pytest.raises(type(then)):
+        await alice.sync.send(group, "said once", send_id=send_id)
+    del alice.client.transport._once
+    await alice.sync.send(group, "said once", send_id=send_id)
+    await alice.until(lambda: alice.history.fetched_up_to(group) == len(alice.shown(group)) > 0)
+    assert alice.shown(group) == ["said once"]
