@@ -44,7 +44,7 @@ async def test_nothing_is_cut_at_any_size(
         beside = WIDTH if chat.sidebar.display else 0
         assert name in joined("\n".join(row[beside:] for row in chat.screen.splitlines())), chat.screen
         # The start of a long message may be scrolled off where the rows are few; then it is a page above.
-        assert address in joined(chat.timeline.text).replace(">", "")
+        await until(lambda: address in joined(chat.timeline.text).replace(">", ""))
         for row in chat.screen.splitlines():
             assert len(row) <= size[0]
         if not is_plain:  # there it stands among the messages
