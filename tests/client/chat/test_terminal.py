@@ -319,6 +319,7 @@ def test_what_was_said_is_taken_back(server: ServerProcess, terminal: Terminal, 
     terminal.type("/delete first", "Enter")
     terminal.shows("Take it back?", "Nothing brings it back")
     terminal.type("", "Left", "Enter")
+    terminal.hides("Take it back?")  # what is typed before that is typed into it
     terminal.hides("first word")
     terminal.type("/purge 1h", "Enter")
     terminal.shows("lets nobody but its sender")
