@@ -146,6 +146,8 @@ class KeyFile:
         than the copy, which may have what is missing here.
         """
         with _told(self._path), hold_file(beside(self._path, COPYING), _wait), _told(target):
+            if target.exists() and target.samefile(self._path):
+                raise KeyFileError(f"{target}: is the key file itself, and no copy of it")
             remove_leftovers(target)
             with self.held():  # not while the other disk is written, which may be slow, or hang
                 if self._damage:

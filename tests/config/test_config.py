@@ -127,6 +127,7 @@ def test_a_size_is_megabytes_or_gigabytes(text: str, size: int) -> None:
         ('archive.path = "file:/srv/archive"', "archive.path: must be a folder, on this machine or shared"),
         ('archive.path = ""', "archive.path: must not be empty"),
         ('archive.path = "."', "archive.path: must be a folder of its own"),
+        ('keys.path = "/srv/keys"\nkeys.copies = ["/mnt/keys", "/srv/keys"]', "keys.copies: names the key file itself"),
         ('archive.path = "conclave.data"', "archive.path: must be a folder of its own"),
         ('archive.path = "conclave.data/work/archive"', "archive.path: must be a folder of its own"),
         ('archive.after = "7d"\n[cleanup]\nengine = "sql"', "archive.after: messages move by Spark only"),

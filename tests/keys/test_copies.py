@@ -98,6 +98,15 @@ def test_a_file_system_without_links_has_a_whole_copy_too(
     assert not target.with_name(f"keys{NEW}").exists()
 
 
+def test_the_key_file_is_no_copy_of_itself(path: Path, tmp_path: Path) -> None:
+    """It would be replaced by what it was a moment ago, also under another name of its."""
+    store = KeyStore(path)
+    (tmp_path / "other name").hardlink_to(path)
+    for itself in (path, tmp_path / "other name"):
+        with pytest.raises(KeyFileError, match="is the key file itself"):
+            store.copy(itself)
+
+
 def test_the_copy_of_other_keys_is_not_replaced(path: Path, target: Path) -> None:
     file.create(target, bytes(16))
     with pytest.raises(KeyFileError, match="is not a copy of these keys"):

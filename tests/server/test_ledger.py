@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from conclave import app_keys
+from conclave.actions.command_runner import Outside, OutsideError
 from conclave.actions.replay import replay
 from conclave.clock import FakeClock
 from conclave.config.ledger import LedgerConfig
@@ -17,7 +18,7 @@ from conclave.health.parts import HealthPart
 from conclave.server import duties
 from conclave.store.engine import sqlite
 from conclave.store.engine.faults import StoreError
-from conclave.store.ledger import book
+from conclave.store.ledger import book, changes
 from conclave.store.ledger.book import Entry
 from conclave.system import ledger_mark
 from spark.environment import RunEnvironment
@@ -126,6 +127,26 @@ def put(config: Config, copy: Path) -> None:
     for suffix in ("-wal", "-shm"):
         config.database.with_name(config.database.name + suffix).unlink(missing_ok=True)
     shutil.copy(copy, config.database)
+
+
+async def test_no_command_changes_a_copy_before_it_has_learnt_what_it_must_not_bring_back(
+    start_server: StartServer, config: Config, clock: FakeClock
+) -> None:
+    """What it changed would count as what the copy has to learn."""
+    copy = config.database.with_name("copy.db")
+    async with start_server(config) as server:
+        bob = await server.user("bob")
+    shutil.copy(config.database, copy)
+    async with start_server(config) as server:
+        await Client(server.http, server.url, bob.token, bob.user_id).post("/delete-account", password=PASSWORD)
+        await told(server)
+    put(config, copy)
+    outside = Outside(config, clock)
+    with pytest.raises(OutsideError, match=r"has yet to learn from .* what it must not bring back"):
+        outside.write(changes.standing)
+    async with start_server(config) as server:
+        assert await server.query("SELECT 1 FROM users") == []
+    outside.write(changes.standing)
 
 
 async def test_a_database_that_was_given_up_does_not_lose_what_ended_only_on_the_restored_one(

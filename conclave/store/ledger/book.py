@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -166,8 +167,11 @@ def tip(path: Path) -> tuple[str, int] | None:
 def look(path: Path) -> Contents | None:
     """Read the whole file, and tell what it is; None if there is none. Raises LedgerError."""
     with _opened_if_there(path) as connection:
-        head = _head(path, connection) if connection else None
-        return _contents(connection, head) if connection and head else None
+        if connection is None:
+            return None
+        connection.execute("BEGIN")  # or what another process appends meanwhile would be more than the head tells of
+        head = _head(path, connection)
+        return _contents(connection, head) if head else None
 
 
 def entries(path: Path, after: int) -> list[Entry]:
@@ -304,7 +308,10 @@ def _entry(row: Sequence[Any]) -> Entry:
 
 
 def _is_sound(row: Sequence[Any]) -> bool:
-    return bool(_sum(row[:-1]) == row[-1])
+    try:
+        return bool(_sum(row[:-1]) == row[-1])
+    except TypeError:  # of another type than was written
+        return False
 
 
 def _sum(values: Sequence[Any]) -> bytes:
@@ -434,6 +441,7 @@ def _opened(path: Path) -> Iterator[sqlite3.Connection]:
         if not path.stat().st_size:
             connection.execute("PRAGMA auto_vacuum = FULL")  # for good; of another file it would change the head
         connection.executescript(_PRAGMAS)
+        connection.text_factory = partial(str, encoding="utf-8", errors="replace")  # a disk may have altered it
         yield connection
 
 
@@ -455,6 +463,8 @@ def _as_ledger_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise LedgerError(f"{path}: {error.strerror or error}") from error
+    except (TypeError, ValueError) as error:  # of SQLite's own tables, where a disk has altered them
+        raise LedgerError(f"{path}: is damaged ({error}): {_BEGIN_ANEW}") from error
     except sqlite3.DatabaseError as error:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code == sqlite3.SQLITE_READONLY:

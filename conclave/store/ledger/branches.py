@@ -16,7 +16,11 @@ from conclave.store.ledger.changes import Standing
 
 def is_older(standing: Standing, path: Path) -> bool:
     """Tell whether the database is an older copy of the one that its ledger speaks of. Raises LedgerError."""
-    tip = book.tip(path)
+    return is_behind(standing, book.tip(path))
+
+
+def is_behind(standing: Standing, tip: tuple[str, int] | None) -> bool:
+    """Tell whether the ledger whose ``book.tip`` it is tells of later changes than the database knows of."""
     return tip is not None and tip[0] == standing.ledger_id and tip[1] > standing.counter
 
 

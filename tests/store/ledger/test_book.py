@@ -1,5 +1,6 @@
 """The ledger's file: written, cut short, damaged, relieved of what is old, taken over from its former form."""
 
+import contextlib
 import errno
 import os
 import resource
@@ -8,13 +9,15 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 import pytest
 
 from conclave import failpoints
 from conclave.store.ledger import book
 from conclave.store.ledger.book import ALIVE, READ, RESTORE, SETTINGS, Entry, LedgerError
-from tests.support import ledgers
+from tests.support import ledgers, sample
+from tests.support.server import PATIENCE
 
 ID = "0a" * 16
 NOW = 1_700_000_000
@@ -97,6 +100,39 @@ def test_an_altered_entry_is_told_and_the_others_are_read(path: Path, kind: str)
         book.require_sound(path, ID, 3)
     book.append(path, ID, 3, things(4))
     assert changes(path)[-1] == 4, "what is new is more useful than nothing"
+
+
+def test_whatever_bit_is_altered_it_is_told_in_a_line(path: Path) -> None:
+    book.append(path, ID, 0, [entry(1), entry(2, "member"), entry(3, "account")])
+    data = path.read_bytes()
+    used = [8 * place + bit for place, byte in enumerate(data) if byte for bit in range(8)]
+    for bit in sample.some(used, 400, "bits of a ledger"):
+        altered = bytearray(data)
+        altered[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(altered)
+        with contextlib.suppress(LedgerError):
+            book.look(path)
+
+
+def test_what_is_written_while_it_is_looked_at_is_no_damage(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    book.append(path, ID, 0, [entry(1)])
+    read, written = book._contents, []
+
+    def write_meanwhile(*arguments: Any) -> Any:
+        program = "from pathlib import Path; from conclave.store.ledger import book; "
+        program += f"book.append(Path({str(path)!r}), {ID!r}, 1, [book.Entry(2, 0, 'group', 7, None)])"
+        written.append(
+            subprocess.Popen([sys.executable, "-c", program], env=os.environ | {"PYTHONPATH": str(Path.cwd())})
+        )
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            written[0].wait(2)  # it waits, or has written
+        return read(*arguments)
+
+    monkeypatch.setattr(book, "_contents", write_meanwhile)
+    assert look(path).damage == ""
+    assert written[0].wait(PATIENCE) == 0
+    monkeypatch.undo()
+    assert changes(path) == [1, 2]
 
 
 def test_an_entry_that_was_taken_out_is_told(path: Path) -> None:
