@@ -54,7 +54,7 @@ def verify_erasure(path: Path | None, copies: Path | None, *, as_json: bool, can
     with orderly_end(), one_line_errors(*_EXPECTED):
         config, clock = configured(path), SystemClock()
         flown = [_fly(config, clock)] if canary else []
-        kept = Copies(copies, [each.path for each in kept_in(copies)]) if copies else None
+        kept = Copies(copies, _backups_in(copies)) if copies else None
         parts = verify(config, clock, _empty_log, lambda: log.info("waiting_for_another_run"), kept) + flown
     found = sum(len(part.findings) + part.more for part in parts)
     if as_json:
@@ -65,6 +65,14 @@ def verify_erasure(path: Path | None, copies: Path | None, *, as_json: bool, can
     if found:
         click.echo(f"conclave: {counted(found, 'finding')}: see docs/retention.md#proof", err=True)
         sys.exit(1)
+
+
+def _backups_in(folder: Path) -> list[Path]:
+    """Return the backups in a folder. Raises BackupError if there are none: nothing would be proven."""
+    found = [each.path for each in kept_in(folder)]
+    if not found:
+        raise BackupError(f"{folder}: there are no backups here; is its disk mounted?")
+    return found
 
 
 def _fly(config: Config, clock: Clock) -> ProofPart:

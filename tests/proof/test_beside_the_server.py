@@ -148,6 +148,15 @@ def test_what_keeps_the_command_from_looking_is_one_line(tmp_path: Path, setting
         assert len(done.stderr.splitlines()) == 1
 
 
+def test_copies_that_are_not_there_prove_nothing(tmp_path: Path) -> None:
+    (tmp_path / "conclave.toml").write_text("")
+    (tmp_path / "backups").mkdir()
+    arguments = "--config", tmp_path / "conclave.toml", "--copies", tmp_path / "backups"
+    done = conclave("verify-erasure", *arguments, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "there are no backups here; is its disk mounted?" in done.stderr
+
+
 async def delete_by_time(server: Running, alice: Client, bob: Client, group: str) -> None:
     await alice.set_expiry(group, 60)
     server.clock.advance(61)
