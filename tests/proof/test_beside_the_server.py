@@ -75,7 +75,7 @@ async def test_a_server_that_is_written_to_and_cleans_up_is_clean_again_and_agai
                 for _ in range(8):
                     before = load.sent
                     status, told, said = await verified(server)
-                    assert (findings(told), status) == ([], 0), said
+                    assert (findings(told), status) == ([], 0), (said, told)
                     assert told["verdict"] == "clean"
                     assert load.sent > before, "meanwhile they have sent"
                     looked_at = {part["name"]: part["looked_at"] for part in told["parts"]}
