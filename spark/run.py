@@ -21,9 +21,7 @@ from conclave.store.archive.restore import RestoreError
 from conclave.store.engine import schema, sqlite
 from conclave.store.engine.faults import StoreError, is_of_the_disk
 from conclave.store.engine.sqlite import Step
-from conclave.store.ledger import book, changes
-from conclave.store.ledger.book import LedgerError
-from conclave.store.ledger.branches import is_older
+from conclave.store.ledger import book, branches
 from conclave.store.ledger.drain import drain
 from conclave.store.resources import audit, receipts, registration_tokens, send_ids, state, taken_back, taking_over
 from conclave.store.views import overdue, runs
@@ -168,15 +166,8 @@ def _settings(engine: RunEnvironment, *, writing: bool) -> PolicySettings:
 
 def _require_no_copy(engine: RunEnvironment, connection: sqlite3.Connection) -> None:
     """Raise CleanupError if the database is a restored copy that does not know yet what it must not bring back."""
-    try:
-        is_copy = is_older(changes.standing(connection), engine.config.ledger_path)
-    except LedgerError:
-        return  # what is wrong with the ledger is told when it is to be written
-    if is_copy:
-        raise CleanupError(
-            f"{engine.path}: is a restored copy, and has yet to learn from {engine.config.ledger_path} what it must not"
-            " bring back: start `conclave serve` on it first"
-        )
+    if fault := branches.fault_of_copy(connection, engine.path, engine.config.ledger_path):
+        raise CleanupError(fault)
 
 
 def _require_clock(engine: RunEnvironment) -> int:

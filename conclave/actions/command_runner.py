@@ -17,8 +17,7 @@ from conclave.store import keyring
 from conclave.store.archive import moves
 from conclave.store.engine import schema, sqlite
 from conclave.store.engine.faults import StoreError, is_busy, is_of_the_disk, store_error
-from conclave.store.ledger import book, branches, changes
-from conclave.store.ledger.book import LedgerError
+from conclave.store.ledger import branches
 from conclave.store.resources import state
 from conclave.system import locks
 from conclave.system.locks import LockedError, Wait
@@ -104,33 +103,20 @@ class Outside:
         with closing(keys) if keys else nullcontext():
             yield keys
 
-    def _require_no_copy(self) -> None:
-        """Refuse to change a copy that was put in place and has yet to learn what it must not bring back.
-
-        What is changed in it would count as what it has to learn. A server that runs on it has made it learn.
-        """
-        ledger, database = self.config.ledger_path, self.config.database
-        try:
-            tip = book.tip(ledger)  # first: what is noted after that is in the database
-        except LedgerError:
-            return  # what is wrong with it is told by the server
-        with closing(sqlite.connect(database, readonly=True)) as connection:
-            is_copy = branches.is_behind(changes.standing(connection), tip)
-        if is_copy:
-            with suppress(LockedError), locks.hold_name(database, locks.SERVER):
-                raise OutsideError(
-                    f"{database}: is a restored copy, and has yet to learn from {ledger} what it must not bring back:"
-                    " start `conclave serve` on it first"
-                )
+    def _require_no_copy(self, connection: sqlite3.Connection) -> None:
+        """Refuse to change an older copy, unless a server runs on it, which has made it learn."""
+        if fault := branches.fault_of_copy(connection, self.config.database, self.config.ledger_path):
+            with suppress(LockedError), locks.hold_name(self.config.database, locks.SERVER):
+                raise OutsideError(fault)
 
     @contextmanager
     def _connected(self, *, readonly: bool = False) -> Iterator[sqlite3.Connection]:
         path = self.config.database
         try:
             schema.require_current(path, writing=not readonly)
-            if not readonly:
-                self._require_no_copy()
             with closing(sqlite.connect(path, readonly=readonly)) as connection, self.keys() as keys:
+                if not readonly:
+                    self._require_no_copy(connection)
                 connection.keys = keys
                 yield connection
         except (StoreError, sqlite3.Error, OSError) as error:

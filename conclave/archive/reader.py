@@ -224,10 +224,9 @@ class Archive:
             bodies_of = at_rest.opened(self._keys, stretch.group_id, stretch.keyed_after, numbers, stored)
         except (AlteredError, KeyFileError) as error:
             raise ArchiveError(f"{self._folder}: {error}") from error
-        of = dict(zip(numbers, bodies_of, strict=True))
-        without = dict.fromkeys(stretch.taken_back, b"")
-        opened = [(each, of.get(each.sequence_num, without.get(each.sequence_num))) for each in found]
-        return [message._replace(mls_message=body) for message, body in opened if body is not None]
+        of: dict[int, bytes | None] = {each.sequence_num: b"" for each in found}
+        of |= zip(numbers, bodies_of, strict=True)
+        return [each._replace(mls_message=body) for each in found if (body := of[each.sequence_num]) is not None]
 
     def _ask_window(self, window: "_Window", ask: Callable[["QueryBuilder"], Found]) -> Found:
         """Read a window. A message that is not as it was archived stays a fault until it is read and right, or gone."""

@@ -72,9 +72,8 @@ def bring_back(spark: SparkSession, hot: Hot, table: Table, returns: Collection[
     left: dict[Key, PartRow | None] = dict.fromkeys(keys)
     left |= {key: row for key, row in index_of(table, keys).items() if key in keys}
     version = table.version()
-    stays = lost_keys.living(
-        spark, hot, table, left, ()
-    )  # what a run that did not end has erased goes on to be missing
+    # What a run that did not end has erased is missing in the table still, and its keys are lost here.
+    stays = lost_keys.living(spark, hot, table, left, ())
     hot.write_steps(lambda connection: settle(connection, left, [], version, {}, {}, stays))
     reach("archive.clock_settled")
     return changed

@@ -44,6 +44,16 @@ async def filled(running: Running, count: int) -> tuple[Client, str]:
     return alice, group
 
 
+async def filled_by_sizes(running: Running, monkeypatch: pytest.MonkeyPatch, *sizes: int) -> tuple[Client, str]:
+    """A user, and a group with messages of these sizes from that user, where a page has at most 1,000 bytes."""
+    monkeypatch.setattr(messages, "PAGE_BYTES", 1000)
+    alice = await running.user("alice")
+    group = await alice.create_group("friends")
+    for size in sizes:
+        await alice.send(group, bytes(size))
+    return alice, group
+
+
 async def send_more(client: Client, group: str, first: int, last: int) -> None:
     for n in range(first, last + 1):
         assert await client.send(group, b"%d" % n) == n
@@ -195,11 +205,7 @@ async def test_a_deleted_group_is_gone_and_its_key_is_not_another_groups(running
 async def test_a_page_over_both_tiers_is_bounded_in_bytes(
     running: Running, mover: Mover, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(messages, "PAGE_BYTES", 1000)
-    alice = await running.user("alice")
-    group = await alice.create_group("friends")
-    for size in (400, 500, 200, 5000, 1, 600, 300, 101, 900, 2000):
-        await alice.send(group, bytes(size))
+    alice, group = await filled_by_sizes(running, monkeypatch, 400, 500, 200, 5000, 1, 600, 300, 101, 900, 2000)
     for border in range(11):
         mover.move(group, border)
         for after, found in enumerate(([1, 2], [2, 3], [3], [4], [5, 6, 7], [6, 7], [7, 8], [8], [9], [10], [])):
@@ -210,11 +216,7 @@ async def test_no_page_passes_over_what_had_no_room_after_its_archived_messages(
     running: Running, mover: Mover, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The one who fetches would never ask for it again, and in delete-after-fetch it would be erased."""
-    monkeypatch.setattr(messages, "PAGE_BYTES", 1000)
-    alice = await running.user("alice")
-    group = await alice.create_group("friends")
-    for size in (400, 500, 200, 50, 50, 50):
-        await alice.send(group, bytes(size))
+    alice, group = await filled_by_sizes(running, monkeypatch, 400, 500, 200, 50, 50, 50)
     mover.move(group, 2)
     for limit in (3, 4, 5):
         assert [each.sequence_num for each in await alice.fetch(group, 0, limit)] == [1, 2], limit
@@ -224,11 +226,7 @@ async def test_no_page_passes_over_what_had_no_room_after_its_archived_messages(
 async def test_a_page_ends_before_what_has_moved_meanwhile_and_has_no_room(
     running: Running, mover: Mover, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(messages, "PAGE_BYTES", 1000)
-    alice = await running.user("alice")
-    group = await alice.create_group("friends")
-    for size in (400, 500, 200):
-        await alice.send(group, bytes(size))
+    alice, group = await filled_by_sizes(running, monkeypatch, 400, 500, 200)
     mover.move(group, 2)
     waiting = before_a_read(running, monkeypatch, lambda: mover.move(group, 3))
     assert await alice.numbers(group, 0) == [1, 2]

@@ -17,7 +17,7 @@ from conclave.server.connection import AHEAD
 from conclave.wire import handover
 from tests.conftest import Running
 from tests.server.test_busiest import JSON, PROTOBUF, head, line_to, lock_of, poll, send, written
-from tests.support.client import API
+from tests.support.client import API, Client
 from tests.support.server import PATIENCE, until
 
 KIB = 1024
@@ -103,11 +103,8 @@ async def test_who_says_no_more_gets_the_answers_to_what_was_asked(running: Runn
         writer.close()
 
 
-@pytest.mark.parametrize("way", ["ahead", "behind"])
-async def test_who_says_no_more_gets_a_page_that_does_not_count_as_fetched(
-    running: Running, monkeypatch: pytest.MonkeyPatch, way: str
-) -> None:
-    """It may be gone: the system does not tell that from the end of one side."""
+async def with_one_unread(running: Running) -> tuple[Client, str]:
+    """Somebody, and a group of which that one has fetched 1 and 2, and not "last", which is 3."""
     alice, bob = await running.users("alice", "bob")
     group = await alice.create_group("g")
     await bob.join(group)
@@ -115,6 +112,15 @@ async def test_who_says_no_more_gets_a_page_that_does_not_count_as_fetched(
         await alice.send(group, b"%d" % number)
         await bob.fetch(group, number)
     await alice.send(group, b"last")
+    return bob, group
+
+
+@pytest.mark.parametrize("way", ["ahead", "behind"])
+async def test_who_says_no_more_gets_a_page_that_does_not_count_as_fetched(
+    running: Running, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """It may be gone: the system does not tell that from the end of one side."""
+    bob, group = await with_one_unread(running)
     if way == "behind":
         monkeypatch.setattr(running.app[app_keys.FETCHING], "at_hand", lambda *_: None)
     reader, writer = await asyncio.open_connection("127.0.0.1", running.server.port)
@@ -132,13 +138,7 @@ async def test_who_says_no_more_gets_a_page_that_does_not_count_as_fetched(
 async def test_a_page_for_a_connection_that_is_broken_does_not_count_as_fetched_though_nobody_has_read_that_yet(
     running: Running, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    alice, bob = await running.users("alice", "bob")
-    group = await alice.create_group("g")
-    await bob.join(group)
-    for number in range(2):
-        await alice.send(group, b"%d" % number)
-        await bob.fetch(group, number)
-    await alice.send(group, b"last")
+    bob, group = await with_one_unread(running)
     fetching = running.app[app_keys.FETCHING]
     at_hand, line = fetching.at_hand, socket.create_connection(("127.0.0.1", running.server.port))
     line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # it breaks, and does not end

@@ -40,9 +40,9 @@ class Texts:
 
     def __init__(self, vault: Vault) -> None:
         self._vault = vault
-        self._last_former: int = self._connection.execute("SELECT ifnull(max(text_key), 0) FROM own_texts").fetchone()[
-            0
-        ]
+        (last,) = self._connection.execute("SELECT ifnull(max(text_key), 0) FROM own_texts").fetchone()
+        self._last_former = int(last)
+        """The last text that an earlier program has left."""
 
     def keep_own(self, held: Held, payload: bytes, text: str, epoch: int, now: int, *, original: int = 0) -> None:
         """Keep what is sent. What was never sent after all goes in time."""

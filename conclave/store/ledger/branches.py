@@ -5,22 +5,39 @@ come further, and knows nothing of the restore, was given up, or is a backup of 
 have ended only because the copy had less.
 """
 
+import sqlite3
 from pathlib import Path
 from typing import NamedTuple
 
 from conclave.retention.policy import FOREVER
 from conclave.store.ledger import book
-from conclave.store.ledger.book import RESTORE, Entry
-from conclave.store.ledger.changes import Standing
+from conclave.store.ledger.book import RESTORE, Entry, LedgerError
+from conclave.store.ledger.changes import Standing, standing
 
 
 def is_older(standing: Standing, path: Path) -> bool:
     """Tell whether the database is an older copy of the one that its ledger speaks of. Raises LedgerError."""
-    return is_behind(standing, book.tip(path))
+    return _is_behind(standing, book.tip(path))
 
 
-def is_behind(standing: Standing, tip: tuple[str, int] | None) -> bool:
-    """Tell whether the ledger whose ``book.tip`` it is tells of later changes than the database knows of."""
+def fault_of_copy(connection: sqlite3.Connection, database: Path, path: Path) -> str:
+    """Say why a database must not be changed: it is an older copy, and has yet to be served. "" if it is none.
+
+    What is changed in it would count as what it has to learn. What is wrong with the ledger is told when it is written.
+    """
+    try:
+        tip = book.tip(path)  # first: what is noted after that is in the database
+    except LedgerError:
+        return ""
+    if not _is_behind(standing(connection), tip):
+        return ""
+    return (
+        f"{database}: is a restored copy, and has yet to learn from {path} what it must not bring back: start"
+        " `conclave serve` on it first"
+    )
+
+
+def _is_behind(standing: Standing, tip: tuple[str, int] | None) -> bool:
     return tip is not None and tip[0] == standing.ledger_id and tip[1] > standing.counter
 
 
