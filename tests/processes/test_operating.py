@@ -168,18 +168,18 @@ async def test_a_run_that_takes_too_long_stops_and_the_next_goes_on(tmp_path: Pa
                 for _ in range(count):
                     append(connection, member, bytes(200_000), int(time.time()), is_commit=False)
             await asyncio.sleep(2.1)
-        deleted = 0
+        deleted: list[int] = []
         ended: list[bool] = []
         while not ended or ended[-1]:
             run = await asyncio.to_thread(
                 conclave, "cleanup", "run", "--config", server.config, cwd=tmp_path, env={"COLUMNS": "160"}
             )
-            deleted += int(count_of(run.stdout, "past their group's expiry").replace(",", ""))
+            deleted.append(int(count_of(run.stdout, "past their group's expiry").replace(",", "")))
             ended.append("max_run_time is over" in run.stdout)
             assert run.returncode == int(ended[-1])
-            assert len(ended) < 60
+            assert any(deleted[-20:]) or len(deleted) < 20, "runs that are stopped get nowhere"
         assert len(ended) > 1, "a run was too short for all"
-        assert deleted == count
+        assert sum(deleted) == count
 
 
 def listening(pids: set[int]) -> set[str]:
