@@ -103,6 +103,15 @@ def _connect(port: str, secret: str) -> None:
             del os.environ[name]
 
 
+_FORGETFUL = {
+    # Spark remembers a thousand queries for its page, also without that page: in a Java that stays for weeks, for ever.
+    "spark.sql.ui.retainedExecutions": "10",
+    "spark.ui.retainedJobs": "10",
+    "spark.ui.retainedStages": "10",
+    "spark.ui.retainedTasks": "100",
+}
+
+
 def _settings(master: str, address: str, work: Path) -> dict[str, str]:
     return {
         "spark.master": master,
@@ -113,6 +122,7 @@ def _settings(master: str, address: str, work: Path) -> dict[str, str]:
         "spark.sql.warehouse.dir": str(work / "warehouse"),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        **_FORGETFUL,
         "spark.eventLog.enabled": "false",
         "spark.sql.session.timeZone": "UTC",
         f"spark.executorEnv.{_SAFE_PATH}": "1",
