@@ -23,6 +23,7 @@ from bench import (
     hot,
     keyed,
     keys,
+    large,
     mls,
     oversized,
     page,
@@ -30,6 +31,7 @@ from bench import (
     scale,
     sending,
     serving,
+    soak,
     streams,
     timers,
     way_in,
@@ -60,11 +62,14 @@ PARTS: dict[str, Callable[[Path], list[Figure]]] = {
     "keys": keys.groups,
     "mls": mls.groups,
     "scale": scale.runs,
+    "large": large.sizes,
+    "soak": soak.hours,
     "plots": curves.sends,
 }
 
-ONLY_BY_NAME = {"cluster", "plots", "scale"}
-"""Plots change files of the tree: not wanted for a mere measurement. The scale takes long, and 4 GB of disk.
+ONLY_BY_NAME = {"cluster", "large", "plots", "scale", "soak"}
+"""Plots change files of the tree: not wanted for a mere measurement. The scale takes long, and 4 GB of disk,
+large archives longer, and 35 GB; the soak takes three hours.
 
 The cluster is ten processes of Java at the same time.
 """

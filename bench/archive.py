@@ -59,9 +59,9 @@ def _moving(folder: Path) -> list[Figure]:
     each = MOVED // GROUPS
     times = [now - 8 * DAY - archives.DAYS * DAY * (each - n) // each for n in range(each)]
     with Cleaning(config) as cleaning:
-        _fill(store, times[:WARM_UP])
+        fill(store, times[:WARM_UP])
         cleaning.run(now)
-        _fill(store, times[WARM_UP:])
+        fill(store, times[WARM_UP:])
         hot = store.config.database.stat().st_size
         report = cleaning.run(now + 1)
     moved = (each - WARM_UP) * GROUPS
@@ -114,7 +114,7 @@ def _seconds(reports: Sequence[dict[str, float]]) -> list[float]:
     return [report["seconds"] for report in reports]
 
 
-def _fill(store: stores.Store, sent: Sequence[int]) -> None:
+def fill(store: stores.Store, sent: Sequence[int]) -> None:
     """Add one message of each group for each second in ``sent``, no two alike."""
     with closing(sqlite.connect(store.config.database)) as connection:
         for second in sent:

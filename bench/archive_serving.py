@@ -4,7 +4,7 @@ import asyncio
 import os
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import uvloop
@@ -92,6 +92,18 @@ async def _pages(server: Server, store: stores.Store, archive: archives.Archive)
             figures += _judged(f"page from the hot store, beside {READERS} readers of the {what}", beside, None)
         note(f"{READERS} readers at once")
     return figures
+
+
+async def anywhere(server: Server, token: str, groups: Sequence[str], numbers: range, times: int) -> list[float]:
+    """Return the seconds of pages from anywhere in the archive, where it has the messages ``numbers`` of ``groups``."""
+    chance = random.Random(1)
+    async with ClientSession() as http:
+        client = Client(http, server.url, token)
+
+        async def ask() -> None:
+            await _full(client, chance.choice(groups), chance.choice(numbers[: -PAGE - 1]), PAGE)
+
+        return await _timed(ask, times)
 
 
 def _checking() -> float:

@@ -4,7 +4,9 @@ import json
 import os
 from array import array
 from contextlib import closing
+from functools import reduce
 from itertools import accumulate
+from operator import xor
 from pathlib import Path
 
 import pyarrow
@@ -97,6 +99,7 @@ class Archive:
 
     def _write(self, span: int, oldest: int) -> None:
         keys, numbers, times, senders, parts = array("q"), array("q"), array("q"), [], []
+        places = []
         width = span_width(self._lifetime)
         for (key, sender), count in zip(self._groups, self._counts, strict=True):
             step = self._days * DAY / count
@@ -108,15 +111,18 @@ class Archive:
                 times.extend(int(oldest + n * step) for n in range(first, end))
                 senders += [sender] * (end - first)
                 parts.append((key, self._lifetime, span, first + 1, end, times[first - end], times[-1], end - first))
-        self._append(span, keys, numbers, times, senders)
+                places.append(slice(len(keys) - end + first, len(keys)))
+        sums = self._append(span, keys, numbers, times, senders)
+        rows = [(*part, reduce(xor, sums[place])) for part, place in zip(parts, places, strict=True)]
         with closing(sqlite.connect(self._database)) as connection, sqlite.write_transaction(connection):
             connection.executemany(
-                f"INSERT INTO archive_parts VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?8 * {BODY_BYTES}, 0)", parts
+                f"INSERT INTO archive_parts VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?8 * {BODY_BYTES}, ?9)", rows
             )
 
     def _append(
         self, span: int, keys: "array[int]", numbers: "array[int]", times: "array[int]", senders: list[bytes]
-    ) -> None:
+    ) -> "array[int]":
+        """Write rows, and return their checksums."""
         count = len(keys)
 
         def integers(values: "array[int] | bytes") -> pyarrow.Array:
@@ -152,6 +158,7 @@ class Archive:
             target_file_size=FILE_BYTES,
             writer_properties=WRITER,
         )
+        return sums
 
 
 def size_mb(folder: Path) -> float:

@@ -22,12 +22,13 @@ PATIENCE_SECONDS = 180.0
 class Server:
     """A ``conclave serve`` of its own, from its start to the end of the block."""
 
-    def __init__(self, config: Config, more: str = "") -> None:
-        """``more``: further tables of its settings."""
+    def __init__(self, config: Config, more: str = "", interval: str = "1h") -> None:
+        """``more``: further tables of its settings. ``interval``: from one cleanup run to the next."""
         folder = config.database.parent
         self._log = folder / "server.log"
         self.file = file = folder / "conclave.toml"
         file.write_text(
+            f'cleanup_interval = "{interval}"\n'
             f'listen_address = "127.0.0.1"\nlisten_port = 0\ndatabase_path = "{config.database}"\n'
             f'[cleanup]\nengine = "{config.cleanup.engine}"\n[admin]\nlisten_port = 0\n{more}'
         )

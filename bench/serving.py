@@ -73,7 +73,7 @@ def _ask(server: Server, n: int) -> Asked:
     """Have a server that is asleep do its jobs at once, as a reload with another interval does."""
     text, cpu = server.file.read_text(), cpu_of_children(server.process.pid)
     lines = text.splitlines()
-    server.file.write_text("\n".join([f'cleanup_interval = "{100 + n}min"', *lines[lines[0].startswith("cleanup") :]]))
+    server.file.write_text("\n".join([f'cleanup_interval = "{100 + n}min"', *lines[1:]]))
     after, began = len(server.events()), time.monotonic()
     server.process.send_signal(signal.SIGHUP)
     server.wait_for("cleanup_began", after)
