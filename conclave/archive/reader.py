@@ -12,27 +12,26 @@ has all messages of the stretch, except those that cleanup has deleted since.
 """
 
 import asyncio
-import math
-import os
 import sqlite3
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
-from functools import cache, partial
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
-from conclave.archive.checksums import DamagedError, require_sound
+from conclave.archive.checksums import DamagedError
 from conclave.archive.consistency import find_fault
 from conclave.archive.faults import ADVICE, one_line
 from conclave.archive.files import LOG
-from conclave.archive.query import facts, parts_between, reach, select
+from conclave.archive.library import CONCURRENT_READS, load
+from conclave.archive.query import facts, parts_between, reach
 from conclave.archive.scan import amount, batches
+from conclave.archive.window import Found, Window
 from conclave.health.parts import Health, HealthPart
 from conclave.keys.cipher import AlteredError
 from conclave.keys.file import KeyFileError
@@ -41,7 +40,7 @@ from conclave.logs.setup import get_logger
 from conclave.response_memory import Share, cost
 from conclave.retention.fate import Sent
 from conclave.retention.hidden import Amount, Sought
-from conclave.retention.stretches import Part, Stretch
+from conclave.retention.stretches import Stretch
 from conclave.store import at_rest, bodies
 from conclave.store.archive import moves
 from conclave.store.archive.moves import ArchiveState
@@ -55,12 +54,6 @@ if TYPE_CHECKING:
 
 log = get_logger(__name__)
 
-CONCURRENT_READS = 2
-"""At most 2 reads of the archive run at the same time; others wait in line.
-
-So reading the archive leaves most of the machine to those who read new messages.
-"""
-
 TRIES = 5
 """A read is tried at most 5 times.
 
@@ -69,13 +62,6 @@ It fails if cleanup removes files that it reads. Cleanup does not rewrite files 
 
 PAUSE_SECONDS = 0.01
 """Before the third try a read waits for 0.04 s, and then for twice as long each time: 0.28 s in all."""
-
-_ENVIRONMENT = {
-    "TOKIO_WORKER_THREADS": str(CONCURRENT_READS),
-    # The memory of a read goes back to the system after 0.5 s, not after 10 s, and comes from few heaps.
-    "_RJEM_MALLOC_CONF": "dirty_decay_ms:500,muzzy_decay_ms:0,narenas:2",
-}
-"""Environment variables for the library deltalake, set only while it is loaded."""
 
 _QUERY_SETTINGS = {
     "datafusion.execution.target_partitions": str(CONCURRENT_READS),
@@ -94,15 +80,6 @@ class ArchiveError(Exception):
 
 class _MismatchError(Exception):
     """The table is not the one that the hot store knows, or a run is changing both just now."""
-
-
-@dataclass(frozen=True)
-class Found:
-    """The first messages of a stretch."""
-
-    messages: list[StoredMessage]
-    full: bool
-    """The page has no room for more; otherwise these are all."""
 
 
 @dataclass(frozen=True)
@@ -202,11 +179,10 @@ class Archive:
         after, room, effort = stretch.after, _room(stretch, limit, share, taken), 1
         while after < stretch.border and len(found) < limit:
             last = reach(stretch.parts, after, stretch.border, effort * (limit - len(found)), effort * room)
-            window = _Window(stretch, parts_between(stretch.parts, after, last), after, last, limit - len(found))
+            window = Window(stretch, parts_between(stretch.parts, after, last), after, last, limit - len(found))
             if window.parts:
-                least = 0 if taken or found else 1
-                more = self._ask_window(window, partial(window.read, room=room, least=least))
-                found += self._opened(stretch, more.messages)
+                more, opened = self._read_window(window, room, least=0 if taken or found else 1)
+                found += opened
                 room -= sum(len(message.mls_message) for message in more.messages)
                 if more.full and (found or taken):
                     return Found(found, full=True)
@@ -215,6 +191,22 @@ class Archive:
             # The index counts hidden messages too, which fill no page: look further each time.
             after, effort = last, effort * 2
         return Found(found, full=len(found) == limit)
+
+    def _read_window(self, window: Window, room: int, least: int) -> tuple[Found, list[StoredMessage]]:
+        """Read a window; return what was found as it was archived, and decrypted, without what was erased meanwhile.
+
+        A message that came before there were keys is told by its block having none. So it must not have lost them since
+        it was read: before keys are lost, the hot store knows of a version of the table in which nothing is under them.
+        """
+        for _ in range(TRIES):
+            known = self._known() if self._keys and window.may_be_plain else None
+            if known:
+                window = replace(window, stretch=replace(window.stretch, version=known.version, turn=known.turn))
+            found = self._ask_window(window, partial(window.read, room=room, least=least))
+            opened = self._opened(window.stretch, found.messages)
+            if known is None or self._known() == known:
+                return found, opened
+        raise ArchiveError(f"{self._folder}: changes again and again while it is read")
 
     def _opened(self, stretch: Stretch, found: list[StoredMessage]) -> list[StoredMessage]:
         """Decrypt messages as they were archived. One without a key was erased meanwhile, and is left out."""
@@ -228,7 +220,7 @@ class Archive:
         of |= zip(numbers, bodies_of, strict=True)
         return [each._replace(mls_message=body) for each in found if (body := of[each.sequence_num]) is not None]
 
-    def _ask_window(self, window: "_Window", ask: Callable[["QueryBuilder"], Found]) -> Found:
+    def _ask_window(self, window: Window, ask: Callable[["QueryBuilder"], Found]) -> Found:
         """Read a window. A message that is not as it was archived stays a fault until it is read and right, or gone."""
         stretch = window.stretch
         try:
@@ -261,7 +253,7 @@ class Archive:
         The last try uses exactly ``version``: later versions may be unreadable after a power failure. ``turn``: the
         last turn that the hot store knew of when it named the version. Raises ArchiveError.
         """
-        failures: tuple[type[Exception], ...] = (_MismatchError, *_load())
+        failures: tuple[type[Exception], ...] = (_MismatchError, *load())
         reason, is_mismatch = "", False
         for attempt in range(TRIES):
             exact = attempt == TRIES - 1 and not is_mismatch
@@ -334,124 +326,14 @@ def _room(stretch: Stretch, limit: int, share: Share, taken: int) -> int:
 
 
 @dataclass(frozen=True)
-class _Window:
-    """What one query looks at: the numbers greater than ``after`` and at most ``last``."""
-
-    stretch: Stretch
-    parts: Sequence[Part]
-    after: int
-    last: int
-    limit: int
-    """How many messages are wanted at most."""
-
-    def read(self, query: "QueryBuilder", room: int, least: int) -> Found:
-        """Return the first messages, up to ``room`` bytes of bodies, but at least ``least`` messages."""
-        if sum(part.body_bytes for part in self.parts) <= room:
-            sql = select(self.stretch, self.parts, self.after, self.last, self.limit)
-            return self._sound([row for batch in batches(query, sql) for row in _rows(batch)], full=False)
-        # DataFusion would hold ``limit`` messages, of any size, before it handed out the first.
-        first = _First(self.limit, room, least)
-        for batch in batches(query, select(self.stretch, self.parts, self.after, self.last)):
-            first.add(batch)
-        return self._sound(first.rows, full=first.full)
-
-    def _sound(self, rows: list["_Row"], *, full: bool) -> Found:
-        """Return the messages of ``rows``. Raises DamagedError if one of them is not as it was archived."""
-        key = self.stretch.group_key
-        for each, is_commit, stored in rows:
-            number, sender_id, body, created_at = each[:4]
-            require_sound(key, number, sender_id, created_at, body, stored, is_commit=is_commit)
-        return Found([self._as_seen(row.message) for row in rows], full)
-
-    def _as_seen(self, message: StoredMessage) -> StoredMessage:
-        """Return a message as readers see it: of one that was taken back, only that it is there."""
-        if message.sequence_num not in self.stretch.taken_back:
-            return message
-        return message._replace(mls_message=b"", redact_at=0)
-
-
-@dataclass(frozen=True)
 class _Damaged:
     """A message that was read and is not as it was archived."""
 
     stretch: Stretch
     number: int
 
-    def window(self) -> _Window:
+    def window(self) -> Window:
         """Return what to read to look at it again."""
         # Its number may be what was altered, and in no part.
         parts = parts_between(self.stretch.parts, self.number - 1, self.number) or self.stretch.parts
-        return _Window(self.stretch, parts, self.number - 1, self.number, 1)
-
-
-class _Row(NamedTuple):
-    """A message as the table has it, with what it is checked by."""
-
-    message: StoredMessage
-    is_commit: bool
-    checksum: int
-
-
-class _First:
-    """Keeps the first messages of those that come in any order, and no more than there is room for."""
-
-    def __init__(self, limit: int, room: int, least: int) -> None:
-        self._limit = limit
-        self._room = room
-        self._least = least
-        self._end = math.inf
-        self.rows: list[_Row] = []
-
-    @property
-    def full(self) -> bool:
-        """Whether some messages had no room."""
-        return self._end < math.inf
-
-    def add(self, batch: Any) -> None:
-        if min(batch.column(0).to_pylist(), default=self._end) >= self._end:
-            return
-        self.rows += (row for row in _rows(batch) if row.message.sequence_num < self._end)
-        self.rows.sort(key=lambda row: row.message.sequence_num)
-        left = self._room
-        for count, (message, _, _) in enumerate(self.rows):
-            left -= len(message.mls_message)
-            if count == self._limit or (left < 0 and count >= self._least):
-                # Messages after this one have no room either, even if earlier ones are still to come.
-                self._end = message.sequence_num
-                del self.rows[count:]
-                return
-
-
-def _rows(batch: Any) -> Iterator[_Row]:
-    """Make messages of a batch of rows with the columns COLUMNS of query.py, and those after them."""
-    *columns, commits, checksums = _values(batch)
-    return map(_Row, map(StoredMessage, *columns), commits, checksums)
-
-
-def _values(batch: Any) -> list[list[Any]]:
-    return [column.to_pylist() for column in batch.columns]
-
-
-_loading = threading.Lock()
-
-
-def _load() -> tuple[type[Exception], ...]:
-    """Load the libraries that read the archive, and return the types of their errors."""
-    with _loading:  # the first two reads may begin together
-        return _loaded()
-
-
-@cache
-def _loaded() -> tuple[type[Exception], ...]:
-    added = {name: value for name, value in _ENVIRONMENT.items() if name not in os.environ}
-    os.environ.update(added)
-    try:
-        import pyarrow  # noqa: PLC0415 - a server without an archive does not pay for it
-        from deltalake import DeltaTable  # noqa: PLC0415 - as above
-        from deltalake.exceptions import DeltaError  # noqa: PLC0415 - as above
-
-        DeltaTable.is_deltatable(tempfile.gettempdir())  # this starts the library's threads, which read the variables
-    finally:
-        for name in added:
-            del os.environ[name]
-    return DeltaError, pyarrow.ArrowException, OSError
+        return Window(self.stretch, parts, self.number - 1, self.number, 1)

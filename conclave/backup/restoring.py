@@ -36,7 +36,10 @@ from conclave.system.durable import sync
 from conclave.system.locks import LockedError
 
 _PLACING = "placing"
-"""A file in the folder of a restore: what is in place from then on is the restore's, and not complete."""
+"""A file in the folder of a restore: by what its database and its archive are known once they are in place.
+
+Until all is, what is found there and is one of these was put there by the restore, and is not complete.
+"""
 
 _PLACED = "placed"
 """The name that this file has once all is in place, and complete."""
@@ -140,6 +143,18 @@ def _unplaced(archive: Path) -> Path:
     return archive.with_name(archive.name + path_check.RESTORING)
 
 
+def _mark(path: Path) -> str:
+    """Return by what a file or folder is known wherever it is moved in its file system; "" if there is none.
+
+    Its number alone may be given to another one once it is removed.
+    """
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return ""
+    return f"{found.st_ino} {found.st_size} {found.st_mtime_ns}"
+
+
 class _Restoring:
     """One restore, from its beginning to its end."""
 
@@ -206,11 +221,12 @@ class _Restoring:
         if not self._folder.exists():
             return
         archive = self._archive_of_leftovers()
-        if (self._folder / _PLACING).exists():
+        placed = self._placed_by_leftovers()
+        if _mark(self._config.database) in placed:
             for suffix in ("", *_SIDE_FILES):
                 self._config.database.with_name(self._config.database.name + suffix).unlink(missing_ok=True)
-            if archive:
-                shutil.rmtree(archive, ignore_errors=True)
+        if archive and _mark(archive) in placed:
+            shutil.rmtree(archive, ignore_errors=True)
         if archive:
             shutil.rmtree(_unplaced(archive), ignore_errors=True)
         shutil.rmtree(self._folder)
@@ -223,6 +239,13 @@ class _Restoring:
         except FileNotFoundError:
             return None
         return Path(text.removesuffix("\n")) if text.endswith("\n") else None
+
+    def _placed_by_leftovers(self) -> list[str]:
+        """Return by what is known what the earlier restore was to put in place; nothing if it did not come to that."""
+        try:
+            return (self._folder / _PLACING).read_text(encoding="utf-8").splitlines()
+        except FileNotFoundError:
+            return []
 
     def _require_nothing_there(self) -> None:
         """Raise BackupError if anything is where the backup is to be restored to."""
@@ -354,7 +377,7 @@ class _Restoring:
             if os.path.lexists(path := self._database.with_name(self._database.name + suffix)):
                 raise BackupError(f"{path}: is left, so the restored database is not complete")
         sync(self._database)
-        write(self._folder / _PLACING, "")
+        write(self._folder / _PLACING, "\n".join(filter(None, map(_mark, (self._database, self._archive)))))
         sync(self._folder)
         reach("return.placing")
         if self._archive.exists():

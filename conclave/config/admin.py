@@ -8,7 +8,7 @@ from ipaddress import ip_address
 from marshmallow import validate
 from marshmallow.fields import List
 
-from conclave.config.section import NOT_EMPTY, PATH, PORT, Section
+from conclave.config.section import PATH, PORT, Section, require_host
 from conclave.strict_fields import StrictBoolean, StrictInteger, Text
 
 TOKEN = re.compile(r"[!-~]{32,1024}\Z")
@@ -65,7 +65,7 @@ def contradictions(admin: AdminConfig) -> Iterator[str]:
 class AdminSchema(Section):
     """What ``[admin]`` may say."""
 
-    listen_address = Text(validate=NOT_EMPTY)
+    listen_address = Text(validate=require_host)
     listen_port = StrictInteger(validate=PORT)
     token = Text(validate=validate.Regexp(TOKEN, error=UNFIT))
     token_file = Text(validate=PATH)

@@ -19,7 +19,7 @@ from conclave.config.ledger import LedgerConfig, LedgerSchema
 from conclave.config.limits import LimitsConfig, LimitsSchema
 from conclave.config.log import LogConfig, LogSchema
 from conclave.config.retention import RetentionConfig, RetentionSchema
-from conclave.config.section import NOT_EMPTY, PATH, PORT, Section
+from conclave.config.section import PATH, PORT, Section, require_host
 from conclave.config.spark import SparkConfig, SparkSchema
 from conclave.retention.durations import MAX_SECONDS
 from conclave.retention.policy import KEEP
@@ -175,7 +175,7 @@ LIFETIME = validate.Range(1, MAX_SECONDS, error=f"must be between 1 and {MAX_SEC
 class ConfigSchema(Section):
     """What a configuration may say."""
 
-    listen_address = Text(validate=NOT_EMPTY)
+    listen_address = Text(validate=require_host)
     listen_port = StrictInteger(validate=PORT)
     database_path = Text(validate=PATH)
     data_path = Text(validate=PATH)

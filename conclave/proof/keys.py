@@ -7,7 +7,7 @@ erased today.
 import sqlite3
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext, suppress
 from pathlib import Path
 
 from conclave.archive import numbers
@@ -17,10 +17,11 @@ from conclave.keys import ranges
 from conclave.keys.cover import Range
 from conclave.keys.file import KeyFileError
 from conclave.keys.inspection import Inspection
-from conclave.keys.replacing import FORMER, LOCK, NEW, beside
+from conclave.keys.replacing import COPYING, FORMER, LOCK, NEW, beside
 from conclave.proof.findings import Finding, Kind, ProofPart
 from conclave.store.engine import sqlite
 from conclave.store.resources import message_keys, taking_over
+from conclave.store.resources.message_keys import KeyCopy
 from conclave.system import locks
 
 Numbers = Mapping[bytes, Sequence[Range]]
@@ -37,16 +38,11 @@ def examine(part: ProofPart, config: Config) -> None:
     path = config.keys_path
     try:
         with locks.hold_file(beside(path, LOCK), _wait):  # nobody changes it meanwhile
-            found = Inspection(path)
+            found = _looked_at(part, path)
     except KeyFileError as error:
         part.add(Finding(Kind.UNREADABLE, str(path), str(error)))
         return
     part.count("bytes", found.size)
-    for flaw in found.flaws:
-        part.add(Finding(Kind.KEYS, str(path), flaw.told, None, flaw.offset))
-    for suffix in (NEW, FORMER):
-        if (left := beside(path, suffix)).exists():
-            part.add(Finding(Kind.KEYS, str(left), "was left by a process that died: the next start removes it"))
     if not state.is_settled:
         part.notes.append("the keys of what a restore took back are lost with the next start of the server")
         return
@@ -64,8 +60,19 @@ def examine(part: ProofPart, config: Config) -> None:
             part.add(Finding(Kind.KEYS, str(path), told, None, found.offset(group_id, block)))
 
 
+def _looked_at(part: ProofPart, path: Path) -> Inspection:
+    """Look at a key file that nobody writes meanwhile, and at what lies beside it. Raises KeyFileError."""
+    for suffix in (NEW, FORMER):
+        if (left := beside(path, suffix)).exists():
+            part.add(Finding(Kind.KEYS, str(left), "was left by a process that died: who writes the file removes it"))
+    found = Inspection(path)
+    for flaw in found.flaws:
+        part.add(Finding(Kind.KEYS, str(path), flaw.told, None, flaw.offset))
+    return found
+
+
 def _wait() -> None:
-    """Another process changes the file: that takes less than a second."""
+    """Another process changes the file, which takes less than a second, or writes a copy of it."""
 
 
 def _today(connection: sqlite3.Connection, folder: Path) -> dict[bytes, Sequence[Range]]:
@@ -85,10 +92,9 @@ def examine_copies(part: ProofPart, config: Config, folder: Path, backups: Seque
     """
     with closing(sqlite.connect(config.database, readonly=True)) as connection:
         connection.execute("BEGIN")
+        noted = message_keys.copies(connection)
         alive = _today(connection, config.archive_path)
-        places = [config.keys_path, folder / "keys", *map(Path, config.keys.copies)]
-        places += [Path(each.path) for each in message_keys.copies(connection)]
-    opened = _opened(places, part)
+    opened = _opened(part, config, folder, noted)
     part.count("key files", len(opened))
     for backup in backups:
         part.count("backups")
@@ -103,15 +109,29 @@ def examine_copies(part: ProofPart, config: Config, folder: Path, backups: Seque
             part.kept.append(f"{backup}: {as_they_came:,} messages that were erased since were stored without a key")
 
 
-def _opened(places: Sequence[Path], part: ProofPart) -> list[Inspection]:
-    """Look at key files, also at what a process that died has left beside one."""
+def _opened(part: ProofPart, config: Config, folder: Path, noted: Sequence[KeyCopy]) -> list[Inspection]:
+    """Look at every key file that is known. One that cannot be read proves nothing.
+
+    ``noted``: where copies were written. One that is away may have keys that were lost since.
+    """
     found = []
-    for path in dict.fromkeys(beside(each, suffix) for each in places for suffix in ("", NEW, FORMER)):
-        if path.exists():
-            try:
-                found.append(Inspection(path))
-            except KeyFileError as error:
-                part.notes.append(str(error))
+    own, places = config.keys_path, [folder / "keys", *map(Path, [*config.keys.copies, *(each.path for each in noted)])]
+    with locks.hold_file(beside(own, COPYING), _wait) if own.exists() else nullcontext():  # no copy is written then
+        for path in dict.fromkeys([own, *places]):
+            with locks.hold_file(beside(own, LOCK), _wait) if path == own and own.exists() else nullcontext():
+                left_over = [left for suffix in (NEW, FORMER) if (left := beside(path, suffix)).exists()]
+                for left in left_over:
+                    with suppress(KeyFileError):  # found as what it is, whatever it has
+                        found.append(Inspection(left))
+                if left_over or path.exists():
+                    try:
+                        found.append(_looked_at(part, path))
+                    except KeyFileError as error:
+                        part.add(Finding(Kind.UNREADABLE, str(path), str(error)))
+    now = max((each.serial for each in found if each.path == own), default=0)
+    for copy in noted:
+        if copy.serial < now and not Path(copy.path).exists():
+            part.kept.append(f"{copy.path}: is not there: a copy of the keys from before some of them were lost")
     return found
 
 

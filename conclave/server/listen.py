@@ -18,6 +18,7 @@ from conclave.logs.setup import get_logger
 from conclave.server.behind import Making
 from conclave.server.busiest import Busiest
 from conclave.server.connection import AHEAD, FREE, OVER, Connection
+from conclave.server.securing import Securing
 
 log = get_logger(__name__)
 
@@ -100,6 +101,8 @@ class Site(web.BaseSite):
         self.is_stopping = False
         self.went_on = asyncio.Event()
         """Set whenever a connection is free again, or is lost."""
+        self._securing: set[asyncio.Task[None]] = set()
+        """The handshakes under way."""
         self._listening: asyncio.Server | None = None
         self._sweeping: asyncio.TimerHandle | None = None
         self._warned_at = -WARN_EVERY_SECONDS
@@ -113,7 +116,7 @@ class Site(web.BaseSite):
         """Begin to listen. Raises OSError."""
         await super().start()
         self._listening = await asyncio.get_running_loop().create_server(
-            self._let_in, self._address, self.port, ssl=self._tls, backlog=BACKLOG
+            self._let_in, self._address, self.port, backlog=BACKLOG
         )
         self._sweep()
 
@@ -127,6 +130,8 @@ class Site(web.BaseSite):
             self._listening.close()
         if self._sweeping:
             self._sweeping.cancel()
+        for task in self._securing:
+            task.cancel()
         for each in tuple(self.open):
             if each.transport and each.state in (FREE, OVER):
                 each.transport.close()
@@ -165,11 +170,12 @@ class Site(web.BaseSite):
         return f"{'https' if self._tls else 'http'}://{shown}:{port}"
 
     def _let_in(self) -> asyncio.BaseProtocol:
+        """Decide on a connection that the system has accepted, before any handshake: none is held for long in vain."""
         if not self.is_stopping and self._is_room() and self._make_room():
             connection = Connection(self)
             if self._most is not None:  # otherwise once it is there: after a handshake that fails it never is
                 self.open[connection] = None
-            return connection
+            return Securing(connection, self._tls, self._most_files, self._securing) if self._tls else connection
         now = asyncio.get_running_loop().time()
         if now >= self._warned_at + WARN_EVERY_SECONDS:
             self._warned_at = now

@@ -6,6 +6,7 @@ are made again from the table. The table changes in one version, so after an int
 """
 
 import sqlite3
+from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
@@ -51,22 +52,31 @@ def concerned(hot: Hot, returns: Collection[Return]) -> list[PartRow]:
     return [part for part in hot.read(moves.parts) if _concerns(part, of_group.get(part.group_key))]
 
 
-def bring_back(spark: SparkSession, hot: Hot, table: Table, returns: Collection[Return]) -> int:
-    """Carry out ``returns``; return how many messages were brought back.
+def left_wide(hot: Hot) -> list[PartRow]:
+    """Return the rows that were made for messages that were about to come, and not made again from the table since.
 
-    ``returns``: at most one for each group, and at least one that concerns a row of the index.
+    An interruption leaves them, and what is ahead later may be something else.
+    """
+    return [part for part in hot.read(moves.parts) if not part.checksum]
+
+
+def bring_back(spark: SparkSession, hot: Hot, table: Table, returns: Collection[Return]) -> int:
+    """Carry out ``returns``, and settle what an interruption has left; return how many messages were brought back.
+
+    ``returns``: at most one for each group.
     """
     of_group = {each.group_key: each for each in returns}
     parts = concerned(hot, returns)
+    unsettled = _meeting(hot, (*parts, *left_wide(hot)))
     _confirm(hot, table, parts)
     targets = [_target(part, of_group[part.group_key].present) for part in parts]
     for at in range(0, len(targets), ROWS_AT_ONCE):
         hot.write(moves.widen, targets[at : at + ROWS_AT_ONCE])
     reach("archive.clock_widened")
-    keys = {(part.group_key, part.lifetime, part.span) for part in (*parts, *targets)}
+    keys = {(part.group_key, part.lifetime, part.span) for part in (*unsettled, *targets)}
     first = table.version() + 1
     group_keys = sorted({part.group_key for part in parts})
-    changed = _rewrite(spark, table, [of_group[key] for key in group_keys], parts)
+    changed = _rewrite(spark, table, [of_group[key] for key in group_keys], parts) if parts else 0
     reach("archive.clock_rewritten")
     table.make_durable(first)
     left: dict[Key, PartRow | None] = dict.fromkeys(keys)
@@ -97,6 +107,21 @@ def _forget(connection: sqlite3.Connection, keys: Collection[Key]) -> None:
 
 def _concerns(part: PartRow, wanted: Return | None) -> bool:
     return wanted is not None and part.newest >= wanted.first and part.oldest < wanted.end
+
+
+def _meeting(hot: Hot, some: Collection[PartRow]) -> list[PartRow]:
+    """Return these rows, and those of their groups with numbers in between: messages go from one to another."""
+    of_groups: dict[int, list[PartRow]] = defaultdict(list)
+    for part in some:
+        of_groups[part.group_key].append(part)
+    return [
+        part
+        for part in hot.read(moves.parts)
+        if any(
+            part.first_seq <= each.last_seq and each.first_seq <= part.last_seq
+            for each in of_groups.get(part.group_key, ())
+        )
+    ]
 
 
 def _target(part: PartRow, present: int) -> PartRow:

@@ -157,7 +157,7 @@ class ArchiveRun:
         return self._bring_back(returns)
 
     def _bring_back(self, returns: Collection[Return]) -> int:
-        if not clock.concerned(self._hot, returns):
+        if not (clock.concerned(self._hot, returns) or clock.left_wide(self._hot)):
             return 0
         with self._as_archive_errors():
             self._change()

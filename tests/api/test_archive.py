@@ -15,8 +15,9 @@ import structlog
 from deltalake import QueryBuilder
 
 from conclave import app_keys, response_memory
-from conclave.archive import reader as archive
+from conclave.archive import reader as archive, window
 from conclave.archive.layout import DAY, KEEP_WIDTH
+from conclave.archive.library import CONCURRENT_READS
 from conclave.archive.scan import batches as batches_of
 from conclave.config.settings import Config
 from conclave.retention.policy import KEEP
@@ -112,7 +113,7 @@ def before_a_read(
     reader = running.app[app_keys.ARCHIVE]
     read, once = reader.read, [happens]
 
-    async def read_late(stretch: Stretch, limit: int, share: response_memory.Share, taken: int = 0) -> archive.Found:
+    async def read_late(stretch: Stretch, limit: int, share: response_memory.Share, taken: int = 0) -> window.Found:
         if once:
             once.pop()()
         return await read(stretch, limit, share, taken)
@@ -303,7 +304,7 @@ async def test_files_that_vanish_between_planning_and_reading_are_not_missed(
             mover.rewrite()
         return batches(query, sql)
 
-    monkeypatch.setattr(archive, "batches", late)
+    monkeypatch.setattr(window, "batches", late)
     assert short(await alice.fetch(group)) == expected(1, 10)
     assert vanished == 2
 
@@ -537,15 +538,15 @@ async def test_reading_the_archive_does_not_keep_the_hot_store_waiting(
         assert go_on.wait(30)
         return batches(query, sql)
 
-    monkeypatch.setattr(archive, "batches", slow)
+    monkeypatch.setattr(window, "batches", slow)
     cold = [asyncio.create_task(alice.fetch(group)) for _ in range(10)]
     try:
-        while begun < archive.CONCURRENT_READS:
+        while begun < CONCURRENT_READS:
             await asyncio.sleep(0.01)
         async with asyncio.timeout(PATIENCE):
             assert await alice.send(group, b"11") == 11
             assert short(await alice.fetch(group, 8)) == expected(9, 11)
-        assert begun == archive.CONCURRENT_READS
+        assert begun == CONCURRENT_READS
     finally:
         go_on.set()
     assert [short(page) for page in await asyncio.gather(*cold)] == [expected(1, 11)] * 10
@@ -567,7 +568,7 @@ async def test_what_expires_while_a_read_waits_for_the_archive_is_not_served(
         assert go_on.wait(30)
         return batches(query, sql)
 
-    monkeypatch.setattr(archive, "batches", slow)
+    monkeypatch.setattr(window, "batches", slow)
     reading = asyncio.create_task(alice.fetch(group, 0, 3))
     assert await asyncio.to_thread(begun.wait, 30)
     running.clock.advance(waited)
@@ -641,7 +642,7 @@ async def test_a_reader_sees_each_message_once_and_in_order_while_they_move(
             asyncio.run_coroutine_threadsafe(world.happen(), loop).result(60)
         return before_asking(query, sql)
 
-    monkeypatch.setattr(archive, "batches", disturbed)
+    monkeypatch.setattr(window, "batches", disturbed)
     seen: list[tuple[int, bytes]] = []
     while True:
         limit = chance.choice([1, 3, 10, 50])

@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from conclave import app_keys
-from conclave.archive.reader import Found
+from conclave.archive.window import Found
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.retention import RetentionConfig
 from conclave.config.settings import Config

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from conclave.archive import reader
 from conclave.archive.layout import DAY
 from conclave.archive.query import parts_between, reach, select
+from conclave.archive.window import First
 from conclave.retention.policy import FOREVER, KEEP, GroupPolicy
 from conclave.retention.stretches import Part, Stretch
 from conclave.retention.visibility import Sight
@@ -103,7 +103,7 @@ def test_what_is_kept_does_not_depend_on_the_order_in_which_it_comes() -> None:
             if len(kept) == limit or (sum(len(each) for _, each in kept) + len(body) > room and len(kept) >= least):
                 break
             kept.append((number, body))
-        first = reader._First(limit, room, least)
+        first = First(limit, room, least)
         chance.shuffle(rows)
         while rows:
             count = chance.randrange(8)

@@ -612,6 +612,45 @@ def test_if_the_archive_is_set_elsewhere_before_a_restore_is_repeated_only_what_
     assert len(there.served()) == 5
 
 
+@pytest.mark.parametrize("point", ["return.placing", "return.archive_placed", "return.database_placed"])
+def test_what_was_put_in_place_by_others_before_a_restore_is_repeated_stays(
+    archived: tuple[Backed, int], monkeypatch: pytest.MonkeyPatch, point: str, tmp_path: Path
+) -> None:
+    """The former one was killed, and its files were moved away: the database from before was put back, say."""
+    store, _ = archived
+    made = store.back_up()
+    database, archive = store.elsewhere / "hot.db", tmp_path / "disk" / "archive"
+    archive.parent.mkdir()
+    there = replace(store.config.archive, path=str(archive))
+
+    def die(reached: str) -> None:
+        if reached == point:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(restoring, "reach", die)
+        patch.setattr(restoring._Restoring, "_clear_leftovers", lambda _: None)  # it is dead
+        with pytest.raises(KeyboardInterrupt):
+            store.restored(made.path, archive=there)
+    shutil.rmtree(archive, ignore_errors=True)
+    archive.mkdir()
+    database.unlink(missing_ok=True)
+    precious = [database, database.with_name("hot.db-wal"), archive / "precious"]
+    for each in precious:
+        each.write_text("precious")
+    with pytest.raises(BackupError, match=r"hot\.db: is there already: move the database and its log away first"):
+        store.restored(made.path, archive=there)
+    assert [each.read_text() for each in precious] == ["precious"] * 3
+    database.unlink()
+    with pytest.raises(BackupError, match=r"hot\.db-wal: is there already"):
+        store.restored(made.path, archive=there)
+    precious.pop(1).unlink()
+    with pytest.raises(BackupError, match="is not empty: it holds precious"):
+        store.restored(made.path, archive=there)
+    precious[-1].unlink()
+    assert len(store.restored(made.path, archive=there)[0].served()) == 5
+
+
 def test_a_folder_with_the_name_of_a_restores_is_removed_only_if_a_restore_has_made_it(store: Backed) -> None:
     made = store.back_up()
     folder = path_check.restoring(store.elsewhere / "hot.db")

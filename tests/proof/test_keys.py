@@ -1,6 +1,8 @@
 """The proof of the key file: what lives accounts for every node, a planted one is found, and so is what copies tell."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,8 +10,10 @@ import pytest
 from conclave.keys import records, tree
 from conclave.keys.cover import Node
 from conclave.keys.file import KeyFile
+from conclave.keys.replacing import FORMER, NEW, beside
 from conclave.proof import keys
 from conclave.proof.findings import ProofPart
+from conclave.system import locks
 from tests.support.archived import DAY
 from tests.support.keyed import KeyedBackups, clean
 
@@ -98,6 +102,80 @@ def test_of_backups_it_is_told_what_can_be_read_and_that_nothing_erased_can(stor
     assert found.looked_at["messages under keys"] == 15
     assert found.looked_at["of these erased today"] == 5
     assert found.looked_at["of these readable"] == 10
+
+
+def test_what_another_process_writes_from_then_on_is_not_taken_for_left_over(
+    store: KeyedBackups, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold = locks.hold_file
+
+    @contextmanager
+    def held(path: Path, wait: locks.Wait | None = None) -> Iterator[None]:
+        with hold(path, wait):
+            yield
+        beside(store.config.keys_path, NEW).touch()  # whose turn it is writes the file anew
+
+    monkeypatch.setattr(locks, "hold_file", held)
+    assert examined(store).findings == []
+
+
+def altered(copy: Path) -> None:
+    data = bytearray(copy.read_bytes())
+    data[-10] ^= 1
+    copy.write_bytes(data)
+
+
+def unreadable(copy: Path) -> None:
+    copy.write_bytes(b"not keys at all")
+
+
+def half_written(copy: Path) -> None:
+    beside(copy, NEW).write_bytes(b"half a file")
+
+
+def half_overwritten(copy: Path) -> None:
+    beside(copy, FORMER).write_bytes(bytes(64))
+
+
+@pytest.mark.parametrize("plant", [altered, unreadable, half_written, half_overwritten])
+@pytest.mark.parametrize("place", ["beside the backups", "in the settings", "noted once"])
+def test_a_copy_of_the_keys_that_cannot_be_accounted_for_is_found(
+    tmp_path: Path, plant: Callable[[Path], None], place: str
+) -> None:
+    store = KeyedBackups(tmp_path)
+    copy = tmp_path / "copy.keys"
+    store.begin_keys(copy)
+    group = store.add_group()
+    store.send(group, 5)
+    clean(store)
+    backup = store.back_up().path
+    assert of_copies(store, backup).findings == []
+    if place == "noted once":
+        store.config = replace(store.config, keys=replace(store.config.keys, copies=()))
+    plant(store.backups / "keys" if place == "beside the backups" else copy)
+    found = of_copies(store, backup)
+    assert [Path(each.path).name.partition("-")[0] for each in found.findings] == [
+        "keys" if place == "beside the backups" else "copy.keys"
+    ]
+
+
+def test_a_copy_of_the_keys_that_is_away_is_told_once_some_of_its_keys_may_be_lost(tmp_path: Path) -> None:
+    store = KeyedBackups(tmp_path)
+    copy = tmp_path / "disk" / "copy.keys"
+    copy.parent.mkdir()
+    store.begin_keys(copy)
+    fading = store.add_group(DAY)
+    store.send(fading, 5)
+    clean(store)
+    copy.parent.rename(tmp_path / "away")
+    store.config = replace(store.config, keys=replace(store.config.keys, copies=()))
+    assert of_copies(store, store.back_up().path).kept == []
+    store.now += 2 * DAY
+    clean(store)
+    told = f"{copy}: is not there: a copy of the keys from before some of them were lost"
+    assert of_copies(store, store.back_up().path).kept == [told]
+    (tmp_path / "away").rename(copy.parent)
+    assert of_copies(store).kept == []
 
 
 def test_what_was_stored_without_keys_is_told_as_kept(tmp_path: Path) -> None:

@@ -214,8 +214,3 @@ def note_copy(connection: sqlite3.Connection, copy: KeyCopy) -> None:
         "INSERT OR REPLACE INTO key_copies (path, made_at, serial) VALUES (?, ?, ?)",
         (copy.path, copy.made_at, copy.serial),
     )
-
-
-def forget_copies(connection: sqlite3.Connection, paths: Iterable[str]) -> None:
-    """Forget copies that are not there any more."""
-    connection.executemany("DELETE FROM key_copies WHERE path = ?", [(path,) for path in paths])

@@ -58,6 +58,14 @@ class Ahead:
         assert store.query("SELECT max(newest) FROM archive_parts") == [(FIRST,)]
 
 
+BROKEN_OFF = [
+    (point, times, later)
+    for point in ("archive.clock_widened", "archive.clock_rewritten")
+    for times in (1, 2)  # once for what is hidden, and once for what is shown
+    for later in (32 * DAY, 2 * YEAR)  # into another part of the archive; when nothing is ahead any more
+]
+
+
 def shown(ahead: Ahead) -> set[tuple[int, int]]:
     return {(ahead.timed, number) for number in range(1, 8)} | {(ahead.marked, number) for number in (3, 4)}
 
@@ -108,6 +116,21 @@ def test_wherever_it_fails_in_the_archive_repeating_does_the_rest(ahead: Ahead, 
         ahead.store.expect_served(shown(ahead))
     assert ahead.accept()["error"] == ""
     ahead.expect_right()
+
+
+@pytest.mark.parametrize(
+    ("point", "times", "later"), some(BROKEN_OFF, 2, "ends of an acceptance that is repeated later"), ids=str
+)
+def test_repeating_it_on_another_day_leaves_no_part_of_the_index_that_nothing_is_in(
+    ahead: Ahead, point: str, times: int, later: int
+) -> None:
+    store = ahead.store
+    assert "disk I/O error" in ahead.accept(f"{point}=io@{times}")["error"]
+    store.now = FIRST + later
+    report = store.cleaner.try_run(store.config, store.now, set_by=-YEAR, accept_clock=True)
+    assert report["error"] == ""
+    store.expect_sound()
+    assert store.verify()["differences"] == []
 
 
 def test_a_move_under_way_is_finished_before_times_are_brought_back(ahead: Ahead) -> None:

@@ -1,0 +1,72 @@
+"""What cleanup erases while it is read, from an archive that is being taken over, is a miss and never handed out."""
+
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conclave.archive.reader import Archive
+from conclave.health.parts import Health
+from conclave.keys.cover import Range
+from conclave.keys.store import LAST_NUMBER, KeyStore
+from conclave.response_memory import Budget
+from conclave.retention import stretches, visibility
+from conclave.retention.stretches import Stretch
+from conclave.store import at_rest
+from conclave.store.archive import moves
+from conclave.store.resources import groups
+from tests.support.keyed import KeyedBackups
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> KeyedBackups:
+    made = KeyedBackups(tmp_path)
+    made.begin_keys()
+    return made
+
+
+def stretch_of(store: KeyedBackups, key: int) -> Stretch:
+    with store.opened() as connection:
+        group = groups.find(connection, store.group_ids[key])
+        assert group
+        found = stretches.stretch(connection, group, 0, visibility.of_group(connection, group, store.now))
+    assert found
+    return found
+
+
+def erase(store: KeyedBackups, key: int, keys: KeyStore, last: int) -> None:
+    """Do what a run does: the table first, then the index, then the keys."""
+    store.mover.delete(f"group_key = {key}")
+    with store.opened() as connection:
+        moves.note_version(connection, store.mover.version())
+        moves.settle_parts(connection, key, {(key, p.lifetime, p.span): None for p in moves.parts(connection, key)})
+    keys.erase([(store.group_ids[key], [Range(0, last)])])
+    keys.erase([(store.group_ids[key], [Range(0, LAST_NUMBER)])])  # as of a group that gives no numbers any more
+
+
+@pytest.mark.parametrize("is_erased", [False, True])
+async def test_messages_whose_block_loses_all_keys_while_they_are_read_are_not_taken_for_plain_ones(
+    store: KeyedBackups, monkeypatch: pytest.MonkeyPatch, *, is_erased: bool
+) -> None:
+    group = store.add_group()
+    store.send(group, 3)
+    store.move(group, 3)
+    store.mover.execute("UPDATE groups SET keyed_after = ?", LAST_NUMBER)  # taken over, and not settled yet
+    stretch, opened = stretch_of(store, group), at_rest.opened
+    with closing(KeyStore(store.config.keys_path)) as keys, closing(KeyStore(store.config.keys_path)) as of_run:
+
+        def after_a_run(*args: Any) -> Sequence[bytes | None]:
+            with monkeypatch.context() as patch:
+                patch.setattr(at_rest, "opened", opened)
+                if is_erased and store.query("SELECT count(*) FROM archive_parts") == [(1,)]:
+                    erase(store, group, of_run, 3)
+            return opened(*args)
+
+        archive = Archive(store.config.archive_path, store.config.database, Health(), keys)
+        monkeypatch.setattr(at_rest, "opened", after_a_run)
+        found = await archive.read(stretch, 10, Budget(100_000_000).share())
+        await archive.close()
+    bodies = [store.search.body(store.made[group, number], 300) for number in (1, 2, 3)]
+    assert [each.mls_message for each in found.messages] == ([] if is_erased else bodies)

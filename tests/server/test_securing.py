@@ -1,0 +1,158 @@
+"""Connections over TLS that are turned away, or say nothing, hold no descriptor; what comes right away is answered."""
+
+import asyncio
+import contextlib
+import os
+import socket
+import ssl
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+from aiohttp import web
+
+from conclave.clock import FakeClock
+from conclave.config.settings import Config
+from conclave.server import listen
+from conclave.server.app import create_app
+from conclave.server.tls import context_of
+from tests.support.certificate import make_certificate
+from tests.support.server import PATIENCE, until
+
+GET = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+Run = Callable[[Coroutine[Any, Any, None]], None]
+
+
+@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def run(request: pytest.FixtureRequest) -> Iterator[Run]:
+    """Runs a coroutine by the loop of the tests, and by that of a server."""
+    with asyncio.Runner(loop_factory=request.param) as runner:
+        yield runner.run
+
+
+@contextlib.asynccontextmanager
+async def serving(config: Config, clock: FakeClock, most_files: int) -> AsyncIterator[listen.Site]:
+    folder = config.database.parent
+    make_certificate(folder)
+    tls = context_of(Config(tls_cert_path=str(folder / "cert.pem"), tls_key_path=str(folder / "key.pem")))
+    runner = web.AppRunner(create_app(config, clock), shutdown_timeout=1)
+    await runner.setup()
+    site = listen.Site(runner, "127.0.0.1", 0, most_files, tls)
+    try:
+        site.port = int((await site.listen()).rpartition(":")[2])
+        yield site
+    finally:
+        await runner.cleanup()
+
+
+def unverified() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
+
+
+async def silent(site: listen.Site) -> socket.socket:
+    """Connect, and say nothing."""
+    end = socket.socket()
+    end.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(end, ("127.0.0.1", site.port))
+    return end
+
+
+def test_who_is_turned_away_holds_no_descriptor_for_a_handshake(run: Run, config: Config, clock: FakeClock) -> None:
+    async def played() -> None:
+        async with serving(config, clock, 0) as site:
+            with contextlib.closing(await silent(site)) as end:
+                ended = await asyncio.wait_for(asyncio.get_running_loop().sock_recv(end, 1), PATIENCE)
+        assert ended == b"", "at once, though it has not said a word"
+
+    run(played())
+
+
+def test_silent_handshakes_leave_room_for_the_server_itself(run: Run, config: Config, clock: FakeClock) -> None:
+    async def played() -> None:
+        with Path(os.devnull).open() as least:
+            most = least.fileno() + 40
+        async with serving(config, clock, most) as site:
+            with contextlib.ExitStack() as open_ends:
+                for _ in range(60):  # ends of both sides are in this process
+                    open_ends.enter_context(contextlib.closing(await silent(site)))
+                    await asyncio.sleep(0)
+                await until(lambda: len(site._securing) < 40)
+                assert site._securing, "some were let in"
+                with Path(os.devnull).open() as least:
+                    assert least.fileno() <= most + 60
+            await until(lambda: not site._securing)
+
+    run(played())
+
+
+def test_what_comes_with_the_end_of_the_handshake_is_answered(run: Run, config: Config, clock: FakeClock) -> None:
+    """A client's first requests may be in the same packet."""
+
+    async def played() -> None:
+        async with serving(config, clock, 60_000) as site:
+            for count in (1, 3, 1000):  # more than is read at once
+                assert await asyncio.to_thread(ask_in_one_packet, site.port, count) == count
+            await until(lambda: not site.open)
+
+    run(played())
+
+
+def ask_in_one_packet(port: int, count: int) -> int:
+    """Send the last bytes of the handshake and ``count`` requests at once; return how many answers came."""
+    coming, going = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = unverified().wrap_bio(coming, going)
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as end:
+        while True:
+            try:
+                client.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                end.sendall(going.read())
+                coming.write(end.recv(65_536))
+        client.write(GET * (count - 1) + GET.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+        end.sendall(going.read())
+        answer, has_ended = b"", False
+        while not has_ended:  # the server waits for the end of this side once it has told its own
+            coming.write(end.recv(65_536))
+            with contextlib.suppress(ssl.SSLWantReadError):
+                while text := client.read(65_536):
+                    answer += text
+                has_ended = True
+    return answer.count(b"HTTP/1.1 200 ")
+
+
+def test_a_client_that_speaks_no_tls_or_goes_is_no_error(run: Run, config: Config, clock: FakeClock) -> None:
+    async def played() -> None:
+        failures: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+        async with serving(config, clock, 60_000) as site:
+            loop = asyncio.get_running_loop()
+            for said in (GET, b"\x16\x03\x01\x02\x00", b""):
+                with contextlib.closing(await silent(site)) as end:
+                    await loop.sock_sendall(end, said)
+                    if said == GET:
+                        with contextlib.suppress(ConnectionError):
+                            while await asyncio.wait_for(loop.sock_recv(end, 4096), PATIENCE):
+                                pass
+                await until(lambda: not site._securing)
+            assert not site.open
+        assert not failures
+
+    run(played())
+
+
+def test_a_stop_does_not_wait_for_handshakes(run: Run, config: Config, clock: FakeClock) -> None:
+    async def played() -> None:
+        async with serving(config, clock, 60_000) as site:
+            end = await silent(site)
+            await until(lambda: bool(site._securing))
+        with contextlib.closing(end):
+            assert await asyncio.wait_for(asyncio.get_running_loop().sock_recv(end, 1), PATIENCE) == b""
+
+    run(played())
