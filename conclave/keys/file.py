@@ -289,10 +289,12 @@ class KeyFile:
         """Tell whether what is unsound is of the last change: it may be written in part, and nobody relies on it.
 
         Every earlier change was durable before the next one began. Without a sound record behind it, all is of the last
-        change that cannot be told.
+        change that cannot be told. But a cover of several nodes was another before, which is overwritten only once the
+        change is durable: without that it was altered.
         """
         if found.serial:
-            return found.serial >= self._serial
+            was_durable = found.size > records.LEAST_BYTES and found.name not in self._places
+            return found.serial >= self._serial and not was_durable
         return following is None or (following.serial >= self._serial and found.offset >= following.begin)
 
     def _take_up(self, found: Found) -> list[_Place]:
