@@ -8,6 +8,7 @@ from conclave.failpoints import reach
 from conclave.keys import file
 from conclave.keys.file import KeyFileError
 from conclave.keys.store import KeyStore
+from conclave.store import keyring
 from conclave.store.engine.faults import StoreError
 from conclave.store.resources import message_keys
 from conclave.store.resources.message_keys import KeyCopy
@@ -25,17 +26,24 @@ def lose(engine: RunEnvironment, hot: Hot, done: Report) -> bool:
     """
     are_lost = False
     try:
-        if hot.read(message_keys.state) is None:
+        state = hot.read(message_keys.state)
+        if state is None:
             return True
         if engine.is_hot_only:
             return False
         keys = engine.keys(hot)
+        keys.refresh()
+        if keys.serial < state.lost_serial:
+            raise KeyFileError(
+                f"{engine.config.keys_path}: is an older one, with keys that were lost since: restart the server, which"
+                f" loses them{keyring.ADVICE}"
+            )
         while noted := hot.read(message_keys.noted):
             hot.write(message_keys.make_durable)  # a power failure must not bring back the rows of keys that are lost
             reach("run.keys_noted")
             keys.erase(noted.told)
             reach("run.keys_lost")
-            hot.write(message_keys.forget, noted.rows)
+            hot.write(message_keys.forget, noted.rows, keys.serial)
         are_lost = True
         _renew_all(keys, list(map(Path, engine.config.keys.copies)), hot)
     except _FAULTS as error:

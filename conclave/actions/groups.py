@@ -13,6 +13,7 @@ from conclave.failpoints import reach
 from conclave.retention import marks, rehearsal
 from conclave.retention.policy import exceeds_cap
 from conclave.retention.rehearsal import Rehearsed
+from conclave.store.engine.former_policies import PolicyChange
 from conclave.store.engine.news import announce, members_of
 from conclave.store.resources import audit, groups
 from conclave.store.resources.groups import Group, GroupChanges, list_public
@@ -25,6 +26,7 @@ __all__ = [
     "create",
     "delete",
     "end",
+    "keep_hidden",
     "list_own",
     "list_public",
     "rehearse",
@@ -54,14 +56,20 @@ def rehearse(
 
 
 def update(
-    connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes, changes: GroupChanges
+    connection: sqlite3.Connection,
+    context: Context,
+    group_id: bytes,
+    user_id: bytes,
+    changes: GroupChanges,
+    of_policy: PolicyChange | None = None,
 ) -> None:
     """Change a group, all or nothing, and tell all members.
 
+    ``of_policy`` begins here, where anybody may be served meanwhile. Once it has ended, see ``keep_hidden``.
     Raises NotAdminError, TooManyRequestsError, and what ``as_changed`` raises.
     """
     group = require_admin(connection, group_id, user_id).group
-    change(connection, context, group, changes)
+    change(connection, context, group, changes, of_policy)
     if changes.message_expiry_seconds not in (None, group.message_expiry_seconds):
         groups.note_expiry_setter(connection, group.group_key, user_id)
     _note_policy(connection, context, group, user_id)
@@ -69,13 +77,26 @@ def update(
     announce(connection, recipients, "group_update", group_id=group_id, update_type="group_settings")
 
 
-def change(connection: sqlite3.Connection, context: Context, group: Group, changes: GroupChanges) -> None:
+def change(
+    connection: sqlite3.Connection,
+    context: Context,
+    group: Group,
+    changes: GroupChanges,
+    of_policy: PolicyChange | None = None,
+) -> None:
     """Apply all of ``changes``, or nothing of them. Raises what ``as_changed`` raises."""
     now = context.now()  # before the clock is looked at: a jump in between must not settle marks
     groups.set_settings(connection, as_changed(connection, context, group, changes))
     if changes.concern_retention:
+        if of_policy:
+            of_policy.begin(group.group_key, group.policy, now)
         marks.settle(connection, context.policy, now, group.group_key)
         reach("update_group.settled")
+
+
+def keep_hidden(connection: sqlite3.Connection, context: Context, group_key: int, before: int) -> None:
+    """Keep hidden what a group's former policy has hidden until a change was there: what is older than ``before``."""
+    marks.hide_before(connection, group_key, min(before, context.now()))
 
 
 def as_changed(connection: sqlite3.Connection, context: Context, group: Group, changes: GroupChanges) -> Group:

@@ -66,18 +66,18 @@ def end_and_withdraw(connection: sqlite3.Connection, member: Membership, now: in
 def end(connection: sqlite3.Connection, member: Membership, now: int, *, tells_user: bool = False) -> None:
     """End a membership. The caller withdraws the member's invites: once, if many memberships of a user end.
 
-    The remaining members hear of it; with ``tells_user`` the removed user too. If the last admin goes, the member who
-    joined first becomes admin. If the last member goes, the group is deleted.
+    The remaining members hear of it; with ``tells_user`` the removed user too. If the last admin goes, another member
+    becomes admin, see ``members.HEIR``. If the last member goes, the group is deleted.
     """
     group_key, group_id = member.group.group_key, member.group.group_id
     left = members.remove(connection, member)
-    if left.eldest is None:
+    if left.is_empty:
         groups.end(connection, member.group, now)
     remaining = members_of(connection, group_key)
     concerned = remaining | {member.user_id} if tells_user else remaining
     announce(connection, concerned, "member_removed", group_id=group_id, removed_user_id=member.user_id)
-    if left.eldest is not None and not left.has_admin:
-        members.set_role(connection, left.eldest, "admin")
+    if left.heir is not None:
+        members.set_role(connection, left.heir, "admin")
         announce(connection, remaining, "group_update", group_id=group_id, update_type="role_change")
 
 

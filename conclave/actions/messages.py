@@ -16,10 +16,9 @@ from conclave.cache.recipients import GroupMembers, Recipients
 from conclave.clock import Clock
 from conclave.errors import ApiError, BadRequestError, NotMemberError
 from conclave.response_memory import NoRoomError, Share
-from conclave.store.engine.connection import of_store
 from conclave.store.engine.database import Database
-from conclave.store.engine.group_commit import NotCachedError
 from conclave.store.engine.news import announce, announce_stored
+from conclave.store.engine.writer import NEEDS_THREAD
 from conclave.store.resources import fetch_gaps, members, messages, send_ids, state, timers
 from conclave.store.resources.members import Membership, NoMembershipError
 from conclave.store.resources.messages import Draft
@@ -96,14 +95,14 @@ class JointSend:
         now = self._context.now()
         drafts = [_draft(sends[place], group.group_key) for place, group in accepted]
         numbers = append_all(connection, drafts, now)
-        if limited:
-            limited.stored()
         for (place, group), number in zip(accepted, numbers, strict=True):
             sent = sends[place]
             outcomes[place] = number
             values = {"group_id": sent.group_id, "sequence_num": number, "sender_id": sent.user_id}
             announce(connection, group.members, "new_message", but_not=sent.user_id, **values)
         ids.settle(connection, outcomes, now)
+        if limited:  # last: what fails before is asked again
+            limited.stored()
         return outcomes
 
 
@@ -217,8 +216,6 @@ class JointRead:
 
     def __call__(self, connection: sqlite3.Connection, receipts: Sequence[ReadUpTo]) -> list[bool | Exception]:
         """Note each receipt. Return whether some of it is left for another transaction, or a NotMemberError."""
-        if of_store(connection).is_on_event_loop:
-            raise NotCachedError
         outcomes: list[bool | Exception] = []
         room = timers.STARTED_AT_ONCE
         now = self._context.now()
@@ -253,7 +250,7 @@ class Reading:
         counted = await self._store.read(_counted, receipt, self._context.clock)
         is_left = True
         while counted and is_left:
-            is_left = await self._store.write_joint(self._write, counted)
+            is_left = await self._store.write_joint(self._write, counted, NEEDS_THREAD)
 
 
 def _counted(connection: sqlite3.Connection, receipt: ReadUpTo, clock: Clock) -> ReadUpTo | None:

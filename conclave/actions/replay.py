@@ -386,10 +386,10 @@ def _take_back(connection: sqlite3.Connection, done: Replayed) -> None:
 
 
 def _keep_admins(connection: sqlite3.Connection) -> None:
-    """Make the longest-standing member admin where all admins are gone, or have joined after the copy was made."""
+    """Make a member admin where all admins are gone, or have joined after the copy was made: see HEIR of members."""
     connection.execute(
-        "UPDATE members SET role = 'admin' WHERE member_id IN"
-        " (SELECT min(member_id) FROM members GROUP BY group_key HAVING max(role = 'admin') = 0)"
+        f"UPDATE members SET role = 'admin' WHERE member_id IN (SELECT {memberships.HEIR} FROM members"
+        " JOIN users USING (user_id) GROUP BY group_key HAVING max(role = 'admin') = 0)"
     )
 
 

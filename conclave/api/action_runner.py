@@ -5,6 +5,7 @@ from typing import Any, ParamSpec, TypeVar
 from aiohttp import web
 
 from conclave import app_keys
+from conclave.actions import groups
 from conclave.actions.context import Action
 from conclave.actions.groups import GroupChanges
 from conclave.auth import tokens
@@ -19,6 +20,18 @@ T = TypeVar("T")
 async def act(request: web.Request, action: Action[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Run an action in a transaction. Return its result once it is durable, as ``ClockWatch.write`` does."""
     return await request.app[app_keys.CLOCK_WATCH].write(action, *args, **kwargs)
+
+
+async def change_group(request: web.Request, group_id: bytes, changes: GroupChanges) -> None:
+    """Change a group as ``groups.update`` does. What its former policy has hidden until then stays hidden."""
+    context, user_id = request.app[app_keys.CONTEXT], request[tokens.CALLER].user_id
+    of_policy = request.app[app_keys.STORE].policy_change()
+    try:
+        await act(request, groups.update, context, group_id, user_id, changes, of_policy)
+    finally:
+        unmarked = of_policy.end(context.clock.moment().earliest)
+    if unmarked:
+        await act(request, groups.keep_hidden, context, *unmarked)
 
 
 async def rehearse(request: web.Request, group_id: bytes, changes: GroupChanges) -> Amount:

@@ -5,7 +5,7 @@ from aiohttp import web
 from conclave import app_keys
 from conclave.actions import groups
 from conclave.actions.groups import GroupChanges
-from conclave.api.action_runner import act, answer_list, rehearse
+from conclave.api.action_runner import act, answer_list, change_group, rehearse
 from conclave.auth import tokens
 from conclave.retention.hidden import NOTHING
 from conclave.wire.exchange import path_id, read_body, read_query, reply, reply_empty
@@ -37,7 +37,7 @@ async def update(request: web.Request) -> web.Response:
 
     The answer says what expires at once by the change. With `dry_run` it says what would, and nothing changes.
     """
-    group_id, user_id = path_id(request, "group_id"), request[tokens.CALLER].user_id
+    group_id = path_id(request, "group_id")
     body = await read_body(request, UpdateGroup)
     changes = GroupChanges(
         alias=body.alias,
@@ -49,7 +49,7 @@ async def update(request: web.Request) -> web.Response:
     is_counted = body.dry_run or changes.concern_retention
     expiring = await rehearse(request, group_id, changes) if is_counted else NOTHING
     if not body.dry_run:
-        await act(request, groups.update, request.app[app_keys.CONTEXT], group_id, user_id, changes)
+        await change_group(request, group_id, changes)
     return reply(request, {"messages_expiring": expiring.messages, "oldest_expiring": expiring.oldest})
 
 

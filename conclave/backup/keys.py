@@ -108,7 +108,7 @@ def forget_erased(connection: sqlite3.Connection, chosen: Inspection) -> int:
             dead = [row for row, is_alive in zip(some, lives, strict=True) if not is_alive]
             _erase(connection, group_key, dead)
             count += len(dead)
-    message_keys.note_settled(connection, is_settled=False)
+    message_keys.note_unsettled(connection)
     return count
 
 

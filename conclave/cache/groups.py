@@ -14,6 +14,7 @@ from conclave.cache.freshness import Freshness
 from conclave.cache.ranges import CachedRange
 from conclave.events import News, Stored
 from conclave.retention import visibility
+from conclave.store.engine.former_policies import FormerPolicies
 from conclave.store.invalidation import Invalidated
 from conclave.store.resources.fetch_gaps import Resumed
 from conclave.store.resources.groups import Group
@@ -104,9 +105,10 @@ class Fetched(NamedTuple):
 class RememberedGroups:
     """The groups that were read lately. Only for the event loop's thread."""
 
-    def __init__(self, freshness: Freshness) -> None:
+    def __init__(self, freshness: Freshness, former_policies: FormerPolicies) -> None:
         """Begin with none. ``freshness`` tells which of them were touched."""
         self._freshness = freshness
+        self._former_policies = former_policies
         self._by_id: OrderedDict[bytes, _Known] = OrderedDict()
         self._ids: dict[int, bytes] = {}
         self._bytes = 0
@@ -132,7 +134,7 @@ class RememberedGroups:
         confirmed = min(after, known.last_seq)
         if confirmed == known.last_seq:
             return Fetched([], reader, confirmed, confirmed)
-        sight = visibility.of_known_group(known.group, now)
+        sight = visibility.of_known_group(known.group, now, self._former_policies)
         for each, cached in tuple(known.ranges):
             if each is written_in and cached.covers(confirmed):
                 before = cached.size

@@ -60,6 +60,7 @@ class ClockWatch:
         self._clock.resume(standing.floor, None if standing.fault else reading)
         if standing.floor.acceptances != self._standing.floor.acceptances:
             self._activity.bring_back(self._clock.now())
+            self._store.former_policies.forget()
         self._standing = standing
         self._report_fault(standing.fault)
 

@@ -12,6 +12,7 @@ import mmap
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from threading import RLock
 from typing import NamedTuple
@@ -21,7 +22,6 @@ from conclave.keys import records
 from conclave.keys.cover import Cover
 from conclave.keys.records import UNIT_BYTES, Found, State
 from conclave.keys.replacing import (
-    COPYING,
     LOCK,
     NEW,
     PIECE_BYTES,
@@ -50,7 +50,7 @@ class _Place(NamedTuple):
     size: int
 
 
-class _Piece(NamedTuple):
+class Piece(NamedTuple):
     """Some records, one behind the other."""
 
     data: bytes
@@ -62,7 +62,7 @@ def create(path: Path, keys_id: bytes = bytes(records.ID_BYTES)) -> None:
 
     ``keys_id``: names the keys of one database, 16 bytes.
     """
-    with _told(path), hold_file(beside(path, LOCK), _wait):
+    with told(path), hold_file(beside(path, LOCK), wait):
         if path.exists():
             raise KeyFileError(f"{path}: is there already")
         new = beside(path, NEW)
@@ -98,7 +98,7 @@ class KeyFile:
 
     def __init__(self, path: Path) -> None:
         """Open the file, and settle what a change that was cut short has left. Raises KeyFileError."""
-        self._path = path
+        self.path = path
         self._mutex = RLock()
         self._keys_id = b""
         self._descriptor = -1
@@ -125,7 +125,7 @@ class KeyFile:
 
     def names(self) -> list[bytes]:
         """Return the names of all blocks that have a cover, see ``records.name``. Raises KeyFileError."""
-        with _told(self._path), self._mutex:
+        with told(self.path), self._mutex:
             self._look()
             return list(self._places)
 
@@ -139,31 +139,12 @@ class KeyFile:
         """The number of the last change that is known: a copy with a smaller one is older."""
         return self._serial
 
-    def copy(self, target: Path) -> int:
-        """Write what lives to ``target``, in the place of a former copy, which is overwritten. Return its serial.
-
-        Raises KeyFileError, also if another key file, or something else, is there; and if this one is damaged, or older
-        than the copy, which may have what is missing here.
-        """
-        with _told(self._path), hold_file(beside(self._path, COPYING), _wait), _told(target):
-            if target.exists() and target.samefile(self._path):
-                raise KeyFileError(f"{target}: is the key file itself, and no copy of it")
-            remove_leftovers(target)
-            with self.held():  # not while the other disk is written, which may be slow, or hang
-                if self._damage:
-                    raise KeyFileError(f"{self._path}: is damaged: its copies stay as they are")
-                serial, pieces = self._serial, list(self._pieces(sorted(self._places.values())))
-            found = head_of(target)
-            if target.exists() and (found is None or found.keys_id != self._keys_id):
-                raise KeyFileError(f"{target}: is not a copy of these keys: move it away")
-            if found and found.serial > serial:
-                raise KeyFileError(
-                    f"{target}: is newer than {self._path}, in whose place an older key file was put: stop the server"
-                    " and put the newer one there, or move it away"
-                )
-            self._write_whole(beside(target, NEW), serial, pieces, [])
-            take_its_place(target)
-            return serial
+    def whole(self) -> "tuple[Head, list[Piece]]":
+        """Return what lives in the file at this moment. Raises KeyFileError, also if it is damaged."""
+        with self.held():
+            if self._damage:
+                raise KeyFileError(f"{self.path}: is damaged: its copies stay as they are")
+            return Head(self._serial, self._keys_id), [*self._pieces(sorted(self._places.values()))]
 
     @property
     def damage(self) -> int:
@@ -175,7 +156,7 @@ class KeyFile:
 
         Also of those that were taken up since the last time, by whatever looked at the file.
         """
-        with _told(self._path), self._mutex:
+        with told(self.path), self._mutex:
             self._look()
             untold, self._untold = self._untold, set()
             return untold
@@ -186,13 +167,13 @@ class KeyFile:
         Raises KeyFileError, also if it cannot be told because the file is damaged: a block whose keys were lost is not
         one whose messages were erased.
         """
-        with _told(self._path), self._mutex:
+        with told(self.path), self._mutex:
             found = self._read(named)
             if found is None and not self._is_held:  # drawn by another process, or overwritten meanwhile
                 with self.held():
                     found = self._read(named)
             if found is None and (named in self._places or self._damage):
-                raise KeyFileError(f"{self._path}: is damaged: keys are missing")
+                raise KeyFileError(f"{self.path}: is damaged: keys are missing")
             return found
 
     @contextmanager
@@ -202,10 +183,10 @@ class KeyFile:
         The block gets what writes. When that returns, the change is durable, and no byte of the file yields a key that
         is in none of the covers. If it fails, covers are as before or as wanted.
         """
-        with _told(self._path), self._mutex, hold_file(beside(self._path, LOCK), _wait):
+        with told(self.path), self._mutex, hold_file(beside(self.path, LOCK), wait):
             try:
                 self._is_held = True
-                remove_leftovers(self._path)
+                remove_leftovers(self.path)
                 self._look()
                 yield self._write
             except BaseException:
@@ -227,7 +208,7 @@ class KeyFile:
 
     def _look(self) -> None:
         """Read what was appended, or all of it if the file was replaced."""
-        if self._descriptor < 0 or not os.path.samestat(os.fstat(self._descriptor), self._path.stat()):
+        if self._descriptor < 0 or not os.path.samestat(os.fstat(self._descriptor), self.path.stat()):
             if not self._is_held:
                 with self.held():
                     return
@@ -238,10 +219,10 @@ class KeyFile:
             self._scan(size)
 
     def _open(self) -> None:
-        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        self._descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         head = records.of_file(os.pread(self._descriptor, UNIT_BYTES, 0))
         if head is None:
-            raise KeyFileError(f"{self._path}: is not a key file")
+            raise KeyFileError(f"{self.path}: is not a key file")
         (self._serial, self._keys_id), self._end = head, UNIT_BYTES
 
     def _scan(self, size: int) -> None:
@@ -289,10 +270,12 @@ class KeyFile:
         """Tell whether what is unsound is of the last change: it may be written in part, and nobody relies on it.
 
         Every earlier change was durable before the next one began. Without a sound record behind it, all is of the last
-        change that cannot be told.
+        change that cannot be told. But a cover of several nodes was another before, which is overwritten only once the
+        change is durable: without that it was altered.
         """
         if found.serial:
-            return found.serial >= self._serial
+            was_durable = found.size > records.LEAST_BYTES and found.name not in self._places
+            return found.serial >= self._serial and not was_durable
         return following is None or (following.serial >= self._serial and found.offset >= following.begin)
 
     def _take_up(self, found: Found) -> list[_Place]:
@@ -345,10 +328,13 @@ class KeyFile:
         kept = sorted((place, each) for each, place in self._places.items() if each not in named)
         records_of = [(each, record) for (each, cover), record in zip(named.items(), added, strict=True) if cover]
         reach("keys.anew_begun")
-        pieces, new = self._pieces([place for place, _ in kept]), beside(self._path, NEW)
-        end = self._write_whole(new, self._serial + 2, pieces, [record for _, record in records_of])
+        pieces = chain(
+            self._pieces([place for place, _ in kept]),
+            [Piece(b"".join(record for _, record in records_of), len(records_of))],
+        )
+        end = write_whole(beside(self.path, NEW), Head(self._serial + 2, self._keys_id), pieces, self.path)
         reach("keys.anew_written")
-        take_its_place(self._path)
+        take_its_place(self.path)
         untold = set(self._untold)
         self.close()
         self._open()
@@ -358,22 +344,7 @@ class KeyFile:
         self._living = end - UNIT_BYTES
         self._untold = untold  # who has called knows of the others
 
-    def _write_whole(self, new: Path, serial: int, pieces: Iterable[_Piece], added: Sequence[bytes]) -> int:
-        """Write a key file that has the records of ``pieces`` and of ``added``, and return where it ends.
-
-        Raises KeyFileError if a record is not as it was written: the disk may have altered it since it was opened.
-        """
-        with open_to_lock(new, os.O_CREAT | os.O_EXCL) as descriptor:
-            end = write_all(descriptor, records.file_head(serial, self._keys_id), 0)
-            for data, many in pieces:
-                if [found.state for found in records.walk(data, 0)] != [State.SOUND] * many:
-                    raise KeyFileError(f"{self._path}: is damaged: it is not written anew, nor are its copies")
-                end = write_all(descriptor, data, end)
-            end = write_all(descriptor, b"".join(added), end)
-            os.fsync(descriptor)
-        return end
-
-    def _pieces(self, places: Sequence[int]) -> Iterator[_Piece]:
+    def _pieces(self, places: Sequence[int]) -> Iterator[Piece]:
         """Yield records as they lie in the file, in pieces of about PIECE_BYTES."""
         piece: list[bytes] = []
         size = 0
@@ -381,9 +352,24 @@ class KeyFile:
             piece.append(os.pread(self._descriptor, _size(place), _offset(place)))
             size += _size(place)
             if size >= PIECE_BYTES:
-                yield _Piece(b"".join(piece), len(piece))
+                yield Piece(b"".join(piece), len(piece))
                 piece, size = [], 0
-        yield _Piece(b"".join(piece), len(piece))
+        yield Piece(b"".join(piece), len(piece))
+
+
+def write_whole(new: Path, head: Head, pieces: Iterable[Piece], of: Path) -> int:
+    """Write a key file ``new`` that has the records of ``pieces``, which are those ``of`` another; return its size.
+
+    Raises KeyFileError if a record is not as it was written: the disk may have altered it since the other was opened.
+    """
+    with open_to_lock(new, os.O_CREAT | os.O_EXCL) as descriptor:
+        end = write_all(descriptor, records.file_head(*head), 0)
+        for data, many in pieces:
+            if [found.state for found in records.walk(data, 0)] != [State.SOUND] * many:
+                raise KeyFileError(f"{of}: is damaged: it is not written anew, nor are its copies")
+            end = write_all(descriptor, data, end)
+        os.fsync(descriptor)
+    return end
 
 
 def _packed(offset: int, size: int) -> int:
@@ -399,12 +385,13 @@ def _size(place: int) -> int:
     return (place & 0xFFFF) * UNIT_BYTES
 
 
-def _wait() -> None:
+def wait() -> None:
     """Another process changes the file, which takes less than a second, or writes a copy of it."""
 
 
 @contextmanager
-def _told(path: Path) -> Iterator[None]:
+def told(path: Path) -> Iterator[None]:
+    """Raise KeyFileError for what the system refuses within the block."""
     try:
         yield
     except OSError as error:

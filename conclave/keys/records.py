@@ -16,6 +16,9 @@ from conclave.keys.cover import Cover, Node
 UNIT_BYTES = 64
 """A record has some times 64 bytes: its head, and the nodes."""
 
+LEAST_BYTES = 2 * UNIT_BYTES
+"""A record of one node, as each new block has, has 128 bytes."""
+
 ID_BYTES = 16
 """Groups, and the keys of a database, are named by 16 bytes."""
 

@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from threading import RLock
 
-from conclave.keys import cover, records, tree
+from conclave.keys import copying, cover, records, tree
 from conclave.keys.cover import Cover, Node, Range
 from conclave.keys.file import KeyFile
 
@@ -180,8 +180,8 @@ class KeyStore:
             self._forget(self._file.refresh())
 
     def copy(self, target: Path) -> int:
-        """Write a copy of the key file, see ``KeyFile.copy``."""
-        return self._file.copy(target)
+        """Write a copy of the key file, see ``copying.copy``."""
+        return copying.copy(self._file, target)
 
     @property
     def keys_id(self) -> bytes:

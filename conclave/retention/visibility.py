@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from conclave.retention import limits
 from conclave.retention.policy import FOREVER, GroupPolicy
 from conclave.retention.rules import DELETED_SENDERS, ENDS, IS_TAKEN_BACK, MAX_AGE, is_kept
+from conclave.store.engine.connection import of_store
+from conclave.store.engine.former_policies import FormerPolicies
 
 if TYPE_CHECKING:
     from conclave.store.resources.groups import Group
@@ -46,7 +48,7 @@ class Sight(NamedTuple):
     ``gone_below``: messages up to this number, inclusive, are never served again. ``hidden_before``: messages created
     before this Unix second, exclusive, are hidden. ``commits_above``: commits with greater numbers are not hidden by
     age. ``policy`` and ``expired_before``: what these follow from. ``now``: the moment, Unix seconds. ``redacts``:
-    whether the group had self-destructing messages.
+    whether the group had self-destructing messages. ``former``: policies that hide by age too, see FormerPolicies.
     """
 
     gone_below: int
@@ -56,10 +58,12 @@ class Sight(NamedTuple):
     expired_before: int
     now: int = 0
     redacts: bool = False
+    former: tuple[GroupPolicy, ...] = ()
 
     def at(self, now: int) -> "Sight":
         """Return the same for the Unix second ``now``."""
-        return self._replace(hidden_before=_hidden_before(self.expired_before, self.policy, now), now=now)
+        hidden_before = _hidden_before(self.expired_before, (self.policy, *self.former), now)
+        return self._replace(hidden_before=hidden_before, now=now)
 
     def admits(self, message: Numbered) -> bool:
         """Tell whether a message that was read earlier may still be seen. Its sender was checked when it was read.
@@ -114,15 +118,15 @@ class Sight(NamedTuple):
 def of_group(connection: sqlite3.Connection, group: "Group", now: int) -> Sight:
     """Return what a member of the group may see at the Unix second ``now``."""
     above = limits.commits_above(connection, group.group_key) if group.keeps_commits else FOREVER
-    return _sight(group, above, now)
+    return _sight(group, above, now, of_store(connection).former_policies)
 
 
-def of_known_group(group: "Group", now: int) -> Sight:
+def of_known_group(group: "Group", now: int, former: FormerPolicies) -> Sight:
     """Return what a member may see of a group that was read earlier and has the same marks and policy still.
 
     Not for a policy that keeps commits: what it keeps changes with each fetch.
     """
-    return _sight(group, FOREVER, now)
+    return _sight(group, FOREVER, now, former)
 
 
 LOOKED_AT = 4096
@@ -162,17 +166,19 @@ _FIRST_SHOWN = (
 )
 
 
-def _hidden_before(expired_before: int, policy: GroupPolicy, now: int) -> int:
+def _hidden_before(expired_before: int, policies: Sequence[GroupPolicy], now: int) -> int:
     """Return the Unix second before which messages (exclusive) are hidden at ``now``: by the mark or by their age."""
-    return max(expired_before, policy.expires_before(now))
+    return max(expired_before, *(each.expires_before(now) for each in policies))
 
 
-def _sight(group: "Group", commits_above: int, now: int) -> Sight:
-    policy = group.policy
-    hidden_before = _hidden_before(group.expired_before, policy, now)
+def _sight(group: "Group", commits_above: int, now: int, former_policies: FormerPolicies) -> Sight:
+    policy, former = group.policy, former_policies.of(group.group_key)
+    expired_before = max(group.expired_before, former_policies.hidden_before(group.group_key))
+    hidden_before = _hidden_before(expired_before, (policy, *former), now)
     return Sight(
-        *(group.gone_below, hidden_before, commits_above, policy, group.expired_before, now),
+        *(group.gone_below, hidden_before, commits_above, policy, expired_before, now),
         redacts=bool(group.self_destructs),
+        former=former,
     )
 
 

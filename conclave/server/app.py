@@ -103,7 +103,7 @@ async def _store(app: web.Application) -> AsyncIterator[None]:
     app[app_keys.STORE] = store = await Database.open(config.database, publish, storage, state.complete, keys)
     app[app_keys.FRESHNESS] = freshness = Freshness(config.database, app[app_keys.CLOCK], storage)
     app[app_keys.SESSIONS] = RememberedSessions(store, freshness)
-    app[app_keys.GROUPS] = RememberedGroups(freshness)
+    app[app_keys.GROUPS] = RememberedGroups(freshness, store.former_policies)
     app[app_keys.SENDING] = Sending(store, app[app_keys.CONTEXT])
     app[app_keys.READING] = Reading(store, app[app_keys.CONTEXT])
     app[middleware.PIPELINE] = middleware.RequestPipeline(app)

@@ -28,7 +28,8 @@ ADVICE = "; see docs/operations/backup.md#the-keys"
 def open_to_serve(database: Path, path: Path, *, encrypt: bool) -> KeyStore | None:
     """Open the keys for a server on ``database``, whose schema is this program's; None: it has none, and wants none.
 
-    ``path``: of the key file. What a restore took back loses its keys. Raises StoreError.
+    ``path``: of the key file. What a restore took back loses its keys, and what had lost them, where an older key file
+    was put back. Raises StoreError.
     """
     with closing(sqlite.connect(database)) as connection:
         state = message_keys.state(connection)
@@ -40,7 +41,9 @@ def open_to_serve(database: Path, path: Path, *, encrypt: bool) -> KeyStore | No
                 f" not forget them: set keys.encrypt to true{ADVICE}"
             )
         keys = _opened(connection, database, path, state)
-        if not state.is_settled:
+        if is_old := keys.serial < state.lost_serial:
+            log.warning("older_key_file", path=str(path))
+        if is_old or not state.is_settled:
             _settle(connection, keys)
         return keys
 
@@ -108,7 +111,7 @@ def _newer_copy(connection: sqlite3.Connection, keys: KeyStore) -> Path | None:
 
 
 def _settle(connection: sqlite3.Connection, keys: KeyStore) -> None:
-    """Lose all keys but those of what lives: a restore took messages back that nothing else names. None is sent yet.
+    """Lose all keys but those of what lives: nothing else names the others. No message is sent yet.
 
     Nobody writes meanwhile: a run moves messages from one tier to the other, and they would be read in neither.
     """
@@ -120,5 +123,5 @@ def _settle(connection: sqlite3.Connection, keys: KeyStore) -> None:
             )
         except KeyFileError as error:
             raise StoreError(f"keys.path: {error}") from error
-        message_keys.note_settled(connection, is_settled=True)
+        message_keys.note_settled(connection, keys.serial)
     log.info("keys_settled", covers=count)

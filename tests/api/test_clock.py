@@ -272,7 +272,7 @@ def test_every_column_of_numbers_is_known_to_be_a_time_or_not(config: Config) ->
             *("self_destructs", "effective_expiry", "least_lifetime", "hold_limit", "keeps_commits", "erases"),
             *("taken_back_count", "keyed_after"),
         },
-        "key_state": {"id", "settled", "plain_segments", "taken_over"},
+        "key_state": {"id", "settled", "plain_segments", "taken_over", "lost_serial"},
         "plain_parts": {"group_key", "lifetime", "span"},
         "key_erasures": {"first_seq", "last_seq"},
         "key_copies": {"serial"},

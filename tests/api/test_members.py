@@ -7,6 +7,7 @@ import pytest
 
 from conclave.wire.conclave_pb2 import ListBannedUsersResponse
 from tests.conftest import Cleanup, Running
+from tests.support.alone import once
 from tests.support.client import PASSWORD, Client, encode, expect
 from tests.support.listening import listening
 
@@ -60,6 +61,38 @@ async def test_nobody_follows_while_an_admin_is_left(running: Running, how: str)
     await alice.act("promote", group, carol)
     await go(how, group, alice)
     assert await bob.roles(group) == {"bob": "member", "carol": "admin"}
+
+
+def disable(running: Running, username: str) -> None:
+    once(running.config.database, "UPDATE users SET disabled = 1 WHERE username = ?", username)
+
+
+@pytest.mark.parametrize("how", WAYS)
+async def test_whose_account_is_disabled_neither_follows_nor_keeps_others_from_it(running: Running, how: str) -> None:
+    group, (alice, _, carol, dave) = await friends(running, "alice", "bob", "carol", "dave")
+    await alice.act("promote", group, carol)
+    disable(running, "bob")
+    disable(running, "carol")
+    await go(how, group, alice)
+    assert await dave.roles(group) == {"bob": "member", "carol": "admin", "dave": "admin"}
+
+
+async def test_if_all_others_are_disabled_the_group_still_has_an_admin(running: Running) -> None:
+    group, (alice, *_) = await friends(running, "alice", "bob", "carol")
+    disable(running, "bob")
+    disable(running, "carol")
+    await alice.leave(group)
+    roles = "SELECT username, role FROM members JOIN users USING (user_id) ORDER BY member_id"
+    assert await running.query(roles) == [("bob", "admin"), ("carol", "member")]
+
+
+async def test_the_last_admin_who_can_act_cannot_step_back(running: Running) -> None:
+    group, (alice, bob) = await friends(running, "alice", "bob")
+    await alice.act("promote", group, bob)
+    disable(running, "bob")
+    await expect(alice.act("demote", group, alice), 400, 100)
+    await alice.act("demote", group, bob)
+    assert await alice.roles(group) == {"alice": "admin", "bob": "member"}
 
 
 @pytest.mark.parametrize("how", WAYS)

@@ -1,6 +1,7 @@
 """Quotas over HTTP: how fast users and groups send, how much they store. What one user does stops nobody else."""
 
 import asyncio
+import threading
 from collections import Counter
 from dataclasses import replace
 
@@ -14,6 +15,7 @@ from conclave.store.resources import amounts
 from conclave.store.views import storage_usage
 from tests.conftest import Cleanup, Running, StartServer
 from tests.support.client import Client, encode, expect
+from tests.support.server import PATIENCE, until
 
 MINUTE = 60
 
@@ -65,6 +67,23 @@ async def test_a_user_sends_so_much_at_once_and_evenly_after_that(config: Config
         server.clock.advance(MINUTE)
         assert await statuses(alice, other, 20) == {200: 6, 429: 14}
         assert await server.query("SELECT count(*) FROM messages") == [(19,)]
+
+
+async def test_a_message_counts_once_whatever_is_written_with_it(config: Config, start_server: StartServer) -> None:
+    """A read receipt that shares its transaction has it done on another thread."""
+    async with start_server(limited(config, user_sends_per_minute=3)) as server:
+        alice, bob, _, group = await friends(server)
+        await bob.send(group, seconds=MINUTE)
+        store, free = server.app[app_keys.STORE], threading.Event()
+        slow = asyncio.create_task(store.write(lambda _: free.wait(PATIENCE)))
+        await until(lambda: not store.writes_waiting)
+        sent = asyncio.create_task(send(bob, group))
+        await until(lambda: store.writes_waiting == 1)
+        read = asyncio.create_task(alice.read(group, 1))
+        await until(lambda: store.writes_waiting == 2)
+        free.set()
+        await asyncio.gather(slow, sent, read)
+        assert await statuses(bob, group, 3) == {200: 1, 429: 2}
 
 
 async def test_a_group_takes_so_many_from_all_its_members_and_nobody_else_uses_them_up(

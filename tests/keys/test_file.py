@@ -265,6 +265,27 @@ def test_what_a_disk_has_altered_is_told_and_never_taken_for_erased(path: Path) 
         store.close()
 
 
+def test_the_last_change_that_a_disk_has_altered_is_not_taken_for_torn(path: Path) -> None:
+    """What it replaced was overwritten, so it was written as a whole."""
+    memory = Memory(8)
+    store = KeyStore(path, memory.draw)
+    for group_id in (A, B):
+        memory.give(store, group_id, 3)
+    store.erase([(A, memory.forget(A, [1]))])
+    store.close()
+    data = bytearray(path.read_bytes())
+    data[data.rindex(b"a" * 16) + 100] ^= 1
+    path.write_bytes(data)
+    for _ in range(2):
+        store = KeyStore(path)
+        assert store.damage == 1
+        with pytest.raises(KeyFileError, match="is damaged: keys are missing"):
+            store.keys(A, [2])
+        assert store.keys(B, [2]) == [memory.key(B, 2)]
+        store.close()
+    assert path.read_bytes() == data, "nothing is overwritten that a copy may mend"
+
+
 def test_a_damaged_file_is_not_written_anew_so_that_it_can_be_looked_at(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,12 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from conclave.clock import FakeClock
 from conclave.keys.store import KeyStore
 from conclave.store import keyring
 from conclave.store.engine import sqlite
 from conclave.store.engine.faults import StoreError
 from conclave.store.resources import message_keys
-from tests.support.keyed import KeyedBackups
+from spark import run
+from spark.environment import RunEnvironment
+from tests.support.archived import DAY
+from tests.support.keyed import KeyedBackups, clean
 
 
 def moved_to_the_archive(connection: sqlite3.Connection, key: int) -> None:
@@ -50,7 +54,7 @@ def test_what_moves_while_a_start_settles_the_keys_keeps_them(tmp_path: Path, mo
                     tries.append(str(error))
 
     with closing(connect(database)) as connection:
-        message_keys.note_settled(connection, is_settled=False)
+        message_keys.note_unsettled(connection)
     monkeypatch.setattr(sqlite, "connect", spied)
     keys = keyring.open_to_serve(database, store.config.keys_path, encrypt=True)
     assert keys
@@ -91,3 +95,28 @@ def test_an_older_key_file_does_not_go_on_beside_a_newer_copy(tmp_path: Path) ->
     best = keyring.open_to_read(database, path)
     assert best, "there is no better one"
     best.close()
+
+
+def test_an_older_key_file_gives_up_again_what_was_lost_since(tmp_path: Path) -> None:
+    store = KeyedBackups(tmp_path)
+    store.begin_keys()
+    fading, kept = store.add_group(DAY), store.add_group()
+    for group in (fading, kept):
+        store.send(group, 3)
+    path = store.config.keys_path
+    older, lost = path.read_bytes(), {(fading, number) for number in range(1, 4)}
+    store.now += 2 * DAY
+    clean(store)
+    assert not store.derivable(path) & lost
+    path.write_bytes(older)
+    assert store.derivable(path) >= lost
+    store.now += DAY
+    with closing(RunEnvironment(store.config, FakeClock(store.now))) as engine:
+        assert "is an older one" in run.clean_up(engine).error, "it would have all changes one day, and others"
+    store.start()
+    assert store.derivable(path) == {(kept, number) for number in range(1, 4)}
+    store.expect_lost(lost, path.parent)
+    clean(store)
+    before = path.read_bytes()
+    store.start()
+    assert path.read_bytes() == before, "once is enough"

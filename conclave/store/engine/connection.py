@@ -5,6 +5,7 @@ import sqlite3
 from typing import TYPE_CHECKING, Any
 
 from conclave.events import News
+from conclave.store.engine.former_policies import FormerPolicies
 
 if TYPE_CHECKING:
     from conclave.keys.store import KeyStore
@@ -16,7 +17,8 @@ class StoreConnection(sqlite3.Connection):
     ``announced``: the news that the transaction hands on when it ends. ``room``: how many bytes of bodies it may still
     add. ``is_on_event_loop``: whether it runs on the loop's thread, so that nothing may take long. ``waits_until``: no
     wait for the write lock goes on after that, in seconds of the monotonic clock. Another thread may set it. ``keys``:
-    those of the messages; None where none is under a key, or where none is stored or read.
+    those of the messages; None where none is under a key, or where none is stored or read. ``former_policies``: what
+    the server hides besides what its store says; none of another process.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -27,6 +29,7 @@ class StoreConnection(sqlite3.Connection):
         self.is_on_event_loop = False
         self.waits_until = math.inf
         self.keys: KeyStore | None = None
+        self.former_policies = FormerPolicies()
 
 
 def of_store(connection: sqlite3.Connection) -> StoreConnection:

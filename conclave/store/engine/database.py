@@ -20,6 +20,7 @@ from conclave.store.engine import lock_holders, sqlite
 from conclave.store.engine.connection import of_store
 from conclave.store.engine.connection_thread import Owner
 from conclave.store.engine.faults import StoreError, Watch, file_size, is_of_the_disk, store_error
+from conclave.store.engine.former_policies import FormerPolicies, PolicyChange
 from conclave.store.engine.group_commit import snapshot
 from conclave.store.engine.schema import Complete, prepare
 from conclave.store.engine.writer import Publish, Writer
@@ -85,6 +86,7 @@ class Database:
         """Prepare only; use ``open`` to get a working store. ``keys``: those of its messages, if there are any."""
         self.path = path
         self.keys = keys
+        self.former_policies = FormerPolicies()
         self._publish = publish
         self._watch = watch
         self._idle_readers: list[Owner] = []
@@ -126,6 +128,10 @@ class Database:
         """How many writes wait for the transaction after the one under way."""
         return self._writer.waiting
 
+    def policy_change(self) -> PolicyChange:
+        """Return what a change of one group's policy is told of."""
+        return PolicyChange(self.former_policies)
+
     async def _begin(self) -> None:
         writer, checkpointer, *readers = [await self._open_owner() for _ in range(2 + READERS)]
         most_pages = WAL_LIMIT_BYTES // PAGE_BYTES
@@ -140,7 +146,8 @@ class Database:
         owner = Owner(self.path)
         self._owners.append(owner)
         await owner
-        of_store(owner.connection).keys = self.keys
+        connection = of_store(owner.connection)
+        connection.keys, connection.former_policies = self.keys, self.former_policies
         return owner
 
     def limit_lock_wait(self) -> None:

@@ -46,6 +46,12 @@ WRITES_A_COMMIT = 256
 LIGHT_BYTES = 256 * 1024
 """At most 256 KiB are written on the event loop's thread at a time, which takes a millisecond or two."""
 
+NEEDS_THREAD = LIGHT_BYTES + 1
+"""The weight of what is never written on the event loop's thread, as it reads much.
+
+Others that share its transaction are not tried there in vain.
+"""
+
 
 class _Done(NamedTuple):
     outcomes: Sequence[Any]

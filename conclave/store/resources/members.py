@@ -183,16 +183,30 @@ def set_role(connection: sqlite3.Connection, member_id: int, role: str) -> None:
 
 
 def has_other_admin(connection: sqlite3.Connection, member: Membership) -> bool:
-    """Tell whether the group has an admin besides this member."""
-    others = "SELECT 1 FROM members WHERE group_key = ? AND role = 'admin' AND member_id != ?"
+    """Tell whether the group has an admin besides this member, one whose account is not disabled."""
+    others = (
+        "SELECT 1 FROM members JOIN users USING (user_id)"
+        " WHERE group_key = ? AND role = 'admin' AND member_id != ? AND NOT disabled"
+    )
     return connection.execute(others, (member.group.group_key, member.member_id)).fetchone() is not None
 
 
-class Left(NamedTuple):
-    """Who is left in a group: ``eldest``, the member who joined first (None: no one); whether any is an admin."""
+HEIR = (
+    "CASE WHEN max(role = 'admin' AND NOT disabled) THEN NULL"
+    " ELSE ifnull(min(iif(disabled, NULL, member_id)), iif(max(role = 'admin'), NULL, min(member_id))) END"
+)
+"""The SQL expression, over the members of a group and their accounts, for who is to become its admin; null: nobody.
 
-    eldest: int | None
-    has_admin: bool
+That is whoever joined first, of those whose accounts are not disabled if there are any. A disabled admin can do
+nothing, and counts only where all are disabled.
+"""
+
+
+class Left(NamedTuple):
+    """Who is left in a group: whether anybody is, and who is to be its admin; None: it has one, or is empty."""
+
+    is_empty: bool
+    heir: int | None
 
 
 def remove(connection: sqlite3.Connection, member: Membership) -> Left:
@@ -202,12 +216,12 @@ def remove(connection: sqlite3.Connection, member: Membership) -> Left:
     connection.execute("DELETE FROM members WHERE member_id = ?", (member.member_id,))
     reach("leave.removed")
     welcomes.remove(connection, group_key, member.user_id)
-    eldest, has_admin = connection.execute(
-        "SELECT min(member_id), max(role = 'admin') FROM members WHERE group_key = ?", (group_key,)
+    count, heir = connection.execute(
+        f"SELECT count(*), {HEIR} FROM members JOIN users USING (user_id) WHERE group_key = ?", (group_key,)
     ).fetchone()
-    if eldest is not None:
+    if count:
         marks.advance_floor(connection, group_key)
-    return Left(eldest, bool(has_admin))
+    return Left(not count, heir)
 
 
 def confirm_fetched(connection: sqlite3.Connection, fetched: Sequence[tuple[int, int]]) -> list[None]:

@@ -14,10 +14,14 @@ NOTES_AT_ONCE = 20_000
 
 @dataclass(frozen=True)
 class KeyState:
-    """The key file of the database. ``is_settled``: it has no keys of what a restore took back."""
+    """The key file of the database. ``is_settled``: it has no keys of what a restore took back.
+
+    ``lost_serial``: its change by which keys were last lost. A file without it has them still, or again.
+    """
 
     keys_id: bytes
     is_settled: bool
+    lost_serial: int
 
 
 def is_known(connection: sqlite3.Connection) -> bool:
@@ -27,8 +31,8 @@ def is_known(connection: sqlite3.Connection) -> bool:
 
 def state(connection: sqlite3.Connection) -> KeyState | None:
     """Return which key file is the database's; None: it has none, and no message is under a key."""
-    row = connection.execute("SELECT keys_id, settled FROM key_state").fetchone()
-    return KeyState(row[0], bool(row[1])) if row else None
+    row = connection.execute("SELECT keys_id, settled, lost_serial FROM key_state").fetchone()
+    return KeyState(row[0], bool(row[1]), row[2]) if row else None
 
 
 def adopt(connection: sqlite3.Connection, keys_id: bytes) -> None:
@@ -42,9 +46,14 @@ def adopt(connection: sqlite3.Connection, keys_id: bytes) -> None:
     connection.execute("UPDATE body_segments SET sealed = 1")  # what is stored from now on lies elsewhere
 
 
-def note_settled(connection: sqlite3.Connection, *, is_settled: bool) -> None:
-    """Note whether the key file may have keys of what a restore took back."""
-    connection.execute("UPDATE key_state SET settled = ?", (is_settled,))
+def note_settled(connection: sqlite3.Connection, serial: int) -> None:
+    """Note that the key file, as of its change ``serial``, has no keys but those of what lives."""
+    connection.execute("UPDATE key_state SET settled = 1, lost_serial = ?", (serial,))
+
+
+def note_unsettled(connection: sqlite3.Connection) -> None:
+    """Note that the key file may have keys of what a restore took back."""
+    connection.execute("UPDATE key_state SET settled = 0")
 
 
 def note(connection: sqlite3.Connection, group_key: int, numbers: Sequence[int]) -> None:
@@ -109,8 +118,12 @@ def make_durable(connection: sqlite3.Connection) -> None:
     connection.execute("UPDATE key_state SET settled = settled")
 
 
-def forget(connection: sqlite3.Connection, rows: Sequence[tuple[bytes, int, int]]) -> None:
-    """Remove the notes that ``noted`` has told, once the keys are lost. What was noted meanwhile stays."""
+def forget(connection: sqlite3.Connection, rows: Sequence[tuple[bytes, int, int]], serial: int) -> None:
+    """Remove the notes that ``noted`` has told, once the keys are lost, by a change up to ``serial`` of the key file.
+
+    What was noted meanwhile stays.
+    """
+    connection.execute("UPDATE key_state SET lost_serial = max(lost_serial, ?)", (serial,))
     connection.executemany("DELETE FROM key_erasures WHERE group_id = ? AND first_seq = ? AND last_seq = ?", rows)
 
 

@@ -221,6 +221,18 @@ def test_a_group_whose_admin_came_since_gets_another_one(world: Backed) -> None:
     assert admins == {world.alice, world.bob}, "bob is that of the other group"
 
 
+def test_whose_account_is_disabled_does_not_become_its_admin(world: Backed) -> None:
+    world.back_up()
+    dave = world.register("dave")
+    world.join(world.group(world.friends), dave)
+    world.promote(world.member(world.friends, dave))
+    world.demote(world.member(world.friends, world.alice))
+    world.disable(world.alice)
+    restored = world.restore()
+    admins = {each.user_id for each in restored.memberships() if each.role == "admin"}
+    assert admins == {world.bob}, "of both groups"
+
+
 def test_a_group_without_any_member_left_goes(world: Backed) -> None:
     world.send(world.member(world.others, world.alice))
     world.back_up()
