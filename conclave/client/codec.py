@@ -1,7 +1,7 @@
 """What turns text into payloads and back: where end-to-end encryption plugs in. The one here does not encrypt."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 from uuid import UUID
@@ -65,7 +65,7 @@ class Readable:
 
 @dataclass(frozen=True)
 class SendAgain:
-    """A text that was sent, and came after its epoch, so that not everybody could read it."""
+    """A text that was sent, and came after its keys had passed, so that not everybody could read it."""
 
     key: int
     """What ``sent_again`` takes."""
@@ -135,6 +135,10 @@ class Codec(Protocol):
 
     def sent_again(self, key: int) -> None:
         """One of them was sent anew, or is not to be."""
+        ...
+
+    def gone(self, group_id: UUID, numbers: Collection[int]) -> None:
+        """Messages are gone, or were taken back: what is kept of them, to be sent anew, goes too."""
         ...
 
     def repeated(self, group_id: UUID, number: int) -> list[int]:
@@ -280,6 +284,9 @@ class PlaintextCodec:
 
     def sent_again(self, key: int) -> None:
         """Do nothing."""
+
+    def gone(self, group_id: UUID, numbers: Collection[int]) -> None:
+        """Do nothing: nothing is kept of what is sent."""
 
     def repeated(self, group_id: UUID, number: int) -> list[int]:
         """Return nothing: nothing has to be sent anew."""

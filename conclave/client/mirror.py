@@ -14,7 +14,6 @@ from conclave.client.errors import AnswerError, GroupError, NoAnswerError, Resou
 from conclave.client.history.erasing import Erased
 from conclave.client.history.pages import Arrived
 from conclave.client.history.store import History
-from conclave.client.taking_back import forget_repeats
 from conclave.wire import events as protocol
 from conclave.wire.results import StoredMessage
 
@@ -301,13 +300,13 @@ class Mirror:
         for group_id, number in erased:
             by_group.setdefault(group_id, []).append(number)
         for group_id, numbers in by_group.items():
-            forget_repeats(self._codec, group_id, numbers)
+            self._codec.gone(group_id, numbers)
         self._gone += [n.MessagesGone(group_id, tuple(sorted(numbers))) for group_id, numbers in by_group.items()]
 
     def forget_taken_back(self, group_id: UUID, numbers: Collection[int]) -> None:
         """Erase messages that were taken back, here or elsewhere; what of them had to be sent anew is not."""
         if numbers:
-            forget_repeats(self._codec, group_id, numbers)
+            self._codec.gone(group_id, numbers)
             self.note_gone(self._history.forget(group_id, list(numbers)))
 
     def left(self, group_id: UUID) -> None:
