@@ -200,6 +200,10 @@ class Codec(Protocol):
         """Take part in a group from a welcome on. False if it is not for these keys, and may be for others."""
         ...
 
+    def groups(self) -> set[UUID]:
+        """Return the groups of which something is kept: what the user has left elsewhere is forgotten by it."""
+        ...
+
     def forget(self, group_id: UUID) -> None:
         """Forget a group: the user is not in it any more."""
         ...
@@ -346,6 +350,10 @@ class PlaintextCodec:
     def welcomed(self, group_id: UUID, welcome: bytes) -> bool:
         """Do nothing: there are no keys."""
         return True
+
+    def groups(self) -> set[UUID]:
+        """Return nothing: there are no keys."""
+        return set()
 
     def forget(self, group_id: UUID) -> None:
         """Do nothing: there are no keys."""

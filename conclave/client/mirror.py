@@ -47,8 +47,9 @@ class Mirror:
     async def catch_up(self) -> AsyncIterator[n.News]:
         """Read the whole state, and fetch what was missed."""
         self._has_passed_over = False
+        known = self._history.groups().keys() | self._codec.groups()  # one that is made meanwhile is not on the list
         current = {each.group_id: each for each in await self._client.groups()}
-        for group_id in self._history.groups().keys() - current.keys():
+        for group_id in known - current.keys():
             for gone in self.forget_group(group_id):
                 yield gone
         await self.take_welcomes()

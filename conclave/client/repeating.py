@@ -2,7 +2,6 @@
 
 import contextlib
 import hashlib
-import random
 import time
 from collections.abc import Callable
 from uuid import UUID
@@ -33,11 +32,10 @@ class Repeating:
         client: Client,
         history: History,
         codec: Codec,
-        *,
         is_in_doubt: Callable[[UUID], bool],
         look_at: Callable[[UUID], None],
         backoff: Backoff,
-        chance: Callable[[], float] = random.random,
+        chance: Callable[[], float],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``is_in_doubt``: tells of a group whether a member's key is to be judged first. ``look_at``: fetches one.

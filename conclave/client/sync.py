@@ -82,13 +82,7 @@ class Sync:
         self._takes_changed_keys = takes_changed_keys
         self._upkeep = KeyPackageUpkeep(client, codec)
         self._mirror = Mirror(client, history, codec)
-        self._repeating = Repeating(
-            *(client, history, codec),
-            is_in_doubt=self._is_in_doubt,
-            look_at=self.look_at,
-            backoff=backoff,
-            chance=chance,
-        )
+        self._repeating = Repeating(client, history, codec, self._is_in_doubt, self.look_at, backoff, chance)
         self._to_fetch: set[UUID] = set()
         self._wake = asyncio.Event()
         self._enforcing: asyncio.Task[None] | None = None

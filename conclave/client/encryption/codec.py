@@ -277,9 +277,8 @@ class MlsCodec:
                 held.group = group
                 held.awaits(Awaited(group.epoch - 1, group.confirmation_tag), info.tag if info else b"")
                 held.renewed_at = self._now()
-                agenda = self._agenda.of(group_id)
-                agenda.asked_at = self._agenda.clock()
-                agenda.requests.add(group.confirmation_tag)
+                self._groups.note_request(held, group.confirmation_tag)
+                self._agenda.of(group_id).asked_at = self._agenda.clock()
         except MlsError as error:
             raise EncryptionError(f"the group info that the server has is of no use: {error}") from error
         return Joining(commit, group.group_id.hex())
@@ -306,6 +305,10 @@ class MlsCodec:
             self._order.decide(held)
         self._agenda.want(group_id, AWAITED_SECONDS)
         return True
+
+    def groups(self) -> set[UUID]:
+        """Return the groups of which something is kept."""
+        return set(self._groups.ids())
 
     def forget(self, group_id: UUID) -> None:
         """Erase all that is here of a group."""

@@ -12,6 +12,9 @@ from conclave.client.mls import Group, Policy
 MOST_COMMITS = 256
 """Commits that are remembered of a group."""
 
+MOST_REQUESTS = 32
+"""So many own commits are remembered by which the user asked into a group."""
+
 MOST_COMERS = 4_096
 """So many users are remembered who have come into a group."""
 
@@ -202,6 +205,22 @@ class Groups:
             "SELECT 1 FROM commits WHERE group_key = ? AND tag = ?", (held.group_key, tag)
         ).fetchone()
         return row is not None or tag == held.base_tag
+
+    def note_request(self, held: Held, tag: bytes) -> None:
+        """Remember the tag of a commit by which this device asks in. Within a transaction."""
+        self._connection.execute("INSERT INTO requests (group_key, tag) VALUES (?, ?)", (held.group_key, tag))
+        self._connection.execute(
+            "DELETE FROM requests WHERE group_key = ?1 AND request_key <="
+            " (SELECT request_key FROM requests WHERE group_key = ?1 ORDER BY request_key DESC LIMIT 1 OFFSET ?2)",
+            (held.group_key, MOST_REQUESTS),
+        )
+
+    def has_asked(self, held: Held, tag: bytes) -> bool:
+        """Tell whether a commit is one by which this device has asked in."""
+        row = self._connection.execute(
+            "SELECT 1 FROM requests WHERE group_key = ? AND tag = ?", (held.group_key, tag)
+        ).fetchone()
+        return row is not None
 
     # Who came in, and when
 

@@ -235,7 +235,7 @@ class Order:
         """
         if user_of(committer) == self._user_id:
             header = read_header(message.mls_message)
-            if header is None or header.tag not in self._agenda.of(held.group_id).requests:
+            if header is None or not self._groups.has_asked(held, header.tag):
                 self.replaced(held)
                 return
         self.give_up(held)

@@ -64,6 +64,11 @@ CREATE TABLE commits (                          -- those that the state went thr
     tag BLOB NOT NULL,
     PRIMARY KEY (group_key, sequence_num)
 ) STRICT, WITHOUT ROWID;
+CREATE TABLE requests (                         -- own commits by which the user asked in
+    request_key INTEGER PRIMARY KEY AUTOINCREMENT,
+    group_key INTEGER NOT NULL REFERENCES groups ON DELETE CASCADE,
+    tag BLOB NOT NULL
+) STRICT;
 CREATE TABLE key_packages (
     package_key INTEGER PRIMARY KEY AUTOINCREMENT,
     is_last_resort INTEGER NOT NULL,

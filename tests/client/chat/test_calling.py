@@ -5,12 +5,14 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from aiohttp import ClientSession
 from hypothesis import given, strategies as st
 
-from conclave.client.chat.calling import Caller, Calls, sequence
+from conclave.client.chat.calling import BURNS, Caller, Calls, sequence
+from conclave.client.events import Message
 from tests.support.chatting import Chat, chatting, new_group, signed_up, until
 from tests.support.client import Client
 from tests.support.conversing import NewChat, Pair
@@ -57,8 +59,20 @@ def test_it_calls_once_in_a_while_and_not_at_all_if_it_is_off(monkeypatch: pytes
         caller = Caller(calls, written.append)
         for at, heard in zip((0.0, 4.9, 5.0), times, strict=True):
             now = at
-            caller.call("bob", "den", "hi")
+            caller.call("bob", "den", said("hi"))
             assert len(written) == heard
+
+
+def said(text: str | None, self_destruct_seconds: int = 0) -> Message:
+    return Message(uuid4(), 1, uuid4(), text, 0, self_destruct_seconds, None)
+
+
+def test_what_a_self_destructing_message_says_is_not_told() -> None:
+    """A desktop may keep what it was told."""
+    for message, told in ((said("hi"), "hi"), (said(None), ""), (said("hi", 30), BURNS)):
+        written = list[str]()
+        Caller(Calls.TEXT, written.append, {}).call("bob", "den", message)
+        assert written == [f"\x1b]9;conclave: bob in den: {told}\x1b\\\a"]
 
 
 class TestWhoCalls:

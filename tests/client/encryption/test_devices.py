@@ -218,6 +218,19 @@ def header_of(device: Device, group: UUID) -> InfoHeader:
     return InfoHeader(mls.group_id, mls.epoch, mls.confirmation_tag)
 
 
+async def test_the_keys_of_a_group_that_was_left_elsewhere_go_at_the_next_start(
+    device: NewDevice, tmp_path: Path
+) -> None:
+    """Also where the history, which is in memory only, does not know the group any more."""
+    group, [_, bob] = await club(device, "alice", "bob")
+    await bob.stop()
+    await bob.client.leave(group)
+    for each in tmp_path.glob("bob.history*"):
+        each.unlink()
+    await bob.connect()
+    await bob.until(lambda: not bob.codec.groups())
+
+
 class TestAChangedKey:
     async def test_nothing_is_sent_before_it_was_judged(self, device: NewDevice) -> None:
         alice = await device("alice", takes_changed_keys=False)
