@@ -3,6 +3,7 @@
 import re
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -11,14 +12,19 @@ import pytest
 from aiohttp import ClientSession
 from hypothesis import given, strategies as st
 
+from conclave.client import History, Session
+from conclave.client.chat.attention import Attention
 from conclave.client.chat.calling import BURNS, Caller, Calls, sequence
+from conclave.client.chat.rooms import Room
 from conclave.client.events import Message
+from conclave.clock import FakeClock
+from conclave.wire.results import Group
 from tests.support.chatting import Chat, chatting, new_group, signed_up, until
 from tests.support.client import Client
-from tests.support.conversing import NewChat, Pair
+from tests.support.conversing import NewChat, Pair, Recorder
 from tests.support.server import ServerProcess
 
-HOUR = 3_600
+HOUR, DAY = 3_600, 86_400
 
 
 @pytest.mark.parametrize(
@@ -127,6 +133,25 @@ class TestWhoCalls:
         assert bob.room(group).is_muted(running.clock.now() + 1_000 * 365 * 24 * HOUR)
         bob.conversation.mute(bob.room(group), 0)
         assert not bob.room(group).is_muted(0), "whatever time it turns out to be"
+
+
+def test_a_group_is_muted_for_no_longer_by_a_clock_that_is_ahead() -> None:
+    clock, told = FakeClock(), Recorder()
+    session = Session("http://127.0.0.1", uuid4(), "bob", "5c" * 32)
+    group = Group(uuid4(), "", (), "club", "", -1, "public")
+    with History(clock=clock) as history:
+        history.hear_time(clock.now())
+        room, attention = Room(group), Attention(history, session, told)
+        clock.set_wrong(DAY)
+        attention.mute(room, HOUR)
+        message = replace(said("psst @bob"), group_id=group.group_id)
+        attention.count(room)
+        attention.arrived(room, message)
+        assert told.calls == []
+        clock.set_wrong(-DAY)
+        clock.advance(HOUR)
+        attention.arrived(room, message)
+        assert told.calls == ["club: psst @bob"]
 
 
 def hears(chat: Chat) -> list[str]:
