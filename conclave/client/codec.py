@@ -137,6 +137,10 @@ class Codec(Protocol):
         """One of them was sent anew, or is not to be."""
         ...
 
+    def kept(self, group_id: UUID) -> list[int]:
+        """Return the numbers of the messages of which something is kept, which may have to be sent anew."""
+        ...
+
     def gone(self, group_id: UUID, numbers: Collection[int]) -> None:
         """Messages are gone, or were taken back: what is kept of them, to be sent anew, goes too."""
         ...
@@ -288,6 +292,10 @@ class PlaintextCodec:
 
     def sent_again(self, key: int) -> None:
         """Do nothing."""
+
+    def kept(self, group_id: UUID) -> list[int]:
+        """Return nothing: nothing is kept of what is sent."""
+        return []
 
     def gone(self, group_id: UUID, numbers: Collection[int]) -> None:
         """Do nothing: nothing is kept of what is sent."""

@@ -236,10 +236,18 @@ class Mirror:
         """Tell what was stored. Who answers to it would wait in vain if there were more to be read before that."""
         if is_last:
             self._codec.caught_up(group_id, has_all=has_all)
+            if has_all and self._history.is_time_known:
+                self._forget_kept(group_id)
             self._caught_up.add(group_id)
         if group_id in self._caught_up:
             async for each in self._deliver(group_id):
                 yield each
+
+    def _forget_kept(self, group_id: UUID) -> None:
+        """Have nothing kept of messages that went while no program ran."""
+        kept = self._codec.kept(group_id)
+        if kept and (gone := set(kept) - self._history.present(group_id, kept)):
+            self._codec.gone(group_id, gone)
 
     async def _deliver(self, group_id: UUID) -> AsyncIterator[n.News]:
         """Tell messages that the application has not had. One counts as had once the next thing is asked for.

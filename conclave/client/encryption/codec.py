@@ -155,6 +155,11 @@ class MlsCodec:
         with self._vault.transaction():
             self._texts.drop_own(key)
 
+    def kept(self, group_id: UUID) -> list[int]:
+        """Return the numbers of the messages of which a text is kept."""
+        held = self._groups.get(group_id)
+        return self._texts.kept(held) if held else []
+
     def gone(self, group_id: UUID, numbers: Collection[int]) -> None:
         """Erase what is kept of messages that are gone."""
         if held := self._groups.get(group_id):

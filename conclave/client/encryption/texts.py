@@ -131,14 +131,18 @@ class Texts:
             (NO_EPOCH, held.group_key),
         )
 
+    def kept(self, held: Held) -> list[int]:
+        """Return the numbers of the messages of which a text is kept."""
+        rows = self._connection.execute(
+            f"SELECT original FROM own_texts WHERE group_key = ? AND NOT ({_UNDER_WAY}) ORDER BY original",
+            (held.group_key,),
+        )
+        return [row[0] for row in rows]
+
     def drop_gone(self, held: Held, numbers: Collection[int]) -> None:
         """Erase what is kept of messages that are gone."""
-        rows = self._connection.execute(
-            f"SELECT text_key, original FROM own_texts WHERE group_key = ? AND NOT ({_UNDER_WAY})", (held.group_key,)
-        ).fetchall()
-        for text_key, original in rows:
-            if original in numbers:
-                self.drop_own(text_key)
+        for number in set(self.kept(held)) & set(numbers):
+            self._vault.erase_rows("own_texts", "group_key = ? AND original = ?", held.group_key, number)
 
     def has_come_again(self, held: Held, own: OwnText) -> None:
         """Erase the text that ``own`` repeats, and other tries: it is there, though the answer to it may be lost."""
