@@ -1,7 +1,7 @@
 """What turns text into payloads and back: where end-to-end encryption plugs in. The one here does not encrypt."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 from uuid import UUID
@@ -65,7 +65,7 @@ class Readable:
 
 @dataclass(frozen=True)
 class SendAgain:
-    """A text that was sent, and came after its epoch, so that not everybody could read it."""
+    """A text that was sent, and came after its keys had passed, so that not everybody could read it."""
 
     key: int
     """What ``sent_again`` takes."""
@@ -137,6 +137,14 @@ class Codec(Protocol):
         """One of them was sent anew, or is not to be."""
         ...
 
+    def kept(self, group_id: UUID) -> list[int]:
+        """Return the numbers of the messages of which something is kept, which may have to be sent anew."""
+        ...
+
+    def gone(self, group_id: UUID, numbers: Collection[int]) -> None:
+        """Messages are gone, or were taken back: what is kept of them, to be sent anew, goes too."""
+        ...
+
     def repeated(self, group_id: UUID, number: int) -> list[int]:
         """Return the numbers under which the text of a message was sent anew, as far as it was read before."""
         ...
@@ -194,6 +202,10 @@ class Codec(Protocol):
 
     def welcomed(self, group_id: UUID, welcome: bytes) -> bool:
         """Take part in a group from a welcome on. False if it is not for these keys, and may be for others."""
+        ...
+
+    def groups(self) -> set[UUID]:
+        """Return the groups of which something is kept: what the user has left elsewhere is forgotten by it."""
         ...
 
     def forget(self, group_id: UUID) -> None:
@@ -281,6 +293,13 @@ class PlaintextCodec:
     def sent_again(self, key: int) -> None:
         """Do nothing."""
 
+    def kept(self, group_id: UUID) -> list[int]:
+        """Return nothing: nothing is kept of what is sent."""
+        return []
+
+    def gone(self, group_id: UUID, numbers: Collection[int]) -> None:
+        """Do nothing: nothing is kept of what is sent."""
+
     def repeated(self, group_id: UUID, number: int) -> list[int]:
         """Return nothing: nothing has to be sent anew."""
         return []
@@ -339,6 +358,10 @@ class PlaintextCodec:
     def welcomed(self, group_id: UUID, welcome: bytes) -> bool:
         """Do nothing: there are no keys."""
         return True
+
+    def groups(self) -> set[UUID]:
+        """Return nothing: there are no keys."""
+        return set()
 
     def forget(self, group_id: UUID) -> None:
         """Do nothing: there are no keys."""

@@ -14,7 +14,6 @@ from conclave.client.errors import AnswerError, GroupError, NoAnswerError, Resou
 from conclave.client.history.erasing import Erased
 from conclave.client.history.pages import Arrived
 from conclave.client.history.store import History
-from conclave.client.taking_back import forget_repeats
 from conclave.wire import events as protocol
 from conclave.wire.results import StoredMessage
 
@@ -48,8 +47,9 @@ class Mirror:
     async def catch_up(self) -> AsyncIterator[n.News]:
         """Read the whole state, and fetch what was missed."""
         self._has_passed_over = False
+        known = self._history.groups().keys() | self._codec.groups()  # one that is made meanwhile is not on the list
         current = {each.group_id: each for each in await self._client.groups()}
-        for group_id in self._history.groups().keys() - current.keys():
+        for group_id in known - current.keys():
             for gone in self.forget_group(group_id):
                 yield gone
         await self.take_welcomes()
@@ -236,10 +236,18 @@ class Mirror:
         """Tell what was stored. Who answers to it would wait in vain if there were more to be read before that."""
         if is_last:
             self._codec.caught_up(group_id, has_all=has_all)
+            if has_all and self._history.is_time_known:
+                self._forget_kept(group_id)
             self._caught_up.add(group_id)
         if group_id in self._caught_up:
             async for each in self._deliver(group_id):
                 yield each
+
+    def _forget_kept(self, group_id: UUID) -> None:
+        """Have nothing kept of messages that went while no program ran."""
+        kept = self._codec.kept(group_id)
+        if kept and (gone := set(kept) - self._history.present(group_id, kept)):
+            self._codec.gone(group_id, gone)
 
     async def _deliver(self, group_id: UUID) -> AsyncIterator[n.News]:
         """Tell messages that the application has not had. One counts as had once the next thing is asked for.
@@ -301,13 +309,13 @@ class Mirror:
         for group_id, number in erased:
             by_group.setdefault(group_id, []).append(number)
         for group_id, numbers in by_group.items():
-            forget_repeats(self._codec, group_id, numbers)
+            self._codec.gone(group_id, numbers)
         self._gone += [n.MessagesGone(group_id, tuple(sorted(numbers))) for group_id, numbers in by_group.items()]
 
     def forget_taken_back(self, group_id: UUID, numbers: Collection[int]) -> None:
         """Erase messages that were taken back, here or elsewhere; what of them had to be sent anew is not."""
         if numbers:
-            forget_repeats(self._codec, group_id, numbers)
+            self._codec.gone(group_id, numbers)
             self.note_gone(self._history.forget(group_id, list(numbers)))
 
     def left(self, group_id: UUID) -> None:

@@ -1,11 +1,20 @@
-"""How often a request is repeated, and how long is waited before. Pure."""
+"""How often a request is repeated, for how long, and how long is waited before."""
 
+import time
 from dataclasses import dataclass
 
 from conclave.client.errors import BusyError, ClientError, NoAnswerError, RefusedError
 
+REPEATED_SECONDS = 23 * 3_600.0
+"""A request is repeated for 23 hours at most, of which a machine may sleep most: a server knows a send for a day."""
+
 GATEWAY_STATUSES = (502, 503, 504)
 """Answers of a proxy that has lost the server: as if there were no answer."""
+
+
+def awake_or_asleep() -> float:
+    """Return seconds that only go forward, where the system can tell also while the machine sleeps."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 @dataclass(frozen=True)

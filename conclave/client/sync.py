@@ -7,7 +7,6 @@ history is. So each message is there exactly once, in order.
 
 import asyncio
 import contextlib
-import hashlib
 import random
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -16,20 +15,16 @@ from uuid import UUID
 
 from conclave.client import events as n
 from conclave.client.api import Client
-from conclave.client.codec import Codec, SendAgain
+from conclave.client.codec import Codec
 from conclave.client.errors import (
     AnswerError,
     BusyError,
     ClientError,
-    GroupError,
     KeyInDoubtError,
     NoAnswerError,
     NotReadyError,
     RefusedError,
-    ReplacedError,
-    ResourceError,
     ServerError,
-    SessionOverError,
     is_final,
     is_not_member,
 )
@@ -37,6 +32,7 @@ from conclave.client.history.store import History
 from conclave.client.key_package_stock import KeyPackageUpkeep
 from conclave.client.membership import Membership
 from conclave.client.mirror import Mirror
+from conclave.client.repeating import Repeating
 from conclave.client.retry import GATEWAY_STATUSES, Backoff
 from conclave.client.taking_back import take_back
 from conclave.wire import events as protocol
@@ -86,6 +82,7 @@ class Sync:
         self._takes_changed_keys = takes_changed_keys
         self._upkeep = KeyPackageUpkeep(client, codec)
         self._mirror = Mirror(client, history, codec)
+        self._repeating = Repeating(client, history, codec, self._is_in_doubt, self.look_at, backoff, chance)
         self._to_fetch: set[UUID] = set()
         self._wake = asyncio.Event()
         self._enforcing: asyncio.Task[None] | None = None
@@ -296,40 +293,7 @@ class Sync:
         if self.codec.is_due:
             for group_id in await self._mirror.settle():
                 self.look_at(group_id)
-        await self._send_again()
-
-    async def _send_again(self) -> None:
-        """Send anew what came so late that not everybody could read it, as long as the first message is there."""
-        for again in self.codec.to_send_again():
-            if not self._is_here(again):
-                if self.history.is_time_known:  # otherwise it may come back
-                    self.codec.sent_again(again.key)
-                continue
-            if self._is_in_doubt(again.group_id):
-                continue  # it was meant for those who had the former key
-            try:
-                payload = self.codec.encode_again(again)
-            except (NotReadyError, ReplacedError):
-                continue
-            send_id = _send_id(again)
-            try:
-                number = await self.client.send(
-                    again.group_id, payload, self_destruct_seconds=again.self_destruct_seconds, send_id=send_id
-                )
-            except SessionOverError:
-                raise
-            except RefusedError:
-                continue  # it is kept, and goes with the group
-            self.codec.sent_again(again.key)
-            if not self._is_here(again):  # it went meanwhile, and whoever took it back did not know of this one
-                with contextlib.suppress(GroupError, ResourceError):
-                    await self.client.take_back(again.group_id, number)
-            self.look_at(again.group_id)
-
-    def _is_here(self, again: SendAgain) -> bool:
-        """Tell whether a message that is to be sent anew is still there: expired, read or taken back it is not."""
-        found = self.history.messages(again.group_id, again.original - 1, 1)
-        return bool(found) and found[0].sequence_num == again.original
+        await self._repeating.send()
 
     def _effects(self, event: protocol.Event | n.Lagged) -> AsyncIterator[n.News]:
         """Return what an event leads to, before it is told."""
@@ -408,7 +372,8 @@ class Sync:
             while True:
                 erased = self.history.enforce()
                 self._mirror.note_gone(erased)
-                if erased or self.history.has_come_back or self.history.wants_time or self.codec.is_due:
+                is_due = self.codec.is_due or self._repeating.is_due
+                if erased or self.history.has_come_back or self.history.wants_time or is_due:
                     self._wake.set()
                 await asyncio.sleep(ENFORCED_EVERY)
         except sqlite3.Error:
@@ -421,12 +386,6 @@ def _passes(error: ClientError) -> bool:
     if isinstance(error, RefusedError) and error.status in GATEWAY_STATUSES:
         return True
     return isinstance(error, (NoAnswerError, AnswerError, BusyError, ServerError))
-
-
-def _send_id(again: SendAgain) -> UUID:
-    """Return the same id for each try. Keys alone begin anew with a new file."""
-    told = f"{again.group_id} {again.original} {again.key}"
-    return UUID(bytes=hashlib.sha256(told.encode()).digest()[:16])
 
 
 async def _next(stream: AsyncIterator[protocol.Event | n.Lagged]) -> protocol.Event | n.Lagged | None:

@@ -1,6 +1,5 @@
 """Takes a message back, with what repeats it: a text that came too late for some was sent to them once more."""
 
-from collections.abc import Collection
 from uuid import UUID
 
 from conclave.client.api import Client
@@ -10,17 +9,10 @@ from conclave.client.errors import ResourceError
 
 async def take_back(client: Client, codec: Codec, group_id: UUID, number: int) -> None:
     """Take a message back, whose text is not sent anew from here on. Raises ClientError."""
-    forget_repeats(codec, group_id, [number])
+    codec.gone(group_id, [number])
     for each in codec.repeated(group_id, number):
         try:
             await client.take_back(group_id, each)
         except ResourceError:
             continue  # it is gone already
     await client.take_back(group_id, number)
-
-
-def forget_repeats(codec: Codec, group_id: UUID, numbers: Collection[int]) -> None:
-    """Have the texts of messages not sent anew."""
-    for again in codec.to_send_again():
-        if again.group_id == group_id and again.original in numbers:
-            codec.sent_again(again.key)

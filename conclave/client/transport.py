@@ -18,7 +18,7 @@ from yarl import URL
 
 from conclave.client import marshal
 from conclave.client.errors import AnswerError, AnswerTooLongError, ClientError, NoAnswerError, RefusedError, refused
-from conclave.client.retry import GATEWAY_STATUSES, Backoff
+from conclave.client.retry import GATEWAY_STATUSES, REPEATED_SECONDS, Backoff, awake_or_asleep
 from conclave.errors import ErrorCode
 from conclave.wire.fields import CLOCK_IN_DOUBT
 from conclave.wire.negotiate import Format, body_format
@@ -98,6 +98,7 @@ class Transport:
         backoff: Backoff = Backoff(),  # noqa: B008 - as above
         auth_header: str = "Authorization",
         chance: Callable[[], float] = random.random,
+        clock: Callable[[], float] = awake_or_asleep,
     ) -> None:
         """``url``: as "https://chat.example.org". ``ca``: a file of authorities to trust in place of the system's.
 
@@ -119,6 +120,7 @@ class Transport:
         self._timeouts = timeouts
         self._auth_header = auth_header
         self._chance = chance
+        self._clock = clock
         self._http: ClientSession | None = None
 
     def __repr__(self) -> str:
@@ -143,7 +145,7 @@ class Transport:
         several tries that has no answer, since the last may come half a minute later; and, with None, of the next
         answer. Raises ClientError.
         """
-        failures = 0
+        failures, began = 0, self._clock()
         while True:
             try:
                 found = await self._once(call, kind, written_in or self.written_in)
@@ -154,10 +156,12 @@ class Transport:
                     self._tell_trouble(error)
                 if wait is None:
                     raise
+                await asyncio.sleep(wait)
+                if self._clock() - began >= REPEATED_SECONDS:
+                    raise
             else:
                 self._tell_trouble(None)
                 return found
-            await asyncio.sleep(wait)
 
     async def tell(self, call: Call) -> None:
         """Send a request whose answer has nothing to tell. Raises ClientError."""

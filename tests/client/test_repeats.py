@@ -29,6 +29,7 @@ from conclave.client import (
     Timeouts,
 )
 from conclave.client.errors import refused
+from conclave.client.retry import REPEATED_SECONDS
 from conclave.client.transport import Call
 from conclave.wire import conclave_pb2
 from conclave.wire.results import User
@@ -95,6 +96,16 @@ async def test_a_send_is_repeated_with_the_same_id() -> None:
     assert len(server.asked) == 3
     assert len(set(server.asked)) == 1
     assert b"send_id" in server.asked[0][2]
+
+
+async def test_a_send_is_not_repeated_once_the_server_may_have_forgotten_its_id() -> None:
+    """As after a night and a day asleep between two tries."""
+    now = iter([0.0, REPEATED_SECONDS])
+    async with stub(lost, number_one) as (server, client):
+        client.transport._clock = lambda: next(now)
+        with pytest.raises(NoAnswerError):
+            await client.send(GROUP, b"x")
+    assert len(server.asked) == 1
 
 
 async def test_two_sends_have_different_ids_unless_the_caller_gives_one() -> None:

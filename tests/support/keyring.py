@@ -1,5 +1,6 @@
 """A codec of which a test says whose keys it knows: for states that a real server leads to only by attacks."""
 
+from collections.abc import Collection
 from dataclasses import replace
 from uuid import UUID
 
@@ -36,6 +37,9 @@ class Keyring(PlaintextCodec):
 
     def sent_again(self, key: int) -> None:
         self.again = [each for each in self.again if each.key != key]
+
+    def gone(self, group_id: UUID, numbers: Collection[int]) -> None:
+        self.again = [each for each in self.again if each.group_id != group_id or each.original not in numbers]
 
     def view(self, group_id: UUID) -> GroupView:
         return self.shows

@@ -43,15 +43,15 @@ class Attention:
             *(each.user_id for each in room.group.members),
         }  # who just came in may write at once
         is_for_user = is_meant or len(there) == DIRECT
-        if is_for_user and not room.is_muted(self._history.now()):
+        if is_for_user and not room.is_muted(self._history.sure()):
             self._listener.call(room, message)
 
     def mute(self, room: Room, seconds: int | None) -> None:
         """Let a group not call for so many seconds, 0 for not at all any more, or until that; None: for good."""
         if seconds is None:
             room.muted_until = formatting.LATEST
-        else:  # not until now, which may turn out to have been wrong, and come again
-            room.muted_until = self._history.now() + seconds if seconds else 0
+        else:  # not by a clock that is ahead perhaps: it would be for much longer once that is set right
+            room.muted_until = self._history.sure() + seconds if seconds else 0
         self._history.mute(room.group.group_id, room.muted_until)
 
     def _means_user(self, room: Room, message: Message) -> bool:

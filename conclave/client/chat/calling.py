@@ -6,12 +6,16 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 
 from conclave.client.chat import formatting
+from conclave.client.events import Message
 
 CALLS_EVERY = 5.0
 """It calls at most every 5 seconds: who comes back after a night is called once."""
 
 MOST_TOLD = 100
 """Of a message 100 characters are told."""
+
+BURNS = "a message that goes once it is read"
+"""Told in place of a self-destructing one: a desktop may keep what it was told."""
 
 _BELL, _STRING_END = "\a", "\x1b\\"
 
@@ -40,13 +44,14 @@ class Caller:
         self._environment = environment
         self._last = -CALLS_EVERY
 
-    def call(self, who: str, where: str, text: str) -> None:
-        """Call the user; ``who`` has written ``text`` in the group ``where``."""
+    def call(self, who: str, where: str, message: Message) -> None:
+        """Call the user; ``who`` has written a message in the group ``where``."""
         now = time.monotonic()
         if self._calls is Calls.OFF or now < self._last + CALLS_EVERY:
             return
         self._last = now
-        self._write(sequence(self._calls, f"{who} in {where}: {text}", self._environment))
+        text = BURNS if message.self_destruct_seconds else message.text
+        self._write(sequence(self._calls, f"{who} in {where}: {text or ''}", self._environment))
 
 
 def sequence(calls: Calls, text: str, environment: Mapping[str, str]) -> str:

@@ -281,7 +281,7 @@ class Conversation:
             self._want_renewal()
             return
         if message.sender_id == self.user_id:
-            self.send_queue.has_arrived(room, message.text)
+            self.send_queue.has_arrived(room, message)
         if room.is_loaded:
             loading.add(room, message)
         if self.rooms.person(message.sender_id) is None:

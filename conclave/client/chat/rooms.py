@@ -39,6 +39,8 @@ class Draft:
 
     ``number``: what it got; it is shown as a draft until it comes as a message. ``is_stored``: it has come already,
     before the answer to the request, which may be lost. ``is_held``: it waits until the user has judged a member's key.
+    ``tried_at``: when a first try had no answer, by a clock that goes on while the machine sleeps. ``is_unknown``: that
+    is so long ago that the server may have it, and would store it once more.
     """
 
     group_id: UUID
@@ -49,6 +51,8 @@ class Draft:
     number: int | None = None
     is_stored: bool = False
     is_held: bool = False
+    tried_at: float | None = None
+    is_unknown: bool = False
 
     @property
     def waits(self) -> bool:
@@ -58,6 +62,12 @@ class Draft:
     def refuse(self, why: str) -> None:
         """The server does not take it: what came in its place was another one, with the same text."""
         self.refused, self.is_stored = why, False
+
+    def send_anew(self) -> None:
+        """The user wants it to be sent, whatever became of it before."""
+        if self.is_unknown:
+            self.send_id, self.tried_at, self.is_unknown = uuid4(), None, False
+        self.refused, self.is_held = "", False
 
 
 @dataclass

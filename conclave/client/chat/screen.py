@@ -467,7 +467,7 @@ class ChatScreen(Screen[None]):
     def call(self, room: Room, message: Message) -> None:
         """Call the user, unless the group is before their eyes."""
         if not (room is self.room and self.app.app_focus and self.app.screen is self):
-            self._caller.call(self.conversation.rooms.called(message.sender_id), room.name, message.text or "")
+            self._caller.call(self.conversation.rooms.called(message.sender_id), room.name, message)
 
     def _write(self, told: str) -> None:
         """Write to the terminal itself."""

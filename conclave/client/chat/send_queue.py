@@ -8,12 +8,23 @@ from uuid import UUID
 
 from conclave.client.chat.rooms import Draft, Room
 from conclave.client.encryption.view import Standing
-from conclave.client.errors import ClientError, RefusedError, ReplacedError, SessionOverError, in_words, is_final
-from conclave.client.retry import Backoff
+from conclave.client.errors import (
+    ClientError,
+    EncryptionError,
+    RefusedError,
+    ReplacedError,
+    SessionOverError,
+    in_words,
+    is_final,
+)
+from conclave.client.events import Message
+from conclave.client.retry import REPEATED_SECONDS, Backoff, awake_or_asleep
 from conclave.client.sync import Sync
 
 KEYS_LOOKED_EVERY = 1.0
 """Where the keys of a group are not there yet, it is looked for them each second, beside whenever there is news."""
+
+UNKNOWN = "it is not known whether it was, since no answer came for a day: see whether it is here, before /retry"
 
 
 class SendQueue:
@@ -26,6 +37,7 @@ class SendQueue:
         start: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
         changed: Callable[[Room], None],
         held: Callable[[UUID], None],
+        clock: Callable[[], float] = awake_or_asleep,
     ) -> None:
         """``online``: set while there is a connection.
 
@@ -37,6 +49,7 @@ class SendQueue:
         self._start = start
         self._changed = changed
         self._held = held
+        self._clock = clock
         self._keys_changed = asyncio.Event()
         self._sending: dict[UUID, asyncio.Task[None]] = {}
         self._backoff = Backoff()
@@ -52,7 +65,7 @@ class SendQueue:
         """Try again to send what the server has refused, or what waits for a key. Return how many texts these are."""
         refused = [each for each in room.drafts if each.refused or each.is_held]
         for draft in refused:
-            draft.refused, draft.is_held = "", False
+            draft.send_anew()
         self._go_on(room)
         return len(refused)
 
@@ -77,11 +90,14 @@ class SendQueue:
         self._changed(room)
         return before - len(room.drafts)
 
-    def has_arrived(self, room: Room, text: str | None) -> None:
+    def has_arrived(self, room: Room, message: Message) -> None:
         """A message of the user's is there, perhaps before the answer to its request, which may be lost."""
         draft = next((each for each in room.drafts if each.waits and not each.is_stored), None)
-        if draft and draft.text == text:
+        if draft and draft.text == message.text:
             draft.is_stored = True
+        elif not any(each.number == message.sequence_num for each in room.drafts):
+            unknown = next((each for each in room.drafts if each.is_unknown and each.text == message.text), None)
+            room.drafts = [each for each in room.drafts if each is not unknown]
 
     def tidy(self, room: Room) -> None:
         """Drop drafts that came as messages."""
@@ -108,6 +124,10 @@ class SendQueue:
             if self._sync.codec.view(draft.group_id).changed:
                 self._hold(room)
                 return
+            now = self._clock()
+            if draft.tried_at is not None and now - draft.tried_at >= REPEATED_SECONDS:
+                self._give_up(room, draft)
+                continue
             try:
                 draft.number = await self._sync.send(
                     draft.group_id,
@@ -123,8 +143,20 @@ class SendQueue:
                     draft.refuse(in_words(error))
                 else:
                     failures += 1
+                    if draft.tried_at is None and not isinstance(error, EncryptionError):
+                        draft.tried_at = now
                     await asyncio.sleep(self._backoff.delay(failures, 1.0))
             self._changed(room)
+
+    def _give_up(self, room: Room, draft: Draft) -> None:
+        """Send a text no more by itself: it has come, or the user has to see whether it has."""
+        if draft.is_stored:
+            room.drafts.remove(draft)
+        else:
+            draft.refuse(UNKNOWN)
+            draft.is_unknown = True
+            self._sync.look_at(draft.group_id)
+        self._changed(room)
 
     async def _keys_of(self, group_id: UUID) -> None:
         """Wait for the keys of a group: only with them it is known whose keys have changed."""

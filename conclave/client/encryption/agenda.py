@@ -39,7 +39,6 @@ class GroupAgenda:
     ``claimed``: a group info of such an epoch, seen first at ``claimed_at``. ``asked_at``: when the user asked in.
     ``is_caught_up``: all that was at the server at the start was read.
     ``has_read_all``: everything since the epoch began was.
-    ``requests``: the confirmation tags of the commits by which this client has asked in since it began.
     ``contested``: how often something of another branch was replaced at the server.
     """
 
@@ -69,7 +68,6 @@ class GroupAgenda:
     good: int = 0
     bad: int = 0
     bad_commits: int = 0
-    requests: set[bytes] = field(default_factory=set)
 
     def reads_others(self, epoch: int, sent_in: int) -> None:
         """A message could be read in this epoch, which was encrypted in that or an earlier one."""

@@ -2,7 +2,7 @@
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -147,13 +147,24 @@ class MlsCodec:
                 self._texts.drop_own(own.text_key)
 
     def to_send_again(self) -> list[SendAgain]:
-        """Return texts that came after their epoch had passed."""
+        """Return texts that came after their keys had passed, or with keys that were not those of the others."""
         return self._texts.to_send_again()
 
     def sent_again(self, key: int) -> None:
         """Forget such a text."""
         with self._vault.transaction():
             self._texts.drop_own(key)
+
+    def kept(self, group_id: UUID) -> list[int]:
+        """Return the numbers of the messages of which a text is kept."""
+        held = self._groups.get(group_id)
+        return self._texts.kept(held) if held else []
+
+    def gone(self, group_id: UUID, numbers: Collection[int]) -> None:
+        """Erase what is kept of messages that are gone."""
+        if held := self._groups.get(group_id):
+            with self._vault.transaction():
+                self._texts.drop_gone(held, numbers)
 
     def repeated(self, group_id: UUID, number: int) -> list[int]:
         """Return the numbers under which such a text has come once more."""
@@ -198,6 +209,9 @@ class MlsCodec:
             with self._vault.transaction():
                 self._texts.drop_former(held, self._now())
                 self._texts.drop_read(held, held.up_to)
+        if held and self._order.is_sure(held) and self._texts.has_kept(held, self._now()):
+            with self._vault.transaction():
+                self._texts.drop_kept(held, self._now())
 
     # Members
 
@@ -259,7 +273,7 @@ class MlsCodec:
         """
         try:
             with self._changing(group_id) as held:
-                held.leave()
+                self._order.give_up(held)
                 if anew:
                     self._groups.forget_commits(held)
                 own = self._packages.own_leaf()
@@ -268,9 +282,8 @@ class MlsCodec:
                 held.group = group
                 held.awaits(Awaited(group.epoch - 1, group.confirmation_tag), info.tag if info else b"")
                 held.renewed_at = self._now()
-                agenda = self._agenda.of(group_id)
-                agenda.asked_at = self._agenda.clock()
-                agenda.requests.add(group.confirmation_tag)
+                self._groups.note_request(held, group.confirmation_tag)
+                self._agenda.of(group_id).asked_at = self._agenda.clock()
         except MlsError as error:
             raise EncryptionError(f"the group info that the server has is of no use: {error}") from error
         return Joining(commit, group.group_id.hex())
@@ -288,7 +301,7 @@ class MlsCodec:
         except MlsError:
             return True  # it is of no use: the user asks in
         with self._changing(group_id) as held:
-            held.leave()
+            self._order.give_up(held)
             self._packages.used(used)
             held.group, held.welcome = group, digest
             held.awaits(Awaited(group.epoch - 1, group.confirmation_tag), b"")
@@ -297,6 +310,10 @@ class MlsCodec:
             self._order.decide(held)
         self._agenda.want(group_id, AWAITED_SECONDS)
         return True
+
+    def groups(self) -> set[UUID]:
+        """Return the groups of which something is kept."""
+        return set(self._groups.ids())
 
     def forget(self, group_id: UUID) -> None:
         """Erase all that is here of a group."""
@@ -311,7 +328,7 @@ class MlsCodec:
             self._packages.replace_key()
             for group_id in self._groups.ids():
                 held = self._groups.get_or_make(group_id)
-                held.leave()
+                self._order.give_up(held)
                 held.had_keys = False  # nothing is missed with the new ones, and no leaf is theirs yet
                 self._groups.save(held)
         for group_id in self._groups.ids():
@@ -358,7 +375,7 @@ class MlsCodec:
     def leave(self, group_id: UUID) -> None:
         """Give the state of a group up: it leads nowhere."""
         with self._changing(group_id) as held:
-            held.leave()
+            self._order.give_up(held)
         self._news.append(EncryptionChanged(group_id))
 
     def gives_way(self, group_id: UUID, group_info: bytes) -> bool:

@@ -12,6 +12,9 @@ from conclave.client.mls import Group, Policy
 MOST_COMMITS = 256
 """Commits that are remembered of a group."""
 
+MOST_REQUESTS = 32
+"""So many own commits are remembered by which the user asked into a group."""
+
 MOST_COMERS = 4_096
 """So many users are remembered who have come into a group."""
 
@@ -46,7 +49,8 @@ class Held:
     ``missed``: messages that came while there were none. ``had_keys``: the user had keys once, and lost them.
     ``renewed_at``: when the own leaf was made (Unix seconds). ``welcome``: hash of the last one that was taken.
     ``base_tag``: the tag of the epoch from which the own external commit went on; b"": it was none.
-    ``entered_at``: the number of the commit by which the user came in; 0: the user began the group.
+    ``entered_at``: the number of the commit by which the user came in; 0: the user began the group. ``in_since``: when
+    that came (Unix seconds); 0: long ago.
     ``confirmed_by``: who was there before, and was heard with these keys; b"": nobody yet.
     """
 
@@ -65,6 +69,7 @@ class Held:
     base_tag: bytes = b""
     entered_at: int = 0
     confirmed_by: bytes = b""
+    in_since: int = 0
 
     @property
     def is_unsure(self) -> bool:
@@ -84,7 +89,7 @@ class Held:
 
 _COLUMNS = (
     "stage, awaited_epoch, awaited_tag, first_epoch, entered_epoch, up_to, missed, had_keys, renewed_at, welcome,"
-    " base_tag, entered_at, confirmed_by, segment, body_id"
+    " base_tag, entered_at, confirmed_by, in_since, segment, body_id"
 )
 
 
@@ -146,7 +151,7 @@ class Groups:
                     held.had_keys,
                 ),
                 *(held.renewed_at, held.welcome, held.base_tag, held.entered_at, held.confirmed_by),
-                *(*place, held.group_key),
+                *(held.in_since, *place, held.group_key),
             ),
         )
 
@@ -201,6 +206,22 @@ class Groups:
         ).fetchone()
         return row is not None or tag == held.base_tag
 
+    def note_request(self, held: Held, tag: bytes) -> None:
+        """Remember the tag of a commit by which this device asks in. Within a transaction."""
+        self._connection.execute("INSERT INTO requests (group_key, tag) VALUES (?, ?)", (held.group_key, tag))
+        self._connection.execute(
+            "DELETE FROM requests WHERE group_key = ?1 AND request_key <="
+            " (SELECT request_key FROM requests WHERE group_key = ?1 ORDER BY request_key DESC LIMIT 1 OFFSET ?2)",
+            (held.group_key, MOST_REQUESTS),
+        )
+
+    def has_asked(self, held: Held, tag: bytes) -> bool:
+        """Tell whether a commit is one by which this device has asked in."""
+        row = self._connection.execute(
+            "SELECT 1 FROM requests WHERE group_key = ? AND tag = ?", (held.group_key, tag)
+        ).fetchone()
+        return row is not None
+
     # Who came in, and when
 
     def note_comer(self, held: Held, user_id: UUID, number: int) -> None:
@@ -226,10 +247,10 @@ class Groups:
         return self._vault.connection
 
     def _read(self, group_id: UUID, row: tuple[object, ...]) -> Held:
-        key, stage, epoch, tag, first, entered, up_to, missed, had_keys, renewed_at, welcome, base, at, by, *place = row
-        state = self._vault.get((place[0], place[1]))  # type: ignore[arg-type]  # rows have no types
+        key, stage, epoch, tag, first, entered, up_to, missed, had_keys, *since, segment, body_id = row
+        state = self._vault.get((segment, body_id))  # type: ignore[arg-type]  # rows have no types
         group = Group.from_bytes(state, self._policy) if state else None
         return Held(
             *(group_id, key, Stage(stage), group, Awaited(epoch, tag), first, entered, up_to, missed),  # type: ignore[arg-type]
-            *(bool(had_keys), renewed_at, welcome, base, at, by),  # type: ignore[arg-type]
+            *(bool(had_keys), *since),  # type: ignore[arg-type]
         )

@@ -11,7 +11,7 @@ from conclave.client.encryption.agenda import Agenda
 from conclave.client.encryption.groups import Awaited, Groups, Held, Stage
 from conclave.client.encryption.headers import Header, read_header
 from conclave.client.encryption.people import ID_BYTES, People, user_of
-from conclave.client.encryption.texts import OwnText, Texts
+from conclave.client.encryption.texts import NO_EPOCH, UNSURE_SECONDS, OwnText, Texts
 from conclave.client.events import EncryptionNotice, KeyChanged, News
 from conclave.client.mls import (
     ApplicationMessage,
@@ -98,16 +98,31 @@ class Order:
         """Tell whether a message is a text that the user has sent, and return it, unless it was sent before."""
         if message.sender_id != self._user_id or not (own := self._texts.own(held, message.mls_message)):
             return False, None
+        if not own.is_kept:  # or it comes once more to a history that was in memory only
+            self._put_own(held, own, message)
+        return True, Readable(message, own.text) if own.original in (0, message.sequence_num) else None
+
+    def _put_own(self, held: Held, own: OwnText, message: StoredMessage) -> None:
+        """Erase a text that is here as a message now, or keep it as long as others may not have read it."""
+        what = own, message.sequence_num, message.self_destruct_seconds
         if self._is_too_late(held, own):
-            self._texts.keep_to_send_again(own, message.sequence_num, message.self_destruct_seconds)
+            self._texts.keep_to_send_again(*what)
+        elif not self.is_sure(held) or self._now() - held.in_since < UNSURE_SECONDS:
+            self._texts.keep_until_sure(*what)
         else:
             self._texts.drop_own(own.text_key)
         if own.original:
             self._texts.note_repeated(held, own.original, message.sequence_num)
-        return True, None if own.original else Readable(message, own.text)
+            self._texts.has_come_again(held, own)
+
+    def is_sure(self, held: Held) -> bool:
+        """Tell whether nothing says that the others may have other keys."""
+        return not held.is_unsure and self._agenda.of(held.group_id).is_settled
 
     def _is_too_late(self, held: Held, own: OwnText) -> bool:
-        """Tell whether a text came after its epoch had passed: for everybody, or for some who have come in since."""
+        """Tell whether a text came after its keys had passed: for everybody, or for some who have come in since."""
+        if own.epoch == NO_EPOCH:
+            return True
         if held.group is None or held.stage is not Stage.IN:
             return False
         return own.epoch < held.entered_epoch or held.group.epoch - own.epoch > MAX_PAST
@@ -133,12 +148,11 @@ class Order:
         if isinstance(received, ApplicationMessage):
             self._agenda.of(held.group_id).reads_others(before.epoch, received.epoch)
             self._hears(held, user_of(received.sender))
-            if received.epoch < before.epoch:
-                self._texts.read_late(held, message.sequence_num)
-            original = _original(received.authenticated_data)
-            if self._texts.was_read_late(held, original):
+            original = _original(received.authenticated_data, message.sequence_num)
+            if self._texts.has_heard(held, original, message.sender_id):
                 self._texts.note_repeated(held, original, message.sequence_num)  # an admin may take both back
                 return None
+            self._texts.hear(held, original or message.sequence_num, message.sender_id)
             return Readable(message, text)
         self._taken(held, before, received, message)
         return None
@@ -221,15 +235,20 @@ class Order:
         """
         if user_of(committer) == self._user_id:
             header = read_header(message.mls_message)
-            if header is None or header.tag not in self._agenda.of(held.group_id).requests:
+            if header is None or not self._groups.has_asked(held, header.tag):
                 self.replaced(held)
                 return
-        held.leave()
+        self.give_up(held)
         self._agenda.want(held.group_id)
+
+    def give_up(self, held: Held, stage: Stage = Stage.OUT) -> None:
+        """Give the state of a group up, whose texts others may not have read. Within a transaction."""
+        held.leave(stage)
+        self._texts.give_up_keys(held)
 
     def replaced(self, held: Held) -> None:
         """Another device of the account has taken this one's place. Within a transaction."""
-        held.leave(Stage.REPLACED)
+        self.give_up(held, Stage.REPLACED)
         self._news.append(EncryptionNotice(held.group_id, "replaced", REPLACED))
 
     def give_up_old(self, held: Held) -> None:
@@ -237,7 +256,7 @@ class Order:
 
         Within a transaction.
         """
-        held.leave()
+        self.give_up(held)
         self._news.append(EncryptionNotice(held.group_id, "restored", RESTORED))
         self._agenda.want(held.group_id)
 
@@ -327,7 +346,7 @@ class Order:
         if tag == held.awaited.tag and tag and known in (None, base):
             self.enter(held, number)
         else:
-            held.leave()
+            self.give_up(held)
         self._agenda.want(held.group_id)
 
     def enter(self, held: Held, number: int = 0) -> None:
@@ -337,6 +356,7 @@ class Order:
         """
         assert held.group is not None  # noqa: S101 - only then there are keys
         held.entered_at, held.confirmed_by = number, b"" if number else self._user_id.bytes
+        held.in_since = self._now() if number else 0
         self._groups.forget_commits(held)
         self._groups.note_commit(held, number, held.group.epoch - 1, held.group.confirmation_tag)
         held.stage, held.awaited, held.first_epoch = Stage.IN, Awaited(0, b""), held.group.epoch
@@ -360,10 +380,12 @@ def in_the_clear(original: int) -> bytes:
     return _AGAIN + str(original).encode()
 
 
-def _original(authenticated_data: bytes) -> int:
-    """Return under which number a message came first; 0 if it does not say so."""
+def _original(authenticated_data: bytes, number: int) -> int:
+    """Return under which number, less than its own, a message came first; 0 if it does not say so."""
     digits = authenticated_data.removeprefix(_AGAIN)
-    return int(digits) if digits != authenticated_data and digits.isdigit() and len(digits) <= LONGEST_NUMBER else 0
+    if digits == authenticated_data or not digits.isdigit() or len(digits) > LONGEST_NUMBER:
+        return 0
+    return original if (original := int(digits)) < number else 0
 
 
 def _came(held: Held) -> EncryptionNotice:

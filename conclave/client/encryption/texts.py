@@ -1,7 +1,11 @@
-"""Texts for the moments in which nothing else has them: sent, but not come back; decrypted, but not in the history."""
+"""Texts for the moments in which nothing else has them: sent, but not come back; decrypted, but not in the history.
+
+Also own ones that came back while it was not sure that others have their keys: they are sent again if these have not.
+"""
 
 import hashlib
 import sqlite3
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -16,23 +20,39 @@ OWN_SECONDS = 2 * 86_400
 UNDER_WAY_SECONDS = 600
 """What a program had handed to the network when it ended arrives within ten minutes, or never."""
 
-_FORMER = "group_key = ? AND text_key <= ? AND made_at < ? AND again IS NULL"
+_UNDER_WAY = "again IS NULL AND kept IS NULL"
 
-MOST_LATE = 256
-"""So many late messages are remembered of a group, and so many that were sent anew."""
+_FORMER = f"group_key = ? AND text_key <= ? AND made_at < ? AND {_UNDER_WAY}"
+
+MOST_REPEATS = 256
+"""So many messages that were sent anew are remembered of a group."""
+
+HEARD_WITHIN = 4_096
+"""Of a group's last 4,096 numbers it is remembered whose texts were read."""
+
+UNSURE_SECONDS = 6 * 3_600
+"""Who has come in by keys that are not those of the others knows it within six hours, also where the first whom it
+heard has come in so too.
+"""
+
+_KEPT = "group_key = ? AND kept IS NOT NULL AND made_at < ?"
+
+NO_EPOCH = -1
+"""The keys that a text was encrypted with were given up."""
 
 
 @dataclass(frozen=True)
 class OwnText:
-    """What the user has sent, encrypted for ``epoch``.
+    """What the user has sent, encrypted for ``epoch``, or with keys that were given up: ``NO_EPOCH``.
 
-    ``original``: it was sent again, and came first under that number; 0: it was not.
+    ``original``: the number under which the text came first; 0: it has not come. ``is_kept``: it has come back.
     """
 
     text_key: int
     text: str = field(repr=False)
     epoch: int
     original: int
+    is_kept: bool
 
 
 class Texts:
@@ -46,7 +66,7 @@ class Texts:
 
     def keep_own(self, held: Held, payload: bytes, text: str, epoch: int, now: int, *, original: int = 0) -> None:
         """Keep what is sent. What was never sent after all goes in time."""
-        self._vault.erase_rows("own_texts", "made_at < ? AND again IS NULL", now - OWN_SECONDS)
+        self._vault.erase_rows("own_texts", f"made_at < ? AND {_UNDER_WAY}", now - OWN_SECONDS)
         place = self._vault.put(text.encode())
         self._connection.execute(
             "INSERT INTO own_texts (group_key, payload_hash, epoch, made_at, original, segment, body_id)"
@@ -57,11 +77,11 @@ class Texts:
     def own(self, held: Held, payload: bytes) -> OwnText | None:
         """Return what the user has sent; None if it is not the user's, or not known here."""
         row = self._connection.execute(
-            "SELECT text_key, epoch, original, segment, body_id FROM own_texts"
+            f"SELECT text_key, segment, body_id, epoch, original, NOT ({_UNDER_WAY}) FROM own_texts"
             " WHERE group_key = ? AND payload_hash = ?",
             (held.group_key, _hash(payload)),
         ).fetchone()
-        return row and OwnText(row[0], self._vault.get((row[3], row[4])).decode(), row[1], row[2])
+        return row and OwnText(row[0], self._vault.get((row[1], row[2])).decode(), row[3], row[4], bool(row[5]))
 
     def drop_own(self, text_key: int) -> None:
         """Erase what was sent: it is here as a message, or was not sent after all."""
@@ -85,19 +105,66 @@ class Texts:
             (self_destruct_seconds, own.original or number, own.text_key),
         )
 
-    def read_late(self, held: Held, number: int) -> None:
-        """Note that a message could be read although its epoch had passed."""
-        self._connection.execute("INSERT OR IGNORE INTO late VALUES (?, ?)", (held.group_key, number))
+    def keep_until_sure(self, own: OwnText, number: int, self_destruct_seconds: int) -> None:
+        """Keep what came back as long as it is not known whether the others have its keys."""
         self._connection.execute(
-            "DELETE FROM late WHERE group_key = ?1 AND sequence_num <="
-            " (SELECT sequence_num FROM late WHERE group_key = ?1 ORDER BY sequence_num DESC LIMIT 1 OFFSET ?2)",
-            (held.group_key, MOST_LATE),
+            "UPDATE own_texts SET kept = ?, original = ? WHERE text_key = ?",
+            (self_destruct_seconds, own.original or number, own.text_key),
         )
 
-    def was_read_late(self, held: Held, number: int) -> bool:
+    def has_kept(self, held: Held, now: int) -> bool:
+        """Tell whether there is something that ``drop_kept`` drops."""
+        values = held.group_key, now - UNSURE_SECONDS
+        return self._connection.execute(f"SELECT 1 FROM own_texts WHERE {_KEPT} LIMIT 1", values).fetchone() is not None
+
+    def drop_kept(self, held: Held, now: int) -> None:
+        """Erase what came back some hours ago to a device that is sure by now that it has the keys of the others."""
+        self._vault.erase_rows("own_texts", _KEPT, held.group_key, now - UNSURE_SECONDS)
+
+    def give_up_keys(self, held: Held) -> None:
+        """The keys of a group are given up: what others may not have read is to be sent again with those that follow.
+
+        What is under way is so once it comes back.
+        """
+        self._connection.execute(
+            "UPDATE own_texts SET epoch = ?, again = ifnull(again, kept), kept = NULL WHERE group_key = ?",
+            (NO_EPOCH, held.group_key),
+        )
+
+    def kept(self, held: Held) -> list[int]:
+        """Return the numbers of the messages of which a text is kept."""
+        rows = self._connection.execute(
+            f"SELECT original FROM own_texts WHERE group_key = ? AND NOT ({_UNDER_WAY}) ORDER BY original",
+            (held.group_key,),
+        )
+        return [row[0] for row in rows]
+
+    def drop_gone(self, held: Held, numbers: Collection[int]) -> None:
+        """Erase what is kept of messages that are gone."""
+        for number in set(self.kept(held)) & set(numbers):
+            self._vault.erase_rows("own_texts", "group_key = ? AND original = ?", held.group_key, number)
+
+    def has_come_again(self, held: Held, own: OwnText) -> None:
+        """Erase the text that ``own`` repeats, and other tries: it is there, though the answer to it may be lost."""
+        self._vault.erase_rows(
+            *("own_texts", "group_key = ? AND original = ? AND text_key != ?"),
+            *(held.group_key, own.original, own.text_key),
+        )
+
+    def hear(self, held: Held, number: int, sender_id: UUID) -> None:
+        """Note that a text of somebody else's was read, which came first under that number."""
+        self._connection.execute(
+            "INSERT OR IGNORE INTO heard VALUES (?, ?, ?)", (held.group_key, number, sender_id.bytes)
+        )
+        self._connection.execute(
+            "DELETE FROM heard WHERE group_key = ? AND sequence_num <= ?", (held.group_key, number - HEARD_WITHIN)
+        )
+
+    def has_heard(self, held: Held, number: int, sender_id: UUID) -> bool:
         """Tell whether that was so."""
         row = self._connection.execute(
-            "SELECT 1 FROM late WHERE group_key = ? AND sequence_num = ?", (held.group_key, number)
+            "SELECT 1 FROM heard WHERE group_key = ? AND sequence_num = ? AND sender_id = ?",
+            (held.group_key, number, sender_id.bytes),
         ).fetchone()
         return row is not None
 
@@ -118,7 +185,7 @@ class Texts:
         self._connection.execute(
             "DELETE FROM repeats WHERE group_key = ?1 AND sequence_num <="
             " (SELECT sequence_num FROM repeats WHERE group_key = ?1 ORDER BY sequence_num DESC LIMIT 1 OFFSET ?2)",
-            (held.group_key, MOST_LATE),
+            (held.group_key, MOST_REPEATS),
         )
 
     def repeated(self, held: Held, original: int) -> list[int]:

@@ -48,6 +48,7 @@ CREATE TABLE groups (
     welcome BLOB NOT NULL DEFAULT x'',
     base_tag BLOB NOT NULL DEFAULT x'',
     entered_at INTEGER NOT NULL DEFAULT 0,
+    in_since INTEGER NOT NULL DEFAULT 0,
     confirmed_by BLOB NOT NULL DEFAULT x''
 ) STRICT;
 CREATE TABLE comers (                           -- who came in, and by which message last
@@ -63,6 +64,11 @@ CREATE TABLE commits (                          -- those that the state went thr
     tag BLOB NOT NULL,
     PRIMARY KEY (group_key, sequence_num)
 ) STRICT, WITHOUT ROWID;
+CREATE TABLE requests (                         -- own commits by which the user asked in
+    request_key INTEGER PRIMARY KEY AUTOINCREMENT,
+    group_key INTEGER NOT NULL REFERENCES groups ON DELETE CASCADE,
+    tag BLOB NOT NULL
+) STRICT;
 CREATE TABLE key_packages (
     package_key INTEGER PRIMARY KEY AUTOINCREMENT,
     is_last_resort INTEGER NOT NULL,
@@ -77,7 +83,8 @@ CREATE TABLE own_texts (                        -- what was sent, until it comes
     epoch INTEGER NOT NULL,
     made_at INTEGER NOT NULL,
     original INTEGER NOT NULL DEFAULT 0,        -- it is sent again: the number under which it came first
-    again INTEGER,                              -- it came too late to be read, and is to be sent again: its timer
+    again INTEGER,                              -- not everybody could read it, and it is to be sent again: its timer
+    kept INTEGER,                               -- it came back, but others may have no keys of it: its timer
     segment INTEGER NOT NULL,
     body_id INTEGER NOT NULL
 ) STRICT;
@@ -90,10 +97,11 @@ CREATE TABLE read_texts (                       -- what was decrypted, until the
     body_id INTEGER NOT NULL,
     PRIMARY KEY (group_key, sequence_num)
 ) STRICT, WITHOUT ROWID;
-CREATE TABLE late (                             -- messages of epochs that had passed, which could be read all the same
+CREATE TABLE heard (                            -- texts of others that were read: sent again, they say their number
     group_key INTEGER NOT NULL REFERENCES groups ON DELETE CASCADE,
     sequence_num INTEGER NOT NULL,
-    PRIMARY KEY (group_key, sequence_num)
+    sender_id BLOB NOT NULL,
+    PRIMARY KEY (group_key, sequence_num, sender_id)
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE repeats (                          -- messages that were sent anew, and are here already
     group_key INTEGER NOT NULL REFERENCES groups ON DELETE CASCADE,

@@ -130,6 +130,13 @@ class History:
         """
         return self._clock.now()
 
+    def sure(self) -> int:
+        """Return the server's time that has come for sure: what is to end by a clock counts from it, and is over by it.
+
+        It is behind ``now`` while a time is in doubt, or this machine's wall clock was set forward.
+        """
+        return self._clock.sure()
+
     def groups(self) -> dict[UUID, int]:
         """Return the groups that are known here, and the effective expiry of each."""
         return {UUID(bytes=row[0]): row[1] for row in self._connection.execute("SELECT group_id, expiry FROM groups")}
@@ -188,6 +195,11 @@ class History:
     def messages(self, group_id: UUID, after: int = 0, limit: int = 1_000) -> list[Message]:
         """Return what may be shown of a group: up to ``limit`` messages with numbers greater than ``after``."""
         return self._read("sequence_num > ? ORDER BY sequence_num LIMIT ?", group_id, after, limit)
+
+    def present(self, group_id: UUID, numbers: Iterable[int]) -> set[int]:
+        """Return those of ``numbers`` whose messages are not erased, also if a clock that may be wrong hides them."""
+        find = "SELECT 1 FROM messages JOIN groups USING (group_key) WHERE group_id = ? AND sequence_num = ?"
+        return {each for each in numbers if self._connection.execute(find, (group_id.bytes, each)).fetchone()}
 
     def last_messages(self, group_id: UUID, limit: int = 100) -> list[Message]:
         """Return the last messages that may be shown of a group, in ascending order."""

@@ -3,20 +3,28 @@
 import re
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from aiohttp import ClientSession
 from hypothesis import given, strategies as st
 
-from conclave.client.chat.calling import Caller, Calls, sequence
+from conclave.client import History, Session
+from conclave.client.chat.attention import Attention
+from conclave.client.chat.calling import BURNS, Caller, Calls, sequence
+from conclave.client.chat.rooms import Room
+from conclave.client.events import Message
+from conclave.clock import FakeClock
+from conclave.wire.results import Group
 from tests.support.chatting import Chat, chatting, new_group, signed_up, until
 from tests.support.client import Client
-from tests.support.conversing import NewChat, Pair
+from tests.support.conversing import NewChat, Pair, Recorder
 from tests.support.server import ServerProcess
 
-HOUR = 3_600
+HOUR, DAY = 3_600, 86_400
 
 
 @pytest.mark.parametrize(
@@ -57,8 +65,20 @@ def test_it_calls_once_in_a_while_and_not_at_all_if_it_is_off(monkeypatch: pytes
         caller = Caller(calls, written.append)
         for at, heard in zip((0.0, 4.9, 5.0), times, strict=True):
             now = at
-            caller.call("bob", "den", "hi")
+            caller.call("bob", "den", said("hi"))
             assert len(written) == heard
+
+
+def said(text: str | None, self_destruct_seconds: int = 0) -> Message:
+    return Message(uuid4(), 1, uuid4(), text, 0, self_destruct_seconds, None)
+
+
+def test_what_a_self_destructing_message_says_is_not_told() -> None:
+    """A desktop may keep what it was told."""
+    for message, told in ((said("hi"), "hi"), (said(None), ""), (said("hi", 30), BURNS)):
+        written = list[str]()
+        Caller(Calls.TEXT, written.append, {}).call("bob", "den", message)
+        assert written == [f"\x1b]9;conclave: bob in den: {told}\x1b\\\a"]
 
 
 class TestWhoCalls:
@@ -113,6 +133,25 @@ class TestWhoCalls:
         assert bob.room(group).is_muted(running.clock.now() + 1_000 * 365 * 24 * HOUR)
         bob.conversation.mute(bob.room(group), 0)
         assert not bob.room(group).is_muted(0), "whatever time it turns out to be"
+
+
+def test_a_group_is_muted_for_no_longer_by_a_clock_that_is_ahead() -> None:
+    clock, told = FakeClock(), Recorder()
+    session = Session("http://127.0.0.1", uuid4(), "bob", "5c" * 32)
+    group = Group(uuid4(), "", (), "club", "", -1, "public")
+    with History(clock=clock) as history:
+        history.hear_time(clock.now())
+        room, attention = Room(group), Attention(history, session, told)
+        clock.set_wrong(DAY)
+        attention.mute(room, HOUR)
+        message = replace(said("psst @bob"), group_id=group.group_id)
+        attention.count(room)
+        attention.arrived(room, message)
+        assert told.calls == []
+        clock.set_wrong(-DAY)
+        clock.advance(HOUR)
+        attention.arrived(room, message)
+        assert told.calls == ["club: psst @bob"]
 
 
 def hears(chat: Chat) -> list[str]:

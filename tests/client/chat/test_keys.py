@@ -1,6 +1,7 @@
 """Keys in a conversation at a real server: one that has changed is told, and nothing is sent before it is judged."""
 
 from functools import partial
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -12,7 +13,8 @@ from conclave.client.chat.rooms import Notice
 from conclave.client.codec import SendAgain
 from conclave.client.encryption.comparison import comparison_code
 from conclave.client.encryption.view import Trust
-from conclave.client.errors import NotReadyError, ReplacedError
+from conclave.client.errors import NotReadyError, ReplacedError, refused
+from conclave.client.repeating import REFUSED_SECONDS
 from tests.conftest import Running
 from tests.support.conversing import Chat, Held, NewChat, RecordingDesk
 from tests.support.keyring import OWN, Keyring, key
@@ -239,6 +241,44 @@ class TestSending:
             both.alice.conversation.sync.look_at(both.group)
             await both.alice.until(lambda: not both.codec.again)
         await both.bob.shows(both.group, "one", "one", "two", "two")
+
+    @pytest.mark.parametrize("why", ["it cannot now", "it never will"])
+    async def test_what_the_server_refuses_is_not_sent_anew_at_each_turn(self, both: Both, why: str) -> None:
+        """And holds up nothing else if it is refused for good: then no text stays with the keys for it."""
+        alice, group = both.alice, both.group
+        refusal = refused(500, 0, why, None, None) if why == "it cannot now" else refused(403, 302, why, None, None)
+        numbers = [await both.said(text) for text in ("one", "two")]
+        now, tries, withdrawn = [0.0], list[bytes](), list[bytes]()
+        repeating, send = alice.conversation.sync._repeating, alice.client.send
+
+        async def refusing(group_id: UUID, payload: bytes, **options: Any) -> int:
+            tries.append(payload)
+            if payload == b"one":
+                raise refusal
+            return await send(group_id, payload, **options)
+
+        def withdraw(group_id: UUID, payload: bytes) -> None:
+            withdrawn.append(payload)
+
+        repeating._clock = lambda: now[0]
+        both.codec.withdraw = withdraw  # type: ignore[method-assign]
+        alice.client.send = refusing  # type: ignore[method-assign]
+        both.codec.again = [SendAgain(key, group, text, 0, numbers[key]) for key, text in enumerate(("one", "two"))]
+        for number in range(3):
+            both.bob.send(group, f"turn {number}")
+            await alice.until(partial(lambda text: text in alice.texts(group), f"turn {number}"))
+            alice.conversation.sync.look_at(group)
+        if why == "it cannot now":
+            assert (tries, withdrawn) == ([b"one"], [])
+        else:
+            await both.bob.until(lambda: both.bob.texts(group).count("two") == 2)
+            assert (tries, withdrawn) == ([b"one", b"two"], [b"one"])
+        now[0] += REFUSED_SECONDS
+        del alice.client.send
+        if why == "it never will":  # with the next thing that happens; a server that could not is asked by itself
+            alice.conversation.sync.look_at(group)
+        await both.bob.until(lambda: both.bob.texts(group).count("one") == both.bob.texts(group).count("two") == 2)
+        assert both.codec.again == []
 
 
 class TestVerify:

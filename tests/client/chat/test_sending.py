@@ -5,11 +5,13 @@ import random
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from conclave.client import Backoff, Client, NoAnswerError, RefusedError
 from conclave.client.chat.rooms import Draft
+from conclave.client.chat.send_queue import UNKNOWN
 from conclave.client.errors import BusyError, ServerError
 from conclave.wire.request_body import MAX_BODY_BYTES
 from tests.conftest import Running
@@ -136,6 +138,37 @@ class TestSending:
         await alice.shows(group, "once", "hello")
         await bob.shows(group, "once", "hello")
         assert held.answered == 2
+
+    @pytest.mark.parametrize("came", [True, False])
+    async def test_one_whose_answer_was_lost_is_not_sent_once_more_after_a_day(self, pair: Pair, *, came: bool) -> None:
+        """A server knows a send again for a day: then it would store it twice."""
+        alice, bob, group = pair
+        room, queue, send = alice.room(group), alice.conversation.send_queue, alice.client.send
+        now, tries = [0.0], []
+
+        async def asleep(*args: Any, **options: Any) -> int:
+            tries.append(args)
+            if came:
+                await send(*args, **options)
+            now[0] += DAY
+            raise NoAnswerError("lost")
+
+        queue._clock = lambda: now[0]
+        alice.client.send = asleep  # type: ignore[method-assign]
+        alice.send(group, "once")
+        await alice.until(lambda: not room.drafts or room.drafts[0].is_unknown)
+        alice.conversation.sync.look_at(group)
+        if came:
+            await alice.until(lambda: room.messages and not room.drafts)
+        else:
+            assert alice.items(group)[-1].refused == UNKNOWN  # type: ignore[union-attr]
+            assert alice.conversation.rooms.unsent() == 1
+        assert len(tries) == 1
+        del alice.client.send
+        assert queue.send_again(room) == (0 if came else 1)
+        await bob.shows(group, "once")
+        alice.send(group, "later")
+        await bob.shows(group, "once", "later")
 
     async def test_the_same_text_from_another_device_hides_no_draft_that_is_refused(
         self, pair: Pair, chat: NewChat

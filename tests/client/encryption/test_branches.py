@@ -13,9 +13,11 @@ from uuid import UUID, uuid4
 import pytest
 
 from conclave.client import Client, MlsCodec
+from conclave.client.codec import SendAgain
 from conclave.client.encryption.branches import MANY
 from conclave.client.encryption.headers import read_info
 from conclave.client.encryption.people import POLICY
+from conclave.client.encryption.texts import UNSURE_SECONDS, Texts
 from conclave.client.encryption.view import Standing
 from conclave.client.errors import NoAnswerError, NotReadyError, RefusedError
 from conclave.client.events import EncryptionNotice
@@ -70,6 +72,7 @@ class Person:
         self.read_up_to = 0
         self.refuses: set[int] = set()
         self.told: list[EncryptionNotice] = []
+        self.texts: list[str | None] = []
 
     # What a client asks of the server
 
@@ -93,7 +96,8 @@ class Person:
             return
         new = self.server.messages[self.read_up_to :]
         unread = self.refuses | set(range(self.server.gone + 1))
-        self.codec.decode(GROUP, [each for each in new if each.sequence_num not in unread])
+        found = self.codec.decode(GROUP, [each for each in new if each.sequence_num not in unread])
+        self.texts += [each.text for each in found]
         self.read_up_to += len(new)
         self.codec.stored(GROUP, self.read_up_to)
         self.codec.caught_up(GROUP)
@@ -104,6 +108,13 @@ class Person:
         if self.codec.is_due:
             run(self.codec.settle(cast(Client, self), groups))
         self.told += [each for each in self.codec.take_news() if isinstance(each, EncryptionNotice)]
+
+    def repeats(self) -> None:
+        """Send again what is to be, as ``Sync`` does."""
+        for again in self.codec.to_send_again():
+            with suppress(NotReadyError):
+                self.server.store(self.user_id, self.codec.encode_again(again))
+                self.codec.sent_again(again.key)
 
     def begin(self) -> None:
         self.server.members[self.user_id] = "admin"
@@ -150,6 +161,7 @@ def until_quiet(server: Server, people: list[Person], seconds: float = 60.0) -> 
         for each in people:
             each.read()
             each.settle()
+            each.repeats()
         server.time += 0.5
 
 
@@ -376,6 +388,123 @@ class TestWhoWasThereFirstDecides:
         check(server, [alice, bob])
 
 
+class TestWhatIsSaidInABranchThatIsGivenUp:
+    @pytest.fixture
+    def parted(self, club: tuple[Server, list[Person]]) -> tuple[Server, list[Person]]:
+        """Carol and Dave have come in by the group info of a commit that lost. Nobody knows of it yet."""
+        server, [alice, bob, carol] = club
+        dave = Person(server)
+        alice.renews()
+        bob.renews()
+        void = server.info
+        for each in (alice, bob):
+            each.read()
+        server.gone, server.info = len(server.messages), void
+        carol.joins()
+        carol.read()
+        server.info = group_info(carol)
+        dave.joins()
+        for each in (carol, dave):
+            each.read()
+        assert alice.state() == bob.state() != carol.state() == dave.state()
+        return server, [alice, bob, carol, dave]
+
+    @pytest.mark.parametrize("when", ["comes back before", "comes back after"])
+    def test_it_is_said_again_to_all_once(self, parted: tuple[Server, list[Person]], when: str) -> None:
+        server, people = parted
+        *_, carol, dave = people
+        carol.says("is anybody there?")
+        for each in (carol, dave) if when == "comes back before" else (dave,):
+            each.read()
+        dave.says("I am")
+        for each in (dave, carol) if when == "comes back before" else ():
+            each.read()
+        until_quiet(server, people, 120.0)
+        check(server, people)
+        for each in people:
+            assert sorted(text for text in each.texts if text) == ["I am", "is anybody there?"]
+        assert not carol.codec.to_send_again()
+        assert not dave.codec.to_send_again()
+
+    @pytest.mark.parametrize("way", ["gone", "taken back elsewhere"])
+    def test_unless_it_is_gone_by_then(self, parted: tuple[Server, list[Person]], way: str) -> None:
+        server, people = parted
+        carol = people[2]
+        carol.says("a moment only")
+        carol.read()
+        carol.codec.gone(GROUP, [len(server.messages)])
+        assert kept(people) == []
+        until_quiet(server, people, 120.0)
+        check(server, people)
+        assert "a moment only" not in people[0].texts
+
+    def test_a_restart_does_not_change_that(self, parted: tuple[Server, list[Person]]) -> None:
+        server, people = parted
+        carol = people[2]
+        carol.says("said before the restart")
+        carol.read()
+        carol.codec._texts = Texts(carol.codec._vault)
+        carol.codec._order._texts = carol.codec._texts
+        server.time += 3 * 86_400
+        carol.codec.caught_up(GROUP)
+        carol.says("said after it")
+        until_quiet(server, people, 120.0)
+        check(server, people)
+        for each in people:
+            assert [text for text in each.texts if text] == ["said before the restart", "said after it"]
+
+    def test_it_is_kept_for_some_hours_and_until_somebody_who_was_there_before_was_heard(
+        self, club: tuple[Server, list[Person]]
+    ) -> None:
+        server, [alice, bob, carol] = club
+        carol.joins()
+        for each in (alice, bob, carol):
+            each.read()
+        carol.says("hello")
+        carol.read()
+        server.time += UNSURE_SECONDS + 1
+        carol.read()
+        assert kept([carol]) == ["hello"], "nobody has answered"
+        alice.says("welcome")
+        carol.read()
+        assert kept([carol]) == []
+        carol.says("thanks")
+        carol.read()
+        assert kept([carol]) == [], "it has been there for long"
+        until_quiet(server, [alice, bob, carol])
+        assert alice.texts == bob.texts == ["hello", "welcome", "thanks"]
+
+
+class TestARepeat:
+    def test_is_dropped_only_if_the_one_who_sends_it_has_sent_the_first(
+        self, club: tuple[Server, list[Person]]
+    ) -> None:
+        """Or a member could have others see what somebody does not see who had read another one's message."""
+        server, [alice, bob, carol] = club
+        carol.joins()
+        until_quiet(server, [alice, bob, carol])
+        alice.says("hers")
+        for each in (alice, bob, carol):
+            each.read()
+        number = len(server.messages)
+        server.store(carol.user_id, carol.codec.encode_again(SendAgain(1, GROUP, "mine", 0, number)))
+        alice.says("the next")
+        server.store(alice.user_id, alice.codec.encode_again(SendAgain(1, GROUP, "hers", 0, number)))
+        for each in (alice, bob, carol):
+            each.read()
+        assert bob.texts == ["hers", "mine", "the next"]
+        assert bob.codec.repeated(GROUP, number) == [number + 3]
+
+
+def kept(people: list[Person]) -> list[str]:
+    """What is in the files of keys of own texts."""
+    found = []
+    for each in people:
+        places = each.codec._vault.connection.execute("SELECT segment, body_id FROM own_texts").fetchall()
+        found += [each.codec._vault.get(place).decode() for place in places]
+    return found
+
+
 def test_a_device_gives_way_to_another_one_of_its_account_only_where_that_is_signed(
     club: tuple[Server, list[Person]],
 ) -> None:
@@ -423,7 +552,10 @@ class TestComingIn:
         until_quiet(server, [alice, bob, carol])
         check(server, [alice, bob, carol])
 
-    def test_a_request_that_comes_after_a_welcome_is_no_other_device_s(self, club: tuple[Server, list[Person]]) -> None:
+    @pytest.mark.parametrize("restarts", [False, True])
+    def test_a_request_that_comes_after_a_welcome_is_no_other_device_s(
+        self, club: tuple[Server, list[Person]], *, restarts: bool
+    ) -> None:
         server, [alice, bob, carol] = club
         [package] = carol.codec.key_packages(1, last_resort=False).regular
         invite = alice.codec.add(GROUP, carol.user_id, package)
@@ -434,6 +566,8 @@ class TestComingIn:
         carol.read()
         assert carol.is_in
         server.store(carol.user_id, late)
+        if restarts:
+            carol.codec._agenda._groups.clear()  # what is in memory only
         until_quiet(server, [alice, bob, carol])
         check(server, [alice, bob, carol])
         assert "replaced" not in carol.kinds()

@@ -16,6 +16,7 @@ from conclave.client.mls import Group as MlsGroup
 from conclave.client.sync import READY_WITHIN
 from tests.client.encryption.conftest import NewDevice
 from tests.client.encryption.devices import Device, agree
+from tests.conftest import Running
 from tests.support.server import PATIENCE
 
 
@@ -216,6 +217,38 @@ def looks_soon(device: Device, group: UUID) -> bool:
 def header_of(device: Device, group: UUID) -> InfoHeader:
     mls = device.mls(group)
     return InfoHeader(mls.group_id, mls.epoch, mls.confirmation_tag)
+
+
+async def test_the_keys_of_a_group_that_was_left_elsewhere_go_at_the_next_start(
+    device: NewDevice, tmp_path: Path
+) -> None:
+    """Also where the history, which is in memory only, does not know the group any more."""
+    group, [_, bob] = await club(device, "alice", "bob")
+    await bob.stop()
+    await bob.client.leave(group)
+    for each in tmp_path.glob("bob.history*"):
+        each.unlink()
+    await bob.connect()
+    await bob.until(lambda: not bob.codec.groups())
+
+
+async def test_what_is_kept_of_an_own_text_goes_with_its_message(
+    device: NewDevice, running: Running, tmp_path: Path
+) -> None:
+    """Also where that went while no program ran, and the history, which is in memory only, never knew it."""
+    group, [alice, bob] = await club(device, "alice", "bob")
+    await alice.client.update_group(group, expiry=3_600)
+    numbers = [await bob.sync.send(group, text) for text in ("is taken back", "expires")]
+    await bob.hears("expires")
+    assert bob.codec.kept(group) == numbers, "nobody has answered yet"
+    await bob.sync.take_back(group, numbers[0])
+    assert bob.codec.kept(group) == numbers[1:]
+    await bob.stop()
+    running.clock.advance(3_602)
+    for each in tmp_path.glob("bob.history*"):
+        each.unlink()
+    await bob.connect()
+    await bob.until(lambda: not bob.codec.kept(group))
 
 
 class TestAChangedKey:

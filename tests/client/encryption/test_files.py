@@ -10,6 +10,7 @@ from uuid import uuid4
 import pytest
 
 from conclave.client.encryption.codec import MlsCodec
+from conclave.client.encryption.texts import UNSURE_SECONDS
 from conclave.client.encryption.vault import KeyStoreError
 from conclave.client.mls import Group
 from conclave.wire.results import StoredMessage
@@ -51,7 +52,8 @@ def held_by(folder: Path) -> bytes:
 
 
 def test_what_is_used_up_is_in_no_byte_of_the_file(tmp_path: Path) -> None:
-    alice, bob = MlsCodec(None, ALICE), MlsCodec(tmp_path / "keys", BOB)
+    times = [1_800_000_000]
+    alice, bob = MlsCodec(None, ALICE, now=lambda: times[-1]), MlsCodec(tmp_path / "keys", BOB, now=lambda: times[-1])
     alice.begin(GROUP)
     batch = bob.key_packages(3, last_resort=True)
     ours = bob._packages.kept()
@@ -61,6 +63,7 @@ def test_what_is_used_up_is_in_no_byte_of_the_file(tmp_path: Path) -> None:
     bob.decode(GROUP, [StoredMessage(1, ALICE, change.commit, 0)])
     used = next(each for each in ours if each not in bob._packages.kept())
     seen = {used.init_private, used.encryption_private}
+    times.append(times[-1] + UNSURE_SECONDS)
     number = 1
 
     def note() -> None:

@@ -1,0 +1,108 @@
+"""Sends anew what was sent, and could not be read by everybody: by keys that had passed, or that others do not have."""
+
+import contextlib
+import hashlib
+import time
+from collections.abc import Callable
+from uuid import UUID
+
+from conclave.client.api import Client
+from conclave.client.codec import Codec, SendAgain
+from conclave.client.errors import (
+    GroupError,
+    NotReadyError,
+    RefusedError,
+    ReplacedError,
+    ResourceError,
+    SessionOverError,
+    is_final,
+)
+from conclave.client.history.store import History
+from conclave.client.retry import Backoff
+
+REFUSED_SECONDS = 600.0
+"""What the server has refused for good is tried again after ten minutes: it may have been told otherwise by then."""
+
+
+class Repeating:
+    """Sends what the codec has to be sent anew, as long as the first message is there."""
+
+    def __init__(
+        self,
+        client: Client,
+        history: History,
+        codec: Codec,
+        is_in_doubt: Callable[[UUID], bool],
+        look_at: Callable[[UUID], None],
+        backoff: Backoff,
+        chance: Callable[[], float],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``is_in_doubt``: tells of a group whether a member's key is to be judged first. ``look_at``: fetches one.
+
+        ``backoff``: how long to wait after a server that cannot now.
+        """
+        self._client, self._history, self._codec = client, history, codec
+        self._is_in_doubt, self._look_at = is_in_doubt, look_at
+        self._backoff, self._chance, self._clock = backoff, chance, clock
+        self._failures, self._not_before = 0, 0.0
+        self._refused: dict[int, float] = {}
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time to try again what the server could not do before."""
+        return bool(self._failures) and self._clock() >= self._not_before
+
+    async def send(self) -> None:
+        """Send what can be sent now. Raises SessionOverError, and NoAnswerError."""
+        if self._failures and not self.is_due:
+            return
+        waiting = self._codec.to_send_again()
+        self._refused = {each.key: self._refused[each.key] for each in waiting if each.key in self._refused}
+        for again in waiting:
+            if not self._is_here(again):
+                if self._history.is_time_known:  # otherwise it may come back
+                    self._codec.sent_again(again.key)
+            elif self._clock() >= self._refused.get(again.key, 0.0) and not await self._send(again):
+                self._failures += 1
+                self._not_before = self._clock() + self._backoff.delay(self._failures, self._chance())
+                return
+        self._failures = 0
+
+    async def _send(self, again: SendAgain) -> bool:
+        """Send a text if it can be sent. False: the server cannot take any now."""
+        if self._is_in_doubt(again.group_id):
+            return True  # it was meant for those who had the former key
+        try:
+            payload = self._codec.encode_again(again)
+        except (NotReadyError, ReplacedError):
+            return True
+        seconds, send_id = again.self_destruct_seconds, _send_id(again)
+        try:
+            number = await self._client.send(again.group_id, payload, self_destruct_seconds=seconds, send_id=send_id)
+        except SessionOverError:
+            raise
+        except RefusedError as error:
+            if not is_final(error):
+                return False  # it may be there all the same, and comes back
+            self._codec.withdraw(again.group_id, payload)
+            self._refused[again.key] = self._clock() + REFUSED_SECONDS
+            self._look_at(again.group_id)  # the user may not be in it any more
+            return True
+        self._codec.sent_again(again.key)
+        if not self._is_here(again):  # it went meanwhile, and whoever took it back did not know of this one
+            with contextlib.suppress(GroupError, ResourceError):
+                await self._client.take_back(again.group_id, number)
+        self._look_at(again.group_id)
+        return True
+
+    def _is_here(self, again: SendAgain) -> bool:
+        """Tell whether a message that is to be sent anew is still there: expired, read or taken back it is not."""
+        found = self._history.messages(again.group_id, again.original - 1, 1)
+        return bool(found) and found[0].sequence_num == again.original
+
+
+def _send_id(again: SendAgain) -> UUID:
+    """Return the same id for each try. Keys alone begin anew with a new file."""
+    told = f"{again.group_id} {again.original} {again.key}"
+    return UUID(bytes=hashlib.sha256(told.encode()).digest()[:16])
