@@ -95,6 +95,9 @@ CLOCK_POINTS = (
 ARCHIVE_CLOCK_POINTS = ("archive.clock_widened", "archive.clock_rewritten", "archive.clock_settled")
 """Reached only where accepting the clock brings times back in the archive."""
 
+UNREADABLE_POINTS = ("archive.unreadable_noted",)
+"""Reached only in runs that make something unreadable in the archive which is overwritten later."""
+
 RESTORE_POINTS = ("restore.copied", "restore.before_switch", "restore.switched")
 """Reached only where a group is restored from the archive."""
 

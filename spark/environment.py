@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from conclave.clock import Clock
 from conclave.clock.steady import SteadyClock
+from conclave.config.archive import ArchiveConfig
 from conclave.config.settings import Config
 from conclave.keys.store import KeyStore
 from conclave.logs.setup import get_logger
@@ -249,11 +250,13 @@ class RunEnvironment:
 
         return spark_engine.make_plan(session, self.path, settings, now, scope)
 
-    def find_archive_work(self, hot: Hot, scope: Scope, risen: Collection[tuple[int, int]] = ()) -> "ArchiveRun | None":
-        """Return the archive if a run has anything to do there, see ``needs.of_archive``; otherwise None."""
+    def find_archive_work(
+        self, hot: Hot, scope: Scope, config: ArchiveConfig, risen: Collection[tuple[int, int]] = ()
+    ) -> "ArchiveRun | None":
+        """Return the archive if a run by ``config`` has anything to do there, see ``needs.of_archive``."""
         if self.config.cleanup.engine != "spark" or not self._uses_archive():
             return None
-        return self.archive(hot) if hot.read(needs.of_archive, hot, self.config.archive, scope, risen) else None
+        return self.archive(hot, config) if hot.read(needs.of_archive, hot, config, scope, risen) else None
 
     def keys(self, hot: Hot) -> KeyStore:
         """Return the keys of the messages, which stay open; ``hot`` has some. Raises StoreError."""
@@ -263,9 +266,10 @@ class RunEnvironment:
             raise StoreError(f"{hot.path}: has no keys")
         return self._keys
 
-    def archive(self, hot: Hot) -> "ArchiveRun | None":
+    def archive(self, hot: Hot, config: ArchiveConfig | None = None) -> "ArchiveRun | None":
         """Return the archive, and start Spark for it; None without Spark, or if there is no archive and none is wanted.
 
+        ``config``: by which it works; None: by the settings of all runs.
         Raises CleanupError if Spark does not start.
         """
         if self.config.cleanup.engine != "spark" or not self._uses_archive():
@@ -273,7 +277,9 @@ class RunEnvironment:
         session = self._session()
         from spark.archive.run import ArchiveRun  # noqa: PLC0415 - as above
 
-        return ArchiveRun(session, hot, self.config.archive_path, self.config.archive, partial(self.keys, hot))
+        return ArchiveRun(
+            session, hot, self.config.archive_path, config or self.config.archive, partial(self.keys, hot)
+        )
 
     def _uses_archive(self) -> bool:
         """Tell whether messages shall move to the archive, or have moved there."""

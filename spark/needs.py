@@ -42,7 +42,7 @@ def of_archive(
     return (
         (state is not None and (state.unerased or moves.batch_under_way(connection) is not None))
         or bool(moves.copies(connection))
-        or bool(expiry_plan.make_plan(connection, hot, scope, risen))
+        or bool(expiry_plan.make_plan(connection, hot, scope, risen, archive.rewrite_after))
         or (
             scope.keeps_house
             and archive.after != KEEP

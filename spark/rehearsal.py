@@ -107,6 +107,7 @@ def _erasure(connection: sqlite3.Connection, hot: Hot) -> Erasure:
     connection.execute("DROP TABLE temp.archive_marks")
     keys = {key for key, erased in archived.dropped.items() if erased.rule != expiry_plan.RESTORED}
     keys |= {key for key in archived.partial if not archived.is_restored(key)}
+    keys -= archived.stale
     messages, body_bytes = connection.execute(_ARCHIVED, (json.dumps(sorted(keys)),)).fetchone()
     return Erasure(
         len(found.groups | {group_key for group_key, _, _ in keys}),
@@ -119,7 +120,7 @@ def _erasure(connection: sqlite3.Connection, hot: Hot) -> Erasure:
 
 
 _ARCHIVED = """
-SELECT ifnull(sum(message_count), 0), ifnull(sum(body_bytes), 0) FROM archive_parts
+SELECT ifnull(sum(message_count), 0), ifnull(sum(body_bytes), 0) FROM readable_parts
 WHERE (group_key, lifetime, span) IN (SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(?))
 """
 

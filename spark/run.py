@@ -8,6 +8,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -206,7 +207,8 @@ def _carry_out(
             pacer = Pacer(connection, deadline, tell, lambda: hot.require(connection))
             apply.apply_plan(pacer, plan, settings, done.counts, partial(_tell_ledger, engine, done))
             apply.give_space_back(pacer)
-        if archive := engine.find_archive_work(hot, scope):
+        config = lost_keys.lose_first(engine, hot, done, groups, scope)
+        if archive := engine.find_archive_work(hot, scope, config):
             try:
                 archive.run(done, groups, scope)
             finally:
@@ -356,7 +358,8 @@ def dry_run(engine: RunEnvironment, scope: Scope = ALL) -> Report:
         planned.groups_touched, planned.counts, planned.held = len(found.groups), found.counts, found.held
         with closing(sqlite.connect(engine.path, readonly=True)) as connection:
             planned.error = state.look_at_clock(connection, engine.clock.read())
-        if archive := engine.find_archive_work(hot, ALL, found.plan.risen):
+        at_once = replace(engine.config.archive, rewrite_after=0)
+        if archive := engine.find_archive_work(hot, ALL, at_once, found.plan.risen):
             archive.count(planned, found.groups, found.plan.risen)
         planned.finished_at = engine.clock.now()
         return planned

@@ -21,7 +21,13 @@ OF_THE_SERVER_IN_SPARK = (
     *("conclave.actions.invites", "conclave.config", "conclave.retention", "conclave.store", "conclave.system"),
     *("conclave.clock", "conclave.failpoints", "conclave.logs", "conclave.errors"),
     *("conclave.archive.layout", "conclave.archive.consistency", "conclave.archive.faults", "conclave.archive.files"),
-    *("conclave.archive.differences", "conclave.archive.checksums", "conclave.archive.numbers", "conclave.keys"),
+    *(
+        "conclave.archive.differences",
+        "conclave.archive.checksums",
+        "conclave.archive.numbers",
+        "conclave.archive.scan",
+    ),
+    "conclave.keys",
 )
 """What cleanup may know of the server: its settings and its store, and where messages lie in the archive."""
 

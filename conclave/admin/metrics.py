@@ -193,6 +193,8 @@ def _sizes(sizes: Sizes) -> Iterator[Metric]:
         yield GaugeMetricFamily("conclave_key_copies", copies, len(last.key_copies))
         plain = "Messages that were stored before there were keys, and that cleanup has yet to take over."
         yield GaugeMetricFamily("conclave_messages_without_key", plain, last.without_key)
+        dead = "Archived messages whose keys are lost, and that are not overwritten yet."
+        yield GaugeMetricFamily("conclave_archive_unreadable_messages", dead, last.unreadable)
     if last.key_copies:
         made = "When the newest copy of the key file was made."
         yield GaugeMetricFamily("conclave_key_copy_timestamp_seconds", made, max(last.key_copies.values()))

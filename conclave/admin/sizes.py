@@ -19,6 +19,7 @@ from aiohttp import web
 
 from conclave import app_keys
 from conclave.health.parts import Phase
+from conclave.store.archive import unreadable
 from conclave.store.engine.faults import StoreError, file_size
 from conclave.store.resources import message_keys
 from conclave.store.resources.message_keys import KeyCopy
@@ -55,6 +56,8 @@ class Measured:
     """When the copies of the key file that are there were made, Unix seconds, by their paths; None: it has no keys."""
     without_key: int = 0
     """How many messages lie as they came, if there are keys."""
+    unreadable: int = 0
+    """How many archived messages have lost their keys, and wait to be overwritten."""
 
 
 class Sizes:
@@ -97,14 +100,17 @@ class Sizes:
         found = await loop.run_in_executor(self._thread, self._look, worker)
         former = self.last
         self.last = replace(
-            found, free_pages=former.free_pages, key_copies=former.key_copies, without_key=former.without_key
+            found,
+            **{name: getattr(former, name) for name in ("free_pages", "key_copies", "without_key", "unreadable")},
         )
         if self._served[app_keys.HEALTH].phase is Phase.SERVING:
             # Health tells of what fails in the store. ValueError: the store has been closed meanwhile.
             with suppress(StoreError, sqlite3.Error, ValueError):
-                free_pages, copies, plain = await self._served[app_keys.STORE].read(_of_store)
+                free_pages, copies, plain, dead = await self._served[app_keys.STORE].read(_of_store)
                 there = await loop.run_in_executor(self._thread, _there, copies)
-                self.last = replace(self.last, free_pages=free_pages, key_copies=there, without_key=plain)
+                self.last = replace(
+                    self.last, free_pages=free_pages, key_copies=there, without_key=plain, unreadable=dead
+                )
 
     def _look(self, worker: int | None) -> Measured:
         config = self._served[app_keys.IN_FORCE].config
@@ -151,13 +157,14 @@ def _process(folder: Path) -> tuple[str, int, int]:
     return head.partition("(")[2], int(values[2]), int(values[21]) * _PAGE_BYTES
 
 
-def _of_store(connection: sqlite3.Connection) -> tuple[int, list[KeyCopy] | None, int]:
-    """Return the bytes that nothing uses, where copies of the key file were written, and what lies as it came.
+def _of_store(connection: sqlite3.Connection) -> tuple[int, list[KeyCopy] | None, int, int]:
+    """Return the bytes that nothing uses, where copies of the key file were written, and how many messages are special.
 
-    None: there are no keys.
+    Those that lie as they came, and those of the archive that are unreadable. None: there are no keys.
     """
     copies = message_keys.copies(connection) if message_keys.state(connection) else None
-    return _free_bytes(connection), copies, message_keys.count_plain(connection)
+    dead = unreadable.waiting(connection).messages
+    return _free_bytes(connection), copies, message_keys.count_plain(connection), dead
 
 
 def _there(copies: list[KeyCopy] | None) -> dict[str, int] | None:

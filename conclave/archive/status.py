@@ -13,9 +13,10 @@ from datetime import UTC, datetime
 from conclave.archive.consistency import open_known
 from conclave.archive.faults import one_line
 from conclave.config.settings import Config
-from conclave.store.archive import moves as archive_moves, status
+from conclave.store.archive import moves as archive_moves, status, unreadable
 from conclave.store.archive.moves import ArchiveState
 from conclave.store.archive.status import Amount, Move, Overdue
+from conclave.store.archive.unreadable import Waiting
 from conclave.store.engine import schema, sqlite
 
 LAST_MOVES = 5
@@ -57,6 +58,8 @@ class Status:
     moves: list[Move]
     fault: str
     """Why the table cannot be read, "" if it can; then it has no version and no files here."""
+    unreadable: Waiting
+    """What has lost its keys, and waits to be overwritten. The other numbers count it too."""
 
     @property
     def is_none(self) -> bool:
@@ -86,6 +89,7 @@ def read_status(config: Config, now: int) -> Status:
             amounts = status.amounts(connection)
             overdue = status.overdue(connection, now)
             moves = status.last_moves(connection, LAST_MOVES)
+            waiting = unreadable.waiting(connection)
     except sqlite3.Error as error:
         raise StatusError(str(error)) from error
     files = _read_files(config, known, is_expected=bool(amounts))
@@ -98,13 +102,15 @@ def read_status(config: Config, now: int) -> Status:
         overdue,
         moves,
         files.fault,
+        waiting,
     )
 
 
 def _none(config: Config) -> Status:
     """Return the state of an archive that nothing has ever moved to."""
     overdue = Overdue(0, 0, 0, 0, 0, 0, 0, 0)
-    return Status(str(config.archive_path), 0, None, unerased=False, shares=[], overdue=overdue, moves=[], fault="")
+    none = Waiting(0, None)
+    return Status(str(config.archive_path), 0, None, False, [], overdue, [], "", none)  # noqa: FBT003 - in their order
 
 
 def _read_files(config: Config, known: ArchiveState, *, is_expected: bool) -> _Files:

@@ -23,6 +23,7 @@ from conclave.retention.policy import AFTER_FETCH, KEEP
 from conclave.store.archive import moves
 from conclave.store.archive.moves import ArchiveState
 from conclave.store.engine import sqlite
+from conclave.store.resources.receipts import OVERWRITTEN
 
 _UNITS = ((86_400, "day"), (3_600, "hour"), (60, "minute"))
 
@@ -42,7 +43,10 @@ _RULES = {
     "deleted_account": "its sender's account was deleted",
 }
 
-_WENT = _RULES | {"expired": "it was older than its group's messages lived then, or from before a purge"}
+_WENT = _RULES | {
+    "expired": "it was older than its group's messages lived then, or from before a purge",
+    OVERWRITTEN: "it was unreadable since an earlier receipt, and is overwritten",
+}
 """Of what is gone, a receipt has only the rule."""
 
 
@@ -214,7 +218,8 @@ def _gone(name: str, message: Message, now: int) -> Iterator[str]:
         reason = _WENT.get(each.rule, each.rule)
         went = f"{counted(each.messages, 'message')} up to {each.last_seq}, {each.rule}: {reason}"
         keys = f"; the keys of {each.keys_lost:,} are lost, in copies too" if each.keys_lost else ""
-        yield f"- receipt {each.receipt_id} of {_at(each.at, now)}, job {each.job}: {went}{keys}"
+        waits = f", and {each.waiting:,} were not overwritten yet" if each.waiting else ""
+        yield f"- receipt {each.receipt_id} of {_at(each.at, now)}, job {each.job}: {went}{keys}{waits}"
 
 
 def _part(message: Message) -> str:

@@ -177,6 +177,8 @@ def _keys(samples: Samples, now: int) -> Iterator[tuple[str, str]]:
         )
     if plain := samples.value("conclave_messages_without_key"):
         yield "  without key", f"{counted(int(plain), 'message')}: runs take them over"
+    if dead := samples.value("conclave_archive_unreadable_messages"):
+        yield "  unreadable", f"{counted(int(dead), 'message')} of the archive, not overwritten yet"
 
 
 def _runs(answer: Answer, config: Config, now: int) -> Iterator[tuple[str, str]]:

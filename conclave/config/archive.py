@@ -22,6 +22,8 @@ class ArchiveConfig:
     """See ``least_lifetime``."""
     erase_delay: int = 0
     """How long replaced files may stay on the disk."""
+    rewrite_after: int = 0
+    """How long messages whose keys are lost may wait to be overwritten."""
 
     @property
     def least_lifetime(self) -> int:
@@ -44,3 +46,4 @@ class ArchiveSchema(Section):
     )
     margin = Duration(words=True, validate=validate.NoneOf([KEEP], error='must be a duration or "0"'))
     erase_delay = Duration(words=True, validate=validate.NoneOf([KEEP], error='must be a duration or "0"'))
+    rewrite_after = Duration(words=True, validate=validate.NoneOf([KEEP], error='must be a duration or "0"'))

@@ -187,6 +187,10 @@ class Canary:
             self._part.notes.append("the archive is not covered: no message moves there")
         elif archive.erase_delay:
             self._part.notes.append("the archive is not covered: [archive] erase_delay keeps what is replaced there")
+        elif archive.rewrite_after:
+            self._part.notes.append(
+                "the archive is not covered: [archive] rewrite_after keeps what is unreadable there"
+            )
         elif not policy.outlives(lasting):
             self._part.notes.append("the archive is not covered: no message lives for long enough to move there")
         else:

@@ -19,6 +19,7 @@ from conclave.keys.file import KeyFileError
 from conclave.keys.inspection import Inspection
 from conclave.keys.replacing import COPYING, FORMER, LOCK, NEW, beside
 from conclave.proof.findings import Finding, Kind, ProofPart
+from conclave.store.archive import unreadable
 from conclave.store.engine import sqlite
 from conclave.store.resources import message_keys, taking_over
 from conclave.store.resources.message_keys import KeyCopy
@@ -50,6 +51,7 @@ def examine(part: ProofPart, config: Config) -> None:
     with closing(sqlite.connect(config.database, readonly=True)) as connection:
         connection.execute("BEGIN")
         alive, unused = _today(connection, config.archive_path), defaultdict[bytes, list[Range]](list)
+        _count_waiting(part, connection)
         for group_id, some in message_keys.unused(connection):
             unused[group_id].append(some)
     for group_id, block in found.blocks():
@@ -69,6 +71,12 @@ def _looked_at(part: ProofPart, path: Path) -> Inspection:
     for flaw in found.flaws:
         part.add(Finding(Kind.KEYS, str(path), flaw.told, None, flaw.offset))
     return found
+
+
+def _count_waiting(part: ProofPart, connection: sqlite3.Connection) -> None:
+    """Tell of messages of the archive that wait to be overwritten: their keys are looked for as those of others."""
+    if waits := unreadable.waiting(connection).messages:
+        part.count("archived messages that are unreadable and not overwritten yet", waits)
 
 
 def _wait() -> None:

@@ -301,6 +301,6 @@ def _held_in(connection: sqlite3.Connection, values: Values) -> int:
     bounds = _GIVEN._replace(unheld="")
     query, values = Due(named, "group_key = :group_key", bounds, {**values, **dict(row)}).select("message_id")
     whole = rules.whole_part(named, bounds)
-    archived = f"SELECT ifnull(sum(message_count), 0) FROM archive_parts WHERE group_key = :group_key AND {whole}"
+    archived = f"SELECT ifnull(sum(message_count), 0) FROM readable_parts WHERE group_key = :group_key AND {whole}"
     counts = connection.execute(f"SELECT (SELECT count(*) FROM ({query})), ({archived})", values)
     return sum(counts.fetchone())

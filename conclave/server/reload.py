@@ -77,6 +77,7 @@ WAYS: Mapping[str, Way] = {
     "archive.path": Way.RESTART,
     "archive.margin": Way.RESTART,
     "archive.erase_delay": Way.RESTART,
+    "archive.rewrite_after": Way.RESTART,
     "limits.trusted_proxies": Way.SERVER,
     "limits.login_failures": Way.SERVER,
     "limits.login_failures_per_address": Way.SERVER,

@@ -25,6 +25,7 @@ PLAIN = {
     "registration_tokens": ("created_at",),
     "send_ids": ("sent_at",),
     "key_copies": ("made_at",),
+    "archive_unreadable": ("since",),
 }
 """Times that depend on nothing else, by table: one that lies ahead becomes the present."""
 
@@ -33,6 +34,7 @@ SPECIAL = {
     "groups": ("expired_before",),
     "sessions": ("created_at", "last_used_at", "expires_at"),
     "archive_parts": ("span", "oldest", "newest"),
+    "archive_unreadable": ("span", "oldest_left"),
     "timers": ("redact_at",),
     "server_state": ("last_alive", "acted_until", "clock_wall", "too_old_before"),
 }

@@ -20,8 +20,8 @@ from conclave.store.archive import erasures, moves
 from conclave.store.archive.erasures import Key
 from conclave.store.archive.moves import PartRow
 from conclave.store.engine.sqlite import Step, done
-from conclave.store.resources import message_keys, receipts, taken_back
-from conclave.store.resources.receipts import Erased
+from conclave.store.resources import taken_back
+from conclave.store.resources.receipts import OVERWRITTEN, Erased
 from spark.archive import columns as a, lost_keys
 from spark.archive.expiry_plan import COUNTED, RESTORED, RULES, ArchivePlan
 from spark.archive.table import Table, in_partitions
@@ -74,7 +74,7 @@ class Expiry:
     def count(self, plan: ArchivePlan) -> Counter[str]:
         """Return how many messages would go by each rule. Reads the partitions that do not go as a whole."""
         counts = Counter(dict.fromkeys(COUNTED, 0))
-        counts.update(_counts(plan, self._measure(plan)))
+        counts.update(_counts(_erased(plan, self._measure(plan))))
         return counts
 
     def changes_nothing(self, plan: ArchivePlan) -> bool:
@@ -92,7 +92,7 @@ class Expiry:
         left: dict[Key, PartRow | None] = dict.fromkeys((*plan.dropped, *plan.partial))
         first = self._table.version() + 1
         if plan.partitions:
-            self._foresee({key: [gone] for key, gone in plan.dropped.items()})
+            self._foresee(_erased(plan, {}))
             self._table.drop_partitions(plan.partitions)
             reach("archive.parts_dropped")
         measured = self._measure(plan)
@@ -107,20 +107,20 @@ class Expiry:
                 raise ArchiveError(f"{deleted} messages were deleted from the archive where {expected} were due")
         self._table.make_durable(first)
         version = self._table.version()
-        erased = {key: [gone] for key, gone in plan.dropped.items()} | {
-            key: each.gone for key, each in measured.items()
-        }
+        erased = _erased(plan, measured)
         taken = _taken_back_gone(plan, measured)
         stays = lost_keys.living(self._spark, self._hot, self._table, left, plan.dropped)
         self._hot.write_steps(lambda connection: settle(connection, left, plan.senders, version, erased, taken, stays))
         reach("archive.index_settled")
-        counts.update(_counts(plan, measured))
+        counts.update(_counts(erased))
 
     def _note_ahead(self, plan: ArchivePlan, measured: Mapping[Key, Measured]) -> None:
         """Note what is about to go row by row, after what a run has erased so that did not end."""
         present = dict.fromkeys(plan.partial, 0) | {key: each.count for key, each in measured.items()}
         self._hot.write_steps(partial(confirm, present=present))
-        self._foresee({key: each.gone for key, each in measured.items()})
+        plan.told = self._hot.read(erasures.told)  # what was overwritten by then is told
+        erased = _erased(plan, measured)
+        self._foresee({key: erased[key] for key in measured})
 
     def _foresee(self, erasing: Mapping[Key, list[Erased]]) -> None:
         ahead = [
@@ -223,8 +223,7 @@ def settle(
     for key, row in left.items():
         rows_of[key[0]][key] = row
     for group_key, rows in sorted(rows_of.items()):
-        gone = [each for key in rows for each in erased.get(key, [])]
-        yield partial(done, _settle_group, connection, group_key, rows, gone, stays)
+        yield partial(done, _settle_group, connection, group_key, rows, erased, stays)
         if group_key in taken:
             parts = [key[1:] for key in rows]
             yield partial(done, taken_back.forget_erased, connection, group_key, taken[group_key], parts)
@@ -241,13 +240,11 @@ def _settle_group(
     connection: sqlite3.Connection,
     group_key: int,
     rows: Mapping[Key, PartRow | None],
-    erased: list[Erased],
+    erased: Mapping[Key, list[Erased]],
     stays: lost_keys.Living | None,
 ) -> None:
-    are_keyed = message_keys.are_all_keyed(connection)
-    for each in erased:
-        if each.rule != RESTORED and each.messages:  # a run that ended early may have told of all of them
-            receipts.note(connection, group_key, each, each.messages if are_keyed else 0)
+    for key in rows:
+        erasures.tell(connection, key, [each for each in erased.get(key, ()) if each.rule != RESTORED])
     if stays is not None:
         lost_keys.note(connection, group_key, rows, stays)
     for key in rows:
@@ -263,8 +260,14 @@ def _taken_back_gone(plan: ArchivePlan, measured: Mapping[Key, Measured]) -> dic
     return gone
 
 
-def _counts(plan: ArchivePlan, measured: Mapping[Key, Measured]) -> Counter[str]:
+def _erased(plan: ArchivePlan, measured: Mapping[Key, Measured]) -> dict[Key, list[Erased]]:
+    """Return what goes, by rows of the index. What receipts have told of, when its keys were lost, is OVERWRITTEN."""
+    gone = {key: [each] for key, each in plan.dropped.items()} | {key: each.gone for key, each in measured.items()}
+    return {key: erasures.divided(each, plan.told.get(key)) for key, each in gone.items()}
+
+
+def _counts(erased: Mapping[Key, list[Erased]]) -> Counter[str]:
     counts: Counter[str] = Counter()
-    for gone in (*plan.dropped.values(), *(gone for each in measured.values() for gone in each.gone)):
+    for gone in (gone for each in erased.values() for gone in each if gone.rule != OVERWRITTEN):
         counts[gone.rule] += gone.messages
     return counts

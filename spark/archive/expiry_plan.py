@@ -3,6 +3,9 @@
 A partition of which nothing stays goes as a whole; of others, single rows. The rules and the marks are those of the hot
 store, and so is what withholds a message from being erased. While what a user has sent is under a legal hold, no
 partition goes as a whole: the index does not say who has sent what.
+
+With ``rewrite_after`` a partition of which something stays may wait to be written anew, if all that is due in it can be
+made unreadable before, see ``unreadable.py``.
 """
 
 import sqlite3
@@ -16,8 +19,9 @@ from conclave.retention.holds import HELD_SENDERS, UNHELD
 from conclave.retention.jobs import Scope
 from conclave.retention.policy import FOREVER
 from conclave.retention.rules import GOVERNED, Bounds
-from conclave.store.archive.erasures import Key
-from conclave.store.resources import taken_back
+from conclave.store.archive import erasures
+from conclave.store.archive.erasures import Key, Told
+from conclave.store.resources import message_keys, taken_back
 from conclave.store.resources.receipts import Erased
 from spark.hot_store import Hot
 
@@ -58,18 +62,26 @@ WHERE {UNHELD}
 
 _BOUNDS = Bounds(gone="gone_below", is_deleted="is_gone")
 
+_FORESEEN = "(group_key, lifetime, span) IN (SELECT group_key, lifetime, span FROM archive_erasures)"
+"""The condition for rows of the index of which a run that did not end may have erased something."""
+
 # A part with commits that are kept may have other messages too.
 _DUE = f"""
 WITH due AS (
     SELECT archive_parts.*, is_gone, gone_below, cutoff, erasable_before, commits_above,
         first_seq > archived_seq AS is_restored, {rules.RULES[rules.FETCHED].whole(_BOUNDS)} AS is_fetched,
-        {rules.whole_part(RULES, _BOUNDS)} AS is_over
+        {rules.whole_part(RULES, _BOUNDS)} AS is_over, since
     FROM archive_parts JOIN temp.archive_marks USING (group_key)
+        LEFT JOIN archive_unreadable USING (group_key, lifetime, span)
     WHERE first_seq > archived_seq OR {rules.some_of_part(RULES, _BOUNDS._replace(commits_above=""))}
-        OR (group_key, lifetime, span) IN (SELECT group_key, lifetime, span FROM archive_erasures)
+        OR {_FORESEEN}
 )
-SELECT group_key, lifetime, span, message_count, last_seq, newest, is_gone, gone_below, cutoff, erasable_before,
-    commits_above, is_restored OR is_over AS is_whole, is_restored, is_fetched
+SELECT group_key, lifetime, span, message_count, first_seq, last_seq, newest, is_gone, gone_below, cutoff,
+    erasable_before, commits_above, is_restored OR is_over AS is_whole, is_restored, is_fetched,
+    since, {_FORESEEN} AS is_foreseen,
+    is_restored OR {_FORESEEN} OR EXISTS (SELECT 1 FROM readable_parts AS archive_parts
+        WHERE archive_parts.group_key = due.group_key AND archive_parts.lifetime = due.lifetime
+        AND archive_parts.span = due.span AND {rules.some_of_part(RULES, _BOUNDS._replace(commits_above=""))}) AS is_new
 FROM due ORDER BY group_key, lifetime, span
 """
 """The rows of the index to look at: where something is due, and where a run that did not end may have erased something.
@@ -86,6 +98,10 @@ class ArchivePlan:
     ``partial``: rows of the index of which some messages go. ``groups``: by group key, the conditions for these
     messages, in the order of DUE. ``senders``: deleted accounts and the groups in which all that they have archived
     goes. ``taken_back``: the numbers of messages that were taken back, by group key.
+
+    ``told``: what receipts have told of already, when its keys were lost, by rows of the index. ``stale``: rows of
+    which nothing else goes. ``waiting``: rows that are due and may be overwritten later; they are in none of the others
+    but ``groups``. ``losing``: the groups with something in ``waiting`` that can be read still.
     """
 
     partitions: list[tuple[int, int]] = field(default_factory=list)
@@ -94,6 +110,10 @@ class ArchivePlan:
     partial: list[Key] = field(default_factory=list)
     senders: list[tuple[bytes, int]] = field(default_factory=list)
     taken_back: dict[int, list[int]] = field(default_factory=dict)
+    told: dict[Key, Told] = field(default_factory=dict)
+    stale: set[Key] = field(default_factory=set)
+    waiting: set[Key] = field(default_factory=set)
+    losing: set[int] = field(default_factory=set)
 
     @property
     def touched(self) -> list[tuple[int, int]]:
@@ -103,7 +123,7 @@ class ArchivePlan:
     @property
     def group_keys(self) -> set[int]:
         """The groups in which something is due."""
-        return {key[0] for key in (*self.dropped, *self.partial)}
+        return {key[0] for key in (*self.dropped, *self.partial) if key not in self.stale}
 
     @property
     def is_unsure(self) -> bool:
@@ -119,19 +139,23 @@ class ArchivePlan:
 
 
 def make_plan(
-    connection: sqlite3.Connection, hot: Hot, scope: Scope, risen: Collection[tuple[int, int]] = ()
+    connection: sqlite3.Connection,
+    hot: Hot,
+    scope: Scope,
+    risen: Collection[tuple[int, int]] = (),
+    rewrite_after: int = 0,
 ) -> ArchivePlan:
     """Plan from one snapshot of the hot store, after the run has raised the marks there.
 
     ``scope``: which groups belong to the run. ``risen``: pairs of a mark ``gone_below`` and a group key. A dry run
-    gives those that it would have raised.
+    gives those that it would have raised. ``rewrite_after``: for how many seconds what is unreadable may wait.
     """
     connection.execute(_MARKS.format(covered=scope.covered), {"now": hot.now})
     connection.execute("CREATE UNIQUE INDEX temp.archive_marks_by_group ON archive_marks (group_key)")
     connection.executemany("UPDATE temp.archive_marks SET gone_below = max(gone_below, ?) WHERE group_key = ?", risen)
     held = [row[0] for row in connection.execute(HELD_SENDERS)]
     senders: dict[int, list[bytes]] = defaultdict(list)
-    plan = ArchivePlan()
+    plan = ArchivePlan(told=erasures.told(connection))
     for sender_id, group_key, is_all in connection.execute(_SENDERS):
         senders[group_key].append(sender_id)
         if is_all:
@@ -142,6 +166,8 @@ def make_plan(
             plan.taken_back[group_key] = numbers
     if due:
         _divide(connection, due, plan, senders, held)
+        if rewrite_after and not held and message_keys.are_all_keyed(connection):
+            _let_wait(due, plan, hot.now - rewrite_after)
     return plan
 
 
@@ -159,7 +185,9 @@ def _divide(
     plan.partitions = sorted(partition for partition, count in whole.items() if count == sizes[partition])
     dropped = set(plan.partitions)
     for row in due:
-        key = (row["group_key"], row["lifetime"], row["span"])
+        key = _key(row)
+        if not row["is_new"]:
+            plan.stale.add(key)
         if key[1:] in dropped:
             plan.dropped[key] = Erased(_rule(row), row["message_count"], row["last_seq"], row["newest"])
         else:
@@ -170,6 +198,39 @@ def _divide(
                 *(row["gone_below"], row["cutoff"], row["commits_above"], row["erasable_before"]),
                 *(senders.get(row["group_key"], []), plan.taken_back.get(row["group_key"], []), held),
             )
+
+
+def _let_wait(due: list[sqlite3.Row], plan: ArchivePlan, before: int) -> None:
+    """Take from the plan what may be overwritten later. What waits since ``before`` may not, nor what lies beside it.
+
+    A partition is written anew as a whole, so it waits only if all that is due in it does.
+    """
+    unable = {row["group_key"] for row in due if not _is_told_by_marks(row, plan)}
+    partial = set(plan.partial)
+    rows = [row for row in due if _key(row) in partial]
+    pressing = {
+        _key(row)[1:]
+        for row in rows
+        if (row["is_new"] and row["group_key"] in unable) or (row["since"] is not None and row["since"] <= before)
+    }
+    plan.waiting = {_key(row) for row in rows if _key(row)[1:] not in pressing}
+    plan.partial = [key for key in plan.partial if key not in plan.waiting]
+    plan.losing = {row["group_key"] for row in rows if row["is_new"] and _key(row) in plan.waiting}
+
+
+def _is_told_by_marks(row: sqlite3.Row, plan: ArchivePlan) -> bool:
+    """Tell whether marks, or its deletion, say of a group what goes, so that the least numbers do."""
+    if row["is_restored"] or row["is_foreseen"]:
+        return False
+    if row["is_gone"]:
+        return True
+    *_, senders, taken, _ = plan.groups.get(row["group_key"], ((), (), ()))
+    is_taken = any(row["first_seq"] <= number <= row["last_seq"] for number in taken)
+    return not senders and not is_taken and bool(row["last_seq"] <= row["commits_above"])
+
+
+def _key(row: sqlite3.Row) -> Key:
+    return row["group_key"], row["lifetime"], row["span"]
 
 
 def _rule(row: sqlite3.Row) -> str:

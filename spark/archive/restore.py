@@ -21,7 +21,7 @@ from conclave.store.archive import moves, restore as archive_restore
 from conclave.store.archive.moves import PartRow
 from conclave.store.archive.restore import Archived
 from conclave.store.engine.faults import free_bytes
-from conclave.store.resources import audit, groups
+from conclave.store.resources import audit, groups, message_keys
 from conclave.store.resources.groups import Group
 from conclave.system import operator_identity
 from spark.archive import columns as a
@@ -53,8 +53,9 @@ def restore(
     spare: int,
     keys: KeyStore | None,
 ) -> int:
-    """Restore a group; return how many messages it has in the archive. Raises ArchiveError or RestoreError.
+    """Restore a group; return how many messages that were. Raises ArchiveError or RestoreError.
 
+    What has lost its key, and waits to be overwritten, stays where it is until the next run.
     ``keys``: those of the messages, if there are any: in the hot store what comes back is under its key.
     ``spare``: so many bytes stay free beside the database. A run could not work without, and only a run removes copies.
     """
@@ -73,16 +74,19 @@ def restore(
     found = examine(spark, hot, rows, group.group_key)
     if found.differences:
         raise ArchiveError(f"{found.differences[0]}; nothing was restored")
+    count, lost = 0, hot.read(message_keys.lost_up_to).get(group.group_key, 0)
+    living = rows.where(F.col(a.SEQUENCE_NUM) > lost)
     for part in sorted(parts, key=lambda part: part.first_seq):
-        for archived in _chunks(rows, part):
+        for archived in _chunks(living, part):
+            count += len(archived)
             chunk = _under_keys(keys, group, archived)
             _require_room(hot, sum(len(message.mls_message) for message in chunk), spare)
             hot.write(archive_restore.put_back, group.group_key, chunk)
             reach("restore.copied")
     reach("restore.before_switch")
-    hot.write(_switch_back, group, found.messages, hot.now)
+    hot.write(_switch_back, group, count, hot.now)
     reach("restore.switched")
-    return found.messages
+    return count
 
 
 def _under_keys(keys: KeyStore | None, group: Group, chunk: Sequence[Archived]) -> Sequence[Archived]:

@@ -71,7 +71,7 @@ class ArchiveRun:
                 size = self._bytes()
                 done.archived += mover.finish()
             self._drop_copies()
-            plan = self._hot.read(expiry_plan.make_plan, self._hot, scope)
+            plan = self._hot.read(expiry_plan.make_plan, self._hot, scope, rewrite_after=self._config.rewrite_after)
             if plan and not self._is_all_held(plan):
                 self._change()
                 size = self._bytes() if size < 0 else size

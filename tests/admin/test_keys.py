@@ -72,4 +72,7 @@ def test_status_says_how_many_copies_there_are_and_how_old() -> None:
     ]
     told = Samples({"conclave_key_copies": {NONE: 2.0}, "conclave_messages_without_key": {NONE: 1200.0}})
     assert list(_keys(told, 0)) == [("keys", "2 copies"), ("  without key", "1,200 messages: runs take them over")]
+    told = Samples({"conclave_key_copies": {NONE: 2.0}, "conclave_archive_unreadable_messages": {NONE: 7.0}})
+    unreadable = ("  unreadable", "7 messages of the archive, not overwritten yet")
+    assert list(_keys(told, 0)) == [("keys", "2 copies"), unreadable]
     assert list(_keys(Samples(), 0)) == []

@@ -310,9 +310,10 @@ def test_every_column_of_numbers_is_known_to_be_a_time_or_not(config: Config) ->
         "ended_timers": {"group_key", "sequence_num"},
         "missed_redactions": {"missed_id", "group_key", "sequence_num"},
         "audit": {"audit_id"},
-        "erasures": {"group_key", "messages", "last_seq", "keys_lost"},
+        "archive_unreadable": {"group_key", "lifetime", "dead_up_to", "dead_messages", "first_left"},
+        "erasures": {"group_key", "messages", "last_seq", "keys_lost", "waiting"},
         "archive_erasures": {"group_key", "lifetime", "messages", "last_seq"},
-        "receipts": {"receipt_id", "messages", "last_seq", "keys_lost"},
+        "receipts": {"receipt_id", "messages", "last_seq", "keys_lost", "waiting"},
         "receipts_anchor": {"id", "receipt_id"},
     }
     stores.prepare(config.database)

@@ -92,7 +92,10 @@ def test_a_chain_that_nobody_has_touched_is_whole(run: Run, groups: list[str]) -
         ("UPDATE receipts SET hash = zeroblob(32) WHERE receipt_id = 2", 2),
         ("DELETE FROM receipts WHERE receipt_id = 1", 2),
         ("DELETE FROM receipts WHERE receipt_id = 2", 3),
-        ("INSERT INTO receipts SELECT 4, at, job, group_id, rule, 1, 1, 1, zeroblob(32), 0 FROM receipts LIMIT 1", 4),
+        (
+            "INSERT INTO receipts SELECT 4, at, job, group_id, rule, 1, 1, 1, zeroblob(32), 0, 0 FROM receipts LIMIT 1",
+            4,
+        ),
     ],
 )
 def test_what_was_changed_by_hand_is_found(

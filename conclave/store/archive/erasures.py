@@ -6,11 +6,11 @@ of the index counts more messages than the table has, what was noted has gone; o
 
 import sqlite3
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import astuple
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass, replace
 
 from conclave.store.resources import message_keys, receipts
-from conclave.store.resources.receipts import Erased
+from conclave.store.resources.receipts import OVERWRITTEN, Erased
 
 Key = tuple[int, int, int]
 """A row of the index: group key, lifetime, span."""
@@ -46,12 +46,56 @@ def confirm(connection: sqlite3.Connection, key: Key, left: int, gone: Collectio
     """
     counted = connection.execute(f"SELECT message_count FROM archive_parts {_OF_ROW}", key).fetchone()
     if counted and counted[0] > left and forget(connection, key):
-        are_keyed = message_keys.are_all_keyed(connection)
-        for each in gone:
-            receipts.note(connection, key[0], each, each.messages if are_keyed else 0)
+        tell(connection, key, gone)
         connection.execute(f"UPDATE archive_parts SET message_count = ? {_OF_ROW}", (left, *key))
 
 
 def forget(connection: sqlite3.Connection, key: Key) -> bool:
     """Forget what is noted of a row of the index; tell whether there was anything."""
     return connection.execute(f"DELETE FROM archive_erasures {_OF_ROW}", key).rowcount > 0
+
+
+@dataclass(frozen=True)
+class Told:
+    """What of a part waits to be overwritten: how many messages, of which receipts have told, and their last number."""
+
+    messages: int
+    last_seq: int
+
+
+def told(connection: sqlite3.Connection) -> dict[Key, Told]:
+    """Return what waits to be overwritten, by rows of the index."""
+    rows = connection.execute(
+        "SELECT group_key, lifetime, span, dead_messages, dead_up_to FROM archive_unreadable WHERE dead_messages > 0"
+    )
+    return {(row[0], row[1], row[2]): Told(row[3], row[4]) for row in rows}
+
+
+def divided(gone: Sequence[Erased], told: Told | None) -> list[Erased]:
+    """Return what goes from a part, without what receipts have told of: that is overwritten, and nothing else.
+
+    ``gone`` is in the order of the rules. What was told of has the least numbers, and so falls under the first ones.
+    """
+    if told is None:
+        return list(gone)
+    rest, newest, found = told.messages, 0, []
+    for each in gone:
+        known = min(rest, each.messages)
+        rest -= known
+        newest = max(newest, each.newest) if known else newest
+        found.append(replace(each, messages=each.messages - known))
+    return [*found, Erased(OVERWRITTEN, told.messages - rest, told.last_seq, newest)]
+
+
+def tell(connection: sqlite3.Connection, key: Key, gone: Iterable[Erased]) -> None:
+    """Note for receipts what has gone from a part."""
+    are_keyed = message_keys.are_all_keyed(connection)
+    for each in gone:
+        if each.rule == OVERWRITTEN:
+            connection.execute(
+                f"UPDATE archive_unreadable SET dead_messages = max(0, dead_messages - ?) {_OF_ROW}",
+                (each.messages, *key),
+            )
+        if each.messages:  # a run that ended early may have told of all of them
+            keys_lost = each.messages if are_keyed and each.rule != OVERWRITTEN else 0
+            receipts.note(connection, key[0], each, keys_lost)

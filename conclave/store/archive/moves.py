@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass
 from uuid import uuid4
 
-from conclave.retention.policy import KEEP
+from conclave.retention.policy import FOREVER, KEEP
 from conclave.store.sender_index import SENT
 
 KEPT_MOVES = 1000
@@ -255,6 +255,11 @@ def switch(
         " WHERE last_seq < excluded.first_seq",
         [tuple(vars(each).values()) for each in parts],  # astuple makes deep copies, and takes as long as the rest
     )
+    connection.executemany(  # in a part of which nothing else may be readable
+        "UPDATE archive_unreadable SET first_left = ifnull(first_left, ?4),"
+        " oldest_left = min(ifnull(oldest_left, ?5), ?5) WHERE group_key = ?1 AND lifetime = ?2 AND span = ?3",
+        [(each.group_key, each.lifetime, each.span, each.first_seq, each.oldest) for each in parts],
+    )
     connection.executemany(
         "INSERT OR IGNORE INTO archive_senders (sender_id, group_key) VALUES (?, ?)",
         [(sender_id, moved.group_key) for sender_id in senders],
@@ -292,6 +297,11 @@ def widen(connection: sqlite3.Connection, parts: Collection[PartRow]) -> None:
         " FROM plain_parts WHERE group_key = ?1",
         [(part.group_key, part.lifetime, part.span) for part in parts],
     )
+    connection.executemany(  # and so may some that cannot be read: how many, the next look says
+        "INSERT OR IGNORE INTO archive_unreadable SELECT group_key, ?2, ?3, max(since), max(dead_up_to), 0, 0, 0"
+        " FROM archive_unreadable WHERE group_key = ?1 GROUP BY group_key",
+        [(part.group_key, part.lifetime, part.span) for part in parts],
+    )
 
 
 def note_relaid(connection: sqlite3.Connection) -> None:
@@ -311,6 +321,15 @@ def settle_parts(
         connection.execute("DELETE FROM archive_parts WHERE group_key = ? AND lifetime = ? AND span = ?", key)
         if row is not None:
             connection.execute("INSERT INTO archive_parts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", astuple(row))
+        connection.execute(
+            "DELETE FROM archive_unreadable WHERE group_key = ? AND lifetime = ? AND span = ? AND dead_up_to < ?",
+            (*key, FOREVER if row is None else row.first_seq),
+        )
+        connection.execute(  # what is left in spite of it has to be looked at again
+            "UPDATE archive_unreadable SET first_left = 0, oldest_left = 0"
+            " WHERE group_key = ? AND lifetime = ? AND span = ?",
+            key,
+        )
     if not holds_group(connection, group_key):
         connection.execute("DELETE FROM archive_senders WHERE group_key = ?", (group_key,))
         remove_tombstone(connection, group_key)

@@ -127,14 +127,26 @@ def forget(connection: sqlite3.Connection, rows: Sequence[tuple[bytes, int, int]
     connection.executemany("DELETE FROM key_erasures WHERE group_id = ? AND first_seq = ? AND last_seq = ?", rows)
 
 
+def lost_up_to(connection: sqlite3.Connection) -> dict[int, int]:
+    """Return up to which numbers the archive's messages have no keys and wait to be overwritten, by keys of groups.
+
+    The database may be a backup with a former schema, which knows of none.
+    """
+    if not connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'archive_unreadable'").fetchone():
+        return {}
+    rows = connection.execute("SELECT group_key, max(dead_up_to) FROM archive_unreadable GROUP BY group_key")
+    return {row[0]: row[1] for row in rows}
+
+
 def living(
     connection: sqlite3.Connection, archived: Mapping[int, Sequence[Range]] | None = None
 ) -> Iterator[tuple[Told, Range | None]]:
     """Yield of each group that there is its messages, and the numbers that it has not given yet.
 
     A deleted group gives none. ``archived``: the numbers that the archive has, by keys of groups; None: of each part
-    all between the first and the last one count.
+    all between the first and the last one count. What waits there without a key does not.
     """
+    lost = lost_up_to(connection)
     groups = connection.execute(
         "SELECT group_key, group_id, last_seq FROM groups UNION ALL SELECT group_key, group_id, NULL FROM tombstones"
     ).fetchall()
@@ -147,6 +159,8 @@ def living(
             cold = [(row[0], row[1]) for row in parts]
         else:
             cold = archived.get(group_key, ())
+        if group_key in lost:
+            cold = ranges.without(ranges.joined(cold), [Range(0, lost[group_key])])
         hot = connection.execute(
             "SELECT sequence_num FROM messages WHERE group_key = ? ORDER BY sequence_num", (group_key,)
         )
@@ -182,7 +196,7 @@ def count(connection: sqlite3.Connection) -> Counts:
     """Count the messages that clients are served, in both tiers."""
     total = connection.execute(
         "SELECT (SELECT count(*) FROM groups JOIN messages USING (group_key) WHERE sequence_num > archived_seq)"
-        " + (SELECT ifnull(sum(message_count), 0) FROM groups JOIN archive_parts USING (group_key))"
+        " + (SELECT ifnull(sum(message_count), 0) FROM groups JOIN readable_parts USING (group_key))"
     ).fetchone()[0]
     plain = count_plain(connection)
     return Counts(total - plain, plain)

@@ -1,0 +1,303 @@
+"""What may be overwritten later in the archive is unreadable at once, and no Java is started for it."""
+
+import json
+import random
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from dataclasses import replace
+from functools import reduce
+from operator import xor
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from conclave.archive.layout import DAY
+from conclave.archive.status import read_status
+from conclave.cli.archive import archive
+from conclave.cli.receipts import receipts as receipts_command
+from conclave.cli.retention import explain
+from conclave.cli.tables import second
+from conclave.clock import FakeClock
+from conclave.config.archive import ArchiveConfig
+from conclave.keys.file import KeyFileError
+from conclave.keys.store import KeyStore
+from conclave.proof import keys as proof
+from conclave.proof.findings import Kind, ProofPart
+from conclave.retention import holds
+from conclave.retention.policy import KEEP
+from conclave.store.archive import erasures, moves, unreadable
+from conclave.store.archive.erasures import Told
+from conclave.store.archive.moves import PartRow
+from conclave.store.archive.unreadable import Waiting
+from conclave.store.engine import sqlite
+from conclave.store.resources import message_keys, receipts
+from conclave.store.resources.receipts import Erased
+from conclave.store.views import overdue, storage_usage
+from spark import environment, run
+from spark.environment import RunEnvironment
+from tests.support.archive import Mover
+from tests.support.archived import USERS
+from tests.support.cleaner import Cleaner
+from tests.support.keyed import Keyed, Message
+
+
+class StartedError(Exception):
+    """Spark would have been started."""
+
+
+class Engine(RunEnvironment):
+    """An engine whose Spark says that it was asked for."""
+
+    def _session(self) -> Any:
+        raise StartedError
+
+
+class Table(Keyed):
+    """A store with an archive that is filled without Java."""
+
+    @property
+    def mover(self) -> Mover:
+        return Mover(self.config)
+
+    def move(self, *groups: int) -> None:
+        """Move all that there is of some groups, as a run does."""
+        for group in groups:
+            named = str(UUID(bytes=self.group_ids[group]))
+            last = self.query("SELECT last_seq FROM groups WHERE group_key = ?", group)[0][0]
+            rows = self.mover.append(named, last)
+            self.mover.switch(named, 0, [])  # has the database know of the table
+            numbers, times = ([row[name] for row in rows] for name in ("sequence_num", "created_at"))
+            checksum = reduce(xor, (row["checksum"] for row in rows))
+            size = sum(len(row["mls_message"]) for row in rows)
+            [span] = {row["span"] for row in rows}
+            bounds = (min(numbers), max(numbers), min(times), max(times))
+            part = PartRow(group, KEEP, span, *bounds, len(rows), size, checksum)
+            with self.opened() as connection:
+                moved = moves.Range(group, bounds[0], last, KEEP)
+                moves.switch(connection, moved, [part], [USERS[0]], self.mover.version())
+            self.mover.drop_copies(named)
+        self.mover.execute("UPDATE archive_state SET unerased = 0")
+
+    def purge(self, group: int, before: int) -> None:
+        self.mover.execute("UPDATE groups SET expired_before = ? WHERE group_key = ?", before, group)
+
+    def clean(self) -> dict[str, int]:
+        """Do a run; return what it has deleted. Raises StartedError where it needs Spark."""
+        with closing(Engine(self.config, FakeClock(self.now))) as engine:
+            report = run.clean_up(engine)
+        if "StartedError" in report.error:
+            raise StartedError
+        assert report.error == ""
+        return dict(+report.counts)
+
+    def read(self, fn: Callable[..., Any], *values: Any, **named: Any) -> Any:
+        with closing(sqlite.connect(self.config.database, readonly=True)) as connection:
+            return fn(connection, *values, **named)
+
+    def expect_unreadable(self, dead: Iterable[Message]) -> None:
+        """These are served to nobody, and no key of them is in any byte; they lie in the table. The others live."""
+        gone = set(dead)
+        alive = set(self.made) - gone
+        self.expect_served(alive)
+        assert self.derivable(self.config.keys_path) == alive
+        self.expect_lost(gone, self.folder)
+        assert len(self.table()) == len(self.made)
+        self.expect_sound()
+        assert self.read(unreadable.waiting).messages == len(gone)
+        assert self.read(overdue.find, self.now) == {}
+        assert self.read(message_keys.count) == message_keys.Counts(len(alive), 0)
+        assert self.read(receipts.verify).broken_at is None
+        assert found(self) == []
+
+
+def found(store: Table) -> list[Kind]:
+    part = ProofPart("key file")
+    proof.examine(part, store.config)
+    return [each.kind for each in part.findings]
+
+
+@pytest.fixture
+def store(tmp_path: Path, cleaner: Cleaner, monkeypatch: pytest.MonkeyPatch) -> Table:
+    monkeypatch.setattr(environment, "find_java", lambda **_: ("java", "17"))
+    monkeypatch.setattr(environment, "find_jars", list)
+    (tmp_path / "home").mkdir()
+    made = Table(tmp_path / "home", cleaner)
+    made.begin_keys()
+    made.config = replace(made.config, archive=ArchiveConfig(rewrite_after=2 * DAY))
+    return made
+
+
+def told(store: Table) -> list[tuple[Any, ...]]:
+    return store.query("SELECT rule, messages, keys_lost, waiting FROM receipts ORDER BY receipt_id")
+
+
+def two_groups(store: Table) -> tuple[int, int]:
+    """Archive six messages of each of two groups, two a day, all in one partition."""
+    due, other = store.add_group(), store.add_group()
+    store.send_daily(due, other, days=3)
+    store.move(due, other)
+    store.now += 10 * DAY
+    return due, other
+
+
+def test_a_purge_is_unreadable_without_java(store: Table) -> None:
+    due, other = two_groups(store)
+    begun = store.now
+    store.purge(due, store.now - 12 * DAY)
+    assert store.clean() == {"expired": 2}
+    store.expect_unreadable({(due, 1), (due, 2)})
+    assert told(store) == [("expired", 2, 2, 2)]
+    usage = store.read(storage_usage.of_group, store.group_ids[due], USERS[0], bytes_too=True)
+    assert usage.messages == 4, "a quota has room again"
+
+    store.now += DAY
+    assert store.clean() == {}, "nothing is counted twice"
+    store.purge(due, store.now)
+    assert store.clean() == {"expired": 4}
+    store.expect_unreadable({(due, number) for number in range(1, 7)})
+    assert told(store) == [("expired", 2, 2, 2), ("expired", 4, 4, 4)]
+    assert read_status(store.config, store.now).unreadable == Waiting(6, begun)
+    with store.opened() as connection:
+        connection.execute("UPDATE receipts SET keys_lost = 0, waiting = 2 WHERE receipt_id = 1")
+        assert receipts.verify(connection).broken_at == 1
+        connection.execute("UPDATE receipts SET keys_lost = 2, waiting = 0 WHERE receipt_id = 1")
+        assert receipts.verify(connection).broken_at == 1
+        connection.execute("UPDATE receipts SET keys_lost = 2, waiting = 2 WHERE receipt_id = 1")
+        assert receipts.verify(connection).broken_at is None
+
+    store.purge(other, begun - 12 * DAY)
+    store.clean()
+    store.now = begun + 2 * DAY - 1
+    assert store.clean() == {}
+    store.now = begun + 2 * DAY
+    with pytest.raises(StartedError):
+        store.clean()
+
+
+def test_commands_tell_what_is_unreadable_from_what_is_overwritten(store: Table) -> None:
+    due, _ = two_groups(store)
+    store.purge(due, store.now - 12 * DAY)
+    store.clean()
+    settings = store.folder / "conclave.toml"
+    settings.write_text(f'database_path = "{store.config.database}"\n[keys]\nencrypt = true\n')
+
+    def printed(command: click.Command, *words: str) -> str:
+        result = CliRunner(env={"COLUMNS": "300"}).invoke(command, [*words, "--config", str(settings)])
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    assert f"unreadable, and not overwritten yet: 2 messages, the first since {second(store.now)}" in printed(
+        archive, "status"
+    )
+    assert json.loads(printed(archive, "status", "--json"))["unreadable"] == {"messages": 2, "since": store.now}
+    [line] = printed(receipts_command, "show", "--json").splitlines()
+    assert (json.loads(line)["keys_lost"], json.loads(line)["waiting"]) == (2, 2)
+    assert "not overwritten" in printed(receipts_command, "show")
+    told = printed(explain, str(UUID(bytes=store.group_ids[due])), "1")
+    assert "gone, by one of these receipts" in told
+    assert "the keys of 2 are lost, in copies too, and 2 were not overwritten yet" in told
+
+
+def test_a_key_that_is_left_is_found(store: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    due, _ = two_groups(store)
+    store.purge(due, store.now - 12 * DAY)
+    with monkeypatch.context() as patch:
+        patch.setattr(KeyStore, "erase", _broken)
+        with closing(Engine(store.config, FakeClock(store.now))) as engine:
+            assert "keys: " in run.clean_up(engine).error
+    assert told(store) == [], "not before they are lost"
+    assert found(store) == [Kind.KEYS]
+    assert store.clean() == {}
+    store.expect_unreadable({(due, 1), (due, 2)})
+    assert told(store) == [("expired", 2, 2, 2)]
+
+
+def _broken(*_: object) -> int:
+    raise KeyFileError("the disk of the keys is away")
+
+
+def test_a_deleted_group_is_unreadable_and_stays_known(store: Table) -> None:
+    doomed, _ = two_groups(store)
+    store.delete_group(doomed)
+    assert store.clean() == {"deleted_group": 6}
+    store.expect_lost({(doomed, number) for number in range(1, 7)}, store.folder)
+    assert store.query("SELECT count(*) FROM tombstones") == [(1,)]
+    assert store.clean() == {}
+    assert told(store) == [("deleted_group", 6, 6, 6)]
+
+
+def test_what_moves_later_to_a_part_that_is_unreadable_lives_and_expires(store: Table) -> None:
+    due, other = store.add_group(), store.add_group()
+    store.send_daily(due, other, days=2)
+    store.move(due, other)
+    store.purge(due, store.now)
+    store.clean()
+    dead = {(due, number) for number in range(1, 5)}
+    store.expect_unreadable(dead)
+    store.send(due, 2)
+    store.move(due)
+    store.now += 1
+    store.expect_unreadable(dead)
+    store.purge(due, store.now)
+    assert store.clean() == {"expired": 2}
+    store.expect_unreadable(dead | {(due, 5), (due, 6)})
+
+
+@pytest.mark.parametrize("case", ["sender", "taken back", "commits", "user held", "order", "plain", "unset"])
+def test_what_only_rows_can_tell_does_not_wait(store: Table, case: str) -> None:
+    due, other = two_groups(store)
+    if case == "order":
+        store.mover.execute("UPDATE archive_parts SET newest = newest + 1 WHERE group_key = ?", due)
+        store.now -= 20 * DAY
+        store.send(due, 1)
+        store.move(due)
+        store.now += 20 * DAY
+    store.purge(due, store.now - 12 * DAY)
+    if case == "sender":
+        store.delete_account(USERS[0])
+    elif case == "taken back":
+        store.take_back(other, 5)
+    elif case == "commits":
+        store.mover.execute("UPDATE groups SET keeps_commits = 1")
+    elif case == "user held":
+        with store.opened() as connection:
+            holds.add(connection, None, USERS[3], "name", "evidence", "operator root", store.now)
+    elif case == "plain":
+        store.mover.execute("UPDATE key_state SET taken_over = 0")
+    elif case == "unset":
+        store.config = replace(store.config, archive=ArchiveConfig())
+    with pytest.raises(StartedError):
+        store.clean()
+    assert store.query("SELECT sum(dead_messages) FROM archive_unreadable") in ([(None,)], [(0,)])
+    assert found(store) == []
+
+
+def test_a_held_group_keeps_its_keys(store: Table) -> None:
+    due, other = two_groups(store)
+    with store.opened() as connection:
+        holds.add(connection, due, store.group_ids[due], "name", "evidence", "operator root", store.now)
+    store.purge(due, store.now - 12 * DAY)
+    store.purge(other, store.now - 11 * DAY)
+    assert store.clean() == {"expired": 4}
+    assert {(due, 1), (due, 2)} <= store.derivable(store.config.keys_path)
+    assert not {(other, number) for number in range(1, 5)} & store.derivable(store.config.keys_path)
+
+
+def test_what_is_told_once_is_taken_from_what_goes() -> None:
+    gone = [Erased("fetched", 5, 5, 50), Erased("expired", 15, 20, 90)]
+    assert erasures.divided(gone, None) == gone
+    assert erasures.divided(gone, Told(10, 10)) == [
+        Erased("fetched", 0, 5, 50),
+        Erased("expired", 10, 20, 90),
+        Erased("overwritten", 10, 10, 90),
+    ]
+    for _ in range(200):
+        some = [Erased(rule, random.randrange(9), 1, 1) for rule in ("fetched", "expired", "deleted_account")]
+        known = Told(random.randrange(30), 1)
+        found = erasures.divided(some, known)
+        assert sum(each.messages for each in found) == sum(each.messages for each in some)
+        assert found[-1].messages == min(known.messages, sum(each.messages for each in some))
