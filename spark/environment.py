@@ -264,16 +264,15 @@ class RunEnvironment:
         return self._keys
 
     def archive(self, hot: Hot) -> "ArchiveRun | None":
-        """Return the archive, and start Spark for it; None without Spark, or if there is no archive and none is wanted.
+        """Return the archive, for which Spark is started when it is needed.
 
-        Raises CleanupError if Spark does not start.
+        None without Spark, or if there is no archive and none is wanted.
         """
         if self.config.cleanup.engine != "spark" or not self._uses_archive():
             return None
-        session = self._session()
         from spark.archive.run import ArchiveRun  # noqa: PLC0415 - as above
 
-        return ArchiveRun(session, hot, self.config.archive_path, self.config.archive, partial(self.keys, hot))
+        return ArchiveRun(self._session, hot, self.config.archive_path, self.config.archive, partial(self.keys, hot))
 
     def _uses_archive(self) -> bool:
         """Tell whether messages shall move to the archive, or have moved there."""

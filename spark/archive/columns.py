@@ -1,7 +1,8 @@
 """Column names and types of the archive's table, and of the plans that are applied to it."""
 
 import pyarrow
-from pyspark.sql.types import BinaryType, BooleanType, LongType, StructField, StructType
+
+from conclave.archive.checksums import checksums
 
 LIFETIME = "lifetime"
 """Partition column: the class, in seconds; -1 for keep.
@@ -23,32 +24,31 @@ BODY = "mls_message"
 CHECKED = (GROUP_KEY, SEQUENCE_NUM, SENDER_ID, IS_COMMIT, CREATED_AT, BODY)
 """What the checksum of a message covers, in this order."""
 
-ARCHIVE = StructType(
+STORED = pyarrow.schema(
     [
-        StructField(LIFETIME, LongType()),
-        StructField(SPAN, LongType()),
-        StructField(GROUP_KEY, LongType()),
-        StructField(SEQUENCE_NUM, LongType()),
-        StructField(SENDER_ID, BinaryType()),
-        StructField(IS_COMMIT, BooleanType()),
-        StructField(CREATED_AT, LongType()),
-        StructField(CHECKSUM, LongType()),
-        StructField(BODY, BinaryType()),
-    ]
-)
-
-MOVING = pyarrow.schema(
-    [
-        (LIFETIME, pyarrow.int64()),
         (GROUP_KEY, pyarrow.int64()),
         (SEQUENCE_NUM, pyarrow.int64()),
         (SENDER_ID, pyarrow.binary()),
         (IS_COMMIT, pyarrow.bool_()),
         (CREATED_AT, pyarrow.int64()),
+        (CHECKSUM, pyarrow.int64()),
         (BODY, pyarrow.binary()),
     ]
 )
+"""What a data file has of a message: all but the partition, which its folder names."""
+
+ARCHIVE = pyarrow.schema([(LIFETIME, pyarrow.int64()), (SPAN, pyarrow.int64()), *STORED])
+"""The columns of the table."""
+
+MOVING = pyarrow.schema([(LIFETIME, pyarrow.int64()), *STORED])
 """Messages of a batch, as they are read from the hot store."""
+
+
+def checksums_of(rows: pyarrow.Table) -> pyarrow.Array:
+    """Return the checksums that messages have, which should be those with which they were archived."""
+    checked = zip(*(rows[name].to_pylist() for name in CHECKED), strict=True)
+    return pyarrow.array(checksums(checked), pyarrow.int64())
+
 
 IS_GONE = "is_gone"
 IS_RESTORED = "is_restored"
