@@ -1,5 +1,8 @@
 """Column names and types of the archive's table, and of the plans that are applied to it."""
 
+from collections.abc import Iterator, Sequence
+from typing import Any
+
 import pyarrow
 
 from conclave.archive.checksums import checksums
@@ -43,11 +46,19 @@ ARCHIVE = pyarrow.schema([(LIFETIME, pyarrow.int64()), (SPAN, pyarrow.int64()), 
 MOVING = pyarrow.schema([(LIFETIME, pyarrow.int64()), *STORED])
 """Messages of a batch, as they are read from the hot store."""
 
+_AT_ONCE = 256
+"""Values are taken out of Arrow for 256 rows at once: meanwhile no thread goes on, not even one that holds a lock."""
+
 
 def checksums_of(rows: pyarrow.Table) -> pyarrow.Array:
     """Return the checksums that messages have, which should be those with which they were archived."""
-    checked = zip(*(rows[name].to_pylist() for name in CHECKED), strict=True)
-    return pyarrow.array(checksums(checked), pyarrow.int64())
+    return pyarrow.array(checksums(values_of(rows, CHECKED)), pyarrow.int64())
+
+
+def values_of(rows: pyarrow.Table, names: Sequence[str]) -> Iterator[Any]:
+    """Yield what each row has in some columns, as a tuple."""
+    for some in rows.select(names).to_batches(max_chunksize=_AT_ONCE):
+        yield from zip(*(column.to_pylist() for column in some.columns), strict=True)
 
 
 IS_GONE = "is_gone"

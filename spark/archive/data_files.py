@@ -76,12 +76,14 @@ def _partitions(rows: pyarrow.Table) -> Iterator[tuple[Partition, pyarrow.Table]
 def _row_groups(rows: pyarrow.Table) -> Iterator[pyarrow.Table]:
     """Divide messages into row groups: of ROW_GROUP_BYTES at most, but of one message at least."""
     sizes = compute.add(compute.binary_length(rows[a.BODY]).cast(pyarrow.int64()), _OTHER_BYTES)
-    ends = [0, *compute.cumulative_sum(sizes).to_pylist()]
-    start = 0
+    ends = compute.cumulative_sum(sizes)
+    start = size = 0
     while start < rows.num_rows:
-        end = max(start + 1, bisect_right(ends, ends[start] + ROW_GROUP_BYTES) - 1)
-        yield rows.slice(start, end - start)
-        start = end
+        left = range(start, rows.num_rows)
+        count = bisect_right(left, size + ROW_GROUP_BYTES, key=lambda at: ends[at].as_py())
+        yield rows.slice(start, max(1, count))
+        start += max(1, count)
+        size = ends[start - 1].as_py()
 
 
 def _write_file(folder: Path, path: str, partition: Partition, left: Iterator[pyarrow.Table]) -> AddAction | None:

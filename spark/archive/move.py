@@ -13,14 +13,13 @@ import sqlite3
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial, reduce
-from operator import xor
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pyarrow
 from pyarrow import compute
@@ -152,12 +151,14 @@ class Mover:
         return _Loaded(number, _arranged(_read(self._hot.path, number)))
 
     def _append(self, batch: _Loaded) -> _Appended:
-        sums = batch.rows[a.CHECKSUM].to_pylist()
+        total = 0
+        for (checksum,) in a.values_of(batch.rows, [a.CHECKSUM]):
+            total ^= checksum
         self._table.append(batch.rows, self._archive_id, batch.number)
         reach("archive.appended")
         version = self._version_of(batch.number)
         self._table.make_durable(version)
-        return _Appended(batch.number, version, (len(sums), reduce(xor, sums) if sums else None))
+        return _Appended(batch.number, version, (batch.rows.num_rows, total if batch.rows.num_rows else None))
 
     def _version_of(self, number: int) -> int:
         return self._table.version_of_batch(self._archive_id, number)
@@ -190,8 +191,8 @@ class Mover:
         parts, senders = _summarize(copied)
         if batch.expected == _totals(parts):
             return parts, senders
-        there = set(_rows(copied, _IDENTITY))
-        missing = sum(each not in there for each in _rows(self._load(batch.number).rows, _IDENTITY))
+        there = set(a.values_of(copied, _IDENTITY))
+        missing = sum(each not in there for each in a.values_of(self._load(batch.number).rows, _IDENTITY))
         times = copied.group_by(_IDENTITY[:2]).aggregate([([], "count_all")])
         doubled = compute.sum(compute.greater(times["count_all"], 1)).as_py() or 0
         if missing or doubled:
@@ -281,20 +282,16 @@ def _seen(partition: Partition, rows: pyarrow.Table) -> pyarrow.Table:
 def _summarize(copied: pyarrow.Table) -> tuple[list[PartRow], dict[int, set[bytes]]]:
     """Return the parts that messages make, and by group key the senders of those that are no commits."""
     sums: dict[tuple[int, ...], int] = defaultdict(int)
-    for *part, checksum in _rows(copied, [*_PART, a.CHECKSUM]):
+    for *part, checksum in a.values_of(copied, [*_PART, a.CHECKSUM]):
         sums[tuple(part)] ^= checksum
     bounds = [(name, which) for name in (a.SEQUENCE_NUM, a.CREATED_AT) for which in ("min", "max")]
     totals = copied.group_by(_PART).aggregate([*bounds, ([], "count_all"), (_SIZE, "sum")])
     names = [*_PART, *map("_".join, bounds), "count_all", f"{_SIZE}_sum"]
     sent = copied.filter(compute.invert(copied[a.IS_COMMIT])).group_by([a.GROUP_KEY, a.SENDER_ID]).aggregate([])
     senders: dict[int, set[bytes]] = defaultdict(set)
-    for group_key, sender_id in _rows(sent, [a.GROUP_KEY, a.SENDER_ID]):
+    for group_key, sender_id in a.values_of(sent, [a.GROUP_KEY, a.SENDER_ID]):
         senders[group_key].add(sender_id)
-    return [PartRow(*(*row, sums[row[: len(_PART)]])) for row in _rows(totals, names)], senders
-
-
-def _rows(table: pyarrow.Table, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-    return zip(*(table[name].to_pylist() for name in names), strict=True)
+    return [PartRow(*(*row, sums[row[: len(_PART)]])) for row in a.values_of(totals, names)], senders
 
 
 def _totals(parts: list[PartRow]) -> tuple[int, int | None]:
