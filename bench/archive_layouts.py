@@ -12,9 +12,9 @@ import pyarrow.compute
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 from pyspark.sql import SparkSession, functions as F
 
-from bench.archives import BODY_BYTES, FILE_BYTES, SETTINGS, WRITER
+from bench.archives import BODY_BYTES, SETTINGS, WRITER
 from bench.figures import Figure, percentile
-from conclave.archive.layout import DAY
+from conclave.archive.layout import DAY, FILE_BYTES
 from conclave.config.settings import Config
 from spark.java import Java
 from spark.session import build_session

@@ -14,7 +14,7 @@ from deltalake import ColumnProperties, DeltaTable, WriterProperties, write_delt
 
 from bench.stores import Store
 from conclave.archive.checksums import checksum
-from conclave.archive.layout import DAY, ID_PROPERTY, span_of, span_width
+from conclave.archive.layout import DAY, FILE_BYTES, ID_PROPERTY, ROW_GROUP_BYTES, span_of, span_width
 from conclave.retention.policy import KEEP
 from conclave.store.engine import sqlite
 
@@ -22,8 +22,6 @@ DAYS = 400
 """How long ago the oldest message was sent."""
 
 BODY_BYTES = 300
-FILE_BYTES = 64 * 1024 * 1024
-ROW_GROUP_BYTES = 4 * 1024 * 1024
 _PLAIN = ColumnProperties(dictionary_enabled=False, statistics_enabled="NONE")
 WRITER = WriterProperties(
     compression="ZSTD",

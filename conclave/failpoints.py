@@ -65,6 +65,7 @@ ARCHIVE_POINTS = (
     "archive.turn_noted",
     "archive.turn_begun",
     "archive.fixed",
+    "archive.written",
     "archive.appended",
     "archive.verified",
     "archive.group_switched",

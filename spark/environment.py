@@ -267,18 +267,17 @@ class RunEnvironment:
         return self._keys
 
     def archive(self, hot: Hot, config: ArchiveConfig | None = None) -> "ArchiveRun | None":
-        """Return the archive, and start Spark for it; None without Spark, or if there is no archive and none is wanted.
+        """Return the archive, for which Spark is started when it is needed.
 
-        ``config``: by which it works; None: by the settings of all runs.
-        Raises CleanupError if Spark does not start.
+        None without Spark, or if there is no archive and none is wanted. ``config``: by which it works; None: by the
+        settings of all runs.
         """
         if self.config.cleanup.engine != "spark" or not self._uses_archive():
             return None
-        session = self._session()
         from spark.archive.run import ArchiveRun  # noqa: PLC0415 - as above
 
         return ArchiveRun(
-            session, hot, self.config.archive_path, config or self.config.archive, partial(self.keys, hot)
+            self._session, hot, self.config.archive_path, config or self.config.archive, partial(self.keys, hot)
         )
 
     def _uses_archive(self) -> bool:

@@ -42,17 +42,28 @@ def of_archive(
     return (
         (state is not None and (state.unerased or moves.batch_under_way(connection) is not None))
         or bool(moves.copies(connection))
-        or bool(expiry_plan.make_plan(connection, hot, scope, risen, archive.rewrite_after))
         or (
             scope.keeps_house
             and archive.after != KEEP
             and move_selection.has_work(connection, archive.least_lifetime, hot.now - archive.after)
         )
-        or (scope.keeps_house and taking_over.next_partition(connection) is not None)
+        or _rewrites(connection, hot, archive, scope, risen)
     )
 
 
 def of_run(connection: sqlite3.Connection, hot: Hot, archive: ArchiveConfig | None, scope: Scope) -> bool:
     """Tell whether a run at the second of ``hot`` would need Spark. ``archive``: None if there is none."""
     plan = plan_without(connection, hot, scope)
-    return plan is None or (archive is not None and of_archive(connection, hot, archive, scope, plan.risen))
+    return plan is None or (archive is not None and _rewrites(connection, hot, archive, scope, plan.risen))
+
+
+def _rewrites(
+    connection: sqlite3.Connection, hot: Hot, archive: ArchiveConfig, scope: Scope, risen: Collection[tuple[int, int]]
+) -> bool:
+    """Tell whether a run may have files of the archive to rewrite; moving adds some, and needs no Spark.
+
+    A partition that has become crowded so is seen by the run, which then starts Spark itself.
+    """
+    return bool(expiry_plan.make_plan(connection, hot, scope, risen, archive.rewrite_after)) or (
+        scope.keeps_house and taking_over.next_partition(connection) is not None
+    )

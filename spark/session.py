@@ -14,6 +14,7 @@ from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
 from pyspark.version import __version__ as pyspark_version
 
+from conclave.archive.layout import PAGE_ROWS, ROW_GROUP_BYTES
 from conclave.config.settings import Config
 from spark import delta_jars
 from spark.java import Java
@@ -36,12 +37,6 @@ _NO_CRASH_REPORT = "-XX:+SuppressFatalErrorMessage"
 
 PAGE_SUMS = "parquet.page.verify-checksum.enabled"
 """Whether pages are compared with their checksums when files are read. Spark writes these, in its default."""
-
-ROW_GROUP_BYTES = 4 * 1024 * 1024
-"""A row group of a file has 4 MiB: a reader of one group's messages has to read at least that much.
-
-It is a Hadoop setting, so that a file keeps it when it is rewritten.
-"""
 
 _ROWS_COMPILED_WELL = (
     "-XX:Tier4InvocationThreshold=200000 -XX:Tier4MinInvocationThreshold=20000"
@@ -199,9 +194,9 @@ def _delta_settings() -> dict[str, str]:
         "spark.sql.parquet.compression.codec": "zstd",
         # A batch has messages of thousands of groups. Sorting to aggregate, usual from 128 groups on, takes longer.
         "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "100000",
-        "spark.hadoop.parquet.block.size": str(ROW_GROUP_BYTES),
+        "spark.hadoop.parquet.block.size": str(ROW_GROUP_BYTES),  # a file keeps it when it is rewritten
         # Small pages, so that reading one group decodes little. Their size is checked often: bodies may be large.
-        "spark.hadoop.parquet.page.row.count.limit": "1000",
+        "spark.hadoop.parquet.page.row.count.limit": str(PAGE_ROWS),
         "spark.hadoop.parquet.block.size.row.check.min": "4",
         "spark.hadoop.parquet.page.size.row.check.min": "4",
         "spark.hadoop.parquet.enable.dictionary#mls_message": "false",

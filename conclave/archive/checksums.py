@@ -4,11 +4,12 @@ It covers all columns but the partition's, so a message whose bytes were altered
 """
 
 import struct
+from collections.abc import Iterable, Iterator
 
 _SEED = 42
 """The seed with which Spark begins."""
 
-_WRAP = 1 << 64
+_WRAP, _HALF = 1 << 64, 1 << 63
 _LONG, _INT = struct.Struct("<q"), struct.Struct("<i")
 
 
@@ -21,18 +22,28 @@ class DamagedError(Exception):
         self.sequence_num = sequence_num
 
 
+Checked = tuple[int, int, bytes, bool, int, bytes]
+"""What the checksum of a message covers: group key, number, sender, whether it is a commit, Unix second, body."""
+
+
+def checksums(messages: Iterable[Checked]) -> Iterator[int]:
+    """Yield the checksum of each message, a signed number of 64 bits: the only place that has the rule."""
+    from xxhash import xxh64_intdigest as digest  # noqa: PLC0415 - a server without an archive does not pay for it
+
+    long, flags = _LONG.pack, (_INT.pack(0), _INT.pack(1))
+    for group_key, sequence_num, sender_id, is_commit, created_at, body in messages:
+        # Each column is the seed of the next one's hash.
+        found = digest(long(sequence_num), digest(long(group_key), _SEED))
+        found = digest(flags[is_commit], digest(sender_id, found))
+        found = digest(body, digest(long(created_at), found))
+        yield found - _WRAP if found >= _HALF else found
+
+
 def checksum(
     group_key: int, sequence_num: int, sender_id: bytes, created_at: int, body: bytes, *, is_commit: bool
 ) -> int:
-    """Return the checksum of a message, a signed number of 64 bits. ``created_at``: Unix seconds."""
-    import xxhash  # noqa: PLC0415 - a server without an archive does not pay for it
-
-    digest = xxhash.xxh64_intdigest
-    # Each column is the seed of the next one's hash.
-    found = digest(_LONG.pack(sequence_num), digest(_LONG.pack(group_key), _SEED))
-    found = digest(_INT.pack(is_commit), digest(sender_id, found))
-    found = digest(body, digest(_LONG.pack(created_at), found))
-    return found - _WRAP if found >= _WRAP // 2 else found
+    """Return the checksum of one message."""
+    return next(checksums([(group_key, sequence_num, sender_id, is_commit, created_at, body)]))
 
 
 def require_sound(

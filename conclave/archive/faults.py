@@ -32,11 +32,11 @@ def one_line(error: Exception) -> str:
     told = [said[1].strip()] if said and (not causes or _UNREAD in said[1]) else []
     if causes:
         told.append(f"{causes[-1][0]}: {causes[-1][1].strip()}")
-        if _DAMAGED in told[-1]:
-            told[-1] += ADVICE
-    if told:
-        return ": ".join(told)
-    lines = _ORNAMENTS.sub(" ", text).splitlines()
-    if _ORNAMENTS.search(text):
-        return ": ".join(" ".join(line.split()) for line in lines if line.strip())
-    return lines[0].strip() if lines else type(error).__name__
+    if not told:
+        lines = _ORNAMENTS.sub(" ", text).splitlines()
+        if _ORNAMENTS.search(text):
+            told = [" ".join(line.split()) for line in lines if line.strip()]
+        else:
+            told = [lines[0].strip() if lines else type(error).__name__]
+    line = ": ".join(told)
+    return line + ADVICE if _DAMAGED in line else line

@@ -13,7 +13,7 @@ from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError
 from pyarrow import parquet
 
-from conclave.archive.checksums import checksum
+from conclave.archive.checksums import checksums
 from conclave.archive.differences import Key, compare
 from conclave.archive.faults import one_line
 from conclave.archive.scan import batches
@@ -22,7 +22,7 @@ from conclave.store.archive.moves import PartRow
 ROWS_AT_ONCE = 256
 """At most 256 messages of a file are decoded at once: bodies may be large."""
 
-_COLUMNS = ["group_key", "sequence_num", "sender_id", "created_at", "mls_message", "is_commit", "checksum"]
+_COLUMNS = ["group_key", "sequence_num", "sender_id", "is_commit", "created_at", "mls_message", "checksum"]
 
 _SUMMARY = (
     "SELECT group_key, lifetime, span, min(sequence_num) AS first_seq, max(sequence_num) AS last_seq,"
@@ -42,10 +42,12 @@ def altered_in(path: Path) -> Counter[int]:
         with parquet.ParquetFile(path) as file:
             for group in range(file.num_row_groups):
                 for batch in file.iter_batches(ROWS_AT_ONCE, row_groups=[group], columns=_COLUMNS):
-                    columns = (batch.column(name).to_pylist() for name in _COLUMNS)
-                    for *values, is_commit, stored in zip(*columns, strict=True):
-                        if checksum(*values, is_commit=is_commit) != stored:
-                            found[values[0]] += 1
+                    *columns, stored = (batch.column(name).to_pylist() for name in _COLUMNS)
+                    for key, computed, was in zip(
+                        columns[0], checksums(zip(*columns, strict=True)), stored, strict=True
+                    ):
+                        if computed != was:
+                            found[key] += 1
     # What is decoded of damaged bytes may lack columns and values.
     except (pyarrow.ArrowException, OSError, KeyError, TypeError, struct.error) as error:
         raise UnreadableError(one_line(error)) from error

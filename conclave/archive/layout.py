@@ -1,4 +1,4 @@
-"""Tells in which partition of the archive a message lies, by its class and its time. Pure.
+"""Tells in which partition of the archive a message lies, by its class and its time, and how its files are made. Pure.
 
 A partition has a class, the lifetime of its messages, and a span, a range of time. Messages that expire together lie
 together, so that expiry mostly drops whole partitions. Few partitions hold a long history, so that a page of a group
@@ -15,6 +15,15 @@ DAY = 86_400
 
 KEEP_WIDTH = 30 * DAY
 """A span of messages that never expire by time has 30 days, in seconds. No span is wider."""
+
+FILE_BYTES = 64 * 1024 * 1024
+"""A file has about 64 MiB at most."""
+
+ROW_GROUP_BYTES = 4 * 1024 * 1024
+"""A row group of a file has 4 MiB: a reader of one group's messages has to read at least that much."""
+
+PAGE_ROWS = 1000
+"""A page has at most 1,000 messages, so that reading one group decodes little."""
 
 SPANS = 32
 """A class has about 32 spans at most, as long as none is wider than KEEP_WIDTH."""

@@ -10,6 +10,8 @@ from contextlib import closing
 import adbc_driver_sqlite.dbapi
 import pyarrow
 
+from spark.archive import columns as a
+
 COUNT = "count"
 """The column of the last stream: how many messages the streams before it have."""
 
@@ -23,9 +25,9 @@ ORDER BY message_id
 
 
 def main() -> None:
-    """Write the stored messages of a batch that the archive does not serve yet, as Arrow streams to stdout.
+    """Write the stored messages of a batch that the archive does not serve yet, with their checksums, to stdout.
 
-    There is one stream for each segment of bodies. A last stream has one number: how many messages these are.
+    There is one Arrow stream for each segment of bodies. A last stream has one number: how many messages these are.
     Arguments: the database as a file URI, and the number of the batch.
     """
     uri, batch = sys.argv[1:]
@@ -39,16 +41,23 @@ def main() -> None:
         for segment, count in cursor.fetchall():
             total += count
             cursor.execute(
-                "SELECT lifetime, group_key, sequence_num, sender_id, is_commit, created_at, body AS mls_message"
+                "SELECT lifetime, group_key, sequence_num, sender_id, is_commit, created_at, 0 AS checksum,"
+                " body AS mls_message"
                 f" FROM temp.picked CROSS JOIN body_segment_{segment:d} ON body_id = message_id"
                 f" WHERE message_id >> 32 = {segment:d} AND body IS NOT NULL"
             )
             rows = cursor.fetch_arrow_table()
             if rows.num_rows != count:
                 raise SystemExit(f"segment {segment} has bodies of {rows.num_rows} messages, not of {count}")
-            _write(rows)
+            _write(_summed(rows.cast(a.MOVING)))
     _write(pyarrow.table({COUNT: [total]}))
     sys.stdout.buffer.flush()
+
+
+def _summed(rows: pyarrow.Table) -> pyarrow.Table:
+    """Give each message its checksum here, before it goes anywhere else."""
+    at = rows.column_names.index(a.CHECKSUM)
+    return rows.set_column(at, a.MOVING.field(a.CHECKSUM), a.checksums_of(rows))
 
 
 def _write(rows: pyarrow.Table) -> None:

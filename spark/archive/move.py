@@ -1,12 +1,12 @@
 """Moves older messages from the hot store into the archive, and survives a crash at every step.
 
-A batch is fixed in the hot store, appended to the table under its number, read back and compared. Then each group
-switches to the archive in one transaction. Only then the copies in the hot store are deleted. The next run continues
-with batches that did not get that far, and deletes copies that are left after a crash. A message is always in at least
-one of the two places, and is served from one only: a group's ``archived_seq`` says from which.
+A batch is fixed in the hot store, appended to the table under its number, read back from the disk and compared. Then
+each group switches to the archive in one transaction. Only then the copies in the hot store are deleted. The next run
+continues with batches that did not get that far, and deletes copies that are left after a crash. A message is always in
+at least one of the two places, and is served from one only: a group's ``archived_seq`` says from which.
 
 Up to four batches are under way at the same time, in different steps: one is read, one is appended, one is compared and
-switched, and the copies of one are deleted.
+switched, and the copies of one are deleted. None of this needs Spark.
 """
 
 import sqlite3
@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import pyarrow
-import pyarrow.compute
-from pyspark.sql import DataFrame, Observation, SparkSession, functions as F
+from pyarrow import compute
 
 from conclave.archive.layout import span_width
 from conclave.config.archive import ArchiveConfig
@@ -33,7 +32,8 @@ from conclave.store.archive.moves import PartRow, Range
 from conclave.store.engine.sqlite import Step
 from conclave.system.child_process import tied
 from spark.archive import batch_reader, columns as a, copies as archive_copies
-from spark.archive.table import Table, checksum, part_columns
+from spark.archive.data_files import Partition
+from spark.archive.table import Table
 from spark.hot_store import ArchiveError, Hot
 
 BATCH_ROWS = 300_000
@@ -42,11 +42,15 @@ BATCH_ROWS = 300_000
 BATCH_BYTES = 96 * 1024 * 1024
 """A batch has at most 96 MiB of bodies, since the driver has some batches in memory; but at least one message."""
 
-APPEND_TASKS = 4
-"""At most 4 tasks write a batch: each task makes a file for each partition."""
+_PART = [a.GROUP_KEY, a.LIFETIME, a.SPAN]
+"""What a row of the index is of."""
 
-TASK_BYTES = 16 * 1024 * 1024
-"""A batch is written by one task for each 16 MiB that it has, but by at least one."""
+_IDENTITY = [a.GROUP_KEY, a.SEQUENCE_NUM, a.CHECKSUM]
+"""What tells a message from all others, and whether it is as it was."""
+
+_SIZE = "size"
+_SEEN = pyarrow.schema([*(each for each in a.ARCHIVE if each.name != a.BODY), (_SIZE, pyarrow.int64())])
+"""What is kept of messages that were read back: of bodies the size, and the checksums that they have now."""
 
 T = TypeVar("T")
 
@@ -74,9 +78,8 @@ class _Appended:
 class Mover:
     """Moves batches of one store into its archive."""
 
-    def __init__(self, spark: SparkSession, hot: Hot, table: Table, archive_id: str) -> None:
+    def __init__(self, hot: Hot, table: Table, archive_id: str) -> None:
         """``archive_id`` names the store's batches in the table's log."""
-        self._spark = spark
         self._hot = hot
         self._table = table
         self._archive_id = archive_id
@@ -147,18 +150,15 @@ class Mover:
     def _load(self, number: int) -> _Loaded:
         return _Loaded(number, _arranged(_read(self._hot.path, number)))
 
-    def _source(self, rows: pyarrow.Table) -> DataFrame:
-        """Return messages with the columns of the archive's table."""
-        tasks = max(1, min(APPEND_TASKS, rows.nbytes // TASK_BYTES))
-        frame = self._spark.createDataFrame(rows).coalesce(tasks)
-        return frame.withColumn(a.CHECKSUM, checksum()).select(*a.ARCHIVE.names)
-
     def _append(self, batch: _Loaded) -> _Appended:
-        expected = _write(self._table, self._source(batch.rows), self._archive_id, batch.number)
+        total = 0
+        for (checksum,) in a.values_of(batch.rows, [a.CHECKSUM]):
+            total ^= checksum
+        self._table.append(batch.rows, self._archive_id, batch.number)
         reach("archive.appended")
         version = self._version_of(batch.number)
         self._table.make_durable(version)
-        return _Appended(batch.number, version, expected)
+        return _Appended(batch.number, version, (batch.rows.num_rows, total if batch.rows.num_rows else None))
 
     def _version_of(self, number: int) -> int:
         return self._table.version_of_batch(self._archive_id, number)
@@ -178,21 +178,23 @@ class Mover:
             self._hot.write_steps(lambda connection: archive_copies.delete(connection, copies))
             reach("archive.copies_deleted")
 
-    def _verify(self, batch: _Appended, copied: DataFrame) -> tuple[list[PartRow], dict[int, set[bytes]]]:
-        """Compare what the table has of a batch, ``copied``, with the hot store. Raises ArchiveError.
+    def _verify(
+        self, batch: _Appended, added: Iterator[tuple[Partition, pyarrow.Table]]
+    ) -> tuple[list[PartRow], dict[int, set[bytes]]]:
+        """Compare what the table has of a batch, ``added``, with the hot store. Raises ArchiveError.
 
         Returns what the batch adds to the index, and the senders by group key. After a crash, the table may still have
         messages that a rule has deleted from the hot store meanwhile; this run deletes them there too. So only the
         messages that the hot store still has must be in the table.
         """
+        copied = pyarrow.concat_tables([_SEEN.empty_table(), *(_seen(*each) for each in added)])
         parts, senders = _summarize(copied)
         if batch.expected == _totals(parts):
             return parts, senders
-        keys = [a.GROUP_KEY, a.SEQUENCE_NUM, "computed"]
-        source = self._source(self._load(batch.number).rows)
-        originals = source.select(a.GROUP_KEY, a.SEQUENCE_NUM, F.col(a.CHECKSUM).alias("computed"))
-        missing = originals.join(copied.withColumn("computed", checksum()), keys, "left_anti").count()
-        doubled = copied.groupBy(a.GROUP_KEY, a.SEQUENCE_NUM).count().where("count > 1").count()
+        there = set(a.values_of(copied, _IDENTITY))
+        missing = sum(each not in there for each in a.values_of(self._load(batch.number).rows, _IDENTITY))
+        times = copied.group_by(_IDENTITY[:2]).aggregate([([], "count_all")])
+        doubled = compute.sum(compute.greater(times["count_all"], 1)).as_py() or 0
         if missing or doubled:
             raise ArchiveError(
                 f"move {batch.number}: {missing} messages are not in the archive as they were, {doubled} are there"
@@ -258,28 +260,38 @@ def _read(database: Path, batch: int) -> pyarrow.Table:
 def _arranged(rows: pyarrow.Table) -> pyarrow.Table:
     """Add the span to the rows, and sort them as the archive's files are sorted."""
     created = rows[a.CREATED_AT]
-    lifetimes = pyarrow.compute.unique(rows[a.LIFETIME])
+    lifetimes = compute.unique(rows[a.LIFETIME])
     widths = pyarrow.array([span_width(lifetime) for lifetime in lifetimes.to_pylist()], pyarrow.int64())
-    width = widths.take(pyarrow.compute.index_in(rows[a.LIFETIME].combine_chunks(), lifetimes))
-    span = pyarrow.compute.multiply(pyarrow.compute.divide(created, width), width)
+    width = widths.take(compute.index_in(rows[a.LIFETIME].combine_chunks(), lifetimes))
+    span = compute.multiply(compute.divide(created, width), width)
     order = [(name, "ascending") for name in (a.LIFETIME, a.SPAN, a.GROUP_KEY, a.SEQUENCE_NUM)]
     return rows.append_column(a.SPAN, span).sort_by(order)
 
 
-def _summarize(rows: DataFrame) -> tuple[list[PartRow], dict[int, set[bytes]]]:
-    """Return the parts that ``rows`` make, and by group key the senders of messages that are no commits.
+def _seen(partition: Partition, rows: pyarrow.Table) -> pyarrow.Table:
+    """Return messages that were read back without their bodies, and with the checksums that they have now."""
+    columns = {name: rows[name] for name in rows.column_names} | {
+        a.LIFETIME: pyarrow.repeat(partition[0], rows.num_rows),
+        a.SPAN: pyarrow.repeat(partition[1], rows.num_rows),
+        a.CHECKSUM: a.checksums_of(rows),
+        _SIZE: compute.binary_length(rows[a.BODY]).cast(pyarrow.int64()),
+    }
+    return pyarrow.table([columns[name] for name in _SEEN.names], _SEEN)
 
-    The checksums are computed again.
-    """
-    found = (
-        rows.groupBy(a.GROUP_KEY, a.LIFETIME, a.SPAN)
-        .agg(*part_columns(checksum()), F.collect_set(F.when(~F.col(a.IS_COMMIT), F.col(a.SENDER_ID))))
-        .collect()
-    )
+
+def _summarize(copied: pyarrow.Table) -> tuple[list[PartRow], dict[int, set[bytes]]]:
+    """Return the parts that messages make, and by group key the senders of those that are no commits."""
+    sums: dict[tuple[int, ...], int] = defaultdict(int)
+    for *part, checksum in a.values_of(copied, [*_PART, a.CHECKSUM]):
+        sums[tuple(part)] ^= checksum
+    bounds = [(name, which) for name in (a.SEQUENCE_NUM, a.CREATED_AT) for which in ("min", "max")]
+    totals = copied.group_by(_PART).aggregate([*bounds, ([], "count_all"), (_SIZE, "sum")])
+    names = [*_PART, *map("_".join, bounds), "count_all", f"{_SIZE}_sum"]
+    sent = copied.filter(compute.invert(copied[a.IS_COMMIT])).group_by([a.GROUP_KEY, a.SENDER_ID]).aggregate([])
     senders: dict[int, set[bytes]] = defaultdict(set)
-    for row in found:
-        senders[row[0]].update(map(bytes, row[10]))
-    return [PartRow(*tuple(row)[:10]) for row in found], senders
+    for group_key, sender_id in a.values_of(sent, [a.GROUP_KEY, a.SENDER_ID]):
+        senders[group_key].add(sender_id)
+    return [PartRow(*(*row, sums[row[: len(_PART)]])) for row in a.values_of(totals, names)], senders
 
 
 def _totals(parts: list[PartRow]) -> tuple[int, int | None]:
@@ -288,14 +300,6 @@ def _totals(parts: list[PartRow]) -> tuple[int, int | None]:
     for part in parts:
         xor ^= part.checksum
     return sum(part.message_count for part in parts), xor if parts else None
-
-
-def _write(table: Table, source: DataFrame, archive_id: str, batch: int) -> tuple[int, int | None]:
-    """Append a batch to the table; return count and checksum of the messages that were read for it."""
-    seen = Observation()
-    observed = source.observe(seen, F.count(F.lit(1)).alias("count"), F.bit_xor(a.CHECKSUM).alias("checksum"))
-    table.append(observed, archive_id, batch)
-    return seen.get["count"], seen.get["checksum"]
 
 
 def _switch(

@@ -28,6 +28,9 @@ Action = dict[str, Any]
 POINTER = "_last_checkpoint"
 """The file in the log's folder that names the newest checkpoint."""
 
+ACTIONS = "conclave.actions"
+"""Under this name an entry of ours says how many actions it has beside the one that tells of it."""
+
 _COUNTED = {
     "add": ("numFiles", "numTargetFilesAdded", "num_added_files"),
     "remove": ("numRemovedFiles", "numTargetFilesRemoved", "num_removed_files"),
@@ -168,7 +171,10 @@ def read_entry(log: Path, version: int) -> list[Action] | None:
     if not actions or not all(isinstance(action, dict) for action in actions):
         return None
     infos = (action["commitInfo"] for action in actions if "commitInfo" in action)
-    told: Action = next((info.get("operationMetrics") or {} for info in infos), {})
+    info: Action = next(infos, {})
+    if info.get(ACTIONS) not in (None, str(len(actions) - 1)):
+        return None
+    told = info.get("operationMetrics") or {}
     for kind, names in _COUNTED.items():
         count = sum(kind in action for action in actions)
         if any(int(told[name]) != count for name in names if name in told):
@@ -186,7 +192,7 @@ def _is_beyond(transaction: Mapping[str, Any], known: Mapping[str, int]) -> bool
 
 
 def _can_be_read(path: Path, added: Mapping[str, Any]) -> bool:
-    """Tell whether a file has the size and the rows that the log says. Raises OSError if the disk fails."""
+    """Tell whether a file has the size and rows that the log says, and whole pages. OSError: the disk fails."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
@@ -194,7 +200,7 @@ def _can_be_read(path: Path, added: Mapping[str, Any]) -> bool:
     if len(content) != added["size"]:
         return False
     try:
-        file = parquet.ParquetFile(pyarrow.BufferReader(content))
+        file = parquet.ParquetFile(pyarrow.BufferReader(content), page_checksum_verification=True)
         for group in range(file.num_row_groups):
             file.read_row_group(group)
     except (pyarrow.ArrowException, OSError):  # the bytes were read, but they are no parquet

@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 
+import pyarrow
 from deltalake.exceptions import DeltaError
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
@@ -41,18 +42,30 @@ from spark.report import Report
 log = get_logger(__name__)
 
 
+_OF_LIBRARIES = (DeltaError, pyarrow.ArrowException, PySparkException, Py4JJavaError)
+
+
 class ArchiveRun:
     """The archive of one store in one run."""
 
     def __init__(
-        self, spark: SparkSession, hot: Hot, path: Path, config: ArchiveConfig, keys: Callable[[], KeyStore]
+        self,
+        session: Callable[[], SparkSession],
+        hot: Hot,
+        path: Path,
+        config: ArchiveConfig,
+        keys: Callable[[], KeyStore],
     ) -> None:
-        """``path``: the folder of the table. ``keys``: opens those of the messages. Nothing is opened yet."""
-        self._spark = spark
+        """Take what is needed; nothing is opened yet.
+
+        ``session`` gives a Spark session, and starts Spark for what needs it. ``path``: the folder of the table.
+        ``keys``: opens those of the messages.
+        """
+        self._session = session
         self._hot = hot
         self._config = config
         self._keys = keys
-        self._table = Table(spark, path)
+        self._table = Table(session, path)
         self._is_open = False
         self._has_turn = False
 
@@ -75,7 +88,7 @@ class ArchiveRun:
             if plan and not self._is_all_held(plan):
                 self._change()
                 size = self._bytes() if size < 0 else size
-                Expiry(self._spark, self._hot, self._table).apply(plan, done.counts)
+                Expiry(self._session(), self._hot, self._table).apply(plan, done.counts)
                 done.groups_touched += len(plan.group_keys.difference(counted))
             self._move(done, scope)
             self._take_over(scope)
@@ -85,7 +98,7 @@ class ArchiveRun:
             raise  # what was replaced may be all that is left
         except Exception as error:
             self._erase()  # not on other exceptions, which end the process: Java may still be writing
-            if isinstance(error, (DeltaError, PySparkException, Py4JJavaError)) or _is_of_disk(error):
+            if isinstance(error, _OF_LIBRARIES) or _is_of_disk(error):
                 log.exception("archive_failed")
                 raise ArchiveError(f"{self._table.path}: {one_line(error)}") from error
             raise
@@ -103,7 +116,7 @@ class ArchiveRun:
         ``expiry_plan.make_plan``.
         """
         state = self._hot.read(moves.find_state)
-        mover = Mover(self._spark, self._hot, self._table, "")
+        mover = Mover(self._hot, self._table, "")
         if self._config.after != KEEP:
             planned.archived = mover.count(self._config)
         plan = self._hot.read(expiry_plan.make_plan, self._hot, ALL, risen)
@@ -111,7 +124,7 @@ class ArchiveRun:
             self._table.prepare(self._state, is_new=False)
             planned.groups_touched += len(plan.group_keys.difference(counted))
             with self._as_archive_errors():
-                planned.counts.update(Expiry(self._spark, self._hot, self._table).count(plan))
+                planned.counts.update(Expiry(self._session(), self._hot, self._table).count(plan))
 
     def check(self) -> Check:
         """Read the whole table and compare it with the index; changes nothing. Raises ArchiveError."""
@@ -120,7 +133,7 @@ class ArchiveRun:
             return Check()
         with self._as_archive_errors():
             self._require(state)
-            return examine(self._spark, self._hot, self._table.read())
+            return examine(self._session(), self._hot, self._table.read())
 
     def restore(self, group_id: bytes, spare: int) -> int:
         """Take a group's messages back into the hot store; return how many. Raises ArchiveError or RestoreError.
@@ -134,7 +147,7 @@ class ArchiveRun:
             self._require(state)
             self._mover().drop_copies()  # copies that are left may lack their bodies
             keys = self._keys() if self._hot.read(message_keys.state) else None
-            return restore(self._spark, self._hot, self._table, self._config, group_id, spare, keys)
+            return restore(self._session(), self._hot, self._table, self._config, group_id, spare, keys)
 
     def finish_move(self) -> None:
         """Finish the batches under way, if there are any; deletes no messages. Raises ArchiveError."""
@@ -161,14 +174,14 @@ class ArchiveRun:
             return 0
         with self._as_archive_errors():
             self._change()
-            return clock.bring_back(self._spark, self._hot, self._table, returns)
+            return clock.bring_back(self._session(), self._hot, self._table, returns)
 
     def _is_all_held(self, plan: ArchivePlan) -> bool:
         """Tell whether legal holds on users keep all that is due; then the table need not change."""
         if not plan.is_unsure:
             return False
         self._open()
-        return Expiry(self._spark, self._hot, self._table).changes_nothing(plan)
+        return Expiry(self._session(), self._hot, self._table).changes_nothing(plan)
 
     def _drop_copies(self) -> None:
         if self._hot.read(moves.copies):
@@ -189,7 +202,7 @@ class ArchiveRun:
         end = time.monotonic() + taking_over.RUN_SECONDS
         while scope.keeps_house and (partition := self._hot.read(taking_over.next_partition)):
             self._change()
-            take_over(self._spark, self._hot, self._table, self._keys(), *partition)
+            take_over(self._session(), self._hot, self._table, self._keys(), *partition)
             if time.monotonic() > end:
                 break
 
@@ -199,7 +212,7 @@ class ArchiveRun:
         return self._hot.read(move_selection.has_work, config.least_lifetime, before)
 
     def _mover(self) -> Mover:
-        return Mover(self._spark, self._hot, self._table, self._state().archive_id)
+        return Mover(self._hot, self._table, self._state().archive_id)
 
     def _change(self) -> Mover:
         """Open the table to change it. This run's turn begins, first in the database, then in the table."""

@@ -1,12 +1,13 @@
 """The archive's Delta table: makes, opens, appends to and compacts it, and removes its old files.
 
-Only the run that holds the run lock writes. Spark does the heavy work. delta-rs does what concerns only the table's
-log, without Spark: reading it, and dropping whole partitions.
+Only the run that holds the run lock writes. Spark does what rewrites files, and is started for that only: what is
+appended is written without it, see ``data_files.py``, and delta-rs does what concerns only the table's log.
 """
 
 import json
 import re
 import shutil
+import struct
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -17,17 +18,19 @@ from typing import Any
 import pyarrow
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import DeltaError
+from deltalake.transaction import AddAction
 from pyspark.sql import Column, DataFrame, SparkSession, functions as F
 
 from conclave.archive.consistency import open_known, turn_app, turn_of
 from conclave.archive.faults import one_line
 from conclave.archive.files import DATA_FILES, LOG, actions_of, is_recent, removal_times
-from conclave.archive.layout import ID_PROPERTY
+from conclave.archive.layout import FILE_BYTES, ID_PROPERTY
 from conclave.failpoints import reach
 from conclave.store.archive.moves import ArchiveState
 from conclave.system.durable import sync
-from spark.archive import columns as a
-from spark.archive.repair import POINTER, Repair, Repaired, entry_file, read_entry
+from spark.archive import columns as a, data_files
+from spark.archive.data_files import Partition
+from spark.archive.repair import ACTIONS, POINTER, Repair, Repaired, entry_file, read_entry
 from spark.hot_store import ArchiveError
 from spark.session import PAGE_SUMS
 
@@ -43,9 +46,6 @@ _PROPERTIES = {
 LOG_SECONDS = 3600
 """Entries of the log before its newest checkpoint are kept for at least an hour."""
 
-FILE_BYTES = 64 * 1024 * 1024
-"""A file has about 64 MiB at most after compaction."""
-
 SMALL_BYTES = 16 * 1024 * 1024
 """A file of less than 16 MiB is small."""
 
@@ -55,8 +55,10 @@ FEW_FILES = 8
 MANY_FILES = 64
 """A partition with more than 64 small files is compacted in any case."""
 
-_UNFINISHED = "_commit_"
-"""The names of files begin with this if delta-rs was killed before it committed them."""
+_PARTITION = [a.LIFETIME, a.SPAN]
+
+_UNFINISHED, _STAGED = "_commit_", "#"
+"""The names of files begin with the one or have the other in them if delta-rs was killed before they were whole."""
 
 
 _UNUSABLE = re.compile(r"[][{}*\\]|%[0-9A-Fa-f]{2}")
@@ -93,9 +95,12 @@ class NotDurableError(ArchiveError):
 class Table:
     """The table at one path."""
 
-    def __init__(self, spark: SparkSession, path: Path) -> None:
-        """``path``: the folder of the table, which may not exist yet. Nothing is opened yet."""
-        self._spark = spark
+    def __init__(self, session: Callable[[], SparkSession], path: Path) -> None:
+        """``path``: the folder of the table, which may not exist yet. Nothing is opened yet.
+
+        ``session`` gives a Spark session, and starts Spark if need be.
+        """
+        self._session = session
         self.path = path
         self.name = f"delta.`{str(path).replace('`', '``')}`"
         self._log = path / LOG
@@ -122,22 +127,21 @@ class Table:
             raise ArchiveError(f"{self.path}: there is no archive, although messages were moved to it; is it mounted?")
         if self.path.exists() and any(self.path.iterdir()):
             raise ArchiveError(f"{self.path}: is to become the archive, but holds something else")
-        # Hadoop would make it, too, but under spark-submit by the umask that it had at its start.
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in a.ARCHIVE)
-        properties = ", ".join(
-            f"'{name}' = '{value}'" for name, value in {**_PROPERTIES, ID_PROPERTY: read_state().archive_id}.items()
-        )
-        self._spark.sql(
-            f"CREATE TABLE {self.name} ({columns}) USING delta PARTITIONED BY ({a.LIFETIME}, {a.SPAN})"
-            f" TBLPROPERTIES ({properties})"
+        DeltaTable.create(
+            str(self.path),
+            a.ARCHIVE,
+            partition_by=_PARTITION,
+            configuration={**_PROPERTIES, ID_PROPERTY: read_state().archive_id},
+            raise_if_key_not_exists=False,  # the last one is ours
         )
 
     def remove_unmade(self) -> None:
         """Remove the log of a table without any complete version: a crash or a full disk stopped its making."""
         if not self._log.is_dir() or list(self.path.iterdir()) != [self._log]:
             return
-        visible = {path.name for path in self._log.iterdir() if path.is_file() and not path.name.startswith(".")}
+        names = (path.name for path in self._log.iterdir() if path.is_file())
+        visible = {name for name in names if not name.startswith((".", _UNFINISHED)) and _STAGED not in name}
         if not visible or (visible == {self._log_file(0).name} and read_entry(self._log, 0) is None):
             shutil.rmtree(self._log)
 
@@ -147,14 +151,16 @@ class Table:
         if done:
             sync(self._log)
             # Otherwise Spark would continue from what it knows of versions that are gone.
-            self._spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]  # noqa: SLF001 - the only way to reach it
+            self._session()._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]  # noqa: SLF001 - the only way to reach it
         return done
 
     def _are_sound(self, files: Collection[Path]) -> bool:
-        """Tell whether the messages of ``files`` have the checksums with which they were archived."""
-        altered = self._read_files(files).where(~F.col(a.CHECKSUM).eqNullSafe(checksum()))
-        with without_page_sums(self._spark):
-            return not altered.limit(1).collect()
+        """Tell whether the messages of readable ``files`` have the checksums with which they were archived."""
+        found = (rows for path in files for rows in data_files.read(path))
+        try:
+            return all(a.checksums_of(rows).equals(rows[a.CHECKSUM].combine_chunks()) for rows in found)
+        except (KeyError, TypeError, struct.error):  # what is decoded of damaged bytes may lack columns and values
+            return False
 
     def version(self) -> int:
         """Return the table's newest version."""
@@ -166,15 +172,18 @@ class Table:
 
     def begin_turn(self, archive_id: str, turn: int) -> None:
         """Write a turn into the table, in a commit of its own, and onto the disk. Raises NotDurableError."""
-        table = DeltaTable(str(self.path))
-        known = CommitProperties(app_transactions=[Transaction(turn_app(archive_id), turn)])
-        columns = [a.LIFETIME, a.SPAN]
-        table.create_write_transaction([], "append", table.schema(), columns, commit_properties=known)
+        self._commit([], Transaction(turn_app(archive_id), turn))
         self.make_durable(self.version())
+
+    def _commit(self, added: list[AddAction], transaction: Transaction) -> None:
+        """Add a version to the table, whose entry says of how many actions it consists: its end might get lost."""
+        table = DeltaTable(str(self.path))
+        told = CommitProperties({ACTIONS: str(len(added) + 1)}, app_transactions=[transaction])
+        table.create_write_transaction([*added], "append", table.schema(), _PARTITION, commit_properties=told)
 
     def read(self) -> DataFrame:
         """Return all rows of the table."""
-        return self._spark.read.format("delta").load(str(self.path))
+        return self._session().read.format("delta").load(str(self.path))
 
     def has_batch(self, archive_id: str, batch: int) -> bool:
         """Tell whether the messages of a batch are in the table."""
@@ -184,10 +193,14 @@ class Table:
         """Return the number of the last batch that was appended to the table; 0 if none was."""
         return DeltaTable(str(self.path)).transaction_version(archive_id) or 0
 
-    def append(self, rows: DataFrame, archive_id: str, batch: int) -> None:
-        """Append the messages of a batch that is not in the table yet, see ``has_batch``."""
-        writer = rows.write.format("delta").mode("append")
-        writer.option("txnAppId", archive_id).option("txnVersion", str(batch)).save(str(self.path))
+    def append(self, rows: pyarrow.Table, archive_id: str, batch: int) -> None:
+        """Append the messages of a batch that is not in the table yet, see ``has_batch``.
+
+        ``rows`` have the columns and the order of the table.
+        """
+        added = data_files.write(self.path, rows)
+        reach("archive.written")
+        self._commit(added, Transaction(archive_id, batch))
 
     def version_of_batch(self, archive_id: str, batch: int) -> int:
         """Return the version that added the messages of a batch. Raises ArchiveError if the log does not have it."""
@@ -196,13 +209,16 @@ class Table:
                 return version
         raise ArchiveError(f"{self.path}: move {batch} is not in the log")
 
-    def read_added(self, version: int) -> DataFrame:
-        """Return the rows that ``version`` has added, read only from the files that it added."""
-        return self._read_files([self.path / each["add"]["path"] for each in self._actions(version) if "add" in each])
+    def read_added(self, version: int) -> Iterator[tuple[Partition, pyarrow.Table]]:
+        """Yield what ``version`` has added, from the files that it added: some messages of a partition at a time.
 
-    def _read_files(self, files: Collection[Path]) -> DataFrame:
-        reader = self._spark.read.schema(a.ARCHIVE).option("basePath", str(self.path))
-        return reader.parquet(*map(str, files))
+        Raises ArchiveError.
+        """
+        for action in self._actions(version):
+            if added := action.get("add"):
+                values = added["partitionValues"]
+                for rows in data_files.read(self.path / added["path"]):
+                    yield (int(values[a.LIFETIME]), int(values[a.SPAN])), rows
 
     def make_durable(self, first: int) -> None:
         """Make durable what the versions from ``first`` on have added, which Spark does not do.

@@ -123,14 +123,14 @@ def test_the_commands_of_the_page_bear_a_worker_that_dies_in_the_middle_of_a_rew
     with Cluster(tmp_path / "cluster", 2, java=QUICK) as cluster:
         secret = cluster.settings / "spark-defaults.conf"
         assert stat.S_IMODE(secret.stat().st_mode) == 0o600
-        run = submitting(cluster, tmp_path, store)
-        expect_documented(cluster, run)
-        assert run.wait(LONG) == 0, (tmp_path / "run.log").read_text()
+        moved = submit(store, cluster, tmp_path)
+        assert moved.returncode == 0, moved.stdout
         assert len(store.table()) == len(store.made)
         for worker in cluster.daemons[1:]:
             expect_empty(worker.folder / "local")
         gone = decide(store, groups)
         run = submitting(cluster, tmp_path, store)
+        expect_documented(cluster, run)
         killed = kill_one_that_rewrites(cluster, store.config.archive_path, run)
         assert run.wait(LONG) == 0, (tmp_path / "run.log").read_text()
         assert all(tasks_of(worker) for worker in cluster.daemons[1:])

@@ -142,18 +142,28 @@ async def test_dead_sessions_start_it_in_the_housekeeping(server: Running) -> No
     assert not await is_asked(server, SHORT_LIVED)
 
 
-async def test_what_is_old_enough_to_move_starts_it_in_the_housekeeping(server: Running) -> None:
+def ask(server: Running, question: str) -> Any:
+    with sqlite.connect(server.config.database, readonly=True) as connection:
+        return connection.execute(question).fetchone()[0]
+
+
+async def test_messages_move_without_it_and_what_is_due_of_them_starts_it(server: Running) -> None:
     archive = ArchiveConfig(after=7 * DAY, margin=0)
     alice = await server.user("alice")
-    await alice.send(await alice.create_group("g"))
-    assert not await is_asked(server, archive=archive)
+    group = await alice.create_group("g", expiry=30 * DAY)
+    await alice.send(group)
     server.clock.advance(7 * DAY + 1)
-    assert await is_asked(server, HOUSE, archive=archive)
     assert not await is_asked(server, SHORT_LIVED, archive=archive)
-    assert not await is_asked(server)
+    assert ask(server, "SELECT count(*) FROM archive_moves") == 0
+    assert not await is_asked(server, HOUSE, archive=archive)
+    assert ask(server, "SELECT archived_seq = last_seq AND last_seq > 0 FROM groups")
+    assert not ask(server, "SELECT EXISTS (SELECT 1 FROM messages)")
+    assert not await is_asked(server, archive=archive)
+    server.clock.advance(30 * DAY)
+    assert await is_asked(server, archive=archive)
 
 
-async def test_what_a_run_has_left_in_the_archive_starts_it(server: Running) -> None:
+async def test_what_a_run_has_left_in_the_archive_is_done_without_it(server: Running) -> None:
     """Files that were replaced, and a batch that is under way: no message is due by them."""
 
     def leave(statement: str) -> None:
@@ -161,13 +171,12 @@ async def test_what_a_run_has_left_in_the_archive_starts_it(server: Running) -> 
             moves.begin(connection)
             connection.execute(statement)
 
-    assert not await is_asked(server)
     await asyncio.to_thread(leave, "UPDATE archive_state SET unerased = 1")
-    assert await is_asked(server)
-    await asyncio.to_thread(leave, "UPDATE archive_state SET unerased = 0")
     assert not await is_asked(server)
+    assert ask(server, "SELECT unerased FROM archive_state") == 0
     await asyncio.to_thread(leave, "INSERT INTO archive_moves (fixed_at) VALUES (1)")
-    assert await is_asked(server)
+    assert not await is_asked(server)
+    assert ask(server, "SELECT count(*) FROM archive_moves WHERE finished_at IS NULL") == 0
 
 
 async def test_missing_java_is_told_before_it_is_needed(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -241,7 +241,7 @@ def test_a_table_that_was_just_made_and_is_not_whole_is_made_anew(
 ) -> None:
     path = tmp_path / "archive"
     DeltaTable.create(str(path), pyarrow.schema([("lifetime", pyarrow.int64())]))
-    table = Table(cast("SparkSession", None), path)
+    table = Table(lambda: cast("SparkSession", None), path)
     table.remove_unmade()
     assert DeltaTable(str(path)).version() == 0
     damage(path / "_delta_log" / f"{0:020d}.json")

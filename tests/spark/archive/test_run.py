@@ -138,6 +138,7 @@ MOVING = [
     "archive.turn_noted",
     "archive.turn_begun",
     "archive.fixed",
+    "archive.written",
     "archive.appended",
     "archive.verified",
     "archive.group_switched",

@@ -22,7 +22,7 @@ def table(tmp_path: Path) -> Table:
     rows = pyarrow.table({"lifetime": [1, 1, 2], "span": [10, 20, 10], "number": [1, 2, 3]})
     for _ in range(3):
         write_deltalake(tmp_path / "archive", rows, partition_by=["lifetime", "span"], mode="append")
-    return Table(cast("SparkSession", None), tmp_path / "archive")
+    return Table(lambda: cast("SparkSession", None), tmp_path / "archive")
 
 
 def test_a_log_that_cannot_be_read_is_told_in_one_line(table: Table) -> None:
@@ -34,7 +34,7 @@ def test_a_log_that_cannot_be_read_is_told_in_one_line(table: Table) -> None:
 
 @pytest.mark.parametrize("name", ["a%20b", "a[b]c", "{a,b}", "a*", "a\\b"])
 def test_no_archive_is_made_where_it_could_not_be_read(tmp_path: Path, name: str) -> None:
-    table = Table(cast("SparkSession", None), tmp_path / name)
+    table = Table(lambda: cast("SparkSession", None), tmp_path / name)
     with pytest.raises(ArchiveError, match=r"if its path has .*: set \[archive\] path to another"):
         table.prepare(lambda: ArchiveState("mine", 0, unerased=False, turn=0, former_turn=0), is_new=True)
     assert not table.path.exists()

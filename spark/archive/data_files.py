@@ -1,0 +1,131 @@
+"""Writes the archive's data files, and reads them: without Spark, but just as Spark writes those that it rewrites.
+
+Rows are ordered by group and number. Each page has a checksum, by which whoever rewrites a file tells damage. There are
+statistics of groups, numbers and times only: others would be pieces of bodies and senders.
+"""
+
+import json
+import time
+from bisect import bisect_right
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pyarrow
+from deltalake.transaction import AddAction
+from pyarrow import compute, parquet
+
+from conclave.archive.faults import one_line
+from conclave.archive.layout import FILE_BYTES, PAGE_ROWS, ROW_GROUP_BYTES
+from spark.archive import columns as a
+from spark.hot_store import ArchiveError
+
+STATISTICS = (a.GROUP_KEY, a.SEQUENCE_NUM, a.CREATED_AT)
+"""The columns of which files and the table's log say the least and the greatest value."""
+
+_CHECKED_AT_ONCE = 64
+"""The size of a page is looked at every 64 messages: bodies may be large."""
+
+_OTHER_BYTES = 64
+"""About what a message has beside its body."""
+
+_LAYOUT: dict[str, Any] = {
+    "compression": "zstd",
+    "use_dictionary": [a.GROUP_KEY, a.SENDER_ID],
+    "write_statistics": list(STATISTICS),
+    "write_page_index": True,
+    "write_page_checksum": True,
+    "write_batch_size": _CHECKED_AT_ONCE,
+    "max_rows_per_page": PAGE_ROWS,
+    "store_schema": False,
+}
+
+Partition = tuple[int, int]
+"""A partition of the table: its lifetime and its span."""
+
+
+def write(folder: Path, rows: pyarrow.Table) -> list[AddAction]:
+    """Write messages, in the table's columns and in its order, to new files of the table in ``folder``.
+
+    Return what its log has to say of them; until then they are no part of it. They are not synced. Raises OSError.
+    """
+    added = []
+    for (lifetime, span), of_partition in _partitions(rows):
+        place = f"{a.LIFETIME}={lifetime}/{a.SPAN}={span}"
+        (folder / place).parent.mkdir(mode=0o700, exist_ok=True)
+        (folder / place).mkdir(mode=0o700, exist_ok=True)
+        name = uuid4()
+        numbers, left = count(), _row_groups(of_partition.select(a.STORED.names))
+        while written := _write_file(
+            folder, f"{place}/part-{next(numbers):05d}-{name}.c000.zstd.parquet", (lifetime, span), left
+        ):
+            added.append(written)
+    return added
+
+
+def _partitions(rows: pyarrow.Table) -> Iterator[tuple[Partition, pyarrow.Table]]:
+    sizes = rows.select([a.LIFETIME, a.SPAN]).group_by([a.LIFETIME, a.SPAN], use_threads=False)
+    start = 0
+    for each in sizes.aggregate([([], "count_all")]).to_pylist():  # in the order of their first rows
+        yield (each[a.LIFETIME], each[a.SPAN]), rows.slice(start, each["count_all"])
+        start += each["count_all"]
+
+
+def _row_groups(rows: pyarrow.Table) -> Iterator[pyarrow.Table]:
+    """Divide messages into row groups: of ROW_GROUP_BYTES at most, but of one message at least."""
+    sizes = compute.add(compute.binary_length(rows[a.BODY]).cast(pyarrow.int64()), _OTHER_BYTES)
+    ends = compute.cumulative_sum(sizes)
+    start = size = 0
+    while start < rows.num_rows:
+        left = range(start, rows.num_rows)
+        count = bisect_right(left, size + ROW_GROUP_BYTES, key=lambda at: ends[at].as_py())
+        yield rows.slice(start, max(1, count))
+        start += max(1, count)
+        size = ends[start - 1].as_py()
+
+
+def _write_file(folder: Path, path: str, partition: Partition, left: Iterator[pyarrow.Table]) -> AddAction | None:
+    """Write a file of the row groups that are left, or of some of them; None if none are."""
+    written: list[pyarrow.Table] = []
+    size = 0
+    if (rows := next(left, None)) is None:
+        return None
+    (folder / path).touch(mode=0o600, exist_ok=False)
+    with parquet.ParquetWriter(folder / path, a.STORED, **_LAYOUT) as writer:
+        while rows is not None:
+            writer.write_table(rows, row_group_size=rows.num_rows)
+            written.append(rows)
+            size += rows.nbytes
+            rows = next(left, None) if size < FILE_BYTES else None
+    values = {a.LIFETIME: str(partition[0]), a.SPAN: str(partition[1])}
+    statistics = _statistics(pyarrow.concat_tables(written))
+    return AddAction(
+        path, (folder / path).stat().st_size, values, int(time.time() * 1000), data_change=True, stats=statistics
+    )
+
+
+def _statistics(rows: pyarrow.Table) -> str:
+    """Return what the table's log says of a file's rows."""
+    bounds = {name: compute.min_max(rows[name]).as_py() for name in STATISTICS}
+    told = {
+        "numRecords": rows.num_rows,
+        "minValues": {name: each["min"] for name, each in bounds.items()},
+        "maxValues": {name: each["max"] for name, each in bounds.items()},
+        "nullCount": dict.fromkeys(STATISTICS, 0),
+    }
+    return json.dumps(told, separators=(",", ":"))
+
+
+def read(path: Path) -> Iterator[pyarrow.Table]:
+    """Yield the messages of a file, a row group at a time, without the partition.
+
+    Raises ArchiveError, also for a damaged page.
+    """
+    try:
+        with parquet.ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file:
+            for number in range(file.num_row_groups):
+                yield file.read_row_group(number, columns=a.STORED.names)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise ArchiveError(f"{path}: {one_line(error)}") from error
