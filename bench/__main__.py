@@ -34,6 +34,7 @@ from bench import (
     soak,
     streams,
     timers,
+    unreadable,
     way_in,
 )
 from bench.figures import Figure
@@ -60,6 +61,7 @@ PARTS: dict[str, Callable[[Path], list[Figure]]] = {
     "page": page.whole,
     "keyed": keyed.in_turns,
     "keys": keys.groups,
+    "unreadable": unreadable.soon,
     "mls": mls.groups,
     "scale": scale.runs,
     "large": large.sizes,

@@ -32,7 +32,8 @@ OF_THE_SERVER_IN_SPARK = (
 """What cleanup may know of the server: its settings and its store, and where messages lie in the archive."""
 
 PURE_OF_RETENTION = tuple(
-    f"conclave.retention.{name}" for name in ("resolve", "policy", "jobs", "durations", "reasons", "advice")
+    f"conclave.retention.{name}"
+    for name in ("resolve", "policy", "former_policies", "jobs", "durations", "reasons", "advice")
 )
 """What of retention asks no tables. Settings and the log know these, and stand below the rest of the room."""
 

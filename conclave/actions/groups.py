@@ -11,9 +11,9 @@ from conclave.actions.quotas import count_change
 from conclave.errors import BadRequestError, ConflictError
 from conclave.failpoints import reach
 from conclave.retention import marks, rehearsal
+from conclave.retention.former_policies import PolicyChange
 from conclave.retention.policy import exceeds_cap
 from conclave.retention.rehearsal import Rehearsed
-from conclave.store.engine.former_policies import PolicyChange
 from conclave.store.engine.news import announce, members_of
 from conclave.store.resources import audit, groups
 from conclave.store.resources.groups import Group, GroupChanges, list_public

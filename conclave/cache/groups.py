@@ -14,7 +14,7 @@ from conclave.cache.freshness import Freshness
 from conclave.cache.ranges import CachedRange
 from conclave.events import News, Stored
 from conclave.retention import visibility
-from conclave.store.engine.former_policies import FormerPolicies
+from conclave.retention.former_policies import FormerPolicies
 from conclave.store.invalidation import Invalidated
 from conclave.store.resources.fetch_gaps import Resumed
 from conclave.store.resources.groups import Group

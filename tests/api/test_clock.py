@@ -353,6 +353,9 @@ async def test_each_time_that_lies_ahead_is_brought_back(running: Running) -> No
             (running.clock.now(),),
         )
         connection.execute("INSERT INTO key_copies VALUES ('/backups/keys', ?, 1)", (running.clock.now(),))
+        connection.execute(
+            "INSERT INTO archive_unreadable VALUES (1, -1, 0, ?, 1, 1, NULL, NULL)", (running.clock.now(),)
+        )
         for table, columns in (*clock_mending.PLAIN.items(), ("messages", ("created_at",))):
             for column in columns:
                 changed = connection.execute(f"UPDATE {table} SET {column} = {column} + {2 * YEAR}").rowcount

@@ -89,7 +89,7 @@ ELSEWHERE = {
     "conclave/store/views/overdue.py": ({"cutoff", "erasable_before", "erases", "user_tombstones"}, NARROWS),
     "conclave/store/views/overview.py": ({"effective_expiry", "gone_below", "tombstones", "watermark"}, BEHIND),
     "spark/apply.py": ({"floor_seq", "gone_below", "keeps_commits"}, WRITES),
-    "spark/archive/expiry_plan.py": ({"erasable_before", "taken_back", "user_tombstones"}, NARROWS),
+    "spark/archive/expiry_plan.py": ({"commits_above", "erasable_before", "taken_back", "user_tombstones"}, NARROWS),
     "spark/archive/restore.py": ({"least_lifetime"}, MOVES),
     "spark/needs.py": ({"least_lifetime"}, MOVES),
     "spark/plan.py": ({"cutoff"}, SPARK),

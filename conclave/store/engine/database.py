@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, Self, TypeVar, cast
 
 from conclave.logs.setup import get_logger
 from conclave.measures import Writes
+from conclave.retention.former_policies import FormerPolicies, PolicyChange
 from conclave.store.engine import lock_holders, sqlite
 from conclave.store.engine.connection import of_store
 from conclave.store.engine.connection_thread import Owner
 from conclave.store.engine.faults import StoreError, Watch, file_size, is_of_the_disk, store_error
-from conclave.store.engine.former_policies import FormerPolicies, PolicyChange
 from conclave.store.engine.group_commit import snapshot
 from conclave.store.engine.schema import Complete, prepare
 from conclave.store.engine.writer import Publish, Writer
