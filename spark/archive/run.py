@@ -231,7 +231,7 @@ class ArchiveRun:
         if not self._is_open:
             state = self._state()
             is_new = state.version == 0 and not self._hot.read(moves.has_parts)
-            if state.unerased:
+            if state.unerased or not (is_new or self._table.can_be_opened()):
                 self._repair(state)
             elif is_new:
                 self._table.remove_unmade()
@@ -240,7 +240,7 @@ class ArchiveRun:
             self._is_open = True
 
     def _repair(self, state: ArchiveState) -> None:
-        """Take back what a run that did not end has left half-written because of a power failure."""
+        """Take back what a power failure has left half-written of a run that did not end, and damaged checkpoints."""
         begun, _ = self._hot.read(moves.last_batches)
         if done := self._table.repair(state, begun):
             log.warning("archive_repaired", **asdict(done))

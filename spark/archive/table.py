@@ -162,6 +162,15 @@ class Table:
         except (KeyError, TypeError, struct.error):  # what is decoded of damaged bytes may lack columns and values
             return False
 
+    def can_be_opened(self) -> bool:
+        """Tell whether the table can be opened, or there is none."""
+        try:
+            if DeltaTable.is_deltatable(str(self.path)):
+                DeltaTable(str(self.path))
+        except (DeltaError, pyarrow.ArrowException, OSError):
+            return False
+        return True
+
     def version(self) -> int:
         """Return the table's newest version."""
         return DeltaTable(str(self.path)).version()
@@ -221,7 +230,7 @@ class Table:
                     yield (int(values[a.LIFETIME]), int(values[a.SPAN])), rows
 
     def make_durable(self, first: int) -> None:
-        """Make durable what the versions from ``first`` on have added, which Spark does not do.
+        """Make durable what the versions from ``first`` on have added, and their checkpoints; no library does it.
 
         Raises NotDurableError. Then files that these versions replaced must not be removed.
         """
@@ -233,7 +242,10 @@ class Table:
                         added = self.path / action["add"]["path"]
                         sync(added)
                         folders |= {added.parent, added.parent.parent}
-                sync(self._log_file(version))
+                for path in [self._log_file(version), *self._log.glob(f"{version:020d}.checkpoint*.parquet")]:
+                    sync(path)
+            if (pointer := self._log / POINTER).exists():
+                sync(pointer)
             for folder in folders:
                 sync(folder, follows_links=True)  # the archive itself may be a link
         except OSError as error:
@@ -322,7 +334,7 @@ class Table:
                 superfluous.append(path)
         if superfluous:
             for path in [*self._log.glob(f"{checkpoint:020d}.checkpoint*"), pointer, self._log]:
-                sync(path)  # the checkpoint was not synced before
+                sync(path)  # from now on nothing else has what they say
         for path in superfluous:
             path.unlink()
 

@@ -101,6 +101,20 @@ def test_a_disk_that_does_not_sync_is_told_of(table: Table, monkeypatch: pytest.
         table.make_durable(0)
 
 
+def test_a_checkpoint_is_on_the_disk_with_its_version(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or a power failure could leave half of it after a run that ended well, and no version would be read any more."""
+    of_checkpoint = {f"{2:020d}.checkpoint.parquet", "_last_checkpoint"}
+    synced: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda file: synced.append(Path(f"/proc/self/fd/{file}").readlink().name))
+    table.make_durable(2)
+    assert not of_checkpoint.intersection(synced)
+    DeltaTable(table.path).create_checkpoint()
+    synced.clear()
+    table.make_durable(2)
+    assert of_checkpoint <= set(synced)
+    assert max(map(synced.index, of_checkpoint)) < synced.index("_delta_log"), "and then their names"
+
+
 def test_the_log_goes_behind_a_checkpoint_that_was_synced(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     DeltaTable(table.path).create_checkpoint()
     log = age_log(table)
