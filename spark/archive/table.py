@@ -146,12 +146,13 @@ class Table:
             shutil.rmtree(self._log)
 
     def repair(self, state: ArchiveState, begun: int) -> Repaired:
-        """Take back what a power failure left half-written, see ``repair``. Raises ArchiveError."""
+        """Take back what a power failure left half-written, see ``repair``. Raises ArchiveError.
+
+        If anything was, Spark must forget what it knows of the table.
+        """
         done = Repair(self.path, state, begun, self._are_sound).apply()
         if done:
             sync(self._log)
-            # Otherwise Spark would continue from what it knows of versions that are gone.
-            self._session()._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]  # noqa: SLF001 - the only way to reach it
         return done
 
     def _are_sound(self, files: Collection[Path]) -> bool:
