@@ -23,7 +23,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, functions as F
 
 from conclave.archive.consistency import open_known, turn_app, turn_of
 from conclave.archive.faults import one_line
-from conclave.archive.files import DATA_FILES, LOG, actions_of, is_recent, removal_times
+from conclave.archive.files import DATA_FILES, LOG, actions_of, is_recent, is_unfinished, removal_times
 from conclave.archive.layout import FILE_BYTES, ID_PROPERTY
 from conclave.failpoints import reach
 from conclave.store.archive.moves import ArchiveState
@@ -56,10 +56,6 @@ MANY_FILES = 64
 """A partition with more than 64 small files is compacted in any case."""
 
 _PARTITION = [a.LIFETIME, a.SPAN]
-
-_UNFINISHED, _STAGED = "_commit_", "#"
-"""The names of files begin with the one or have the other in them if delta-rs was killed before they were whole."""
-
 
 _UNUSABLE = re.compile(r"[][{}*\\]|%[0-9A-Fa-f]{2}")
 """What Spark takes for a pattern in the path of a file, and what delta-rs takes for another character."""
@@ -141,7 +137,7 @@ class Table:
         if not self._log.is_dir() or list(self.path.iterdir()) != [self._log]:
             return
         names = (path.name for path in self._log.iterdir() if path.is_file())
-        visible = {name for name in names if not name.startswith((".", _UNFINISHED)) and _STAGED not in name}
+        visible = {name for name in names if not (name.startswith(".") or is_unfinished(name))}
         if not visible or (visible == {self._log_file(0).name} and read_entry(self._log, 0) is None):
             shutil.rmtree(self._log)
 
@@ -326,17 +322,19 @@ class Table:
         try:
             checkpoint = json.loads(pointer.read_text(encoding="utf-8"))["version"]
         except (FileNotFoundError, ValueError):  # no pointer, or half of one after a crash: wait for the next one
-            return
-        superfluous = []
+            checkpoint = -1
+        seconds, behind, unfinished = max(LOG_SECONDS, delay), [], []
         for path in self._log.iterdir():
-            version = re.match(r"\.?(\d{20})\.", path.name)
-            is_behind = int(version[1]) < checkpoint if version else path.name.startswith(_UNFINISHED)
-            if is_behind and not is_recent(path.stat().st_mtime, time.time(), max(LOG_SECONDS, delay)):
-                superfluous.append(path)
-        if superfluous:
-            for path in [*self._log.glob(f"{checkpoint:020d}.checkpoint*"), pointer, self._log]:
+            if is_recent(path.stat().st_mtime, time.time(), seconds):
+                continue
+            if is_unfinished(path.name):
+                unfinished.append(path)
+            elif (version := re.match(r"\.?(\d{20})\.", path.name)) and int(version[1]) < checkpoint:
+                behind.append(path)
+        if behind:
+            for path in [*self._log.glob(f"{checkpoint:020d}.checkpoint*.parquet"), pointer, self._log]:
                 sync(path)  # from now on nothing else has what they say
-        for path in superfluous:
+        for path in [*behind, *unfinished]:
             path.unlink()
 
     def _actions(self, version: int) -> list[dict[str, Any]]:
