@@ -276,9 +276,14 @@ class RunEnvironment:
             return None
         from spark.archive.run import ArchiveRun  # noqa: PLC0415 - as above
 
-        return ArchiveRun(
-            self._session, hot, self.config.archive_path, config or self.config.archive, partial(self.keys, hot)
-        )
+        config = config or self.config.archive
+        keys = partial(self.keys, hot)
+        return ArchiveRun(self._session, self._forget_tables, hot, self.config.archive_path, config, keys)
+
+    def _forget_tables(self) -> None:
+        """Have Spark forget what it knows of tables, if it was started and can know any."""
+        if self._spark and self._knows_archive:
+            self._spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]  # noqa: SLF001 - the only way to reach it
 
     def _uses_archive(self) -> bool:
         """Tell whether messages shall move to the archive, or have moved there."""

@@ -12,6 +12,14 @@ LOG = "_delta_log"
 """The folder of the table's log."""
 
 
+def is_unfinished(name: str) -> bool:
+    """Tell whether delta-rs was killed before this file of the log was whole, by its name.
+
+    Entries are staged under names that begin with ``_commit_``, other files under their own with a # and a number.
+    """
+    return name.startswith("_commit_") or "#" in name
+
+
 def actions_of(entry: Path) -> Iterator[dict[str, Any]]:
     """Yield the actions of one entry of the log. Raises OSError and ValueError."""
     with entry.open(encoding="utf-8") as lines:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from conclave.archive.consistency import open_known
 from conclave.archive.faults import one_line
-from conclave.archive.files import LOG
+from conclave.archive.files import LOG, is_unfinished
 from conclave.backup.files import can_share, copy, link, make_folders, names_under, share
 from conclave.backup.manifest import ArchiveEntry, BackupError
 from conclave.failpoints import reach
@@ -25,9 +25,6 @@ from conclave.store.engine.faults import file_size
 
 _DATA = re.compile(r"lifetime=-?\d+/span=-?\d+/[^/]+")
 """The names of files of the table."""
-
-_NOT_OF_LOG = (".", "_commit_")
-"""How names begin that are not needed in the log's folder: Hadoop's sums of files, and what delta-rs left behind."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +72,8 @@ class ArchiveCopy:
         """Copy the table's log. No run may be under way. Raises OSError."""
         make_folders(self._target / LOG)
         for path in sorted((self._archive / LOG).iterdir()):
-            if path.is_file() and not path.name.startswith(_NOT_OF_LOG):
+            is_hidden = path.name.startswith(".")  # Hadoop's sums of files, and what it left behind
+            if path.is_file() and not is_hidden and not is_unfinished(path.name):
                 copy(path, self._target / LOG / path.name)
 
     def _missing(self, listed: Listed) -> list[str]:

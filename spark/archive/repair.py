@@ -2,7 +2,8 @@
 
 The hot store names a version only after the disk has it, and replaced files are removed only after that. So the
 versions after the one that the hot store names can be taken back without a loss: the next run does their work again.
-Only these are looked at, and only if a run that did not end may have left some.
+Only these are looked at, and only if a run that did not end may have left some. Damaged checkpoints go in any
+case, while the log has what they say.
 """
 
 import json
@@ -103,6 +104,8 @@ class Repair:
 
         Raises ArchiveError.
         """
+        if not self._state.unerased:
+            return None  # the last run came to its end: the hot store names the newest version
         first = self._state.version + 1
         entries = {version: read_entry(self._log, version) for version in range(first, newest + 1)}
         self._require_known(entries)

@@ -51,6 +51,7 @@ class ArchiveRun:
     def __init__(
         self,
         session: Callable[[], SparkSession],
+        forget: Callable[[], None],
         hot: Hot,
         path: Path,
         config: ArchiveConfig,
@@ -58,10 +59,11 @@ class ArchiveRun:
     ) -> None:
         """Take what is needed; nothing is opened yet.
 
-        ``session`` gives a Spark session, and starts Spark for what needs it. ``path``: the folder of the table.
-        ``keys``: opens those of the messages.
+        ``session`` gives a Spark session, and starts Spark for what needs it. ``forget`` has Spark forget what it knows
+        of tables, and starts none. ``path``: the folder of the table. ``keys``: opens those of the messages.
         """
         self._session = session
+        self._forget = forget
         self._hot = hot
         self._config = config
         self._keys = keys
@@ -231,7 +233,7 @@ class ArchiveRun:
         if not self._is_open:
             state = self._state()
             is_new = state.version == 0 and not self._hot.read(moves.has_parts)
-            if state.unerased:
+            if state.unerased or not (is_new or self._table.can_be_opened()):
                 self._repair(state)
             elif is_new:
                 self._table.remove_unmade()
@@ -240,9 +242,10 @@ class ArchiveRun:
             self._is_open = True
 
     def _repair(self, state: ArchiveState) -> None:
-        """Take back what a run that did not end has left half-written because of a power failure."""
+        """Take back what a power failure has left half-written of a run that did not end, and damaged checkpoints."""
         begun, _ = self._hot.read(moves.last_batches)
         if done := self._table.repair(state, begun):
+            self._forget()  # it would continue from versions that are gone
             log.warning("archive_repaired", **asdict(done))
 
     def _require(self, state: ArchiveState, *, is_new: bool = False) -> None:

@@ -23,7 +23,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, functions as F
 
 from conclave.archive.consistency import open_known, turn_app, turn_of
 from conclave.archive.faults import one_line
-from conclave.archive.files import DATA_FILES, LOG, actions_of, is_recent, removal_times
+from conclave.archive.files import DATA_FILES, LOG, actions_of, is_recent, is_unfinished, removal_times
 from conclave.archive.layout import FILE_BYTES, ID_PROPERTY
 from conclave.failpoints import reach
 from conclave.store.archive.moves import ArchiveState
@@ -56,10 +56,6 @@ MANY_FILES = 64
 """A partition with more than 64 small files is compacted in any case."""
 
 _PARTITION = [a.LIFETIME, a.SPAN]
-
-_UNFINISHED, _STAGED = "_commit_", "#"
-"""The names of files begin with the one or have the other in them if delta-rs was killed before they were whole."""
-
 
 _UNUSABLE = re.compile(r"[][{}*\\]|%[0-9A-Fa-f]{2}")
 """What Spark takes for a pattern in the path of a file, and what delta-rs takes for another character."""
@@ -141,17 +137,18 @@ class Table:
         if not self._log.is_dir() or list(self.path.iterdir()) != [self._log]:
             return
         names = (path.name for path in self._log.iterdir() if path.is_file())
-        visible = {name for name in names if not name.startswith((".", _UNFINISHED)) and _STAGED not in name}
+        visible = {name for name in names if not (name.startswith(".") or is_unfinished(name))}
         if not visible or (visible == {self._log_file(0).name} and read_entry(self._log, 0) is None):
             shutil.rmtree(self._log)
 
     def repair(self, state: ArchiveState, begun: int) -> Repaired:
-        """Take back what a power failure left half-written, see ``repair``. Raises ArchiveError."""
+        """Take back what a power failure left half-written, see ``repair``. Raises ArchiveError.
+
+        If anything was, Spark must forget what it knows of the table.
+        """
         done = Repair(self.path, state, begun, self._are_sound).apply()
         if done:
             sync(self._log)
-            # Otherwise Spark would continue from what it knows of versions that are gone.
-            self._session()._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]  # noqa: SLF001 - the only way to reach it
         return done
 
     def _are_sound(self, files: Collection[Path]) -> bool:
@@ -161,6 +158,15 @@ class Table:
             return all(a.checksums_of(rows).equals(rows[a.CHECKSUM].combine_chunks()) for rows in found)
         except (KeyError, TypeError, struct.error):  # what is decoded of damaged bytes may lack columns and values
             return False
+
+    def can_be_opened(self) -> bool:
+        """Tell whether the table can be opened, or there is none."""
+        try:
+            if DeltaTable.is_deltatable(str(self.path)):
+                DeltaTable(str(self.path))
+        except (DeltaError, pyarrow.ArrowException, OSError):
+            return False
+        return True
 
     def version(self) -> int:
         """Return the table's newest version."""
@@ -221,7 +227,7 @@ class Table:
                     yield (int(values[a.LIFETIME]), int(values[a.SPAN])), rows
 
     def make_durable(self, first: int) -> None:
-        """Make durable what the versions from ``first`` on have added, which Spark does not do.
+        """Make durable what the versions from ``first`` on have added, and their checkpoints; no library does it.
 
         Raises NotDurableError. Then files that these versions replaced must not be removed.
         """
@@ -233,7 +239,10 @@ class Table:
                         added = self.path / action["add"]["path"]
                         sync(added)
                         folders |= {added.parent, added.parent.parent}
-                sync(self._log_file(version))
+                for path in [self._log_file(version), *self._log.glob(f"{version:020d}.checkpoint*.parquet")]:
+                    sync(path)
+            if (pointer := self._log / POINTER).exists():
+                sync(pointer)
             for folder in folders:
                 sync(folder, follows_links=True)  # the archive itself may be a link
         except OSError as error:
@@ -313,17 +322,19 @@ class Table:
         try:
             checkpoint = json.loads(pointer.read_text(encoding="utf-8"))["version"]
         except (FileNotFoundError, ValueError):  # no pointer, or half of one after a crash: wait for the next one
-            return
-        superfluous = []
+            checkpoint = -1
+        seconds, behind, unfinished = max(LOG_SECONDS, delay), [], []
         for path in self._log.iterdir():
-            version = re.match(r"\.?(\d{20})\.", path.name)
-            is_behind = int(version[1]) < checkpoint if version else path.name.startswith(_UNFINISHED)
-            if is_behind and not is_recent(path.stat().st_mtime, time.time(), max(LOG_SECONDS, delay)):
-                superfluous.append(path)
-        if superfluous:
-            for path in [*self._log.glob(f"{checkpoint:020d}.checkpoint*"), pointer, self._log]:
-                sync(path)  # the checkpoint was not synced before
-        for path in superfluous:
+            if is_recent(path.stat().st_mtime, time.time(), seconds):
+                continue
+            if is_unfinished(path.name):
+                unfinished.append(path)
+            elif (version := re.match(r"\.?(\d{20})\.", path.name)) and int(version[1]) < checkpoint:
+                behind.append(path)
+        if behind:
+            for path in [*self._log.glob(f"{checkpoint:020d}.checkpoint*.parquet"), pointer, self._log]:
+                sync(path)  # from now on nothing else has what they say
+        for path in [*behind, *unfinished]:
             path.unlink()
 
     def _actions(self, version: int) -> list[dict[str, Any]]:

@@ -104,6 +104,16 @@ def test_files_that_have_not_changed_are_shared_with_the_earlier_backup(archived
     assert not (first.path / log).samefile(store.config.archive_path / "_delta_log" / Path(log).name)
 
 
+def test_what_a_killed_run_left_unfinished_in_the_log_is_not_copied(archived: tuple[Backed, int]) -> None:
+    store, _ = archived
+    log = store.config.archive_path / "_delta_log"
+    whole = {path.name for path in log.iterdir()}
+    for name in ("_last_checkpoint#1", f"{9:020d}.checkpoint.parquet#1", "_commit_0.json.tmp", f".{9:020d}.json.0.tmp"):
+        (log / name).write_bytes(b"{}")
+    made = store.back_up()
+    assert {path.name for path in (made.path / "archive" / "_delta_log").iterdir()} == whole
+
+
 def test_files_are_copied_where_they_cannot_be_shared(
     archived: tuple[Backed, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from conclave.archive.files import LOG
 from conclave.config.archive import ArchiveConfig
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.settings import Config
@@ -177,6 +178,21 @@ async def test_what_a_run_has_left_in_the_archive_is_done_without_it(server: Run
     await asyncio.to_thread(leave, "INSERT INTO archive_moves (fixed_at) VALUES (1)")
     assert not await is_asked(server)
     assert ask(server, "SELECT count(*) FROM archive_moves WHERE finished_at IS NULL") == 0
+
+
+async def test_what_a_power_failure_has_left_of_a_run_is_taken_back_without_it(server: Running) -> None:
+    archive = ArchiveConfig(after=7 * DAY, margin=0)
+    alice = await server.user("alice")
+    await alice.send(await alice.create_group("g"))
+    server.clock.advance(7 * DAY + 1)
+    assert not await is_asked(server, archive=archive)
+    log, version = server.config.archive_path / LOG, ask(server, "SELECT version FROM archive_state")
+    (log / f"{version + 1:020d}.json").write_bytes(bytes(500))
+    with sqlite.connect(server.config.database) as connection, write_transaction(connection):
+        connection.execute("UPDATE archive_state SET unerased = 1")
+    assert not await is_asked(server, archive=archive)
+    assert max(path.name for path in log.glob("*.json")) == f"{version:020d}.json"
+    assert ask(server, "SELECT unerased FROM archive_state") == 0
 
 
 async def test_missing_java_is_told_before_it_is_needed(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -206,7 +206,8 @@ async def test_a_java_that_ends_while_the_archive_is_read_is_told_in_a_line(runn
     Mover(running.config).move(group, 1)
     config = running.config
     hot = Hot(config.database, config.policy, running.clock.now())
-    archive = ArchiveRun(lambda: cast("SparkSession", Dead()), hot, config.archive_path, config.archive, no_keys)
+    dead = cast("SparkSession", Dead())
+    archive = ArchiveRun(lambda: dead, lambda: None, hot, config.archive_path, config.archive, no_keys)
     with pytest.raises(ArchiveError, match=f"{config.archive_path}: cannot be read: Answer from Java side is empty"):
         archive.check()
 

@@ -104,3 +104,36 @@ def test_what_the_disk_has_lost_of_a_killed_run_is_done_again(
         assert report["error"] == ""
         shutil.rmtree(store.folder)
     killed.rename(store.folder)
+
+
+def lose_checkpoint(path: Path) -> None:
+    path.unlink()
+
+
+def empty_checkpoint(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def zeros_in_checkpoint(path: Path) -> None:
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+@pytest.mark.parametrize("damage", [lose_checkpoint, empty_checkpoint, zeros_in_checkpoint])
+def test_a_checkpoint_that_a_run_at_its_end_had_written_is_not_needed(
+    store: Store, damage: Callable[[Path], None]
+) -> None:
+    log, group_key = store.config.archive_path / "_delta_log", store.add_group()
+    while not (log / "_last_checkpoint").exists():
+        store.send(group_key)
+        store.now += 8 * DAY
+        store.run()
+    assert store.query("SELECT unerased FROM archive_state") == [(0,)]
+    before = store.served()
+    [checkpoint] = log.glob("*.checkpoint.parquet")
+    damage(checkpoint)
+    store.send(group_key)
+    store.now += 8 * DAY
+    assert store.run()["archived"] == 1
+    assert set(store.served()) - set(before) == {max(store.made)}
+    store.expect_sound()
+    assert store.verify()["differences"] == []

@@ -161,6 +161,25 @@ def test_a_damaged_checkpoint_goes_and_its_log_stays(stored: Stored, damage: Cal
     assert not stored.repair()
 
 
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda each: each.__name__)
+def test_after_a_run_that_ended_well_only_checkpoints_go(stored: Stored, damage: Callable[[Path], None]) -> None:
+    DeltaTable(str(stored.path)).create_checkpoint()
+    table = Table(lambda: cast("SparkSession", None), stored.path)
+    assert table.can_be_opened()
+    damage(stored.log / f"{7:020d}.checkpoint.parquet")
+    damage(stored.data(4))
+    assert not table.can_be_opened()
+    assert stored.repair(replace(KNOWN, version=7, unerased=False)).first == -1
+    assert table.can_be_opened()
+    assert stored.repair(replace(KNOWN, unerased=False)) == Repaired(), "no version, not even later ones"
+    assert table.version() == 7
+
+
+def test_a_table_that_is_not_there_needs_no_repair(tmp_path: Path) -> None:
+    assert Table(lambda: cast("SparkSession", None), tmp_path / "archive").can_be_opened()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_checkpoint_of_what_is_taken_back_goes_too(stored: Stored) -> None:
     DeltaTable(str(stored.path)).create_checkpoint()
     zeros(stored.data(4))

@@ -101,12 +101,23 @@ def test_a_disk_that_does_not_sync_is_told_of(table: Table, monkeypatch: pytest.
         table.make_durable(0)
 
 
+def test_a_checkpoint_is_on_the_disk_with_its_version(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or a power failure could leave half of it after a run that ended well, and no version would be read any more."""
+    of_checkpoint = {f"{2:020d}.checkpoint.parquet", "_last_checkpoint"}
+    synced: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda file: synced.append(Path(f"/proc/self/fd/{file}").readlink().name))
+    table.make_durable(2)
+    assert not of_checkpoint.intersection(synced)
+    DeltaTable(table.path).create_checkpoint()
+    synced.clear()
+    table.make_durable(2)
+    assert of_checkpoint <= set(synced)
+    assert max(map(synced.index, of_checkpoint)) < synced.index("_delta_log"), "and then their names"
+
+
 def test_the_log_goes_behind_a_checkpoint_that_was_synced(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     DeltaTable(table.path).create_checkpoint()
     log = age_log(table)
-    unfinished = log / "_commit_0.json.tmp"
-    unfinished.touch()
-    os.utime(unfinished, (0, 0))
     synced: list[str] = []
     sync = os.fsync
 
@@ -121,6 +132,25 @@ def test_the_log_goes_behind_a_checkpoint_that_was_synced(table: Table, monkeypa
     left = {path.name for path in log.iterdir() if path.is_file()}
     assert left == {f"{2:020d}.json", f"{2:020d}.checkpoint.parquet", "_last_checkpoint"}
     assert DeltaTable(table.path).version() == 2
+
+
+UNFINISHED = ("_commit_0.json.tmp", "_last_checkpoint#1", f"{2:020d}.checkpoint.parquet#1", f"{9:020d}.json#1")
+
+
+@pytest.mark.parametrize("has_checkpoint", [True, False])
+def test_what_delta_rs_left_unfinished_goes_after_an_hour(table: Table, has_checkpoint: bool) -> None:
+    if has_checkpoint:
+        DeltaTable(table.path).create_checkpoint()
+    log = table.path / "_delta_log"
+    before = set(log.iterdir())
+    for name in UNFINISHED:
+        (log / name).write_bytes(b"{}")
+    table.clean_log(0)
+    assert set(log.iterdir()) == before | {log / name for name in UNFINISHED}
+    for name in UNFINISHED:
+        os.utime(log / name, (0, 0))
+    table.clean_log(0)
+    assert set(log.iterdir()) == before
 
 
 def test_young_log_stays_and_so_does_all_of_it_without_a_whole_pointer(table: Table) -> None:
