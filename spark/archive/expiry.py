@@ -31,6 +31,10 @@ SETTLED_AT_ONCE = 256
 """A step settles at most 256 groups for a deleted account; a transaction notes at most 256 rows of the index."""
 
 
+_MEASURED = (*COUNTED, OVERWRITTEN)
+"""By what rows go. OVERWRITTEN: receipts have told of them by a rule, when their keys were lost."""
+
+
 @dataclass(frozen=True)
 class Measured:
     """For one row of the index: which messages go by each rule, and what is left (None: nothing).
@@ -118,7 +122,6 @@ class Expiry:
         """Note what is about to go row by row, after what a run has erased so that did not end."""
         present = dict.fromkeys(plan.partial, 0) | {key: each.count for key, each in measured.items()}
         self._hot.write_steps(partial(confirm, present=present))
-        plan.told = self._hot.read(erasures.told)  # what was overwritten by then is told
         erased = _erased(plan, measured)
         self._foresee({key: erased[key] for key in measured})
 
@@ -133,8 +136,8 @@ class Expiry:
         """Return for each row of the index in ``plan.partial`` that has messages: what goes and what stays."""
         if not plan.partial:
             return {}
-        rule = F.expr(_RULE_OF_ROW)
-        number, created = F.col(a.SEQUENCE_NUM), F.col(a.CREATED_AT)
+        number, created, rule = F.col(a.SEQUENCE_NUM), F.col(a.CREATED_AT), F.expr(_RULE_OF_ROW)
+        rule = F.when(rule.isNotNull() & (number <= F.col(a.DEAD_UP_TO)), OVERWRITTEN).otherwise(rule)
         stays = rule.isNull()
         found = (
             self._table.read()
@@ -154,7 +157,7 @@ class Expiry:
                 F.collect_list(F.when(stays & F.expr(_OF_ROW.is_taken_back), number)),
                 *[
                     aggregated
-                    for each in COUNTED
+                    for each in _MEASURED
                     for aggregated in (
                         F.count(F.when(rule == each, number)),
                         F.max(F.when(rule == each, number)),
@@ -169,7 +172,7 @@ class Expiry:
             key, left, taken, gone = (row[0], row[1], row[2]), tuple(row)[:10], row[10], tuple(row)[11:]
             if key in planned:
                 part = PartRow(*left) if row[7] else None
-                of_rules = zip(COUNTED, gone[::3], gone[1::3], gone[2::3], strict=True)
+                of_rules = zip(_MEASURED, gone[::3], gone[1::3], gone[2::3], strict=True)
                 measured[key] = Measured([Erased(*each) for each in of_rules if each[1]], part, taken)
         return measured
 
@@ -262,8 +265,8 @@ def _taken_back_gone(plan: ArchivePlan, measured: Mapping[Key, Measured]) -> dic
 
 def _erased(plan: ArchivePlan, measured: Mapping[Key, Measured]) -> dict[Key, list[Erased]]:
     """Return what goes, by rows of the index. What receipts have told of, when its keys were lost, is OVERWRITTEN."""
-    gone = {key: [each] for key, each in plan.dropped.items()} | {key: each.gone for key, each in measured.items()}
-    return {key: erasures.divided(each, plan.told.get(key)) for key, each in gone.items()}
+    dropped = {key: erasures.divided(each, plan.told.get(key)) for key, each in plan.dropped.items()}
+    return dropped | {key: each.gone for key, each in measured.items()}
 
 
 def _counts(erased: Mapping[Key, list[Erased]]) -> Counter[str]:
