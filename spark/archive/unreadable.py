@@ -2,8 +2,8 @@
 
 The plan says what may wait, see ``expiry_plan.py``. One look at numbers and times, without bodies and without Spark,
 finds the messages; their keys are lost at once. What goes has the least numbers of its group in the archive, up to
-which nothing is left that can be read. Where that is not so, as after a clock was set back, the files are written anew
-in the same run.
+which nothing is left that can be read. Where that is not so, as after a clock was set back, or where the table lacks
+what the index counts, the files are written anew in the same run.
 """
 
 import sqlite3
@@ -52,7 +52,8 @@ _RULE = (
 )
 
 _LOOK = """
-SELECT group_key, lifetime, span, count(rule) AS dead, max(CASE WHEN rule IS NOT NULL THEN sequence_num END) AS last,
+SELECT group_key, lifetime, span, count(*) AS found, count(rule) AS dead,
+    max(CASE WHEN rule IS NOT NULL THEN sequence_num END) AS last,
     min(CASE WHEN rule IS NULL THEN sequence_num END) AS first_left,
     min(CASE WHEN rule IS NULL THEN created_at END) AS oldest_left, {of_rules}
 FROM (
@@ -78,6 +79,11 @@ class _Group:
     def last_dead(self) -> int:
         """Return up to which number nothing can be read."""
         return max([self.dead, *(row["last"] or 0 for row in self.found.values())])
+
+    def is_whole(self) -> bool:
+        """Tell whether the table has all that the index counts where something goes; what lacks may have to stay."""
+        counted = {_key(part): part.message_count for part in self.parts}
+        return all(key in self.found and self.found[key]["found"] == counted.get(key) for key in self.due)
 
     def is_in_order(self) -> bool:
         """Tell whether all that goes has lesser numbers than all that stays."""
@@ -171,16 +177,13 @@ def _steps(
 
 def _note(connection: sqlite3.Connection, group_key: int, group: _Group, now: int, counts: Counter[str]) -> None:
     """Note of one group what becomes unreadable, or that it cannot wait."""
-    if not group.is_in_order():
+    if not (group.is_whole() and group.is_in_order()):
         for key in group.due:
             unreadable.refuse(connection, key)
         return
     last = group.last_dead()
     for key in group.due:
-        row = group.found.get(key)
-        if row is None:  # the index is not right
-            unreadable.refuse(connection, key)
-            continue
+        row = group.found[key]
         lost = _lost(row)
         left = Left(row["dead"], row["first_left"], row["oldest_left"])
         unreadable.note(connection, key, now, last, left, lost)

@@ -14,7 +14,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from conclave.archive.layout import DAY
+from conclave.archive.layout import DAY, KEEP_WIDTH
 from conclave.archive.status import read_status
 from conclave.cli.archive import archive
 from conclave.cli.receipts import receipts as receipts_command
@@ -273,6 +273,25 @@ def test_what_only_rows_can_tell_does_not_wait(store: Table, case: str) -> None:
         store.clean()
     assert store.query("SELECT sum(dead_messages) FROM archive_unreadable") in ([(None,)], [(0,)])
     assert found(store) == []
+
+
+@pytest.mark.parametrize("missing", ["sequence_num = 3", "sequence_num <= 6"])
+def test_where_rows_are_missing_no_key_of_the_group_is_lost(store: Table, missing: str) -> None:
+    """What the disk brings back of a version that was not durable has to find its keys, and may have to stay."""
+    due, _ = two_groups(store)
+    store.now += KEEP_WIDTH
+    store.send(due, 1)
+    store.now += DAY
+    store.send(due, 1)
+    store.move(due)
+    store.mover.table().delete(f"group_key = {due} AND {missing}")
+    store.mover.execute("UPDATE archive_state SET unerased = 1")  # as a run leaves it that did not end
+    store.purge(due, store.now)
+    with pytest.raises(StartedError):
+        store.clean()
+    assert store.derivable(store.config.keys_path) == set(store.made)
+    assert store.query("SELECT sum(dead_messages) FROM archive_unreadable") == [(0,)]
+    assert told(store) == []
 
 
 def test_a_held_group_keeps_its_keys(store: Table) -> None:
