@@ -92,16 +92,16 @@ class _Group:
         return not left or self.last_dead() < min(left)
 
 
-def note(hot: Hot, folder: Path, plan: ArchivePlan, counts: Counter[str]) -> set[int]:
-    """Note the keys of ``plan.losing`` that are to be lost, for receipts too; return of which groups some are.
+def note(hot: Hot, folder: Path, plan: ArchivePlan, counts: Counter[str], touched: set[int]) -> None:
+    """Note the keys of ``plan.losing`` that are to be lost, for receipts too.
 
-    ``folder``: of the table. ``counts``: how many messages become unreadable, by rule. Raises ArchiveError if the table
-    cannot be read now; then nothing is noted.
+    ``folder``: of the table. How many messages become unreadable is added to ``counts``, by rule, and of which groups
+    to ``touched``: so that is told also if the run ends halfway. Raises ArchiveError if the table cannot be read now;
+    then nothing is noted.
     """
     groups = _look(hot, folder, plan)
-    hot.write_steps(lambda connection: _steps(connection, groups, hot.now, counts))
+    hot.write_steps(lambda connection: _steps(connection, groups, hot.now, counts, touched))
     reach("archive.unreadable_noted")
-    return set(groups)
 
 
 def _look(hot: Hot, path: Path, plan: ArchivePlan) -> dict[int, _Group]:
@@ -169,13 +169,24 @@ def _query(groups: Mapping[int, _Group], plan: ArchivePlan) -> str:
 
 
 def _steps(
-    connection: sqlite3.Connection, groups: Mapping[int, _Group], now: int, counts: Counter[str]
+    connection: sqlite3.Connection,
+    groups: Mapping[int, _Group],
+    now: int,
+    counts: Counter[str],
+    touched: set[int],
 ) -> Iterator[Step]:
     for key, group in sorted(groups.items()):
-        yield partial(done, _note, connection, key, group, now, counts)
+        yield partial(done, _note, connection, key, group, now, counts, touched)
 
 
-def _note(connection: sqlite3.Connection, group_key: int, group: _Group, now: int, counts: Counter[str]) -> None:
+def _note(
+    connection: sqlite3.Connection,
+    group_key: int,
+    group: _Group,
+    now: int,
+    counts: Counter[str],
+    touched: set[int],
+) -> None:
     """Note of one group what becomes unreadable, or that it cannot wait."""
     if not (group.is_whole() and group.is_in_order()):
         for key in group.due:
@@ -188,6 +199,8 @@ def _note(connection: sqlite3.Connection, group_key: int, group: _Group, now: in
         left = Left(row["dead"], row["first_left"], row["oldest_left"])
         unreadable.note(connection, key, now, last, left, lost)
         counts.update({each.rule: each.messages for each in lost})
+        if lost:
+            touched.add(group_key)
     first = min(part.first_seq for part in group.parts)
     if first <= last:
         message_keys.note_ranges(connection, group_key, [Range(first, last)])

@@ -7,6 +7,8 @@ from dataclasses import replace
 from functools import reduce
 from operator import xor
 from pathlib import Path
+from time import monotonic
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -36,7 +38,8 @@ from conclave.store.engine import sqlite
 from conclave.store.resources import message_keys, receipts
 from conclave.store.resources.receipts import Erased
 from conclave.store.views import overdue, storage_usage
-from spark import environment, run
+from spark import environment, pacer, run
+from spark.archive import unreadable as archive_unreadable
 from spark.environment import RunEnvironment
 from tests.support.archive import Mover
 from tests.support.archived import USERS
@@ -292,6 +295,31 @@ def test_where_rows_are_missing_no_key_of_the_group_is_lost(store: Table, missin
     assert store.derivable(store.config.keys_path) == set(store.made)
     assert store.query("SELECT sum(dead_messages) FROM archive_unreadable") == [(0,)]
     assert told(store) == []
+
+
+def test_a_run_that_ends_halfway_reports_what_it_has_made_unreadable(
+    store: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    due, other = two_groups(store)
+    for group in (due, other):
+        store.purge(group, store.now - 12 * DAY)
+    passed = 0
+
+    def note(*values: Any) -> None:
+        nonlocal passed
+        noted(*values)
+        passed += store.config.cleanup.max_run_time + 1
+
+    noted = archive_unreadable._note
+    with monkeypatch.context() as patch, closing(Engine(store.config, FakeClock(store.now))) as engine:
+        patch.setattr(pacer, "time", SimpleNamespace(monotonic=lambda: monotonic() + passed, sleep=lambda _: None))
+        patch.setattr(archive_unreadable, "_note", note)
+        report = run.clean_up(engine)
+    assert "max_run_time is over" in report.error
+    assert told(store) == [("expired", 2, 2, 2)]
+    assert (dict(+report.counts), report.groups_touched) == ({"expired": 2}, 1)
+    assert store.clean() == {"expired": 2}
+    store.expect_unreadable({(group, number) for group in (due, other) for number in (1, 2)})
 
 
 def test_a_held_group_keeps_its_keys(store: Table) -> None:
