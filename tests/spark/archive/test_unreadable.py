@@ -305,3 +305,27 @@ def test_a_hold_on_a_user_leaves_a_message_that_is_unreadable_and_counts_no_othe
     dead = {each for each in everything if each[0] == due}
     store.expect_overwritten(dead, everything - dead)
     assert store.told()[3:] == [("overwritten", 1, 0, 0)]
+
+
+@pytest.mark.parametrize("goes_whole", [True, False])
+def test_what_an_accepted_clock_moves_is_not_told_again(store: Deferring, goes_whole: bool) -> None:
+    right = store.now
+    store.now += 365 * DAY
+    due, other = archived(store)
+    everything = set(store.made)
+    purge(store, due, sent(store, 5))
+    run(store)
+    store.delete_group(due)
+    if goes_whole:
+        store.delete_group(other)
+    ahead, store.now = store.now - right, right
+    report = store.cleaner.try_run(
+        replace(store.config, archive=replace(store.config.archive, rewrite_after=0)),
+        *(store.now, -ahead),
+        accept_clock=True,
+    )
+    assert report["error"] == ""
+    gone = {each for each in everything if goes_whole or each[0] == due}
+    store.expect_overwritten(gone, everything - gone)
+    of_due = store.query("SELECT rule, messages FROM receipts WHERE group_id = ? ORDER BY 1", store.group_ids[due])
+    assert of_due == [("deleted_group", 2), ("expired", 4), ("overwritten", 4)]
