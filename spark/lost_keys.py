@@ -4,7 +4,6 @@ What is overwritten later in the archive loses them first of all.
 """
 
 import sqlite3
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -40,15 +39,15 @@ def lose_first(engine: RunEnvironment, hot: Hot, done: Report, counted: set[int]
     plan = hot.read(expiry_plan.make_plan, hot, scope, rewrite_after=config.rewrite_after)
     if not plan.losing:
         return config
-    counts: Counter[str] = Counter()
+    touched: set[int] = set()
     try:
-        touched = unreadable.note(hot, engine.config.archive_path, plan, counts)
+        unreadable.note(hot, engine.config.archive_path, plan, done.counts, touched)
     except ArchiveError:
         return replace(config, rewrite_after=0)
+    finally:
+        done.groups_touched += len(touched - counted)
+        counted |= touched
     lose(engine, hot.without_deadline(), done)
-    done.counts.update(counts)
-    done.groups_touched += len(touched - counted)
-    counted |= touched
     return config
 
 

@@ -18,6 +18,7 @@ from conclave.archive.layout import span_of, span_width
 from conclave.failpoints import reach
 from conclave.store.archive import erasures, moves
 from conclave.store.archive.moves import PartRow
+from conclave.store.resources import message_keys
 from spark.archive import columns as a, lost_keys
 from spark.archive.expiry import confirm, settle
 from spark.archive.table import Table, in_partitions, part_columns
@@ -84,9 +85,29 @@ def bring_back(spark: SparkSession, hot: Hot, table: Table, returns: Collection[
     version = table.version()
     # What a run that did not end has erased is missing in the table still, and its keys are lost here.
     stays = lost_keys.living(spark, hot, table, left, ())
-    hot.write_steps(lambda connection: settle(connection, left, [], version, {}, {}, stays))
+    dead = _dead(spark, hot, table, keys)
+    hot.write_steps(lambda connection: settle(connection, left, [], version, {}, {}, stays, dead))
     reach("archive.clock_settled")
     return changed
+
+
+def _dead(spark: SparkSession, hot: Hot, table: Table, keys: Collection[Key]) -> dict[Key, int]:
+    """Return how many messages of each of these rows of the index cannot be read, of which receipts have told."""
+    group_keys = {key[0] for key in keys}
+    lost = {key: number for key, number in hot.read(message_keys.lost_up_to).items() if key in group_keys}
+    if not lost:
+        return {}
+    bounds = pyarrow.table({a.GROUP_KEY: list(lost), a.DEAD_UP_TO: list(lost.values())})
+    found = (
+        table.read()
+        .where(in_partitions({key[1:] for key in keys}))
+        .where(F.col(a.GROUP_KEY).between(min(lost), max(lost)))
+        .join(F.broadcast(spark.createDataFrame(bounds)), a.GROUP_KEY)
+        .where(F.col(a.SEQUENCE_NUM) <= F.col(a.DEAD_UP_TO))
+        .groupBy(a.GROUP_KEY, a.LIFETIME, a.SPAN)
+        .count()
+    )
+    return dict.fromkeys(keys, 0) | {(row[0], row[1], row[2]): row[3] for row in found.collect()}
 
 
 def _confirm(hot: Hot, table: Table, parts: Collection[PartRow]) -> None:

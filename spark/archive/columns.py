@@ -67,6 +67,7 @@ GONE_BELOW = "gone_below"
 CUTOFF = "cutoff"
 COMMITS_ABOVE = "commits_above"
 ERASABLE_BEFORE = "erasable_before"
+DEAD_UP_TO = "dead_up_to"
 HELD = "held"
 SENDERS = "senders"
 TAKEN_BACK = "taken_back"
@@ -80,6 +81,7 @@ DUE = pyarrow.schema(
         (CUTOFF, pyarrow.int64()),
         (COMMITS_ABOVE, pyarrow.int64()),
         (ERASABLE_BEFORE, pyarrow.int64()),
+        (DEAD_UP_TO, pyarrow.int64()),
         (SENDERS, pyarrow.list_(pyarrow.binary())),
         (TAKEN_BACK, pyarrow.list_(pyarrow.int64())),
         (HELD, pyarrow.list_(pyarrow.binary())),
@@ -90,5 +92,5 @@ DUE = pyarrow.schema(
 IS_GONE and IS_RESTORED: all messages go. GONE_BELOW and CUTOFF: the messages that these marks cover go, but CUTOFF
 leaves commits with numbers greater than COMMITS_ABOVE. SENDERS: the messages of these users go, except commits.
 TAKEN_BACK: the messages with these numbers go. Except with IS_RESTORED, only those messages go that were created before
-ERASABLE_BEFORE and not sent by one of HELD.
+ERASABLE_BEFORE and not sent by one of HELD. Of what goes, receipts have told already up to the number DEAD_UP_TO.
 """

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession, functions as F
 from conclave.failpoints import reach
 from conclave.retention import rules
 from conclave.retention.rules import Bounds
-from conclave.store.archive import erasures, moves
+from conclave.store.archive import erasures, moves, unreadable
 from conclave.store.archive.erasures import Key
 from conclave.store.archive.moves import PartRow
 from conclave.store.engine.sqlite import Step, done
@@ -29,6 +29,10 @@ from spark.hot_store import ArchiveError, Hot
 
 SETTLED_AT_ONCE = 256
 """A step settles at most 256 groups for a deleted account; a transaction notes at most 256 rows of the index."""
+
+
+_MEASURED = (*COUNTED, OVERWRITTEN)
+"""By what rows go. OVERWRITTEN: receipts have told of them by a rule, when their keys were lost."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +122,6 @@ class Expiry:
         """Note what is about to go row by row, after what a run has erased so that did not end."""
         present = dict.fromkeys(plan.partial, 0) | {key: each.count for key, each in measured.items()}
         self._hot.write_steps(partial(confirm, present=present))
-        plan.told = self._hot.read(erasures.told)  # what was overwritten by then is told
         erased = _erased(plan, measured)
         self._foresee({key: erased[key] for key in measured})
 
@@ -133,8 +136,8 @@ class Expiry:
         """Return for each row of the index in ``plan.partial`` that has messages: what goes and what stays."""
         if not plan.partial:
             return {}
-        rule = F.expr(_RULE_OF_ROW)
-        number, created = F.col(a.SEQUENCE_NUM), F.col(a.CREATED_AT)
+        number, created, rule = F.col(a.SEQUENCE_NUM), F.col(a.CREATED_AT), F.expr(_RULE_OF_ROW)
+        rule = F.when(rule.isNotNull() & (number <= F.col(a.DEAD_UP_TO)), OVERWRITTEN).otherwise(rule)
         stays = rule.isNull()
         found = (
             self._table.read()
@@ -154,7 +157,7 @@ class Expiry:
                 F.collect_list(F.when(stays & F.expr(_OF_ROW.is_taken_back), number)),
                 *[
                     aggregated
-                    for each in COUNTED
+                    for each in _MEASURED
                     for aggregated in (
                         F.count(F.when(rule == each, number)),
                         F.max(F.when(rule == each, number)),
@@ -169,7 +172,7 @@ class Expiry:
             key, left, taken, gone = (row[0], row[1], row[2]), tuple(row)[:10], row[10], tuple(row)[11:]
             if key in planned:
                 part = PartRow(*left) if row[7] else None
-                of_rules = zip(COUNTED, gone[::3], gone[1::3], gone[2::3], strict=True)
+                of_rules = zip(_MEASURED, gone[::3], gone[1::3], gone[2::3], strict=True)
                 measured[key] = Measured([Erased(*each) for each in of_rules if each[1]], part, taken)
         return measured
 
@@ -210,20 +213,22 @@ def settle(
     erased: Mapping[Key, list[Erased]],
     taken: Mapping[int, Collection[int]],
     stays: lost_keys.Living | None = None,
+    dead: Mapping[Key, int] | None = None,
 ) -> Iterator[Step]:
     """Yield the steps that bring the index up to date with ``version`` of the table.
 
     ``left``: what is left of rows of the index, None for nothing. ``senders``: users and groups in which the archive
     has no more messages of theirs, except commits. ``erased``: what went, by rows of the index. ``taken``: by group
     key, the numbers of messages that were taken back and are not in these rows any more. ``stays``: see
-    ``lost_keys.living``; None: no message went from the table.
+    ``lost_keys.living``; None: no message went from the table. ``dead``: how many messages of rows of the index cannot
+    be read, where these may have come from others.
     """
     yield partial(done, moves.note_version, connection, version)
     rows_of: dict[int, dict[Key, PartRow | None]] = defaultdict(dict)
     for key, row in left.items():
         rows_of[key[0]][key] = row
     for group_key, rows in sorted(rows_of.items()):
-        yield partial(done, _settle_group, connection, group_key, rows, erased, stays)
+        yield partial(done, _settle_group, connection, group_key, rows, erased, stays, dead or {})
         if group_key in taken:
             parts = [key[1:] for key in rows]
             yield partial(done, taken_back.forget_erased, connection, group_key, taken[group_key], parts)
@@ -242,6 +247,7 @@ def _settle_group(
     rows: Mapping[Key, PartRow | None],
     erased: Mapping[Key, list[Erased]],
     stays: lost_keys.Living | None,
+    dead: Mapping[Key, int],
 ) -> None:
     for key in rows:
         erasures.tell(connection, key, [each for each in erased.get(key, ()) if each.rule != RESTORED])
@@ -250,6 +256,8 @@ def _settle_group(
     for key in rows:
         erasures.forget(connection, key)
     moves.settle_parts(connection, group_key, rows)
+    for key in rows.keys() & dead.keys():
+        unreadable.recount(connection, key, dead[key])
 
 
 def _taken_back_gone(plan: ArchivePlan, measured: Mapping[Key, Measured]) -> dict[int, set[int]]:
@@ -262,8 +270,8 @@ def _taken_back_gone(plan: ArchivePlan, measured: Mapping[Key, Measured]) -> dic
 
 def _erased(plan: ArchivePlan, measured: Mapping[Key, Measured]) -> dict[Key, list[Erased]]:
     """Return what goes, by rows of the index. What receipts have told of, when its keys were lost, is OVERWRITTEN."""
-    gone = {key: [each] for key, each in plan.dropped.items()} | {key: each.gone for key, each in measured.items()}
-    return {key: erasures.divided(each, plan.told.get(key)) for key, each in gone.items()}
+    dropped = {key: erasures.divided(each, plan.told.get(key)) for key, each in plan.dropped.items()}
+    return dropped | {key: each.gone for key, each in measured.items()}
 
 
 def _counts(erased: Mapping[Key, list[Erased]]) -> Counter[str]:

@@ -99,7 +99,7 @@ class ArchivePlan:
     messages, in the order of DUE. ``senders``: deleted accounts and the groups in which all that they have archived
     goes. ``taken_back``: the numbers of messages that were taken back, by group key.
 
-    ``told``: what receipts have told of already, when its keys were lost, by rows of the index. ``stale``: rows of
+    ``told``: what receipts have told of already, when its keys were lost, by rows of ``dropped``. ``stale``: rows of
     which nothing else goes. ``waiting``: rows that are due and may be overwritten later; they are in none of the others
     but ``groups``. ``losing``: the groups with something in ``waiting`` that can be read still.
     """
@@ -155,7 +155,7 @@ def make_plan(
     connection.executemany("UPDATE temp.archive_marks SET gone_below = max(gone_below, ?) WHERE group_key = ?", risen)
     held = [row[0] for row in connection.execute(HELD_SENDERS)]
     senders: dict[int, list[bytes]] = defaultdict(list)
-    plan = ArchivePlan(told=erasures.told(connection))
+    plan = ArchivePlan()
     for sender_id, group_key, is_all in connection.execute(_SENDERS):
         senders[group_key].append(sender_id)
         if is_all:
@@ -181,6 +181,7 @@ def _divide(
     """Divide what is due into partitions that go as a whole, and those of which something stays."""
     whole = Counter((row["lifetime"], row["span"]) for row in due if row["is_whole"])
     stored = connection.execute("SELECT lifetime, span, count(*) FROM archive_parts GROUP BY lifetime, span")
+    dead = message_keys.lost_up_to(connection)
     sizes = {(row[0], row[1]): row[2] for row in stored}
     plan.partitions = sorted(partition for partition, count in whole.items() if count == sizes[partition])
     dropped = set(plan.partitions)
@@ -196,8 +197,10 @@ def _divide(
                 bool(row["is_gone"]),
                 bool(row["is_restored"]),
                 *(row["gone_below"], row["cutoff"], row["commits_above"], row["erasable_before"]),
+                dead.get(row["group_key"], 0),
                 *(senders.get(row["group_key"], []), plan.taken_back.get(row["group_key"], []), held),
             )
+    plan.told = {key: each for key, each in erasures.told(connection).items() if key in plan.dropped}
 
 
 def _let_wait(due: list[sqlite3.Row], plan: ArchivePlan, before: int) -> None:

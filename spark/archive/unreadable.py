@@ -2,8 +2,8 @@
 
 The plan says what may wait, see ``expiry_plan.py``. One look at numbers and times, without bodies and without Spark,
 finds the messages; their keys are lost at once. What goes has the least numbers of its group in the archive, up to
-which nothing is left that can be read. Where that is not so, as after a clock was set back, the files are written anew
-in the same run.
+which nothing is left that can be read. Where that is not so, as after a clock was set back, or where the table lacks
+what the index counts, the files are written anew in the same run.
 """
 
 import sqlite3
@@ -52,7 +52,8 @@ _RULE = (
 )
 
 _LOOK = """
-SELECT group_key, lifetime, span, count(rule) AS dead, max(CASE WHEN rule IS NOT NULL THEN sequence_num END) AS last,
+SELECT group_key, lifetime, span, count(*) AS found, count(rule) AS dead,
+    max(CASE WHEN rule IS NOT NULL THEN sequence_num END) AS last,
     min(CASE WHEN rule IS NULL THEN sequence_num END) AS first_left,
     min(CASE WHEN rule IS NULL THEN created_at END) AS oldest_left, {of_rules}
 FROM (
@@ -79,6 +80,11 @@ class _Group:
         """Return up to which number nothing can be read."""
         return max([self.dead, *(row["last"] or 0 for row in self.found.values())])
 
+    def is_whole(self) -> bool:
+        """Tell whether the table has all that the index counts where something goes; what lacks may have to stay."""
+        counted = {_key(part): part.message_count for part in self.parts}
+        return all(key in self.found and self.found[key]["found"] == counted.get(key) for key in self.due)
+
     def is_in_order(self) -> bool:
         """Tell whether all that goes has lesser numbers than all that stays."""
         left = [row["first_left"] for row in self.found.values() if row["first_left"] is not None]
@@ -86,16 +92,16 @@ class _Group:
         return not left or self.last_dead() < min(left)
 
 
-def note(hot: Hot, folder: Path, plan: ArchivePlan, counts: Counter[str]) -> set[int]:
-    """Note the keys of ``plan.losing`` that are to be lost, for receipts too; return of which groups some are.
+def note(hot: Hot, folder: Path, plan: ArchivePlan, counts: Counter[str], touched: set[int]) -> None:
+    """Note the keys of ``plan.losing`` that are to be lost, for receipts too.
 
-    ``folder``: of the table. ``counts``: how many messages become unreadable, by rule. Raises ArchiveError if the table
-    cannot be read now; then nothing is noted.
+    ``folder``: of the table. How many messages become unreadable is added to ``counts``, by rule, and of which groups
+    to ``touched``: so that is told also if the run ends halfway. Raises ArchiveError if the table cannot be read now;
+    then nothing is noted.
     """
     groups = _look(hot, folder, plan)
-    hot.write_steps(lambda connection: _steps(connection, groups, hot.now, counts))
+    hot.write_steps(lambda connection: _steps(connection, groups, hot.now, counts, touched))
     reach("archive.unreadable_noted")
-    return set(groups)
 
 
 def _look(hot: Hot, path: Path, plan: ArchivePlan) -> dict[int, _Group]:
@@ -163,28 +169,38 @@ def _query(groups: Mapping[int, _Group], plan: ArchivePlan) -> str:
 
 
 def _steps(
-    connection: sqlite3.Connection, groups: Mapping[int, _Group], now: int, counts: Counter[str]
+    connection: sqlite3.Connection,
+    groups: Mapping[int, _Group],
+    now: int,
+    counts: Counter[str],
+    touched: set[int],
 ) -> Iterator[Step]:
     for key, group in sorted(groups.items()):
-        yield partial(done, _note, connection, key, group, now, counts)
+        yield partial(done, _note, connection, key, group, now, counts, touched)
 
 
-def _note(connection: sqlite3.Connection, group_key: int, group: _Group, now: int, counts: Counter[str]) -> None:
+def _note(
+    connection: sqlite3.Connection,
+    group_key: int,
+    group: _Group,
+    now: int,
+    counts: Counter[str],
+    touched: set[int],
+) -> None:
     """Note of one group what becomes unreadable, or that it cannot wait."""
-    if not group.is_in_order():
+    if not (group.is_whole() and group.is_in_order()):
         for key in group.due:
             unreadable.refuse(connection, key)
         return
     last = group.last_dead()
     for key in group.due:
-        row = group.found.get(key)
-        if row is None:  # the index is not right
-            unreadable.refuse(connection, key)
-            continue
+        row = group.found[key]
         lost = _lost(row)
         left = Left(row["dead"], row["first_left"], row["oldest_left"])
         unreadable.note(connection, key, now, last, left, lost)
         counts.update({each.rule: each.messages for each in lost})
+        if lost:
+            touched.add(group_key)
     first = min(part.first_seq for part in group.parts)
     if first <= last:
         message_keys.note_ranges(connection, group_key, [Range(first, last)])

@@ -1,13 +1,14 @@
 """What may be overwritten later in the archive is unreadable at once, and no Java is started for it."""
 
 import json
-import random
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import replace
 from functools import reduce
 from operator import xor
 from pathlib import Path
+from time import monotonic
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -15,7 +16,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from conclave.archive.layout import DAY
+from conclave.archive.layout import DAY, KEEP_WIDTH
 from conclave.archive.status import read_status
 from conclave.cli.archive import archive
 from conclave.cli.receipts import receipts as receipts_command
@@ -37,7 +38,8 @@ from conclave.store.engine import sqlite
 from conclave.store.resources import message_keys, receipts
 from conclave.store.resources.receipts import Erased
 from conclave.store.views import overdue, storage_usage
-from spark import environment, run
+from spark import environment, pacer, run
+from spark.archive import unreadable as archive_unreadable
 from spark.environment import RunEnvironment
 from tests.support.archive import Mover
 from tests.support.archived import USERS
@@ -247,6 +249,23 @@ def test_what_moves_later_to_a_part_that_is_unreadable_lives_and_expires(store: 
     store.expect_unreadable(dead | {(due, 5), (due, 6)})
 
 
+def test_what_an_accepted_clock_brings_to_a_part_that_is_unreadable_can_be_read(store: Table) -> None:
+    due, other = store.add_group(), store.add_group()
+    store.send_daily(due, other, days=2)
+    store.move(due, other)
+    store.purge(due, store.now)
+    store.clean()
+    ahead = store.now + 365 * DAY
+    with store.opened() as connection:
+        [part] = moves.parts(connection, due)
+        coming = replace(part, first_seq=5, last_seq=6, oldest=ahead, newest=ahead, message_count=2)
+        moves.switch(connection, moves.Range(due, 5, 6, KEEP), [replace(coming, span=part.span + 1)], [], 0)
+        moves.widen(connection, [replace(coming, oldest=store.now, newest=store.now)])
+    readable = "SELECT first_seq, last_seq FROM readable_parts WHERE group_key = ? AND span = ?"
+    assert store.query(readable, due, part.span) == [(1, 6)]
+    assert store.query("SELECT dead_up_to FROM archive_unreadable WHERE span = ?", part.span) == [(4,)]
+
+
 @pytest.mark.parametrize("case", ["sender", "taken back", "commits", "user held", "order", "plain", "unset"])
 def test_what_only_rows_can_tell_does_not_wait(store: Table, case: str) -> None:
     due, other = two_groups(store)
@@ -276,6 +295,50 @@ def test_what_only_rows_can_tell_does_not_wait(store: Table, case: str) -> None:
     assert found(store) == []
 
 
+@pytest.mark.parametrize("missing", ["sequence_num = 3", "sequence_num <= 6"])
+def test_where_rows_are_missing_no_key_of_the_group_is_lost(store: Table, missing: str) -> None:
+    """What the disk brings back of a version that was not durable has to find its keys, and may have to stay."""
+    due, _ = two_groups(store)
+    store.now += KEEP_WIDTH
+    store.send(due, 1)
+    store.now += DAY
+    store.send(due, 1)
+    store.move(due)
+    store.mover.table().delete(f"group_key = {due} AND {missing}")
+    store.mover.execute("UPDATE archive_state SET unerased = 1")  # as a run leaves it that did not end
+    store.purge(due, store.now)
+    with pytest.raises(StartedError):
+        store.clean()
+    assert store.derivable(store.config.keys_path) == set(store.made)
+    assert store.query("SELECT sum(dead_messages) FROM archive_unreadable") == [(0,)]
+    assert told(store) == []
+
+
+def test_a_run_that_ends_halfway_reports_what_it_has_made_unreadable(
+    store: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    due, other = two_groups(store)
+    for group in (due, other):
+        store.purge(group, store.now - 12 * DAY)
+    passed = 0
+
+    def note(*values: Any) -> None:
+        nonlocal passed
+        noted(*values)
+        passed += store.config.cleanup.max_run_time + 1
+
+    noted = archive_unreadable._note
+    with monkeypatch.context() as patch, closing(Engine(store.config, FakeClock(store.now))) as engine:
+        patch.setattr(pacer, "time", SimpleNamespace(monotonic=lambda: monotonic() + passed, sleep=lambda _: None))
+        patch.setattr(archive_unreadable, "_note", note)
+        report = run.clean_up(engine)
+    assert "max_run_time is over" in report.error
+    assert told(store) == [("expired", 2, 2, 2)]
+    assert (dict(+report.counts), report.groups_touched) == ({"expired": 2}, 1)
+    assert store.clean() == {"expired": 2}
+    store.expect_unreadable({(group, number) for group in (due, other) for number in (1, 2)})
+
+
 def test_a_held_group_keeps_its_keys(store: Table) -> None:
     due, other = two_groups(store)
     with store.opened() as connection:
@@ -288,16 +351,8 @@ def test_a_held_group_keeps_its_keys(store: Table) -> None:
 
 
 def test_what_is_told_once_is_taken_from_what_goes() -> None:
-    gone = [Erased("fetched", 5, 5, 50), Erased("expired", 15, 20, 90)]
-    assert erasures.divided(gone, None) == gone
-    assert erasures.divided(gone, Told(10, 10)) == [
-        Erased("fetched", 0, 5, 50),
-        Erased("expired", 10, 20, 90),
-        Erased("overwritten", 10, 10, 90),
-    ]
-    for _ in range(200):
-        some = [Erased(rule, random.randrange(9), 1, 1) for rule in ("fetched", "expired", "deleted_account")]
-        known = Told(random.randrange(30), 1)
-        found = erasures.divided(some, known)
-        assert sum(each.messages for each in found) == sum(each.messages for each in some)
-        assert found[-1].messages == min(known.messages, sum(each.messages for each in some))
+    gone = Erased("expired", 15, 20, 90)
+    assert erasures.divided(gone, None) == [gone]
+    assert erasures.divided(gone, Told(10, 10)) == [Erased("expired", 5, 20, 90), Erased("overwritten", 10, 10, 90)]
+    assert erasures.divided(gone, Told(15, 20))[0].messages == 0
+    assert [each.messages for each in erasures.divided(gone, Told(16, 20))] == [0, 15]

@@ -6,7 +6,7 @@ of the index counts more messages than the table has, what was noted has gone; o
 
 import sqlite3
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import astuple, dataclass, replace
 
 from conclave.store.resources import message_keys, receipts
@@ -71,20 +71,13 @@ def told(connection: sqlite3.Connection) -> dict[Key, Told]:
     return {(row[0], row[1], row[2]): Told(row[3], row[4]) for row in rows}
 
 
-def divided(gone: Sequence[Erased], told: Told | None) -> list[Erased]:
-    """Return what goes from a part, without what receipts have told of: that is overwritten, and nothing else.
-
-    ``gone`` is in the order of the rules. What was told of has the least numbers, and so falls under the first ones.
-    """
+def divided(gone: Erased, told: Told | None) -> list[Erased]:
+    """Return what goes with a whole part, without what receipts have told of: that is overwritten, and nothing else."""
     if told is None:
-        return list(gone)
-    rest, newest, found = told.messages, 0, []
-    for each in gone:
-        known = min(rest, each.messages)
-        rest -= known
-        newest = max(newest, each.newest) if known else newest
-        found.append(replace(each, messages=each.messages - known))
-    return [*found, Erased(OVERWRITTEN, told.messages - rest, told.last_seq, newest)]
+        return [gone]
+    known = min(told.messages, gone.messages)
+    rest = replace(gone, messages=gone.messages - known)
+    return [rest, Erased(OVERWRITTEN, known, told.last_seq, gone.newest)]
 
 
 def tell(connection: sqlite3.Connection, key: Key, gone: Iterable[Erased]) -> None:

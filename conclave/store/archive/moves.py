@@ -297,9 +297,10 @@ def widen(connection: sqlite3.Connection, parts: Collection[PartRow]) -> None:
         " FROM plain_parts WHERE group_key = ?1",
         [(part.group_key, part.lifetime, part.span) for part in parts],
     )
-    connection.executemany(  # and so may some that cannot be read: how many, the next look says
-        "INSERT OR IGNORE INTO archive_unreadable SELECT group_key, ?2, ?3, max(since), max(dead_up_to), 0, 0, 0"
-        " FROM archive_unreadable WHERE group_key = ?1 GROUP BY group_key",
+    connection.executemany(  # and so may some that cannot be read, and lesser numbers that can
+        "INSERT INTO archive_unreadable SELECT group_key, ?2, ?3, max(since), max(dead_up_to), 0, 0, 0"
+        " FROM archive_unreadable WHERE group_key = ?1 GROUP BY group_key"
+        " ON CONFLICT DO UPDATE SET dead_up_to = excluded.dead_up_to, first_left = 0, oldest_left = 0",
         [(part.group_key, part.lifetime, part.span) for part in parts],
     )
 

@@ -277,3 +277,55 @@ def test_a_run_that_dies_while_it_overwrites_counts_nothing_twice(store: Deferri
     gone = {(due, number) for number in range(1, 7)}
     store.expect_overwritten(gone, everything - gone)
     assert sum(row[1] for row in store.told() if row[0] == "expired") == 6
+
+
+def test_a_hold_on_a_user_leaves_a_message_that_is_unreadable_and_counts_no_other_for_it(store: Deferring) -> None:
+    due, other = store.add_group(), store.add_group()
+    store.send(due, 1, sender=USERS[3])
+    store.send(due, 1)
+    store.now += DAY
+    store.send_daily(due, other, days=2)
+    store.now += 10 * DAY
+    run(store)
+    everything = set(store.made)
+    purge(store, due, sent(store, 5))
+    run(store)
+    assert store.told() == [("expired", 4, 4, 4)]
+    with store.opened() as connection:
+        hold = holds.add(connection, None, USERS[3], "name", "evidence", "operator root", store.now)
+    purge(store, due, store.now)
+    assert run(store)["deleted"]["expired"] == 2
+    assert store.told()[1:] == [("expired", 2, 2, 0), ("overwritten", 3, 0, 0)]
+    assert store.waiting().messages == 1, "what is held lies there still, and cannot be read"
+    with store.opened() as connection:
+        holds.remove(connection, hold)
+    assert sum(run(store)["deleted"].values()) == 0
+    store.now += 2 * DAY
+    assert sum(run(store)["deleted"].values()) == 0
+    dead = {each for each in everything if each[0] == due}
+    store.expect_overwritten(dead, everything - dead)
+    assert store.told()[3:] == [("overwritten", 1, 0, 0)]
+
+
+@pytest.mark.parametrize("goes_whole", [True, False])
+def test_what_an_accepted_clock_moves_is_not_told_again(store: Deferring, goes_whole: bool) -> None:
+    right = store.now
+    store.now += 365 * DAY
+    due, other = archived(store)
+    everything = set(store.made)
+    purge(store, due, sent(store, 5))
+    run(store)
+    store.delete_group(due)
+    if goes_whole:
+        store.delete_group(other)
+    ahead, store.now = store.now - right, right
+    report = store.cleaner.try_run(
+        replace(store.config, archive=replace(store.config.archive, rewrite_after=0)),
+        *(store.now, -ahead),
+        accept_clock=True,
+    )
+    assert report["error"] == ""
+    gone = {each for each in everything if goes_whole or each[0] == due}
+    store.expect_overwritten(gone, everything - gone)
+    of_due = store.query("SELECT rule, messages FROM receipts WHERE group_id = ? ORDER BY 1", store.group_ids[due])
+    assert of_due == [("deleted_group", 2), ("expired", 4), ("overwritten", 4)]
