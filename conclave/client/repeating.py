@@ -17,6 +17,7 @@ from conclave.client.errors import (
     SessionOverError,
     is_final,
 )
+from conclave.client.events import Message
 from conclave.client.history.store import History
 from conclave.client.retry import Backoff
 
@@ -25,7 +26,7 @@ REFUSED_SECONDS = 600.0
 
 
 class Repeating:
-    """Sends what the codec has to be sent anew, as long as the first message is there."""
+    """Sends what the codec has to be sent anew, while the first message is there and has half its time left."""
 
     def __init__(
         self,
@@ -60,7 +61,7 @@ class Repeating:
         waiting = self._codec.to_send_again()
         self._refused = {each.key: self._refused[each.key] for each in waiting if each.key in self._refused}
         for again in waiting:
-            if not self._is_here(again):
+            if self._is_late(again):
                 if self._history.is_time_known:  # otherwise it may come back
                     self._codec.sent_again(again.key)
             elif self._clock() >= self._refused.get(again.key, 0.0) and not await self._send(again):
@@ -98,8 +99,16 @@ class Repeating:
 
     def _is_here(self, again: SendAgain) -> bool:
         """Tell whether a message that is to be sent anew is still there: expired, read or taken back it is not."""
+        return self._first(again) is not None
+
+    def _is_late(self, again: SendAgain) -> bool:
+        """Tell whether it is gone, or has half its time behind it: sent anew, it has the whole of it once more."""
+        first, expiry = self._first(again), self._history.groups().get(again.group_id, -1)
+        return first is None or (expiry > 0 and first.created_at + expiry // 2 < self._history.now())
+
+    def _first(self, again: SendAgain) -> Message | None:
         found = self._history.messages(again.group_id, again.original - 1, 1)
-        return bool(found) and found[0].sequence_num == again.original
+        return found[0] if found and found[0].sequence_num == again.original else None
 
 
 def _send_id(again: SendAgain) -> UUID:

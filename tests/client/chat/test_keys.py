@@ -217,6 +217,19 @@ class TestSending:
         await alice.shows(group, "later")
         await both.bob.shows(group, "later")
 
+    async def test_what_has_half_its_time_behind_it_is_not_sent_anew(self, both: Both, running: Running) -> None:
+        """It would live once more, for as long as the group says."""
+        alice, group = both.alice, both.group
+        await alice.client.update_group(group, expiry=3_600)
+        old = await both.said("old")
+        running.clock.advance(1_900)
+        number = await both.said("young")
+        both.codec.again = [SendAgain(1, group, "old", 0, old), SendAgain(2, group, "young", 0, number)]
+        alice.conversation.sync.look_at(group)
+        await both.bob.shows(group, "old", "young", "young")
+        assert both.codec.again == []
+        assert old in alice.room(group).messages
+
     async def test_what_is_taken_back_while_it_is_sent_anew_goes_from_everywhere(self, both: Both) -> None:
         alice, group = both.alice, both.group
         numbers = [await both.said(text) for text in ("one", "two")]
