@@ -1,5 +1,6 @@
 """Keys in a conversation at a real server: one that has changed is told, and nothing is sent before it is judged."""
 
+import asyncio
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -246,6 +247,33 @@ class TestSending:
         for each in (alice, both.bob):
             await each.shows(group, "later")
         assert send.answered == 1, "the second one was not sent"
+
+    async def test_what_is_being_taken_back_when_it_was_sent_anew_goes_too(self, both: Both) -> None:
+        """The answer to the second message comes before that to the taking back of the first."""
+        alice, group = both.alice, both.group
+        number = await both.said("one")
+        send, take_back, is_noted = Held(alice.client.send), alice.client.take_back, asyncio.Event()
+        sent_again = both.codec.sent_again
+
+        async def taken_back(group_id: UUID, which: int, **options: Any) -> None:
+            await take_back(group_id, which, **options)
+            if which == number:
+                send.may_answer.set()
+                await is_noted.wait()
+
+        def noted(key: int) -> None:
+            sent_again(key)
+            is_noted.set()
+
+        alice.client.send, alice.client.take_back = send, taken_back  # type: ignore[method-assign,assignment]
+        both.codec.sent_again = noted  # type: ignore[method-assign]
+        both.codec.again = [SendAgain(1, group, "one", 0, number)]
+        alice.conversation.sync.look_at(group)
+        await alice.until(lambda: send.answered == 1)
+        await alice.conversation.sync.take_back(group, number)
+        both.bob.send(group, "later")
+        for each in (alice, both.bob):
+            await each.shows(group, "later")
 
     async def test_what_new_keys_send_anew_is_not_taken_for_what_the_former_ones_did(self, both: Both) -> None:
         """A new file counts its texts from 1 again, and a server answers a repeated send for a day."""
