@@ -48,6 +48,7 @@ class Repeating:
         self._backoff, self._chance, self._clock = backoff, chance, clock
         self._failures, self._not_before = 0, 0.0
         self._refused: dict[int, float] = {}
+        self._encoded: dict[int, tuple[int, bytes]] = {}
 
     @property
     def is_due(self) -> bool:
@@ -59,7 +60,9 @@ class Repeating:
         if self._failures and not self.is_due:
             return
         waiting = self._codec.to_send_again()
-        self._refused = {each.key: self._refused[each.key] for each in waiting if each.key in self._refused}
+        keys = {each.key for each in waiting}
+        self._refused = {key: until for key, until in self._refused.items() if key in keys}
+        self._encoded = {key: encoded for key, encoded in self._encoded.items() if key in keys}
         for again in waiting:
             if self._is_late(again):
                 if self._history.is_time_known:  # otherwise it may come back
@@ -75,7 +78,7 @@ class Repeating:
         if self._is_in_doubt(again.group_id):
             return True  # it was meant for those who had the former key
         try:
-            payload = self._codec.encode_again(again)
+            payload = self._payload(again)
         except (NotReadyError, ReplacedError):
             return True
         seconds, send_id = again.self_destruct_seconds, _send_id(again)
@@ -87,6 +90,7 @@ class Repeating:
             if not is_final(error):
                 return False  # it may be there all the same, and comes back
             self._codec.withdraw(again.group_id, payload)
+            del self._encoded[again.key]
             self._refused[again.key] = self._clock() + REFUSED_SECONDS
             self._look_at(again.group_id)  # the user may not be in it any more
             return True
@@ -97,6 +101,15 @@ class Repeating:
                 await self._client.take_back(again.group_id, number)
         self._look_at(again.group_id)
         return True
+
+    def _payload(self, again: SendAgain) -> bytes:
+        """Return the same payload for each try in an epoch: each is kept until it comes back, and uses up a key."""
+        epoch = self._codec.view(again.group_id).epoch
+        former, payload = self._encoded.get(again.key, (-1, b""))
+        if former != epoch:
+            payload = self._codec.encode_again(again)
+            self._encoded[again.key] = epoch, payload
+        return payload
 
     def _is_here(self, again: SendAgain) -> bool:
         """Tell whether a message that is to be sent anew is still there: expired, read or taken back it is not."""

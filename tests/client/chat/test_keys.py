@@ -248,6 +248,34 @@ class TestSending:
             await each.shows(group, "later")
         assert send.answered == 1, "the second one was not sent"
 
+    async def test_what_the_server_cannot_take_is_encrypted_once(self, both: Both) -> None:
+        """Each text of a try stays with the keys until it comes back, and others pass over so many keys at most."""
+        alice, group = both.alice, both.group
+        number = await both.said("one")
+        now, tries, made = [0.0], list[bytes](), list[SendAgain]()
+        send = alice.client.send
+
+        async def refusing(group_id: UUID, payload: bytes, **options: Any) -> int:
+            tries.append(payload)
+            if len(tries) < 3:
+                raise refused(500, 0, "it cannot now", None, None)
+            return await send(group_id, payload, **options)
+
+        def encode_again(again: SendAgain) -> bytes:
+            made.append(again)
+            return again.text.encode()
+
+        alice.conversation.sync._repeating._clock = lambda: now[0]
+        both.codec.encode_again = encode_again  # type: ignore[method-assign]
+        alice.client.send = refusing  # type: ignore[method-assign]
+        both.codec.again = [SendAgain(1, group, "one", 0, number)]
+        for count in range(1, 4):
+            alice.conversation.sync.look_at(group)
+            await alice.until(partial(lambda count: len(tries) == count, count))
+            now[0] += REFUSED_SECONDS
+        await alice.until(lambda: not both.codec.again)
+        assert len(made) == 1
+
     async def test_what_is_being_taken_back_when_it_was_sent_anew_goes_too(self, both: Both) -> None:
         """The answer to the second message comes before that to the taking back of the first."""
         alice, group = both.alice, both.group
