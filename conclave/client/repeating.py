@@ -17,6 +17,7 @@ from conclave.client.errors import (
     SessionOverError,
     is_final,
 )
+from conclave.client.events import Message
 from conclave.client.history.store import History
 from conclave.client.retry import Backoff
 
@@ -25,7 +26,7 @@ REFUSED_SECONDS = 600.0
 
 
 class Repeating:
-    """Sends what the codec has to be sent anew, as long as the first message is there."""
+    """Sends what the codec has to be sent anew, while the first message is there and has half its time left."""
 
     def __init__(
         self,
@@ -47,6 +48,7 @@ class Repeating:
         self._backoff, self._chance, self._clock = backoff, chance, clock
         self._failures, self._not_before = 0, 0.0
         self._refused: dict[int, float] = {}
+        self._encoded: dict[int, tuple[int, bytes]] = {}
 
     @property
     def is_due(self) -> bool:
@@ -58,9 +60,11 @@ class Repeating:
         if self._failures and not self.is_due:
             return
         waiting = self._codec.to_send_again()
-        self._refused = {each.key: self._refused[each.key] for each in waiting if each.key in self._refused}
+        keys = {each.key for each in waiting}
+        self._refused = {key: until for key, until in self._refused.items() if key in keys}
+        self._encoded = {key: encoded for key, encoded in self._encoded.items() if key in keys}
         for again in waiting:
-            if not self._is_here(again):
+            if self._is_late(again):
                 if self._history.is_time_known:  # otherwise it may come back
                     self._codec.sent_again(again.key)
             elif self._clock() >= self._refused.get(again.key, 0.0) and not await self._send(again):
@@ -74,7 +78,7 @@ class Repeating:
         if self._is_in_doubt(again.group_id):
             return True  # it was meant for those who had the former key
         try:
-            payload = self._codec.encode_again(again)
+            payload = self._payload(again)
         except (NotReadyError, ReplacedError):
             return True
         seconds, send_id = again.self_destruct_seconds, _send_id(again)
@@ -86,20 +90,39 @@ class Repeating:
             if not is_final(error):
                 return False  # it may be there all the same, and comes back
             self._codec.withdraw(again.group_id, payload)
+            del self._encoded[again.key]
             self._refused[again.key] = self._clock() + REFUSED_SECONDS
             self._look_at(again.group_id)  # the user may not be in it any more
             return True
+        is_wanted = any(each.key == again.key for each in self._codec.to_send_again())  # or it is being taken back
         self._codec.sent_again(again.key)
-        if not self._is_here(again):  # it went meanwhile, and whoever took it back did not know of this one
+        if not is_wanted or not self._is_here(again):  # it went, and whoever took it back did not know of this one
             with contextlib.suppress(GroupError, ResourceError):
                 await self._client.take_back(again.group_id, number)
         self._look_at(again.group_id)
         return True
 
+    def _payload(self, again: SendAgain) -> bytes:
+        """Return the same payload for each try in an epoch: each is kept until it comes back, and uses up a key."""
+        epoch = self._codec.view(again.group_id).epoch
+        former, payload = self._encoded.get(again.key, (-1, b""))
+        if former != epoch:
+            payload = self._codec.encode_again(again)
+            self._encoded[again.key] = epoch, payload
+        return payload
+
     def _is_here(self, again: SendAgain) -> bool:
         """Tell whether a message that is to be sent anew is still there: expired, read or taken back it is not."""
+        return self._first(again) is not None
+
+    def _is_late(self, again: SendAgain) -> bool:
+        """Tell whether it is gone, or has half its time behind it: sent anew, it has the whole of it once more."""
+        first, expiry = self._first(again), self._history.groups().get(again.group_id, -1)
+        return first is None or (expiry > 0 and first.created_at + expiry // 2 < self._history.now())
+
+    def _first(self, again: SendAgain) -> Message | None:
         found = self._history.messages(again.group_id, again.original - 1, 1)
-        return bool(found) and found[0].sequence_num == again.original
+        return found[0] if found and found[0].sequence_num == again.original else None
 
 
 def _send_id(again: SendAgain) -> UUID:

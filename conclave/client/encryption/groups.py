@@ -1,6 +1,7 @@
 """What is kept of each group: how the user stands in it, and the state of MLS."""
 
 import sqlite3
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
@@ -224,15 +225,38 @@ class Groups:
 
     # Who came in, and when
 
-    def note_comer(self, held: Held, user_id: UUID, number: int) -> None:
-        """Remember that a user has come in, or seems to have, by the message of that number. Within a transaction."""
+    def note_comer(self, held: Held, user_id: UUID, number: int) -> bool:
+        """Remember that a user has come in, or seems to have, by the message of that number. Within a transaction.
+
+        Tell whether it is somebody new: who was not there before, or was removed.
+        """
+        values = held.group_key, user_id.bytes, number
+        known = self._connection.execute(
+            "SELECT 1 FROM comers WHERE group_key = ? AND user_id = ? AND NOT was_removed", values[:2]
+        ).fetchone()
         self._connection.execute(
-            "INSERT OR REPLACE INTO comers VALUES (?, ?, ?)", (held.group_key, user_id.bytes, number)
+            "INSERT OR REPLACE INTO comers (group_key, user_id, sequence_num) VALUES (?, ?, ?)", values
         )
         self._connection.execute(
             "DELETE FROM comers WHERE group_key = ?1 AND sequence_num <="
             " (SELECT sequence_num FROM comers WHERE group_key = ?1 ORDER BY sequence_num DESC LIMIT 1 OFFSET ?2)",
             (held.group_key, MOST_COMERS),
+        )
+        return known is None
+
+    def note_there(self, held: Held, user_ids: Iterable[UUID]) -> bool:
+        """Remember who is there as the user comes in; tell whether one of them was not known. Within a transaction."""
+        noted = self._connection.executemany(
+            "INSERT OR IGNORE INTO comers (group_key, user_id, sequence_num) VALUES (?, ?, 0)",
+            [(held.group_key, each.bytes) for each in user_ids],
+        )
+        return noted.rowcount > 0
+
+    def note_removed(self, held: Held, user_ids: Iterable[UUID]) -> None:
+        """Remember that users were removed. Within a transaction."""
+        self._connection.executemany(
+            "UPDATE comers SET was_removed = 1 WHERE group_key = ? AND user_id = ?",
+            [(held.group_key, each.bytes) for each in user_ids],
         )
 
     def came_at(self, held: Held, user_id: UUID) -> int:

@@ -192,6 +192,7 @@ class Order:
         came_by_itself = user_of(effect.committer) not in stay
         number = held.up_to + 1
         self._groups.note_commit(held, number, before.epoch, held.group.confirmation_tag)
+        self._groups.note_removed(held, map(user_of, effect.removed) if not came_by_itself else ())
         for member in (*effect.added, *((effect.committer,) if came_by_itself else ())):
             self._comes(held, user_of(member), number)
         by_others = not received.own and not came_by_itself
@@ -206,9 +207,14 @@ class Order:
 
     def _comes(self, held: Held, user_id: UUID, number: int) -> None:
         """Note that somebody has come in: what this member has shown before proves nothing any more."""
-        self._groups.note_comer(held, user_id, number)
+        self._note_comer(held, user_id, number)
         if held.confirmed_by == user_id.bytes:
             held.confirmed_by = b""
+
+    def _note_comer(self, held: Held, user_id: UUID, number: int) -> None:
+        """Note it. Somebody new gets nothing that was said before: not by its being sent again either."""
+        if self._groups.note_comer(held, user_id, number):
+            self._texts.drop_said_before(held, number)
 
     def _hears(self, held: Held, user_id: UUID) -> None:
         """Note that a member has the same keys: who was there before shows that they are those of the others."""
@@ -226,7 +232,7 @@ class Order:
             self._comes(held, message.sender_id, message.sequence_num)
         for identity in header.added:
             if len(identity) == ID_BYTES and identity != self._user_id.bytes and identity != held.confirmed_by:
-                self._groups.note_comer(held, UUID(bytes=identity), message.sequence_num)
+                self._note_comer(held, UUID(bytes=identity), message.sequence_num)
 
     def _removed(self, held: Held, committer: Member, message: StoredMessage) -> None:
         """Go on without keys: to ask in again, unless another device of the account is in now. Both would for ever.
@@ -361,8 +367,11 @@ class Order:
         self._groups.note_commit(held, number, held.group.epoch - 1, held.group.confirmation_tag)
         held.stage, held.awaited, held.first_epoch = Stage.IN, Awaited(0, b""), held.group.epoch
         held.entered_epoch = held.first_epoch
-        for member in held.group.members().values():
+        members = held.group.members().values()
+        for member in members:
             self.meet(held.group_id, member)
+        if self._groups.note_there(held, map(user_of, members)):  # who came unseen may have come after anything
+            self._texts.drop_said_before(held, number)
         if held.missed:
             self._news.append(_came(held))
         held.missed, held.had_keys = 0, True

@@ -35,7 +35,7 @@ UNSURE_SECONDS = 6 * 3_600
 heard has come in so too.
 """
 
-_KEPT = "group_key = ? AND kept IS NOT NULL AND made_at < ?"
+_KEPT = "group_key = ? AND kept IS NOT NULL AND again IS NULL AND made_at < ?"
 
 NO_EPOCH = -1
 """The keys that a text was encrypted with were given up."""
@@ -99,10 +99,10 @@ class Texts:
         self._vault.erase_rows("own_texts", _FORMER, held.group_key, self._last_former, now - UNDER_WAY_SECONDS)
 
     def keep_to_send_again(self, own: OwnText, number: int, self_destruct_seconds: int) -> None:
-        """Keep what came too late to be read by everybody."""
+        """Keep what came too late to be read by everybody; or with keys given up since, as ``give_up_keys`` does."""
         self._connection.execute(
-            "UPDATE own_texts SET again = ?, original = ? WHERE text_key = ?",
-            (self_destruct_seconds, own.original or number, own.text_key),
+            "UPDATE own_texts SET again = ?1, kept = iif(epoch = ?2, ?1, NULL), original = ?3 WHERE text_key = ?4",
+            (self_destruct_seconds, NO_EPOCH, own.original or number, own.text_key),
         )
 
     def keep_until_sure(self, own: OwnText, number: int, self_destruct_seconds: int) -> None:
@@ -124,11 +124,17 @@ class Texts:
     def give_up_keys(self, held: Held) -> None:
         """The keys of a group are given up: what others may not have read is to be sent again with those that follow.
 
-        What is under way is so once it comes back.
+        What is under way is so once it comes back. All that stays ``kept`` too: see ``drop_said_before``.
         """
         self._connection.execute(
-            "UPDATE own_texts SET epoch = ?, again = ifnull(again, kept), kept = NULL WHERE group_key = ?",
+            "UPDATE own_texts SET epoch = ?, again = ifnull(again, kept) WHERE group_key = ?",
             (NO_EPOCH, held.group_key),
+        )
+
+    def drop_said_before(self, held: Held, number: int) -> None:
+        """Erase what came in time for those who were there, and is sent again to nobody: somebody new came after it."""
+        self._vault.erase_rows(
+            "own_texts", "group_key = ? AND kept IS NOT NULL AND original < ?", held.group_key, number
         )
 
     def kept(self, held: Held) -> list[int]:

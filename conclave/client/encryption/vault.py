@@ -54,7 +54,8 @@ CREATE TABLE groups (
 CREATE TABLE comers (                           -- who came in, and by which message last
     group_key INTEGER NOT NULL REFERENCES groups ON DELETE CASCADE,
     user_id BLOB NOT NULL,
-    sequence_num INTEGER NOT NULL,
+    sequence_num INTEGER NOT NULL,              -- 0: was there before this device
+    was_removed INTEGER NOT NULL DEFAULT 0,     -- since then
     PRIMARY KEY (group_key, user_id)
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE commits (                          -- those that the state went through, or that came without one
@@ -84,7 +85,7 @@ CREATE TABLE own_texts (                        -- what was sent, until it comes
     made_at INTEGER NOT NULL,
     original INTEGER NOT NULL DEFAULT 0,        -- it is sent again: the number under which it came first
     again INTEGER,                              -- not everybody could read it, and it is to be sent again: its timer
-    kept INTEGER,                               -- it came back, but others may have no keys of it: its timer
+    kept INTEGER,                               -- it came back in time, but others may have no keys of it: its timer
     segment INTEGER NOT NULL,
     body_id INTEGER NOT NULL
 ) STRICT;

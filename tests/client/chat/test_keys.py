@@ -1,5 +1,6 @@
 """Keys in a conversation at a real server: one that has changed is told, and nothing is sent before it is judged."""
 
+import asyncio
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -217,6 +218,19 @@ class TestSending:
         await alice.shows(group, "later")
         await both.bob.shows(group, "later")
 
+    async def test_what_has_half_its_time_behind_it_is_not_sent_anew(self, both: Both, running: Running) -> None:
+        """It would live once more, for as long as the group says."""
+        alice, group = both.alice, both.group
+        await alice.client.update_group(group, expiry=3_600)
+        old = await both.said("old")
+        running.clock.advance(1_900)
+        number = await both.said("young")
+        both.codec.again = [SendAgain(1, group, "old", 0, old), SendAgain(2, group, "young", 0, number)]
+        alice.conversation.sync.look_at(group)
+        await both.bob.shows(group, "old", "young", "young")
+        assert both.codec.again == []
+        assert old in alice.room(group).messages
+
     async def test_what_is_taken_back_while_it_is_sent_anew_goes_from_everywhere(self, both: Both) -> None:
         alice, group = both.alice, both.group
         numbers = [await both.said(text) for text in ("one", "two")]
@@ -233,6 +247,61 @@ class TestSending:
         for each in (alice, both.bob):
             await each.shows(group, "later")
         assert send.answered == 1, "the second one was not sent"
+
+    async def test_what_the_server_cannot_take_is_encrypted_once(self, both: Both) -> None:
+        """Each text of a try stays with the keys until it comes back, and others pass over so many keys at most."""
+        alice, group = both.alice, both.group
+        number = await both.said("one")
+        now, tries, made = [0.0], list[bytes](), list[SendAgain]()
+        send = alice.client.send
+
+        async def refusing(group_id: UUID, payload: bytes, **options: Any) -> int:
+            tries.append(payload)
+            if len(tries) < 3:
+                raise refused(500, 0, "it cannot now", None, None)
+            return await send(group_id, payload, **options)
+
+        def encode_again(again: SendAgain) -> bytes:
+            made.append(again)
+            return again.text.encode()
+
+        alice.conversation.sync._repeating._clock = lambda: now[0]
+        both.codec.encode_again = encode_again  # type: ignore[method-assign]
+        alice.client.send = refusing  # type: ignore[method-assign]
+        both.codec.again = [SendAgain(1, group, "one", 0, number)]
+        for count in range(1, 4):
+            alice.conversation.sync.look_at(group)
+            await alice.until(partial(lambda count: len(tries) == count, count))
+            now[0] += REFUSED_SECONDS
+        await alice.until(lambda: not both.codec.again)
+        assert len(made) == 1
+
+    async def test_what_is_being_taken_back_when_it_was_sent_anew_goes_too(self, both: Both) -> None:
+        """The answer to the second message comes before that to the taking back of the first."""
+        alice, group = both.alice, both.group
+        number = await both.said("one")
+        send, take_back, is_noted = Held(alice.client.send), alice.client.take_back, asyncio.Event()
+        sent_again = both.codec.sent_again
+
+        async def taken_back(group_id: UUID, which: int, **options: Any) -> None:
+            await take_back(group_id, which, **options)
+            if which == number:
+                send.may_answer.set()
+                await is_noted.wait()
+
+        def noted(key: int) -> None:
+            sent_again(key)
+            is_noted.set()
+
+        alice.client.send, alice.client.take_back = send, taken_back  # type: ignore[method-assign,assignment]
+        both.codec.sent_again = noted  # type: ignore[method-assign]
+        both.codec.again = [SendAgain(1, group, "one", 0, number)]
+        alice.conversation.sync.look_at(group)
+        await alice.until(lambda: send.answered == 1)
+        await alice.conversation.sync.take_back(group, number)
+        both.bob.send(group, "later")
+        for each in (alice, both.bob):
+            await each.shows(group, "later")
 
     async def test_what_new_keys_send_anew_is_not_taken_for_what_the_former_ones_did(self, both: Both) -> None:
         """A new file counts its texts from 1 again, and a server answers a repeated send for a day."""

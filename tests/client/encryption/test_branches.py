@@ -426,6 +426,53 @@ class TestWhatIsSaidInABranchThatIsGivenUp:
         assert not carol.codec.to_send_again()
         assert not dave.codec.to_send_again()
 
+    @pytest.mark.parametrize("sees", [True, False], ids=["sees who comes", "does not see who comes"])
+    def test_but_not_to_who_came_after_it(self, parted: tuple[Server, list[Person]], *, sees: bool) -> None:
+        """Who comes into a group gets nothing that was said before."""
+        server, people = parted
+        alice, bob, carol, dave = people
+        eve = Person(server)
+        carol.says("before Eve came")
+        for each in (carol, dave):
+            each.read()
+        for _ in range(3):  # or Carol's and Dave's commits are the first ones of the epoch that Eve comes in by
+            alice.renews()
+            alice.read()
+        eve.joins()
+        if not sees:
+            carol.refuses.add(len(server.messages))
+        alice.read()
+        alice.says("welcome")
+        for each in (alice, bob, carol, eve):
+            each.read()
+        assert carol.state() != alice.state() == eve.state()
+        if sees:
+            carol.says("when she was there")
+        until_quiet(server, [*people, eve], 120.0)
+        check(server, [*people, eve])
+        if sees:
+            assert [text for text in eve.texts if text] == ["welcome", "when she was there"]
+        assert "before Eve came" not in [*alice.texts, *bob.texts, *eve.texts, *kept(people)]
+
+    def test_nor_to_who_was_out_meanwhile(self, parted: tuple[Server, list[Person]]) -> None:
+        server, people = parted
+        alice, bob, carol, dave = people
+        removal = carol.codec.remove(GROUP, dave.user_id)
+        server.store(carol.user_id, removal.commit, removal.group_info)
+        carol.read()
+        carol.says("while Dave was out")
+        for each in (carol, dave):
+            each.read()
+        assert not dave.is_in
+        server.info = group_info(carol)
+        dave.joins()
+        for each in (carol, dave):
+            each.read()
+        assert carol.state() == dave.state()
+        until_quiet(server, people, 120.0)
+        check(server, people)
+        assert "while Dave was out" not in [*alice.texts, *bob.texts, *dave.texts, *kept(people)]
+
     @pytest.mark.parametrize("way", ["gone", "taken back elsewhere"])
     def test_unless_it_is_gone_by_then(self, parted: tuple[Server, list[Person]], way: str) -> None:
         server, people = parted
