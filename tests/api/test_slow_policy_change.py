@@ -176,6 +176,21 @@ async def test_an_acceptance_of_the_clock_meanwhile_leaves_it_to_its_own_marks(
     assert await bob.numbers(group) == [1, 2]
 
 
+async def test_who_asks_once_the_change_was_announced_learns_what_stays_hidden(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alice, bob, group = await two_ages(running)
+    async with changing(alice, group, KEEP, monkeypatch) as (slow, change):
+        running.clock.advance(1)
+        slow.stops[BEFORE].set()
+        await slow.reached(AFTER)
+        told = await bob.get(f"/groups/{group}/retention")
+        assert told["hidden_before"] == running.clock.now() - EXPIRY
+        slow.go_on()
+        await change
+        assert await bob.get(f"/groups/{group}/retention") == told
+
+
 async def test_a_change_that_fails_leaves_the_former_policy(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     alice, bob, group = await two_ages(running)
     async with changing(alice, group, KEEP, monkeypatch) as (slow, change):
