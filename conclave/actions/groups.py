@@ -26,7 +26,6 @@ __all__ = [
     "create",
     "delete",
     "end",
-    "keep_hidden",
     "list_own",
     "list_public",
     "rehearse",
@@ -65,7 +64,7 @@ def update(
 ) -> None:
     """Change a group, all or nothing, and tell all members.
 
-    ``of_policy`` begins here, where anybody may be served meanwhile. Once it has ended, see ``keep_hidden``.
+    ``of_policy`` begins here, where anybody may be served meanwhile.
     Raises NotAdminError, TooManyRequestsError, and what ``as_changed`` raises.
     """
     group = require_admin(connection, group_id, user_id).group
@@ -92,11 +91,6 @@ def change(
             of_policy.begin(group.group_key, group.policy, now)
         marks.settle(connection, context.policy, now, group.group_key)
         reach("update_group.settled")
-
-
-def keep_hidden(connection: sqlite3.Connection, context: Context, group_key: int, before: int) -> None:
-    """Keep hidden what a group's former policy has hidden until a change was there: what is older than ``before``."""
-    marks.hide_before(connection, group_key, min(before, context.now()))
 
 
 def as_changed(connection: sqlite3.Connection, context: Context, group: Group, changes: GroupChanges) -> Group:

@@ -66,7 +66,7 @@ def policy(connection: sqlite3.Connection, context: Context, group_id: bytes, us
         policy_source=sight.policy.source.value,
         legal_hold=holds.is_held(connection, group.group_key),
         held_by=members.holding_back(connection, group, sight) if is_listed else (),
-        hidden_before=group.expired_before,
+        hidden_before=sight.hidden_for_ever,
         taken_back=taken_back.latest(connection, group.group_key),
         expiry_set_by=expiry_setter(connection, group.group_key),
     )

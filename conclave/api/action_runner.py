@@ -29,9 +29,9 @@ async def change_group(request: web.Request, group_id: bytes, changes: GroupChan
     try:
         await act(request, groups.update, context, group_id, user_id, changes, of_policy)
     finally:
-        unmarked = of_policy.end(context.clock.moment().earliest)
-    if unmarked:
-        await act(request, groups.keep_hidden, context, *unmarked)
+        is_marked = of_policy.end(context.clock.moment().earliest)
+    if not is_marked:
+        await request.app[app_keys.CLOCK_WATCH].try_to_note()  # the change itself is there
 
 
 async def rehearse(request: web.Request, group_id: bytes, changes: GroupChanges) -> Amount:

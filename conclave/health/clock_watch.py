@@ -2,16 +2,19 @@
 
 import sqlite3
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Concatenate, ParamSpec, TypeVar
 
 from conclave.auth.activity import SessionActivity
-from conclave.clock.steady import SteadyClock
+from conclave.clock import Reading
+from conclave.clock.steady import Floor, SteadyClock
 from conclave.errors import UntrustedClockError
 from conclave.health.parts import Health, HealthPart
 from conclave.logs.setup import get_logger
+from conclave.retention import marks
 from conclave.retention.resolve import PolicySettings
 from conclave.store.engine.database import Database
+from conclave.store.engine.faults import StoreError
 from conclave.store.resources import state
 from conclave.store.resources.state import Begun, Standing
 
@@ -54,15 +57,25 @@ class ClockWatch:
         _log_policy_change(begun, policy)
 
     async def note(self, *, stopping: bool = False) -> None:
-        """Store that the server is alive, and what the clock shows. ``stopping``: that the server ends."""
-        reading = self._clock.read()
-        standing = await self._store.write(state.still_alive, reading, self._clock.floor, stopping=stopping)
+        """Store that the server is alive, and what the clock shows. ``stopping``: that the server ends.
+
+        And the marks that former policies of groups still lack.
+        """
+        reading, former_policies = self._clock.read(), self._store.former_policies
+        unmarked = former_policies.unmarked
+        standing = await self._store.write(_still_alive, reading, self._clock.floor, unmarked, stopping=stopping)
+        former_policies.marked(unmarked)
         self._clock.resume(standing.floor, None if standing.fault else reading)
         if standing.floor.acceptances != self._standing.floor.acceptances:
             self._activity.bring_back(self._clock.now())
-            self._store.former_policies.forget()
+            former_policies.forget()
         self._standing = standing
         self._report_fault(standing.fault)
+
+    async def try_to_note(self) -> None:
+        """Do as ``note``, unless the store takes no writes now: the next beat tries again."""
+        with suppress(StoreError):
+            await self.note()
 
     async def look(self) -> None:
         """Learn what another process has changed: a run that acted, a fault that was found, an acceptance."""
@@ -94,6 +107,17 @@ class ClockWatch:
             self._health.fault(HealthPart.CLOCK, fault)
         elif not fault:
             self._health.mend(HealthPart.CLOCK)
+
+
+def _still_alive(
+    connection: sqlite3.Connection, clock: Reading, floor: Floor, unmarked: dict[int, int], *, stopping: bool
+) -> Standing:
+    """Do as ``state.still_alive``, and hide what is ``unmarked``, unless its clock was replaced since."""
+    standing = state.still_alive(connection, clock, floor, stopping=stopping)
+    if standing.floor.acceptances == floor.acceptances:
+        for group_key, before in unmarked.items():
+            marks.hide_before(connection, group_key, before)
+    return standing
 
 
 def _log_policy_change(begun: Begun, policy: PolicySettings) -> None:

@@ -100,9 +100,8 @@ class KeyFile:
         """Open the file, and settle what a change that was cut short has left. Raises KeyFileError."""
         self.path = path
         self._mutex = RLock()
-        self._keys_id = b""
-        self._descriptor = -1
-        self._is_held = False
+        self._keys_id, self._descriptor, self._is_held = b"", -1, False
+        self._serial = self._latest = 0
         self._untold: set[bytes] = set()
         """The blocks whose covers may be others than before, see ``refresh``."""
         self._forget()
@@ -196,6 +195,7 @@ class KeyFile:
                 self._is_held = False
 
     def _forget(self) -> None:
+        self._latest = max(self._latest, self._serial)
         self._places: dict[bytes, int] = {}
         """Where the cover of each block lies, see ``_packed``: there may be very many."""
         self._end = self._serial = self._living = self._damage = 0
@@ -214,9 +214,10 @@ class KeyFile:
                     return
             self.close()
             self._open()
-        size = os.fstat(self._descriptor).st_size
-        if size > self._end:
+        if (size := os.fstat(self._descriptor).st_size) > self._end:
             self._scan(size)
+        if self._serial < self._latest:  # with some changes of its own it would pass for the newer one
+            raise KeyFileError(f"{self.path}: an older key file was put in its place: restart the server")
 
     def _open(self) -> None:
         self._descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)

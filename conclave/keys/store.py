@@ -15,7 +15,7 @@ from threading import RLock
 
 from conclave.keys import copying, cover, records, tree
 from conclave.keys.cover import Cover, Node, Range
-from conclave.keys.file import KeyFile
+from conclave.keys.file import KeyFile, KeyFileError
 
 LAST_NUMBER = 2**63 - 1
 """The end of a range that has none: no message has a greater number."""
@@ -137,7 +137,7 @@ class KeyStore:
         covers: dict[bytes, Cover] = {}
         found = []
         with self._mutex:
-            self._forget(self._file.refresh())
+            self.refresh()
             for number in numbers:
                 named = records.name(group_id, number >> tree.HEIGHT)
                 if named not in covers:
@@ -149,7 +149,7 @@ class KeyStore:
         """Tell of each number of a group whether its block has any keys. Raises KeyFileError."""
         names = [records.name(group_id, number >> tree.HEIGHT) for number in numbers]
         with self._mutex:
-            self._forget(self._file.refresh())
+            self.refresh()
             if self._file.damage:
                 for named in set(names):
                     self._file.read(named)  # one that is not found may be what was altered
@@ -161,7 +161,7 @@ class KeyStore:
         In a block without a cover a new root is drawn.
         """
         with self._mutex:
-            self._forget(self._file.refresh())
+            self.refresh()
             covers: dict[bytes, Cover | None] = {}
             for number in numbers:
                 named = records.name(group_id, number >> tree.HEIGHT)
@@ -175,9 +175,14 @@ class KeyStore:
         return True
 
     def refresh(self) -> None:
-        """Take up what another process has changed. Raises KeyFileError."""
+        """Take up what another process has changed. Raises KeyFileError: then nothing is at hand any more."""
         with self._mutex:
-            self._forget(self._file.refresh())
+            try:
+                self._forget(self._file.refresh())
+            except KeyFileError:
+                self._begun.clear()
+                self._remembered.clear()
+                raise
 
     def copy(self, target: Path) -> int:
         """Write a copy of the key file, see ``copying.copy``."""
@@ -209,7 +214,7 @@ class KeyStore:
         What neighbours have in common, as the numbers of a page do, is derived once.
         """
         with self._mutex:
-            self._forget(self._file.refresh())
+            self.refresh()
             of: dict[int, Sequence[bytes | None]] = {}
             blocks: dict[int, list[int]] = {}
             for index in dict.fromkeys(number >> NEIGHBOURS_STEPS for number in numbers):

@@ -4,7 +4,8 @@ A change of a group settles its marks as of the second in which they are written
 later or on a slow disk some seconds, readers go by the former policy, and of what it hides meanwhile the marks do not
 tell. So from the transaction on, until it is known when the change was there, every reader of the server hides what the
 former policy does, too. If a second has gone by, what was hidden by then is hidden from here on, and by a mark that is
-written after it. Only a process that dies between the two forgets it.
+written after it: at once, or with the next beat of the server if that fails, or if nobody waits for the change any
+more. Only a process that dies before forgets it.
 """
 
 from threading import Lock
@@ -22,6 +23,7 @@ class FormerPolicies:
         self._lock = Lock()
         self._replaced: dict[int, tuple[GroupPolicy, ...]] = {}
         self._before: dict[int, int] = {}
+        self._unmarked: dict[int, int] = {}
 
     def of(self, group_key: int) -> "tuple[GroupPolicy, ...]":
         """Return the policies of a group that may have been in force a moment ago. Ask before ``hidden_before``."""
@@ -34,6 +36,20 @@ class FormerPolicies:
     def forget(self) -> None:
         """Hide by the marks alone: an operator has accepted a clock, and brought them to its time."""
         self._before.clear()
+        self._unmarked.clear()
+
+    @property
+    def unmarked(self) -> dict[int, int]:
+        """Before which Unix seconds messages are hidden without a mark, by the keys of their groups."""
+        with self._lock:
+            return {**self._unmarked}
+
+    def marked(self, unmarked: dict[int, int]) -> None:
+        """Note that the marks of what ``unmarked`` has told are there."""
+        with self._lock:
+            for group_key, before in unmarked.items():
+                if self._unmarked.get(group_key) == before:
+                    del self._unmarked[group_key]
 
     def begin(self, group_key: int, policy: "GroupPolicy") -> None:
         """Hide what ``policy`` hides, which is being replaced."""
@@ -45,6 +61,7 @@ class FormerPolicies:
         with self._lock:
             if before:  # first, for who does not find the policy any more
                 self._before[group_key] = max(before, self.hidden_before(group_key))
+                self._unmarked[group_key] = self._before[group_key]
             left = [*self.of(group_key)]
             left.remove(policy)
             self._replaced[group_key] = (*left,)
@@ -67,16 +84,16 @@ class PolicyChange:
             self._former.begin(group_key, policy)
             self._begun = group_key, policy, at
 
-    def end(self, now: int) -> tuple[int, int] | None:
+    def end(self, now: int) -> bool:
         """Note that the transaction has ended, by the Unix second ``now``. Call it in any case.
 
-        Returns the key of the group, and before which second messages are hidden without a mark; None: none are.
+        Returns whether there is a mark for all that is hidden.
         """
         self._is_over = True
         if self._begun is None:
-            return None
+            return True
         group_key, policy, at = self._begun
         before = policy.expires_before(now)
         is_told = before <= policy.expires_before(at)
         self._former.end(group_key, policy, 0 if is_told else before)
-        return None if is_told else (group_key, before)
+        return is_told

@@ -65,6 +65,11 @@ class Sight(NamedTuple):
         hidden_before = _hidden_before(self.expired_before, (self.policy, *self.former), now)
         return self._replace(hidden_before=hidden_before, now=now)
 
+    @property
+    def hidden_for_ever(self) -> int:
+        """What was created before this Unix second is hidden whatever policy follows: there is a mark, or will be."""
+        return max(self.expired_before, 0, *(each.expires_before(self.now) for each in self.former))
+
     def admits(self, message: Numbered) -> bool:
         """Tell whether a message that was read earlier may still be seen. Its sender was checked when it was read.
 

@@ -175,7 +175,9 @@ class Site(web.BaseSite):
             connection = Connection(self)
             if self._most is not None:  # otherwise once it is there: after a handshake that fails it never is
                 self.open[connection] = None
-            return Securing(connection, self._tls, self._most_files, self._securing) if self._tls else connection
+            if self._tls is None:
+                return connection
+            return Securing(connection, self._tls, self._most_files, self._securing, lambda: self.is_stopping)
         now = asyncio.get_running_loop().time()
         if now >= self._warned_at + WARN_EVERY_SECONDS:
             self._warned_at = now

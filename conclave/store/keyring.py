@@ -43,6 +43,8 @@ def open_to_serve(database: Path, path: Path, *, encrypt: bool) -> KeyStore | No
         keys = _opened(connection, database, path, state)
         if is_old := keys.serial < state.lost_serial:
             log.warning("older_key_file", path=str(path))
+            with sqlite.write_transaction(connection):  # a part of the changes that lose its keys may make up for it
+                message_keys.note_unsettled(connection)
         if is_old or not state.is_settled:
             _settle(connection, keys)
         return keys

@@ -77,6 +77,14 @@ async def test_whose_account_is_disabled_neither_follows_nor_keeps_others_from_i
     assert await dave.roles(group) == {"bob": "member", "carol": "admin", "dave": "admin"}
 
 
+@pytest.mark.parametrize("how", ["leave", "delete-account"])
+async def test_nobody_follows_a_disabled_admin_when_an_ordinary_member_goes(running: Running, how: str) -> None:
+    group, (_, bob, carol) = await friends(running, "alice", "bob", "carol")
+    disable(running, "alice")
+    await go(how, group, carol)
+    assert await bob.roles(group) == {"alice": "admin", "bob": "member"}
+
+
 async def test_if_all_others_are_disabled_the_group_still_has_an_admin(running: Running) -> None:
     group, (alice, *_) = await friends(running, "alice", "bob", "carol")
     disable(running, "bob")

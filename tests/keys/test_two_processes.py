@@ -10,6 +10,7 @@ import pytest
 from conclave import failpoints
 from conclave.keys import file, store
 from conclave.keys.cover import Cover, Range
+from conclave.keys.file import KeyFileError
 from conclave.keys.store import LAST_NUMBER, KeyStore, Told
 from conclave.system.locks import Wait, hold_file
 
@@ -85,19 +86,36 @@ def test_what_was_taken_up_before_a_change_failed_is_forgotten(path: Path, serve
     require_lost(server, A)
 
 
-def test_a_root_that_an_older_key_file_lacks_is_not_used_once_the_file_was_looked_at(
-    path: Path, server: KeyStore
-) -> None:
+def test_an_older_key_file_is_not_taken_up(path: Path, server: KeyStore) -> None:
+    """By some changes of its own it would come to the number of the former's last one, with keys that this had lost."""
     server.of_new([(A, 1)])
-    older = path.with_name("older")
+    older, newer = path.with_name("older"), path.with_name("newer")
     shutil.copy(path, older)
     server.of_new([(B, 1)])
-    older.replace(path)
+    erased_by_another(path, (A, ALL))
     server.refresh()
-    assert server.at_hand([(B, 2)]) is None
-    (drawn,) = server.of_new([(B, 2)])
-    with closing(KeyStore(path)) as later:
-        assert later.keys(B, [2]) == [drawn] != [None]
+    shutil.copy(path, newer)
+    older.replace(path)
+    data = path.read_bytes()
+    for _ in range(2):  # it does not forget what it had
+        with pytest.raises(KeyFileError, match="an older key file"):
+            server.refresh()
+        assert server.at_hand([(B, 2)]) is None, "its root is in no file"
+        with pytest.raises(KeyFileError, match="an older key file"):
+            server.begin([(b"c" * 16, 1)])
+    assert path.read_bytes() == data
+    newer.replace(path)
+    require_lost(server, A)
+    assert None not in server.of_new([(B, 2), (b"c" * 16, 1)])
+
+
+def test_a_change_of_one_s_own_counts_where_an_older_key_file_is_put_back(path: Path, server: KeyStore) -> None:
+    older = path.with_name("older")
+    shutil.copy(path, older)
+    server.begin([(A, 1)])
+    older.replace(path)
+    with pytest.raises(KeyFileError, match="an older key file"):
+        server.begin([(B, 1)])
 
 
 def test_what_the_server_itself_writes_anew_stays_in_memory(

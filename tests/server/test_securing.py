@@ -156,3 +156,18 @@ def test_a_stop_does_not_wait_for_handshakes(run: Run, config: Config, clock: Fa
             assert await asyncio.wait_for(asyncio.get_running_loop().sock_recv(end, 1), PATIENCE) == b""
 
     run(played())
+
+
+def test_who_was_let_in_just_before_a_stop_begins_no_handshake(run: Run, config: Config, clock: FakeClock) -> None:
+    async def played() -> None:
+        async with serving(config, clock, 60_000) as site:
+            let_in = site._let_in()
+            await site.stop()
+            here, there = socket.socketpair()
+            with contextlib.closing(there):
+                there.setblocking(False)
+                await asyncio.get_running_loop().connect_accepted_socket(lambda: let_in, here)
+                assert not site._securing, "nobody would cancel it"
+                assert await asyncio.wait_for(asyncio.get_running_loop().sock_recv(there, 1), PATIENCE) == b""
+
+    run(played())

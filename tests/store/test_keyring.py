@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from conclave import failpoints
 from conclave.clock import FakeClock
+from conclave.keys import store as keys_store
 from conclave.keys.store import KeyStore
 from conclave.store import keyring
 from conclave.store.engine import sqlite
@@ -120,3 +122,29 @@ def test_an_older_key_file_gives_up_again_what_was_lost_since(tmp_path: Path) ->
     before = path.read_bytes()
     store.start()
     assert path.read_bytes() == before, "once is enough"
+
+
+def test_a_start_that_fails_while_an_older_key_file_gives_up_keys_leaves_it_to_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some of its changes are enough for the number of the former's last one."""
+    store = KeyedBackups(tmp_path)
+    store.begin_keys()
+    groups = [store.add_group(DAY) for _ in range(4)]
+    for group in groups:
+        store.send(group, 1)
+    path = store.config.keys_path
+    older, lost = path.read_bytes(), {(group, 1) for group in groups}
+    store.now += 2 * DAY
+    clean(store)
+    path.write_bytes(older)
+    monkeypatch.setattr(keys_store, "BLOCKS_A_WRITE", 1)
+    failpoints.arm("keys.appended=io@2")
+    try:
+        with pytest.raises(sqlite3.OperationalError, match="disk I/O error"):
+            store.start()
+    finally:
+        failpoints.arm("")
+    assert store.derivable(path) & lost, "not all are lost"
+    store.start()
+    assert not store.derivable(path) & lost

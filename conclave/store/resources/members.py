@@ -203,7 +203,7 @@ nothing, and counts only where all are disabled.
 
 
 class Left(NamedTuple):
-    """Who is left in a group: whether anybody is, and who is to be its admin; None: it has one, or is empty."""
+    """Who is left in a group: whether anybody is, and who is to follow an admin; None: nobody, or no admin has gone."""
 
     is_empty: bool
     heir: int | None
@@ -221,7 +221,7 @@ def remove(connection: sqlite3.Connection, member: Membership) -> Left:
     ).fetchone()
     if count:
         marks.advance_floor(connection, group_key)
-    return Left(not count, heir)
+    return Left(not count, heir if member.role == "admin" else None)  # whoever else goes, admins are as they were
 
 
 def confirm_fetched(connection: sqlite3.Connection, fetched: Sequence[tuple[int, int]]) -> list[None]:

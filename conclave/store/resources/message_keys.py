@@ -52,7 +52,7 @@ def note_settled(connection: sqlite3.Connection, serial: int) -> None:
 
 
 def note_unsettled(connection: sqlite3.Connection) -> None:
-    """Note that the key file may have keys of what a restore took back."""
+    """Note that the key file may have keys of what a restore took back, or had them lost."""
     connection.execute("UPDATE key_state SET settled = 0")
 
 

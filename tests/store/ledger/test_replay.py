@@ -233,6 +233,18 @@ def test_whose_account_is_disabled_does_not_become_its_admin(world: Backed) -> N
     assert admins == {world.bob}, "of both groups"
 
 
+def test_nobody_follows_an_admin_whose_account_was_disabled_in_the_copy(world: Backed) -> None:
+    """Neither now nor then: an ordinary member has left, and an operator has enabled the account since."""
+    world.disable(world.alice)
+    world.back_up()
+    with world.writing() as connection:
+        accounts.enable(connection, world.alice)
+    world.leave(world.member(world.friends, world.carol))
+    restored = world.restore()
+    admins = {(each.group.group_id, each.user_id) for each in restored.memberships() if each.role == "admin"}
+    assert admins == {(world.friends, world.alice), (world.others, world.bob)}
+
+
 def test_a_group_without_any_member_left_goes(world: Backed) -> None:
     world.send(world.member(world.others, world.alice))
     world.back_up()
