@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Concatenate, ParamSpec, Self, TypeVar
 
 from conclave.retention.resolve import PolicySettings
+from conclave.store.archive import moves
+from conclave.store.archive.moves import ArchiveState
 from conclave.store.engine import sqlite
 from conclave.store.engine.sqlite import Step
 from spark.pacer import Pacer
@@ -50,6 +52,13 @@ class Hot:
             connection.execute("BEGIN")
             self.prepare(connection)
             return fn(connection, *args, **kwargs)
+
+    def archive_state(self) -> ArchiveState:
+        """Return what the store knows of its archive as a whole. Raises ArchiveError if it has none."""
+        state = self.read(moves.find_state)
+        if state is None:
+            raise ArchiveError("the store knows of no archive")
+        return state
 
     def write(self, fn: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run ``fn`` in one short, durable transaction and return its result.

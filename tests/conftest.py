@@ -4,12 +4,14 @@ import asyncio
 import contextlib
 import os
 import shutil
+import threading
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
+from weakref import WeakSet
 
 import hypothesis
 import pytest
@@ -153,6 +155,21 @@ def _needs_spark(item: pytest.Item) -> bool:
     return not (isinstance(item, pytest.Function) and "[sql" in item.name)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    """Have the test fail that leaves a store open, and not any later one, in which Python happens to find it."""
+    yield
+    threads = {each for each in threading.enumerate() if "_connection_worker_thread" in each.name}
+    for each in threads.difference(_left_open):
+        each.join(1)  # one that has closed its connection takes a moment to end
+    if left := {each for each in threads.difference(_left_open) if each.is_alive()}:
+        _left_open.update(left)
+        pytest.fail(f"{item.nodeid} leaves a store open", pytrace=False)
+
+
+_left_open: WeakSet[threading.Thread] = WeakSet()
+
+
 @pytest.fixture(autouse=True, scope="session")
 def template() -> None:
     """Made before any test, which may want to hear itself of each database that is made, or has changed how."""
@@ -276,8 +293,8 @@ def start_server(clock: FakeClock) -> StartServer:
             stores.prepare(config.database)
         app = create_app(config, clock, accepts_change=accepts_change)
         server = Listening(app)
-        await server.start()
         try:
+            await server.start()
             async with ClientSession() as http:
                 yield Running(server, http, config, clock)
         finally:

@@ -5,6 +5,8 @@ together, so that expiry mostly drops whole partitions. Few partitions hold a lo
 with few messages does not open a hundred files.
 """
 
+from collections.abc import Iterable
+
 from conclave.retention.policy import KEEP
 
 ID_PROPERTY = "conclave.archiveId"
@@ -43,3 +45,18 @@ def span_width(lifetime: int) -> int:
 def span_of(lifetime: int, created_at: int) -> int:
     """Return the first Unix second of the span that has a message created at the second ``created_at``."""
     return created_at - created_at % span_width(lifetime)
+
+
+def in_partitions(partitions: Iterable[tuple[int, int]], prefix: str = "") -> str:
+    """Return the SQL condition for messages in any of ``partitions``, given as (lifetime, span).
+
+    It has literals, so that no file of another partition is opened. ``prefix``: goes before column names.
+    """
+    spans: dict[int, list[int]] = {}
+    for lifetime, span in sorted(partitions):
+        spans.setdefault(lifetime, []).append(span)
+    classes = (
+        f"{prefix}lifetime = {lifetime:d} AND {prefix}span IN ({', '.join(map(str, each))})"
+        for lifetime, each in spans.items()
+    )
+    return f"({' OR '.join(classes)})"

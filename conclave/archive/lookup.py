@@ -5,6 +5,7 @@ from pathlib import Path
 
 from conclave.archive.consistency import open_known
 from conclave.archive.faults import one_line
+from conclave.archive.layout import in_partitions
 from conclave.archive.scan import batches
 from conclave.retention.fate import Sent
 from conclave.store.archive.moves import ArchiveState
@@ -27,10 +28,9 @@ def find(
     from deltalake import QueryBuilder  # noqa: PLC0415 - as above
     from deltalake.exceptions import DeltaError  # noqa: PLC0415 - as above
 
-    where = " OR ".join(f"(lifetime = {lifetime:d} AND span = {span:d})" for lifetime, span in partitions)
     query = (
-        f"SELECT created_at, sender_id, is_commit FROM archive WHERE ({where}) AND group_key = {group_key:d}"
-        f" AND sequence_num = {number:d}"
+        f"SELECT created_at, sender_id, is_commit FROM archive WHERE {in_partitions(partitions)}"
+        f" AND group_key = {group_key:d} AND sequence_num = {number:d}"
     )
     try:
         table, fault = open_known(path, read_state)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 
+from conclave.archive.layout import in_partitions
 from conclave.retention.hidden import Sought
 from conclave.retention.stretches import Part, Stretch
 
@@ -85,15 +86,9 @@ def hidden(sought: Sought) -> str:
 
 def _where(stretch: Stretch, parts: Sequence[Part], after: int, last: int) -> str:
     """Write the condition for the messages that may be seen."""
-    classes: dict[int, list[int]] = {}
-    for part in parts:
-        classes.setdefault(part.lifetime, []).append(part.span)
-    where = " OR ".join(
-        f"lifetime = {lifetime:d} AND span IN ({', '.join(map(str, spans))})" for lifetime, spans in classes.items()
-    )
     deleted = ", ".join(f"X'{sender.hex()}'" for sender in stretch.deleted_senders)
     return (
-        f"({where}) AND group_key = {stretch.group_key:d}"
+        f"{in_partitions((part.lifetime, part.span) for part in parts)} AND group_key = {stretch.group_key:d}"
         f" AND sequence_num <= {last:d} AND {stretch.sight.condition(after, deleted)}"
         f"{_without_taken_back(stretch, after, last)}"
     )

@@ -14,14 +14,14 @@ from functools import partial
 import pyarrow
 from pyspark.sql import DataFrame, SparkSession, functions as F
 
-from conclave.archive.layout import span_of, span_width
+from conclave.archive.layout import in_partitions, span_of, span_width
 from conclave.failpoints import reach
 from conclave.store.archive import erasures, moves
 from conclave.store.archive.moves import PartRow
 from conclave.store.resources import message_keys
 from spark.archive import columns as a, lost_keys
 from spark.archive.expiry import confirm, settle
-from spark.archive.table import Table, in_partitions, part_columns
+from spark.archive.table import Table, part_columns
 from spark.hot_store import Hot
 
 ROWS_AT_ONCE = 256

@@ -13,6 +13,7 @@ from functools import partial
 import pyarrow
 from pyspark.sql import DataFrame, SparkSession, functions as F
 
+from conclave.archive.layout import in_partitions
 from conclave.failpoints import reach
 from conclave.retention import rules
 from conclave.retention.rules import Bounds
@@ -24,7 +25,7 @@ from conclave.store.resources import taken_back
 from conclave.store.resources.receipts import OVERWRITTEN, Erased
 from spark.archive import columns as a, lost_keys
 from spark.archive.expiry_plan import COUNTED, RESTORED, RULES, ArchivePlan
-from spark.archive.table import Table, in_partitions
+from spark.archive.table import Table
 from spark.hot_store import ArchiveError, Hot
 
 SETTLED_AT_ONCE = 256

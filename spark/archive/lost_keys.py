@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 import pyarrow
 from pyspark.sql import DataFrame, SparkSession, Window, functions as F
 
+from conclave.archive.layout import in_partitions
 from conclave.keys import ranges
 from conclave.keys.cover import Range
 from conclave.store.archive import moves
@@ -18,7 +19,7 @@ from conclave.store.archive.erasures import Key
 from conclave.store.archive.moves import PartRow
 from conclave.store.resources import message_keys
 from spark.archive import columns as a
-from spark.archive.table import Table, in_partitions
+from spark.archive.table import Table
 from spark.hot_store import Hot
 
 Living = Mapping[int, Sequence[Range]]

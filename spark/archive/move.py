@@ -166,12 +166,13 @@ class Mover:
     def _settle(self, batch: _Appended, ranges: Collection[Range]) -> int:
         """Check that a batch is complete in the table, and serve it from there; return how many messages it has."""
         parts, senders = self._verify(batch, self._table.read_added(batch.version))
-        self._hot.write(moves.note_verified, batch.number, *_totals(parts))
+        count, checksum = _totals(parts)
+        self._hot.write(moves.note_verified, batch.number, count, checksum)
         reach("archive.verified")
         self._switch(ranges, parts, senders, batch.version)
         self._hot.write(moves.finish, batch.number, self._hot.now)
         reach("archive.finished")
-        return _totals(parts)[0]
+        return count
 
     def _delete(self, copies: Collection[Range]) -> None:
         if copies:

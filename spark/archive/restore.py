@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from pyspark.sql import DataFrame, SparkSession, functions as F
 
+from conclave.archive.layout import in_partitions
 from conclave.config.archive import ArchiveConfig
 from conclave.failpoints import reach
 from conclave.keys.file import KeyFileError
@@ -26,7 +27,7 @@ from conclave.store.resources.groups import Group
 from conclave.system import operator_identity
 from spark.archive import columns as a
 from spark.archive.check import examine
-from spark.archive.table import Table, in_partitions
+from spark.archive.table import Table
 from spark.hot_store import ArchiveError, Hot
 
 WINDOW_ROWS = 20_000

@@ -123,7 +123,7 @@ class ArchiveRun:
             planned.archived = mover.count(self._config)
         plan = self._hot.read(expiry_plan.make_plan, self._hot, ALL, risen)
         if plan and state:
-            self._table.prepare(self._state, is_new=False)
+            self._table.prepare(self._hot.archive_state, is_new=False)
             planned.groups_touched += len(plan.group_keys.difference(counted))
             with self._as_archive_errors():
                 planned.counts.update(Expiry(self._session(), self._hot, self._table).count(plan))
@@ -214,13 +214,13 @@ class ArchiveRun:
         return self._hot.read(move_selection.has_work, config.least_lifetime, before)
 
     def _mover(self) -> Mover:
-        return Mover(self._hot, self._table, self._state().archive_id)
+        return Mover(self._hot, self._table, self._hot.archive_state().archive_id)
 
     def _change(self) -> Mover:
         """Open the table to change it. This run's turn begins, first in the database, then in the table."""
         self._open()
         if not self._has_turn:
-            state = self._state()
+            state = self._hot.archive_state()
             turn, former = next_turn(state.turn), self._table.turn(state.archive_id)
             self._hot.write(moves.begin_turn, turn, former, self._table.version())
             reach("archive.turn_noted")
@@ -231,7 +231,7 @@ class ArchiveRun:
 
     def _open(self) -> None:
         if not self._is_open:
-            state = self._state()
+            state = self._hot.archive_state()
             is_new = state.version == 0 and not self._hot.read(moves.has_parts)
             if state.unerased or not (is_new or self._table.can_be_opened()):
                 self._repair(state)
@@ -254,17 +254,11 @@ class ArchiveRun:
         Before turns were counted, only batches could tell. The table must have no batch that this database has not
         begun, and must not lack one that has ended.
         """
-        self._table.prepare(self._state, is_new=is_new)
+        self._table.prepare(self._hot.archive_state, is_new=is_new)
         archived = self._table.last_batch(state.archive_id)
         begun, ended = self._hot.read(moves.last_batches)
         if not ended <= archived <= begun:
             raise ArchiveError(not_of_one_time(self._table.path, is_newer=archived > begun))
-
-    def _state(self) -> ArchiveState:
-        state = self._hot.read(moves.find_state)
-        if state is None:
-            raise ArchiveError("the store knows of no archive")
-        return state
 
     def _compact(self) -> None:
         for partition in self._table.crowded_partitions():

@@ -24,7 +24,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, functions as F
 from conclave.archive.consistency import open_known, turn_app, turn_of
 from conclave.archive.faults import one_line
 from conclave.archive.files import DATA_FILES, LOG, actions_of, is_recent, is_unfinished, removal_times
-from conclave.archive.layout import FILE_BYTES, ID_PROPERTY
+from conclave.archive.layout import FILE_BYTES, ID_PROPERTY, in_partitions
 from conclave.failpoints import reach
 from conclave.store.archive.moves import ArchiveState
 from conclave.system.durable import sync
@@ -353,24 +353,6 @@ def without_page_sums(spark: SparkSession) -> Iterator[None]:
         yield
     finally:
         spark.conf.unset(PAGE_SUMS)
-
-
-def in_partitions(partitions: Collection[tuple[int, int]], prefix: str = "") -> str:
-    """Return the SQL condition for rows in any of ``partitions``, given as (lifetime, span).
-
-    It has literals, so that Delta skips other partitions. ``prefix``: goes before column names.
-    """
-    spans: dict[int, list[int]] = {}
-    for lifetime, span in sorted(partitions):
-        spans.setdefault(lifetime, []).append(span)
-    return (
-        "("
-        + " OR ".join(
-            f"({prefix}{a.LIFETIME} = {lifetime} AND {prefix}{a.SPAN} IN ({', '.join(map(str, each))}))"
-            for lifetime, each in spans.items()
-        )
-        + ")"
-    )
 
 
 def part_columns(sum_of: Column) -> list[Column]:

@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession, functions as F
 
 from conclave.archive import checksums
 from conclave.archive.checksums import DamagedError
+from conclave.archive.layout import in_partitions
 from conclave.failpoints import reach
 from conclave.keys.file import KeyFileError
 from conclave.keys.store import KeyStore
@@ -26,7 +27,7 @@ from conclave.store.resources import taking_over
 from conclave.store.resources.taking_over import PlainGroup
 from spark.archive import columns as a
 from spark.archive.clock import Key, index_of
-from spark.archive.table import Table, in_partitions
+from spark.archive.table import Table
 from spark.hot_store import ArchiveError, Hot
 
 PIECE_BYTES = 32 * 1024 * 1024

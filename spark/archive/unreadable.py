@@ -16,6 +16,7 @@ from typing import Any
 
 from conclave.archive.consistency import open_known
 from conclave.archive.faults import one_line
+from conclave.archive.layout import in_partitions
 from conclave.archive.scan import batches
 from conclave.failpoints import reach
 from conclave.keys.cover import Range
@@ -61,7 +62,7 @@ FROM (
     FROM archive AS messages JOIN (VALUES {due})
         AS due (group_key, top, dead, is_gone, gone, cutoff, commits_above, erasable_before)
         ON messages.group_key = due.group_key
-    WHERE ({where}) AND messages.group_key BETWEEN {least} AND {most} AND sequence_num <= due.top
+    WHERE {where} AND messages.group_key BETWEEN {least} AND {most} AND sequence_num <= due.top
 ) GROUP BY group_key, lifetime, span
 """
 """What is due of some groups. ``top``: the last number that the index has: what is on its way there does not count."""
@@ -113,7 +114,7 @@ def _look(hot: Hot, path: Path, plan: ArchivePlan) -> dict[int, _Group]:
     groups = hot.read(_groups, plan)
     keys = sorted(groups)
     try:
-        table, fault = open_known(path, lambda: _state(hot))
+        table, fault = open_known(path, hot.archive_state)
         if fault:
             raise ArchiveError(fault)
         query = QueryBuilder().register("archive", table)
@@ -127,13 +128,6 @@ def _look(hot: Hot, path: Path, plan: ArchivePlan) -> dict[int, _Group]:
     return groups
 
 
-def _state(hot: Hot) -> moves.ArchiveState:
-    state = hot.read(moves.find_state)
-    if state is None:
-        raise ArchiveError("the store knows of no archive")
-    return state
-
-
 def _groups(connection: sqlite3.Connection, plan: ArchivePlan) -> dict[int, _Group]:
     dead, due = message_keys.lost_up_to(connection), defaultdict[int, set[Key]](set)
     for key in (*plan.dropped, *plan.partial, *plan.waiting):
@@ -142,21 +136,16 @@ def _groups(connection: sqlite3.Connection, plan: ArchivePlan) -> dict[int, _Gro
 
 
 def _query(groups: Mapping[int, _Group], plan: ArchivePlan) -> str:
-    values, spans = [], defaultdict[int, set[int]](set)
+    values = []
     for key, group in groups.items():
         is_gone, _, gone, cutoff, commits_above, erasable_before, *_ = plan.groups[key]
         top = max(part.last_seq for part in group.parts)
         numbers = (gone, cutoff, commits_above, erasable_before)
         values.append(f"({key}, {top}, {group.dead}, {is_gone}, {', '.join(map(str, numbers))})")
-        for _, lifetime, span in group.due:
-            spans[lifetime].add(span)
     return _LOOK.format(
         rule=_RULE,
         due=", ".join(values),
-        where=" OR ".join(
-            f"lifetime = {lifetime} AND span IN ({', '.join(map(str, sorted(some)))})"
-            for lifetime, some in spans.items()
-        ),
+        where=in_partitions({key[1:] for group in groups.values() for key in group.due}),
         least=min(groups),
         most=max(groups),
         of_rules=", ".join(

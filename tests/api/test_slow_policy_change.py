@@ -87,6 +87,11 @@ async def two_ages(running: Running) -> tuple[Client, Client, str]:
     return alice, bob, group
 
 
+async def expect_hidden_after_a_start(config: Config, start_server: StartServer, bob: Client, group: str) -> None:
+    async with start_server(config) as again:
+        assert await Client(again.http, again.url, bob.token, bob.user_id).numbers(group) == [2]
+
+
 @pytest.mark.parametrize("is_archived", [False, True])
 @pytest.mark.parametrize("is_remembered", [True, False])
 async def test_what_expires_before_a_longer_expiry_is_there_stays_hidden(
@@ -115,9 +120,7 @@ async def test_what_expires_before_a_longer_expiry_is_there_stays_hidden(
             assert await bob.numbers(group) == [2]
         running.clock.advance(EXPIRY)
         assert await bob.numbers(group) == [2], "the longer one is in force"
-    async with start_server(config) as again:
-        bob = Client(again.http, again.url, bob.token, bob.user_id)
-        assert await bob.numbers(group) == [2]
+    await expect_hidden_after_a_start(config, start_server, bob, group)
 
 
 async def test_a_change_whose_mark_cannot_be_written_at_once_is_there_and_gets_it_later(
@@ -132,9 +135,7 @@ async def test_a_change_whose_mark_cannot_be_written_at_once_is_there_and_gets_i
             await change
         assert not slow.fails_next, "the mark was not written"
         assert await bob.numbers(group) == [2]
-    async with start_server(config) as again:
-        bob = Client(again.http, again.url, bob.token, bob.user_id)
-        assert await bob.numbers(group) == [2]
+    await expect_hidden_after_a_start(config, start_server, bob, group)
 
 
 async def test_a_change_that_a_stop_does_not_wait_for_gets_its_mark(

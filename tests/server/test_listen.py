@@ -93,8 +93,8 @@ class Listening:
 @contextlib.asynccontextmanager
 async def serving(app: web.Application) -> AsyncIterator[Listening]:
     runner = web.AppRunner(app, shutdown_timeout=1)
-    await runner.setup()
     try:
+        await runner.setup()
         url = await listen.Site(runner, "127.0.0.1", 0, 1000).listen()
         yield Listening(int(url.rpartition(":")[2]))
     finally:

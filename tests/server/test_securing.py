@@ -40,9 +40,9 @@ async def serving(config: Config, clock: FakeClock, most_files: int) -> AsyncIte
     make_certificate(folder)
     tls = context_of(Config(tls_cert_path=str(folder / "cert.pem"), tls_key_path=str(folder / "key.pem")))
     runner = web.AppRunner(create_app(config, clock), shutdown_timeout=1)
-    await runner.setup()
-    site = listen.Site(runner, "127.0.0.1", 0, most_files, tls)
     try:
+        await runner.setup()
+        site = listen.Site(runner, "127.0.0.1", 0, most_files, tls)
         site.port = int((await site.listen()).rpartition(":")[2])
         yield site
     finally:

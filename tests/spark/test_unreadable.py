@@ -232,12 +232,18 @@ def test_a_deleted_group_is_unreadable_and_stays_known(store: Table) -> None:
     assert told(store) == [("deleted_group", 6, 6, 6)]
 
 
-def test_what_moves_later_to_a_part_that_is_unreadable_lives_and_expires(store: Table) -> None:
+def unreadable_group(store: Table) -> int:
+    """Let all be purged that a group has in the archive, beside another one that stays; return its key."""
     due, other = store.add_group(), store.add_group()
     store.send_daily(due, other, days=2)
     store.move(due, other)
     store.purge(due, store.now)
     store.clean()
+    return due
+
+
+def test_what_moves_later_to_a_part_that_is_unreadable_lives_and_expires(store: Table) -> None:
+    due = unreadable_group(store)
     dead = {(due, number) for number in range(1, 5)}
     store.expect_unreadable(dead)
     store.send(due, 2)
@@ -250,11 +256,7 @@ def test_what_moves_later_to_a_part_that_is_unreadable_lives_and_expires(store: 
 
 
 def test_what_an_accepted_clock_brings_to_a_part_that_is_unreadable_can_be_read(store: Table) -> None:
-    due, other = store.add_group(), store.add_group()
-    store.send_daily(due, other, days=2)
-    store.move(due, other)
-    store.purge(due, store.now)
-    store.clean()
+    due = unreadable_group(store)
     ahead = store.now + 365 * DAY
     with store.opened() as connection:
         [part] = moves.parts(connection, due)

@@ -327,26 +327,31 @@ def test_who_follows_a_commit_that_all_others_refuse_is_with_them_in_the_end(
     assert "replaced" not in alice.kinds() | bob.kinds() | carol.kinds()
 
 
+def come_in_by_a_void_commit(server: Server, alice: Person, bob: Person, carol: Person) -> Person:
+    """Let Carol come in by the group info of a commit that lost, and Dave by hers; return Dave. Nobody knows of it."""
+    dave = Person(server)
+    alice.renews()
+    bob.renews()
+    void = server.info
+    for each in (alice, bob):
+        each.read()
+    server.gone, server.info = len(server.messages), void
+    carol.joins()
+    carol.read()
+    server.info = group_info(carol)
+    dave.joins()
+    for each in (carol, dave):
+        each.read()
+    return dave
+
+
 class TestWhoWasThereFirstDecides:
     """Which commits led into the epoch that somebody came in by has gone, so nobody can tell that it was a void one."""
 
     def test_two_who_come_in_by_each_other_do_not_confirm_each_other(self, club: tuple[Server, list[Person]]) -> None:
         """They have the same keys, and talk; the others, who say nothing, have others."""
         server, [alice, bob, carol] = club
-        dave = Person(server)
-        alice.renews()
-        bob.renews()
-        void = server.info
-        for each in (alice, bob):
-            each.read()
-        server.gone = len(server.messages)
-        server.info = void
-        carol.joins()
-        carol.read()
-        server.info = group_info(carol)
-        dave.joins()
-        for each in (carol, dave):
-            each.read()
+        dave = come_in_by_a_void_commit(server, alice, bob, carol)
         carol.says("do you read me?")
         dave.read()
         dave.says("yes")
@@ -393,19 +398,7 @@ class TestWhatIsSaidInABranchThatIsGivenUp:
     def parted(self, club: tuple[Server, list[Person]]) -> tuple[Server, list[Person]]:
         """Carol and Dave have come in by the group info of a commit that lost. Nobody knows of it yet."""
         server, [alice, bob, carol] = club
-        dave = Person(server)
-        alice.renews()
-        bob.renews()
-        void = server.info
-        for each in (alice, bob):
-            each.read()
-        server.gone, server.info = len(server.messages), void
-        carol.joins()
-        carol.read()
-        server.info = group_info(carol)
-        dave.joins()
-        for each in (carol, dave):
-            each.read()
+        dave = come_in_by_a_void_commit(server, alice, bob, carol)
         assert alice.state() == bob.state() != carol.state() == dave.state()
         return server, [alice, bob, carol, dave]
 
