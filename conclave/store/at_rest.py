@@ -66,21 +66,21 @@ def encrypted(
     store = of_store(connection)
     if store.keys is None:
         return bodies
-    keys: Sequence[bytes | None] | None = store.keys.at_hand(placed)
+    keys = store.keys.at_hand(placed)
     if keys is None:
         if store.is_on_event_loop:
             raise NotCachedError
+        keys = []
         try:
-            keys = store.keys.of_new(placed)
+            drawn = store.keys.of_new(placed)
         except KeyFileError as error:
             cause = error.__cause__
             raise store_error(_path(connection), cause if isinstance(cause, OSError) else error) from error
-    found = []
-    for key, (group_id, each), body in zip(keys, placed, bodies, strict=True):
-        if key is None:
-            raise StoreError(f"message {each} of group {group_id.hex()} has no key")
-        found.append(cipher.encrypt(key, group_id, each, body))
-    return found
+        for key, (group_id, each) in zip(drawn, placed, strict=True):
+            if key is None:
+                raise StoreError(f"message {each} of group {group_id.hex()} has no key")
+            keys.append(key)
+    return cipher.encrypt_all(keys, placed, bodies)
 
 
 def decrypted(
