@@ -60,6 +60,7 @@ PARTS: dict[str, Callable[[Path], list[Figure]]] = {
     "oversized": oversized.largest,
     "page": page.whole,
     "keyed": keyed.in_turns,
+    "keyed-moves": keyed.starts_and_moves,
     "keys": keys.groups,
     "unreadable": unreadable.soon,
     "mls": mls.groups,

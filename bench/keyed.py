@@ -1,4 +1,4 @@
-"""A server whose messages are under keys beside one without, in turn: sends, pages from memory, pages from the store.
+"""A server whose messages are under keys beside one without, in turn: sends, pages, starts, and moves to the archive.
 
 The processor time of the servers is compared too: on a machine that has other work it says more.
 """
@@ -11,15 +11,20 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from urllib.request import urlopen
 
 from bench import requests, stores
 from bench.figures import Figure, at_least, single, spread
 from bench.hot import BODY_BYTES, PAGE, ROUND_SECONDS, ROUNDS
 from bench.load import Load, generator, run
-from bench.process import Server, cpu_seconds
+from bench.process import Cleaning, Server, cpu_seconds, resident_mb
 from bench.stores import Store
+from conclave.archive.layout import DAY
+from conclave.config.archive import ArchiveConfig
+from conclave.config.cleanup import CleanupConfig
+from conclave.config.keys import KeysConfig
 from conclave.config.settings import Config
 from conclave.store.engine import sqlite
 from conclave.store.resources import taking_over
@@ -34,6 +39,11 @@ REMEMBERED = 2
 
 CHUNK = 100
 """Pages from the store that one server is asked for, before the other one gets its turn."""
+
+STARTS = 7
+
+MOVES, MOVED = 4, 200_000
+"""So many moves of so many messages, one a day."""
 
 WITHOUT, UNDER = "without keys", "under keys"
 
@@ -66,9 +76,8 @@ def in_turns(folder: Path) -> list[Figure]:
         }
         for server in servers.values():
             server.wait_for("cleanup_run")
-        with closing(sqlite.connect(keyed.database, readonly=True)) as connection:
-            if not taking_over.is_done(connection):
-                raise RuntimeError("messages lie as they came")
+        if not _is_taken_over(keyed.database):
+            raise RuntimeError("messages lie as they came")
         turns = _Turns(opened.enter_context(generator()), servers)
         return [
             *turns.compared("page from the store, 1 connection", 0.75, _unread(store)),
@@ -80,6 +89,62 @@ def in_turns(folder: Path) -> list[Figure]:
             *turns.again(f"send, {USERS} connections", 0.92, _sends(store, USERS)),
             *turns.again("send, 1 connection", 0.95, _sends(store, 1)),
         ]
+
+
+def starts_and_moves(folder: Path) -> list[Figure]:
+    """Two copies of one store, of which cleanup takes one over: starts, memory after them, and moves to the archive."""
+    now = int(time.time())
+    each = MOVED // GROUPS
+    sent = [now - day * DAY for day in range(MOVES, 0, -1) for _ in range(each)]
+    configs = {name: _folder(folder / name) for name in (WITHOUT, UNDER)}
+    stores.build(configs[WITHOUT].database.parent, "spark", now, stores.Shape(USERS, GROUPS, MEMBERS), sent)
+    shutil.copy(configs[WITHOUT].database, configs[UNDER].database)
+    configs[UNDER] = replace(configs[UNDER], keys=KeysConfig(encrypt=True))
+    with Cleaning(configs[UNDER]) as cleaning:
+        while not _is_taken_over(configs[UNDER].database):
+            cleaning.run(now)
+    moved: dict[str, list[float]] = {name: [] for name in configs}
+    for day in range(MOVES, 0, -1):
+        for name in sorted(configs, reverse=bool(day % 2)):
+            with Cleaning(replace(configs[name], archive=ArchiveConfig(after=day * DAY - DAY // 2))) as cleaning:
+                report = cleaning.run(now)
+            if report["archived"] != each * GROUPS:
+                raise RuntimeError(f"moved: {report['archived']}")
+            moved[name].append(report["archived"] / report["seconds"])
+    started: dict[str, list[float]] = {name: [] for name in configs}
+    resident: dict[str, list[float]] = {name: [] for name in configs}
+    for turn in range(STARTS):
+        for name in sorted(configs, reverse=bool(turn % 2)):
+            more = "[keys]\nencrypt = true\n" if name == UNDER else ""
+            began = time.perf_counter()
+            with Server(replace(configs[name], cleanup=CleanupConfig(engine="sql")), more) as server:
+                urlopen(f"{server.url}/healthz").read()
+                started[name].append(time.perf_counter() - began)
+                server.wait_for("cleanup_unavailable")
+                resident[name].append(resident_mb(server.process.pid))
+    compared = f"{UNDER} / {WITHOUT}"
+    return [
+        *(spread(f"moves to the archive: {name}", rates, "/s") for name, rates in moved.items()),
+        at_least(f"moves to the archive: {compared}", _median_ratio(moved), "times", 0.95),
+        *(spread(f"start to the first answer: {name}", seconds, "s") for name, seconds in started.items()),
+        single(f"start to the first answer: {compared}", _median_ratio(started), "times", most=1.1),
+        *(spread(f"memory after a start: {name}", each, "MB") for name, each in resident.items()),
+        single(f"memory after a start: {compared}", _median_ratio(resident), "times", most=1.1),
+    ]
+
+
+def _folder(folder: Path) -> Config:
+    folder.mkdir()
+    return Config(database_path=str(folder / "conclave.db"), cleanup=CleanupConfig(engine="spark"))
+
+
+def _is_taken_over(database: Path) -> bool:
+    with closing(sqlite.connect(database, readonly=True)) as connection:
+        return taking_over.is_done(connection)
+
+
+def _median_ratio(values: dict[str, list[float]]) -> float:
+    return statistics.median(under / without for under, without in zip(values[UNDER], values[WITHOUT], strict=True))
 
 
 def _sends(store: Store, connections: int) -> list[list[bytes]]:
@@ -128,5 +193,4 @@ class _Turns:
 
 
 def _ratio(found: dict[str, list[_Turn]], value: Callable[[_Turn], float]) -> float:
-    pairs = zip(found[UNDER], found[WITHOUT], strict=True)
-    return statistics.median(value(under) / value(without) for under, without in pairs)
+    return _median_ratio({name: [value(each) for each in turns] for name, turns in found.items()})
