@@ -19,6 +19,9 @@ SHARED_BUDGET_SECONDS = 0.0006
 SHARED_REST_SECONDS = 0.0015
 """While others write, a rest takes at least 1.5 ms: who waits for the lock asks for it again and again."""
 
+ALONE_REST = 0.25
+"""While nobody else writes, a rest takes at least a quarter of the time that the transaction before it took."""
+
 ALONE_AFTER_SECONDS = 0.5
 """Others count as writing until half a second after their last commit that was noticed."""
 
@@ -71,12 +74,13 @@ garbage = _Garbage()
 
 
 class Pacer:
-    """Runs steps in short transactions, and rests after each at least as long as it took.
+    """Runs steps in short transactions, with a rest after each.
 
-    While others write, it holds the lock for about SHARED_BUDGET_SECONDS, which they hardly notice; otherwise for
-    LOCK_BUDGET_SECONDS. Other processes get the write lock during the rests. Work without the lock is done then: the
-    write-ahead log is copied into the database during a rest, not at a commit that finds the log long. That is done in
-    every rest: what is not synced yet would have to be synced by the next commit of a sender.
+    While others write, it holds the lock for about SHARED_BUDGET_SECONDS, which they hardly notice, and rests at least
+    as long as that took; otherwise it holds it for LOCK_BUDGET_SECONDS, and rests for ALONE_REST of that: the first of
+    others to come needs no more. Other processes get the write lock during the rests. Work without the lock is done
+    then: the write-ahead log is copied into the database during a rest, not at a commit that finds the log long. That
+    is done in every rest: what is not synced yet would have to be synced by the next commit of a sender.
     """
 
     commits = 0
@@ -134,7 +138,8 @@ class Pacer:
             ended = time.monotonic()
             Pacer.lock_seconds += ended - held_from
             Pacer.longest_lock_seconds = max(Pacer.longest_lock_seconds, ended - held_from)
-            rested = ended + max(ended - began, SHARED_REST_SECONDS if is_shared else 0.0)
+            took = ended - began
+            rested = ended + (max(took, SHARED_REST_SECONDS) if is_shared else took * ALONE_REST)
             # The last transaction is left to the next call, or to empty_wal.
             if step is not None:
                 checkpoint(self.connection)
