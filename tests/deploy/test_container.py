@@ -148,6 +148,7 @@ async def test_it_serves_cleans_up_and_keeps_its_data(engine: Containers) -> Non
         made = other.conclave("backup", "/backups/all")
         assert made.returncode == 0, made.stderr
         assert "no such" not in other.conclave("backup", "list", "/backups/all").stderr
+        assert "the keys were copied to /backups/all/keys" in made.stdout
 
 
 def _named(running: Container, suffix: str) -> list[str]:

@@ -128,6 +128,7 @@ def test_the_settings_of_the_image_are_valid_and_lie_in_its_volumes(tmp_path: Pa
     config = load_config(OCI / "config.toml", lambda *_: None)
     [volumes] = [json.loads(rest) for rest in of("VOLUME")]
     assert [str(config.database.parent), str(config.ledger_path.parent)] == volumes
+    assert (config.keys.encrypt, str(config.keys_path.parent)) == (True, volumes[0])
     assert of("EXPOSE") == [str(config.port)]
     assert (config.admin.listen_address, config.admin.listen_port) == ("127.0.0.1", 9090)
 

@@ -1,5 +1,6 @@
 """Whoever follows docs/operations/install.md reaches a server: commands, files and settings of its first section."""
 
+import json
 import re
 import shlex
 import shutil
@@ -13,11 +14,14 @@ from pathlib import Path
 import click
 import pytest
 import yaml
+from aiohttp import ClientSession
 
 from conclave.cli.main import main
+from conclave.config.load import parse_config
 from tests.deploy.test_units import UNITS
 from tests.support import confined
 from tests.support.certificate import make_certificate
+from tests.support.client import PASSWORD, Client
 from tests.support.proxies import free_ports, nginx_command, write_nginx
 from tests.support.server import ServerProcess
 
@@ -28,7 +32,8 @@ OF_THE_SYSTEM = {
     *("/etc/conclave", "/etc/conclave/config.toml", "/etc/systemd/system/", "/var/www/html", "/srv/backups"),
     *("/etc/nginx/conf.d/conclave.conf", "/etc/nginx/nginx.conf", "/etc/caddy/Caddyfile", "/etc/prometheus/"),
     *("/etc/prometheus/prometheus.yml", "/etc/prometheus/conclave.rules.yml", "/usr/sbin/nologin"),
-    *("/var/lib/conclave/conclave.db", "/var/lib/conclave-ledger/purges.ledger"),
+    *("/var/lib/conclave/conclave.db", "/var/lib/conclave/conclave.db.keys", "/var/lib/conclave-ledger/purges.ledger"),
+    "/srv/backups/conclave/keys",
     *("/var/lib/conclave", "/var/lib/conclave-ledger", "/srv/backups/conclave", "/opt/conclave"),
 }
 """What the system has, or the section makes."""
@@ -150,18 +155,48 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
         yield Machine(root, server)
 
 
+def nightly() -> list[str]:
+    """The arguments of the unit's backup."""
+    return confined.settings(UNITS / "conclave-backup.service")["ExecStart"][0].split()[1:]
+
+
 def test_our_commands_work_in_their_order(machine: Machine) -> None:
-    [backup] = [confined.settings(UNITS / "conclave-backup.service")["ExecStart"][0].split()[1:]]
     said: dict[str, str] = {}
     for words in ours():
         if words[:2] == ["backup", "list"]:
-            made = machine.run(backup)
+            made = machine.run(nightly())
             assert made.returncode == 0, made.stderr
         ran = machine.run(words)
         said[" ".join(words[:2])] = ran.stdout
         assert ran.returncode == 0, (words, ran.stdout, ran.stderr)
     assert "1 " in said["backup list"] or "Z" in said["backup list"]
     assert len(said["invite-token new"].strip()) >= 16
+
+
+async def test_the_backups_forget_what_was_erased_and_the_keys_are_where_the_section_says(machine: Machine) -> None:
+    [settings], [proof] = blocks("toml"), [words for words in ours() if "--copies" in words]
+    [invite] = [words for words in ours() if words[0] == "invite-token"]
+    own, copy = str(parse_config(settings, "install.md").keys_path), f"{nightly()[-1]}/keys"
+    assert {f"`{own}`", f"`{copy}`"} <= {*re.findall(r"`[^`\n]+`", section())}
+    async with ClientSession() as http:
+        alice, token = Client(http, machine.server.url), machine.run(invite).stdout.strip()
+        await alice.post("/register", username="alice", password=PASSWORD, registration_token=token)
+        await alice.login("alice")
+        group = await alice.create_group("g")
+        number = await alice.send(group, b"soon erased")
+        assert machine.run(nightly()).returncode == 0
+        await alice.take_back(group, number)
+    config = "/etc/conclave/config.toml"
+    assert machine.run(["cleanup", "run", "--config", config]).returncode == 0
+    assert machine.run(proof).returncode == 1, "the copy of the keys is that of the backup still"
+    assert machine.run(nightly()).returncode == 0
+    told = json.loads(machine.run([*proof, "--json"]).stdout)
+    [copies] = [part["looked_at"] for part in told["parts"] if part["name"] == "copies"]
+    shown = copies["messages under keys"], copies["of these erased today"], copies["of these readable"]
+    assert (told["verdict"], *shown) == ("clean", 1, 1, 0)
+    assert [path for path in map(Path, (own, copy)) if not Path(placed(str(path), machine.root)).is_file()] == []
+    names = {path.name for path in (machine.root / "srv/backups/conclave").glob("20*/**/*")}
+    assert names == {"database.db", "manifest.json"}, "no keys"
 
 
 def test_the_settings_listen_on_this_machine_only(machine: Machine) -> None:
