@@ -55,8 +55,11 @@ def reply_page(request: web.Request, pieces: list[bytes]) -> web.StreamResponse:
 
 def in_one_go(written_in: Format, pieces: list[bytes]) -> list[bytes] | None:
     """Return the parts of a page that is written in one go; None if it is too large for that."""
-    if sum(map(len, pieces)) > AT_ONCE_BYTES:
-        return None
+    return None if sum(map(len, pieces)) > AT_ONCE_BYTES else whole(written_in, pieces)
+
+
+def whole(written_in: Format, pieces: list[bytes]) -> list[bytes]:
+    """Return the parts of a page."""
     return pieces if written_in is Format.PROTOBUF else [_BEGIN, join(written_in, pieces), _END]
 
 
