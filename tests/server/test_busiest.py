@@ -8,6 +8,7 @@ import os
 import random
 import socket
 import sqlite3
+import struct
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
@@ -18,8 +19,10 @@ import structlog
 
 from conclave import app_keys
 from conclave.errors import BadRequestError, NotMemberError, QuotaError, TooManyRequestsError, UnavailableError
+from conclave.response_memory import TooLargeError
 from conclave.server import busiest as module, listen
 from conclave.server.busiest import Asked, Busiest, Line as Answering
+from conclave.server.connection import AHEAD
 from conclave.server.framing import Messages
 from conclave.server.listen import Site
 from conclave.store import invalidation
@@ -80,6 +83,10 @@ class Line:
             self._writer.write_eof()
         return await asyncio.wait_for(self._reader.read(), PATIENCE)
 
+    def reset(self) -> None:
+        """Have the connection break when it is closed."""
+        self._writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
     async def close(self) -> None:
         self._writer.close()
         with contextlib.suppress(ConnectionError):
@@ -103,9 +110,13 @@ async def line_to(port: int, *, limit: int = 2**20, buffer: int | None = None) -
 
 @dataclass
 class Taken:
-    """Which requests for messages came to be answered before aiohttp, in their order: whether they were."""
+    """Which requests for messages came to be answered before aiohttp, in their order: whether they were.
+
+    ``left``: how many of these were left to aiohttp later.
+    """
 
     outcomes: list[bool] = field(default_factory=list)
+    left: int = 0
 
     def new(self) -> list[bool]:
         found, self.outcomes[:] = list(self.outcomes), []
@@ -123,7 +134,11 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> Taken:
         return found
 
     def watched_take(busiest: Busiest, request: Asked, line: Answering, leave: Callable[[], None]) -> bool:
-        noted.outcomes.append(take(busiest, request, line, leave))
+        def watched_leave() -> None:
+            noted.left += 1
+            leave()
+
+        noted.outcomes.append(take(busiest, request, line, watched_leave))
         return noted.outcomes[-1]
 
     monkeypatch.setattr(Busiest, "asked", watched_asked)
@@ -300,6 +315,7 @@ async def test_a_page_that_has_to_be_read_is_answered_the_same(
                 answers.append((await each.ask(poll(alice, group, 0, media, query=asked))).plain())
             assert answers[0] == answers[1]
             assert taken.new() == [True]
+            assert taken.left == (asked == "after=0&limit=100")
     assert running.app[app_keys.BUDGET].used == 0
 
 
@@ -317,6 +333,35 @@ async def test_a_page_that_has_to_be_read_waits_for_memory(
     holder.close()
     assert len(json.loads((await line.hear()).body)["messages"]) == 1
     assert budget.used == 0
+
+
+@pytest.mark.parametrize("breaks", [True, False])
+async def test_who_goes_before_a_page_turns_out_to_be_large_leaves_nothing_behind(
+    running: Running, line: Line, alice: Client, group: str, taken: Taken, monkeypatch: pytest.MonkeyPatch, breaks: bool
+) -> None:
+    await line.ask(poll(alice, group, 0))
+    gone, site = asyncio.Event(), running.server.site
+
+    async def too_large(*_: object, **__: object) -> None:
+        await gone.wait()
+        raise TooLargeError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(running.app[app_keys.FETCHING], "at_hand", lambda *_: None)
+        patch.setattr(running.app[app_keys.FETCHING], "read", too_large)
+        async with line_to(running.server.port) as another:
+            await another.say(poll(alice, group, 0))
+            await until(lambda: AHEAD in [each.state for each in site.open])
+            [connection] = [each for each in site.open if each.state == AHEAD]
+            if breaks:
+                another.reset()
+        await until(lambda: connection.is_half_closed or connection not in site.open)
+        assert breaks is (connection not in site.open)
+        gone.set()
+        await until(lambda: taken.left == 1)
+    await until(lambda: connection not in site.open)
+    assert running.app[app_keys.BUDGET].used == 0
+    assert json.loads((await line.ask(poll(alice, group, 0))).body) == {"messages": []}
 
 
 async def test_a_stop_gives_up_pages_that_take_too_long_to_read(
