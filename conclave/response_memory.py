@@ -6,6 +6,7 @@ back.
 """
 
 import asyncio
+import math
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
@@ -39,6 +40,10 @@ class NoRoomError(Exception):
         """``needed``: the bytes that have to be free."""
         super().__init__(needed)
         self.needed = needed
+
+
+class TooLargeError(Exception):
+    """A response needs more memory than its share may take."""
 
 
 def cost(body_bytes: int, items: int = 1) -> int:
@@ -81,9 +86,12 @@ class Budget:
         self.size = size
         self._serve()
 
-    def share(self) -> "Share":
-        """Return the share of a new response. It has taken nothing yet."""
-        return Share(self)
+    def share(self, most: float = math.inf) -> "Share":
+        """Return the share of a new response. It has taken nothing yet. ``most``: the bytes that it may take.
+
+        To take more raises TooLargeError.
+        """
+        return Share(self, most)
 
     def take(self, share: "Share", more: int) -> bool:
         """Take ``more`` bytes for ``share``. Return whether they were free."""
@@ -134,11 +142,12 @@ class Budget:
 class Share:
     """One response's share of the budget. It has to be closed, also if the response fails."""
 
-    __slots__ = ("_budget", "_claimed", "_is_used", "closed", "held")
+    __slots__ = ("_budget", "_claimed", "_is_used", "_limit", "closed", "held")
 
-    def __init__(self, budget: Budget) -> None:
+    def __init__(self, budget: Budget, limit: float) -> None:
         """Use ``Budget.share`` instead."""
         self._budget = budget
+        self._limit = limit
         self._claimed = 0
         self._is_used = False
         self.held = 0
@@ -157,6 +166,8 @@ class Share:
     def take(self, size: int) -> None:
         """Take ``size`` more bytes. Raises NoRoomError: then ``fit`` waits for memory and begins anew."""
         claimed = self._claimed + size
+        if claimed > self._limit:
+            raise TooLargeError
         self._is_used = True
         if claimed > self.held and not self._budget.take(self, claimed - self.held):
             raise NoRoomError(claimed)

@@ -289,15 +289,29 @@ class Fetching:
         *,
         include_redacted: bool = False,
     ) -> Fetched:
-        """Return up to ``limit`` messages with numbers greater than ``after``, and take memory for them.
+        """Return up to ``limit`` messages with numbers greater than ``after``: see ``at_hand`` and ``read``."""
+        asked = group_id, user_id, after, limit, written_in, share
+        return self.at_hand(*asked) or await self.read(*asked, include_redacted=include_redacted)
+
+    async def read(
+        self,
+        group_id: bytes,
+        user_id: bytes,
+        after: int,
+        limit: int,
+        written_in: Format,
+        share: Share,
+        *,
+        include_redacted: bool = False,
+    ) -> Fetched:
+        """Read up to ``limit`` messages with numbers greater than ``after``, and take memory for them.
 
         ``include_redacted``: see ``store.messages.page``; what is remembered has nothing that is redacted for anybody.
         It is no transaction. If memory is short, the store is asked once there is some: less may be seen by then.
-        Raises NotMemberError, NoRoomError or ArchiveError. Once the reader has a page with news, call ``confirm``. With
-        ``next_confirms`` call it also if the reader never gets the page: what counts are the ones before.
+        Raises NotMemberError, NoRoomError, TooLargeError or ArchiveError. Once the reader has a page with news, call
+        ``confirm``. With ``next_confirms`` call it also if the reader never gets the page: what counts are the ones
+        before.
         """
-        if known := self.at_hand(group_id, user_id, after, limit, written_in, share):
-            return known
         write = page_writer.writer(written_in)
         try:
             found = await share.fit(
@@ -325,7 +339,7 @@ class Fetching:
     def at_hand(
         self, group_id: bytes, user_id: bytes, after: int, limit: int, written_in: Format, share: Share
     ) -> Fetched | None:
-        """Return what ``page`` would, if it is remembered and there is memory for it. Raises StoreError."""
+        """Return what ``read`` would, if it is remembered and there is memory for it. Raises StoreError."""
         known = self._groups.page(group_id, user_id, after, limit, written_in)
         return self._counted(known) if known and _has_room(share, known.pieces) else None
 

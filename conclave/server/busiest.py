@@ -4,16 +4,16 @@ A poll asks whether a group has something new, and nearly always it has not; a p
 others too; a message differs from the one before in its body. To make the task and the objects that aiohttp has for
 each takes longer than to answer it.
 
-What is plain (``framing.py``) and needs no more than a look into memory, or one write, is answered here, by the actions
+What is plain (``framing.py``) and asks for a page that is not large, or for one write, is answered here, by the actions
 that the handlers call. Everything else is left to the handlers: they find what is wrong, and say it.
 """
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from http import HTTPStatus
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import structlog
 from aiohttp import hdrs, web
@@ -24,7 +24,7 @@ from conclave.api import messages
 from conclave.auth import tokens
 from conclave.cache.groups import Fetched
 from conclave.errors import ApiError
-from conclave.response_memory import Share
+from conclave.response_memory import Share, TooLargeError
 from conclave.server.framing import Messages
 from conclave.server.middleware import PIPELINE, new_request_id
 from conclave.wire import page_writer, ready
@@ -32,6 +32,13 @@ from conclave.wire.exchange import answer_error, asked_format, sent_format
 from conclave.wire.fields import parse_id
 from conclave.wire.negotiate import Format
 from conclave.wire.schemas.messages import GetMessages, GetMessagesQuery, SendMessage, SendMessageRequest, write_number
+
+READ_BYTES = 2 * 1024 * 1024
+"""A page that has to be read is answered here if it takes at most 2 MiB of the memory for responses.
+
+What the store reads in one go (``messages.SMALL_BYTES``, at most 500 messages) takes less. So a page that turns out to
+be larger was measured only, not read in vain.
+"""
 
 
 class Line(Protocol):
@@ -52,6 +59,15 @@ class _Page(NamedTuple):
 
     found: Fetched
     parts: list[bytes]
+    share: Share
+
+
+class _Unread(NamedTuple):
+    """A page that is not remembered: of which group, for whom, and which; and the share of the memory for it."""
+
+    group_id: bytes
+    user_id: bytes
+    query: GetMessages
     share: Share
 
 
@@ -80,6 +96,7 @@ class Busiest:
         self._sending = app[app_keys.SENDING]
         self._budget = app[app_keys.BUDGET]
         self._tasks: set[asyncio.Task[None]] = set()
+        self._reading: set[asyncio.Task[None]] = set()
         self._route = app[app_keys.ENDPOINTS][messages.fetch].path
 
     def asked(self, head: Messages, body: bytes) -> Asked | None:
@@ -94,8 +111,10 @@ class Busiest:
         written_in = written_in or answered_in
         return Asked(head.group.decode(), query, token, answered_in, written_in, body, time.monotonic())
 
-    def take(self, asked: Asked, line: Line) -> bool:
+    def take(self, asked: Asked, line: Line, leave: Callable[[], None]) -> bool:
         """Answer a request, now or once it is done. Return False if it is for a handler: then nothing was done.
+
+        ``leave``: called if that turns out only later.
 
         Call it from the event loop, not while bytes are received: what is looked up then is right for all requests that
         have arrived in the same pass.
@@ -105,12 +124,19 @@ class Busiest:
         except Exception:  # noqa: BLE001 - whatever it is, a handler finds the same, and says it
             return False
         if isinstance(begun, _Page):
-            self._answer_page(asked, line, begun)
+            self._answer_page(asked, line, begun, new_request_id())
+        elif isinstance(begun, _Unread):
+            _keep(self._reading, self._read(asked, line, begun, leave))
         elif begun is not None:
             begun.add_done_callback(partial(self._sent, asked, line))
         return begun is not None
 
-    def _begin(self, asked: Asked) -> "asyncio.Future[int] | _Page | None":
+    def give_up(self) -> None:
+        """Read no page any more: the server stops."""
+        for task in self._reading:
+            task.cancel()
+
+    def _begin(self, asked: Asked) -> "asyncio.Future[int] | _Page | _Unread | None":
         """Begin to send a message, or find a page. None: the request is for a handler.
 
         If it raises, nothing was begun.
@@ -129,21 +155,41 @@ class Busiest:
         query = GetMessagesQuery.quick(asked.query)
         if not isinstance(query, GetMessages):
             return None
-        share = self._budget.share()
+        share = self._budget.share(READ_BYTES)
         found = self._fetching.at_hand(group_id, caller.user_id, query.after, query.limit, asked.answered_in, share)
-        parts = page_writer.in_one_go(asked.answered_in, found.pieces) if found else None
-        if not found or parts is None:
+        if not found:
+            return _Unread(group_id, caller.user_id, query, share)
+        parts = page_writer.in_one_go(asked.answered_in, found.pieces)
+        if parts is None:
             share.close()
             return None
         return _Page(found, parts, share)
 
-    def _answer_page(self, asked: Asked, line: Line, page: _Page) -> None:
-        request_id = new_request_id()
+    async def _read(self, asked: Asked, line: Line, unread: _Unread, leave: Callable[[], None]) -> None:
+        """Answer with a page that is not remembered. A large one is for a handler, which sends it in pieces."""
+        request_id, page = new_request_id(), None
+        structlog.contextvars.bind_contextvars(request_id=request_id)  # the task has a context of its own
+        group_id, user_id, query, share = unread
+        try:
+            found = await self._fetching.read(
+                *(group_id, user_id, query.after, query.limit, asked.answered_in, share),
+                include_redacted=query.include_redacted,
+            )
+            page = _Page(found, page_writer.whole(asked.answered_in, found.pieces), share)
+        except TooLargeError:
+            leave()
+        except Exception as error:  # noqa: BLE001 - after any error the client gets an answer
+            self._refuse(asked, line, error, request_id)
+        finally:
+            if page is None:
+                share.close()
+        if page:
+            self._answer_page(asked, line, page, request_id)
+
+    def _answer_page(self, asked: Asked, line: Line, page: _Page, request_id: str) -> None:
         parts = ready.written(asked.answered_in, request_id, page.parts, self._clock)
         if page.found.is_news:
-            task = asyncio.create_task(self._hand_over(asked, line, page._replace(parts=parts), request_id))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            _keep(self._tasks, self._hand_over(asked, line, page._replace(parts=parts), request_id))
             return
         self._note(asked, int(HTTPStatus.OK), request_id)
         line.answer(parts, page.share)
@@ -161,16 +207,20 @@ class Busiest:
         line.go_on()
 
     def _sent(self, asked: Asked, line: Line, sent: "asyncio.Future[int]") -> None:
-        written_in, request_id, status = asked.answered_in, new_request_id(), int(HTTPStatus.OK)
+        written_in, request_id = asked.answered_in, new_request_id()
         try:
             parts = ready.written(written_in, request_id, [write_number(written_in, sent.result())], self._clock)
         except Exception as error:  # noqa: BLE001 - after any error the client gets an answer
-            told = self._told(asked, error, request_id)
-            status = told.status
-            answered = answer_error(written_in, ready.headers_of(request_id), told)
-            parts = [ready.written_response(answered, self._clock)]
-        self._note(asked, status, request_id)
-        line.answer(parts, self._budget.share())
+            self._refuse(asked, line, error, request_id)
+        else:
+            self._note(asked, int(HTTPStatus.OK), request_id)
+            line.answer(parts, self._budget.share())
+
+    def _refuse(self, asked: Asked, line: Line, error: Exception, request_id: str) -> None:
+        told = self._told(asked, error, request_id)
+        answered = answer_error(asked.answered_in, ready.headers_of(request_id), told)
+        self._note(asked, told.status, request_id)
+        line.answer([ready.written_response(answered, self._clock)], self._budget.share())
 
     def _told(self, asked: Asked, error: Exception, request_id: str) -> ApiError:
         with structlog.contextvars.bound_contextvars(request_id=request_id):
@@ -178,6 +228,13 @@ class Busiest:
 
     def _note(self, asked: Asked, status: int, request_id: str) -> None:
         self._pipeline.note_answered(_method(asked), self._route, status, asked.began, request_id)
+
+
+def _keep(tasks: set[asyncio.Task[None]], steps: Coroutine[Any, Any, None]) -> None:
+    """Begin a task, and keep it until it is done: the event loop does not."""
+    task = asyncio.create_task(steps)
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)
 
 
 def _method(asked: Asked) -> str:

@@ -6,6 +6,7 @@ Requests are taken one after the other. What comes behind one that is not answer
 import asyncio
 import errno
 import socket
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from aiohttp import StreamReader, web
@@ -188,8 +189,9 @@ class Connection(asyncio.BufferedProtocol):
         """
         if self._asked and self._site.busiest:
             (asked, text), self._asked = self._asked, None
-            if not self._site.busiest.take(asked, self):
-                self._give(text, 0)
+            leave = partial(self._give, text, 0)
+            if not self._site.busiest.take(asked, self, leave):
+                leave()
 
     def answer(self, parts: list[bytes], share: Share) -> None:
         """Write the answer to a request, and go on once the client has it. ``share``: the memory that it takes."""
@@ -288,6 +290,7 @@ class Connection(asyncio.BufferedProtocol):
         transport = self.transport
         self.state, self._left, self._is_last = BEHIND, left, is_last
         self._is_answered = self._is_broken = self._has_begun = False
+        self._site.went_on.set()
         if transport is None or transport.is_closing():
             return
         if self._behind is None:

@@ -139,6 +139,8 @@ class Site(web.BaseSite):
         for each in self._ahead():
             if each.transport:
                 each.transport.abort()
+        if self.busiest:
+            self.busiest.give_up()
         await self._answered(STOP_SECONDS)
         await super().stop()
 

@@ -8,8 +8,9 @@ import os
 import random
 import socket
 import sqlite3
+import struct
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,11 +18,14 @@ import pytest
 import structlog
 
 from conclave import app_keys
-from conclave.errors import BadRequestError, NotMemberError, QuotaError, TooManyRequestsError
-from conclave.server import busiest as module
+from conclave.errors import BadRequestError, NotMemberError, QuotaError, TooManyRequestsError, UnavailableError
+from conclave.response_memory import TooLargeError
+from conclave.server import busiest as module, listen
 from conclave.server.busiest import Asked, Busiest, Line as Answering
+from conclave.server.connection import AHEAD
 from conclave.server.framing import Messages
 from conclave.server.listen import Site
+from conclave.store import invalidation
 from conclave.store.engine.faults import StoreError, StoreFullError
 from conclave.wire import conclave_pb2
 from tests.conftest import Running, StartServer
@@ -79,6 +83,10 @@ class Line:
             self._writer.write_eof()
         return await asyncio.wait_for(self._reader.read(), PATIENCE)
 
+    def reset(self) -> None:
+        """Have the connection break when it is closed."""
+        self._writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
     async def close(self) -> None:
         self._writer.close()
         with contextlib.suppress(ConnectionError):
@@ -102,9 +110,13 @@ async def line_to(port: int, *, limit: int = 2**20, buffer: int | None = None) -
 
 @dataclass
 class Taken:
-    """Which requests for messages came to be answered before aiohttp, in their order: whether they were."""
+    """Which requests for messages came to be answered before aiohttp, in their order: whether they were.
+
+    ``left``: how many of these were left to aiohttp later.
+    """
 
     outcomes: list[bool] = field(default_factory=list)
+    left: int = 0
 
     def new(self) -> list[bool]:
         found, self.outcomes[:] = list(self.outcomes), []
@@ -121,8 +133,12 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> Taken:
             noted.outcomes.append(False)
         return found
 
-    def watched_take(busiest: Busiest, request: Asked, line: Answering) -> bool:
-        noted.outcomes.append(take(busiest, request, line))
+    def watched_take(busiest: Busiest, request: Asked, line: Answering, leave: Callable[[], None]) -> bool:
+        def watched_leave() -> None:
+            noted.left += 1
+            leave()
+
+        noted.outcomes.append(take(busiest, request, line, watched_leave))
         return noted.outcomes[-1]
 
     monkeypatch.setattr(Busiest, "asked", watched_asked)
@@ -235,7 +251,7 @@ async def test_after_any_plain_request_the_next_one_takes_it(
 async def test_every_usual_query_takes_it(line: Line, alice: Client, group: str, taken: Taken, query: str) -> None:
     await line.ask(poll(alice, group, 0))
     await line.ask(poll(alice, group, 0, query=query))
-    assert taken.new() == [False, True]
+    assert taken.new() == [True, True]
 
 
 async def test_a_new_message_is_fetched_and_moves_the_watermark(
@@ -251,7 +267,7 @@ async def test_a_new_message_is_fetched_and_moves_the_watermark(
     taken.new()
     page = json.loads((await line.ask(poll(bob, group, 0))).body)
     assert [each["sequence_num"] for each in page["messages"]] == [1]
-    assert taken.new() == [False]
+    assert taken.new() == [True], "it is read from the store"
     assert json.loads((await line.ask(poll(bob, group, 1))).body) == {"messages": []}
     assert taken.new() == [True]
     marks = await running.query("SELECT watermark FROM members ORDER BY member_id")
@@ -280,6 +296,102 @@ async def test_a_page_that_is_remembered_is_answered_the_same(
         assert [each.plain() for each in answers] == [expected.plain()] * 2
         assert taken.new()[-1]
     assert running.app[app_keys.BUDGET].used == 0
+
+
+@pytest.mark.parametrize("media", [JSON, PROTOBUF])
+async def test_a_page_that_has_to_be_read_is_answered_the_same(
+    running: Running, line: Line, alice: Client, group: str, taken: Taken, media: str
+) -> None:
+    """The last one is too large to be answered here."""
+    await line.ask(poll(alice, group, 0))
+    for size in (10, 20_000, 400_000, 700_000, 700_000):
+        await alice.send(group, bytes(size))
+    async with plain_port(running) as port, line_to(port) as parsed:
+        for asked in ("after=0&limit=1", "after=0&limit=3", "include_redacted=true&limit=2", "after=0&limit=100"):
+            answers = []
+            for each in (parsed, line):
+                await forget_groups(running)
+                taken.new()
+                answers.append((await each.ask(poll(alice, group, 0, media, query=asked))).plain())
+            assert answers[0] == answers[1]
+            assert taken.new() == [True]
+            assert taken.left == (asked == "after=0&limit=100")
+    assert running.app[app_keys.BUDGET].used == 0
+
+
+async def test_a_page_that_has_to_be_read_waits_for_memory(
+    running: Running, line: Line, alice: Client, group: str
+) -> None:
+    await line.ask(poll(alice, group, 0))
+    await alice.send(group, b"new")
+    budget = running.app[app_keys.BUDGET]
+    holder = budget.share()
+    holder.take(budget.size)
+    await forget_groups(running)
+    await line.say(poll(alice, group, 0))
+    await asyncio.sleep(0.2)
+    holder.close()
+    assert len(json.loads((await line.hear()).body)["messages"]) == 1
+    assert budget.used == 0
+
+
+@pytest.mark.parametrize("breaks", [True, False])
+async def test_who_goes_before_a_page_turns_out_to_be_large_leaves_nothing_behind(
+    running: Running, line: Line, alice: Client, group: str, taken: Taken, monkeypatch: pytest.MonkeyPatch, breaks: bool
+) -> None:
+    await line.ask(poll(alice, group, 0))
+    gone, site = asyncio.Event(), running.server.site
+
+    async def too_large(*_: object, **__: object) -> None:
+        await gone.wait()
+        raise TooLargeError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(running.app[app_keys.FETCHING], "at_hand", lambda *_: None)
+        patch.setattr(running.app[app_keys.FETCHING], "read", too_large)
+        async with line_to(running.server.port) as another:
+            await another.say(poll(alice, group, 0))
+            await until(lambda: AHEAD in [each.state for each in site.open])
+            [connection] = [each for each in site.open if each.state == AHEAD]
+            if breaks:
+                another.reset()
+        await until(lambda: connection.is_half_closed or connection not in site.open)
+        assert breaks is (connection not in site.open)
+        gone.set()
+        await until(lambda: taken.left == 1)
+    await until(lambda: connection not in site.open)
+    assert running.app[app_keys.BUDGET].used == 0
+    assert json.loads((await line.ask(poll(alice, group, 0))).body) == {"messages": []}
+
+
+async def test_a_stop_gives_up_pages_that_take_too_long_to_read(
+    running: Running, line: Line, alice: Client, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await line.ask(poll(alice, group, 0))
+    monkeypatch.setattr(listen, "STOP_SECONDS", 0.1)
+    begun, is_given_up = asyncio.Event(), False
+
+    async def endless(*_: object, **__: object) -> None:
+        nonlocal is_given_up
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            is_given_up = True
+
+    monkeypatch.setattr(running.app[app_keys.FETCHING], "at_hand", lambda *_: None)
+    monkeypatch.setattr(running.app[app_keys.FETCHING], "read", endless)
+    await line.say(poll(alice, group, 0))
+    await begun.wait()
+    await running.server.close()
+    assert is_given_up
+    assert await line.rest() == b""
+
+
+async def forget_groups(running: Running) -> None:
+    """Have nothing of any group be remembered."""
+    for (key,) in await running.query("SELECT group_key FROM groups"):
+        await running.app[app_keys.STORE].write(invalidation.invalidate_group, key)
 
 
 async def test_a_client_that_takes_a_page_slowly_holds_memory_for_it_and_gets_all_in_order(
@@ -516,7 +628,7 @@ async def test_nothing_of_a_head_that_was_taken_in_pieces_is_known(
     async with line_to(running.server.port) as line:
         answer = await line.ask(whole)
         assert json.loads(answer.body)["error"] == "auth_header_missing"
-    assert not any(taken.new())
+    assert taken.new() == [True, False]
 
 
 async def test_what_comes_before_an_answer_waits_for_it(
@@ -665,6 +777,41 @@ async def test_errors_are_answered_and_counted_the_same(
                 assert quick.plain() == (await plain.ask(text)).plain()
                 assert middle - start == counts() - middle
     assert taken.new() == [True] * len(ERRORS)
+
+
+READING_ERRORS = [StoreError("broken"), RuntimeError("unforeseen"), NotMemberError(), UnavailableError("no", seconds=3)]
+
+
+@pytest.mark.parametrize("media", [JSON, PROTOBUF])
+async def test_errors_of_reading_are_answered_counted_and_told_the_same(
+    running: Running, line: Line, alice: Client, group: str, taken: Taken, monkeypatch: pytest.MonkeyPatch, media: str
+) -> None:
+    await line.ask(poll(alice, group, 0))
+    taken.new()
+    asked, budget = poll(alice, group, 0, media), running.app[app_keys.BUDGET]
+
+    def counts() -> Counter[Any]:
+        return Counter({key: sum(each.counts) for key, each in running.app[app_keys.REQUESTS].taken().items()})
+
+    async with plain_port(running) as port, line_to(port) as plain:
+        for error in READING_ERRORS:
+
+            async def fail(*_: object, error: Exception = error, **__: object) -> None:
+                raise error
+
+            with monkeypatch.context() as patch:
+                patch.setattr(running.app[app_keys.FETCHING], "at_hand", lambda *_: None)
+                patch.setattr(running.app[app_keys.FETCHING], "read", fail)
+                start = counts()
+                with structlog.testing.capture_logs([structlog.contextvars.merge_contextvars]) as logs:
+                    quick = await line.ask(asked)
+                middle = counts()
+                assert quick.plain() == (await plain.ask(asked)).plain()
+                assert middle - start == counts() - middle
+                told = [each["request_id"] for each in logs if each["event"] == "request_failed"]
+                assert told == ([quick.headers["x-request-id"]] if isinstance(error, RuntimeError) else [])
+    assert taken.new() == [True] * len(READING_ERRORS)
+    assert budget.used == 0
 
 
 async def test_headers_behind_a_body_belong_to_no_other_request(
