@@ -163,6 +163,11 @@ class Share:
         """The bytes that the response uses. It may hold more: memory that it waited for and has not used yet."""
         return self._claimed
 
+    def require_no_limit(self) -> None:
+        """Raise TooLargeError if there is a limit: what follows takes memory for far more than it may find."""
+        if self._limit < math.inf:
+            raise TooLargeError
+
     def take(self, size: int) -> None:
         """Take ``size`` more bytes. Raises NoRoomError: then ``fit`` waits for memory and begins anew."""
         claimed = self._claimed + size

@@ -47,6 +47,7 @@ async def page(
     doubt = first.doubt
     served, taken, position = [*first.messages], 0, after
     while found.archived:
+        share.require_no_limit()
         claimed = share.claimed
         cold = await archive.read(found.archived, limit - len(served), share, taken)
         if await store.read(index.relaid) == found.archived.relaid:

@@ -22,7 +22,7 @@ from conclave.server import middleware
 from conclave.wire.exchange import FORMAT, reply_error
 from conclave.wire.handover import BARE_TRANSPORT, MAY_BE_GONE
 from conclave.wire.negotiate import Format
-from conclave.wire.ready import REQUEST_ID, tell_no_time
+from conclave.wire.ready import REQUEST_ID, tell_no_time, write_over_tls
 
 if TYPE_CHECKING:
     from conclave.server.connection import Connection
@@ -123,13 +123,19 @@ async def _tell_no_time(clock: Clock, headers: CIMultiDict[str]) -> None:
 class Outlet:
     """The transport of aiohttp's side: the connection's own, but for when to read and when to close."""
 
-    __slots__ = ("_bare", "_connection", "close", "pause_reading", "resume_reading", "set_protocol")
+    __slots__ = (
+        *("_bare", "_connection", "close", "pause_reading", "resume_reading", "set_protocol"),
+        *("write", "writelines"),
+    )
 
     def __init__(self, connection: "Connection", bare: asyncio.Transport) -> None:
         """``bare``: the connection's own."""
         self._connection, self._bare = connection, bare
         self.close, self.set_protocol = connection.end, connection.give_up
         self.pause_reading, self.resume_reading = connection.pause_for_behind, connection.resume_for_behind
+        self.write, self.writelines = bare.write, bare.writelines
+        if bare.get_extra_info("sslcontext"):
+            self.write, self.writelines = lambda data: write_over_tls(bare, [data]), partial(write_over_tls, bare)
 
     def __getattr__(self, name: str) -> Any:
         """All else is that of the connection's own."""

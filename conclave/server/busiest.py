@@ -166,16 +166,18 @@ class Busiest:
         return _Page(found, parts, share)
 
     async def _read(self, asked: Asked, line: Line, unread: _Unread, leave: Callable[[], None]) -> None:
-        """Answer with a page that is not remembered. A large one is for a handler, which sends it in pieces."""
+        """Answer with a page that is not remembered. A large one, or an archived one, is for a handler."""
         request_id, page = new_request_id(), None
-        structlog.contextvars.bind_contextvars(request_id=request_id)  # the task has a context of its own
         group_id, user_id, query, share = unread
         try:
-            found = await self._fetching.read(
-                *(group_id, user_id, query.after, query.limit, asked.answered_in, share),
-                include_redacted=query.include_redacted,
-            )
-            page = _Page(found, page_writer.whole(asked.answered_in, found.pieces), share)
+            # For this alone: what follows on the connection begins in this task, and has the context of it.
+            with structlog.contextvars.bound_contextvars(request_id=request_id):
+                found = await self._fetching.read(
+                    *(group_id, user_id, query.after, query.limit, asked.answered_in, share),
+                    include_redacted=query.include_redacted,
+                )
+            parts = page_writer.whole(asked.answered_in, found.pieces)
+            page = _Page(found._replace(pieces=[]), parts, share)  # joined to JSON, they would be there twice
         except TooLargeError:
             leave()
         except Exception as error:  # noqa: BLE001 - after any error the client gets an answer

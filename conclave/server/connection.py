@@ -21,7 +21,7 @@ from conclave.server.framing import MalformedError
 from conclave.server.middleware import new_request_id
 from conclave.wire import ready
 from conclave.wire.exchange import answer_error
-from conclave.wire.handover import drain_fully, taken
+from conclave.wire.handover import SMALL_BYTES, drain_fully, hold_back, taken
 from conclave.wire.negotiate import Format
 
 if TYPE_CHECKING:
@@ -238,6 +238,8 @@ class Connection(asyncio.BufferedProtocol):
             return True
         if self._site.is_stopping:
             parts[0] = parts[0].replace(b"\r\n", b"\r\nConnection: close\r\n", 1)
+        if sum(map(len, parts)) > SMALL_BYTES:
+            hold_back(transport)
         ready.write(transport, parts)
         return not transport.get_write_buffer_size()
 

@@ -73,7 +73,7 @@ async def hand_over(request: web.Request, response: web.StreamResponse) -> bool:
     """Send ``response`` and tell whether all of it was handed to the connection.
 
     False if the connection broke before that, or was cut off, since the client takes less than LEAST_RATE. Handed over
-    means: taken by the operating system; behind TLS, by the TLS layer, which may hold back up to 64 KiB.
+    means: taken by the operating system; behind TLS, by the TLS layer, which may hold back up to 80 KiB.
 
     Also False if the client had ended its side before all was written: it gets the response, but has perhaps gone.
     """
@@ -81,7 +81,7 @@ async def hand_over(request: web.Request, response: web.StreamResponse) -> bool:
     if transport is None:
         return False
     if isinstance(response, Pieces):
-        _hold_back(transport)
+        hold_back(transport)
         request[SHARE].hold(response.memory)
     else:
         request[SHARE].hold(2 * _size(response))  # aiohttp joins it with the headers
@@ -166,7 +166,7 @@ async def _send_all_but_last(response: Pieces, share: Share) -> bytes:
     return response.pieces.popleft()
 
 
-def _hold_back(transport: asyncio.Transport) -> None:
+def hold_back(transport: asyncio.Transport) -> None:
     """Make the system take only bytes that it can send soon.
 
     So it is seen if a client takes none.

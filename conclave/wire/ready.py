@@ -8,8 +8,9 @@ It must say what aiohttp's say: a test compares the heads.
 
 import asyncio
 import time
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Iterable, MutableMapping, Sequence
 from email.utils import formatdate
+from typing import Any
 
 from aiohttp import web
 from aiohttp.web_request import BaseRequest
@@ -31,6 +32,9 @@ HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Se
 
 JOINED_BYTES = 16 * 1024
 """An answer of at most 16 KiB is joined. A larger one is given to the system in its parts."""
+
+RECORD_BYTES = 16 * 1024
+"""A record of TLS has at most 16 KiB."""
 
 _FIXED = "".join(f"{name}: {value}\r\n" for name, value in HEADERS.items())
 _HEADS = {
@@ -57,10 +61,24 @@ def written(written_in: Format, request_id: str, parts: Sequence[bytes], clock: 
 
 def write(transport: asyncio.WriteTransport, parts: Sequence[bytes]) -> None:
     """Write an answer, head and body."""
-    if sum(map(len, parts)) > JOINED_BYTES:
-        transport.writelines(parts)  # joined, a page would be copied, to memory that is taken anew
-    else:
+    if sum(map(len, parts)) <= JOINED_BYTES:
         transport.write(b"".join(parts))
+    elif transport.get_extra_info("sslcontext"):
+        write_over_tls(transport, parts)
+    else:
+        transport.writelines(parts)  # joined, a page would be copied, to memory that is taken anew
+
+
+def write_over_tls(transport: asyncio.WriteTransport, parts: Iterable[bytes | bytearray | memoryview[Any]]) -> None:
+    """Write to a TLS layer, a record of RECORD_BYTES at most at a time.
+
+    The layer hands on to the connection below whatever it gets, and pauses only then, once 64 KiB wait there. What it
+    has handed on it calls taken, although it waits in this process: with a whole page at once, all of that.
+    """
+    for part in parts:
+        view = memoryview(part)
+        for at in range(0, len(view), RECORD_BYTES):
+            transport.write(view[at : at + RECORD_BYTES])
 
 
 def written_response(response: web.Response, clock: Clock) -> bytes:
