@@ -34,6 +34,7 @@ from spark.archive.expiry import Expiry
 from spark.archive.expiry_plan import ArchivePlan
 from spark.archive.move import Mover
 from spark.archive.restore import restore
+from spark.archive.spark_eraser import SparkEraser
 from spark.archive.table import NotDurableError, Table
 from spark.archive.take_over import take_over
 from spark.hot_store import ArchiveError, Hot
@@ -90,7 +91,7 @@ class ArchiveRun:
             if plan and not self._is_all_held(plan):
                 self._change()
                 size = self._bytes() if size < 0 else size
-                Expiry(self._session(), self._hot, self._table).apply(plan, done.counts)
+                self._expiry(plan).apply(plan, done.counts)
                 done.groups_touched += len(plan.group_keys.difference(counted))
             self._move(done, scope)
             self._take_over(scope)
@@ -126,7 +127,7 @@ class ArchiveRun:
             self._table.prepare(self._hot.archive_state, is_new=False)
             planned.groups_touched += len(plan.group_keys.difference(counted))
             with self._as_archive_errors():
-                planned.counts.update(Expiry(self._session(), self._hot, self._table).count(plan))
+                planned.counts.update(self._expiry(plan).count(plan))
 
     def check(self) -> Check:
         """Read the whole table and compare it with the index; changes nothing. Raises ArchiveError."""
@@ -178,12 +179,15 @@ class ArchiveRun:
             self._change()
             return clock.bring_back(self._session(), self._hot, self._table, returns)
 
+    def _expiry(self, plan: ArchivePlan) -> Expiry:
+        return Expiry(SparkEraser(self._session(), self._table), self._hot, self._table)
+
     def _is_all_held(self, plan: ArchivePlan) -> bool:
         """Tell whether legal holds on users keep all that is due; then the table need not change."""
         if not plan.is_unsure:
             return False
         self._open()
-        return Expiry(self._session(), self._hot, self._table).changes_nothing(plan)
+        return self._expiry(plan).changes_nothing(plan)
 
     def _drop_copies(self) -> None:
         if self._hot.read(moves.copies):
