@@ -28,8 +28,10 @@ from conclave.store.archive import move_selection, moves
 from conclave.store.archive.moves import ArchiveState
 from conclave.store.resources import message_keys, taking_over
 from spark.archive import clock, expiry_plan
+from spark.archive.arrow_eraser import ArrowEraser
 from spark.archive.check import Check, examine
 from spark.archive.clock import FOREVER, Return
+from spark.archive.eraser import Eraser
 from spark.archive.expiry import Expiry
 from spark.archive.expiry_plan import ArchivePlan
 from spark.archive.move import Mover
@@ -57,17 +59,21 @@ class ArchiveRun:
         path: Path,
         config: ArchiveConfig,
         keys: Callable[[], KeyStore],
+        *,
+        has_cluster: bool,
     ) -> None:
         """Take what is needed; nothing is opened yet.
 
         ``session`` gives a Spark session, and starts Spark for what needs it. ``forget`` has Spark forget what it knows
         of tables, and starts none. ``path``: the folder of the table. ``keys``: opens those of the messages.
+        ``has_cluster``: Spark works on one, and all that is rewritten shall be rewritten there.
         """
         self._session = session
         self._forget = forget
         self._hot = hot
         self._config = config
         self._keys = keys
+        self._has_cluster = has_cluster
         self._table = Table(session, path)
         self._is_open = False
         self._has_turn = False
@@ -180,7 +186,11 @@ class ArchiveRun:
             return clock.bring_back(self._session(), self._hot, self._table, returns)
 
     def _expiry(self, plan: ArchivePlan) -> Expiry:
-        return Expiry(SparkEraser(self._session(), self._table), self._hot, self._table)
+        """Return what carries out ``plan``. Spark is started for it only if there is much to rewrite, or a cluster."""
+        arrow = ArrowEraser(self._table)
+        needs_spark = plan.partial and (self._has_cluster or not arrow.suits(plan))
+        eraser: Eraser = SparkEraser(self._session(), self._table) if needs_spark else arrow
+        return Expiry(eraser, self._hot, self._table)
 
     def _is_all_held(self, plan: ArchivePlan) -> bool:
         """Tell whether legal holds on users keep all that is due; then the table need not change."""
