@@ -75,6 +75,7 @@ ARCHIVE_POINTS = (
     "archive.finished",
     "archive.parts_dropped",
     "archive.erasures_noted",
+    "archive.rewritten",
     "archive.rows_deleted",
     "archive.index_settled",
     "archive.compacted",

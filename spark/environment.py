@@ -278,7 +278,12 @@ class RunEnvironment:
 
         config = config or self.config.archive
         keys = partial(self.keys, hot)
-        return ArchiveRun(self._session, self._forget_tables, hot, self.config.archive_path, config, keys)
+        path, has_cluster = self.config.archive_path, not self._master().startswith("local")
+        return ArchiveRun(self._session, self._forget_tables, hot, path, config, keys, has_cluster=has_cluster)
+
+    def _master(self) -> str:
+        """Return where Spark works, or would: spark-submit, which has started it already, may say otherwise."""
+        return (self._spark and self._spark.sparkContext.master) or self.config.spark.master
 
     def _forget_tables(self) -> None:
         """Have Spark forget what it knows of tables, if it was started and can know any."""

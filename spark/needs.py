@@ -1,4 +1,4 @@
-"""Whether a run has anything for Spark to do: the database alone says so, without Java and without the archive's table.
+"""Whether a run needs Spark, and the archive: the database alone says so, without Java and without the archive's table.
 
 What is due is asked of the one room for retention, and of the archive's index.
 """
@@ -47,23 +47,20 @@ def of_archive(
             and archive.after != KEEP
             and move_selection.has_work(connection, archive.least_lifetime, hot.now - archive.after)
         )
-        or _rewrites(connection, hot, archive, scope, risen)
+        or bool(expiry_plan.make_plan(connection, hot, scope, risen, archive.rewrite_after))
+        or _takes_over(connection, scope)
     )
 
 
 def of_run(connection: sqlite3.Connection, hot: Hot, archive: ArchiveConfig | None, scope: Scope) -> bool:
-    """Tell whether a run at the second of ``hot`` would need Spark. ``archive``: None if there is none."""
-    plan = plan_without(connection, hot, scope)
-    return plan is None or (archive is not None and _rewrites(connection, hot, archive, scope, plan.risen))
+    """Tell whether a run at the second of ``hot`` would need Spark from the start. ``archive``: None if there is none.
 
-
-def _rewrites(
-    connection: sqlite3.Connection, hot: Hot, archive: ArchiveConfig, scope: Scope, risen: Collection[tuple[int, int]]
-) -> bool:
-    """Tell whether a run may have files of the archive to rewrite; moving adds some, and needs no Spark.
-
-    A partition that has become crowded so is seen by the run, which then starts Spark itself.
+    What is due in the archive needs it only if much is to be rewritten, and a partition only if it has become crowded:
+    the run sees that in the table, and starts Spark itself then.
     """
-    return bool(expiry_plan.make_plan(connection, hot, scope, risen, archive.rewrite_after)) or (
-        scope.keeps_house and taking_over.next_partition(connection) is not None
-    )
+    return plan_without(connection, hot, scope) is None or (archive is not None and _takes_over(connection, scope))
+
+
+def _takes_over(connection: sqlite3.Connection, scope: Scope) -> bool:
+    """Tell whether messages of the archive are to be encrypted that came before there were keys."""
+    return scope.keeps_house and taking_over.next_partition(connection) is not None

@@ -21,6 +21,7 @@ from conclave.store.archive.moves import PartRow
 from conclave.store.resources import message_keys
 from spark.archive import columns as a, lost_keys
 from spark.archive.expiry import confirm, settle
+from spark.archive.spark_eraser import SparkEraser
 from spark.archive.table import Table, part_columns
 from spark.hot_store import Hot
 
@@ -84,7 +85,7 @@ def bring_back(spark: SparkSession, hot: Hot, table: Table, returns: Collection[
     left |= {key: row for key, row in index_of(table, keys).items() if key in keys}
     version = table.version()
     # What a run that did not end has erased is missing in the table still, and its keys are lost here.
-    stays = lost_keys.living(spark, hot, table, left, ())
+    stays = lost_keys.living(SparkEraser(spark, table), hot, left, ())
     dead = _dead(spark, hot, table, keys)
     hot.write_steps(lambda connection: settle(connection, left, [], version, {}, {}, stays, dead))
     reach("archive.clock_settled")

@@ -6,8 +6,8 @@ statistics of groups, numbers and times only: others would be pieces of bodies a
 
 import json
 import time
-from bisect import bisect_right
-from collections.abc import Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -52,17 +52,32 @@ def write(folder: Path, rows: pyarrow.Table) -> list[AddAction]:
     Return what its log has to say of them; until then they are no part of it. They are not synced. Raises OSError.
     """
     added = []
-    for (lifetime, span), of_partition in _partitions(rows):
-        place = f"{a.LIFETIME}={lifetime}/{a.SPAN}={span}"
-        (folder / place).parent.mkdir(mode=0o700, exist_ok=True)
-        (folder / place).mkdir(mode=0o700, exist_ok=True)
-        name = uuid4()
-        numbers, left = count(), _row_groups(of_partition.select(a.STORED.names))
-        while written := _write_file(
-            folder, f"{place}/part-{next(numbers):05d}-{name}.c000.zstd.parquet", (lifetime, span), left
-        ):
+    for partition, of_partition in _partitions(rows):
+        place = folder / _place(partition)
+        place.parent.mkdir(mode=0o700, exist_ok=True)
+        place.mkdir(mode=0o700, exist_ok=True)
+        names, left = _names(partition), _row_groups(of_partition.select(a.STORED.names))
+        while written := _write_file(folder, next(names), partition, left, FILE_BYTES):
             added.append(written)
     return added
+
+
+def write_one(folder: Path, partition: Partition, rows: Iterable[pyarrow.Table]) -> AddAction | None:
+    """Write messages of a partition that has files already to one more, as ``write`` does; None if there are none.
+
+    What is left of a file is one file again: were it two, one would be small. At most two row groups are in memory.
+    """
+    return _write_file(folder, next(_names(partition)), partition, _repacked(rows), None)
+
+
+def _place(partition: Partition) -> str:
+    return f"{a.LIFETIME}={partition[0]}/{a.SPAN}={partition[1]}"
+
+
+def _names(partition: Partition) -> Iterator[str]:
+    """Yield paths for new files of a partition, within the table's folder."""
+    name = uuid4()
+    return (f"{_place(partition)}/part-{number:05d}-{name}.c000.zstd.parquet" for number in count())
 
 
 def _partitions(rows: pyarrow.Table) -> Iterator[tuple[Partition, pyarrow.Table]]:
@@ -86,8 +101,23 @@ def _row_groups(rows: pyarrow.Table) -> Iterator[pyarrow.Table]:
         size = ends[start - 1].as_py()
 
 
-def _write_file(folder: Path, path: str, partition: Partition, left: Iterator[pyarrow.Table]) -> AddAction | None:
-    """Write a file of the row groups that are left, or of some of them; None if none are."""
+def _repacked(some: Iterable[pyarrow.Table]) -> Iterator[pyarrow.Table]:
+    """Divide messages into row groups as ``_row_groups`` does, so that these do not become smaller and smaller."""
+    rest: list[pyarrow.Table] = []
+    for rows in some:
+        divided = list(_row_groups(pyarrow.concat_tables([*rest, rows])))
+        rest = divided[-1:]  # the next ones may have room in it
+        yield from divided[:-1]
+    yield from rest
+
+
+def _write_file(
+    folder: Path, path: str, partition: Partition, left: Iterator[pyarrow.Table], most: int | None
+) -> AddAction | None:
+    """Write a file of the row groups that are left, or of some of them; None if none are.
+
+    It gets no more once it has ``most`` bytes; None: it gets all.
+    """
     written: list[pyarrow.Table] = []
     size = 0
     if (rows := next(left, None)) is None:
@@ -96,14 +126,16 @@ def _write_file(folder: Path, path: str, partition: Partition, left: Iterator[py
     with parquet.ParquetWriter(folder / path, a.STORED, **_LAYOUT) as writer:
         while rows is not None:
             writer.write_table(rows, row_group_size=rows.num_rows)
-            written.append(rows)
+            written.append(rows.select(STATISTICS))
             size += rows.nbytes
-            rows = next(left, None) if size < FILE_BYTES else None
-    values = {a.LIFETIME: str(partition[0]), a.SPAN: str(partition[1])}
-    statistics = _statistics(pyarrow.concat_tables(written))
-    return AddAction(
-        path, (folder / path).stat().st_size, values, int(time.time() * 1000), data_change=True, stats=statistics
-    )
+            rows = next(left, None) if most is None or size < most else None
+    statistics, now = _statistics(pyarrow.concat_tables(written)), int(time.time() * 1000)
+    return AddAction(path, (folder / path).stat().st_size, values(partition), now, data_change=True, stats=statistics)
+
+
+def values(partition: Partition) -> dict[str, str | None]:
+    """Return what the table's log says of the partition of a file."""
+    return {a.LIFETIME: str(partition[0]), a.SPAN: str(partition[1])}
 
 
 def _statistics(rows: pyarrow.Table) -> str:
@@ -118,14 +150,31 @@ def _statistics(rows: pyarrow.Table) -> str:
     return json.dumps(told, separators=(",", ":"))
 
 
-def read(path: Path) -> Iterator[pyarrow.Table]:
+def read(
+    path: Path, columns: Sequence[str] = a.STORED.names, groups: Sequence[int] | None = None
+) -> Iterator[pyarrow.Table]:
     """Yield the messages of a file, a row group at a time, without the partition.
 
+    ``groups``: the keys of those that are asked for, in ascending order; row groups that have none may be left out.
     Raises ArchiveError, also for a damaged page.
     """
+    schema = pyarrow.schema([a.STORED.field(name) for name in columns])
     try:
         with parquet.ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file:
+            at = file.schema_arrow.get_field_index(a.GROUP_KEY)
             for number in range(file.num_row_groups):
-                yield file.read_row_group(number, columns=a.STORED.names)
+                if groups is None or _may_have(file.metadata.row_group(number).column(at), groups):
+                    yield file.read_row_group(number, columns=list(columns)).cast(schema)
     except (pyarrow.ArrowException, OSError) as error:
         raise ArchiveError(f"{path}: {one_line(error)}") from error
+
+
+def _may_have(keys: parquet.ColumnChunkMetaData, groups: Sequence[int]) -> bool:
+    bounds = keys.statistics
+    return bounds is None or not bounds.has_min_max or are_between(groups, bounds.min, bounds.max)
+
+
+def are_between(ordered: Sequence[int], least: int, most: int) -> bool:
+    """Tell whether any of ``ordered`` numbers is at least ``least`` and at most ``most``."""
+    at = bisect_left(ordered, least)
+    return at < len(ordered) and ordered[at] <= most

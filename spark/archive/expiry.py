@@ -1,30 +1,24 @@
 """Deletes from the archive what is due, as ``expiry_plan.py`` has planned it.
 
 A partition of which nothing stays is deleted as a whole, by a change of the table's log alone. In other partitions
-single rows are deleted, exactly.
+single rows are deleted, exactly, by an Eraser.
 """
 
 import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 
-import pyarrow
-from pyspark.sql import DataFrame, SparkSession, functions as F
-
-from conclave.archive.layout import in_partitions
 from conclave.failpoints import reach
-from conclave.retention import rules
-from conclave.retention.rules import Bounds
 from conclave.store.archive import erasures, moves, unreadable
 from conclave.store.archive.erasures import Key
 from conclave.store.archive.moves import PartRow
 from conclave.store.engine.sqlite import Step, done
 from conclave.store.resources import taken_back
 from conclave.store.resources.receipts import OVERWRITTEN, Erased
-from spark.archive import columns as a, lost_keys
-from spark.archive.expiry_plan import COUNTED, RESTORED, RULES, ArchivePlan
+from spark.archive import lost_keys
+from spark.archive.eraser import Eraser, Living, Measured
+from spark.archive.expiry_plan import COUNTED, RESTORED, ArchivePlan
 from spark.archive.table import Table
 from spark.hot_store import ArchiveError, Hot
 
@@ -32,59 +26,24 @@ SETTLED_AT_ONCE = 256
 """A step settles at most 256 groups for a deleted account; a transaction notes at most 256 rows of the index."""
 
 
-_MEASURED = (*COUNTED, OVERWRITTEN)
-"""By what rows go. OVERWRITTEN: receipts have told of them by a rule, when their keys were lost."""
-
-
-@dataclass(frozen=True)
-class Measured:
-    """For one row of the index: which messages go by each rule, and what is left (None: nothing).
-
-    ``taken_back``: the numbers of those that were taken back and have to stay.
-    """
-
-    gone: list[Erased]
-    left: PartRow | None
-    taken_back: list[int] = field(default_factory=list)
-
-    @property
-    def count(self) -> int:
-        """How many messages the table has of the row."""
-        return sum(each.messages for each in self.gone) + (self.left.message_count if self.left else 0)
-
-
-_OF_ROW = Bounds(
-    gone=a.GONE_BELOW,
-    unheld=f"NOT array_contains({a.HELD}, {a.SENDER_ID})",
-    by_deleted=f"array_contains({a.SENDERS}, {a.SENDER_ID})",
-    is_deleted=a.IS_GONE,
-    is_taken_back=f"array_contains({a.TAKEN_BACK}, {a.SEQUENCE_NUM})",
-)
-
-_RULE_OF_ROW = (
-    f"CASE WHEN {a.IS_RESTORED} THEN '{RESTORED}' WHEN {rules.may_go(_OF_ROW)} THEN {rules.named(RULES, _OF_ROW)} END"
-)
-"""Spark's expression for the rule by which a row of the table, joined with DUE, goes; null if it stays."""
-
-
 class Expiry:
     """Carries out a plan in one table."""
 
-    def __init__(self, spark: SparkSession, hot: Hot, table: Table) -> None:
-        """Take what is needed; nothing is opened yet."""
-        self._spark = spark
+    def __init__(self, eraser: Eraser, hot: Hot, table: Table) -> None:
+        """Take what is needed; nothing is opened yet. ``eraser`` works on rows of the table."""
+        self._eraser = eraser
         self._hot = hot
         self._table = table
 
     def count(self, plan: ArchivePlan) -> Counter[str]:
         """Return how many messages would go by each rule. Reads the partitions that do not go as a whole."""
         counts = Counter(dict.fromkeys(COUNTED, 0))
-        counts.update(_counts(_erased(plan, self._measure(plan))))
+        counts.update(_counts(_erased(plan, self._eraser.measure(plan))))
         return counts
 
     def changes_nothing(self, plan: ArchivePlan) -> bool:
         """Tell whether no message would go, and the index is right. Reads the partitions."""
-        measured = self._measure(plan)
+        measured = self._eraser.measure(plan)
         known = {(part.group_key, part.lifetime, part.span): part for part in self._hot.read(moves.parts)}
         found = {key: each.left for key, each in measured.items() if not each.gone}
         return all(key in found and found[key] == known.get(key) for key in plan.partial)
@@ -100,13 +59,13 @@ class Expiry:
             self._foresee(_erased(plan, {}))
             self._table.drop_partitions(plan.partitions)
             reach("archive.parts_dropped")
-        measured = self._measure(plan)
+        measured = self._eraser.measure(plan)
         left |= {key: each.left for key, each in measured.items()}
         if plan.partial:
             self._note_ahead(plan, measured)
             reach("archive.erasures_noted")
         if expected := sum(gone.messages for each in measured.values() for gone in each.gone):
-            deleted = self._delete_rows(plan)
+            deleted = self._eraser.delete(plan)
             reach("archive.rows_deleted")
             if deleted != expected:
                 raise ArchiveError(f"{deleted} messages were deleted from the archive where {expected} were due")
@@ -114,7 +73,7 @@ class Expiry:
         version = self._table.version()
         erased = _erased(plan, measured)
         taken = _taken_back_gone(plan, measured)
-        stays = lost_keys.living(self._spark, self._hot, self._table, left, plan.dropped)
+        stays = lost_keys.living(self._eraser, self._hot, left, plan.dropped)
         self._hot.write_steps(lambda connection: settle(connection, left, plan.senders, version, erased, taken, stays))
         reach("archive.index_settled")
         counts.update(_counts(erased))
@@ -132,68 +91,6 @@ class Expiry:
         ]
         for at in range(0, len(ahead), SETTLED_AT_ONCE):
             self._hot.write(erasures.foresee, dict(ahead[at : at + SETTLED_AT_ONCE]))  # durable: the table is too
-
-    def _measure(self, plan: ArchivePlan) -> dict[Key, Measured]:
-        """Return for each row of the index in ``plan.partial`` that has messages: what goes and what stays."""
-        if not plan.partial:
-            return {}
-        number, created, rule = F.col(a.SEQUENCE_NUM), F.col(a.CREATED_AT), F.expr(_RULE_OF_ROW)
-        rule = F.when(rule.isNotNull() & (number <= F.col(a.DEAD_UP_TO)), OVERWRITTEN).otherwise(rule)
-        stays = rule.isNull()
-        found = (
-            self._table.read()
-            .where(in_partitions(plan.touched))
-            .where(F.col(a.GROUP_KEY).between(min(plan.groups), max(plan.groups)))
-            .alias("messages")
-            .join(self._due(plan), a.GROUP_KEY)
-            .groupBy(a.GROUP_KEY, a.LIFETIME, a.SPAN)
-            .agg(
-                F.min(F.when(stays, number)),
-                F.max(F.when(stays, number)),
-                F.min(F.when(stays, created)),
-                F.max(F.when(stays, created)),
-                F.count(F.when(stays, number)),
-                F.sum(F.when(stays, F.octet_length(a.BODY))),
-                F.bit_xor(F.when(stays, F.col(a.CHECKSUM))),
-                F.collect_list(F.when(stays & F.expr(_OF_ROW.is_taken_back), number)),
-                *[
-                    aggregated
-                    for each in _MEASURED
-                    for aggregated in (
-                        F.count(F.when(rule == each, number)),
-                        F.max(F.when(rule == each, number)),
-                        F.max(F.when(rule == each, created)),
-                    )
-                ],
-            )
-        )
-        planned = set(plan.partial)
-        measured = {}
-        for row in found.collect():
-            key, left, taken, gone = (row[0], row[1], row[2]), tuple(row)[:10], row[10], tuple(row)[11:]
-            if key in planned:
-                part = PartRow(*left) if row[7] else None
-                of_rules = zip(_MEASURED, gone[::3], gone[1::3], gone[2::3], strict=True)
-                measured[key] = Measured([Erased(*each) for each in of_rules if each[1]], part, taken)
-        return measured
-
-    def _delete_rows(self, plan: ArchivePlan) -> int:
-        self._due(plan).createOrReplaceTempView("archive_due")
-        try:
-            merged = self._spark.sql(
-                f"MERGE INTO {self._table.name} AS messages USING archive_due AS due"
-                f" ON {in_partitions(plan.touched, 'messages.')} AND messages.{a.GROUP_KEY} = due.{a.GROUP_KEY}"
-                f" AND messages.{a.GROUP_KEY} BETWEEN {min(plan.groups)} AND {max(plan.groups)}"
-                f" AND {_RULE_OF_ROW} IS NOT NULL WHEN MATCHED THEN DELETE"
-            )
-            return int(merged.collect()[0]["num_deleted_rows"])
-        finally:
-            self._spark.catalog.dropTempView("archive_due")
-
-    def _due(self, plan: ArchivePlan) -> DataFrame:
-        rows = [(group_key, *conditions) for group_key, conditions in sorted(plan.groups.items())]
-        columns = dict(zip(a.DUE.names, zip(*rows, strict=True), strict=True))
-        return F.broadcast(self._spark.createDataFrame(pyarrow.table(columns, schema=a.DUE)))
 
 
 def confirm(connection: sqlite3.Connection, present: Mapping[Key, int]) -> Iterator[Step]:
@@ -213,7 +110,7 @@ def settle(
     version: int,
     erased: Mapping[Key, list[Erased]],
     taken: Mapping[int, Collection[int]],
-    stays: lost_keys.Living | None = None,
+    stays: Living | None = None,
     dead: Mapping[Key, int] | None = None,
 ) -> Iterator[Step]:
     """Yield the steps that bring the index up to date with ``version`` of the table.
@@ -247,7 +144,7 @@ def _settle_group(
     group_key: int,
     rows: Mapping[Key, PartRow | None],
     erased: Mapping[Key, list[Erased]],
-    stays: lost_keys.Living | None,
+    stays: Living | None,
     dead: Mapping[Key, int],
 ) -> None:
     for key in rows:

@@ -5,28 +5,19 @@ table is missing there, and the index, which changes last, says where to look.
 """
 
 import sqlite3
-from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection
 
-import pyarrow
-from pyspark.sql import DataFrame, SparkSession, Window, functions as F
-
-from conclave.archive.layout import in_partitions
 from conclave.keys import ranges
 from conclave.keys.cover import Range
 from conclave.store.archive import moves
 from conclave.store.archive.erasures import Key
 from conclave.store.archive.moves import PartRow
 from conclave.store.resources import message_keys
-from spark.archive import columns as a
-from spark.archive.table import Table
+from spark.archive.eraser import Eraser, Living
 from spark.hot_store import Hot
 
-Living = Mapping[int, Sequence[Range]]
-"""The numbers that the table has, by the keys of groups."""
 
-
-def living(spark: SparkSession, hot: Hot, table: Table, settled: Collection[Key], dropped: Collection[Key]) -> Living:
+def living(eraser: Eraser, hot: Hot, settled: Collection[Key], dropped: Collection[Key]) -> Living:
     """Return what the table still has between the first and the last numbers of ``settled``: rows of the index.
 
     ``dropped``: those whose partitions are gone as a whole. Nothing is read if the messages are under no keys.
@@ -41,11 +32,8 @@ def living(spark: SparkSession, hot: Hot, table: Table, settled: Collection[Key]
         read += [part for part in parts if _key(part) not in gone and any(_meet(part, each) for each in bounds)]
     if not read:
         return {}
-    keys = sorted({part.group_key for part in read})
-    partitions = sorted({(part.lifetime, part.span) for part in read})
-    rows = table.read().where(in_partitions(partitions)).where(F.col(a.GROUP_KEY).between(keys[0], keys[-1]))
-    wanted = spark.createDataFrame(pyarrow.table({a.GROUP_KEY: keys}))
-    return _ranges(rows.join(F.broadcast(wanted), a.GROUP_KEY))
+    partitions = {(part.lifetime, part.span) for part in read}
+    return eraser.living({part.group_key for part in read}, partitions)
 
 
 def note(connection: sqlite3.Connection, group_key: int, settled: Collection[Key], left: Living) -> None:
@@ -78,18 +66,3 @@ def _key(part: PartRow) -> Key:
 
 def _meet(one: PartRow, other: PartRow) -> bool:
     return one.first_seq <= other.last_seq and other.first_seq <= one.last_seq
-
-
-def _ranges(rows: DataFrame) -> Living:
-    """Return the numbers of messages as ranges of neighbours."""
-    number = F.col(a.SEQUENCE_NUM)
-    order = Window.partitionBy(a.GROUP_KEY).orderBy(number)
-    found = (
-        rows.select(a.GROUP_KEY, number, (number - F.row_number().over(order)).alias("run"))
-        .groupBy(a.GROUP_KEY, "run")
-        .agg(F.min(number), F.max(number))
-    )
-    of_groups: dict[int, list[Range]] = defaultdict(list)
-    for group_key, _, first, last in found.collect():
-        of_groups[group_key].append(Range(first, last))
-    return of_groups

@@ -28,12 +28,15 @@ from conclave.store.archive import move_selection, moves
 from conclave.store.archive.moves import ArchiveState
 from conclave.store.resources import message_keys, taking_over
 from spark.archive import clock, expiry_plan
+from spark.archive.arrow_eraser import ArrowEraser
 from spark.archive.check import Check, examine
 from spark.archive.clock import FOREVER, Return
+from spark.archive.eraser import Eraser
 from spark.archive.expiry import Expiry
 from spark.archive.expiry_plan import ArchivePlan
 from spark.archive.move import Mover
 from spark.archive.restore import restore
+from spark.archive.spark_eraser import SparkEraser
 from spark.archive.table import NotDurableError, Table
 from spark.archive.take_over import take_over
 from spark.hot_store import ArchiveError, Hot
@@ -56,17 +59,21 @@ class ArchiveRun:
         path: Path,
         config: ArchiveConfig,
         keys: Callable[[], KeyStore],
+        *,
+        has_cluster: bool,
     ) -> None:
         """Take what is needed; nothing is opened yet.
 
         ``session`` gives a Spark session, and starts Spark for what needs it. ``forget`` has Spark forget what it knows
         of tables, and starts none. ``path``: the folder of the table. ``keys``: opens those of the messages.
+        ``has_cluster``: Spark works on one, and all that is rewritten shall be rewritten there.
         """
         self._session = session
         self._forget = forget
         self._hot = hot
         self._config = config
         self._keys = keys
+        self._has_cluster = has_cluster
         self._table = Table(session, path)
         self._is_open = False
         self._has_turn = False
@@ -90,7 +97,7 @@ class ArchiveRun:
             if plan and not self._is_all_held(plan):
                 self._change()
                 size = self._bytes() if size < 0 else size
-                Expiry(self._session(), self._hot, self._table).apply(plan, done.counts)
+                self._expiry(plan).apply(plan, done.counts)
                 done.groups_touched += len(plan.group_keys.difference(counted))
             self._move(done, scope)
             self._take_over(scope)
@@ -126,7 +133,7 @@ class ArchiveRun:
             self._table.prepare(self._hot.archive_state, is_new=False)
             planned.groups_touched += len(plan.group_keys.difference(counted))
             with self._as_archive_errors():
-                planned.counts.update(Expiry(self._session(), self._hot, self._table).count(plan))
+                planned.counts.update(self._expiry(plan).count(plan))
 
     def check(self) -> Check:
         """Read the whole table and compare it with the index; changes nothing. Raises ArchiveError."""
@@ -178,12 +185,19 @@ class ArchiveRun:
             self._change()
             return clock.bring_back(self._session(), self._hot, self._table, returns)
 
+    def _expiry(self, plan: ArchivePlan) -> Expiry:
+        """Return what carries out ``plan``. Spark is started for it only if there is much to rewrite, or a cluster."""
+        arrow = ArrowEraser(self._table)
+        needs_spark = plan.partial and (self._has_cluster or not arrow.suits(plan))
+        eraser: Eraser = SparkEraser(self._session(), self._table) if needs_spark else arrow
+        return Expiry(eraser, self._hot, self._table)
+
     def _is_all_held(self, plan: ArchivePlan) -> bool:
         """Tell whether legal holds on users keep all that is due; then the table need not change."""
         if not plan.is_unsure:
             return False
         self._open()
-        return Expiry(self._session(), self._hot, self._table).changes_nothing(plan)
+        return self._expiry(plan).changes_nothing(plan)
 
     def _drop_copies(self) -> None:
         if self._hot.read(moves.copies):

@@ -1,6 +1,6 @@
 """The archive's Delta table: makes, opens, appends to and compacts it, and removes its old files.
 
-Only the run that holds the run lock writes. Spark does what rewrites files, and is started for that only: what is
+Only the run that holds the run lock writes. Spark joins small files, and is started for that only: what is
 appended is written without it, see ``data_files.py``, and delta-rs does what concerns only the table's log.
 """
 
@@ -9,7 +9,7 @@ import re
 import shutil
 import struct
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import DeltaError
-from deltalake.transaction import AddAction
+from deltalake.transaction import AddAction, RemoveAction
 from pyspark.sql import Column, DataFrame, SparkSession, functions as F
 
 from conclave.archive.consistency import open_known, turn_app, turn_of
@@ -28,9 +28,10 @@ from conclave.archive.layout import FILE_BYTES, ID_PROPERTY, in_partitions
 from conclave.failpoints import reach
 from conclave.store.archive.moves import ArchiveState
 from conclave.system.durable import sync
-from spark.archive import columns as a, data_files
+from spark.archive import columns as a, data_files, table_files
 from spark.archive.data_files import Partition
 from spark.archive.repair import ACTIONS, POINTER, Repair, Repaired, entry_file, read_entry
+from spark.archive.table_files import StoredFile
 from spark.hot_store import ArchiveError
 from spark.session import PAGE_SUMS
 
@@ -181,11 +182,20 @@ class Table:
         self._commit([], Transaction(turn_app(archive_id), turn))
         self.make_durable(self.version())
 
-    def _commit(self, added: list[AddAction], transaction: Transaction) -> None:
+    def _commit(self, actions: Sequence[AddAction | RemoveAction], *transactions: Transaction) -> None:
         """Add a version to the table, whose entry says of how many actions it consists: its end might get lost."""
         table = DeltaTable(str(self.path))
-        told = CommitProperties({ACTIONS: str(len(added) + 1)}, app_transactions=[transaction])
-        table.create_write_transaction([*added], "append", table.schema(), _PARTITION, commit_properties=told)
+        count = len(actions) + len(transactions)
+        told = CommitProperties({ACTIONS: str(count)}, app_transactions=[*transactions])
+        table.create_write_transaction([*actions], "append", table.schema(), _PARTITION, commit_properties=told)
+
+    def replace(self, removed: Collection[StoredFile], added: Sequence[AddAction]) -> None:
+        """Have files of the table no longer belong to it, but others that have what is left of their messages."""
+        at, is_change = int(time.time() * 1000), True
+        gone = [
+            RemoveAction(each.path, is_change, at, each.size, data_files.values(each.partition)) for each in removed
+        ]
+        self._commit([*gone, *added])
 
     def read(self) -> DataFrame:
         """Return all rows of the table."""
@@ -257,23 +267,18 @@ class Table:
 
     def crowded_partitions(self) -> list[PartitionFiles]:
         """Return the partitions that are to be compacted."""
+        sizes: dict[Partition, list[int]] = {}
+        for file in table_files.stored(self.path):
+            sizes.setdefault(file.partition, []).append(file.size)
         partitions = []
-        for (lifetime, span), sizes in sorted(self._of_files("size_bytes").items()):
-            small = [size for size in sizes if size < SMALL_BYTES]
-            partitions.append(PartitionFiles(lifetime, span, len(small), sum(small), sum(sizes)))
+        for partition, each in sorted(sizes.items()):
+            small = [size for size in each if size < SMALL_BYTES]
+            partitions.append(PartitionFiles(*partition, len(small), sum(small), sum(each)))
         return [each for each in partitions if each.wants_compaction]
 
     def files_of(self, lifetime: int, span: int) -> list[Path]:
         """Return the files of a partition."""
-        return [self.path / name for name in self._of_files("path").get((lifetime, span), ())]
-
-    def _of_files(self, what: str) -> dict[tuple[int, int], list[Any]]:
-        """Return what the table's log says of each file, by the partitions in which they lie."""
-        actions = pyarrow.table(DeltaTable(str(self.path)).get_add_actions(flatten=True))
-        found: dict[tuple[int, int], list[Any]] = {}
-        for row in actions.select(["partition.lifetime", "partition.span", what]).to_pylist():
-            found.setdefault((row["partition.lifetime"], row["partition.span"]), []).append(row[what])
-        return found
+        return [self.path / file.path for file in table_files.stored(self.path) if file.partition == (lifetime, span)]
 
     def compact(self, partition: PartitionFiles) -> None:
         """Rewrite a partition into few files, ordered by group and number, as readers read."""

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -11,13 +12,17 @@ from conclave.archive.files import LOG
 from conclave.config.archive import ArchiveConfig
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.settings import Config
+from conclave.config.spark import SparkConfig
 from conclave.retention.jobs import ALL, PurgeJob, Scope
 from conclave.store.archive import moves
 from conclave.store.engine import sqlite
 from conclave.store.engine.sqlite import write_transaction
+from conclave.store.resources import taken_back
+from conclave.store.resources.taken_back import TakenBack
 from conclave.store.views import runs
 from conclave.system.worker_protocol import State
 from spark import environment
+from spark.archive import arrow_eraser
 from spark.environment import CleanupError, RunEnvironment
 from spark.java_check import JavaMissingError
 from spark.run import clean_up, dry_run, get_ready_ahead
@@ -148,11 +153,21 @@ def ask(server: Running, question: str) -> Any:
         return connection.execute(question).fetchone()[0]
 
 
-async def test_messages_move_without_it_and_what_is_due_of_them_starts_it(server: Running) -> None:
+async def archive_three(server: Running, archive: ArchiveConfig) -> tuple[str, str]:
+    """Have one message of a group in the archive, and two of another."""
+    alice = await server.user("alice")
+    one, other = [await alice.create_group(name, expiry=30 * DAY) for name in "gh"]
+    for key in (one, other, other):
+        await alice.send(key)
+    server.clock.advance(7 * DAY + 1)
+    assert not await is_asked(server, archive=archive)
+    return one, other
+
+
+async def test_messages_move_without_it(server: Running) -> None:
     archive = ArchiveConfig(after=7 * DAY, margin=0)
     alice = await server.user("alice")
-    group = await alice.create_group("g", expiry=30 * DAY)
-    await alice.send(group)
+    await alice.send(await alice.create_group("g", expiry=30 * DAY))
     server.clock.advance(7 * DAY + 1)
     assert not await is_asked(server, SHORT_LIVED, archive=archive)
     assert ask(server, "SELECT count(*) FROM archive_moves") == 0
@@ -160,8 +175,53 @@ async def test_messages_move_without_it_and_what_is_due_of_them_starts_it(server
     assert ask(server, "SELECT archived_seq = last_seq AND last_seq > 0 FROM groups")
     assert not ask(server, "SELECT EXISTS (SELECT 1 FROM messages)")
     assert not await is_asked(server, archive=archive)
+
+
+async def test_single_messages_go_from_the_archive_without_it(server: Running) -> None:
+    archive = ArchiveConfig(after=7 * DAY, margin=0)
+    _, other = await archive_three(server, archive)
+    with sqlite.connect(server.config.database) as connection, write_transaction(connection):
+        find = "SELECT group_key FROM groups WHERE group_id = ?"
+        [key] = connection.execute(find, (UUID(other).bytes,)).fetchone()
+        taken_back.add(connection, key, 1, TakenBack(server.clock.now(), bytes(16)))
+        while taken_back.are_untold(connection):
+            taken_back.tell(connection)
+    planned = await asyncio.to_thread(dry_run, engine_of(server, archive=archive))
+    assert planned.counts["taken_back"] == 1
+    assert not await is_asked(server, archive=archive)
+    assert ask(server, "SELECT sum(message_count) FROM archive_parts") == 2
+
+
+async def test_whole_partitions_go_without_it(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = ArchiveConfig(after=7 * DAY, margin=0)
+    monkeypatch.setattr(arrow_eraser, "MOST_BYTES", 0)
+    await archive_three(server, archive)
     server.clock.advance(30 * DAY)
-    assert await is_asked(server, archive=archive)
+    with sqlite.connect(server.config.database) as connection, write_transaction(connection):
+        connection.execute("DELETE FROM sessions")  # they have expired too, but in the database
+    planned = await asyncio.to_thread(dry_run, engine_of(server, archive=archive))
+    assert planned.counts["expired"] == 3
+    assert not await is_asked(server, archive=archive)
+    assert not ask(server, "SELECT EXISTS (SELECT 1 FROM archive_parts)")
+
+
+async def test_a_run_starts_it_for_much_that_is_to_be_rewritten(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table tells how much it is: the run looks before it decides."""
+    archive = ArchiveConfig(after=7 * DAY, margin=0)
+    one, _ = await archive_three(server, archive)
+    with sqlite.connect(server.config.database) as connection, write_transaction(connection):
+        connection.execute("UPDATE groups SET expired_before = ? WHERE group_id = ?", (2**40, UUID(one).bytes))
+    cluster = SparkConfig(master="spark://127.0.0.1:7077")
+    done = await asyncio.to_thread(clean_up, engine_of(server, archive=archive, spark=cluster))
+    assert done.error.startswith("StartedError"), "for whatever is rewritten, where there is a cluster"
+    monkeypatch.setattr(arrow_eraser, "MOST_BYTES", 0)
+    done = await asyncio.to_thread(clean_up, engine_of(server, archive=archive))
+    assert done.error.startswith("StartedError")
+    monkeypatch.setattr(arrow_eraser, "MOST_BYTES", 2**30)
+    assert not await is_asked(server, archive=archive)
+    assert ask(server, "SELECT sum(message_count) FROM archive_parts") == 2
 
 
 async def test_what_a_run_has_left_in_the_archive_is_done_without_it(server: Running) -> None:

@@ -207,7 +207,9 @@ async def test_a_java_that_ends_while_the_archive_is_read_is_told_in_a_line(runn
     config = running.config
     hot = Hot(config.database, config.policy, running.clock.now())
     dead = cast("SparkSession", Dead())
-    archive = ArchiveRun(lambda: dead, lambda: None, hot, config.archive_path, config.archive, no_keys)
+    archive = ArchiveRun(
+        lambda: dead, lambda: None, hot, config.archive_path, config.archive, no_keys, has_cluster=False
+    )
     with pytest.raises(ArchiveError, match=f"{config.archive_path}: cannot be read: Answer from Java side is empty"):
         archive.check()
 

@@ -115,6 +115,7 @@ def test_a_deleted_group_leaves_nothing_in_the_archive(store: Store) -> None:
     assert store.query("SELECT count(*) FROM tombstones") == [(0,)]
 
 
+@pytest.mark.usefixtures("eraser")
 def test_a_deleted_account_leaves_only_its_commits_in_the_archive(store: Store) -> None:
     first, second = store.add_group(), store.add_group(90 * DAY)
     for group_key in (first, second):
@@ -207,6 +208,7 @@ EXPIRING = [
     "archive.turn_begun",
     "archive.parts_dropped",
     "archive.erasures_noted",
+    "archive.rewritten",
     "archive.rows_deleted",
     "archive.index_settled",
     "archive.before_erase",
@@ -220,14 +222,15 @@ def test_every_failpoint_of_the_archive_is_tried() -> None:
     assert tried == set(failpoints.ARCHIVE_POINTS)
 
 
-def test_expiry_that_fails_anywhere_goes_on_in_the_next_run(store: Store) -> None:
+def test_expiry_that_fails_anywhere_goes_on_in_the_next_run(store: Store, eraser: str) -> None:
     """What expires at one point has been archived by the run that followed on the point before."""
     kept = store.add_group()
     timed, changed = send_what_expires(store, kept)
     store.now += 10 * DAY
     store.run()
     gone: set[tuple[int, int]] = set()
-    for point in some(EXPIRING, 1, "points of expiry"):
+    points = [point for point in EXPIRING if eraser == "arrow" or point != "archive.rewritten"]
+    for point in some(points, 1, f"points of expiry by {eraser}"):
         store.set_expiry(changed, 9 * DAY)
         gone |= keys(timed, range(1, 6)) | keys(changed, range(1, 6))
         store.now += DAY
