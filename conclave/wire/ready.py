@@ -69,7 +69,7 @@ def write(transport: asyncio.WriteTransport, parts: Sequence[bytes]) -> None:
         transport.writelines(parts)  # joined, a page would be copied, to memory that is taken anew
 
 
-def write_over_tls(transport: asyncio.WriteTransport, parts: Iterable[bytes | bytearray | memoryview[Any]]) -> None:
+def write_over_tls(transport: asyncio.WriteTransport, parts: "Iterable[bytes | bytearray | memoryview[Any]]") -> None:
     """Write to a TLS layer, a record of RECORD_BYTES at most at a time.
 
     The layer hands on to the connection below whatever it gets, and pauses only then, once 64 KiB wait there. What it

@@ -7,7 +7,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import uvloop
@@ -18,6 +18,8 @@ from conclave.config.settings import Config
 from conclave.server import listen
 from conclave.server.app import create_app
 from conclave.server.tls import context_of
+from conclave.wire import ready
+from conclave.wire.handover import drain_fully
 from tests.support.certificate import make_certificate
 from tests.support.server import PATIENCE, until
 
@@ -169,5 +171,38 @@ def test_who_was_let_in_just_before_a_stop_begins_no_handshake(run: Run, config:
                 await asyncio.get_running_loop().connect_accepted_socket(lambda: let_in, here)
                 assert not site._securing, "nobody would cancel it"
                 assert await asyncio.wait_for(asyncio.get_running_loop().sock_recv(there, 1), PATIENCE) == b""
+
+    run(played())
+
+
+def test_of_a_large_answer_a_layer_hands_on_only_what_the_connection_below_may_hold(run: Run, config: Config) -> None:
+    """It calls taken what it has handed on, though it waits in this process."""
+    made: list[asyncio.Transport] = []
+
+    class Answering(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16_384)
+            made.append(cast(asyncio.Transport, transport))
+
+    def connected(port: int) -> ssl.SSLSocket:
+        end = socket.socket()
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        end.connect(("127.0.0.1", port))
+        return unverified().wrap_socket(end)
+
+    async def played() -> None:
+        make_certificate(config.database.parent)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(config.database.parent / "cert.pem", config.database.parent / "key.pem")
+        server = await asyncio.get_running_loop().create_server(Answering, "127.0.0.1", 0, ssl=context)
+        with contextlib.closing(await asyncio.to_thread(connected, server.sockets[0].getsockname()[1])):
+            await until(lambda: bool(made))
+            drain_fully(made[0])
+            ready.write(made[0], [bytes(100), bytes(400_000)])
+            await asyncio.sleep(0.1)
+            waiting = made[0].get_write_buffer_size()
+            made[0].abort()
+        server.close()
+        assert waiting > 200_000
 
     run(played())
