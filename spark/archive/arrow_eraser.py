@@ -34,8 +34,8 @@ _GROUPED = (
     *(f"{a.SEQUENCE_NUM}_list", f"{a.CREATED_AT}_min", f"{a.CREATED_AT}_max", "size_sum", f"{a.CHECKSUM}_list"),
 )
 
-MOST_MESSAGES = 16_000_000
-"""Of so many messages it can be kept in memory which go: 32 bytes for each that does."""
+MOST_MESSAGES = 4_000_000
+"""Of so many messages of a partition it can be kept in memory which go: some 200 bytes for each that does."""
 
 
 class ArrowEraser:
@@ -47,8 +47,10 @@ class ArrowEraser:
 
     def suits(self, plan: ArchivePlan) -> bool:
         """Tell whether what may have to be rewritten is little enough."""
-        files = table_files.of_groups(self._table.path, plan.touched, plan.groups)
-        return sum(file.size for file in files) <= MOST_BYTES and sum(file.messages for file in files) <= MOST_MESSAGES
+        files = self._files(plan)
+        return sum(file.size for some in files.values() for file in some) <= MOST_BYTES and all(
+            sum(file.messages for file in some) <= MOST_MESSAGES for some in files.values()
+        )
 
     def measure(self, plan: ArchivePlan) -> dict[Key, Measured]:
         """See Eraser."""
@@ -64,7 +66,7 @@ class ArrowEraser:
                     stays = due.without(known)
                     found += known.num_rows - stays.num_rows
                     left.add(stays)
-            self._require_all(due, found)
+            self._require_all(due, found, files)
             gone = due.by_rules()
             for group_key in gone.keys() | left.parts.keys():
                 measured[group_key, *partition] = Measured(
@@ -87,7 +89,7 @@ class ArrowEraser:
                     found += goes
                     if goes < file.messages:
                         added.append(self._rewrite(file, due, file.messages - goes))
-            self._require_all(due, found)
+            self._require_all(due, found, files)
             count += found
         reach("archive.rewritten")
         if removed:
@@ -133,8 +135,9 @@ class ArrowEraser:
             raise ArchiveError(f"{self._table.path / file.path}: of {stay} messages that stay it has {written}")
         return added
 
-    def _require_all(self, due: DueRows, found: int) -> None:
+    def _require_all(self, due: DueRows, found: int, files: Collection[StoredFile]) -> None:
         if found != due.count:
+            due_rows.require_whole(self._table.path, files)
             raise ArchiveError(f"{self._table.path}: {due.count} messages are due where files have {found} of them")
 
 

@@ -42,6 +42,11 @@ _LAYOUT: dict[str, Any] = {
     "store_schema": False,
 }
 
+
+class MisnamedError(ArchiveError):
+    """The columns of a file are not those of the archive: what names them was damaged."""
+
+
 Partition = tuple[int, int]
 """A partition of the table: its lifetime and its span."""
 
@@ -159,19 +164,25 @@ def read(
     Raises ArchiveError, also for a damaged page.
     """
     schema = pyarrow.schema([a.STORED.field(name) for name in columns])
+    wanted = None if groups is None else pyarrow.array(groups, pyarrow.int64())
     try:
         with parquet.ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file:
-            at = file.schema_arrow.get_field_index(a.GROUP_KEY)
             for number in range(file.num_row_groups):
-                if groups is None or _may_have(file.metadata.row_group(number).column(at), groups):
+                if wanted is None or _has_any(file, number, wanted):
                     yield file.read_row_group(number, columns=list(columns)).cast(schema)
     except (pyarrow.ArrowException, OSError) as error:
         raise ArchiveError(f"{path}: {one_line(error)}") from error
+    except (ValueError, LookupError) as error:
+        raise MisnamedError(f"{path}: its columns are not those of the archive: {one_line(error)}") from error
 
 
-def _may_have(keys: parquet.ColumnChunkMetaData, groups: Sequence[int]) -> bool:
-    bounds = keys.statistics
-    return bounds is None or not bounds.has_min_max or are_between(groups, bounds.min, bounds.max)
+def _has_any(file: parquet.ParquetFile, row_group: int, groups: pyarrow.Array) -> bool:
+    """Tell whether a row group has any of these groups.
+
+    By its rows, whose pages have checksums. Statistics have none, and a damaged one may end the process.
+    """
+    rows = file.read_row_group(row_group, columns=[a.GROUP_KEY])
+    return bool(compute.any(compute.is_in(rows[a.GROUP_KEY], groups)).as_py())
 
 
 def are_between(ordered: Sequence[int], least: int, most: int) -> bool:

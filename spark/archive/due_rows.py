@@ -8,14 +8,13 @@ from typing import Any
 import pyarrow
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError
-from pyarrow import compute
 
 from conclave.archive.faults import one_line
 from conclave.archive.layout import in_partitions
 from conclave.archive.scan import batches
 from conclave.retention.rules import Bounds
 from conclave.store.resources.receipts import Erased
-from spark.archive import columns as a
+from spark.archive import columns as a, data_files
 from spark.archive.data_files import Partition
 from spark.archive.eraser import MEASURED, rule_of_row
 from spark.archive.expiry_plan import ArchivePlan
@@ -67,7 +66,7 @@ class DueRows:
 
     def __init__(self, rows: pyarrow.Table) -> None:
         """``rows``: as ``find`` has them, in any order."""
-        self._rows = rows.sort_by(a.GROUP_KEY).combine_chunks()
+        self._rows = rows.sort_by([(name, "ascending") for name in NUMBERS]).combine_chunks()
         self._numbers = self._rows.select(NUMBERS)
         self.count = rows.num_rows
         self.groups: list[int] = self._rows[a.GROUP_KEY].unique().to_pylist()
@@ -93,12 +92,18 @@ class DueRows:
         return rows if left.num_rows == rows.num_rows else rows.take(left["place"].combine_chunks().sort())
 
     def _near(self, rows: pyarrow.Table) -> pyarrow.Table | None:
-        """Return what goes of the groups from the first to the last of ``rows``; None if nothing does."""
+        """Return what goes from the first to the last of ``rows``; None if nothing does."""
         if not (self.count and rows.num_rows):
             return None
-        bounds, groups, every = compute.min_max(rows[a.GROUP_KEY]).as_py(), self._rows[a.GROUP_KEY], range(self.count)
-        first = bisect_left(every, bounds["min"], key=lambda at: groups[at].as_py())
-        end = bisect_right(every, bounds["max"], key=lambda at: groups[at].as_py())
+        ordered = rows.select(NUMBERS).sort_by([(name, "ascending") for name in NUMBERS])
+        groups, numbers = self._rows[a.GROUP_KEY], self._rows[a.SEQUENCE_NUM]
+
+        def place(at: int) -> tuple[int, int]:
+            return groups[at].as_py(), numbers[at].as_py()
+
+        least, most = (tuple(ordered[name][at].as_py() for name in NUMBERS) for at in (0, ordered.num_rows - 1))
+        first = bisect_left(range(self.count), least, key=place)
+        end = bisect_right(range(self.count), most, key=place)
         return self._numbers.slice(first, end - first) if first < end else None
 
 
@@ -113,8 +118,16 @@ def find(path: Path, plan: ArchivePlan, partition: Partition, files: Collection[
         queries = (_query(some, partition) for some in _divided(plan, first, last))
         found = [batch.cast(_DUE) for each in queries for batch in batches(query, each)]
     except (DeltaError, pyarrow.ArrowException, OSError) as error:
+        require_whole(path, files)
         raise ArchiveError(f"{path}: cannot be read: {one_line(error)}") from error
     return DueRows(pyarrow.Table.from_batches(found, _DUE))
+
+
+def require_whole(path: Path, files: Collection[StoredFile]) -> None:
+    """Raise ArchiveError if a page of these files is damaged, and name the file: DataFusion looks at no checksums."""
+    for file in files:
+        for _ in data_files.read(path / file.path):
+            pass
 
 
 def _divided(plan: ArchivePlan, first: int, last: int) -> Iterator[dict[int, tuple[Any, ...]]]:

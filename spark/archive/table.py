@@ -29,7 +29,7 @@ from conclave.failpoints import reach
 from conclave.store.archive.moves import ArchiveState
 from conclave.system.durable import sync
 from spark.archive import columns as a, data_files, table_files
-from spark.archive.data_files import Partition
+from spark.archive.data_files import MisnamedError, Partition
 from spark.archive.repair import ACTIONS, POINTER, Repair, Repaired, entry_file, read_entry
 from spark.archive.table_files import StoredFile
 from spark.hot_store import ArchiveError
@@ -157,7 +157,12 @@ class Table:
         found = (rows for path in files for rows in data_files.read(path))
         try:
             return all(a.checksums_of(rows).equals(rows[a.CHECKSUM].combine_chunks()) for rows in found)
-        except (KeyError, TypeError, struct.error):  # what is decoded of damaged bytes may lack columns and values
+        except (
+            KeyError,
+            TypeError,
+            struct.error,
+            MisnamedError,
+        ):  # what is decoded of damaged bytes may lack columns and values
             return False
 
     def can_be_opened(self) -> bool:
@@ -190,7 +195,12 @@ class Table:
         table.create_write_transaction([*actions], "append", table.schema(), _PARTITION, commit_properties=told)
 
     def replace(self, removed: Collection[StoredFile], added: Sequence[AddAction]) -> None:
-        """Have files of the table no longer belong to it, but others that have what is left of their messages."""
+        """Have files of the table no longer belong to it, but others that have what is left of their messages.
+
+        Raises ArchiveError if one no longer does: others would have its messages a second time.
+        """
+        if missing := {each.path for each in removed}.difference(each.path for each in table_files.stored(self.path)):
+            raise ArchiveError(f"{self.path}: was changed meanwhile: {min(missing)} is gone from it")
         at, is_change = int(time.time() * 1000), True
         gone = [
             RemoveAction(each.path, is_change, at, each.size, data_files.values(each.partition)) for each in removed
