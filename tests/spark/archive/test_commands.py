@@ -173,7 +173,8 @@ def test_a_damaged_file_is_named_in_one_line_by_runs_and_dry_runs(archived: Arch
     planned = store.cleaner.dry_run(store.config, store.now)
     assert planned["refused"]
     for told in (planned["error"], store.try_run("")["error"]):
-        assert re.fullmatch(f".*{store.config.archive_path}: .*{re.escape(file.name)}.*", told), told
+        assert re.search(f"{re.escape(str(file))}: .", told), told
+        assert "\n" not in told
 
 
 def test_what_a_dry_run_finds_wrong_is_told_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
