@@ -31,7 +31,7 @@ def found(text: str) -> Iterator[tuple[int, int, str]]:
     for each in _LINK.finditer(text):
         shown = _without_end(_plain(each[0]))
         address = quote(shown, safe=_SAFE)
-        if len(address) <= MOST_OF_LINK:
+        if len(address) <= MOST_OF_LINK and not shown.endswith("://"):  # its host was the end of a sentence
             yield each.start(), each.start() + len(shown), address
 
 

@@ -64,6 +64,11 @@ def test_a_link_is_whole_at_any_width(width: int) -> None:
     assert "".join(shown for _, _, shown in told) == LONG
 
 
+@pytest.mark.parametrize("text", ["https://_", "see http://__."])
+def test_what_ends_a_sentence_is_no_host(text: str) -> None:
+    assert not list(links.found(text))
+
+
 SIGNS = st.sampled_from(["https://", "http://", "example.org", *"/@:;\x1b\x07\\\u202eü "])
 TOLD = re.compile("\x1b]8;(id=[0-9]+;https?://[\x21-\x7e]+|;)\x1b\\\\|\x1b\\[[0-9;]*m", flags=re.IGNORECASE)
 """What the terminal is told beside texts."""
