@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow
 import pytest
 from pyarrow import parquet
-from pyspark.sql import SparkSession
 
 from conclave import failpoints
 from conclave.archive.layout import ROW_GROUP_BYTES
@@ -28,18 +27,7 @@ from spark.hot_store import ArchiveError
 
 FOREVER = 2**63 - 1
 USERS = [bytes([number]) * 16 for number in range(1, 5)]
-STATE = ArchiveState("mine", 2, unerased=True, turn=0, former_turn=0)
 SPAN, OTHER = 0, 86_400
-
-
-@pytest.fixture
-def table(tmp_path: Path) -> Table:
-    def session() -> SparkSession:
-        raise AssertionError("no Spark is needed")
-
-    found = Table(session, tmp_path / "archive")
-    found.prepare(lambda: STATE, is_new=True)
-    return found
 
 
 def messages(group_keys: Iterable[int], count: int = 10, *, span: int = SPAN, size: int = 100) -> pyarrow.Table:

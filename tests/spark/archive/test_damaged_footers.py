@@ -11,9 +11,7 @@ from spark.archive.data_files import MisnamedError
 from spark.archive.due_rows import NUMBERS, DueRows
 from spark.archive.table import Table
 from spark.hot_store import ArchiveError
-from tests.spark.archive.test_arrow_eraser import conditions, messages, plan, table
-
-__all__ = ["table"]
+from tests.spark.archive.test_arrow_eraser import conditions, messages, plan
 
 GROUP = 0x1122334455667788
 

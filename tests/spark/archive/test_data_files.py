@@ -22,16 +22,6 @@ SENDER = bytes(range(16))
 STATE = ArchiveState("mine", 0, unerased=True, turn=0, former_turn=0)
 
 
-@pytest.fixture
-def table(tmp_path: Path) -> Table:
-    def session() -> SparkSession:
-        raise AssertionError("no Spark is needed")
-
-    found = Table(session, tmp_path / "archive")
-    found.prepare(lambda: STATE, is_new=True)
-    return found
-
-
 def messages(count: int, *, span: int = 0, size: int = 10) -> pyarrow.Table:
     rows = pyarrow.table(
         {
