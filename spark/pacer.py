@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from conclave.failpoints import reach
+from conclave.store.engine.connection import of_store
 from conclave.store.engine.sqlite import Step, checkpoint, truncate_wal, write_transaction
 
 LOCK_BUDGET_SECONDS = 0.010
@@ -21,6 +22,9 @@ SHARED_REST_SECONDS = 0.0015
 
 ALONE_REST = 0.25
 """While nobody else writes, a rest takes at least a quarter of the time that the transaction before it took."""
+
+RETURNED_PAGES = 384
+"""No new step begins once 384 pages are to be returned to the file system at the end of the transaction."""
 
 ALONE_AFTER_SECONDS = 0.5
 """Others count as writing until half a second after their last commit that was noticed."""
@@ -104,7 +108,7 @@ class Pacer:
         at the beginning of each transaction, and raises if the run must not continue. Unless ``is_durable``, a power
         failure may undo the last transactions, with everything that came after them: deleting can be repeated.
         """
-        self.connection = connection
+        self.connection = of_store(connection)
         connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
         if not is_durable:
             connection.execute("PRAGMA synchronous = NORMAL")
@@ -129,7 +133,11 @@ class Pacer:
                 locked = time.monotonic()
                 is_shared = self._is_shared(locked)
                 budget = SHARED_BUDGET_SECONDS if is_shared else LOCK_BUDGET_SECONDS
-                while step is not None and time.monotonic() - locked < budget:
+                while (
+                    step is not None
+                    and time.monotonic() - locked < budget
+                    and self.connection.pages_to_return < RETURNED_PAGES
+                ):
                     if not step():
                         step = next(steps, None)
                 reach("apply.before_commit")

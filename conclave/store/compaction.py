@@ -47,7 +47,7 @@ DROPPED_BYTES = 64 * 1024
 """A step removes at most 64 KiB of bodies of a dropped segment, but at least one body."""
 
 FREED_PAGES = 32
-"""A step returns at most 32 pages to the file system: more than DROPPED_BYTES take."""
+"""A step has at most 32 pages returned to the file system: more than DROPPED_BYTES take."""
 
 
 def compact(connection: sqlite3.Connection) -> Iterator[Step]:
@@ -93,17 +93,17 @@ def drop_copies(connection: sqlite3.Connection, copies: Iterable[int], most_othe
 
 
 def free_pages(connection: sqlite3.Connection) -> bool:
-    """Return at most FREED_PAGES free pages to the file system: a step, like those of ``compact``.
+    """Have FREED_PAGES more free pages go back to the file system: a step, like those of ``compact``.
 
-    This is done soon after pages become free: SQLite searches the list of all free pages for each one. A pragma that
-    is to free several pages gives a row for each, and Python takes only the first.
+    They go at the end of the transaction, see ``sqlite.write_transaction``. This is asked for soon after pages become
+    free: SQLite searches the list of all free pages for each one.
     """
+    if not connection.execute("PRAGMA auto_vacuum").fetchone()[0]:
+        return False  # a file that was made anew by other tools
+    own = of_store(connection)
     free: int = connection.execute("PRAGMA freelist_count").fetchone()[0]
-    for _ in range(min(free, FREED_PAGES)):
-        connection.execute("PRAGMA incremental_vacuum(1)").fetchall()
-    left: int = connection.execute("PRAGMA freelist_count").fetchone()[0]
-    reach("erase.freed")
-    return 0 < left < free
+    own.pages_to_return = min(free, own.pages_to_return + FREED_PAGES)
+    return own.pages_to_return < free
 
 
 def _segments(connection: sqlite3.Connection) -> list[tuple[int, int, int, int, int]]:

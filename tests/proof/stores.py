@@ -39,7 +39,8 @@ class Bodies:
             self.add(connection, count)
             for number in range(0, count, 3):
                 self.erase(connection, number)
-            compaction.free_pages(connection)
+            with sqlite.write_transaction(connection):
+                compaction.free_pages(connection)
 
     def opened(self) -> Any:
         return _Opened(self.path)

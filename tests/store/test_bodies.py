@@ -13,6 +13,7 @@ from conclave.store import bodies, compaction
 from conclave.store.engine import sqlite
 from spark.pacer import Pacer
 from tests.support import stores
+from tests.support.forensics import Search
 
 
 @pytest.fixture
@@ -65,6 +66,29 @@ def test_compaction_drops_what_is_dead_and_keeps_the_rest(connection: sqlite3.Co
     assert len(segments(connection)) == 2
     assert connection.execute("SELECT sum(total_bytes - live_bytes) FROM body_segments").fetchone()[0] == 0
     assert list(compaction.compact(connection)) == [], "nothing is left to do"
+
+
+@pytest.mark.parametrize("size", [24, 300, 1500, 5000])
+def test_a_file_that_shrinks_and_grows_within_a_transaction_keeps_no_copies(
+    connection: sqlite3.Connection, tmp_path: Path, size: int
+) -> None:
+    """SQLite gives pages that come back to the file before the commit what they had: rows that lie elsewhere now."""
+    search = Search()
+    ids = [add_message(connection, number, search.body(number, size)) for number in range(200_000 // size)]
+    connection.execute("DELETE FROM messages WHERE sequence_num <= ?", (len(ids) // 2,))
+    bodies.erase(connection, ids[: len(ids) // 2 + 1])
+    with sqlite.write_transaction(connection):
+        for step in compaction.compact(connection):
+            while step():
+                pass
+        for number in range(60):
+            add_message(connection, 10_000 + number, bytes(4060))  # it goes on in a page that it does not fill
+    assert connection.execute("PRAGMA freelist_count").fetchone()[0] == 0
+    assert stored(connection)[len(ids) - 1] == search.body(len(ids) - 1, size)
+    living = connection.execute("SELECT message_id FROM messages WHERE sequence_num < 10000").fetchall()
+    bodies.erase(connection, [message_id for (message_id,) in living])
+    assert sqlite.truncate_wal(connection)
+    assert search.numbers_beside_a_server(tmp_path) == set()
 
 
 def test_little_that_is_dead_is_not_worth_moving_the_rest(connection: sqlite3.Connection) -> None:

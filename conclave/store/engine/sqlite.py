@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, ParamSpec
 
 from conclave.events import News
+from conclave.failpoints import reach
 from conclave.store.engine import outbox
 from conclave.store.engine.connection import StoreConnection, of_store
 from conclave.store.engine.faults import is_busy, not_opened
@@ -126,19 +127,38 @@ def write_transaction(
 
     Every write transaction of every process ends here. Just before the commit, ``hand_on`` gets what the transaction
     announced, if anything. The default puts it into the outbox; the server hands it to its own listeners instead.
-    ``patience``: see ``begin_immediate``.
+    ``patience``: see ``begin_immediate``. The very last are the connection's ``pages_to_return``: see
+    ``_return_pages``.
     """
     begin_immediate(connection, patience)
     own = of_store(connection)
     own.announced = []
+    own.pages_to_return = 0
     try:
         yield
         if own.announced:
             hand_on(connection, own.announced)
+        if own.pages_to_return:
+            _return_pages(connection, own.pages_to_return)
         connection.execute("COMMIT")
     finally:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
+
+
+def _return_pages(connection: sqlite3.Connection, most: int) -> None:
+    """Return at most ``most`` free pages to the file system. Nothing else may follow in the transaction.
+
+    SQLite moves the file's last pages to free places, and cuts them off at the commit. Until then, whatever makes the
+    file grow again gets them back as they were, even with ``secure_delete``: an overflow page keeps the old bytes
+    behind its end, and the first child of a root those in its middle. They are copies of rows that lie elsewhere now,
+    and nothing would erase them there. A pragma that is to free several pages gives a row for each, and Python takes
+    only the first.
+    """
+    free: int = connection.execute("PRAGMA freelist_count").fetchone()[0]
+    for _ in range(min(most, free)):
+        connection.execute("PRAGMA incremental_vacuum(1)").fetchall()
+    reach("erase.freed")
 
 
 def checkpoint(connection: sqlite3.Connection) -> None:
