@@ -98,8 +98,8 @@ class Terminal:
         for _ in waiting(lambda: f"the end of {process}: {self.screen()}"):
             if not alive(process):
                 break
-        self.type("echo back in the shell", "Enter")
-        self.shows("\nback in the shell")
+        self.type("echo back in the 'shell'", "Enter")  # what is typed is shown, too: perhaps before the shell asks
+        self.shows("back in the shell")
 
     def keeps_output(self) -> Path:
         """Keep from now on what the program writes to the terminal; return the file."""
