@@ -3,11 +3,13 @@
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 BUSY_SECONDS = 10.0
 """Another process that has the same file open is waited for up to 10 seconds."""
+
+_FULL = 1
 
 # With the journal of before-images, which is emptied at each commit, no log is left that has what was erased.
 _PRAGMAS = """
@@ -37,6 +39,19 @@ def open_private(path: Path | None, busy_seconds: float = BUSY_SECONDS) -> sqlit
         connection.close()
         raise
     return connection
+
+
+def keep_nothing_free(connection: sqlite3.Connection) -> None:
+    """Have each commit cut off the pages that it frees. A file that does not is made anew, in memory.
+
+    What a transaction writes to a page that was free has no before-image. So it would stay there if a crash or a full
+    disk ends the transaction: a text or a key that nothing refers to, for as long as the file exists. What it has added
+    to the end of the file is cut off.
+    """
+    if connection.execute("PRAGMA auto_vacuum").fetchone()[0] != _FULL:
+        connection.execute("PRAGMA auto_vacuum = FULL")
+        with suppress(sqlite3.OperationalError):  # another process uses it, or the disk is full: next time
+            connection.execute("VACUUM")
 
 
 @contextmanager

@@ -223,6 +223,23 @@ def test_what_came_with_a_wrong_time_ends_as_if_it_had_been_right(kept: Kept, se
     assert kept.shown(group) == []
 
 
+def test_what_a_wrong_time_has_left_is_mended_later_if_the_file_could_not_be_written(kept: Kept) -> None:
+    group = uuid4()
+    kept.history.set_expiry(group, HOUR)
+    kept.history.hear_time(kept.clock.now() + 10 * DAY)
+    kept.history.store(group, 0, 1, [Arrived(1, ALICE, b"text", kept.clock.now() + 10 * DAY)])
+    kept.clock.advance(10)
+    kept.history._connection.execute("PRAGMA busy_timeout = 0")
+    with closing(sqlite3.connect(kept.folder / "history.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(sqlite3.OperationalError, match="locked"):
+            kept.history.hear_time(kept.clock.now())
+    kept.history.hear_time(kept.clock.now())
+    assert kept.shown(group) == [1]
+    kept.clock.advance(HOUR)
+    assert kept.shown(group) == []
+
+
 def test_a_timer_that_runs_is_hidden_by_a_leap_and_goes_on_after_it(kept: Kept) -> None:
     group = uuid4()
     kept.arrive(group, seconds=600)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import sqlite3
+import subprocess
 import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import closing
@@ -164,6 +165,34 @@ async def test_a_commit_that_fails_fails_all_who_were_prepared(world: World) -> 
     assert await world.stored() == []
     assert world.told() == []
     assert await world.write(3) == [30]
+
+
+async def test_a_transaction_takes_no_more_than_may_be_in_memory(world: World) -> None:
+    assert await world.write(*range(5), weight=writer.COMMIT_BYTES // 2) == [0, 10, 20, 30, 40]
+    assert world.calls == [[0, 1], [2, 3], [4]]
+
+
+async def test_what_shares_a_transaction_with_a_large_write_that_fails_outlasts_a_crash(
+    world: World, tmp_path: Path
+) -> None:
+    """The large one has more pages than SQLite keeps in memory, and some of them change again before it fails."""
+
+    def fail(connection: sqlite3.Connection) -> None:
+        connection.executemany("INSERT INTO t VALUES (?)", [(bytes(4000),)] * 2000)
+        connection.execute("UPDATE t SET x = x'00' WHERE rowid BETWEEN 1000 AND 1100")
+        connection.executemany("INSERT INTO t VALUES (?)", [(bytes(4000),)] * 1000)
+        raise LookupError
+
+    failed, acknowledged = await asyncio.gather(world.store.write(fail), world.write(1), return_exceptions=True)
+    later = await world.write(2)
+    assert (type(failed), acknowledged, later) == (LookupError, [10], [20])
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    # Another process copies: closing the database's file here would end SQLite's locks on it.
+    subprocess.run(["cp", tmp_path / "hot.db", tmp_path / "hot.db-wal", copy], check=True)
+    with closing(sqlite.connect(copy / "hot.db")) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
+        assert [row[0] for row in connection.execute("SELECT x FROM t")] == [1, 2]
 
 
 async def test_a_caller_who_goes_away_leaves_the_others(world: World) -> None:

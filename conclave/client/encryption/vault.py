@@ -12,7 +12,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from conclave.client.history import bodies
-from conclave.client.private_file import open_private, transaction
+from conclave.client.private_file import keep_nothing_free, open_private, transaction
 
 VERSION = 2
 """Changes if a program of before could not use the file: not for a new table, or a column that may be NULL or has a
@@ -169,6 +169,7 @@ class Vault:
             raise _unusable(path, error) from error
         try:
             self._make(path, user_id)
+            keep_nothing_free(self.connection)
         except sqlite3.Error as error:
             self.connection.close()
             raise _unusable(path, error) from error

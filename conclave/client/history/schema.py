@@ -3,7 +3,7 @@
 import sqlite3
 from pathlib import Path
 
-from conclave.client.private_file import open_private, transaction
+from conclave.client.private_file import keep_nothing_free, open_private, transaction
 
 VERSION = 3
 
@@ -98,6 +98,7 @@ def open_history(path: Path | None) -> sqlite3.Connection:
         raise HistoryError(f"{path}: cannot be opened: {error.strerror}") from error
     try:
         _make(connection, path)
+        keep_nothing_free(connection)
     except sqlite3.Error as error:
         connection.close()
         raise HistoryError(f"{path}: is no history of a client: {error}") from error

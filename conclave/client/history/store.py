@@ -29,6 +29,8 @@ MOST_UNREAD = 1_000
 AFTER_FETCH = 0
 """The effective expiry of a group whose messages the server deletes once all have fetched them."""
 
+_KEY = "SELECT message_key FROM messages JOIN groups USING (group_key) WHERE group_id = ? AND sequence_num = ?"
+
 
 class History:
     """What one user keeps. Every method is one transaction, and raises sqlite3.Error if the disk fails.
@@ -85,18 +87,21 @@ class History:
             self._clock.hear_nothing()
             return
         self._unannounced += self._erase_due()  # by the time as it was known: hearing revives nothing
-        former, doubt = self.now(), self._clock.doubt
-        leap = self._clock.hear(date)
-        now = self.now()
-        # A doubt that ends, or a clock of this machine that was set forward and is set right.
-        self._came_back |= (doubt is not None and self._clock.doubt is None) or now < former - 1
+        former, anchor, doubt = self.now(), self._clock.anchor, self._clock.doubt
+        leap, now = self._clock.hear(date), self.now()
         mends = leap > 0 or former - now > SLACK_SECONDS
         if mends or self._notes.are_new(self._clock):
-            with self._transaction() as connection:
-                self._notes.write(connection, self._clock)
-                if mends:
-                    goes_on(connection, leap, now - leap) if leap else goes_back(connection, former - now, now)
-                    connection.execute(erasing.SETTLE, {"keep": self._keep})
+            try:
+                with self._transaction() as connection:
+                    self._notes.write(connection, self._clock)
+                    if mends:
+                        goes_on(connection, leap, now - leap) if leap else goes_back(connection, former - now, now)
+                        connection.execute(erasing.SETTLE, {"keep": self._keep})
+            except sqlite3.Error:
+                self._clock.anchor, self._clock.doubt, self._notes = anchor, doubt, Notes()  # the next answer mends it
+                raise
+        # A doubt that ends, or a clock of this machine that was set forward and is set right.
+        self._came_back |= (doubt is not None and self._clock.doubt is None) or now < former - 1
 
     @property
     def is_time_known(self) -> bool:
@@ -198,8 +203,7 @@ class History:
 
     def present(self, group_id: UUID, numbers: Iterable[int]) -> set[int]:
         """Return those of ``numbers`` whose messages are not erased, also if a clock that may be wrong hides them."""
-        find = "SELECT 1 FROM messages JOIN groups USING (group_key) WHERE group_id = ? AND sequence_num = ?"
-        return {each for each in numbers if self._connection.execute(find, (group_id.bytes, each)).fetchone()}
+        return {each for each in numbers if self._connection.execute(_KEY, (group_id.bytes, each)).fetchone()}
 
     def last_messages(self, group_id: UUID, limit: int = 100) -> list[Message]:
         """Return the last messages that may be shown of a group, in ascending order."""
@@ -299,10 +303,7 @@ class History:
     def forget(self, group_id: UUID, sequence_nums: Sequence[int]) -> list[Erased]:
         """Erase messages, as far as they are here; return those that were."""
         with self._transaction() as connection:
-            find = (
-                "SELECT message_key FROM messages JOIN groups USING (group_key) WHERE group_id = ? AND sequence_num = ?"
-            )
-            found = [connection.execute(find, (group_id.bytes, number)).fetchone() for number in sequence_nums]
+            found = [connection.execute(_KEY, (group_id.bytes, number)).fetchone() for number in sequence_nums]
             return erasing.erase(connection, [row[0] for row in found if row])
 
     def forget_group(self, group_id: UUID) -> bool:

@@ -63,6 +63,14 @@ this much and for more.
 """
 
 
+_WRITER_PRAGMAS = "PRAGMA cache_spill = OFF"
+"""The writer's changes stay in memory until their commit: SQLite (as 3.40 does) can lose what was committed otherwise.
+
+Where memory is short it writes pages to the log before the commit, and one that changes again once more in its place.
+If a savepoint undoes that, checksums of later pages stay zero: after a crash the log ends there, whatever follows.
+"""
+
+
 _READER_PRAGMAS = "PRAGMA query_only = ON; PRAGMA cache_size = -8192"
 """A reader has 8 MiB of pages in memory, not 2: those of the indexes are asked for again and again."""
 
@@ -134,6 +142,7 @@ class Database:
 
     async def _begin(self) -> None:
         writer, checkpointer, *readers = [await self._open_owner() for _ in range(2 + READERS)]
+        await writer.run(lambda connection: connection.execute(_WRITER_PRAGMAS))
         most_pages = WAL_LIMIT_BYTES // PAGE_BYTES
         await writer.run(lambda connection: connection.execute(f"PRAGMA wal_autocheckpoint = {most_pages}"))
         for reader in readers:

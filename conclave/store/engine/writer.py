@@ -43,6 +43,9 @@ Publish = Callable[[list[News]], None]
 WRITES_A_COMMIT = 256
 """At most 256 writes share a transaction."""
 
+COMMIT_BYTES = 32 * 1024 * 1024
+"""No further write joins a transaction whose joint writes have 32 MiB: until the commit all of it is in memory."""
+
 LIGHT_BYTES = 256 * 1024
 """At most 256 KiB are written on the event loop's thread at a time, which takes a millisecond or two."""
 
@@ -131,7 +134,9 @@ class Writer:
             self._idle.set()
             return
         batch = GroupCommit()
-        while self._waiting and batch.count < WRITES_A_COMMIT and not (batch.count and self._waiting[0][0].after):
+        while self._waiting and batch.count < WRITES_A_COMMIT and batch.weight < COMMIT_BYTES:
+            if batch.count and self._waiting[0][0].after:
+                break
             batch.add(*self._waiting.popleft())
             if batch.singles and batch.singles[-1].after:
                 break
