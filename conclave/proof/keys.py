@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
+from conclave.actions.replay import NUMBERS
 from conclave.archive import numbers
 from conclave.archive.files import LOG
 from conclave.config.settings import Config
@@ -18,6 +19,7 @@ from conclave.keys.cover import Range
 from conclave.keys.file import KeyFileError
 from conclave.keys.inspection import Inspection
 from conclave.keys.replacing import FORMER, LOCK, NEW, beside
+from conclave.keys.tree import HEIGHT
 from conclave.proof.findings import Finding, Kind, ProofPart
 from conclave.store.archive import unreadable
 from conclave.store.engine import sqlite
@@ -56,7 +58,10 @@ def examine(part: ProofPart, config: Config) -> None:
             unused[group_id].append(some)
     for group_id, block in found.blocks():
         part.count("covers")
-        allowed = ranges.joined([*alive.get(group_id, ()), *unused.get(group_id, ())])
+        first = block << HEIGHT
+        # Numbers begin one above a multiple of this, in a new group and after each restore.
+        never = [Range(first, first)] if first % NUMBERS == 0 else []
+        allowed = ranges.joined([*alive.get(group_id, ()), *unused.get(group_id, ()), *never])
         if dead := ranges.without(found.ranges(group_id, block), allowed):
             told = f"the keys of {ranges.count(dead):,} numbers of group {group_id.hex()} that no message has"
             part.add(Finding(Kind.KEYS, str(path), told, None, found.offset(group_id, block)))
