@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import closing
@@ -14,6 +15,7 @@ from conclave.config.archive import ArchiveConfig
 from conclave.config.settings import Config
 from conclave.keys.store import KeyStore
 from conclave.logs.setup import get_logger
+from conclave.retention.durations import duration_text
 from conclave.retention.jobs import ALL, Scope
 from conclave.retention.plan import Plan, make_plan
 from conclave.retention.policy import KEEP
@@ -39,6 +41,9 @@ if TYPE_CHECKING:
 
 log = get_logger(__name__)
 
+HANG_SECONDS = 10.0
+"""Spark gets 10 seconds more than a run may take. The server kills a worker that tells of no end some time later."""
+
 Tell = Callable[[State], None]
 """Hears what a run does: that it is prepared, waits for another run, if it does, and has begun."""
 
@@ -56,6 +61,7 @@ class RunEnvironment:
 
     Spark is started for the first run that has anything for it to do, and stays warm. ``start_seconds``: how long that
     took, 0.0 if it was not started. ``used_at``: when it was last asked for, seconds of the monotonic clock.
+    ``broken_off``: why Spark had to give up in the last run, "" if it had not.
 
     ``clock``: the time that the runs use. Small steps of the wall clock do not turn it back, not even from one run to
     the next.
@@ -72,6 +78,7 @@ class RunEnvironment:
         self.path = config.database
         self.clock = SteadyClock(clock)
         self.start_seconds = self.used_at = 0.0
+        self.broken_off = ""
         self._spark: SparkSession | None = None
         self._knows_archive = False
         self._is_checked = self._is_needed = False
@@ -181,6 +188,33 @@ class RunEnvironment:
             self._work.remove()
         self._java.kill()
 
+    @contextlib.contextmanager
+    def in_time(self) -> Iterator[None]:
+        """Kill Java if the block, a run, lasts for longer than it may; ``broken_off`` says so then.
+
+        A run looks at the time between its steps. What Spark waits for in one may never come, as a worker of a cluster,
+        and it may not even hear that it is to give up. Under spark-submit Java is not ours to kill.
+        """
+        may_take = self.config.cleanup.max_run_time
+
+        def break_off() -> None:
+            if not self._spark:  # it looks at the time soon
+                return
+            self.broken_off = (
+                f"max_run_time ({duration_text(may_take)}) was over, and Spark did not come to an end; the next run"
+                " goes on from here. On a cluster, look whether workers are left"
+            )
+            self._java.kill()
+
+        self.broken_off = ""
+        timer = threading.Timer(min(may_take + HANG_SECONDS, threading.TIMEOUT_MAX), break_off)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
     def kill_spark(self) -> None:
         """Kill Java at once, even in the middle of its work; everything else stays."""
         self._java.end()
@@ -202,6 +236,8 @@ class RunEnvironment:
         """Tell whether the Spark session still answers; its Java process may have died."""
         if self._spark is None:
             return True
+        if self.broken_off:  # asked now, it might not answer either
+            return False
         try:
             return self._spark.range(1).count() == 1
         except Exception:  # noqa: BLE001 - py4j raises many kinds of errors if Java is dead

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from conclave.config.archive import ArchiveConfig
 from conclave.failpoints import reach
-from conclave.keys import file
+from conclave.keys import copying
 from conclave.keys.file import KeyFileError
 from conclave.keys.store import KeyStore
 from conclave.retention.jobs import Scope
@@ -84,7 +84,7 @@ def lose(engine: RunEnvironment, hot: Hot, done: Report) -> bool:
 
 
 def _renew_all(keys: KeyStore, targets: Sequence[Path], hot: Hot) -> None:
-    """Renew each copy, whatever becomes of the others: one disk that is away keeps no other copy old.
+    """Renew each copy, whatever becomes of the others: one disk that is away, or hangs, keeps no other copy old.
 
     Raises KeyFileError, which names all that failed.
     """
@@ -101,7 +101,7 @@ def _renew_all(keys: KeyStore, targets: Sequence[Path], hot: Hot) -> None:
 def _renew(keys: KeyStore, target: Path, hot: Hot) -> None:
     """Write a copy of the key file, unless it has all changes. Raises KeyFileError."""
     keys.refresh()
-    found = file.head_of(target)
+    found = copying.head(target)
     if found is None or found != (keys.serial, keys.keys_id):
         keys.copy(target)
         reach("run.keys_copied")

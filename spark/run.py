@@ -84,16 +84,19 @@ def clean_up(
                 hot = _hot(engine, settings, done.started_at)
                 clock_mending.accept(hot, engine.archive(hot), engine.clock, done.brought_back)
             done.started_at = _require_clock(engine)
-            _carry_out(engine, settings, done, progress, scope)
+            with engine.in_time():
+                _carry_out(engine, settings, done, progress, scope)
         except EXPECTED as error:
             done.error = f"{type(error).__name__}: {error}"
         except Exception as error:
-            if not is_of_the_disk(error):
+            if not is_of_the_disk(error) and not engine.broken_off:
                 log.exception("cleanup_failed", engine=done.engine)
             done.error = f"{type(error).__name__}: {error}"
         except BaseException:
             engine.kill_spark()  # before another process gets the lock: Java may still be writing
             raise
+        if done.error and engine.broken_off:
+            done.error = f"{RunTooLongError.__name__}: {engine.broken_off}"
         are_lost = lost_keys.lose(engine, _hot(engine, settings, done.started_at).without_deadline(), done)
         _write_receipts(engine, settings, done, scope, seals=are_lost)
         _empty_work(engine, done)

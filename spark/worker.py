@@ -199,7 +199,7 @@ class Worker:
                 table.fail(chosen, time.monotonic())
             self._say(Ended(done.to_mapping(), table.next().due - time.monotonic()))
             if done.error and not engine.is_sound():
-                self._say(Fault("the Spark session has died"))
+                self._say(Fault(engine.broken_off or "the Spark session has died"))
                 raise SystemExit(1)
         except SparkStartError as error:
             self._say(Fault(str(error)))

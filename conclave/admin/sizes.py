@@ -19,6 +19,7 @@ from aiohttp import web
 
 from conclave import app_keys
 from conclave.health.parts import Phase
+from conclave.keys import copying
 from conclave.store.archive import unreadable
 from conclave.store.engine.faults import StoreError, file_size
 from conclave.store.resources import message_keys
@@ -106,8 +107,8 @@ class Sizes:
         if self._served[app_keys.HEALTH].phase is Phase.SERVING:
             # Health tells of what fails in the store. ValueError: the store has been closed meanwhile.
             with suppress(StoreError, sqlite3.Error, ValueError):
-                free_pages, copies, plain, dead = await self._served[app_keys.STORE].read(_of_store)
-                there = await loop.run_in_executor(self._thread, _there, copies)
+                free_pages, written, plain, dead = await self._served[app_keys.STORE].read(_of_store)
+                there = await loop.run_in_executor(self._thread, _there, written)
                 self.last = replace(
                     self.last, free_pages=free_pages, key_copies=there, without_key=plain, unreadable=dead
                 )
@@ -157,19 +158,27 @@ def _process(folder: Path) -> tuple[str, int, int]:
     return head.partition("(")[2], int(values[2]), int(values[21]) * _PAGE_BYTES
 
 
-def _of_store(connection: sqlite3.Connection) -> tuple[int, list[KeyCopy] | None, int, int]:
+_Written = tuple[bytes, list[KeyCopy]]
+"""The id of the keys, and where copies of the key file were written."""
+
+
+def _of_store(connection: sqlite3.Connection) -> tuple[int, _Written | None, int, int]:
     """Return the bytes that nothing uses, where copies of the key file were written, and how many messages are special.
 
     Those that lie as they came, and those of the archive that are unreadable. None: there are no keys.
     """
-    copies = message_keys.copies(connection) if message_keys.state(connection) else None
+    state = message_keys.state(connection)
+    written = (state.keys_id, message_keys.copies(connection)) if state else None
     dead = unreadable.waiting(connection).messages
-    return _free_bytes(connection), copies, message_keys.count_plain(connection), dead
+    return _free_bytes(connection), written, message_keys.count_plain(connection), dead
 
 
-def _there(copies: list[KeyCopy] | None) -> dict[str, int] | None:
+def _there(written: _Written | None) -> dict[str, int] | None:
     """Return which copies are there, and when they were made."""
-    return None if copies is None else {each.path: each.made_at for each in copies if Path(each.path).exists()}
+    if written is None:
+        return None
+    keys_id, copies = written
+    return {each.path: each.made_at for each in copies if copying.is_there(Path(each.path), keys_id)}
 
 
 def _free_bytes(connection: sqlite3.Connection) -> int:

@@ -16,7 +16,7 @@ from conclave.backup.manifest import BackupError, Manifest
 from conclave.config.settings import Config
 from conclave.failpoints import reach
 from conclave.store.engine import path_check
-from conclave.system import locks
+from conclave.system import locks, operator_identity
 from conclave.system.durable import sync
 from conclave.system.locks import LockedError
 
@@ -68,8 +68,8 @@ class Destination:
         One whose archive was damaged when it was made does not count. It goes with the whole ones that were made before
         it, and if ``keep`` damaged ones are newer: so none removes a whole one, and they do not fill the disk.
 
-        One whose manifest cannot be read stays, and does not count: the operator has to look at it. So does one that is
-        a link, since it lies elsewhere.
+        One whose manifest cannot be read stays, and does not count: the operator has to look at it, see ``unread``. So
+        does one that is a link, since it lies elsewhere.
         """
         kinds: dict[bool, list[tuple[int, Path]]] = {False: [], True: []}
         for each in kept_in(self.folder):
@@ -85,6 +85,10 @@ class Destination:
             self.remove_leftovers()
             gone.append(path.name)
         return gone
+
+    def unread(self) -> list[str]:
+        """Return in a line each which backups are never removed, since their manifests cannot be read."""
+        return [f"{each.fault}: it is neither counted nor removed" for each in kept_in(self.folder) if each.fault]
 
     def remove_leftovers(self) -> None:
         """Finish a removal that did not end, and remove what is only a link. Raises OSError."""
@@ -139,6 +143,11 @@ def _require_own(config: Config, folder: Path) -> None:
         return
     if not stat.S_ISDIR(found.st_mode):
         raise BackupError(f"{folder}: is a file, not a folder")
+    if (owner := operator_identity.owner_not_root(folder)) and operator_identity.owner_not_root(config.database):
+        raise BackupError(
+            f"{folder}: belongs to {owner}, who could neither read nor remove a backup that root makes there: run this"
+            f" as that user, as by sudo -u '{owner}'"
+        )
     mark = folder / MARK
     if not mark.is_file():
         if foreign := _foreign(folder):

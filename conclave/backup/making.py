@@ -141,6 +141,7 @@ class _Making:
         removed = self._place.prune(keep) if keep is not None else []
         sizes = self._archive.copied_bytes, self._archive.shared_bytes
         notes = [note.replace(f"{self._here}/", f"{path}/") for note in self._notes]
+        notes += self._place.unread() if keep is not None else []
         return Made(path, whole, *sizes, self._locked_seconds, removed, notes)
 
     def _earlier(self) -> dict[str, Path]:

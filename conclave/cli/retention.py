@@ -217,7 +217,8 @@ def _gone(name: str, message: Message, now: int) -> Iterator[str]:
     for each in message.receipts:
         reason = _WENT.get(each.rule, each.rule)
         went = f"{counted(each.messages, 'message')} up to {each.last_seq}, {each.rule}: {reason}"
-        keys = f"; the keys of {each.keys_lost:,} are lost, in copies too" if each.keys_lost else ""
+        told = f"; the keys of {each.keys_lost:,} are lost, in a copy of the key file once it is renewed"
+        keys = told if each.keys_lost else ""
         waits = f", and {each.waiting:,} were not overwritten yet" if each.waiting else ""
         yield f"- receipt {each.receipt_id} of {_at(each.at, now)}, job {each.job}: {went}{keys}{waits}"
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from conclave.config.settings import Config
 from conclave.doctor.findings import Finding, note, ok, wrong
+from conclave.keys import copying
 from conclave.keys.file import KeyFileError
 from conclave.keys.inspection import Inspection
 from conclave.retention.durations import duration_text
@@ -40,11 +41,11 @@ def keys(connection: sqlite3.Connection, config: Config, now: int) -> Iterator[F
     if counted.plain:
         says = f"{counted.plain:,} messages were stored before there were keys, and lie as they came"
         yield note("keys", says, "nothing: cleanup takes them over, some in each run")
-    yield from _copies(connection, now)
+    yield from _copies(connection, state.keys_id, now)
 
 
-def _copies(connection: sqlite3.Connection, now: int) -> Iterator[Finding]:
-    copies = [each for each in message_keys.copies(connection) if Path(each.path).exists()]
+def _copies(connection: sqlite3.Connection, keys_id: bytes, now: int) -> Iterator[Finding]:
+    copies = [each for each in message_keys.copies(connection) if copying.is_there(Path(each.path), keys_id)]
     if not copies:
         says = "there is no copy of the key file that the server knows of: if it is lost, all messages are"
         yield note("keys", says, "make a backup, or set keys.copies to files on other disks")

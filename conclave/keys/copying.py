@@ -1,32 +1,74 @@
-"""Writes copies of a key file: each has what the file has at one moment, in the place of a former copy."""
+"""Writes copies of a key file: each has what the file has at one moment, in the place of a former copy.
 
+They lie on other disks. One that does not answer holds nobody up for longer than a bound.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
-from conclave.keys.file import KeyFile, KeyFileError, head_of, told, wait, write_whole
-from conclave.keys.replacing import COPYING, NEW, beside, remove_leftovers, take_its_place
-from conclave.system.locks import hold_file
+from conclave.keys.file import Head, KeyFile, KeyFileError, head_of, told, wait, write_whole
+from conclave.keys.replacing import COPYING, NEW, PIECE_BYTES, beside, remove_leftovers, take_its_place
+from conclave.system.answering import within
+from conclave.system.locks import hold_byte
+
+ANSWER_SECONDS = 30.0
+"""The disk of a copy gets 30 seconds to answer, and a second more for each MiB that is written."""
 
 
 def copy(keys: KeyFile, target: Path) -> int:
     """Write what lives to ``target``, in the place of a former copy, which is overwritten. Return its serial.
 
-    Raises KeyFileError, also if another key file, or something else, is there; and if this one is damaged, or older
-    than the copy, which may have what is missing here.
+    Raises KeyFileError, also if another key file, or something else, is there; if this one is damaged, or older than
+    the copy, which may have what is missing here; and if the disk does not answer. Then the copy may be written later.
     """
+    with told(keys.path):
+        seconds = ANSWER_SECONDS + keys.path.stat().st_size / PIECE_BYTES
+    with told(target):
+        return within(seconds, target, partial(_copy, keys, target))
+
+
+def head(target: Path) -> Head | None:
+    """Return the head of a copy, see ``head_of``. Raises KeyFileError, also if its disk does not answer."""
+    with told(target):
+        return within(ANSWER_SECONDS, target, partial(head_of, target))
+
+
+def is_there(target: Path, keys_id: bytes) -> bool:
+    """Tell whether a copy of the key file with this id is there, and its disk answers."""
+    with suppress(KeyFileError):
+        found = head(target)
+        return found is not None and found.keys_id == keys_id
+    return False
+
+
+@contextmanager
+def none_written(path: Path, target: Path) -> Iterator[None]:
+    """Have nobody else write a copy of the key file ``path`` to the folder of ``target`` while the block lasts.
+
+    By the folder itself, which may have other names. Copies elsewhere are written meanwhile. Raises OSError.
+    """
+    folder = target.parent.stat()
+    with hold_byte(beside(path, COPYING), (folder.st_dev << 40 ^ folder.st_ino) % 2**62, wait):
+        yield
+
+
+def _copy(keys: KeyFile, target: Path) -> int:
     path = keys.path
-    with told(path), hold_file(beside(path, COPYING), wait), told(target):
+    with told(target), none_written(path, target):
         if target.exists() and target.samefile(path):
             raise KeyFileError(f"{target}: is the key file itself, and no copy of it")
         remove_leftovers(target)
-        head, pieces = keys.whole()  # in memory: the other disk may be slow, or hang, and others would wait
+        of_file, pieces = keys.whole()  # in memory: the other disk may be slow, or hang, and others would wait
         found = head_of(target)
-        if target.exists() and (found is None or found.keys_id != head.keys_id):
+        if target.exists() and (found is None or found.keys_id != of_file.keys_id):
             raise KeyFileError(f"{target}: is not a copy of these keys: move it away")
-        if found and found.serial > head.serial:
+        if found and found.serial > of_file.serial:
             raise KeyFileError(
                 f"{target}: is newer than {path}, in whose place an older key file was put: stop the server"
                 " and put the newer one there, or move it away"
             )
-        write_whole(beside(target, NEW), head, pieces, path)
+        write_whole(beside(target, NEW), of_file, pieces, path)
         take_its_place(target)
-        return head.serial
+        return of_file.serial

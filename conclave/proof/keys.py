@@ -6,18 +6,20 @@ erased today.
 
 import sqlite3
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from contextlib import closing, nullcontext, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
+from conclave.actions.replay import NUMBERS
 from conclave.archive import numbers
 from conclave.archive.files import LOG
 from conclave.config.settings import Config
-from conclave.keys import ranges
+from conclave.keys import copying, ranges
 from conclave.keys.cover import Range
 from conclave.keys.file import KeyFileError
 from conclave.keys.inspection import Inspection
-from conclave.keys.replacing import COPYING, FORMER, LOCK, NEW, beside
+from conclave.keys.replacing import FORMER, LOCK, NEW, beside
+from conclave.keys.tree import HEIGHT
 from conclave.proof.findings import Finding, Kind, ProofPart
 from conclave.store.archive import unreadable
 from conclave.store.engine import sqlite
@@ -56,7 +58,10 @@ def examine(part: ProofPart, config: Config) -> None:
             unused[group_id].append(some)
     for group_id, block in found.blocks():
         part.count("covers")
-        allowed = ranges.joined([*alive.get(group_id, ()), *unused.get(group_id, ())])
+        first = block << HEIGHT
+        # Numbers begin one above a multiple of this, in a new group and after each restore.
+        never = [Range(first, first)] if first % NUMBERS == 0 else []
+        allowed = ranges.joined([*alive.get(group_id, ()), *unused.get(group_id, ()), *never])
         if dead := ranges.without(found.ranges(group_id, block), allowed):
             told = f"the keys of {ranges.count(dead):,} numbers of group {group_id.hex()} that no message has"
             part.add(Finding(Kind.KEYS, str(path), told, None, found.offset(group_id, block)))
@@ -124,23 +129,37 @@ def _opened(part: ProofPart, config: Config, folder: Path, noted: Sequence[KeyCo
     """
     found = []
     own, places = config.keys_path, [folder / "keys", *map(Path, [*config.keys.copies, *(each.path for each in noted)])]
-    with locks.hold_file(beside(own, COPYING), _wait) if own.exists() else nullcontext():  # no copy is written then
-        for path in dict.fromkeys([own, *places]):
-            with locks.hold_file(beside(own, LOCK), _wait) if path == own and own.exists() else nullcontext():
+    for path in dict.fromkeys([own, *places]):
+        try:
+            with _undisturbed(own, path):
                 left_over = [left for suffix in (NEW, FORMER) if (left := beside(path, suffix)).exists()]
                 for left in left_over:
                     with suppress(KeyFileError):  # found as what it is, whatever it has
                         found.append(Inspection(left))
                 if left_over or path.exists():
-                    try:
-                        found.append(_looked_at(part, path))
-                    except KeyFileError as error:
-                        part.add(Finding(Kind.UNREADABLE, str(path), str(error)))
+                    found.append(_looked_at(part, path))
+        except KeyFileError as error:
+            part.add(Finding(Kind.UNREADABLE, str(path), str(error)))
     now = max((each.serial for each in found if each.path == own), default=0)
     for copy in noted:
         if copy.serial < now and not Path(copy.path).exists():
             part.kept.append(f"{copy.path}: is not there: a copy of the keys from before some of them were lost")
     return found
+
+
+@contextmanager
+def _undisturbed(own: Path, path: Path) -> Iterator[None]:
+    """Have nobody write the key file ``own``, or its copy ``path``, while the block lasts, if there is any.
+
+    Raises KeyFileError if the disk of the copy does not answer.
+    """
+    if path != own:
+        copying.head(path)  # before anything waits for that disk
+    if not own.exists() or not path.parent.exists():
+        yield
+    else:
+        with locks.hold_file(beside(own, LOCK), _wait) if path == own else copying.none_written(own, path):
+            yield
 
 
 def _compare(part: ProofPart, backup: Path, keyed: Numbers, alive: Numbers, opened: Sequence[Inspection]) -> None:

@@ -9,7 +9,7 @@ import sqlite3
 from contextlib import closing, suppress
 from pathlib import Path
 
-from conclave.keys import file, records
+from conclave.keys import copying, file, records
 from conclave.keys.file import KeyFileError
 from conclave.keys.inspection import Inspection
 from conclave.keys.store import KeyStore
@@ -104,8 +104,8 @@ def _newer_copy(connection: sqlite3.Connection, keys: KeyStore) -> Path | None:
     for each in message_keys.copies(connection):
         if each.serial > keys.serial:
             path = Path(each.path)
-            with suppress(KeyFileError):  # it is away, or something else
-                head = file.head_of(path)
+            with suppress(KeyFileError):  # it is away, or something else, or its disk does not answer
+                head = copying.head(path)
                 is_newer = head and head.keys_id == keys.keys_id and head.serial > keys.serial
                 if is_newer and not Inspection(path).flaws:
                     return path

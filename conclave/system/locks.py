@@ -80,7 +80,7 @@ class DatabaseLock:
         waiting = _once(wait) if wait else None
         with (
             _flocked(self._name, self._by_name, waiting),
-            _locked_within(self._database, self._by_inode, self._role, waiting),
+            _locked_within(self._database, self._by_inode, self._role.byte, waiting),
         ):
             for path, descriptor in ((self._name, self._by_name), (self._database, self._by_inode)):
                 _require_in_place(path, descriptor)
@@ -118,7 +118,17 @@ def hold_name(database: Path, role: Role) -> Iterator[None]:
 @contextmanager
 def hold_inode(database: Path, role: Role) -> Iterator[None]:
     """Lock the database's own file, which may have other names. Raises as ``hold_file`` does."""
-    with open_to_lock(database) as descriptor, _locked_within(database, descriptor, role):
+    with open_to_lock(database) as descriptor, _locked_within(database, descriptor, role.byte):
+        yield
+
+
+@contextmanager
+def hold_byte(path: Path, byte: int, wait: Wait | None = None) -> Iterator[None]:
+    """Lock one byte of the file ``path``, which need not be so long. It is made if it is missing.
+
+    ``wait``, and what is raised: as of ``hold_file``.
+    """
+    with open_to_lock(path, os.O_CREAT) as descriptor, _locked_within(path, descriptor, byte, wait):
         yield
 
 
@@ -164,9 +174,9 @@ def _flocked(path: Path, descriptor: int, wait: Wait | None = None) -> Iterator[
 
 
 @contextmanager
-def _locked_within(path: Path, descriptor: int, role: Role, wait: Wait | None = None) -> Iterator[None]:
-    """Lock the byte of ``role``, for the open file and not for the process."""
-    wanted = struct.pack(_LOCK, fcntl.F_WRLCK, os.SEEK_SET, role.byte, 1, 0)
+def _locked_within(path: Path, descriptor: int, byte: int, wait: Wait | None = None) -> Iterator[None]:
+    """Lock a byte, for the open file and not for the process."""
+    wanted = struct.pack(_LOCK, fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)
     _take(
         path,
         partial(fcntl.fcntl, descriptor, fcntl.F_OFD_SETLK, wanted),
@@ -176,7 +186,7 @@ def _locked_within(path: Path, descriptor: int, role: Role, wait: Wait | None = 
     try:
         yield
     finally:
-        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, struct.pack(_LOCK, fcntl.F_UNLCK, os.SEEK_SET, role.byte, 1, 0))
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, struct.pack(_LOCK, fcntl.F_UNLCK, os.SEEK_SET, byte, 1, 0))
 
 
 @contextmanager

@@ -264,6 +264,10 @@ def test_a_damaged_backup_is_told_and_not_removed(store: Backed) -> None:
     store.now += 60
     second, third = store.back_up(), store.back_up(keep=1)
     assert third.removed == [second.path.name]
+    assert second.notes == []
+    [note] = third.notes
+    assert note.startswith(f"{first.path / manifest.NAME}: was changed or damaged")
+    assert note.endswith("it is neither counted nor removed")
     assert [(each.path, bool(each.fault)) for each in list(kept_in(store.backups))] == [
         (first.path, True),
         (third.path, False),

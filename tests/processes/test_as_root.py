@@ -53,6 +53,20 @@ def test_root_makes_no_files_of_runs_for_somebody_else(served: Path, command: st
     assert of_root(served) == set()
 
 
+def test_root_makes_no_backup_among_those_of_somebody_else(served: Path) -> None:
+    """The nightly backup could neither link files to it, nor ever remove it."""
+    folder = served.parent / "backups"
+    folder.mkdir()
+    try:
+        shutil.chown(folder, NOBODY, NOBODY)
+        done = conclave("backup", str(folder), cwd=served)
+        assert done.returncode == 1
+        assert "run this as that user, as by sudo -u 'nobody'" in done.stderr
+        assert list(folder.iterdir()) == []
+    finally:
+        shutil.rmtree(folder)
+
+
 def test_locks_that_root_makes_are_the_owners_of_the_folder(served: Path) -> None:
     for command in ("user create carol", "backup ../backups", "verify-erasure", "user delete carol --yes"):
         done = conclave(*command.split(), cwd=served)

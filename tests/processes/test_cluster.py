@@ -41,8 +41,8 @@ LONG = 10 * PATIENCE
 Submit = Callable[[Store], "subprocess.CompletedProcess[str]"]
 
 
-def configure(store: Store, file: Path) -> Path:
-    file.write_text(f'database_path = "{store.config.database}"\n[archive]\nafter = "7d"\nmargin = "1d"\n')
+def configure(store: Store, file: Path, more: str = "") -> Path:
+    file.write_text(f'database_path = "{store.config.database}"\n[archive]\nafter = "7d"\nmargin = "1d"\n{more}')
     return file
 
 
@@ -111,6 +111,28 @@ def move_and_erase(folder: Path, cleaner: Cleaner, submitted: Submit) -> None:
     assert len(store.table()) == 70, "moved: 30; erased: 20"
     archive = store.config.archive_path
     assert {path.stat().st_mode & 0o077 for path in (archive, *archive.rglob("*"))} == {0}
+
+
+def test_where_no_worker_is_left_a_run_by_hand_ends_and_says_so(tmp_path: Path, cleaner: Cleaner) -> None:
+    (tmp_path / "store").mkdir()
+    store = Store(tmp_path / "store", cleaner)
+    due = store.add_group(expiry=DAY)
+    store.now = int(time.time()) - 2 * DAY
+    store.send(due, 3)
+    with Cluster(tmp_path / "cluster", 0, java=QUICK) as cluster:
+        more = f'[cleanup]\nmax_run_time = "1s"\n[spark]\nmaster = "{cluster.master}"\n'
+        config = configure(store, tmp_path / "conclave.toml", more)
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "conclave", "cleanup", "run", "--config", str(config)],
+            cwd=ROOT,
+            env=cluster.environment | {"SPARK_CONF_DIR": str(cluster.settings), "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=LONG,
+        )
+    assert done.returncode == 1
+    assert "RunTooLongError: max_run_time (1s) was over, and Spark did not" in " ".join(done.stdout.split()), done
+    assert "Traceback" not in done.stderr
 
 
 def test_the_commands_of_the_page_bear_a_worker_that_dies_in_the_middle_of_a_rewrite(

@@ -52,6 +52,27 @@ def test_each_node_leads_to_what_lives_or_is_still_to_come(store: KeyedBackups) 
     assert found.looked_at["covers"] == 2
 
 
+@pytest.mark.parametrize("has_end", [False, True], ids=["it lives", "it was erased"])
+def test_after_a_restore_numbers_begin_above_one_that_none_was_given(
+    store: KeyedBackups,
+    tmp_path: Path,
+    has_end: bool,
+) -> None:
+    """Its key is below the same root as those of the messages that follow, as that of number 0 is in a new group."""
+    group = store.add_group(DAY)
+    store.send(group, 3)
+    made = store.back_up().path
+    store.write_ledger()
+    store.elsewhere = tmp_path / "restored"
+    there, _ = store.restored(made, keys=replace(store.config.keys, path=str(store.config.keys_path)))
+    there.start()
+    there.send(group, 5)
+    assert examined(there).findings == []
+    if has_end:
+        there.delete_group(group)
+        assert examined(there).findings == []
+
+
 def erased_again(store: KeyedBackups, group_id: bytes) -> None:
     """Put the root of a block back, as an old copy of the file would have it."""
     opened = KeyFile(store.config.keys_path)

@@ -207,7 +207,9 @@ def test_commands_tell_what_is_unreadable_from_what_is_overwritten(store: Table)
     assert "not overwritten" in printed(receipts_command, "show")
     told = printed(explain, str(UUID(bytes=store.group_ids[due])), "1")
     assert "gone, by one of these receipts" in told
-    assert "the keys of 2 are lost, in copies too, and 2 were not overwritten yet" in told
+    assert (
+        "the keys of 2 are lost, in a copy of the key file once it is renewed, and 2 were not overwritten yet" in told
+    )
 
 
 def test_a_key_that_is_left_is_found(store: Table, monkeypatch: pytest.MonkeyPatch) -> None:

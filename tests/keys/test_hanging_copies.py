@@ -1,0 +1,121 @@
+"""A copy of the key file on a disk that does not answer: nobody waits for it for longer than a bound."""
+
+import os
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from conclave.admin.sizes import _of_store, _there
+from conclave.clock import FakeClock
+from conclave.doctor.keys import keys
+from conclave.keys import copying
+from conclave.keys.file import head_of
+from conclave.keys.store import KeyStore
+from conclave.proof.findings import Kind, ProofPart
+from conclave.proof.keys import examine_copies
+from conclave.store.engine import sqlite
+from conclave.system import answering
+from spark import run
+from spark.environment import RunEnvironment
+from tests.support.archived import DAY
+from tests.support.keyed import KeyedBackups, clean
+
+SILENT = "its disk does not answer"
+
+
+@contextmanager
+def hanging(path: Path) -> Iterator[None]:
+    """Have whoever opens ``path`` wait until the block ends, as on a disk of the network that is away."""
+    path.rename(path.with_name("former"))
+    os.mkfifo(path)
+    try:
+        yield
+    finally:
+        waits = answering._left.get(path)
+        while waits and waits.is_alive():
+            os.close(os.open(path, os.O_RDWR))  # who waits finds an empty file
+            waits.join(0.05)
+        path.unlink()
+        path.with_name("former").rename(path)
+
+
+@pytest.fixture
+def away(tmp_path: Path) -> Path:
+    (tmp_path / "away").mkdir()
+    return tmp_path / "away" / "copy.keys"
+
+
+@pytest.fixture
+def store(tmp_path: Path, away: Path, monkeypatch: pytest.MonkeyPatch) -> KeyedBackups:
+    """One with a copy that is about to be away, and another."""
+    monkeypatch.setattr(copying, "ANSWER_SECONDS", 0.1)
+    made = KeyedBackups(tmp_path)
+    made.begin_keys(away, tmp_path / "copy.keys")
+    made.send(made.add_group(DAY), 5)
+    clean(made)
+    return made
+
+
+def behind(store: KeyedBackups, *copies: Path) -> list[int]:
+    """Return how far these copies are behind the key file, in changes."""
+    with closing(KeyStore(store.config.keys_path)) as own:
+        return [own.serial - head.serial for each in copies if (head := head_of(each))]
+
+
+def cleaned(store: KeyedBackups) -> str:
+    """Do a run, and return its error."""
+    with closing(RunEnvironment(store.config, FakeClock(store.now))) as engine:
+        return run.clean_up(engine).error
+
+
+def test_a_run_erases_loses_the_keys_and_renews_the_other_copies(store: KeyedBackups, away: Path) -> None:
+    other = Path(store.config.keys.copies[1])
+    store.now += 2 * DAY
+    with hanging(away):
+        assert cleaned(store) == f"keys: {away}: {SILENT}"
+        assert store.query("SELECT count(*) FROM messages")[0][0] == 0
+        assert store.noted() == 0
+        assert behind(store, other, away.with_name("former")) == [0, 1]
+        assert cleaned(store) == f"keys: {away}: {SILENT}", "one waits already"
+    assert cleaned(store) == ""
+    assert behind(store, away) == [0]
+
+
+def test_a_server_starts_and_a_backup_is_made(store: KeyedBackups, away: Path) -> None:
+    with hanging(away):
+        store.start()
+        store.back_up()
+    assert behind(store, store.backups / "keys") == [0]
+
+
+def test_writing_a_copy_elsewhere_waits_for_no_other_disk(store: KeyedBackups, away: Path) -> None:
+    """The lock that keeps two processes from writing the same copy is for its folder."""
+    with hanging(away), copying.none_written(store.config.keys_path, away):
+        store.back_up()
+        assert behind(store, store.backups / "keys") == [0]
+
+
+def test_the_proof_says_which_copy_it_could_not_look_at(store: KeyedBackups, away: Path) -> None:
+    backup, part = store.back_up().path, ProofPart("copies")
+    with hanging(away):
+        examine_copies(part, store.config, store.backups, [backup])
+    assert [(each.kind, each.told) for each in part.findings] == [(Kind.UNREADABLE, f"{away}: {SILENT}")]
+
+
+def test_what_is_no_copy_is_not_counted_as_one(store: KeyedBackups, away: Path) -> None:
+    """A disk that is away, or a folder of its name, brings no keys back when the key file is lost."""
+
+    def counted() -> tuple[set[str], str]:
+        with closing(sqlite.connect(store.config.database, readonly=True)) as connection:
+            there = _there(_of_store(connection)[1]) or {}
+            return set(there), [*keys(connection, store.config, store.now)][-1].says.partition(",")[0]
+
+    other = store.config.keys.copies[1]
+    assert counted() == ({str(away), other}, "2 copies of the key file")
+    with hanging(away):
+        assert counted() == ({other}, "1 copies of the key file")
+    away.rename(away.with_name("former"))
+    away.mkdir()
+    assert counted() == ({other}, "1 copies of the key file")

@@ -1,0 +1,48 @@
+"""What Spark waits for may never come: once its time is over, a run kills Java, and says so."""
+
+import subprocess
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from py4j.protocol import Py4JNetworkError
+
+from conclave.clock import FakeClock
+from spark import environment, run
+from spark.environment import RunEnvironment
+from tests.support.archived import DAY
+from tests.support.backups import Backed
+
+PATIENCE = 60.0
+"""Seconds until a test fails that waits."""
+
+
+def test_a_run_that_spark_holds_up_fails_once_its_time_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one whose jobs wait for workers of a cluster. Here another program that does not end is in place of Java."""
+    store = Backed(tmp_path)
+    store.send(store.add_group(DAY), 3)
+    store.now += 2 * DAY
+    config = replace(
+        store.config,
+        cleanup=replace(store.config.cleanup, engine="sql", max_run_time=1),
+        archive=replace(store.config.archive, after=-1),
+    )
+    java = subprocess.Popen(["sleep", str(2 * PATIENCE)], stdin=subprocess.PIPE)
+
+    def wait_for_java(*_: Any) -> None:
+        java.wait(PATIENCE)
+        raise Py4JNetworkError("Answer from Java side is empty")
+
+    with monkeypatch.context() as broken, closing(RunEnvironment(config, FakeClock(store.now))) as engine:
+        broken.setattr(environment, "HANG_SECONDS", 0.0)
+        broken.setattr(RunEnvironment, "make_plan", wait_for_java)
+        broken.setattr(engine, "_spark", object())
+        broken.setattr(engine._java, "_process", java)
+        report = run.clean_up(engine)
+        assert report.error.startswith("RunTooLongError: max_run_time (1s) was over, and Spark did not come to an end")
+        assert not engine.is_sound(), "the server starts another worker"
+    with closing(RunEnvironment(config, FakeClock(store.now))) as engine:
+        assert run.clean_up(engine).error == ""
+    assert store.query("SELECT count(*) FROM messages") == [(0,)]
