@@ -127,9 +127,9 @@ def dead(connection: sqlite3.Connection, invite_key: int, dead_before: int) -> I
 
 
 def remove(connection: sqlite3.Connection, invite: Invite) -> None:
-    """Remove an invite and erase what it carries."""
+    """Remove an invite and discard what it carries."""
     take(connection, invite)
-    bodies.erase(connection, [invite.commit_body, invite.welcome_body, invite.group_info_body])
+    bodies.discard(connection, [invite.commit_body, invite.welcome_body, invite.group_info_body])
 
 
 def _find(connection: sqlite3.Connection, condition: str, *values: Any) -> list[Invite]:
