@@ -243,7 +243,7 @@ def _ban(connection: sqlite3.Connection, entry: Entry, _: int, __: Replayed) -> 
 def _invite(connection: sqlite3.Connection, entry: Entry, _: int, __: Replayed) -> bool:
     found = invites.dead(connection, int(entry.subject), FOREVER)
     if found:
-        invites.remove(connection, found)
+        invites.remove(connection, [found])
     return found is not None
 
 

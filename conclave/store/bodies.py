@@ -9,6 +9,7 @@ whole table. Bodies are appended to segments, and each segment is a table: ``com
 enough is dead.
 """
 
+import json
 import sqlite3
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -213,7 +214,8 @@ def discard(connection: sqlite3.Connection, body_ids: Sequence[int]) -> None:
         store.erasable -= size
         erase(connection, body_ids)
         return
-    connection.executemany("INSERT INTO discarded_bodies (discarded_body) VALUES (?)", [(each,) for each in body_ids])
+    noted = "INSERT INTO discarded_bodies (discarded_body) SELECT value FROM json_each(?)"
+    connection.execute(noted, (json.dumps(body_ids),))
 
 
 def are_discarded(connection: sqlite3.Connection) -> bool:
