@@ -79,6 +79,8 @@ def _steps(
         yield partial(_delete_session, connection, session_id, settings.sessions_dead_before(plan.now), counts)
     for invite_key in plan.invites:
         yield partial(_delete_invite, connection, invite_key, settings.invites_dead_before(plan.now), counts)
+    if bodies.are_discarded(connection):  # asked last: dead invites may have discarded some
+        yield partial(bodies.erase_discarded, connection)
 
 
 def _raise_marks(connection: sqlite3.Connection, step: GroupStep) -> bool:

@@ -95,7 +95,7 @@ def accept(connection: sqlite3.Connection, context: Context, invite_id: bytes, u
 
 def decline(connection: sqlite3.Connection, context: Context, invite_id: bytes, user_id: bytes) -> None:
     """Decline an invite. Raises NotFoundError, or NotMemberError if it is another user's."""
-    _decline(connection, _require_own(connection, context, invite_id, user_id))
+    _decline(connection, [_require_own(connection, context, invite_id, user_id)])
 
 
 def require_no_invite(connection: sqlite3.Connection, context: Context, group_key: int, user_id: bytes) -> None:
@@ -108,22 +108,21 @@ def require_no_invite(connection: sqlite3.Connection, context: Context, group_ke
         if former.created_at >= context.invites_dead_before():
             raise ConflictError("an invite to this group is pending")
         context.require_clock(connection)
-        _decline(connection, former)
+        _decline(connection, [former])
 
 
 def cancel_pending(connection: sqlite3.Connection, group_key: int, invitee_id: bytes, dead_before: int) -> bool:
     """Cancel the invite of a user to a group; tell whether there was a living one. ``dead_before``: as in the store."""
     found = invites.to_group(connection, group_key, invitee_id)
-    for each in found:
-        # A dead one only waits for cleanup, which would tell the inviter alone.
-        (_cancel if each.created_at >= dead_before else _decline)(connection, each)
-    return any(each.created_at >= dead_before for each in found)
+    is_living = any(each.created_at >= dead_before for each in found)
+    # A dead one only waits for cleanup, which would tell the inviter alone.
+    (_cancel if is_living else _decline)(connection, found)
+    return is_living
 
 
 def decline_all(connection: sqlite3.Connection, invitee_id: bytes) -> None:
     """Decline every invite that a user has received."""
-    for each in invites.to_user(connection, invitee_id):
-        _decline(connection, each)
+    _decline(connection, invites.to_user(connection, invitee_id))
 
 
 def withdraw(connection: sqlite3.Connection, inviter_id: bytes) -> None:
@@ -131,38 +130,38 @@ def withdraw(connection: sqlite3.Connection, inviter_id: bytes) -> None:
 
     Call it in the transaction that takes the right away, after all else: the events follow those that say why.
     """
-    for each in invites.void(connection, inviter_id):
-        _cancel(connection, each)
+    _cancel(connection, invites.void(connection, inviter_id))
 
 
 def withdraw_all(connection: sqlite3.Connection) -> None:
     """Do as ``withdraw``, for all users: former versions, and a restored backup, leave such invites."""
-    for each in invites.all_void(connection):
-        _cancel(connection, each)
+    _cancel(connection, invites.all_void(connection))
 
 
 def remove_dead(connection: sqlite3.Connection, invite_key: int, dead_before: int) -> bool:
     """Remove an invite for cleanup, if it is dead still; tell whether it was."""
     found = invites.dead(connection, invite_key, dead_before)
     if found:
-        _decline(connection, found)
+        _decline(connection, [found])
     return found is not None
 
 
-def _cancel(connection: sqlite3.Connection, invite: Invite) -> None:
-    """Remove an invite with what it carries, and tell invitee and inviter."""
-    announce(connection, [invite.invitee_id], "invite_cancelled", group_id=invite.group_id)
-    _decline(connection, invite)
+def _cancel(connection: sqlite3.Connection, found: Sequence[Invite]) -> None:
+    """Remove invites with what they carry, and tell invitees and inviters."""
+    for each in found:
+        announce(connection, [each.invitee_id], "invite_cancelled", group_id=each.group_id)
+    _decline(connection, found)
 
 
-def _decline(connection: sqlite3.Connection, invite: Invite) -> None:
-    """Remove an invite with what it carries, and tell the inviter.
+def _decline(connection: sqlite3.Connection, found: Sequence[Invite]) -> None:
+    """Remove invites with what they carry, and tell the inviters.
 
-    The inviter has to know, since the inviter's MLS group holds a place for the invitee.
+    An inviter has to know, since the inviter's MLS group holds a place for the invitee.
     """
-    invites.remove(connection, invite)
-    values = {"group_id": invite.group_id, "declined_user_id": invite.invitee_id}
-    announce(connection, [invite.inviter_id], "invite_declined", **values)
+    invites.remove(connection, found)
+    for each in found:
+        values = {"group_id": each.group_id, "declined_user_id": each.invitee_id}
+        announce(connection, [each.inviter_id], "invite_declined", **values)
 
 
 def _require_own(connection: sqlite3.Connection, context: Context, invite_id: bytes, user_id: bytes) -> Invite:

@@ -243,7 +243,7 @@ def _ban(connection: sqlite3.Connection, entry: Entry, _: int, __: Replayed) -> 
 def _invite(connection: sqlite3.Connection, entry: Entry, _: int, __: Replayed) -> bool:
     found = invites.dead(connection, int(entry.subject), FOREVER)
     if found:
-        invites.remove(connection, found)
+        invites.remove(connection, [found])
     return found is not None
 
 
@@ -251,7 +251,7 @@ def _welcome(connection: sqlite3.Connection, entry: Entry, _: int, __: Replayed)
     rows = connection.execute(
         "DELETE FROM welcomes WHERE welcome_key = ? RETURNING welcome_body", (entry.subject,)
     ).fetchall()
-    bodies.erase(connection, [row[0] for row in rows])
+    bodies.discard(connection, [row[0] for row in rows])
     return bool(rows)
 
 

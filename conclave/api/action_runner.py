@@ -10,6 +10,7 @@ from conclave.actions.context import Action
 from conclave.actions.groups import GroupChanges
 from conclave.auth import tokens
 from conclave.retention.hidden import Amount
+from conclave.wire.exchange import STILL_CALLING
 from conclave.wire.handover import SHARE
 from conclave.wire.pieces import reply_list
 
@@ -35,10 +36,16 @@ async def change_group(request: web.Request, group_id: bytes, changes: GroupChan
 
 
 async def rehearse(request: web.Request, group_id: bytes, changes: GroupChanges) -> Amount:
-    """Return what expires at once if the caller makes ``changes`` to a group, as ``Rehearsals.of_change`` does."""
+    """Return what expires at once if the caller makes ``changes`` to a group, as ``Rehearsals.of_change`` does.
+
+    Raises TokenExpiredError if the session has ended while this waited for its turn: who asks for very many waits as
+    long as they take, and must not act for an ended session.
+    """
     app = request.app
     async with app[app_keys.CLOCK_WATCH].noting():
-        return await app[app_keys.REHEARSALS].of_change(group_id, request[tokens.CALLER].user_id, changes)
+        found = await app[app_keys.REHEARSALS].of_change(group_id, request[tokens.CALLER].user_id, changes)
+    await request[STILL_CALLING]()
+    return found
 
 
 async def look(request: web.Request, action: Action[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

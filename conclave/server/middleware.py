@@ -23,7 +23,7 @@ from conclave.logs.setup import get_logger, log_request
 from conclave.measures import GONE
 from conclave.store.engine.faults import StoreError, StoreFullError
 from conclave.wire.endpoint import ENDPOINT, Endpoint
-from conclave.wire.exchange import STILL_CALLING, StillCalling, choose_format, reply_error
+from conclave.wire.exchange import COMES_LATER, STILL_CALLING, StillCalling, choose_format, reply_error
 from conclave.wire.handover import SHARE, Pieces, hand_over
 from conclave.wire.ready import REQUEST_ID, own_headers
 
@@ -74,9 +74,8 @@ class RequestPipeline:
         request[SHARE] = share = self._budget.share()
         try:
             if endpoint and not endpoint.public:
-                if not request.content.is_eof():
-                    again: StillCalling = partial(self._caller, request)
-                    request[STILL_CALLING] = again
+                again: StillCalling = partial(self._caller, request)
+                request[STILL_CALLING], request[COMES_LATER] = again, not request.content.is_eof()
                 request[tokens.CALLER] = await self._caller(request)
             response = await handler(request)
             if (share.held or _is_behind(request, response)) and not response.prepared:

@@ -9,6 +9,7 @@ whole table. Bodies are appended to segments, and each segment is a table: ``com
 enough is dead.
 """
 
+import json
 import sqlite3
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -38,6 +39,12 @@ ROW_OVERHEAD_BYTES = 24
 BEYOND_ROOM_BYTES = 64 * 1024
 """The commit of a leave, a removal or a ban may take 64 KiB where there is no room for other bodies."""
 
+DISCARDED_TOGETHER = 1000
+"""If more than 1,000 bodies are discarded together, none of them is erased at once."""
+
+SWEPT, SWEPT_BYTES = 32, 128 * 1024
+"""A step erases at most 32 bodies that were discarded, with at most 128 KiB together, but at least one."""
+
 LAST_FREE_BYTES = 2 * 1024 * 1024
 """BEYOND_ROOM_BYTES are not given while less than 2 MiB of the disk are free.
 
@@ -52,6 +59,7 @@ OWNERS = (
     ("invites", "group_info_body"),
     ("key_packages", "package_body"),
     ("welcomes", "welcome_body"),
+    ("discarded_bodies", "discarded_body"),
 )
 """Every column that refers to a body: table and column."""
 
@@ -192,6 +200,38 @@ def erase(connection: sqlite3.Connection, body_ids: Iterable[int]) -> None:
         connection.execute(
             "UPDATE body_segments SET live_bytes = live_bytes - ? WHERE segment = ? AND NOT dropped", (freed, segment)
         )
+
+
+def discard(connection: sqlite3.Connection, body_ids: Sequence[int]) -> None:
+    """Erase bodies to which nothing will refer any more: at once if they are few and small, or else by the next run.
+
+    What goes with a request can be any number of them: invites and welcomes of a whole group. To erase some hundred MiB
+    in one transaction would hold up every sender for seconds. What goes at once is bounded by the transaction, which
+    many requests share.
+    """
+    store = of_store(connection)
+    if len(body_ids) <= DISCARDED_TOGETHER and (size := sum(sizes(connection, body_ids))) <= store.erasable:
+        store.erasable -= size
+        erase(connection, body_ids)
+        return
+    noted = "INSERT INTO discarded_bodies (discarded_body) SELECT value FROM json_each(?)"
+    connection.execute(noted, (json.dumps(body_ids),))
+
+
+def are_discarded(connection: sqlite3.Connection) -> bool:
+    """Tell whether ``erase_discarded`` has anything to do."""
+    return connection.execute("SELECT 1 FROM discarded_bodies LIMIT 1").fetchone() is not None
+
+
+def erase_discarded(connection: sqlite3.Connection) -> bool:
+    """Erase some of the bodies that were discarded; tell whether more may be left. It is a Step of a cleanup run."""
+    rows = connection.execute(
+        "SELECT discarded_body FROM discarded_bodies ORDER BY discarded_body LIMIT ?", (SWEPT,)
+    ).fetchall()
+    chosen = first_within(connection, [row[0] for row in rows], SWEPT_BYTES)
+    connection.execute(f"DELETE FROM discarded_bodies WHERE discarded_body IN ({places(chosen)})", chosen)
+    erase(connection, chosen)
+    return bool(chosen)
 
 
 def _reserve(connection: sqlite3.Connection, count: int, size: int) -> tuple[int, int]:

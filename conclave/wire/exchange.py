@@ -40,7 +40,10 @@ FORMAT = web.RequestKey("format", Format)
 StillCalling = Callable[[], Awaitable[object]]
 
 STILL_CALLING: web.RequestKey[StillCalling] = web.RequestKey("still_calling")
-"""Raises what authentication raises, if the caller's session is over by now. Only where the body came later."""
+"""Raises what authentication raises, if the caller's session is over by now: for what has waited since."""
+
+COMES_LATER = web.RequestKey("comes_later", bool)
+"""Whether the body was not there yet when the caller was authenticated."""
 
 
 def choose_format(request: web.Request, token: str | None) -> None:
@@ -70,7 +73,7 @@ async def read_body(request: web.Request, kind: type[V]) -> V:
     assert schema  # noqa: S101 - a handler that reads a body is of an endpoint that has one
     written_in = sent_format(request.headers.get("Content-Type", ""))
     body = await request_body.receive(request, needs_type=written_in is None)
-    if STILL_CALLING in request:
+    if request.get(COMES_LATER):
         await request[STILL_CALLING]()
     text = written_in or request[FORMAT]
     quick = schema.quick(text, body) if schema.quick else None

@@ -13,6 +13,7 @@ from uuid import UUID
 import pytest
 
 from conclave import app_keys
+from conclave.actions import groups
 from conclave.actions.accounts import disable, own_credentials
 from conclave.config.settings import Config
 from conclave.store.resources import state, users
@@ -393,6 +394,20 @@ async def test_a_body_that_comes_after_its_session_has_ended_does_nothing(
             assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 401 ")
             assert b'"error_code":202' in await reader.readuntil(b"}}")
     assert (await bob.roles(group))["bob"] == "member"
+
+
+@pytest.mark.parametrize("ends", ["logout", "revoke", "change-password", "disable"])
+async def test_a_change_of_policy_that_waits_while_its_session_ends_does_nothing(
+    running: Running, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    """Each waits for its turn: who has stolen a token could ask for so many that some come after the session's end."""
+    alice, bob = await running.users("alice", "bob")
+    group = await alice.create_group("friends")
+    await bob.join(group)
+    right_after(running, monkeypatch, groups.rehearse, await ending(running, alice, ends))
+    await expect(alice.set_expiry(group, 0), 401, 202)
+    [seen] = (await bob.get("/groups"))["groups"]
+    assert seen["message_expiry_seconds"] == -1
 
 
 class Leaving:

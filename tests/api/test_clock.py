@@ -301,6 +301,7 @@ def test_every_column_of_numbers_is_known_to_be_a_time_or_not(config: Config) ->
             *("group_key", "lifetime", "first_seq", "last_seq", "message_count", "body_bytes", "checksum"),
         },
         "archive_senders": {"group_key"},
+        "discarded_bodies": {"discarded_body"},
         "holds": {"hold_id", "group_key"},
         "registration_tokens": {"token_id", "most_uses", "uses", "lifetime"},
         "send_ids": {"send_key", "group_key", "sequence_num"},

@@ -543,6 +543,29 @@ async def test_welcomes_go_with_the_membership(running: Running, end: str) -> No
         assert await bob.welcomes() == [b"two welcome"]
 
 
+@pytest.mark.parametrize("end", ["delete", "leave"])
+async def test_much_that_waits_with_invites_goes_at_once_and_its_bytes_with_the_next_run(
+    running: Running, cleanup: Cleanup, end: str
+) -> None:
+    """To overwrite all of it in the one transaction would hold up every sender, of any group."""
+    alice, bob, carol, dave = await running.users("alice", "bob", "carol", "dave")
+    group, body = await alice.create_group("friends"), bytes(200_000)
+    await carol.join(group)
+    await alice.act("promote", group, carol)
+    for invitee in (bob, dave):
+        await alice.invite(group, invitee, body)
+    before = await stored(running)
+    await alice.post(f"/groups/{group}/{end}")
+    for invitee in (bob, dave):
+        assert await invitee.invited_to() == []
+    left = await stored(running)
+    erased = sum(map(len, before)) - sum(map(len, left))
+    assert erased <= 1024 * 1024
+    assert sum(map(len, left)) > len(body)
+    await cleanup(running)
+    assert await stored(running) == ([b"group info"] if end == "leave" else [])
+
+
 async def test_a_deleted_group_takes_its_invites_and_welcomes_along(running: Running) -> None:
     alice, bob, carol = await running.users("alice", "bob", "carol")
     kept = await alice.create_group("kept")

@@ -11,6 +11,7 @@ import pytest
 
 from conclave.store import bodies, compaction
 from conclave.store.engine import sqlite
+from conclave.store.engine.connection import ERASED_AT_ONCE
 from spark.pacer import Pacer
 from tests.support import stores
 from tests.support.forensics import Search
@@ -121,6 +122,44 @@ def test_every_kind_of_owner_keeps_its_body_through_compaction(connection: sqlit
     moved = connection.execute("SELECT package_body, welcome_body FROM key_packages, welcomes").fetchone()
     assert [bodies.get(connection, body_id) for body_id in moved] == [b"key package", b"a welcome"]
     assert stored(connection) == {1: b"message"}
+
+
+def test_what_a_request_lets_go_of_is_erased_at_once_as_far_as_a_transaction_may(
+    connection: sqlite3.Connection,
+) -> None:
+    def living() -> set[int]:
+        tables = segments(connection)
+        return {
+            row[0] for name in tables for row in connection.execute(f"SELECT body_id FROM {name} WHERE body NOT NULL")
+        }
+
+    half = ERASED_AT_ONCE // 2
+    ids = [bodies.put(connection, bytes(size)) for size in (half, half, 1, half + 1, half)]
+    with sqlite.write_transaction(connection):
+        bodies.discard(connection, ids[:2])
+        assert living() == {*ids[2:]}
+        bodies.discard(connection, ids[2:3])
+        assert living() == {*ids[2:]}, "the run does"
+    with sqlite.write_transaction(connection):
+        bodies.discard(connection, ids[3:])
+        assert living() == {*ids[2:]}, "together they are too much"
+    many = bodies.put_many(connection, [b"x"] * (bodies.DISCARDED_TOGETHER + 1))
+    with sqlite.write_transaction(connection):
+        bodies.discard(connection, many)
+    assert living() == {*ids[2:], *many}
+    Pacer(connection).run(compaction.compact(connection))
+    assert len(living()) == 3 + len(many), "none is lost, and each is still known"
+    assert bodies.are_discarded(connection)
+    left = living()
+    while True:
+        goes_on = bodies.erase_discarded(connection)
+        gone = left - living()
+        assert len(gone) <= bodies.SWEPT
+        left -= gone
+        if not goes_on:
+            break
+    assert not left
+    assert not bodies.are_discarded(connection)
 
 
 def test_compaction_moves_many_bodies_at_a_time_each_with_its_owner(

@@ -10,7 +10,7 @@ from typing import Any, ParamSpec
 from conclave.events import News
 from conclave.failpoints import reach
 from conclave.store.engine import outbox
-from conclave.store.engine.connection import StoreConnection, of_store
+from conclave.store.engine.connection import ERASED_AT_ONCE, StoreConnection, of_store
 from conclave.store.engine.faults import is_busy, not_opened
 
 P = ParamSpec("P")
@@ -133,6 +133,7 @@ def write_transaction(
     begin_immediate(connection, patience)
     own = of_store(connection)
     own.announced = []
+    own.erasable = ERASED_AT_ONCE
     own.pages_to_return = 0
     try:
         yield

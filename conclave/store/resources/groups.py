@@ -196,7 +196,7 @@ def adopt_group_info(connection: sqlite3.Connection, group_key: int, body_id: in
     """Make the stored body ``body_id`` the group info, and erase the former one."""
     former = connection.execute("SELECT group_info_body FROM groups WHERE group_key = ?", (group_key,)).fetchone()[0]
     if former is not None:
-        bodies.erase(connection, [former])
+        bodies.discard(connection, [former])
     connection.execute("UPDATE groups SET group_info_body = ? WHERE group_key = ?", (body_id, group_key))
 
 
@@ -215,7 +215,7 @@ def remove(connection: sqlite3.Connection, group: Group, now: int) -> list[bytes
         key,
     ).fetchall()
     invitees = connection.execute("SELECT invitee_id FROM invites WHERE group_key = ?", key).fetchall()
-    bodies.erase(connection, [row[0] for row in carried])
+    bodies.discard(connection, [row[0] for row in carried])
     reach("delete_group.bodies_erased")
     connection.execute("DELETE FROM welcomes WHERE group_key = ?", key)
     own = f"group_key, group_id, message_expiry_seconds, min_lifetime_seconds, {OF_POLICY}"

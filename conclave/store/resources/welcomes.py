@@ -54,7 +54,7 @@ def remove_received(connection: sqlite3.Connection, welcome_id: bytes, user_id: 
         "DELETE FROM welcomes WHERE welcome_id = ? AND user_id = ? RETURNING welcome_body", (welcome_id, user_id)
     ).fetchone()
     if row:
-        bodies.erase(connection, [row["welcome_body"]])
+        bodies.discard(connection, [row["welcome_body"]])
     return row is not None
 
 
@@ -63,4 +63,4 @@ def remove(connection: sqlite3.Connection, group_key: int, user_id: bytes) -> No
     rows = connection.execute(
         "DELETE FROM welcomes WHERE user_id = ? AND group_key = ? RETURNING welcome_body", (user_id, group_key)
     ).fetchall()
-    bodies.erase(connection, [row["welcome_body"] for row in rows])
+    bodies.discard(connection, [row["welcome_body"] for row in rows])
