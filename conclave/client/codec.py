@@ -141,8 +141,19 @@ class Codec(Protocol):
         """Return the numbers of the messages of which something is kept, which may have to be sent anew."""
         ...
 
-    def gone(self, group_id: UUID, numbers: Collection[int]) -> None:
-        """Messages are gone, or were taken back: what is kept of them, to be sent anew, goes too."""
+    def gone(self, group_id: UUID, numbers: Collection[int], *, are_taken_back: bool = False) -> None:
+        """Messages are gone: what is kept of them, to be sent anew, goes too.
+
+        ``are_taken_back``: what of them the user has sent anew is to be taken back, also if it is still under way.
+        """
+        ...
+
+    def to_take_back(self) -> list[tuple[UUID, int]]:
+        """Return the groups and numbers of messages that are there, and are to be taken back for that reason."""
+        ...
+
+    def taken_back(self, group_id: UUID, number: int) -> None:
+        """A message that was sent anew is taken back."""
         ...
 
     def repeated(self, group_id: UUID, number: int) -> list[int]:
@@ -297,8 +308,15 @@ class PlaintextCodec:
         """Return nothing: nothing is kept of what is sent."""
         return []
 
-    def gone(self, group_id: UUID, numbers: Collection[int]) -> None:
+    def gone(self, group_id: UUID, numbers: Collection[int], *, are_taken_back: bool = False) -> None:
         """Do nothing: nothing is kept of what is sent."""
+
+    def to_take_back(self) -> list[tuple[UUID, int]]:
+        """Return nothing: nothing has to be sent anew."""
+        return []
+
+    def taken_back(self, group_id: UUID, number: int) -> None:
+        """Do nothing."""
 
     def repeated(self, group_id: UUID, number: int) -> list[int]:
         """Return nothing: nothing has to be sent anew."""

@@ -160,11 +160,21 @@ class MlsCodec:
         held = self._groups.get(group_id)
         return self._texts.kept(held) if held else []
 
-    def gone(self, group_id: UUID, numbers: Collection[int]) -> None:
+    def gone(self, group_id: UUID, numbers: Collection[int], *, are_taken_back: bool = False) -> None:
         """Erase what is kept of messages that are gone."""
         if held := self._groups.get(group_id):
             with self._vault.transaction():
-                self._texts.drop_gone(held, numbers)
+                self._texts.drop_gone(held, numbers, are_taken_back=are_taken_back)
+
+    def to_take_back(self) -> list[tuple[UUID, int]]:
+        """Return own messages that were sent anew although their first ones were taken back."""
+        return self._texts.unwanted()
+
+    def taken_back(self, group_id: UUID, number: int) -> None:
+        """Forget such a message."""
+        if held := self._groups.get(group_id):
+            with self._vault.transaction():
+                self._texts.drop_repeat(held, number)
 
     def repeated(self, group_id: UUID, number: int) -> list[int]:
         """Return the numbers under which such a text has come once more."""

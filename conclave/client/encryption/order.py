@@ -105,15 +105,19 @@ class Order:
     def _put_own(self, held: Held, own: OwnText, message: StoredMessage) -> None:
         """Erase a text that is here as a message now, or keep it as long as others may not have read it."""
         what = own, message.sequence_num, message.self_destruct_seconds
-        if self._is_too_late(held, own):
+        if not own.text:
+            self._texts.drop_own(own.text_key)
+        elif self._is_too_late(held, own):
             self._texts.keep_to_send_again(*what)
         elif not self.is_sure(held) or self._now() - held.in_since < UNSURE_SECONDS:
             self._texts.keep_until_sure(*what)
         else:
             self._texts.drop_own(own.text_key)
         if own.original:
-            self._texts.note_repeated(held, own.original, message.sequence_num)
+            self._texts.note_repeated(held, own.original, message.sequence_num, is_own=True)
             self._texts.has_come_again(held, own)
+        if own.is_unwanted:
+            self._texts.note_unwanted(held, message.sequence_num)
 
     def is_sure(self, held: Held) -> bool:
         """Tell whether nothing says that the others may have other keys."""
@@ -150,7 +154,8 @@ class Order:
             self._hears(held, user_of(received.sender))
             original = _original(received.authenticated_data, message.sequence_num)
             if self._texts.has_heard(held, original, message.sender_id):
-                self._texts.note_repeated(held, original, message.sequence_num)  # an admin may take both back
+                # An admin may take both back.
+                self._texts.note_repeated(held, original, message.sequence_num, is_own=False)
                 return None
             self._texts.hear(held, original or message.sequence_num, message.sender_id)
             return Readable(message, text)

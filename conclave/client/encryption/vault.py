@@ -86,6 +86,7 @@ CREATE TABLE own_texts (                        -- what was sent, until it comes
     original INTEGER NOT NULL DEFAULT 0,        -- it is sent again: the number under which it came first
     again INTEGER,                              -- not everybody could read it, and it is to be sent again: its timer
     kept INTEGER,                               -- it came back in time, but others may have no keys of it: its timer
+    is_unwanted INTEGER NOT NULL DEFAULT 0,     -- the first was taken back: so is this once it comes
     segment INTEGER NOT NULL,
     body_id INTEGER NOT NULL
 ) STRICT;
@@ -108,6 +109,12 @@ CREATE TABLE repeats (                          -- messages that were sent anew,
     group_key INTEGER NOT NULL REFERENCES groups ON DELETE CASCADE,
     sequence_num INTEGER NOT NULL,
     original INTEGER NOT NULL,                  -- the number under which the text came first
+    is_own INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (group_key, sequence_num)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE unwanted (                         -- own messages that were sent anew, whose first was taken back
+    group_key INTEGER NOT NULL REFERENCES groups ON DELETE CASCADE,
+    sequence_num INTEGER NOT NULL,
     PRIMARY KEY (group_key, sequence_num)
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE people (
