@@ -56,6 +56,7 @@ CREATE TABLE comers (                           -- who came in, and by which mes
     user_id BLOB NOT NULL,
     sequence_num INTEGER NOT NULL,              -- 0: was there before this device
     was_removed INTEGER NOT NULL DEFAULT 0,     -- since then
+    is_claimed INTEGER NOT NULL DEFAULT 0,      -- by one that was not taken, so it may be that nobody has come in
     PRIMARY KEY (group_key, user_id)
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE commits (                          -- those that the state went through, or that came without one
