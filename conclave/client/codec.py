@@ -117,8 +117,11 @@ class Codec(Protocol):
 
     # Messages
 
-    def encode(self, group_id: UUID, text: str) -> bytes:
-        """Return the payload of a message. Raises ValueError for a text that cannot be sent, and NotReadyError."""
+    def encode(self, group_id: UUID, text: str, *, send_id: UUID | None = None) -> bytes:
+        """Return the payload of a message. Raises ValueError for a text that cannot be sent, and NotReadyError.
+
+        ``send_id``: the same for each try to send it, of which the server stores one.
+        """
         ...
 
     def withdraw(self, group_id: UUID, payload: bytes) -> None:
@@ -142,10 +145,7 @@ class Codec(Protocol):
         ...
 
     def gone(self, group_id: UUID, numbers: Collection[int], *, are_taken_back: bool = False) -> None:
-        """Messages are gone: what is kept of them, to be sent anew, goes too.
-
-        ``are_taken_back``: what of them the user has sent anew is to be taken back, also if it is still under way.
-        """
+        """Erase what is kept of messages that are gone; ``are_taken_back``: so is to be what was sent anew of them."""
         ...
 
     def to_take_back(self) -> list[tuple[UUID, int]]:
@@ -284,7 +284,7 @@ class PlaintextCodec:
         """Return nothing."""
         return []
 
-    def encode(self, group_id: UUID, text: str) -> bytes:
+    def encode(self, group_id: UUID, text: str, *, send_id: UUID | None = None) -> bytes:
         """Return the text in UTF-8. Raises ValueError for a text that is empty or begins with NUL."""
         if not text or text.startswith("\x00"):
             raise ValueError("a message must not be empty, nor begin with NUL")

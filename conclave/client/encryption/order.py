@@ -105,6 +105,7 @@ class Order:
     def _put_own(self, held: Held, own: OwnText, message: StoredMessage) -> None:
         """Erase a text that is here as a message now, or keep it as long as others may not have read it."""
         what = own, message.sequence_num, message.self_destruct_seconds
+        self._texts.drop_other_tries(held, own)
         if not own.text:
             self._texts.drop_own(own.text_key)
         elif self._is_too_late(held, own):

@@ -66,14 +66,16 @@ class Texts:
         self._last_former = int(last)
         """The last text that an earlier program has left."""
 
-    def keep_own(self, held: Held, payload: bytes, text: str, epoch: int, now: int, *, original: int = 0) -> None:
+    def keep_own(
+        self, held: Held, payload: bytes, text: str, epoch: int, now: int, *, original: int = 0, send_id: bytes = b""
+    ) -> None:
         """Keep what is sent. What was never sent after all goes in time."""
         self._vault.erase_rows("own_texts", f"made_at < ? AND {_UNDER_WAY}", now - OWN_SECONDS)
         place = self._vault.put(text.encode())
         self._connection.execute(
-            "INSERT INTO own_texts (group_key, payload_hash, epoch, made_at, original, segment, body_id)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (held.group_key, _hash(payload), epoch, now, original, *place),
+            "INSERT INTO own_texts (group_key, payload_hash, epoch, made_at, original, send_id, segment, body_id)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (held.group_key, _hash(payload), epoch, now, original, send_id, *place),
         )
 
     def own(self, held: Held, payload: bytes) -> OwnText | None:
@@ -195,6 +197,15 @@ class Texts:
             self._connection.execute(
                 f"DELETE FROM {table} WHERE group_key = ? AND sequence_num = ?", (held.group_key, number)
             )
+
+    def drop_other_tries(self, held: Held, own: OwnText) -> None:
+        """Erase the text as it was encrypted for other tries to send it: the server has stored this one only."""
+        self._vault.erase_rows(
+            "own_texts",
+            "group_key = ? AND text_key != ? AND send_id != x'' AND send_id ="
+            " (SELECT send_id FROM own_texts WHERE text_key = ?)",
+            *(held.group_key, own.text_key, own.text_key),
+        )
 
     def has_come_again(self, held: Held, own: OwnText) -> None:
         """Erase the text that ``own`` repeats, and other tries: it is there, though the answer to it may be lost."""

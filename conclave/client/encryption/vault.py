@@ -88,6 +88,7 @@ CREATE TABLE own_texts (                        -- what was sent, until it comes
     again INTEGER,                              -- not everybody could read it, and it is to be sent again: its timer
     kept INTEGER,                               -- it came back in time, but others may have no keys of it: its timer
     is_unwanted INTEGER NOT NULL DEFAULT 0,     -- the first was taken back: so is this once it comes
+    send_id BLOB NOT NULL DEFAULT x'',          -- the same for each try to send a text, of which one is stored
     segment INTEGER NOT NULL,
     body_id INTEGER NOT NULL
 ) STRICT;
