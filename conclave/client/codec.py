@@ -117,8 +117,11 @@ class Codec(Protocol):
 
     # Messages
 
-    def encode(self, group_id: UUID, text: str) -> bytes:
-        """Return the payload of a message. Raises ValueError for a text that cannot be sent, and NotReadyError."""
+    def encode(self, group_id: UUID, text: str, *, send_id: UUID | None = None) -> bytes:
+        """Return the payload of a message. Raises ValueError for a text that cannot be sent, and NotReadyError.
+
+        ``send_id``: the same for each try to send it, of which the server stores one.
+        """
         ...
 
     def withdraw(self, group_id: UUID, payload: bytes) -> None:
@@ -141,8 +144,16 @@ class Codec(Protocol):
         """Return the numbers of the messages of which something is kept, which may have to be sent anew."""
         ...
 
-    def gone(self, group_id: UUID, numbers: Collection[int]) -> None:
-        """Messages are gone, or were taken back: what is kept of them, to be sent anew, goes too."""
+    def gone(self, group_id: UUID, numbers: Collection[int], *, are_taken_back: bool = False) -> None:
+        """Erase what is kept of messages that are gone; ``are_taken_back``: so is to be what was sent anew of them."""
+        ...
+
+    def to_take_back(self) -> list[tuple[UUID, int]]:
+        """Return the groups and numbers of messages that are there, and are to be taken back for that reason."""
+        ...
+
+    def taken_back(self, group_id: UUID, number: int) -> None:
+        """A message that was sent anew is taken back."""
         ...
 
     def repeated(self, group_id: UUID, number: int) -> list[int]:
@@ -273,7 +284,7 @@ class PlaintextCodec:
         """Return nothing."""
         return []
 
-    def encode(self, group_id: UUID, text: str) -> bytes:
+    def encode(self, group_id: UUID, text: str, *, send_id: UUID | None = None) -> bytes:
         """Return the text in UTF-8. Raises ValueError for a text that is empty or begins with NUL."""
         if not text or text.startswith("\x00"):
             raise ValueError("a message must not be empty, nor begin with NUL")
@@ -297,8 +308,15 @@ class PlaintextCodec:
         """Return nothing: nothing is kept of what is sent."""
         return []
 
-    def gone(self, group_id: UUID, numbers: Collection[int]) -> None:
+    def gone(self, group_id: UUID, numbers: Collection[int], *, are_taken_back: bool = False) -> None:
         """Do nothing: nothing is kept of what is sent."""
+
+    def to_take_back(self) -> list[tuple[UUID, int]]:
+        """Return nothing: nothing has to be sent anew."""
+        return []
+
+    def taken_back(self, group_id: UUID, number: int) -> None:
+        """Do nothing."""
 
     def repeated(self, group_id: UUID, number: int) -> list[int]:
         """Return nothing: nothing has to be sent anew."""

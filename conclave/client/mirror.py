@@ -313,9 +313,9 @@ class Mirror:
         self._gone += [n.MessagesGone(group_id, tuple(sorted(numbers))) for group_id, numbers in by_group.items()]
 
     def forget_taken_back(self, group_id: UUID, numbers: Collection[int]) -> None:
-        """Erase messages that were taken back, here or elsewhere; what of them had to be sent anew is not."""
+        """Erase messages that were taken back, here or elsewhere; what of them had to be sent anew is not, or goes."""
         if numbers:
-            self._codec.gone(group_id, numbers)
+            self._codec.gone(group_id, numbers, are_taken_back=True)
             self.note_gone(self._history.forget(group_id, list(numbers)))
 
     def left(self, group_id: UUID) -> None:

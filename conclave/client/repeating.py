@@ -56,9 +56,13 @@ class Repeating:
         return bool(self._failures) and self._clock() >= self._not_before
 
     async def send(self) -> None:
-        """Send what can be sent now. Raises SessionOverError, and NoAnswerError."""
+        """Send what can be sent now, take back what is unwanted. Raises SessionOverError, and NoAnswerError."""
         if self._failures and not self.is_due:
             return
+        for group_id, number in self._codec.to_take_back():
+            if not await self._take_back(group_id, number):
+                self._fails()
+                return
         waiting = self._codec.to_send_again()
         keys = {each.key for each in waiting}
         self._refused = {key: until for key, until in self._refused.items() if key in keys}
@@ -68,10 +72,25 @@ class Repeating:
                 if self._history.is_time_known:  # otherwise it may come back
                     self._codec.sent_again(again.key)
             elif self._clock() >= self._refused.get(again.key, 0.0) and not await self._send(again):
-                self._failures += 1
-                self._not_before = self._clock() + self._backoff.delay(self._failures, self._chance())
+                self._fails()
                 return
         self._failures = 0
+
+    def _fails(self) -> None:
+        self._failures += 1
+        self._not_before = self._clock() + self._backoff.delay(self._failures, self._chance())
+
+    async def _take_back(self, group_id: UUID, number: int) -> bool:
+        """Take a message back whose first one was, while it was under way. False: the server cannot now."""
+        try:
+            await self._client.take_back(group_id, number)
+        except SessionOverError:
+            raise
+        except RefusedError as error:
+            if not is_final(error):
+                return False
+        self._codec.taken_back(group_id, number)  # or the user is no member any more, or it has gone
+        return True
 
     async def _send(self, again: SendAgain) -> bool:
         """Send a text if it can be sent. False: the server cannot take any now."""

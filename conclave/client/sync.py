@@ -115,7 +115,7 @@ class Sync:
         KeyInDoubtError: a member's key has changed. ReplacedError: another device of the account is in.
         ``send_id``: see ``Client.send``. After a NoAnswerError, send again with the same one.
         """
-        payload = await self._encoded(group_id, text)
+        payload = await self._encoded(group_id, text, send_id)
         try:
             number = await self.client.send(
                 group_id, payload, self_destruct_seconds=self_destruct_seconds, send_id=send_id
@@ -135,14 +135,14 @@ class Sync:
         self._mirror.forget_taken_back(group_id, [number])
         self._wake.set()
 
-    async def _encoded(self, group_id: UUID, text: str) -> bytes:
+    async def _encoded(self, group_id: UUID, text: str, send_id: UUID | None) -> bytes:
         """Encode a text as soon as the keys are there. Raises NotReadyError if they are not for long."""
         deadline = asyncio.get_running_loop().time() + READY_WITHIN
         while True:
             if self._is_in_doubt(group_id):
                 raise KeyInDoubtError("a member's key has changed: nothing is sent before you have judged it")
             try:
-                return self.codec.encode(group_id, text)
+                return self.codec.encode(group_id, text, send_id=send_id)
             except NotReadyError:
                 if asyncio.get_running_loop().time() > deadline:
                     raise

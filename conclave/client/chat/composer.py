@@ -3,10 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
+from rich.text import Text
 from textual import events
 from textual.widgets import TextArea
 
-from conclave.client.chat import commands, mentions
+from conclave.client.chat import commands, formatting, mentions
 
 MOST_REMEMBERED = 50
 """The last 50 commands can be had again. Messages cannot: they are to be forgotten."""
@@ -47,6 +48,11 @@ class Composer(TextArea):
         self._given_back = line
         self.prefill(line)
         self.select_all()
+
+    def get_line(self, line_index: int) -> Text:
+        """Return a line as it is drawn: what was pasted, completed or given back may be somebody else's."""
+        parts = self.document.get_line(line_index).split("\t")
+        return Text("\t".join(map(formatting.visible, parts)), end="", no_wrap=True)
 
     def send(self) -> None:
         """Hand over what was typed."""

@@ -125,9 +125,16 @@ def harmless(text: str, *, lines: bool = False) -> str:
         if each == "\n":
             kept.append("\n" if lines else " ")
         else:
-            is_safe = each in _JOINERS or category not in _DANGEROUS
-            kept.append(each if is_safe else "\N{REPLACEMENT CHARACTER}")
+            kept.append(visible(each))
     return "".join(kept)
+
+
+def visible(text: str) -> str:
+    """Return a text, sign by sign, with a visible one in place of each that could do something to a terminal."""
+    return "".join(
+        each if each in _JOINERS or unicodedata.category(each) not in _DANGEROUS else "\N{REPLACEMENT CHARACTER}"
+        for each in text
+    )
 
 
 def called(name: str) -> str:

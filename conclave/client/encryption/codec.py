@@ -112,17 +112,17 @@ class MlsCodec:
 
     # Messages
 
-    def encode(self, group_id: UUID, text: str) -> bytes:
+    def encode(self, group_id: UUID, text: str, *, send_id: UUID | None = None) -> bytes:
         """Encrypt a text. Raises ValueError for an empty one, and NotReadyError."""
         if not text:
             raise ValueError("a message must not be empty")
-        return self._encrypt(group_id, text)
+        return self._encrypt(group_id, text, send_id=send_id.bytes if send_id else b"")
 
     def encode_again(self, again: SendAgain) -> bytes:
         """Encrypt a text anew; what it says in the clear is under which number it came first."""
         return self._encrypt(again.group_id, again.text, again.original)
 
-    def _encrypt(self, group_id: UUID, text: str, original: int = 0) -> bytes:
+    def _encrypt(self, group_id: UUID, text: str, original: int = 0, send_id: bytes = b"") -> bytes:
         with self._changing(group_id) as held:
             group = self._ready(held)
             agenda = self._agenda.of(group_id)
@@ -136,7 +136,8 @@ class MlsCodec:
                 payload = group.encrypt(text.encode(), in_the_clear(original) if original else b"")
             except LimitError as error:
                 raise ValueError(str(error)) from error
-            self._texts.keep_own(held, payload, text, group.epoch, self._now(), original=original)
+            now = self._now()
+            self._texts.keep_own(held, payload, text, group.epoch, now, original=original, send_id=send_id)
         return payload
 
     def withdraw(self, group_id: UUID, payload: bytes) -> None:
@@ -160,11 +161,21 @@ class MlsCodec:
         held = self._groups.get(group_id)
         return self._texts.kept(held) if held else []
 
-    def gone(self, group_id: UUID, numbers: Collection[int]) -> None:
+    def gone(self, group_id: UUID, numbers: Collection[int], *, are_taken_back: bool = False) -> None:
         """Erase what is kept of messages that are gone."""
         if held := self._groups.get(group_id):
             with self._vault.transaction():
-                self._texts.drop_gone(held, numbers)
+                self._texts.drop_gone(held, numbers, are_taken_back=are_taken_back)
+
+    def to_take_back(self) -> list[tuple[UUID, int]]:
+        """Return own messages that were sent anew although their first ones were taken back."""
+        return self._texts.unwanted()
+
+    def taken_back(self, group_id: UUID, number: int) -> None:
+        """Forget such a message."""
+        if held := self._groups.get(group_id):
+            with self._vault.transaction():
+                self._texts.drop_repeat(held, number)
 
     def repeated(self, group_id: UUID, number: int) -> list[int]:
         """Return the numbers under which such a text has come once more."""

@@ -225,32 +225,51 @@ class Groups:
 
     # Who came in, and when
 
-    def note_comer(self, held: Held, user_id: UUID, number: int) -> bool:
-        """Remember that a user has come in, or seems to have, by the message of that number. Within a transaction.
+    def note_comer(self, held: Held, user_id: UUID, number: int, *, is_claimed: bool = False) -> bool:
+        """Remember that a user has come in by the message of that number. Within a transaction.
 
-        Tell whether it is somebody new: who was not there before, or was removed.
+        Tell whether it is somebody new: who was not there before, or was removed. ``is_claimed``: the message was not
+        taken. Whoever it names may be invented: they count as new until they are seen there, and are forgotten first.
         """
-        values = held.group_key, user_id.bytes, number
-        known = self._connection.execute(
-            "SELECT 1 FROM comers WHERE group_key = ? AND user_id = ? AND NOT was_removed", values[:2]
-        ).fetchone()
+        is_new = not self.has_seen(held, user_id)
         self._connection.execute(
-            "INSERT OR REPLACE INTO comers (group_key, user_id, sequence_num) VALUES (?, ?, ?)", values
+            "INSERT OR REPLACE INTO comers (group_key, user_id, sequence_num, is_claimed) VALUES (?, ?, ?, ?)",
+            (held.group_key, user_id.bytes, number, is_claimed and is_new),
         )
         self._connection.execute(
-            "DELETE FROM comers WHERE group_key = ?1 AND sequence_num <="
-            " (SELECT sequence_num FROM comers WHERE group_key = ?1 ORDER BY sequence_num DESC LIMIT 1 OFFSET ?2)",
+            "DELETE FROM comers WHERE group_key = ?1 AND user_id IN (SELECT user_id FROM comers WHERE group_key = ?1"
+            " ORDER BY is_claimed, sequence_num DESC LIMIT -1 OFFSET ?2)",
             (held.group_key, MOST_COMERS),
         )
-        return known is None
+        return is_new
 
-    def note_there(self, held: Held, user_ids: Iterable[UUID]) -> bool:
-        """Remember who is there as the user comes in; tell whether one of them was not known. Within a transaction."""
-        noted = self._connection.executemany(
-            "INSERT OR IGNORE INTO comers (group_key, user_id, sequence_num) VALUES (?, ?, 0)",
-            [(held.group_key, each.bytes) for each in user_ids],
-        )
-        return noted.rowcount > 0
+    def has_seen(self, held: Held, user_id: UUID) -> bool:
+        """Tell whether a user was seen in the group, and not removed since."""
+        row = self._connection.execute(
+            "SELECT 1 FROM comers WHERE group_key = ? AND user_id = ? AND NOT (was_removed OR is_claimed)",
+            (held.group_key, user_id.bytes),
+        ).fetchone()
+        return row is not None
+
+    def note_there(self, held: Held, user_ids: Iterable[UUID], number: int) -> int:
+        """Remember who is there as the user comes in by the message of that number. Within a transaction.
+
+        Return from which message on all of them may have been there, as far as is known. Who came unseen may have come
+        just now; who is not there may have been claimed to be as often as anybody likes.
+        """
+        since = 0
+        for each in user_ids:
+            of = held.group_key, each.bytes
+            row = self._connection.execute(
+                "SELECT sequence_num, was_removed, is_claimed FROM comers WHERE group_key = ? AND user_id = ?", of
+            ).fetchone()
+            came_at, was_removed, is_claimed = row or (0, True, False)
+            if was_removed or is_claimed:
+                since = max(since, came_at if is_claimed else number)
+                self._connection.execute(
+                    "INSERT OR REPLACE INTO comers (group_key, user_id, sequence_num) VALUES (?, ?, ?)", (*of, came_at)
+                )
+        return since
 
     def note_removed(self, held: Held, user_ids: Iterable[UUID]) -> None:
         """Remember that users were removed. Within a transaction."""

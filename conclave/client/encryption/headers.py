@@ -38,9 +38,9 @@ def read_header(payload: bytes) -> Header | None:
             return Header(content.group_id, content.epoch, is_commit=False, is_application=False)
         is_external = content.sender.sender_type == SenderType.NEW_MEMBER_COMMIT
         added = tuple(
-            each.key_package.leaf_node.credential.identity
+            each.value.key_package.leaf_node.credential.identity
             for each in content.content.proposals[:MOST_ADDED]
-            if isinstance(each, Add)
+            if isinstance(each.value, Add)
         )
         what = body.auth.confirmation_tag or b"", is_external, added
         return Header(content.group_id, content.epoch, True, False, *what)  # noqa: FBT003 - a commit, no text

@@ -105,15 +105,20 @@ class Order:
     def _put_own(self, held: Held, own: OwnText, message: StoredMessage) -> None:
         """Erase a text that is here as a message now, or keep it as long as others may not have read it."""
         what = own, message.sequence_num, message.self_destruct_seconds
-        if self._is_too_late(held, own):
+        self._texts.drop_other_tries(held, own)
+        if not own.text:
+            self._texts.drop_own(own.text_key)
+        elif self._is_too_late(held, own):
             self._texts.keep_to_send_again(*what)
         elif not self.is_sure(held) or self._now() - held.in_since < UNSURE_SECONDS:
             self._texts.keep_until_sure(*what)
         else:
             self._texts.drop_own(own.text_key)
         if own.original:
-            self._texts.note_repeated(held, own.original, message.sequence_num)
+            self._texts.note_repeated(held, own.original, message.sequence_num, is_own=True)
             self._texts.has_come_again(held, own)
+        if own.is_unwanted:
+            self._texts.note_unwanted(held, message.sequence_num)
 
     def is_sure(self, held: Held) -> bool:
         """Tell whether nothing says that the others may have other keys."""
@@ -150,7 +155,8 @@ class Order:
             self._hears(held, user_of(received.sender))
             original = _original(received.authenticated_data, message.sequence_num)
             if self._texts.has_heard(held, original, message.sender_id):
-                self._texts.note_repeated(held, original, message.sequence_num)  # an admin may take both back
+                # An admin may take both back.
+                self._texts.note_repeated(held, original, message.sequence_num, is_own=False)
                 return None
             self._texts.hear(held, original or message.sequence_num, message.sender_id)
             return Readable(message, text)
@@ -206,15 +212,15 @@ class Order:
         self._agenda.want(held.group_id)
 
     def _comes(self, held: Held, user_id: UUID, number: int) -> None:
-        """Note that somebody has come in: what this member has shown before proves nothing any more."""
-        self._note_comer(held, user_id, number)
-        if held.confirmed_by == user_id.bytes:
-            held.confirmed_by = b""
-
-    def _note_comer(self, held: Held, user_id: UUID, number: int) -> None:
-        """Note it. Somebody new gets nothing that was said before: not by its being sent again either."""
+        """Note that somebody has come in. Who is new gets nothing that was said before, nor by its being sent again."""
         if self._groups.note_comer(held, user_id, number):
             self._texts.drop_said_before(held, number)
+        self._confirms_no_more(held, user_id)
+
+    def _confirms_no_more(self, held: Held, user_id: UUID) -> None:
+        """What a member has shown before coming in anew proves nothing any more."""
+        if held.confirmed_by == user_id.bytes:
+            held.confirmed_by = b""
 
     def _hears(self, held: Held, user_id: UUID) -> None:
         """Note that a member has the same keys: who was there before shows that they are those of the others."""
@@ -227,12 +233,16 @@ class Order:
         return self._groups.came_at(held, user_id) <= held.entered_at
 
     def _note_comers(self, held: Held, message: StoredMessage, header: Header) -> None:
-        """Note who comes in by a commit that was not taken: into another branch, if it is anything."""
+        """Note who comes in by a commit that was not taken: into another branch, if it is anything.
+
+        Nobody has checked it, so no text goes by it: whoever comes into that branch sees who is there (``enter``).
+        """
         if header.is_external and message.sender_id != self._user_id:
-            self._comes(held, message.sender_id, message.sequence_num)
-        for identity in header.added:
-            if len(identity) == ID_BYTES and identity != self._user_id.bytes and identity != held.confirmed_by:
-                self._note_comer(held, UUID(bytes=identity), message.sequence_num)
+            self._groups.note_comer(held, message.sender_id, message.sequence_num, is_claimed=True)
+            self._confirms_no_more(held, message.sender_id)
+        for user_id in (UUID(bytes=each) for each in header.added if len(each) == ID_BYTES):
+            if user_id != self._user_id and not self._groups.has_seen(held, user_id):
+                self._groups.note_comer(held, user_id, message.sequence_num, is_claimed=True)
 
     def _removed(self, held: Held, committer: Member, message: StoredMessage) -> None:
         """Go on without keys: to ask in again, unless another device of the account is in now. Both would for ever.
@@ -370,8 +380,7 @@ class Order:
         members = held.group.members().values()
         for member in members:
             self.meet(held.group_id, member)
-        if self._groups.note_there(held, map(user_of, members)):  # who came unseen may have come after anything
-            self._texts.drop_said_before(held, number)
+        self._texts.drop_said_before(held, self._groups.note_there(held, map(user_of, members), number))
         if held.missed:
             self._news.append(_came(held))
         held.missed, held.had_keys = 0, True

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from conclave.client.codec import SendAgain
 from conclave.client.encryption.groups import Held
-from conclave.client.encryption.vault import Vault
+from conclave.client.encryption.vault import NOWHERE, Vault
 
 OWN_SECONDS = 2 * 86_400
 """What was sent and has not come back for two days never will: a send that is repeated counts for a day."""
@@ -46,6 +46,7 @@ class OwnText:
     """What the user has sent, encrypted for ``epoch``, or with keys that were given up: ``NO_EPOCH``.
 
     ``original``: the number under which the text came first; 0: it has not come. ``is_kept``: it has come back.
+    ``text``: "" if that first one is gone. ``is_unwanted``: it was taken back.
     """
 
     text_key: int
@@ -53,6 +54,7 @@ class OwnText:
     epoch: int
     original: int
     is_kept: bool
+    is_unwanted: bool
 
 
 class Texts:
@@ -64,24 +66,30 @@ class Texts:
         self._last_former = int(last)
         """The last text that an earlier program has left."""
 
-    def keep_own(self, held: Held, payload: bytes, text: str, epoch: int, now: int, *, original: int = 0) -> None:
+    def keep_own(
+        self, held: Held, payload: bytes, text: str, epoch: int, now: int, *, original: int = 0, send_id: bytes = b""
+    ) -> None:
         """Keep what is sent. What was never sent after all goes in time."""
         self._vault.erase_rows("own_texts", f"made_at < ? AND {_UNDER_WAY}", now - OWN_SECONDS)
         place = self._vault.put(text.encode())
         self._connection.execute(
-            "INSERT INTO own_texts (group_key, payload_hash, epoch, made_at, original, segment, body_id)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (held.group_key, _hash(payload), epoch, now, original, *place),
+            "INSERT INTO own_texts (group_key, payload_hash, epoch, made_at, original, send_id, segment, body_id)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (held.group_key, _hash(payload), epoch, now, original, send_id, *place),
         )
 
     def own(self, held: Held, payload: bytes) -> OwnText | None:
         """Return what the user has sent; None if it is not the user's, or not known here."""
         row = self._connection.execute(
-            f"SELECT text_key, segment, body_id, epoch, original, NOT ({_UNDER_WAY}) FROM own_texts"
+            f"SELECT text_key, segment, body_id, epoch, original, NOT ({_UNDER_WAY}), is_unwanted FROM own_texts"
             " WHERE group_key = ? AND payload_hash = ?",
             (held.group_key, _hash(payload)),
         ).fetchone()
-        return row and OwnText(row[0], self._vault.get((row[1], row[2])).decode(), row[3], row[4], bool(row[5]))
+        if row is None:
+            return None
+        key, segment, body_id, epoch, original, is_kept, is_unwanted = row
+        text = self._vault.get((segment, body_id)).decode()
+        return OwnText(key, text, epoch, original, bool(is_kept), bool(is_unwanted))
 
     def drop_own(self, text_key: int) -> None:
         """Erase what was sent: it is here as a message, or was not sent after all."""
@@ -145,10 +153,59 @@ class Texts:
         )
         return [row[0] for row in rows]
 
-    def drop_gone(self, held: Held, numbers: Collection[int]) -> None:
-        """Erase what is kept of messages that are gone."""
-        for number in set(self.kept(held)) & set(numbers):
-            self._vault.erase_rows("own_texts", "group_key = ? AND original = ?", held.group_key, number)
+    def drop_gone(self, held: Held, numbers: Collection[int], *, are_taken_back: bool) -> None:
+        """Erase what is kept of messages that are gone.
+
+        Of what repeats one, and is under way, the hash stays: it is known by it once it comes. ``are_taken_back``: what
+        repeats them is to be taken back too, there or still under way.
+        """
+        rows = self._connection.execute(
+            f"SELECT text_key, original, {_UNDER_WAY}, segment, body_id FROM own_texts WHERE group_key = ?",
+            (held.group_key,),
+        ).fetchall()
+        gone = set(numbers)
+        for key, _, is_under_way, *place in (row for row in rows if row[1] in gone):
+            if not is_under_way:
+                self.drop_own(key)
+                continue
+            self._vault.erase((place[0], place[1]))
+            self._connection.execute(
+                "UPDATE own_texts SET segment = ?, body_id = ?, is_unwanted = max(is_unwanted, ?) WHERE text_key = ?",
+                (*NOWHERE, are_taken_back, key),
+            )
+        if are_taken_back:
+            repeats = self._connection.execute(
+                "SELECT sequence_num, original FROM repeats WHERE group_key = ? AND is_own", (held.group_key,)
+            ).fetchall()
+            for number in (row[0] for row in repeats if row[1] in gone):
+                self.note_unwanted(held, number)
+
+    def note_unwanted(self, held: Held, number: int) -> None:
+        """Note that a message is to be taken back, which repeats one that was."""
+        self._connection.execute("INSERT OR IGNORE INTO unwanted VALUES (?, ?)", (held.group_key, number))
+
+    def unwanted(self) -> list[tuple[UUID, int]]:
+        """Return such messages."""
+        rows = self._connection.execute(
+            "SELECT group_id, sequence_num FROM unwanted JOIN groups USING (group_key) ORDER BY group_key, sequence_num"
+        )
+        return [(UUID(bytes=group_id), number) for group_id, number in rows]
+
+    def drop_repeat(self, held: Held, number: int) -> None:
+        """Forget a message that was sent anew: it is taken back."""
+        for table in ("unwanted", "repeats"):
+            self._connection.execute(
+                f"DELETE FROM {table} WHERE group_key = ? AND sequence_num = ?", (held.group_key, number)
+            )
+
+    def drop_other_tries(self, held: Held, own: OwnText) -> None:
+        """Erase the text as it was encrypted for other tries to send it: the server has stored this one only."""
+        self._vault.erase_rows(
+            "own_texts",
+            "group_key = ? AND text_key != ? AND send_id != x'' AND send_id ="
+            " (SELECT send_id FROM own_texts WHERE text_key = ?)",
+            *(held.group_key, own.text_key, own.text_key),
+        )
 
     def has_come_again(self, held: Held, own: OwnText) -> None:
         """Erase the text that ``own`` repeats, and other tries: it is there, though the answer to it may be lost."""
@@ -185,9 +242,12 @@ class Texts:
             for text_key, group_id, seconds, original, segment, body_id in rows
         ]
 
-    def note_repeated(self, held: Held, original: int, number: int) -> None:
-        """Note that a text which came first as ``original`` has come once more."""
-        self._connection.execute("INSERT OR IGNORE INTO repeats VALUES (?, ?, ?)", (held.group_key, number, original))
+    def note_repeated(self, held: Held, original: int, number: int, *, is_own: bool) -> None:
+        """Note that a text which came first as ``original`` has come once more. ``is_own``: the user has sent it."""
+        self._connection.execute(
+            "INSERT OR IGNORE INTO repeats (group_key, sequence_num, original, is_own) VALUES (?, ?, ?, ?)",
+            (held.group_key, number, original, is_own),
+        )
         self._connection.execute(
             "DELETE FROM repeats WHERE group_key = ?1 AND sequence_num <="
             " (SELECT sequence_num FROM repeats WHERE group_key = ?1 ORDER BY sequence_num DESC LIMIT 1 OFFSET ?2)",

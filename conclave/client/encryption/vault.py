@@ -56,6 +56,7 @@ CREATE TABLE comers (                           -- who came in, and by which mes
     user_id BLOB NOT NULL,
     sequence_num INTEGER NOT NULL,              -- 0: was there before this device
     was_removed INTEGER NOT NULL DEFAULT 0,     -- since then
+    is_claimed INTEGER NOT NULL DEFAULT 0,      -- by one that was not taken, so it may be that nobody has come in
     PRIMARY KEY (group_key, user_id)
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE commits (                          -- those that the state went through, or that came without one
@@ -86,6 +87,8 @@ CREATE TABLE own_texts (                        -- what was sent, until it comes
     original INTEGER NOT NULL DEFAULT 0,        -- it is sent again: the number under which it came first
     again INTEGER,                              -- not everybody could read it, and it is to be sent again: its timer
     kept INTEGER,                               -- it came back in time, but others may have no keys of it: its timer
+    is_unwanted INTEGER NOT NULL DEFAULT 0,     -- the first was taken back: so is this once it comes
+    send_id BLOB NOT NULL DEFAULT x'',          -- the same for each try to send a text, of which one is stored
     segment INTEGER NOT NULL,
     body_id INTEGER NOT NULL
 ) STRICT;
@@ -108,6 +111,12 @@ CREATE TABLE repeats (                          -- messages that were sent anew,
     group_key INTEGER NOT NULL REFERENCES groups ON DELETE CASCADE,
     sequence_num INTEGER NOT NULL,
     original INTEGER NOT NULL,                  -- the number under which the text came first
+    is_own INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (group_key, sequence_num)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE unwanted (                         -- own messages that were sent anew, whose first was taken back
+    group_key INTEGER NOT NULL REFERENCES groups ON DELETE CASCADE,
+    sequence_num INTEGER NOT NULL,
     PRIMARY KEY (group_key, sequence_num)
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE people (

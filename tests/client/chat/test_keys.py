@@ -149,7 +149,7 @@ class TestSending:
         await both.bob.shows(both.group, "one")
 
     async def test_a_key_that_changes_while_the_groups_keys_are_awaited_is_asked_about(self, both: Both) -> None:
-        def encode(group_id: UUID, text: str) -> bytes:
+        def encode(group_id: UUID, text: str, *, send_id: UUID | None = None) -> bytes:
             del both.codec.encode  # the next time it can
             both.change()
             raise NotReadyError("a moment")
@@ -165,7 +165,7 @@ class TestSending:
     ) -> None:
         tries = []
 
-        def encode(group_id: UUID, text: str) -> bytes:
+        def encode(group_id: UUID, text: str, *, send_id: UUID | None = None) -> bytes:
             tries.append(text)
             raise ReplacedError("another device of yours has taken the place of this one")
 

@@ -13,7 +13,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from conclave.client import Client, MlsCodec
-from conclave.client.codec import SendAgain
+from conclave.client.codec import Change, SendAgain
 from conclave.client.encryption.branches import MANY
 from conclave.client.encryption.headers import read_info
 from conclave.client.encryption.people import POLICY
@@ -22,6 +22,7 @@ from conclave.client.encryption.view import Standing
 from conclave.client.errors import NoAnswerError, NotReadyError, RefusedError
 from conclave.client.events import EncryptionNotice
 from conclave.client.mls import Group as MlsGroup, decode_message, encode_message
+from conclave.client.mls.framing import PublicMessage
 from conclave.client.mls.welcome import GroupInfo
 from conclave.errors import ErrorCode
 from conclave.wire.results import Group, Member, StoredMessage
@@ -419,8 +420,11 @@ class TestWhatIsSaidInABranchThatIsGivenUp:
         assert not carol.codec.to_send_again()
         assert not dave.codec.to_send_again()
 
+    @pytest.mark.parametrize("is_invited", [True, False], ids=["is invited", "joins"])
     @pytest.mark.parametrize("sees", [True, False], ids=["sees who comes", "does not see who comes"])
-    def test_but_not_to_who_came_after_it(self, parted: tuple[Server, list[Person]], *, sees: bool) -> None:
+    def test_but_not_to_who_came_after_it(
+        self, parted: tuple[Server, list[Person]], *, sees: bool, is_invited: bool
+    ) -> None:
         """Who comes into a group gets nothing that was said before."""
         server, people = parted
         alice, bob, carol, dave = people
@@ -431,7 +435,10 @@ class TestWhatIsSaidInABranchThatIsGivenUp:
         for _ in range(3):  # or Carol's and Dave's commits are the first ones of the epoch that Eve comes in by
             alice.renews()
             alice.read()
-        eve.joins()
+        if is_invited:
+            is_invited_by(alice, eve)
+        else:
+            eve.joins()
         if not sees:
             carol.refuses.add(len(server.messages))
         alice.read()
@@ -465,6 +472,68 @@ class TestWhatIsSaidInABranchThatIsGivenUp:
         until_quiet(server, people, 120.0)
         check(server, people)
         assert "while Dave was out" not in [*alice.texts, *bob.texts, *dave.texts, *kept(people)]
+
+    def test_nor_to_who_was_out_and_came_back_unseen(self, parted: tuple[Server, list[Person]]) -> None:
+        server, people = parted
+        alice, bob, carol, dave = people
+        removal = carol.codec.remove(GROUP, dave.user_id)
+        server.store(carol.user_id, removal.commit, removal.group_info)
+        carol.read()
+        carol.says("while Dave was out")
+        for each in (carol, dave):
+            each.read()
+        server.info = group_info(alice)
+        dave.joins()
+        carol.refuses.add(len(server.messages))
+        until_quiet(server, people, 120.0)
+        check(server, people)
+        assert "while Dave was out" not in [*alice.texts, *bob.texts, *dave.texts, *kept(people)]
+
+    @pytest.mark.parametrize("is_invited", [True, False], ids=["as invited", "as one who joins"])
+    def test_who_is_invented_keeps_nothing_from_the_others(
+        self, parted: tuple[Server, list[Person]], *, is_invited: bool
+    ) -> None:
+        """Anybody can be named in a commit that nobody takes, and what others have said would be lost."""
+        server, people = parted
+        _, bob, carol, _ = people
+        mallory = Person(server)
+        carol.says("to all of you")
+        carol.read()
+        if is_invited:
+            server.store(bob.user_id, nobody_takes(adds(bob, mallory).commit))
+        else:
+            server.members[mallory.user_id] = "member"
+            server.store(mallory.user_id, nobody_takes(mallory.codec.join(GROUP, server.info).commit))
+            carol.read()
+            del server.members[mallory.user_id]
+        carol.says("and more")
+        until_quiet(server, people, 120.0)
+        check(server, people)
+        for each in people:
+            assert sorted(text for text in each.texts if text) == ["and more", "to all of you"]
+
+    def test_who_was_named_before_and_comes_later_gets_nothing_of_before(
+        self, parted: tuple[Server, list[Person]]
+    ) -> None:
+        server, people = parted
+        alice, bob, carol, dave = people
+        eve = Person(server)
+        server.store(bob.user_id, nobody_takes(adds(bob, eve).commit))
+        for each in (carol, dave):
+            each.read()
+        carol.says("before Eve came")
+        for each in (carol, dave):
+            each.read()
+        for _ in range(3):
+            alice.renews()
+            alice.read()
+        eve.joins()
+        for each in (alice, bob, carol, eve):
+            each.read()
+        assert carol.state() != alice.state() == eve.state()
+        until_quiet(server, [*people, eve], 120.0)
+        check(server, [*people, eve])
+        assert "before Eve came" not in [*alice.texts, *bob.texts, *eve.texts, *kept(people)]
 
     @pytest.mark.parametrize("way", ["gone", "taken back elsewhere"])
     def test_unless_it_is_gone_by_then(self, parted: tuple[Server, list[Person]], way: str) -> None:
@@ -513,6 +582,26 @@ class TestWhatIsSaidInABranchThatIsGivenUp:
         assert kept([carol]) == [], "it has been there for long"
         until_quiet(server, [alice, bob, carol])
         assert alice.texts == bob.texts == ["hello", "welcome", "thanks"]
+
+
+def adds(by: Person, other: Person) -> Change:
+    [package] = other.codec.key_packages(1, last_resort=False).regular
+    return by.codec.add(GROUP, other.user_id, package)
+
+
+def is_invited_by(admin: Person, other: Person) -> None:
+    """Invite somebody, who accepts at once."""
+    change = adds(admin, other)
+    admin.server.members[other.user_id] = "member"
+    admin.server.store(admin.user_id, change.commit, change.group_info)
+    other.codec.welcomed(GROUP, change.welcome)
+
+
+def nobody_takes(commit: bytes) -> bytes:
+    """Return a commit whose signature is wrong."""
+    body = decode_message(commit)
+    assert isinstance(body, PublicMessage)
+    return encode_message(replace(body, auth=replace(body.auth, signature=bytes(len(body.auth.signature)))))
 
 
 class TestARepeat:

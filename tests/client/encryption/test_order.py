@@ -254,6 +254,7 @@ LOST, BAD_GATEWAY = NoAnswerError("lost"), RefusedError(502, 0, "the gateway say
 async def test_an_own_text_whose_answer_was_lost_can_be_read_when_it_comes_back(
     device: NewDevice, first: ClientError, then: ClientError
 ) -> None:
+    """What was encrypted for a further try is erased then: nobody would know when the message goes."""
     alice = await device("alice")
     group = await alice.sync.membership.create("club")
     await agree(group, alice)
@@ -265,3 +266,5 @@ async def test_an_own_text_whose_answer_was_lost_can_be_read_when_it_comes_back(
     await alice.sync.send(group, "said once", send_id=send_id)
     await alice.until(lambda: alice.history.fetched_up_to(group) == len(alice.shown(group)) > 0)
     assert alice.shown(group) == ["said once"]
+    places = alice.codec._vault.connection.execute("SELECT segment, body_id FROM own_texts").fetchall()
+    assert [alice.codec._vault.get(each) for each in places] == []
