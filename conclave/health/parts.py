@@ -27,6 +27,7 @@ class HealthPart(StrEnum):
     ALIVE = "alive"
     SESSION_ACTIVITY = "session_activity"
     OUTBOX = "outbox"
+    DISCARDED = "discarded"
     TIMERS = "timers"
     LEDGER = "ledger"
     CHECKPOINTS = "checkpoints"

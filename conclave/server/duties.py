@@ -24,6 +24,7 @@ from conclave.retention import marks, rehearsal, stretches
 from conclave.retention.durations import duration_text
 from conclave.retention.jobs import schedule
 from conclave.retention.policy import session_lag
+from conclave.store import bodies
 from conclave.store.engine import news, outbox
 from conclave.store.engine.database import Database
 from conclave.store.engine.faults import StoreError
@@ -59,6 +60,10 @@ LEDGER_ALIVE_SECONDS = 60.0
 """Every minute the ledger learns that the store is in use, also if nothing else has happened."""
 
 STORAGE_INTERVAL_SECONDS = 0.5
+
+DISCARDED_INTERVAL_SECONDS = 1.0
+DISCARDED_REST_SECONDS = 0.01
+"""Every second the server looks for bodies that requests left to be erased; between two steps it rests for 10 ms."""
 
 OVERDUE_INTERVAL_SECONDS = 60.0
 """Every minute the server looks for what runs should have erased."""
@@ -299,6 +304,19 @@ async def end_timers(app: web.Application) -> AsyncIterator[None]:
         yield
     with app[app_keys.HEALTH].duty(HealthPart.TIMERS):
         await note_heard()
+
+
+async def erase_discarded(app: web.Application) -> AsyncIterator[None]:
+    """Erase what requests have let go of and was too much for them, in short transactions. Runs do, too."""
+    store = app[app_keys.STORE]
+
+    async def erase() -> None:
+        while await store.read(bodies.are_discarded):
+            await store.write(bodies.erase_discarded)
+            await asyncio.sleep(DISCARDED_REST_SECONDS)
+
+    async with _every(app, HealthPart.DISCARDED, DISCARDED_INTERVAL_SECONDS, erase):
+        yield
 
 
 async def look_for_overdue(app: web.Application) -> AsyncIterator[None]:

@@ -74,9 +74,10 @@ class RequestPipeline:
         request[SHARE] = share = self._budget.share()
         try:
             if endpoint and not endpoint.public:
-                again: StillCalling = partial(self._caller, request)
+                token_hash = tokens.token_hash(tokens.require_token(request))
+                again: StillCalling = partial(self._caller, token_hash)  # without the request, or it would be a circle
                 request[STILL_CALLING], request[COMES_LATER] = again, not request.content.is_eof()
-                request[tokens.CALLER] = await self._caller(request)
+                request[tokens.CALLER] = await self._caller(token_hash)
             response = await handler(request)
             if (share.held or _is_behind(request, response)) and not response.prepared:
                 await hand_over(request, response)
@@ -109,9 +110,8 @@ class RequestPipeline:
         session = self._sessions.known(token_hash)
         return self._activity.use(session, self._freshness.look()) if session else None
 
-    async def _caller(self, request: web.Request) -> tokens.Caller:
-        """Return who is calling. Raises AuthHeaderMissingError, AuthHeaderInvalidError and what ``use`` raises."""
-        token_hash = tokens.token_hash(tokens.require_token(request))
+    async def _caller(self, token_hash: bytes) -> tokens.Caller:
+        """Return who is calling. Raises what ``use`` raises."""
         return self.known_caller(token_hash) or self._activity.use(
             await self._sessions.find(token_hash), self._freshness.look()
         )

@@ -203,7 +203,7 @@ def erase(connection: sqlite3.Connection, body_ids: Iterable[int]) -> None:
 
 
 def discard(connection: sqlite3.Connection, body_ids: Sequence[int]) -> None:
-    """Erase bodies to which nothing will refer any more: at once if they are few and small, or else by the next run.
+    """Erase bodies to which nothing will refer any more: at once if they are few and small, or else soon.
 
     What goes with a request can be any number of them: invites and welcomes of a whole group. To erase some hundred MiB
     in one transaction would hold up every sender for seconds. What goes at once is bounded by the transaction, which

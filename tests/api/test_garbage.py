@@ -2,10 +2,11 @@
 
 import gc
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
+from aiohttp import web
 
 from tests.conftest import Running
 from tests.support.client import encode, expect
@@ -14,9 +15,13 @@ LARGE = 700_000
 """Bytes of a body."""
 
 
+def is_large(found: object) -> bool:
+    return sys.getsizeof(found) >= LARGE // 2
+
+
 @contextmanager
-def collected() -> Iterator[list[object]]:
-    """Yield a list, which then has the large objects that only a search for circles would free."""
+def collected(is_meant: Callable[[object], bool] = is_large) -> Iterator[list[object]]:
+    """Yield a list, which then has the types of the objects meant that only a search for circles would free."""
     found: list[object] = []
     gc.collect()
     gc.disable()
@@ -25,11 +30,21 @@ def collected() -> Iterator[list[object]]:
         gc.set_debug(gc.DEBUG_SAVEALL)
         gc.collect()
         held = [each for circle in gc.garbage for each in (circle, *gc.get_referents(circle))]
-        found += [type(each) for each in held if sys.getsizeof(each) >= LARGE // 2]
+        found += [type(each) for each in held if is_meant(each)]
     finally:
         gc.set_debug(0)
         gc.garbage.clear()
         gc.enable()
+
+
+async def test_an_answered_request_is_no_circle(running: Running) -> None:
+    alice = await running.user("alice")
+    with collected(lambda found: isinstance(found, web.BaseRequest)) as found:
+        for _ in range(5):
+            await alice.get("/me")
+            await alice.get("/groups")
+        await running.settle()
+    assert found == []
 
 
 async def test_a_body_that_its_schema_refuses_is_let_go_of(running: Running) -> None:

@@ -14,6 +14,7 @@ from tests.conftest import Cleanup, Running, StartServer
 from tests.support.client import API, PASSWORD, Client, RefusedError, encode, expect
 from tests.support.listening import BELL, Heard, audience, listening
 from tests.support.racing import right_after_session
+from tests.support.server import until
 
 WEEK = 604_800
 CARRIED = {
@@ -543,6 +544,26 @@ async def test_welcomes_go_with_the_membership(running: Running, end: str) -> No
         assert await bob.welcomes() == [b"two welcome"]
 
 
+@pytest.fixture
+def left_to_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(duties, "DISCARDED_INTERVAL_SECONDS", 10_000.0)
+
+
+async def test_what_is_too_much_for_a_request_is_overwritten_soon_after(running: Running) -> None:
+    alice, *others = await running.users("alice", "bob", "carol", "dave")
+    group = await alice.create_group("friends")
+    for invitee in others:
+        await alice.invite(group, invitee, bytes(200_000))
+    await alice.post(f"/groups/{group}/delete")
+
+    async def is_gone() -> bool:
+        return not await stored(running)
+
+    await until(is_gone)
+    assert await running.query("SELECT 1 FROM discarded_bodies") == []
+
+
+@pytest.mark.usefixtures("left_to_runs")
 @pytest.mark.parametrize("end", ["delete", "leave"])
 async def test_much_that_waits_with_invites_goes_at_once_and_its_bytes_with_the_next_run(
     running: Running, cleanup: Cleanup, end: str

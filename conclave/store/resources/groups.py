@@ -196,7 +196,7 @@ def adopt_group_info(connection: sqlite3.Connection, group_key: int, body_id: in
     """Make the stored body ``body_id`` the group info, and erase the former one."""
     former = connection.execute("SELECT group_info_body FROM groups WHERE group_key = ?", (group_key,)).fetchone()[0]
     if former is not None:
-        bodies.discard(connection, [former])
+        bodies.erase(connection, [former])
     connection.execute("UPDATE groups SET group_info_body = ? WHERE group_key = ?", (body_id, group_key))
 
 
@@ -206,15 +206,18 @@ def remove(connection: sqlite3.Connection, group: Group, now: int) -> list[bytes
     Return the ids of the users who were invited.
     """
     key = (group.group_key,)
+    infos = connection.execute(
+        "SELECT group_info_body FROM groups WHERE group_key = ? AND group_info_body IS NOT NULL", key
+    ).fetchall()
     carried = connection.execute(
-        "SELECT group_info_body FROM groups WHERE group_key = ?1 AND group_info_body IS NOT NULL"
-        " UNION ALL SELECT welcome_body FROM welcomes WHERE group_key = ?1"
+        "SELECT welcome_body FROM welcomes WHERE group_key = ?1"
         " UNION ALL SELECT commit_body FROM invites WHERE group_key = ?1"
         " UNION ALL SELECT welcome_body FROM invites WHERE group_key = ?1"
         " UNION ALL SELECT group_info_body FROM invites WHERE group_key = ?1",
         key,
     ).fetchall()
     invitees = connection.execute("SELECT invitee_id FROM invites WHERE group_key = ?", key).fetchall()
+    bodies.erase(connection, [row[0] for row in infos])
     bodies.discard(connection, [row[0] for row in carried])
     reach("delete_group.bodies_erased")
     connection.execute("DELETE FROM welcomes WHERE group_key = ?", key)

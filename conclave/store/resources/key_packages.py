@@ -67,4 +67,4 @@ def _remove(connection: sqlite3.Connection, condition: str, values: Iterable[obj
     ).fetchall()
     gone = [row[0] for row in rows]
     connection.execute(f"DELETE FROM key_packages WHERE key_package_id IN ({places(gone)})", gone)
-    bodies.discard(connection, [row[1] for row in rows])
+    bodies.erase(connection, [row[1] for row in rows])
