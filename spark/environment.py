@@ -193,12 +193,13 @@ class RunEnvironment:
         """Kill Java if the block, a run, lasts for longer than it may; ``broken_off`` says so then.
 
         A run looks at the time between its steps. What Spark waits for in one may never come, as a worker of a cluster,
-        and it may not even hear that it is to give up. Under spark-submit Java is not ours to kill.
+        and it may not even hear that it is to give up. Spark may be started late in the run, so this is looked at again
+        and again. Under spark-submit Java is not ours to kill, and errors are told as they come.
         """
         may_take = self.config.cleanup.max_run_time
 
         def break_off() -> None:
-            if not self._spark:  # it looks at the time soon
+            if not self._spark or not self._java.runs():  # the run looks at the time soon, or has its own error
                 return
             self.broken_off = (
                 f"max_run_time ({duration_text(may_take)}) was over, and Spark did not come to an end; the next run"
@@ -206,14 +207,22 @@ class RunEnvironment:
             )
             self._java.kill()
 
+        ended = threading.Event()
+
+        def watch() -> None:
+            seconds = min(may_take + HANG_SECONDS, threading.TIMEOUT_MAX)
+            while not ended.wait(seconds):
+                break_off()
+                seconds = HANG_SECONDS
+
         self.broken_off = ""
-        timer = threading.Timer(min(may_take + HANG_SECONDS, threading.TIMEOUT_MAX), break_off)
-        timer.daemon = True
-        timer.start()
+        watching = threading.Thread(target=watch, name="in time", daemon=True)
+        watching.start()
         try:
             yield
         finally:
-            timer.cancel()
+            ended.set()
+            watching.join()
 
     def kill_spark(self) -> None:
         """Kill Java at once, even in the middle of its work; everything else stays."""

@@ -69,6 +69,10 @@ class Java:
         """Tell whether Java was started by this process and has ended."""
         return self._process is not None and self._process.poll() is not None
 
+    def runs(self) -> bool:
+        """Tell whether Java was started by this process and has not ended."""
+        return self._process is not None and self._process.poll() is None
+
     def cpu_seconds(self) -> float:
         """Return for how long Java has worked so far; 0 if it does not run, or where the system does not tell."""
         if not self._process:

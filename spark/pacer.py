@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from conclave.failpoints import reach
+from conclave.store.compaction import FREED_PAGES
 from conclave.store.engine.connection import of_store
 from conclave.store.engine.sqlite import Step, checkpoint, truncate_wal, write_transaction
 
@@ -24,7 +25,10 @@ ALONE_REST = 0.25
 """While nobody else writes, a rest takes at least a quarter of the time that the transaction before it took."""
 
 RETURNED_PAGES = 384
-"""No new step begins once 384 pages are to be returned to the file system at the end of the transaction."""
+"""No new step begins once 384 pages are to be returned to the file system at the end of the transaction.
+
+While others write, once FREED_PAGES are: those that ask for it take no time themselves, so no budget ends them.
+"""
 
 ALONE_AFTER_SECONDS = 0.5
 """Others count as writing until half a second after their last commit that was noticed."""
@@ -133,10 +137,11 @@ class Pacer:
                 locked = time.monotonic()
                 is_shared = self._is_shared(locked)
                 budget = SHARED_BUDGET_SECONDS if is_shared else LOCK_BUDGET_SECONDS
+                most_pages = FREED_PAGES if is_shared else RETURNED_PAGES
                 while (
                     step is not None
                     and time.monotonic() - locked < budget
-                    and self.connection.pages_to_return < RETURNED_PAGES
+                    and self.connection.pages_to_return < most_pages
                 ):
                     if not step():
                         step = next(steps, None)

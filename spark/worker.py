@@ -198,7 +198,7 @@ class Worker:
             if done.error:
                 table.fail(chosen, time.monotonic())
             self._say(Ended(done.to_mapping(), table.next().due - time.monotonic()))
-            if done.error and not engine.is_sound():
+            if (done.error or engine.broken_off) and not engine.is_sound():
                 self._say(Fault(engine.broken_off or "the Spark session has died"))
                 raise SystemExit(1)
         except SparkStartError as error:

@@ -143,7 +143,8 @@ def _require_own(config: Config, folder: Path) -> None:
         return
     if not stat.S_ISDIR(found.st_mode):
         raise BackupError(f"{folder}: is a file, not a folder")
-    if (owner := operator_identity.owner_not_root(folder)) and operator_identity.owner_not_root(config.database):
+    owner = operator_identity.owner_not_root(folder)
+    if owner and owner == operator_identity.owner_not_root(config.database):
         raise BackupError(
             f"{folder}: belongs to {owner}, who could neither read nor remove a backup that root makes there: run this"
             f" as that user, as by sudo -u '{owner}'"

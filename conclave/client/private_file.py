@@ -50,7 +50,8 @@ def keep_nothing_free(connection: sqlite3.Connection) -> None:
     """
     if connection.execute("PRAGMA auto_vacuum").fetchone()[0] != _FULL:
         connection.execute("PRAGMA auto_vacuum = FULL")
-        with suppress(sqlite3.OperationalError):  # another process uses it, or the disk is full: next time
+        # Another process uses it, the disk is full, a page is rotten, memory is short: next time. It serves as it is.
+        with suppress(sqlite3.Error, MemoryError):
             connection.execute("VACUUM")
 
 

@@ -174,7 +174,7 @@ def _contradictions(config: Config) -> Iterator[str]:
         )
     yield from admin.contradictions(config.admin)
     yield from retention.contradictions(config.retention, config.message_retention)
-    if config.keys_path in (Path(each).absolute() for each in config.keys.copies):
+    if config.keys_path in map(Path, config.keys.copies):
         yield "keys.copies: names the key file itself; a copy lies elsewhere, best on another disk"
     folder, work, database = config.archive_path, config.work, config.database
     if work in (folder, *folder.parents) or folder in (database, *database.parents, *work.parents):

@@ -32,7 +32,7 @@ class Config:
     """Every setting. Lifetimes are whole seconds; ``message_retention`` may also be KEEP or AFTER_FETCH.
 
     Paths are absolute and without symbolic links. So a file stays the same file, by any link and from any
-    working directory.
+    working directory. Only copies of the key file keep their links: their disks may not answer, and are not asked here.
     """
 
     listen_address: str = "127.0.0.1"
@@ -67,7 +67,7 @@ class Config:
             object.__setattr__(self, "archive", replace(self.archive, path=_resolved(self.archive.path)))
         if self.ledger.path:
             object.__setattr__(self, "ledger", replace(self.ledger, path=_resolved(self.ledger.path)))
-        copies = tuple(map(_resolved, self.keys.copies))
+        copies = tuple(str(Path(each).absolute()) for each in self.keys.copies)
         path = _resolved(self.keys.path) if self.keys.path else None
         object.__setattr__(self, "keys", replace(self.keys, path=path, copies=copies))
 

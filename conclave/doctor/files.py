@@ -7,9 +7,11 @@ from pathlib import Path
 
 from conclave.config.settings import Config
 from conclave.doctor.findings import Finding, note, ok, wrong
+from conclave.keys import copying
 from conclave.store.engine import lock_holders, path_check
 from conclave.store.engine.faults import StoreError
 from conclave.system import data_folder, locks
+from conclave.system.answering import within
 
 _OTHERS = 0o077
 _WRITERS = 0o022
@@ -39,8 +41,11 @@ def permissions(config: Config, source: Path | None) -> Iterator[Finding]:
 def _too_open(paths: list[Path], forbidden: int, mode: str) -> Iterator[Finding]:
     for path in paths:
         try:
-            found = stat.S_IMODE(path.stat().st_mode)
+            found = stat.S_IMODE(within(copying.ANSWER_SECONDS, path, path.stat).st_mode)
         except FileNotFoundError:
+            continue
+        except TimeoutError as error:
+            yield wrong("permissions", f"{path}: {error.strerror}", "bring its disk back, or name another path")
             continue
         except OSError as error:
             yield wrong("permissions", f"{path}: {error.strerror}", "run this as the server's user")

@@ -3,18 +3,20 @@
 They lie on other disks. One that does not answer holds nobody up for longer than a bound.
 """
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
 from conclave.keys.file import Head, KeyFile, KeyFileError, head_of, told, wait, write_whole
+from conclave.keys.inspection import Inspection
 from conclave.keys.replacing import COPYING, NEW, PIECE_BYTES, beside, remove_leftovers, take_its_place
 from conclave.system.answering import within
 from conclave.system.locks import hold_byte
 
 ANSWER_SECONDS = 30.0
-"""The disk of a copy gets 30 seconds to answer, and a second more for each MiB that is written."""
+"""The disk of a copy gets 30 seconds to answer, and a second more for each MiB where it is read or written whole."""
 
 
 def copy(keys: KeyFile, target: Path) -> int:
@@ -23,8 +25,7 @@ def copy(keys: KeyFile, target: Path) -> int:
     Raises KeyFileError, also if another key file, or something else, is there; if this one is damaged, or older than
     the copy, which may have what is missing here; and if the disk does not answer. Then the copy may be written later.
     """
-    with told(keys.path):
-        seconds = ANSWER_SECONDS + keys.path.stat().st_size / PIECE_BYTES
+    seconds = _whole_seconds(keys.path)
     with told(target):
         return within(seconds, target, partial(_copy, keys, target))
 
@@ -43,6 +44,19 @@ def is_there(target: Path, keys_id: bytes) -> bool:
     return False
 
 
+def is_newer(target: Path, keys: KeyFile) -> bool:
+    """Tell whether a whole copy of ``keys`` is there that has later changes. Raises KeyFileError as ``head`` does."""
+
+    def look() -> bool:
+        found = head_of(target)
+        has_later = found and found.keys_id == keys.keys_id and found.serial > keys.serial
+        return bool(has_later) and not Inspection(target).flaws
+
+    seconds = _whole_seconds(keys.path)
+    with told(target):
+        return within(seconds, target, look)
+
+
 @contextmanager
 def none_written(path: Path, target: Path) -> Iterator[None]:
     """Have nobody else write a copy of the key file ``path`` to the folder of ``target`` while the block lasts.
@@ -54,8 +68,14 @@ def none_written(path: Path, target: Path) -> Iterator[None]:
         yield
 
 
+def _whole_seconds(path: Path) -> float:
+    """Return for how long the disk of a copy may take that is read or written whole. Raises KeyFileError."""
+    with told(path):
+        return ANSWER_SECONDS + path.stat().st_size / PIECE_BYTES
+
+
 def _copy(keys: KeyFile, target: Path) -> int:
-    path = keys.path
+    path, target = keys.path, Path(os.path.realpath(target))  # a link stays, and the file behind it is overwritten
     with told(target), none_written(path, target):
         if target.exists() and target.samefile(path):
             raise KeyFileError(f"{target}: is the key file itself, and no copy of it")

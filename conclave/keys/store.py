@@ -188,6 +188,10 @@ class KeyStore:
         """Write a copy of the key file, see ``copying.copy``."""
         return copying.copy(self._file, target)
 
+    def is_older_than(self, copy: Path) -> bool:
+        """Tell whether a copy has later changes, see ``copying.is_newer``."""
+        return copying.is_newer(copy, self._file)
+
     @property
     def keys_id(self) -> bytes:
         """The id of the key file."""

@@ -4,6 +4,7 @@ And shows of backups, with every copy of the key file that is known, that none o
 erased today.
 """
 
+import os
 import sqlite3
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -127,39 +128,44 @@ def _opened(part: ProofPart, config: Config, folder: Path, noted: Sequence[KeyCo
 
     ``noted``: where copies were written. One that is away may have keys that were lost since.
     """
-    found = []
+    found, unreadable = [], set[Path]()
     own, places = config.keys_path, [folder / "keys", *map(Path, [*config.keys.copies, *(each.path for each in noted)])]
     for path in dict.fromkeys([own, *places]):
         try:
-            with _undisturbed(own, path):
-                left_over = [left for suffix in (NEW, FORMER) if (left := beside(path, suffix)).exists()]
+            with _undisturbed(own, path) as real:
+                left_over = [left for suffix in (NEW, FORMER) if (left := beside(real, suffix)).exists()]
                 for left in left_over:
                     with suppress(KeyFileError):  # found as what it is, whatever it has
                         found.append(Inspection(left))
-                if left_over or path.exists():
-                    found.append(_looked_at(part, path))
+                if left_over or real.exists():
+                    found.append(_looked_at(part, real))
         except KeyFileError as error:
+            unreadable.add(path)
             part.add(Finding(Kind.UNREADABLE, str(path), str(error)))
     now = max((each.serial for each in found if each.path == own), default=0)
     for copy in noted:
-        if copy.serial < now and not Path(copy.path).exists():
+        path = Path(copy.path)
+        if copy.serial < now and path not in unreadable and not path.exists():  # its disk may not answer
             part.kept.append(f"{copy.path}: is not there: a copy of the keys from before some of them were lost")
     return found
 
 
 @contextmanager
-def _undisturbed(own: Path, path: Path) -> Iterator[None]:
+def _undisturbed(own: Path, path: Path) -> Iterator[Path]:
     """Have nobody write the key file ``own``, or its copy ``path``, while the block lasts, if there is any.
 
-    Raises KeyFileError if the disk of the copy does not answer.
+    Yields where the file is: something may lie beside it, and not beside a link to it. Raises KeyFileError if the disk
+    of the copy does not answer.
     """
-    if path != own:
+    is_own = path == own
+    if not is_own:
         copying.head(path)  # before anything waits for that disk
+        path = Path(os.path.realpath(path))
     if not own.exists() or not path.parent.exists():
-        yield
+        yield path
     else:
-        with locks.hold_file(beside(own, LOCK), _wait) if path == own else copying.none_written(own, path):
-            yield
+        with locks.hold_file(beside(own, LOCK), _wait) if is_own else copying.none_written(own, path):
+            yield path
 
 
 def _compare(part: ProofPart, backup: Path, keyed: Numbers, alive: Numbers, opened: Sequence[Inspection]) -> None:

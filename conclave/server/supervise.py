@@ -15,6 +15,7 @@ from typing import Any, Self
 
 from conclave.config.settings import Config
 from conclave.health.parts import Health, HealthPart
+from conclave.keys import copying
 from conclave.logs.setup import get_logger
 from conclave.server.worker_sleep import Lead, Sleep
 from conclave.system.child_process import tied
@@ -296,7 +297,8 @@ class Supervisor:
         """Return the seconds until the worker has to send its next message. A run ends itself in time."""
         if told in (State.BEGAN, State.WAITING, State.COUNTING):
             self._doing = {State.BEGAN: "in a run", State.WAITING: "waiting for another run"}.get(told, "in a dry run")
-            return self._config.cleanup.max_run_time + KILL_SECONDS
+            silent = len(self._config.keys.copies) * copying.ANSWER_SECONDS  # at its end it may wait for each of them
+            return self._config.cleanup.max_run_time + silent + KILL_SECONDS
         if told is State.PREPARING:
             self._doing = _PREPARING
             return self._longer(PREPARE_SECONDS)

@@ -9,9 +9,8 @@ import sqlite3
 from contextlib import closing, suppress
 from pathlib import Path
 
-from conclave.keys import copying, file, records
+from conclave.keys import file, records
 from conclave.keys.file import KeyFileError
-from conclave.keys.inspection import Inspection
 from conclave.keys.store import KeyStore
 from conclave.logs.setup import get_logger
 from conclave.store.engine import sqlite
@@ -105,9 +104,7 @@ def _newer_copy(connection: sqlite3.Connection, keys: KeyStore) -> Path | None:
         if each.serial > keys.serial:
             path = Path(each.path)
             with suppress(KeyFileError):  # it is away, or something else, or its disk does not answer
-                head = copying.head(path)
-                is_newer = head and head.keys_id == keys.keys_id and head.serial > keys.serial
-                if is_newer and not Inspection(path).flaws:
+                if keys.is_older_than(path):
                     return path
     return None
 

@@ -34,7 +34,7 @@ def within(seconds: float, path: Path, work: Callable[[], T]) -> T:
     thread.join(seconds)
     if thread.is_alive():
         raise _no_answer(path)
-    del _left[path]
+    _left.pop(path, None)  # another thread may have waited for the same path
     return done.result()
 
 

@@ -18,7 +18,7 @@ from conclave.backup.making import Made
 from conclave.backup.manifest import BackupError
 from conclave.store.engine import path_check, sqlite
 from conclave.store.engine.faults import free_bytes
-from conclave.system import locks
+from conclave.system import locks, operator_identity
 from tests.support.archived import DAY
 from tests.support.backups import Backed
 
@@ -349,6 +349,18 @@ def test_a_folder_in_the_data_directory_is_refused_by_any_name(archived: tuple[B
     store.backups.symlink_to(store.config.data)
     assert "where nothing may be that was erased" in refusal(store)
     assert not (store.config.data / MARK).exists()
+
+
+def test_root_makes_backups_in_a_folder_of_another_user_than_the_servers(
+    store: Backed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who has backups of their own, and fetches them as root, has no nightly one there that could not remove them."""
+    owners = {store.backups: "keeper", store.config.database: "conclave"}
+    monkeypatch.setattr(operator_identity, "owner_not_root", owners.get)
+    store.backups.mkdir(mode=0o700)
+    assert store.back_up().path.is_dir()
+    owners[store.backups] = "conclave"
+    assert "sudo -u 'conclave'" in refusal(store)
 
 
 def test_a_folder_of_somebody_else_is_refused_and_left_as_it_is(store: Backed) -> None:

@@ -7,13 +7,14 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from conclave.client import History, HistoryError
+from conclave.client import History, HistoryError, private_file
 from conclave.client.history import bodies, pages
 from conclave.client.history.pages import Arrived, Times, known_group
 from conclave.client.history.server_clock import ServerClock
@@ -652,3 +653,19 @@ def test_over_random_histories_nothing_is_here_that_may_not_be(
         does[action](*values)
         lived.check()
     lived.kept.history.close()
+
+
+def test_a_rotten_page_keeps_nobody_out_of_a_file_of_before(tmp_path: Path) -> None:
+    """It cannot be made anew then. What can be read is of use: it may be the keys."""
+    with closing(private_file.open_private(tmp_path / "file.db")) as connection:
+        connection.executescript(
+            "CREATE TABLE kept (text); CREATE TABLE rotten (text); INSERT INTO kept VALUES ('here')"
+        )
+        connection.execute("INSERT INTO rotten VALUES ('gone')")
+        [page] = connection.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'rotten'").fetchone()
+    with (tmp_path / "file.db").open("r+b") as file:
+        file.seek((page - 1) * 4096)
+        file.write(b"\xff" * 64)
+    with closing(private_file.open_private(tmp_path / "file.db")) as connection:
+        private_file.keep_nothing_free(connection)
+        assert connection.execute("SELECT text FROM kept").fetchall() == [("here",)]

@@ -1,14 +1,19 @@
 """A copy of the key file on a disk that does not answer: nobody waits for it for longer than a bound."""
 
 import os
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from conclave.admin.sizes import _of_store, _there
 from conclave.clock import FakeClock
+from conclave.config.settings import Config
+from conclave.doctor.files import permissions
 from conclave.doctor.keys import keys
 from conclave.keys import copying
 from conclave.keys.file import head_of
@@ -39,6 +44,35 @@ def hanging(path: Path) -> Iterator[None]:
             waits.join(0.05)
         path.unlink()
         path.with_name("former").rename(path)
+
+
+@contextmanager
+def silent(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Have whatever is asked of ``folder`` wait until the block ends. Yields who asked but who is waited for."""
+    answers, asked = threading.Event(), list[str]()
+
+    def waiting(name: str) -> Callable[..., Any]:
+        ask = getattr(os, name)
+
+        def wait(path: Any, *args: Any, **options: Any) -> Any:
+            if not isinstance(path, int) and Path(os.fsdecode(path)).is_relative_to(folder):
+                if threading.current_thread().name == "disk":
+                    answers.wait(60)
+                else:
+                    asked.append(f"{name} {path}")
+            return ask(path, *args, **options)
+
+        return wait
+
+    with monkeypatch.context() as patch:
+        for name in ("stat", "lstat", "open", "readlink"):
+            patch.setattr(os, name, waiting(name))
+        try:
+            yield asked
+        finally:
+            answers.set()
+            for thread in list(answering._left.values()):
+                thread.join()
 
 
 @pytest.fixture
@@ -119,3 +153,30 @@ def test_what_is_no_copy_is_not_counted_as_one(store: KeyedBackups, away: Path) 
     away.rename(away.with_name("former"))
     away.mkdir()
     assert counted() == ({other}, "1 copies of the key file")
+
+
+def test_only_who_can_be_left_waiting_asks_the_disk(
+    store: KeyedBackups, away: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not when settings are read, nor when the proof or doctor has found that it does not answer."""
+    backup, part, text = store.back_up().path, ProofPart("copies"), store.config.to_json()
+    store.now += 2 * DAY
+    with silent(away.parent, monkeypatch) as asked:
+        assert str(away) in Config.from_json(text).keys.copies
+        assert cleaned(store) == f"keys: {away}: {SILENT}"
+        store.start()
+        examine_copies(part, store.config, store.backups, [backup])
+        assert [each.says for each in permissions(store.config, None) if "away" in each.says] == [f"{away}: {SILENT}"]
+    assert asked == []
+    assert [each.told for each in part.findings if each.kind is Kind.UNREADABLE] == [f"{away}: {SILENT}"]
+    assert part.kept == []
+
+
+def test_a_copy_behind_a_link_is_renewed_where_it_is(store: KeyedBackups, away: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link.keys"
+    link.symlink_to(away)
+    store.config = replace(store.config, keys=replace(store.config.keys, copies=(str(link),)))
+    store.now += 2 * DAY
+    assert cleaned(store) == ""
+    assert link.readlink() == away
+    assert behind(store, away) == [0]

@@ -20,7 +20,9 @@ from conclave.clock import FakeClock
 from conclave.retention import due, rules
 from conclave.retention.plan import Plan, make_plan
 from conclave.retention.resolve import PolicySettings
+from conclave.store import compaction
 from conclave.store.engine import sqlite
+from conclave.store.engine.connection import of_store
 from conclave.store.resources import groups, members, state, users
 from conclave.store.resources.groups import GroupChanges
 from conclave.store.resources.members import Membership
@@ -249,6 +251,30 @@ def test_while_others_write_the_lock_is_held_for_one_short_step_at_a_time(
     assert transactions(connection, 20) == 20
     monkeypatch.setattr(pacer, "ALONE_AFTER_SECONDS", 0.0)
     assert transactions(connection, 20) < 20, "nobody else has written lately"
+
+
+def test_while_others_write_few_pages_are_returned_at_a_time(
+    connection: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They go at the end of the transaction: asking for it takes no time, and no budget ends that."""
+    monkeypatch.setattr(pacer, "ALONE_AFTER_SECONDS", 3600.0)
+    monkeypatch.setattr(pacer, "SHARED_BUDGET_SECONDS", 3600.0)
+    with sqlite.write_transaction(connection):
+        connection.execute("CREATE TABLE filler (bytes BLOB)")
+        connection.execute("INSERT INTO filler VALUES (zeroblob(1048576))")
+        connection.execute("DROP TABLE filler")
+    returned: list[int] = []
+
+    def step() -> bool:
+        is_left = compaction.free_pages(connection)
+        returned.append(of_store(connection).pages_to_return)
+        return is_left
+
+    tested = Pacer(connection)
+    write_elsewhere(connection)
+    tested.run(iter([step]))
+    assert len(returned) > 3
+    assert max(returned) <= compaction.FREED_PAGES
 
 
 def test_other_pacers_of_the_process_do_not_count_as_others_who_write(
