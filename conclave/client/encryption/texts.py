@@ -199,10 +199,10 @@ class Texts:
             )
 
     def drop_other_tries(self, held: Held, own: OwnText) -> None:
-        """Erase the text as it was encrypted for other tries to send it: the server has stored this one only."""
+        """Erase the text as it was encrypted for other tries to send it that are under way: one is stored, and came."""
         self._vault.erase_rows(
             "own_texts",
-            "group_key = ? AND text_key != ? AND send_id != x'' AND send_id ="
+            f"group_key = ? AND text_key != ? AND {_UNDER_WAY} AND send_id != x'' AND send_id ="
             " (SELECT send_id FROM own_texts WHERE text_key = ?)",
             *(held.group_key, own.text_key, own.text_key),
         )
