@@ -69,8 +69,10 @@ class Texts:
     def keep_own(
         self, held: Held, payload: bytes, text: str, epoch: int, now: int, *, original: int = 0, send_id: bytes = b""
     ) -> None:
-        """Keep what is sent. What was never sent after all goes in time."""
-        self._vault.erase_rows("own_texts", f"made_at < ? AND {_UNDER_WAY}", now - OWN_SECONDS)
+        """Keep what is sent. What was never sent after all goes in time; in other groups it may only be unread."""
+        self._vault.erase_rows(
+            "own_texts", f"group_key = ? AND made_at < ? AND {_UNDER_WAY}", held.group_key, now - OWN_SECONDS
+        )
         place = self._vault.put(text.encode())
         self._connection.execute(
             "INSERT INTO own_texts (group_key, payload_hash, epoch, made_at, original, send_id, segment, body_id)"
