@@ -124,8 +124,8 @@ class Codec(Protocol):
         """
         ...
 
-    def withdraw(self, group_id: UUID, payload: bytes) -> None:
-        """A payload was not sent after all."""
+    def withdraw(self, group_id: UUID, payload: bytes, *, has_come: bool = False) -> None:
+        """A payload was not sent after all. ``has_come``: since the server has stored, and served, another try."""
         ...
 
     def to_send_again(self) -> list[SendAgain]:
@@ -290,7 +290,7 @@ class PlaintextCodec:
             raise ValueError("a message must not be empty, nor begin with NUL")
         return text.encode()
 
-    def withdraw(self, group_id: UUID, payload: bytes) -> None:
+    def withdraw(self, group_id: UUID, payload: bytes, *, has_come: bool = False) -> None:
         """Do nothing: nothing is kept of what is sent."""
 
     def to_send_again(self) -> list[SendAgain]:

@@ -126,6 +126,8 @@ class Sync:
             if is_not_member(error):
                 self.look_at(group_id)  # left from another device, which no event tells
             raise
+        if not self.history.new(group_id, [number]):
+            self.codec.withdraw(group_id, payload, has_come=True)
         self.look_at(group_id)
         return number
 

@@ -140,11 +140,13 @@ class MlsCodec:
             self._texts.keep_own(held, payload, text, group.epoch, now, original=original, send_id=send_id)
         return payload
 
-    def withdraw(self, group_id: UUID, payload: bytes) -> None:
-        """Forget the text of a payload."""
+    def withdraw(self, group_id: UUID, payload: bytes, *, has_come: bool = False) -> None:
+        """Forget the text of a payload, unless it came back; and of other tries, if one of them has come."""
         held = self._groups.get(group_id)
-        if held and (own := self._texts.own(held, payload)):
+        if held and (own := self._texts.own(held, payload)) and not own.is_kept:
             with self._vault.transaction():
+                if has_come:
+                    self._texts.drop_other_tries(held, own)
                 self._texts.drop_own(own.text_key)
 
     def to_send_again(self) -> list[SendAgain]:

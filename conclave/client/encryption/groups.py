@@ -229,12 +229,15 @@ class Groups:
         """Remember that a user has come in by the message of that number. Within a transaction.
 
         Tell whether it is somebody new: who was not there before, or was removed. ``is_claimed``: the message was not
-        taken. Whoever it names may be invented: they count as new until they are seen there, and are forgotten first.
+        taken. Its sender may not be there at all: counts as new until seen there, and is forgotten first.
         """
-        is_new = not self.has_seen(held, user_id)
+        of = held.group_key, user_id.bytes
+        is_new = not self._connection.execute(
+            "SELECT 1 FROM comers WHERE group_key = ? AND user_id = ? AND NOT (was_removed OR is_claimed)", of
+        ).fetchone()
         self._connection.execute(
             "INSERT OR REPLACE INTO comers (group_key, user_id, sequence_num, is_claimed) VALUES (?, ?, ?, ?)",
-            (held.group_key, user_id.bytes, number, is_claimed and is_new),
+            (*of, number, is_claimed and is_new),
         )
         self._connection.execute(
             "DELETE FROM comers WHERE group_key = ?1 AND user_id IN (SELECT user_id FROM comers WHERE group_key = ?1"
@@ -242,14 +245,6 @@ class Groups:
             (held.group_key, MOST_COMERS),
         )
         return is_new
-
-    def has_seen(self, held: Held, user_id: UUID) -> bool:
-        """Tell whether a user was seen in the group, and not removed since."""
-        row = self._connection.execute(
-            "SELECT 1 FROM comers WHERE group_key = ? AND user_id = ? AND NOT (was_removed OR is_claimed)",
-            (held.group_key, user_id.bytes),
-        ).fetchone()
-        return row is not None
 
     def note_there(self, held: Held, user_ids: Iterable[UUID], number: int) -> int:
         """Remember who is there as the user comes in by the message of that number. Within a transaction.

@@ -4,17 +4,14 @@ from typing import NamedTuple
 
 from conclave.client.mls import MlsError, decode_message
 from conclave.client.mls.framing import ContentType, PrivateMessage, PublicMessage, SenderType
-from conclave.client.mls.proposals import Add, Commit
+from conclave.client.mls.proposals import Commit
 from conclave.client.mls.welcome import GroupInfo
-
-MOST_ADDED = 64
-"""Of so many proposals it is looked at whom they add: nothing of it is checked, and others add few at a time."""
 
 
 class Header(NamedTuple):
     """A message. ``tag``: the confirmation tag of a commit, if it is not encrypted.
 
-    ``is_external``: by this commit its sender comes in. ``added``: the identities of whom a commit adds.
+    ``is_external``: by this commit its sender comes in.
     """
 
     mls_group_id: bytes
@@ -23,7 +20,6 @@ class Header(NamedTuple):
     is_application: bool
     tag: bytes = b""
     is_external: bool = False
-    added: tuple[bytes, ...] = ()
 
 
 def read_header(payload: bytes) -> Header | None:
@@ -37,12 +33,7 @@ def read_header(payload: bytes) -> Header | None:
         if not isinstance(content.content, Commit):
             return Header(content.group_id, content.epoch, is_commit=False, is_application=False)
         is_external = content.sender.sender_type == SenderType.NEW_MEMBER_COMMIT
-        added = tuple(
-            each.value.key_package.leaf_node.credential.identity
-            for each in content.content.proposals[:MOST_ADDED]
-            if isinstance(each.value, Add)
-        )
-        what = body.auth.confirmation_tag or b"", is_external, added
+        what = body.auth.confirmation_tag or b"", is_external
         return Header(content.group_id, content.epoch, True, False, *what)  # noqa: FBT003 - a commit, no text
     if isinstance(body, PrivateMessage):
         is_application = body.content_type == ContentType.APPLICATION

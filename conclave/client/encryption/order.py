@@ -10,7 +10,7 @@ from conclave.client.codec import Readable
 from conclave.client.encryption.agenda import Agenda
 from conclave.client.encryption.groups import Awaited, Groups, Held, Stage
 from conclave.client.encryption.headers import Header, read_header
-from conclave.client.encryption.people import ID_BYTES, People, user_of
+from conclave.client.encryption.people import People, user_of
 from conclave.client.encryption.texts import NO_EPOCH, UNSURE_SECONDS, OwnText, Texts
 from conclave.client.events import EncryptionNotice, KeyChanged, News
 from conclave.client.mls import (
@@ -235,14 +235,12 @@ class Order:
     def _note_comers(self, held: Held, message: StoredMessage, header: Header) -> None:
         """Note who comes in by a commit that was not taken: into another branch, if it is anything.
 
-        Nobody has checked it, so no text goes by it: whoever comes into that branch sees who is there (``enter``).
+        Nobody has checked it, so no text goes by it: whoever comes into that branch sees who is there (``enter``). Its
+        sender is the one whom the server has taken it from; whom it adds may be anybody, who comes in long after.
         """
         if header.is_external and message.sender_id != self._user_id:
             self._groups.note_comer(held, message.sender_id, message.sequence_num, is_claimed=True)
             self._confirms_no_more(held, message.sender_id)
-        for user_id in (UUID(bytes=each) for each in header.added if len(each) == ID_BYTES):
-            if user_id != self._user_id and not self._groups.has_seen(held, user_id):
-                self._groups.note_comer(held, user_id, message.sequence_num, is_claimed=True)
 
     def _removed(self, held: Held, committer: Member, message: StoredMessage) -> None:
         """Go on without keys: to ask in again, unless another device of the account is in now. Both would for ever.

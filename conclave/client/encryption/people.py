@@ -44,26 +44,23 @@ class People:
         """Return what is known of the key that a member has in a group; it may be another one than in other groups.
 
         A key that was judged is good where it is, and nowhere else: the server may have put another one here before.
-        Where a member still has the key of before a change, which was seen elsewhere, nothing has changed.
         """
         user_id, seen = user_of(member), _fingerprint(member.signature_key)
         known = self._known.get(user_id)
         if known is None or known.fingerprint == seen:
             return known or KnownKey(user_id, seen, Trust.UNKNOWN)
-        if seen == _last_good(known):
-            return KnownKey(user_id, seen, Trust.VERIFIED if known.was_verified else Trust.UNKNOWN)
-        return KnownKey(user_id, seen, Trust.CHANGED, _last_good(known), _was_verified(known))
+        return KnownKey(user_id, seen, Trust.CHANGED, known.fingerprint, _was_verified(known))
 
     def meet(self, member: Member) -> KnownKey | None:
         """Remember the key of a group's member; return it if it is another one than before. Within a transaction."""
         user_id, seen = user_of(member), _fingerprint(member.signature_key)
         known = self._known.get(user_id)
-        if user_id == self._user_id or (known and seen in (known.fingerprint, _last_good(known))):
+        if user_id == self._user_id or (known and known.fingerprint == seen):
             return None
         if known is None:
             self._store(KnownKey(user_id, seen, Trust.UNKNOWN))
             return None
-        changed = KnownKey(user_id, seen, Trust.CHANGED, _last_good(known), _was_verified(known))
+        changed = KnownKey(user_id, seen, Trust.CHANGED, known.fingerprint, _was_verified(known))
         self._store(changed)
         return changed
 
@@ -82,11 +79,6 @@ class People:
     def reload(self) -> None:
         """Forget what was not stored, after an error."""
         self.__init__(self._vault, self._user_id)  # type: ignore[misc]  # all that it has is read anew
-
-
-def _last_good(known: KnownKey) -> str:
-    """Return the last key that nothing was said against: one that has changed is not until the user has judged it."""
-    return known.former if known.trust is Trust.CHANGED else known.fingerprint
 
 
 def _was_verified(known: KnownKey) -> bool:

@@ -69,8 +69,10 @@ class Texts:
     def keep_own(
         self, held: Held, payload: bytes, text: str, epoch: int, now: int, *, original: int = 0, send_id: bytes = b""
     ) -> None:
-        """Keep what is sent. What was never sent after all goes in time."""
-        self._vault.erase_rows("own_texts", f"made_at < ? AND {_UNDER_WAY}", now - OWN_SECONDS)
+        """Keep what is sent. What was never sent after all goes in time; in other groups it may only be unread."""
+        self._vault.erase_rows(
+            "own_texts", f"group_key = ? AND made_at < ? AND {_UNDER_WAY}", held.group_key, now - OWN_SECONDS
+        )
         place = self._vault.put(text.encode())
         self._connection.execute(
             "INSERT INTO own_texts (group_key, payload_hash, epoch, made_at, original, send_id, segment, body_id)"
@@ -199,10 +201,10 @@ class Texts:
             )
 
     def drop_other_tries(self, held: Held, own: OwnText) -> None:
-        """Erase the text as it was encrypted for other tries to send it: the server has stored this one only."""
+        """Erase the text as it was encrypted for other tries to send it that are under way: one is stored, and came."""
         self._vault.erase_rows(
             "own_texts",
-            "group_key = ? AND text_key != ? AND send_id != x'' AND send_id ="
+            f"group_key = ? AND text_key != ? AND {_UNDER_WAY} AND send_id != x'' AND send_id ="
             " (SELECT send_id FROM own_texts WHERE text_key = ?)",
             *(held.group_key, own.text_key, own.text_key),
         )

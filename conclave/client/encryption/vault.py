@@ -14,9 +14,9 @@ from uuid import UUID
 from conclave.client.history import bodies
 from conclave.client.private_file import keep_nothing_free, open_private, transaction
 
-VERSION = 2
+VERSION = 3
 """Changes if a program of before could not use the file: not for a new table, or a column that may be NULL or has a
-default.
+default, unless such a program puts rows in without naming the columns.
 """
 
 BUSY_SECONDS = 1.0

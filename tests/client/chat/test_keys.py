@@ -326,7 +326,7 @@ class TestSending:
                 raise refusal
             return await send(group_id, payload, **options)
 
-        def withdraw(group_id: UUID, payload: bytes) -> None:
+        def withdraw(group_id: UUID, payload: bytes, **_: Any) -> None:
             withdrawn.append(payload)
 
         repeating._clock = lambda: now[0]

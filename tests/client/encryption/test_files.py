@@ -125,6 +125,19 @@ def test_a_file_that_is_something_else_is_refused(tmp_path: Path, content: bytes
     assert path.read_bytes() == content
 
 
+def test_a_file_of_version_2_is_completed_and_then_refused_by_its_program(tmp_path: Path) -> None:
+    """Which would fail at the first message that was sent anew: it puts three values in where four columns are."""
+    path = tmp_path / "keys"
+    MlsCodec(path, BOB).close()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("ALTER TABLE repeats DROP COLUMN is_own")
+        connection.execute("PRAGMA user_version = 2")
+    MlsCodec(path, BOB).close()
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT is_own FROM repeats").fetchall() == []
+        assert connection.execute("PRAGMA user_version").fetchone() == (3,)
+
+
 @pytest.mark.parametrize("lacks", [True, False], ids=["the former form", "the later form"])
 def test_a_file_of_version_1_is_completed(tmp_path: Path, *, lacks: bool) -> None:
     path = tmp_path / "keys"

@@ -266,5 +266,52 @@ async def test_an_own_text_whose_answer_was_lost_can_be_read_when_it_comes_back(
     await alice.sync.send(group, "said once", send_id=send_id)
     await alice.until(lambda: alice.history.fetched_up_to(group) == len(alice.shown(group)) > 0)
     assert alice.shown(group) == ["said once"]
-    places = alice.codec._vault.connection.execute("SELECT segment, body_id FROM own_texts").fetchall()
-    assert [alice.codec._vault.get(each) for each in places] == []
+    assert own_texts(alice) == []
+
+
+async def test_nothing_stays_of_further_tries_where_the_first_came_before_them(device: NewDevice) -> None:
+    alice = await device("alice")
+    group = await alice.sync.membership.create("club")
+    await agree(group, alice)
+    send_id = uuid4()
+    send = alice.client.send
+
+    async def loses_its_answer(*what: Any, **how: Any) -> int:
+        await send(*what, **how)
+        raise LOST
+
+    alice.client.send = loses_its_answer  # type: ignore[method-assign]
+    for _ in range(3):
+        with pytest.raises(NoAnswerError):
+            await alice.sync.send(group, "said once", send_id=send_id)
+        alice.sync.look_at(group)
+        await alice.until(lambda: alice.shown(group) == ["said once"])
+    assert own_texts(alice) == ["said once"] * 2
+    alice.client.send = send  # type: ignore[method-assign]
+    await alice.sync.send(group, "said once", send_id=send_id)
+    assert own_texts(alice) == []
+
+
+async def test_a_text_that_came_before_its_answer_stays_while_it_may_be_sent_again(device: NewDevice) -> None:
+    alice, bob = await device("alice"), await device("bob")
+    group = await alice.sync.membership.create("club", public=True)
+    await bob.sync.membership.join(group)
+    await agree(group, alice, bob)
+    send = bob.client.send
+
+    async def comes_first(*what: Any, **how: Any) -> int:
+        number = await send(*what, **how)
+        bob.sync.look_at(group)
+        await bob.until(lambda: bob.shown(group) == ["hello"])
+        return number
+
+    bob.client.send = comes_first  # type: ignore[method-assign]
+    await bob.sync.send(group, "hello", send_id=uuid4())
+    assert own_texts(bob) == ["hello"], "he has just come in"
+
+
+def own_texts(device: Device) -> list[str]:
+    """What is in the file of keys of texts that were sent."""
+    vault = device.codec._vault
+    places = vault.connection.execute("SELECT segment, body_id FROM own_texts").fetchall()
+    return [vault.get(each).decode() for each in places]

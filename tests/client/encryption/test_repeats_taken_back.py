@@ -2,7 +2,7 @@
 
 import asyncio
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -79,6 +79,20 @@ class TestWhileItIsUnderWay:
         server.time += OWN_SECONDS + 1
         alice.says("two days later")
         assert kept([alice]) == ["two days later"]
+
+
+def test_what_came_while_a_client_was_away_for_days_is_readable_though_another_group_was_first(
+    club: tuple[Server, list[Person]],
+) -> None:
+    server, [alice, *_] = club
+    other = uuid4()
+    alice.codec.begin(other)
+    alice.codec.caught_up(other)
+    alice.says("before the lid was closed")
+    server.time += OWN_SECONDS + 1
+    alice.codec.encode(other, "back again")
+    alice.read()
+    assert alice.texts[-1] == "before the lid was closed"
 
 
 @pytest.mark.system
