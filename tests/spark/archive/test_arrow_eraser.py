@@ -176,6 +176,19 @@ def test_many_groups_are_asked_for_a_part_at_a_time(table: Table, monkeypatch: p
     assert names(stored(table), 11) == list(range(1, 11))
 
 
+def test_a_file_of_which_the_log_says_nothing_is_not_passed_over(table: Table) -> None:
+    """Another program has written it."""
+    for batch, keys in enumerate(([1, 2], [3]), 1):
+        [added] = data_files.write(table.path, messages(keys))
+        added.stats = ""
+        table.replace([], [added])
+        assert sum(each.messages for each in table_files.stored(table.path)) == [20, 30][batch - 1]
+    table.append(messages([4]), "mine", 1)
+    wanted = plan({key: conditions(gone_below=3) for key in (1, 3, 4)})
+    assert ArrowEraser(table).delete(wanted) == 9
+    assert [names(stored(table), key)[0] for key in (1, 2, 3, 4)] == [4, 1, 4, 4]
+
+
 def paths(table: Table) -> set[str]:
     return {each.path for each in table_files.stored(table.path)}
 
