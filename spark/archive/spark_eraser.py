@@ -80,6 +80,7 @@ class SparkEraser:
 
     def delete(self, plan: ArchivePlan) -> int:
         """See Eraser."""
+        self._table.require_all_read(plan.touched)
         self._due(plan).createOrReplaceTempView("archive_due")
         try:
             merged = self._spark.sql(
