@@ -9,8 +9,6 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 
-from conclave.archive.differences import names, place
-from conclave.archive.faults import ADVICE
 from conclave.failpoints import reach
 from conclave.store.archive import erasures, moves, unreadable
 from conclave.store.archive.erasures import Key
@@ -62,7 +60,6 @@ class Expiry:
             self._table.drop_partitions(plan.partitions)
             reach("archive.parts_dropped")
         measured = self._eraser.measure(plan)
-        self._require_all(plan, measured)
         left |= {key: each.left for key, each in measured.items()}
         if plan.partial:
             self._note_ahead(plan, measured)
@@ -80,20 +77,6 @@ class Expiry:
         self._hot.write_steps(lambda connection: settle(connection, left, plan.senders, version, erased, taken, stays))
         reach("archive.index_settled")
         counts.update(_counts(erased))
-
-    def _require_all(self, plan: ArchivePlan, measured: Mapping[Key, Measured]) -> None:
-        """Raise ArchiveError if the table lacks messages that the index counts.
-
-        They may only have been passed over, by damage that no checksum tells: then they would be in no index.
-        """
-        for key in plan.partial:
-            found = measured[key].count if key in measured else 0
-            if found < plan.least[key]:
-                [name] = self._hot.read(names, {key[0]}).values()
-                raise ArchiveError(
-                    f"{self._table.path}: {name}, {place(key)}: {found:,} messages are found where the index has"
-                    f" {plan.least[key]:,}; none was deleted{ADVICE}"
-                )
 
     def _note_ahead(self, plan: ArchivePlan, measured: Mapping[Key, Measured]) -> None:
         """Note what is about to go row by row, after what a run has erased so that did not end."""

@@ -95,11 +95,10 @@ class ArchivePlan:
     """What goes from the archive.
 
     ``partitions``: these (lifetime, span) go as a whole. ``dropped``: their rows of the index, with what goes.
-    ``partial``: rows of the index of which some messages go. ``least``: how many messages the table must have of these:
-    as many as the index counts, but for what a run that did not end may have erased. ``groups``: by group key, the
-    conditions for these messages, in the order of DUE but for HELD. ``held``: the users under a legal hold.
-    ``senders``: deleted accounts and the groups in which all that they have archived goes. ``taken_back``: the numbers
-    of messages that were taken back, by group key.
+    ``partial``: rows of the index of which some messages go. ``groups``: by group key, the conditions for these
+    messages, in the order of DUE but for HELD. ``held``: the users under a legal hold. ``senders``: deleted accounts
+    and the groups in which all that they have archived goes. ``taken_back``: the numbers of messages that were taken
+    back, by group key.
 
     ``told``: what receipts have told of already, when its keys were lost, by rows of ``dropped``. ``stale``: rows of
     which nothing else goes. ``waiting``: rows that are due and may be overwritten later; they are in none of the others
@@ -110,7 +109,6 @@ class ArchivePlan:
     dropped: dict[Key, Erased] = field(default_factory=dict)
     groups: dict[int, tuple[Any, ...]] = field(default_factory=dict)
     partial: list[Key] = field(default_factory=list)
-    least: dict[Key, int] = field(default_factory=dict)
     held: list[bytes] = field(default_factory=list)
     senders: list[tuple[bytes, int]] = field(default_factory=list)
     taken_back: dict[int, list[int]] = field(default_factory=dict)
@@ -187,7 +185,7 @@ def _divide(
     dead = message_keys.lost_up_to(connection)
     sizes = {(row[0], row[1]): row[2] for row in stored}
     plan.partitions = sorted(partition for partition, count in whole.items() if count == sizes[partition])
-    dropped, foreseen = set(plan.partitions), erasures.foreseen(connection)
+    dropped = set(plan.partitions)
     for row in due:
         key = _key(row)
         if not row["is_new"]:
@@ -196,10 +194,6 @@ def _divide(
             plan.dropped[key] = Erased(_rule(row), row["message_count"], row["last_seq"], row["newest"])
         else:
             plan.partial.append(key)
-            may_lack = (
-                row["message_count"] if row["is_restored"] else sum(each.messages for each in foreseen.get(key, ()))
-            )
-            plan.least[key] = row["message_count"] - may_lack
             plan.groups[row["group_key"]] = (
                 bool(row["is_gone"]),
                 bool(row["is_restored"]),

@@ -5,8 +5,7 @@ table is missing there, and the index, which changes last, says where to look.
 """
 
 import sqlite3
-from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
 from conclave.keys import ranges
 from conclave.keys.cover import Range
@@ -15,36 +14,26 @@ from conclave.store.archive.erasures import Key
 from conclave.store.archive.moves import PartRow
 from conclave.store.resources import message_keys
 from spark.archive.eraser import Eraser, Living
-from spark.hot_store import ArchiveError, Hot
+from spark.hot_store import Hot
 
 
-def living(eraser: Eraser, hot: Hot, settled: Mapping[Key, PartRow | None], dropped: Collection[Key]) -> Living:
-    """Return what the table still has between the first and the last numbers of ``settled``.
+def living(eraser: Eraser, hot: Hot, settled: Collection[Key], dropped: Collection[Key]) -> Living:
+    """Return what the table still has between the first and the last numbers of ``settled``: rows of the index.
 
-    ``settled``: rows of the index, with what is left of them. ``dropped``: those whose partitions are gone as a whole.
-    Nothing is read if the messages are under no keys. Raises ArchiveError if the table lacks numbers that it should
-    have: their keys must not be lost.
+    ``dropped``: those whose partitions are gone as a whole. Nothing is read if the messages are under no keys.
     """
     if hot.read(message_keys.state) is None:
         return {}
-    gone = set(dropped)
-    by_group = hot.read(_parts_of, {key[0] for key in settled})
+    gone, concerned = set(dropped), set(settled)
+    by_group = hot.read(_parts_of, {key[0] for key in concerned})
     read: list[PartRow] = []
     for parts in by_group.values():
-        bounds = [part for part in parts if _key(part) in settled]
+        bounds = [part for part in parts if _key(part) in concerned]
         read += [part for part in parts if _key(part) not in gone and any(_meet(part, each) for each in bounds)]
     if not read:
         return {}
     partitions = {(part.lifetime, part.span) for part in read}
-    found = eraser.living({part.group_key for part in read}, partitions)
-    least = Counter[int]()
-    for part in read:
-        left = settled.get(_key(part), part)
-        least[part.group_key] += left.message_count if left else 0
-    for group_key, count in least.items():
-        if ranges.count(found.get(group_key, ())) < count:
-            raise ArchiveError(f"the archive lacks numbers of the group with the key {group_key}; no key was lost")
-    return found
+    return eraser.living({part.group_key for part in read}, partitions)
 
 
 def note(connection: sqlite3.Connection, group_key: int, settled: Collection[Key], left: Living) -> None:

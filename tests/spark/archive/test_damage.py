@@ -76,22 +76,6 @@ def overwrite_log(store: Store, told: str, instead: str) -> None:
     entry.write_text(entry.read_text().replace(told, instead))
 
 
-def test_messages_that_are_passed_over_are_not_taken_for_gone(store: Store) -> None:
-    """By what the log says of its groups, no file has any of the deleted one."""
-    kept, deleted = archive_two_groups(store)
-    right, wrong = (rf"{{\"group_key\":{key},\"sequence_num\":7," for key in (deleted, kept))
-    overwrite_log(store, right, wrong)
-    store.delete_group(deleted)
-    error = store.try_run("")["error"]
-    assert "0 messages are found where the index has 6; none was deleted" in error
-    assert error.endswith(": see docs/operations/archive.md#a-damaged-file")
-    assert len(store.table()) == 13
-    overwrite_log(store, wrong, right)
-    assert store.run()["deleted"]["deleted_group"] == 6
-    store.expect_sound()
-    store.expect_served({(kept, number) for number in range(1, 8)})
-
-
 def test_a_file_of_which_not_all_is_read_is_not_written_anew(store: Store, eraser: str) -> None:
     """Or the rest would be lost, also of groups in which nothing is due."""
     kept, deleted = archive_two_groups(store)

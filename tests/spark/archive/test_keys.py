@@ -1,19 +1,11 @@
 """Messages under keys in the archive: moved as they are, served, restored, and lost by expiry with their keys."""
 
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
-from conclave.keys.cover import Range
 from conclave.keys.inspection import Inspection
-from conclave.store.archive import moves
-from spark.archive import lost_keys
-from spark.archive.arrow_eraser import ArrowEraser
-from spark.archive.table import Table
-from spark.hot_store import ArchiveError, Hot
 from tests.support.archived import DAY, USERS
 from tests.support.cleaner import Cleaner
 from tests.support.keyed import Keyed
@@ -90,24 +82,6 @@ def test_a_run_that_dies_in_the_archive_leaves_its_keys_to_the_next(store: Archi
     store.expect_served(left)
     assert store.derivable(store.config.keys_path) == left
     assert Inspection(store.config.keys_path).flaws == []
-
-
-def test_no_key_is_lost_of_what_is_only_not_found(store: Archived) -> None:
-    group_key = store.add_group()
-    store.send(group_key, 3)
-    store.now += 10 * DAY
-    run(store)
-
-    def session() -> SparkSession:
-        raise AssertionError("no Spark is needed")
-
-    hot = Hot(store.config.database, store.config.policy, store.now)
-    eraser = ArrowEraser(Table(session, store.config.archive_path))
-    [part] = hot.read(moves.parts, group_key)
-    key = (part.group_key, part.lifetime, part.span)
-    assert lost_keys.living(eraser, hot, {key: part}, ()) == {group_key: [Range(1, 3)]}
-    with pytest.raises(ArchiveError, match="lacks numbers"):
-        lost_keys.living(eraser, hot, {key: replace(part, message_count=4)}, ())
 
 
 def archived_and_half_due(store: Archived) -> int:
