@@ -55,7 +55,7 @@ def concerned(hot: Hot, returns: Collection[Return]) -> list[PartRow]:
 
 
 def left_wide(hot: Hot) -> list[PartRow]:
-    """Return the rows that were made for messages that were about to come, and not made again from the table since.
+    """Return the rows that were made or widened for messages that were about to come, and not made again since.
 
     An interruption leaves them, and what is ahead later may be something else.
     """
