@@ -203,6 +203,8 @@ def _delta_settings() -> dict[str, str]:
         # Otherwise a rewrite would give a damaged page a right checksum, in a file that no backup has any more.
         "spark.hadoop.parquet.page.write-checksum.enabled": "true",
         f"spark.hadoop.{PAGE_SUMS}": "true",
+        # What a file says of its pages has no checksum: by a damaged minimum, rows would be passed over that are due.
+        "spark.sql.parquet.filterPushdown": "false",
         # Hadoop ignores the umask of the process. Its raw file system writes no .crc file beside each file.
         "spark.hadoop.fs.permissions.umask-mode": "077",
         "spark.hadoop.fs.file.impl": f"{raw}.RawLocalFileSystem",

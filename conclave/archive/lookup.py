@@ -6,7 +6,7 @@ from pathlib import Path
 from conclave.archive.consistency import open_known
 from conclave.archive.faults import one_line
 from conclave.archive.layout import in_partitions
-from conclave.archive.scan import batches
+from conclave.archive.scan import batches, by_rows
 from conclave.retention.fate import Sent
 from conclave.store.archive.moves import ArchiveState
 from conclave.store.views.explain import LookError
@@ -25,7 +25,6 @@ def find(
     and span of those in which it may be, named as literals so that no other file is opened. Raises LookError.
     """
     import pyarrow  # noqa: PLC0415 - other commands do not pay for it
-    from deltalake import QueryBuilder  # noqa: PLC0415 - as above
     from deltalake.exceptions import DeltaError  # noqa: PLC0415 - as above
 
     query = (
@@ -36,7 +35,7 @@ def find(
         table, fault = open_known(path, read_state)
         if fault:
             raise LookError(fault)
-        rows = [row for each in batches(QueryBuilder().register("archive", table), query) for row in each.to_pylist()]
+        rows = [row for each in batches(by_rows(table), query) for row in each.to_pylist()]
     except (DeltaError, pyarrow.ArrowException, OSError) as error:
         raise LookError(f"{path}: {one_line(error)}") from error
     return Sent(rows[0]["created_at"], rows[0]["sender_id"], rows[0]["is_commit"]) if rows else None

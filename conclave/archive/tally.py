@@ -35,12 +35,11 @@ def count(config: Config, sought: Sought | None) -> Amount:
 
 
 def _count(config: Config, sought: Sought) -> Amount:
-    from deltalake import QueryBuilder  # noqa: PLC0415 - as above
 
     table, fault = open_known(config.archive_path, lambda: _known(config))
     if fault:
         raise UnreadableError(fault)
-    builder = QueryBuilder().register("archive", table)
+    builder = scan.by_rows(table)
     found, size = scan.amount(builder, sought), 0
     if found.messages:  # the query language has no length of bytes
         for batch in scan.batches(builder, f"SELECT mls_message FROM archive WHERE {query.hidden(sought)}"):

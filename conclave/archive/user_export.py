@@ -8,7 +8,7 @@ from conclave.archive import checksums, query
 from conclave.archive.checksums import DamagedError
 from conclave.archive.consistency import open_known
 from conclave.archive.faults import ADVICE, one_line
-from conclave.archive.scan import batches
+from conclave.archive.scan import batches, by_rows
 from conclave.keys.cipher import AlteredError
 from conclave.keys.file import KeyFileError
 from conclave.keys.store import KeyStore
@@ -40,14 +40,13 @@ def read(
     messages, if they are under some. No run may take place meanwhile.
     """
     import pyarrow  # noqa: PLC0415 - other commands do not pay for it
-    from deltalake import QueryBuilder  # noqa: PLC0415 - as above
     from deltalake.exceptions import DeltaError  # noqa: PLC0415 - as above
 
     try:
         table, fault = open_known(path, read_state)
         if fault:
             raise UnreadableError(fault)
-        for batch in batches(QueryBuilder().register("archive", table), query.of_sender(found, user_id)):
+        for batch in batches(by_rows(table), query.of_sender(found, user_id)):
             for row in batch.to_pylist():
                 each = Archived(row["sequence_num"], row["created_at"], row["is_commit"], row["mls_message"])
                 checksums.require_sound(

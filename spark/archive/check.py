@@ -3,16 +3,18 @@
 Neither may change meanwhile: the caller holds the run lock.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from pyspark.sql import DataFrame, SparkSession, functions as F
+from pyspark.sql import Column, DataFrame, SparkSession, functions as F
 
 from conclave.archive.differences import Key, compare, names, place
 from conclave.store.archive import moves
 from conclave.store.archive.moves import PartRow
 from spark.archive import columns as a
-from spark.archive.table import checksum, without_page_sums
 from spark.hot_store import Hot
+from spark.session import PAGE_SUMS
 
 _MOVING = "group_key BIGINT, first_seq BIGINT, last_seq BIGINT"
 
@@ -55,7 +57,7 @@ def examine(spark: SparkSession, hot: Hot, rows: DataFrame, group_key: int | Non
             ranges["first_seq"], ranges["last_seq"]
         )
         rows = rows.join(ranges, is_moving, "left_anti")
-    with without_page_sums(spark):
+    with _without_page_sums(spark):
         found, doubles = _read(rows), _find_doubles(rows)
     stored = {key: each.row for key, each in found.items()}
     faults = compare(index, stored, {key: each.altered for key, each in found.items()})
@@ -72,6 +74,21 @@ def examine(spark: SparkSession, hot: Hot, rows: DataFrame, group_key: int | Non
     )
 
 
+@contextmanager
+def _without_page_sums(spark: SparkSession) -> Iterator[None]:
+    """Have damaged pages read in the block, so that messages are told by their own checksums. Write nothing then."""
+    spark.conf.set(PAGE_SUMS, "false")
+    try:
+        yield
+    finally:
+        spark.conf.unset(PAGE_SUMS)
+
+
+def _checksum() -> Column:
+    """Return the checksum of a message, computed from its columns CHECKED."""
+    return F.xxhash64(*a.CHECKED)
+
+
 def _read(rows: DataFrame) -> dict[Key, Found]:
     number, created = F.col(a.SEQUENCE_NUM), F.col(a.CREATED_AT)
     found = rows.groupBy(a.GROUP_KEY, a.LIFETIME, a.SPAN).agg(
@@ -81,8 +98,8 @@ def _read(rows: DataFrame) -> dict[Key, Found]:
         F.max(created),
         F.count(F.lit(1)),
         F.coalesce(F.sum(F.octet_length(a.BODY)), F.lit(0)),
-        F.bit_xor(checksum()),
-        F.count(F.when(~F.col(a.CHECKSUM).eqNullSafe(checksum()), 1)),
+        F.bit_xor(_checksum()),
+        F.count(F.when(~F.col(a.CHECKSUM).eqNullSafe(_checksum()), 1)),
     )
     return {(row[0], row[1], row[2]): Found(PartRow(*tuple(row)[:10]), row[10]) for row in found.collect()}
 

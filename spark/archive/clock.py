@@ -22,7 +22,7 @@ from conclave.store.resources import message_keys
 from spark.archive import columns as a, lost_keys
 from spark.archive.expiry import confirm, settle
 from spark.archive.spark_eraser import SparkEraser
-from spark.archive.table import Table, part_columns
+from spark.archive.table import Table
 from spark.hot_store import Hot
 
 ROWS_AT_ONCE = 256
@@ -55,7 +55,7 @@ def concerned(hot: Hot, returns: Collection[Return]) -> list[PartRow]:
 
 
 def left_wide(hot: Hot) -> list[PartRow]:
-    """Return the rows that were made for messages that were about to come, and not made again from the table since.
+    """Return the rows that were made or widened for messages that were about to come, and not made again since.
 
     An interruption leaves them, and what is ahead later may be something else.
     """
@@ -172,6 +172,7 @@ def _rewrite(spark: SparkSession, table: Table, returns: Collection[Return], par
     widths = " ".join(f"WHEN {each} THEN {span_width(each)}" for each in sorted({part.lifetime for part in parts}))
     width = f"CASE stored.{a.LIFETIME} {widths} END"
     touched = {(part.lifetime, part.span) for part in parts}
+    table.require_all_read(touched)
     F.broadcast(spark.createDataFrame(pyarrow.table(columns))).createOrReplaceTempView("clock_returns")
     try:
         merged = spark.sql(
@@ -190,7 +191,7 @@ def _rewrite(spark: SparkSession, table: Table, returns: Collection[Return], par
 
 
 def _checksum(created_at: str) -> str:
-    """Return the SQL for ``table.checksum`` of a stored message with the time ``created_at``."""
+    """Return the SQL for the checksum of a stored message with the time ``created_at``."""
     columns = [created_at if name == a.CREATED_AT else f"stored.{name}" for name in a.CHECKED]
     return f"xxhash64({', '.join(columns)})"
 
@@ -198,14 +199,23 @@ def _checksum(created_at: str) -> str:
 def index_of(table: Table, keys: Collection[Key]) -> dict[Key, PartRow]:
     """Return rows of the index as the table has them: all of ``keys`` that have messages.
 
-    There may be more: rows of other groups in the same partitions.
+    There may be more: rows of other groups in the same partitions. Raises ArchiveError if not all can be read.
     """
-    group_keys = [key[0] for key in keys]
+    table.require_all_read({key[1:] for key in keys})
+    group_keys, number, created = [key[0] for key in keys], F.col(a.SEQUENCE_NUM), F.col(a.CREATED_AT)
     found: DataFrame = (
         table.read()
         .where(in_partitions({key[1:] for key in keys}))
         .where(F.col(a.GROUP_KEY).between(min(group_keys), max(group_keys)))
         .groupBy(a.GROUP_KEY, a.LIFETIME, a.SPAN)
-        .agg(*part_columns(F.col(a.CHECKSUM)))
+        .agg(
+            F.min(number),
+            F.max(number),
+            F.min(created),
+            F.max(created),
+            F.count(number),
+            F.sum(F.octet_length(a.BODY)),
+            F.bit_xor(F.col(a.CHECKSUM)),
+        )
     )
     return {(row[0], row[1], row[2]): PartRow(*row) for row in found.collect()}

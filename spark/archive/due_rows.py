@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow
-from deltalake import DeltaTable, QueryBuilder
+from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from conclave.archive.faults import one_line
 from conclave.archive.layout import in_partitions
-from conclave.archive.scan import batches
+from conclave.archive.scan import batches, by_rows
 from conclave.retention.rules import Bounds
 from conclave.store.resources.receipts import Erased
 from spark.archive import columns as a, data_files
@@ -25,7 +25,10 @@ NUMBERS = [a.GROUP_KEY, a.SEQUENCE_NUM]
 """The columns that name a message."""
 
 ENTRIES_AT_ONCE = 32_768
-"""A query has at most 32,768 groups, senders and numbers that were taken back, but all of one group at least."""
+"""A query has at most 32,768 groups, senders and numbers that were taken back, but all of one group at least.
+
+And it has all users under a legal hold, who count in every group.
+"""
 
 _MARKS = {
     **dict.fromkeys((a.IS_GONE, a.IS_RESTORED), "BOOLEAN"),
@@ -57,6 +60,8 @@ _OF_SENDERS = (
     "LEFT JOIN {} AS of_senders"
     f" ON messages.{a.GROUP_KEY} = senders_group AND {a.SENDER_ID} = decode(due_sender, 'hex')"
 )
+
+_HELD = f"LEFT JOIN {{}} AS of_held ON {a.SENDER_ID} = decode(held_sender, 'hex')"
 
 _TAKEN_BACK = f"LEFT JOIN {{}} AS taken ON messages.{a.GROUP_KEY} = taken_group AND {a.SEQUENCE_NUM} = taken_number"
 
@@ -114,8 +119,8 @@ def find(path: Path, plan: ArchivePlan, partition: Partition, files: Collection[
     """
     first, last = min(file.first for file in files), max(file.last for file in files)
     try:
-        query = QueryBuilder().register("archive", DeltaTable(str(path)))
-        queries = (_query(some, partition) for some in _divided(plan, first, last))
+        query = by_rows(DeltaTable(str(path)))
+        queries = (_query(some, plan.held, partition) for some in _divided(plan, first, last))
         found = [batch.cast(_DUE) for each in queries for batch in batches(query, each)]
     except (DeltaError, pyarrow.ArrowException, OSError) as error:
         require_whole(path, files)
@@ -138,34 +143,34 @@ def _divided(plan: ArchivePlan, first: int, last: int) -> Iterator[dict[int, tup
     some: dict[int, tuple[Any, ...]] = {}
     size = 0
     for group_key, conditions in sorted(plan.groups.items()):
-        *others, numbers, held = conditions
+        *others, numbers = conditions
         taken = [number for number in numbers if first <= number <= last]
         weight = 1 + len(others[-1]) + len(taken)
         if some and size + weight > ENTRIES_AT_ONCE:
             yield some
             some, size = {}, 0
-        some[group_key] = (*others, taken, held)
+        some[group_key] = (*others, taken)
         size += weight
     if some:
         yield some
 
 
-def _query(groups: Mapping[int, tuple[Any, ...]], partition: Partition) -> str:
-    senders, taken, held = list[tuple[int, str]](), list[tuple[int, int]](), set[bytes]()
-    for group_key, (*_, of_senders, numbers, withheld) in groups.items():
+def _query(groups: Mapping[int, tuple[Any, ...]], held: Collection[bytes], partition: Partition) -> str:
+    senders, taken = list[tuple[int, str]](), list[tuple[int, int]]()
+    for group_key, (*_, of_senders, numbers) in groups.items():
         senders += [(group_key, each.hex()) for each in sorted(set(of_senders))]
         taken += [(group_key, each) for each in sorted(set(numbers))]
-        held |= set(withheld)  # a hold on a user counts in all groups
-    users = ", ".join(f"X'{each.hex()}'" for each in sorted(held))
+    users = [(each.hex(),) for each in sorted(set(held))]
     bounds = Bounds(
         gone=a.GONE_BELOW,
-        unheld=f"{a.SENDER_ID} NOT IN ({users})" if users else "",
+        unheld="held_sender IS NULL" if users else "",
         by_deleted="due_sender IS NOT NULL" if senders else "FALSE",
         is_deleted=a.IS_GONE,
         is_taken_back="taken_number IS NOT NULL" if taken else "FALSE",
     )
     joins = [_OF_SENDERS.format(_values(senders, senders_group="BIGINT", due_sender="VARCHAR"))] if senders else []
     joins += [_TAKEN_BACK.format(_values(taken, taken_group="BIGINT", taken_number="BIGINT"))] if taken else []
+    joins += [_HELD.format(_values(users, held_sender="VARCHAR"))] if users else []
     return _LOOK.format(
         numbered=" ".join(f"WHEN '{rule}' THEN {at}" for at, rule in enumerate(MEASURED)),
         rule=rule_of_row(bounds),

@@ -96,8 +96,9 @@ class ArchivePlan:
 
     ``partitions``: these (lifetime, span) go as a whole. ``dropped``: their rows of the index, with what goes.
     ``partial``: rows of the index of which some messages go. ``groups``: by group key, the conditions for these
-    messages, in the order of DUE. ``senders``: deleted accounts and the groups in which all that they have archived
-    goes. ``taken_back``: the numbers of messages that were taken back, by group key.
+    messages, in the order of DUE but for HELD. ``held``: the users under a legal hold. ``senders``: deleted accounts
+    and the groups in which all that they have archived goes. ``taken_back``: the numbers of messages that were taken
+    back, by group key.
 
     ``told``: what receipts have told of already, when its keys were lost, by rows of ``dropped``. ``stale``: rows of
     which nothing else goes. ``waiting``: rows that are due and may be overwritten later; they are in none of the others
@@ -108,6 +109,7 @@ class ArchivePlan:
     dropped: dict[Key, Erased] = field(default_factory=dict)
     groups: dict[int, tuple[Any, ...]] = field(default_factory=dict)
     partial: list[Key] = field(default_factory=list)
+    held: list[bytes] = field(default_factory=list)
     senders: list[tuple[bytes, int]] = field(default_factory=list)
     taken_back: dict[int, list[int]] = field(default_factory=dict)
     told: dict[Key, Told] = field(default_factory=dict)
@@ -128,7 +130,7 @@ class ArchivePlan:
     @property
     def is_unsure(self) -> bool:
         """Whether all that is due may be what users have sent who are under a legal hold."""
-        return not (self.partitions or self.senders) and any(conditions[-1] for conditions in self.groups.values())
+        return not (self.partitions or self.senders) and bool(self.groups and self.held)
 
     def is_restored(self, key: Key) -> bool:
         """Tell whether the messages of a row of ``partial`` go only because the hot store has them again."""
@@ -155,7 +157,7 @@ def make_plan(
     connection.executemany("UPDATE temp.archive_marks SET gone_below = max(gone_below, ?) WHERE group_key = ?", risen)
     held = [row[0] for row in connection.execute(HELD_SENDERS)]
     senders: dict[int, list[bytes]] = defaultdict(list)
-    plan = ArchivePlan()
+    plan = ArchivePlan(held=held)
     for sender_id, group_key, is_all in connection.execute(_SENDERS):
         senders[group_key].append(sender_id)
         if is_all:
@@ -165,7 +167,7 @@ def make_plan(
         if numbers := taken_back.of_group(connection, group_key):
             plan.taken_back[group_key] = numbers
     if due:
-        _divide(connection, due, plan, senders, held)
+        _divide(connection, due, plan, senders)
         if rewrite_after and not held and message_keys.are_all_keyed(connection):
             _let_wait(due, plan, hot.now - rewrite_after)
     return plan
@@ -176,7 +178,6 @@ def _divide(
     due: list[sqlite3.Row],
     plan: ArchivePlan,
     senders: Mapping[int, list[bytes]],
-    held: list[bytes],
 ) -> None:
     """Divide what is due into partitions that go as a whole, and those of which something stays."""
     whole = Counter((row["lifetime"], row["span"]) for row in due if row["is_whole"])
@@ -198,7 +199,7 @@ def _divide(
                 bool(row["is_restored"]),
                 *(row["gone_below"], row["cutoff"], row["commits_above"], row["erasable_before"]),
                 dead.get(row["group_key"], 0),
-                *(senders.get(row["group_key"], []), plan.taken_back.get(row["group_key"], []), held),
+                *(senders.get(row["group_key"], []), plan.taken_back.get(row["group_key"], [])),
             )
     plan.told = {key: each for key, each in erasures.told(connection).items() if key in plan.dropped}
 
@@ -227,7 +228,7 @@ def _is_told_by_marks(row: sqlite3.Row, plan: ArchivePlan) -> bool:
         return False
     if row["is_gone"]:
         return True
-    *_, senders, taken, _ = plan.groups.get(row["group_key"], ((), (), ()))
+    *_, senders, taken = plan.groups.get(row["group_key"], ((), ()))
     is_taken = any(row["first_seq"] <= number <= row["last_seq"] for number in taken)
     return not senders and not is_taken and bool(row["last_seq"] <= row["commits_above"])
 

@@ -80,6 +80,7 @@ class SparkEraser:
 
     def delete(self, plan: ArchivePlan) -> int:
         """See Eraser."""
+        self._table.require_all_read(plan.touched)
         self._due(plan).createOrReplaceTempView("archive_due")
         try:
             merged = self._spark.sql(
@@ -93,7 +94,7 @@ class SparkEraser:
             self._spark.catalog.dropTempView("archive_due")
 
     def _due(self, plan: ArchivePlan) -> DataFrame:
-        rows = [(group_key, *conditions) for group_key, conditions in sorted(plan.groups.items())]
+        rows = [(group_key, *conditions, plan.held) for group_key, conditions in sorted(plan.groups.items())]
         columns = dict(zip(a.DUE.names, zip(*rows, strict=True), strict=True))
         return F.broadcast(self._spark.createDataFrame(pyarrow.table(columns, schema=a.DUE)))
 

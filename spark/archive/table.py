@@ -10,7 +10,6 @@ import shutil
 import struct
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,10 +18,10 @@ import pyarrow
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
-from pyspark.sql import Column, DataFrame, SparkSession, functions as F
+from pyspark.sql import DataFrame, SparkSession, functions as F
 
 from conclave.archive.consistency import open_known, turn_app, turn_of
-from conclave.archive.faults import one_line
+from conclave.archive.faults import ADVICE, one_line
 from conclave.archive.files import DATA_FILES, LOG, actions_of, is_recent, is_unfinished, removal_times
 from conclave.archive.layout import FILE_BYTES, ID_PROPERTY, in_partitions
 from conclave.failpoints import reach
@@ -33,7 +32,6 @@ from spark.archive.data_files import MisnamedError, Partition
 from spark.archive.repair import ACTIONS, POINTER, Repair, Repaired, entry_file, read_entry
 from spark.archive.table_files import StoredFile
 from spark.hot_store import ArchiveError
-from spark.session import PAGE_SUMS
 
 _PROPERTIES = {
     # Statistics of other columns would put pieces of bodies and senders into the log.
@@ -211,6 +209,17 @@ class Table:
         """Return all rows of the table."""
         return self._session().read.format("delta").load(str(self.path))
 
+    def require_all_read(self, partitions: Collection[Partition]) -> None:
+        """Raise ArchiveError unless Spark reads as many messages of ``partitions`` as the log counts.
+
+        A rewrite would lose the others: Spark passes over rows of which a file says that they lie beyond its end.
+        """
+        wanted = set(partitions)
+        counted = sum(file.messages for file in table_files.stored(self.path) if file.partition in wanted)
+        read = self.read().where(in_partitions(wanted)).agg(F.count(a.GROUP_KEY)).collect()[0][0]
+        if read != counted:
+            raise ArchiveError(f"{self.path}: {read:,} messages are read where its log has {counted:,}{ADVICE}")
+
     def has_batch(self, archive_id: str, batch: int) -> bool:
         """Tell whether the messages of a batch are in the table."""
         return self.last_batch(archive_id) >= batch
@@ -292,6 +301,7 @@ class Table:
 
     def compact(self, partition: PartitionFiles) -> None:
         """Rewrite a partition into few files, ordered by group and number, as readers read."""
+        self.require_all_read([(partition.lifetime, partition.span)])
         where = in_partitions([(partition.lifetime, partition.span)])
         files = max(1, -(-partition.total_bytes // FILE_BYTES))
         rows = self.read().where(where)
@@ -358,38 +368,6 @@ class Table:
 
     def _log_file(self, version: int) -> Path:
         return entry_file(self._log, version)
-
-
-@contextmanager
-def without_page_sums(spark: SparkSession) -> Iterator[None]:
-    """Have damaged pages read in the block, so that messages are told by their own checksums. Write nothing then."""
-    spark.conf.set(PAGE_SUMS, "false")
-    try:
-        yield
-    finally:
-        spark.conf.unset(PAGE_SUMS)
-
-
-def part_columns(sum_of: Column) -> list[Column]:
-    """Return the columns that make a row of the index, without its key, in the order of PartRow.
-
-    ``sum_of``: the checksum of a row.
-    """
-    number, created = F.col(a.SEQUENCE_NUM), F.col(a.CREATED_AT)
-    return [
-        F.min(number),
-        F.max(number),
-        F.min(created),
-        F.max(created),
-        F.count(number),
-        F.sum(F.octet_length(a.BODY)),
-        F.bit_xor(sum_of),
-    ]
-
-
-def checksum() -> Column:
-    """Return the checksum of a message, computed from its columns CHECKED."""
-    return F.xxhash64(*a.CHECKED)
 
 
 def _only(actions: list[dict[str, Any]], kind: str) -> dict[str, Any]:

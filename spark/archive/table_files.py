@@ -1,12 +1,13 @@
 """What the log of the archive's table says of the data files that belong to it."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow
 from deltalake import DeltaTable
 
+from spark.archive import columns as a, data_files
 from spark.archive.data_files import Partition, are_between
 
 _TOLD = (
@@ -14,12 +15,15 @@ _TOLD = (
     *("min.group_key", "max.group_key", "min.sequence_num", "max.sequence_num"),
 )
 
+_WIDEST = (-(2**63), 2**63 - 1) * 2
+
 
 @dataclass(frozen=True)
 class StoredFile:
     """A file of the table. ``path``: within the table's folder.
 
-    ``least`` and ``most``: of the keys of its groups; ``first`` and ``last``: of the numbers of its messages.
+    ``least`` and ``most``: of the keys of its groups; ``first`` and ``last``: of the numbers of its messages. They are
+    the least and the greatest integers where the log does not say: another program's files are not passed over.
     """
 
     path: str
@@ -33,12 +37,22 @@ class StoredFile:
 
 
 def stored(path: Path) -> list[StoredFile]:
-    """Return the files of the table at ``path``. Raises what deltalake raises."""
+    """Return the files of the table at ``path``. Raises what deltalake raises, and ArchiveError."""
     actions = pyarrow.table(DeltaTable(str(path)).get_add_actions(flatten=True))
-    if not actions.num_rows:
-        return []  # then there are no columns for statistics
-    rows = zip(*(actions[name].to_pylist() for name in _TOLD), strict=True)
-    return [StoredFile(name, (lifetime, span), *others) for name, lifetime, span, *others in rows]
+    unsaid = pyarrow.nulls(actions.num_rows)
+    columns = ((actions[name] if name in actions.column_names else unsaid).to_pylist() for name in _TOLD)
+    return [
+        StoredFile(name, (lifetime, span), size, _count(path / name) if count is None else count, *_wide(bounds))
+        for name, lifetime, span, size, count, *bounds in zip(*columns, strict=True)
+    ]
+
+
+def _count(path: Path) -> int:
+    return sum(rows.num_rows for rows in data_files.read(path, [a.GROUP_KEY]))
+
+
+def _wide(bounds: Sequence[int | None]) -> Iterator[int]:
+    return (wide if each is None else each for each, wide in zip(bounds, _WIDEST, strict=True))
 
 
 def of_groups(path: Path, partitions: Collection[Partition], group_keys: Collection[int]) -> list[StoredFile]:

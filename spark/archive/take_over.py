@@ -42,6 +42,7 @@ def take_over(spark: SparkSession, hot: Hot, table: Table, keys: KeyStore, lifet
     """Have no message of a partition lie as it came. The table's turn has begun. Raises ArchiveError."""
     groups = hot.read(taking_over.of_partition, lifetime, span)
     first = table.version() + 1
+    table.require_all_read([(lifetime, span)])
     try:
         for path in table.files_of(lifetime, span):
             for piece in _pieces(path, groups):

@@ -17,7 +17,7 @@ from typing import Any
 from conclave.archive.consistency import open_known
 from conclave.archive.faults import one_line
 from conclave.archive.layout import in_partitions
-from conclave.archive.scan import batches
+from conclave.archive.scan import batches, by_rows
 from conclave.failpoints import reach
 from conclave.keys.cover import Range
 from conclave.retention import rules
@@ -108,7 +108,6 @@ def note(hot: Hot, folder: Path, plan: ArchivePlan, counts: Counter[str], touche
 def _look(hot: Hot, path: Path, plan: ArchivePlan) -> dict[int, _Group]:
     """Return what goes of the groups of ``plan.losing``, and what is left. Raises ArchiveError."""
     import pyarrow  # noqa: PLC0415 - where nothing has to be looked at, it is not paid for
-    from deltalake import QueryBuilder  # noqa: PLC0415 - as above
     from deltalake.exceptions import DeltaError  # noqa: PLC0415 - as above
 
     groups = hot.read(_groups, plan)
@@ -117,7 +116,7 @@ def _look(hot: Hot, path: Path, plan: ArchivePlan) -> dict[int, _Group]:
         table, fault = open_known(path, hot.archive_state)
         if fault:
             raise ArchiveError(fault)
-        query = QueryBuilder().register("archive", table)
+        query = by_rows(table)
         for at in range(0, len(keys), GROUPS_AT_ONCE):
             some = {key: groups[key] for key in keys[at : at + GROUPS_AT_ONCE]}
             for batch in batches(query, _query(some, plan)):

@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+from pyarrow import parquet
+
 from tests.support.forensics import Search
 
 
@@ -34,3 +36,14 @@ def flip_at(path: Path, place: int) -> None:
         [byte] = file.read(1)
         file.seek(place)
         file.write(bytes([byte ^ 1]))
+
+
+def misstate(path: Path, number: int, other: int) -> None:
+    """Have a Parquet file name ``other`` wherever it names ``number`` as the least or the greatest of some rows."""
+    content = path.read_bytes()
+    metadata = parquet.read_metadata(path)
+    last = metadata.row_group(metadata.num_row_groups - 1).column(metadata.num_columns - 1)
+    start = last.data_page_offset + last.total_compressed_size  # what comes then is about the rows before
+    told, instead = (b"\x08" + value.to_bytes(8, "little") for value in (number, other))  # a length comes first
+    assert told in content[start:]
+    path.write_bytes(content[:start] + content[start:].replace(told, instead))

@@ -164,9 +164,12 @@ def forgets_holds_on_users_in_the_archive(patch: pytest.MonkeyPatch) -> None:
     from spark.archive import expiry_plan  # only a process with Spark has it
 
     divide = expiry_plan._divide
-    patch.setattr(
-        expiry_plan, "_divide", lambda connection, rows, plan, senders, _: divide(connection, rows, plan, senders, [])
-    )
+
+    def divide_unheld(connection: sqlite3.Connection, rows: Any, plan: expiry_plan.ArchivePlan, *others: Any) -> None:
+        plan.held = []
+        divide(connection, rows, plan, *others)
+
+    patch.setattr(expiry_plan, "_divide", divide_unheld)
 
 
 def erases_young_ones_in_the_archive(patch: pytest.MonkeyPatch) -> None:

@@ -280,8 +280,9 @@ def finish(connection: sqlite3.Connection, batch: int, now: int) -> None:
 def widen(connection: sqlite3.Connection, parts: Collection[PartRow]) -> None:
     """Make readers look in ``parts`` too, since messages are about to go there.
 
-    ``parts`` have the widest bounds that the messages can give them. Readers that read the index before look again.
-    Repeating it does no harm.
+    ``parts`` have the widest bounds that the messages can give them, and the checksum 0, which tells until the index is
+    made again from the table that it has to be. Readers that read the index before look again. Repeating it does no
+    harm.
     """
     note_relaid(connection)
     connection.executemany(
@@ -289,7 +290,7 @@ def widen(connection: sqlite3.Connection, parts: Collection[PartRow]) -> None:
         " body_bytes, checksum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
         " ON CONFLICT (group_key, span, lifetime) DO UPDATE SET first_seq = min(first_seq, excluded.first_seq),"
         " last_seq = max(last_seq, excluded.last_seq), oldest = min(oldest, excluded.oldest),"
-        " newest = max(newest, excluded.newest)",
+        " newest = max(newest, excluded.newest), checksum = excluded.checksum",
         [astuple(part) for part in parts],
     )
     connection.executemany(  # messages that were stored before there were keys may be among them

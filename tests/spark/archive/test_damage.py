@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.archived import DAY, USERS, Store
 from tests.support.cleaner import Cleaner
-from tests.support.damage import Noise, flip, flip_at
+from tests.support.damage import Noise, flip, flip_at, misstate
 
 pytestmark = pytest.mark.system
 
@@ -55,6 +55,36 @@ def test_a_run_does_not_rewrite_a_damaged_file_and_loses_nothing(store: Store) -
     assert not path.exists()
     store.expect_served({(damaged, number) for number in range(1, 8)})
     store.expect_sound()
+
+
+@pytest.mark.usefixtures("eraser")
+def test_nothing_stays_by_what_a_footer_says_of_groups(store: Store) -> None:
+    """Statistics have no checksum. What they had passed over would be in no index, and never erased."""
+    kept, deleted = archive_two_groups(store)
+    [path] = store.config.archive_path.glob("lifetime=*/span=*/*")
+    misstate(path, deleted, kept)
+    store.delete_group(deleted)
+    assert store.run()["deleted"]["deleted_group"] == 6
+    store.expect_sound()
+    store.expect_served({(kept, number) for number in range(1, 8)})
+    store.expect_erased({(deleted, number) for number in range(1, 7)})
+
+
+def overwrite_log(store: Store, told: str, instead: str) -> None:
+    """Have the table's log say something else of a file."""
+    [entry] = [path for path in store.config.archive_path.glob("_delta_log/*.json") if told in path.read_text()]
+    entry.write_text(entry.read_text().replace(told, instead))
+
+
+def test_a_file_of_which_not_all_is_read_is_not_written_anew(store: Store, eraser: str) -> None:
+    """Or the rest would be lost, also of groups in which nothing is due."""
+    kept, deleted = archive_two_groups(store)
+    overwrite_log(store, r"\"numRecords\":13", r"\"numRecords\":14")
+    store.delete_group(deleted)
+    told = {"arrow": "of 8 messages that stay it has 7", "spark": "13 messages are read where its log has 14"}
+    assert told[eraser] in store.try_run("")["error"]
+    store.expect_served({(kept, number) for number in range(1, 8)})
+    assert len(store.table()) == 13
 
 
 def test_verify_tells_whose_messages_are_damaged_and_restore_takes_none_of_them_back(store: Store) -> None:

@@ -3,15 +3,20 @@
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
+from conclave.archive.scan import batches, by_rows
 from conclave.store.archive.moves import ArchiveState
+from conclave.store.resources.receipts import Erased
 from spark.archive import data_files, table_files
 from spark.archive.arrow_eraser import ArrowEraser
 from spark.archive.data_files import MisnamedError
 from spark.archive.due_rows import NUMBERS, DueRows
+from spark.archive.eraser import Measured
 from spark.archive.table import Table
 from spark.hot_store import ArchiveError
 from tests.spark.archive.test_arrow_eraser import conditions, messages, plan
+from tests.support.damage import misstate
 
 GROUP = 0x1122334455667788
 
@@ -39,6 +44,19 @@ def test_groups_are_found_by_rows_and_not_by_what_a_footer_says_of_them(table: T
     assert damaged != content
     assert sum(rows.num_rows for rows in data_files.read(path, NUMBERS, [GROUP])) == 10
     assert not list(data_files.read(path, NUMBERS, [GROUP - 5]))
+
+
+def test_no_message_stays_by_what_a_footer_says_of_groups(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_files, "ROW_GROUP_BYTES", 1000)
+    table.append(messages([GROUP - 9, GROUP, GROUP + 9], 30), "mine", 1)
+    misstate(only_file(table), GROUP, GROUP - 5)
+    query = by_rows(DeltaTable(str(table.path)))
+    looked = batches(query, f"SELECT sequence_num FROM archive WHERE group_key = {GROUP}")
+    assert sum(batch.num_rows for batch in looked) == 30
+    eraser, wanted = ArrowEraser(table), plan({GROUP: conditions(is_gone=True)})
+    [measured] = eraser.measure(wanted).values()
+    assert measured == Measured([Erased("deleted_group", 30, 30, 1030)], None)
+    assert eraser.delete(wanted) == 30
 
 
 def test_a_column_of_another_name_is_no_column_of_the_archive(table: Table) -> None:
