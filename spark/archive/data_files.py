@@ -168,20 +168,31 @@ def read(
     try:
         with parquet.ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file:
             for number in range(file.num_row_groups):
-                if wanted is None or _has_any(file, number, wanted):
-                    yield file.read_row_group(number, columns=list(columns)).cast(schema)
+                if wanted is None or _has_any(_row_group(file, path, number, [a.GROUP_KEY]), wanted):
+                    yield _row_group(file, path, number, columns).cast(schema)
     except (pyarrow.ArrowException, OSError) as error:
         raise ArchiveError(f"{path}: {one_line(error)}") from error
     except (ValueError, LookupError) as error:
         raise MisnamedError(f"{path}: its columns are not those of the archive: {one_line(error)}") from error
 
 
-def _has_any(file: parquet.ParquetFile, row_group: int, groups: pyarrow.Array) -> bool:
-    """Tell whether a row group has any of these groups.
+def _row_group(file: parquet.ParquetFile, path: Path, number: int, columns: Sequence[str]) -> pyarrow.Table:
+    """Read some columns of a row group. Raises ArchiveError if it has not as many rows as its file says.
 
-    By its rows, whose pages have checksums. Statistics have none, and a damaged one may end the process.
+    The footer, which has no checksum, says that a second time of each column; pyarrow goes by it where it reads one.
     """
-    rows = file.read_row_group(row_group, columns=[a.GROUP_KEY])
+    rows = file.read_row_group(number, columns=list(columns))
+    counted = file.metadata.row_group(number).num_rows
+    if rows.num_rows != counted:
+        raise ArchiveError(f"{path}: {rows.num_rows:,} messages are read where its footer has {counted:,}")
+    return rows
+
+
+def _has_any(rows: pyarrow.Table, groups: pyarrow.Array) -> bool:
+    """Tell whether rows have any of these groups.
+
+    By the rows, whose pages have checksums. Statistics have none, and a damaged one may end the process.
+    """
     return bool(compute.any(compute.is_in(rows[a.GROUP_KEY], groups)).as_py())
 
 

@@ -39,6 +39,7 @@ class SparkEraser:
         """See Eraser."""
         if not plan.partial:
             return {}
+        self._table.require_all_read(plan.touched)
         number, created, rule = F.col(a.SEQUENCE_NUM), F.col(a.CREATED_AT), F.expr(rule_of_row(_OF_ROW))
         stays = rule.isNull()
         found = (
@@ -80,7 +81,7 @@ class SparkEraser:
 
     def delete(self, plan: ArchivePlan) -> int:
         """See Eraser."""
-        self._table.require_all_read(plan.touched)
+        self._table.require_all_read(plan.touched)  # what was measured before may have been another state
         self._due(plan).createOrReplaceTempView("archive_due")
         try:
             merged = self._spark.sql(
@@ -100,6 +101,7 @@ class SparkEraser:
 
     def living(self, group_keys: Collection[int], partitions: Collection[Partition]) -> Living:
         """See Eraser."""
+        self._table.require_all_read(partitions)
         wanted = self._spark.createDataFrame(pyarrow.table({a.GROUP_KEY: sorted(group_keys)}))
         rows = (
             self._table.read()

@@ -212,7 +212,8 @@ class Table:
     def require_all_read(self, partitions: Collection[Partition]) -> None:
         """Raise ArchiveError unless Spark reads as many messages of ``partitions`` as the log counts.
 
-        A rewrite would lose the others: Spark passes over rows of which a file says that they lie beyond its end.
+        A rewrite would lose the others, and what is measured, or lives, would lack them: Spark passes over rows of
+        which a file says that they lie beyond its end.
         """
         wanted = set(partitions)
         counted = sum(file.messages for file in table_files.stored(self.path) if file.partition in wanted)

@@ -8,7 +8,7 @@ from deltalake import DeltaTable
 from conclave.archive.scan import batches, by_rows
 from conclave.store.archive.moves import ArchiveState
 from conclave.store.resources.receipts import Erased
-from spark.archive import data_files, table_files
+from spark.archive import columns as a, data_files, table_files
 from spark.archive.arrow_eraser import ArrowEraser
 from spark.archive.data_files import MisnamedError
 from spark.archive.due_rows import NUMBERS, DueRows
@@ -57,6 +57,26 @@ def test_no_message_stays_by_what_a_footer_says_of_groups(table: Table, monkeypa
     [measured] = eraser.measure(wanted).values()
     assert measured == Measured([Erased("deleted_group", 30, 30, 1030)], None)
     assert eraser.delete(wanted) == 30
+
+
+def test_a_file_that_says_it_has_fewer_rows_of_one_column_is_refused(table: Table) -> None:
+    """What is asked for by that column would be missed: what lives would lose its keys, what is due would stay."""
+    rows = 45
+    table.append(messages([GROUP], rows), "mine", 1)
+    path = only_file(table)
+    content = path.read_bytes()
+    footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    sums = [at for at in range(footer, len(content) - 8) if content[at] == 2 * rows]  # as Thrift writes the number
+    assert len(sums) >= 1 + len(a.STORED.names)
+    refused = 0
+    for at in sums:
+        path.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+        for columns, groups in (([a.GROUP_KEY], None), (NUMBERS, [GROUP])):
+            try:
+                assert sum(found.num_rows for found in data_files.read(path, columns, groups)) == rows
+            except ArchiveError as error:
+                refused += "where its footer has" in str(error)
+    assert refused
 
 
 def test_a_column_of_another_name_is_no_column_of_the_archive(table: Table) -> None:
