@@ -47,6 +47,9 @@ CHURN_SECONDS = 2.0
 """How often a stream ends and another begins, a session too, and a group is made, spoken in and deleted."""
 
 LOOK_SECONDS = 10.0
+DRAWN = 100
+"""A line of the plot has at most 100 points."""
+
 INTERVAL = "20s"
 SETTINGS = """\
 [archive]
@@ -250,8 +253,13 @@ def _growth(looks: Looks, what: str) -> list[Figure]:
 
 def _plot(looks: Looks) -> str:
     shown = {
-        what.partition(":")[0]: [(at / 60, value) for at, value in looks.points(what)]
+        what.partition(":")[0]: [(at / 60, value) for at, value in _thinned(looks.points(what))]
         for what in looks.found
         if what.endswith("resident MB")
     }
     return lines(f"{MINUTES:,.0f} minutes of all at once: memory", Axis("minutes"), Axis("resident, MB"), shown)
+
+
+def _thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return at most DRAWN of them: each is a mark in the plot."""
+    return points[:: len(points) // DRAWN + 1]
