@@ -35,7 +35,6 @@ def count(config: Config, sought: Sought | None) -> Amount:
 
 
 def _count(config: Config, sought: Sought) -> Amount:
-
     table, fault = open_known(config.archive_path, lambda: _known(config))
     if fault:
         raise UnreadableError(fault)

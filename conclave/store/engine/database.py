@@ -63,7 +63,7 @@ this much and for more.
 """
 
 
-_WRITER_PRAGMAS = "PRAGMA cache_spill = OFF"
+_NO_SPILL = "PRAGMA cache_spill = OFF"
 """The writer's changes stay in memory until their commit: SQLite (as 3.40 does) can lose what was committed otherwise.
 
 Where memory is short it writes pages to the log before the commit, and one that changes again once more in its place.
@@ -142,7 +142,7 @@ class Database:
 
     async def _begin(self) -> None:
         writer, checkpointer, *readers = [await self._open_owner() for _ in range(2 + READERS)]
-        await writer.run(lambda connection: connection.execute(_WRITER_PRAGMAS))
+        await writer.run(lambda connection: connection.execute(_NO_SPILL))
         most_pages = WAL_LIMIT_BYTES // PAGE_BYTES
         await writer.run(lambda connection: connection.execute(f"PRAGMA wal_autocheckpoint = {most_pages}"))
         for reader in readers:

@@ -175,6 +175,17 @@ async def agree(group: UUID, *devices: Device) -> None:
         raise AssertionError(f"they do not agree: {views}") from None
 
 
+async def crossing(alice: Device, bob: Device, carol: Device) -> tuple[UUID, bytes]:
+    """Have Alice and Bob in a group, and then Carol; return it, and a text of Alice's from before Carol came in."""
+    group = await alice.sync.membership.create("club", public=True)
+    await bob.sync.membership.join(group)
+    await agree(group, alice, bob)
+    late = alice.codec.encode(group, "crossed")
+    await carol.sync.membership.join(group)
+    await agree(group, alice, bob, carol)
+    return group, late
+
+
 async def talk(group: UUID, *devices: Device) -> None:
     """Everybody says something that everybody reads."""
     for each in devices:

@@ -457,13 +457,7 @@ class TestWhatIsSaidInABranchThatIsGivenUp:
     def test_nor_to_who_was_out_meanwhile(self, parted: tuple[Server, list[Person]]) -> None:
         server, people = parted
         alice, bob, carol, dave = people
-        removal = carol.codec.remove(GROUP, dave.user_id)
-        server.store(carol.user_id, removal.commit, removal.group_info)
-        carol.read()
-        carol.says("while Dave was out")
-        for each in (carol, dave):
-            each.read()
-        assert not dave.is_in
+        removes(server, carol, dave)
         server.info = group_info(carol)
         dave.joins()
         for each in (carol, dave):
@@ -476,12 +470,7 @@ class TestWhatIsSaidInABranchThatIsGivenUp:
     def test_nor_to_who_was_out_and_came_back_unseen(self, parted: tuple[Server, list[Person]]) -> None:
         server, people = parted
         alice, bob, carol, dave = people
-        removal = carol.codec.remove(GROUP, dave.user_id)
-        server.store(carol.user_id, removal.commit, removal.group_info)
-        carol.read()
-        carol.says("while Dave was out")
-        for each in (carol, dave):
-            each.read()
+        removes(server, carol, dave)
         server.info = group_info(alice)
         dave.joins()
         carol.refuses.add(len(server.messages))
@@ -586,6 +575,17 @@ class TestWhatIsSaidInABranchThatIsGivenUp:
         assert kept([carol]) == [], "it has been there for long"
         until_quiet(server, [alice, bob, carol])
         assert alice.texts == bob.texts == ["hello", "welcome", "thanks"]
+
+
+def removes(server: Server, carol: Person, dave: Person) -> None:
+    """Have Carol remove Dave, and say something before he comes in again."""
+    removal = carol.codec.remove(GROUP, dave.user_id)
+    server.store(carol.user_id, removal.commit, removal.group_info)
+    carol.read()
+    carol.says("while Dave was out")
+    for each in (carol, dave):
+        each.read()
+    assert not dave.is_in
 
 
 def adds(by: Person, other: Person) -> Change:

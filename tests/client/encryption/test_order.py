@@ -13,7 +13,7 @@ from conclave.client.errors import refused
 from conclave.client.transport import Call
 from conclave.wire.results import StoredMessage
 from tests.client.encryption.conftest import NewDevice
-from tests.client.encryption.devices import Device, agree, talk
+from tests.client.encryption.devices import Device, agree, crossing, talk
 from tests.client.encryption.failpoints import Failpoints
 from tests.support import sample
 
@@ -114,12 +114,7 @@ async def test_two_admins_who_change_the_group_at_the_same_moment_end_in_one_sta
 async def test_a_text_that_crosses_with_somebody_who_comes_in_reaches_everybody_once(device: NewDevice) -> None:
     """It is encrypted for an epoch that has passed when it arrives: who came in since could not read it."""
     alice, bob, carol = await device("alice"), await device("bob"), await device("carol")
-    group = await alice.sync.membership.create("club", public=True)
-    await bob.sync.membership.join(group)
-    await agree(group, alice, bob)
-    late = alice.codec.encode(group, "crossed")
-    await carol.sync.membership.join(group)
-    await agree(group, alice, bob, carol)
+    group, late = await crossing(alice, bob, carol)
     await alice.client.send(group, late)
     alice.sync.look_at(group)
     await carol.hears("crossed")
@@ -131,12 +126,7 @@ async def test_a_text_that_crosses_with_somebody_who_comes_in_reaches_everybody_
 
 async def test_what_was_sent_again_is_taken_back_with_the_first(device: NewDevice) -> None:
     alice, bob, carol = await device("alice"), await device("bob"), await device("carol")
-    group = await alice.sync.membership.create("club", public=True)
-    await bob.sync.membership.join(group)
-    await agree(group, alice, bob)
-    late = alice.codec.encode(group, "crossed")
-    await carol.sync.membership.join(group)
-    await agree(group, alice, bob, carol)
+    group, late = await crossing(alice, bob, carol)
     await alice.client.send(group, late)
     alice.sync.look_at(group)
     for each in (alice, bob, carol):

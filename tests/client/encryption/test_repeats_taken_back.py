@@ -10,7 +10,7 @@ from conclave.client.encryption.texts import OWN_SECONDS
 from conclave.client.errors import refused
 from conclave.client.transport import Call
 from tests.client.encryption.conftest import NewDevice
-from tests.client.encryption.devices import Device, agree, talk
+from tests.client.encryption.devices import Device, crossing, talk
 from tests.client.encryption.test_branches import GROUP, Person, Server, club, kept, until_quiet
 
 __all__ = ["club"]
@@ -100,12 +100,7 @@ async def test_a_text_that_is_taken_back_while_the_answer_to_its_repeat_is_lost_
     device: NewDevice,
 ) -> None:
     alice, bob, carol = await device("alice"), await device("bob"), await device("carol")
-    group = await alice.sync.membership.create("club", public=True)
-    await bob.sync.membership.join(group)
-    await agree(group, alice, bob)
-    payload = alice.codec.encode(group, "crossed")
-    await carol.sync.membership.join(group)
-    await agree(group, alice, bob, carol)
+    group, payload = await crossing(alice, bob, carol)
     number = await alice.client.send(group, payload)
     is_stored, is_lost = loses_an_answer(alice)
     alice.sync.look_at(group)
