@@ -125,7 +125,10 @@ class Cleaning:
 
 def descendants(pid: int) -> list[int]:
     """The processes below ``pid``; not the remains of spark-submit's shell, which the JVM does not collect."""
-    children = [int(each) for task in Path(f"/proc/{pid}/task").glob("*/children") for each in task.read_text().split()]
+    children: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):  # a thread that has just ended
+            children += [int(each) for each in task.read_text().split()]
     return [below for each in children if runs(each) for below in (each, *descendants(each))]
 
 

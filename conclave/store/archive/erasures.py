@@ -7,8 +7,9 @@ of the index counts more messages than the table has, what was noted has gone; o
 import sqlite3
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 
+from conclave.store.engine.sqlite import values
 from conclave.store.resources import message_keys, receipts
 from conclave.store.resources.receipts import OVERWRITTEN, Erased
 
@@ -25,7 +26,7 @@ def foresee(connection: sqlite3.Connection, erasing: Mapping[Key, Iterable[Erase
         connection.executemany(
             "INSERT INTO archive_erasures (group_key, lifetime, span, rule, messages, last_seq, newest)"
             " VALUES (?, ?, ?, ?, ?, ?, ?)",
-            [(*key, *astuple(each)) for each in gone],
+            [(*key, *values(each)) for each in gone],
         )
 
 

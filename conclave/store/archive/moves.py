@@ -6,10 +6,11 @@ runs each function in a transaction. Functions that write may be repeated after 
 
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from uuid import uuid4
 
 from conclave.retention.policy import FOREVER, KEEP
+from conclave.store.engine.sqlite import values
 from conclave.store.sender_index import SENT
 
 KEPT_MOVES = 1000
@@ -219,7 +220,7 @@ def fix(connection: sqlite3.Connection, ranges: Iterable[Range], now: int) -> in
     batch = connection.execute("INSERT INTO archive_moves (fixed_at) VALUES (?) RETURNING batch", (now,)).fetchone()[0]
     connection.executemany(
         "INSERT INTO archive_move_ranges (batch, group_key, first_seq, last_seq, lifetime) VALUES (?, ?, ?, ?, ?)",
-        [(batch, *astuple(each)) for each in ranges],
+        [(batch, *values(each)) for each in ranges],
     )
     return int(batch)
 
@@ -253,7 +254,7 @@ def switch(
         # What SQLite has for XOR; it is exact for negative numbers too.
         " checksum = (checksum | excluded.checksum) - (checksum & excluded.checksum)"
         " WHERE last_seq < excluded.first_seq",
-        [tuple(vars(each).values()) for each in parts],  # astuple makes deep copies, and takes as long as the rest
+        [values(each) for each in parts],
     )
     connection.executemany(  # in a part of which nothing else may be readable
         "UPDATE archive_unreadable SET first_left = ifnull(first_left, ?4),"
@@ -291,7 +292,7 @@ def widen(connection: sqlite3.Connection, parts: Collection[PartRow]) -> None:
         " ON CONFLICT (group_key, span, lifetime) DO UPDATE SET first_seq = min(first_seq, excluded.first_seq),"
         " last_seq = max(last_seq, excluded.last_seq), oldest = min(oldest, excluded.oldest),"
         " newest = max(newest, excluded.newest), checksum = excluded.checksum",
-        [astuple(part) for part in parts],
+        [values(part) for part in parts],
     )
     connection.executemany(  # messages that were stored before there were keys may be among them
         "INSERT OR IGNORE INTO plain_parts (group_key, lifetime, span) SELECT DISTINCT group_key, ?2, ?3"
@@ -322,7 +323,7 @@ def settle_parts(
     for key, row in left.items():
         connection.execute("DELETE FROM archive_parts WHERE group_key = ? AND lifetime = ? AND span = ?", key)
         if row is not None:
-            connection.execute("INSERT INTO archive_parts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", astuple(row))
+            connection.execute("INSERT INTO archive_parts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values(row))
         connection.execute(
             "DELETE FROM archive_unreadable WHERE group_key = ? AND lifetime = ? AND span = ? AND dead_up_to < ?",
             (*key, FOREVER if row is None else row.first_seq),

@@ -29,6 +29,11 @@ def done(fn: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> bool:
     return False
 
 
+def values(row: object) -> tuple[Any, ...]:
+    """Return the fields of a dataclass as the values of a row."""
+    return tuple(vars(row).values())  # ``astuple`` makes deep copies, which takes longer than the insert
+
+
 LOCK_WAIT_SECONDS = 30.0
 """A write fails if another process holds the write lock for more than 30 seconds."""
 

@@ -11,9 +11,11 @@ before it has verified it, what is erased before the next run has found it there
 import hashlib
 import sqlite3
 from collections.abc import Iterator
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 
 import orjson
+
+from conclave.store.engine.sqlite import values
 
 _COLUMNS = "receipt_id, at, job, group_id, rule, messages, last_seq, newest, hash, keys_lost, waiting"
 
@@ -72,7 +74,7 @@ def note(connection: sqlite3.Connection, group_key: int, erased: Erased, keys_lo
         " WHERE TRUE ON CONFLICT (group_key, rule) DO UPDATE SET messages = messages + excluded.messages,"
         " last_seq = max(last_seq, excluded.last_seq), newest = max(newest, excluded.newest),"
         " keys_lost = keys_lost + excluded.keys_lost, waiting = waiting + excluded.waiting",
-        (group_key, *astuple(erased), keys_lost, waiting),
+        (group_key, *values(erased), keys_lost, waiting),
     )
 
 
@@ -89,7 +91,7 @@ def seal(connection: sqlite3.Connection, at: int, job: str) -> bool:
         former = _hash(former, receipt)
         connection.execute(
             f"INSERT INTO receipts ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            astuple(replace(receipt, hash=former)),
+            values(replace(receipt, hash=former)),
         )
         connection.execute("DELETE FROM erasures WHERE group_key = ? AND rule = ?", (group_key, rule))
     return len(noted) == CHUNK
@@ -172,8 +174,8 @@ def last(connection: sqlite3.Connection, limit: int) -> list[Receipt]:
     return list(_all(connection, "ORDER BY receipt_id DESC LIMIT ?", limit))
 
 
-def _all(connection: sqlite3.Connection, chosen: str, *values: bytes | int) -> Iterator[Receipt]:
-    for row in connection.execute(f"SELECT {_COLUMNS} FROM receipts {chosen}", values):
+def _all(connection: sqlite3.Connection, chosen: str, *given: bytes | int) -> Iterator[Receipt]:
+    for row in connection.execute(f"SELECT {_COLUMNS} FROM receipts {chosen}", given):
         yield Receipt(*row)
 
 
@@ -188,7 +190,7 @@ def _hash(former: bytes, receipt: Receipt) -> bytes:
 
     The lost keys are in it if there are any or some wait, and what waits if anything does.
     """
-    *told, _, keys_lost, waiting = astuple(receipt)
-    values = [each.hex() if isinstance(each, bytes) else each for each in told]
-    values += [keys_lost, waiting] if waiting else [keys_lost] * bool(keys_lost)
-    return hashlib.sha256(former + orjson.dumps(values)).digest()
+    *told, _, keys_lost, waiting = values(receipt)
+    content = [each.hex() if isinstance(each, bytes) else each for each in told]
+    content += [keys_lost, waiting] if waiting else [keys_lost] * bool(keys_lost)
+    return hashlib.sha256(former + orjson.dumps(content)).digest()
