@@ -237,6 +237,7 @@ async def test_a_welcome_that_finds_little_memory_is_listed_when_the_others_were
         assert found == sent
 
 
+@pytest.mark.system
 async def test_who_takes_a_large_page_too_slowly_is_cut_off_and_has_fetched_nothing(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -253,6 +254,7 @@ async def test_who_takes_a_large_page_too_slowly_is_cut_off_and_has_fetched_noth
     assert await watermark(running) == 30
 
 
+@pytest.mark.system
 async def test_who_is_slow_but_not_too_slow_gets_everything_and_only_then_has_fetched_it(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -299,6 +299,7 @@ def play(start_server: StartServer, clock: FakeClock, examples: int, **how: Any)
     )
 
 
+@pytest.mark.system
 def test_each_reader_sees_what_the_telling_says(start_server: StartServer, clock: FakeClock) -> None:
     play(start_server, clock, sample.amount(60, 8), derandomize=sample.is_all())
 

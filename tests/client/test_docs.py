@@ -11,6 +11,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from uuid import UUID
 
+import pytest
+
 from conclave import client as library
 from conclave.client import Client, History, MessageArrived, MlsCodec, Sync
 from tests.support.client import PASSWORD
@@ -35,6 +37,7 @@ async def alice(folder: Path) -> AsyncIterator[tuple[Sync, dict[str, str]]]:
                     yield sync, os.environ | variables
 
 
+@pytest.mark.system
 async def test_the_bot_answers_and_goes_on_where_it_was(tmp_path: Path) -> None:
     async with alice(tmp_path) as (sync, environment):
         first = subprocess.Popen([sys.executable, "-P", "bot.py"], cwd=tmp_path, env=environment)
@@ -55,6 +58,7 @@ async def test_the_bot_answers_and_goes_on_where_it_was(tmp_path: Path) -> None:
             again.wait()
 
 
+@pytest.mark.system
 async def test_the_bot_logs_says_in_a_line_what_is_wrong_and_stops_on_sigterm(tmp_path: Path) -> None:
     write_bot(tmp_path)
     (tmp_path / "server").mkdir()
@@ -79,6 +83,7 @@ async def test_the_bot_logs_says_in_a_line_what_is_wrong_and_stops_on_sigterm(tm
             assert left[-1].endswith("INFO stopped")
 
 
+@pytest.mark.system
 async def test_the_bot_goes_on_where_an_invite_is_cancelled_before_it_has_accepted(tmp_path: Path) -> None:
     command = [sys.executable, "-P", "bot.py"]
     async with alice(tmp_path) as (sync, environment):

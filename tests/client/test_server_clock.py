@@ -382,6 +382,7 @@ async def test_a_glitch_while_two_talk_hides_and_brings_back(
         assert bob.shown(group) == []
 
 
+@pytest.mark.system
 async def test_a_client_asks_by_itself_until_a_leap_is_confirmed(
     running: Running, link: tuple[str, DatingLink], tmp_path: Path
 ) -> None:

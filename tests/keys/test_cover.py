@@ -61,6 +61,7 @@ def erasures(draw: st.DrawFn) -> list[list[Range]]:
     return steps
 
 
+@pytest.mark.system
 @settings(max_examples=25)
 @given(erasures())
 def test_a_cover_derives_exactly_what_lives_by_the_fewest_nodes(steps: list[list[Range]]) -> None:
@@ -89,6 +90,7 @@ def test_the_order_in_which_messages_go_makes_no_difference(steps: list[list[Ran
     assert after(steps) == after(other)
 
 
+@pytest.mark.system
 @settings(max_examples=25)
 @given(erasures(), st.lists(numbers, min_size=1, max_size=20))
 def test_a_key_is_found_if_and_only_if_its_number_lives(steps: list[list[Range]], asked: list[int]) -> None:

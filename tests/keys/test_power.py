@@ -37,6 +37,7 @@ def changes(disk: Disk) -> None:
     memory.require_living(store)
 
 
+@pytest.mark.system
 def test_the_power_may_fail_at_any_moment(disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk.tell(Memory(1))
     changes(disk)

@@ -45,6 +45,7 @@ def test_what_a_reader_does_not_take_waits_and_comes_in_order(pipe: tuple[int, i
         assert read.decode() == "".join(lines)
 
 
+@pytest.mark.system
 def test_the_oldest_lines_go_and_how_many_is_told(pipe: tuple[int, int]) -> None:
     lost: list[int] = []
     with os.fdopen(os.dup(pipe[1]), "w") as stream:
@@ -78,6 +79,7 @@ def test_a_reader_who_is_gone_is_nobodys_fault(pipe: tuple[int, int]) -> None:
         outlet.flush()
 
 
+@pytest.mark.system
 async def test_a_server_goes_on_and_stops_while_nobody_reads_its_log(tmp_path: Path, pipe: tuple[int, int]) -> None:
     config = tmp_path / "conclave.toml"
     config.write_text(f"listen_port = 0\n{SQL}[admin]\nlisten_port = 0\n")

@@ -277,6 +277,7 @@ def served(tmp_path: Path) -> Iterator[ServerProcess]:
         yield server
 
 
+@pytest.mark.system
 async def test_users_notice_nothing_of_a_canary(served: ServerProcess) -> None:
     async with ClientSession() as http:
         alice, bob = [await Client.register(http, served.url, name) for name in ("alice", "bob")]

@@ -423,6 +423,7 @@ async def test_a_client_that_goes_while_a_page_waits_for_it_leaves_no_memory_hel
     await until(lambda: not budget.used)
 
 
+@pytest.mark.system
 async def test_a_stop_ends_the_wait_for_a_client_that_takes_nothing(
     running: Running, alice: Client, group: str, taken: Taken
 ) -> None:

@@ -45,6 +45,7 @@ STORES = [[case] for batch in BATCHES if batch[0].settings.groups for case in ba
 ]
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("engine", "tier", "stores"),
     [

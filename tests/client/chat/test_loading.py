@@ -116,6 +116,7 @@ class TestLoading:
         assert (min(room.messages), max(room.messages)) == (MOST_AHEAD + 501 - PAGE, MOST_AHEAD + 500)
         assert (room.has_earlier, room.has_later) == (True, False)
 
+    @pytest.mark.system
     async def test_all_that_is_loaded_stays_when_a_policy_changes(self, long: Pair, running: Running) -> None:
         alice, bob, group = long
         room = bob.conversation.enter(group)

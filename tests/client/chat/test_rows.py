@@ -328,6 +328,7 @@ CALLED = st.sampled_from(["bob", "b" * 64, "日本" * 16, "x y"])
 
 
 class TestWidths:
+    @pytest.mark.system
     @settings(max_examples=sample.amount(2_000, 150))
     @given(
         st.lists(ITEMS, max_size=6),

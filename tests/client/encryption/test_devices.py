@@ -80,6 +80,7 @@ class TestTwoDevices:
         await bob.hears("back")
         assert [each.user_id for each in alice.all_told(KeyChanged)] == [bob.user_id] * 2
 
+    @pytest.mark.system
     async def test_it_stays_out_if_the_change_has_gone_before_it_was_read(
         self, device: NewDevice, tmp_path: Path
     ) -> None:

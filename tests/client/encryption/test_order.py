@@ -62,6 +62,7 @@ async def test_two_invites_by_two_admins_are_accepted_in_either_order(device: Ne
     await talk(group, alice, bob, carol, dave)
 
 
+@pytest.mark.system
 async def test_invites_are_accepted_while_their_inviter_is_away(device: NewDevice) -> None:
     alice, bob, carol = await device("alice"), await device("bob"), await device("carol")
     group = await alice.sync.membership.create("club")
