@@ -42,6 +42,19 @@ SHORTENED_BY = 4
 """In one of 20 groups the oldest 4 of 20 days go: a hundredth of all."""
 
 EMPTY_RUNS, PAGES = 5, 500
+
+EMPTY, A_DAY, SCATTERED, MOVING = "nothing due", "a day of all groups", "1% in 5% of the groups", f"moving {MOVED:,}"
+START, A_PAGE = "start to the first answer", "page of 100 from anywhere"
+A_SLOW_PAGE = f"{A_PAGE}, p95"
+BACKUPS = ("first backup", "another backup")
+VERIFY, RESTORE = "verify", "restore of a group"
+
+DRAWN = {
+    "archive-sizes-runs": ("Runs and starts, by the size of the archive", (EMPTY, A_DAY, SCATTERED, MOVING, START)),
+    "archive-sizes-looks": ("Pages and commands, by the size of the archive", (A_SLOW_PAGE, *BACKUPS, VERIFY, RESTORE)),
+}
+"""The plots of the docs: their titles, and which of what is measured they show."""
+
 WATCH_SECONDS = 0.2
 
 
@@ -66,8 +79,9 @@ def sizes(folder: Path) -> list[Figure]:
         measured.append(_measure(folder / str(count), count))
         shutil.rmtree(folder / str(count))
     across = Axis("messages in the archive", is_log=True, ticks=SIZES if len(SIZES) > 1 else ())
-    taken = {what: [(each.count, each.seconds[what]) for each in measured] for what in measured[0].seconds}
-    renew("archive-sizes", lines("What grows with an archive", across, Axis("s", is_log=True), taken))
+    for plot, (title, whats) in DRAWN.items():
+        taken = {what: [(each.count, each.seconds[what]) for each in measured] for what in whats}
+        renew(plot, lines(title, across, Axis("s", is_log=True), taken))
     return [figure for each in measured for figure in each.figures]
 
 
@@ -87,7 +101,7 @@ def _measure(folder: Path, count: int) -> Size:
     _clean(size, store, archive, now)
     _serve(size, store)
     _copy(size, folder)
-    _command(size, "a group of it restored", folder, "archive", "restore", store.groups[1])
+    _command(size, RESTORE, folder, "archive", "restore", store.groups[1])
     size.figures += [
         single(f"{count:,}: most resident, {what}", most, "MB") for what, most in sorted(size.memory.items())
     ]
@@ -99,23 +113,23 @@ def _clean(size: Size, store: stores.Store, archive: archives.Archive, now: int)
     config = replace(store.config, archive=ArchiveConfig(after=7 * DAY, margin=DAY))
     left, a_day = size.count, size.count // ARCHIVED_DAYS
     with _watched(size, "cleanup"), Cleaning(config) as cleaning:
-        size.note("nothing due", *(cleaning.run(now)["seconds"] for _ in range(EMPTY_RUNS + 1)))
+        size.note(EMPTY, *(cleaning.run(now)["seconds"] for _ in range(EMPTY_RUNS + 1)))
         days = [cleaning.run(now + day * DAY) for day in range(1, 1 + DAYS_DROPPED)]
         if any(report["deleted"]["expired"] != a_day for report in days):
             raise RuntimeError(f"of one day each: {[report['deleted'] for report in days]}")
-        size.note("a day of all groups", *(report["seconds"] for report in days))
+        size.note(A_DAY, *(report["seconds"] for report in days))
         shorten(store, LIFETIME_DAYS * DAY - SHORTENED_BY * DAY)
         now += DAYS_DROPPED * DAY
         erased = cleaning.run(now)
         left -= DAYS_DROPPED * a_day + erased["deleted"]["expired"]
-        size.note("1% in 5% of the groups", erased["seconds"])
+        size.note(SCATTERED, erased["seconds"])
         require(archive.path, left)
         each = MOVED // GROUPS
         fill(store, [now - 9 * DAY + n * DAY // each for n in range(each)])
         moved = cleaning.run(now)
         if moved["archived"] != MOVED:
             raise RuntimeError(f"moved: {moved['archived']:,} of {MOVED:,}")
-        size.note(f"moving {MOVED:,} into it", moved["seconds"])
+        size.note(MOVING, moved["seconds"])
 
 
 def _serve(size: Size, store: stores.Store) -> None:
@@ -124,7 +138,7 @@ def _serve(size: Size, store: stores.Store) -> None:
     began = time.perf_counter()
     with Server(config) as server:
         urlopen(f"{server.url}/healthz").read()
-        size.note("start to the first answer", time.perf_counter() - began)
+        size.note(START, time.perf_counter() - began)
         server.wait_for("cleanup_unavailable")
         each = size.count // GROUPS
         first = each * (DAYS_DROPPED + 1) // ARCHIVED_DAYS  # some of today has expired too
@@ -132,16 +146,16 @@ def _serve(size: Size, store: stores.Store) -> None:
         took = uvloop.run(anywhere(server, store.tokens[0], groups, range(first, each), PAGES))
         size.memory["server"] = resident_mb(server.process.pid)
     server.file.write_text(server.file.read_text().replace('"sql"', '"spark"'))  # for commands, which look at it all
-    size.figures.append(latencies(f"{size.count:,}: page of 100 from anywhere", took))
-    size.seconds["page of 100 from anywhere, p95"] = percentile(took, 0.95)
+    size.figures.append(latencies(f"{size.count:,}: {A_PAGE}", took))
+    size.seconds[A_SLOW_PAGE] = percentile(took, 0.95)
 
 
 def _copy(size: Size, folder: Path) -> None:
     """Read all of it: a first backup, one after it, which has little to do, and verify."""
-    for what in ("first backup", "another backup"):
+    for what in BACKUPS:
         _command(size, what, folder, "backup", str(folder / "backups"))
     shutil.rmtree(folder / "backups")
-    _command(size, "verify", folder, "archive", "verify")
+    _command(size, VERIFY, folder, "archive", "verify")
 
 
 def _command(size: Size, what: str, folder: Path, *words: str) -> None:

@@ -138,11 +138,15 @@ def _document(title: str, drawn: Sequence[str]) -> str:
 
 
 def _legend(names: Sequence[str]) -> list[str]:
-    drawn, at = [], float(LEFT)
+    """Name the lines, in as many rows as they need; there is room for two."""
+    drawn, at, up = [], float(LEFT), 42.0
     for name, colour in zip(names, cycle(COLOURS), strict=False):
-        drawn.append(f'<rect x="{at:.0f}" y="42" width="14" height="4" fill="{colour}"/>')
-        drawn.append(_text(at + 20, 49, name, "start"))
-        at += 44 + 7.5 * len(name)
+        wide = 44 + 7.5 * len(name)
+        if at > LEFT and at + wide > WIDTH:
+            at, up = float(LEFT), up + 18
+        drawn.append(f'<rect x="{at:.0f}" y="{up:.0f}" width="14" height="4" fill="{colour}"/>')
+        drawn.append(_text(at + 20, up + 7, name, "start"))
+        at += wide
     return drawn
 
 

@@ -40,3 +40,14 @@ def test_what_goes_on_beside_points_is_shaded_and_dots_on_each_other_are_one() -
     assert float(shade.get("width", "")) == pytest.approx((WIDTH - LEFT - RIGHT) / 2, abs=0.1)
     [dots] = [each.get("d", "") for each in root.iter(f"{SVG}path") if each.get("stroke-linecap")]
     assert dots.count("M") == 2
+
+
+def test_names_that_need_more_than_a_row_stay_in_the_picture_and_above_the_lines() -> None:
+    names = ["restore of a group", "page of 100 from anywhere, p95", "first backup", "another backup", "verify"]
+    root = ElementTree.fromstring(lines("", Axis(""), Axis(""), {name: [(0, 1)] for name in names}))
+    places = {each.text: (float(each.get("x", "")), float(each.get("y", ""))) for each in root.iter(f"{SVG}text")}
+    shown = [places[name] for name in names]
+    assert len({*shown}) == len(names)
+    for name, (across, up) in zip(names, shown, strict=True):
+        assert LEFT <= across <= across + 7 * len(name) <= WIDTH
+        assert 24 < up <= TOP
