@@ -113,6 +113,7 @@ class Repeating:
             self._refused[again.key] = self._clock() + REFUSED_SECONDS
             self._look_at(again.group_id)  # the user may not be in it any more
             return True
+        del self._encoded[again.key]
         is_wanted = any(each.key == again.key for each in self._codec.to_send_again())  # or it is being taken back
         self._codec.sent_again(again.key)
         if not is_wanted or not self._is_here(again):  # it went, and whoever took it back did not know of this one
