@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import os
 import shutil
 import threading
@@ -34,7 +35,10 @@ from tests.support.client import Client
 TESTS = Path(__file__).parent
 
 SYSTEM = (TESTS / "processes", TESTS / "deploy")
-"""All tests in these folders are system tests; elsewhere `pytest.mark.system` says which are."""
+"""All tests in these folders are system tests; elsewhere those with Spark, and what `pytest.mark.system` names."""
+
+SYSTEM_WORDS = ("mark.system", "cleaner: Cleaner", "cleanup: Cleanup")
+"""A module outside these folders that has none of these words has no system tests."""
 
 SLOW_SECONDS = 3.0
 """What takes longer than 3 seconds on a quiet machine is a system test."""
@@ -108,6 +112,17 @@ def _name_slow(terminalreporter: pytest.TerminalReporter) -> None:
             terminalreporter.write_line(f"{took:6.1f}s {name}")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Collect without looking for garbage, and never look for any in what was collected: it stays to the end."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Import no module that has none of the tests that are asked for: collecting takes each worker many seconds."""
     if not (collection_path.name.startswith("test_") and collection_path.suffix == ".py"):
@@ -115,12 +130,21 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     asked = config.getoption("markexpr")
     if any(folder in collection_path.parents for folder in SYSTEM):
         return True if asked == "not system" else None
-    return True if asked == "system" and "mark.system" not in collection_path.read_text() else None
+    return True if asked == "system" and not _may_have_system_tests(collection_path) else None
+
+
+def _may_have_system_tests(module: Path) -> bool:
+    text = module.read_text()
+    return any(word in text for word in SYSTEM_WORDS)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     if any(folder in item.path.parents for folder in SYSTEM):
         item.add_marker(pytest.mark.system)
+    elif _is_with_spark(item):
+        item.add_marker(pytest.mark.system)
+        if not _may_have_system_tests(item.path):
+            raise pytest.UsageError(f"{item.nodeid} would never run: its module has none of {SYSTEM_WORDS}")
 
 
 @pytest.hookimpl(trylast=True)  # only what the command line chooses is shared out
@@ -147,6 +171,10 @@ def _sample_engines(items: list[pytest.Item]) -> None:
     chosen = sample.some(with_spark, 4, "tests of both engines, with Spark")
     left = {*with_spark} - {*chosen}
     items[:] = [item for item in items if item not in left]
+
+
+def _is_with_spark(item: pytest.Item) -> bool:
+    return "cleaner" in getattr(item, "fixturenames", ()) and "[spark" in item.name
 
 
 def _needs_spark(item: pytest.Item) -> bool:

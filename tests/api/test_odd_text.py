@@ -80,18 +80,23 @@ async def test_other_values_of_a_query_are_refused_too(running: Running, what: s
 
 
 @pytest.mark.parametrize("text", some(IN_TEXTS, 4, "texts in bodies"))
-@pytest.mark.parametrize("route", [route for route in ROUTES if route.body], ids=lambda each: each.path)
-async def test_no_text_in_a_body_is_a_failure(running: Running, route: Endpoint, text: str) -> None:
-    alice = await running.user("alice")
-    group = await alice.create_group("friends")
+async def test_no_text_in_a_body_is_a_failure(running: Running, text: str) -> None:
+    for number, route in enumerate(route for route in ROUTES if route.body):
+        # Of her own for each, since a route may end her session or the group.
+        alice = await running.user(f"alice{number}")
+        group = await alice.create_group(f"friends{number}")
+        await send_in_each_field(running, route, text, re.sub(r"\{\w+\}", group, route.path), alice.token)
+
+
+async def send_in_each_field(running: Running, route: Endpoint, text: str, path: str, token: str) -> None:
     assert route.body
-    path = re.sub(r"\{\w+\}", group, route.path)
     fields = example(the(route.body)) | {"password": "wrong password"} if route.path.endswith("account") else {}
     for name in the(route.body).fields:
         data = json.dumps(fields | {name: text})
-        token = "" if route.public else alice.token
-        status, _, _ = await ask(running, route.method, path, data=data, headers=JSON, token=token)
-        assert status < 500
+        status, _, _ = await ask(
+            running, route.method, path, data=data, headers=JSON, token="" if route.public else token
+        )
+        assert status < 429, f"{route.method} {path} with {name}"
 
 
 @pytest.mark.parametrize("text", [rb"\ud800", rb"\udc00", rb"\ud800\ud800", b"\xed\xa0\x80", b"\xff", b"\xc0\x80"])

@@ -64,24 +64,26 @@ async def test_a_head_on_messages_is_405_without_a_body(running: Running) -> Non
     assert (await ask(running, "HEAD", "/api/v1/me", token=alice.token))[0] == 200
 
 
-@pytest.mark.parametrize("route", [route for route in ROUTES if not route.public], ids=lambda each: each.path)
-async def test_every_route_but_the_public_ones_needs_a_token_before_anything_else(running: Running, route: Any) -> None:
-    path = re.sub(r"\{\w+\}", "not an id", route.path)
-    status, body, _ = await ask(running, route.method, path, data=b"{", headers={"Content-Type": "text/plain"})
-    assert (status, body["error_code"]) == (401, 200)
+async def test_every_route_but_the_public_ones_needs_a_token_before_anything_else(running: Running) -> None:
+    for route in ROUTES:
+        if not route.public:
+            path = re.sub(r"\{\w+\}", "not an id", route.path)
+            status, body, _ = await ask(running, route.method, path, data=b"{", headers={"Content-Type": "text/plain"})
+            assert (status, body["error_code"]) == (401, 200), f"{route.method} {path}"
 
 
-@pytest.mark.parametrize("route", [route for route in ROUTES if "_id}" in route.path], ids=lambda each: each.path)
 @pytest.mark.parametrize(
     "bad", ["x", "123", "{00000000-0000-4000-8000-000000000000}", "0" * 31, "urn:uuid:" + "0" * 32]
 )
-async def test_a_malformed_id_is_400_before_content_type_and_body(running: Running, route: Any, bad: str) -> None:
+async def test_a_malformed_id_is_400_before_content_type_and_body(running: Running, bad: str) -> None:
     alice = await running.user("alice")
-    path = re.sub(r"\{\w+\}", lambda _: bad, route.path)
-    status, body, _ = await ask(
-        running, route.method, path, data=b"{", headers={"Content-Type": "text/plain"}, token=alice.token
-    )
-    assert (status, body["error_code"]) == (400, 101)
+    for route in ROUTES:
+        if "_id}" in route.path:
+            path = re.sub(r"\{\w+\}", lambda _: bad, route.path)
+            status, body, _ = await ask(
+                running, route.method, path, data=b"{", headers={"Content-Type": "text/plain"}, token=alice.token
+            )
+            assert (status, body["error_code"]) == (400, 101), f"{route.method} {path}"
 
 
 @pytest.mark.parametrize("content_type", [None, "text/plain", "application/x-www-form-urlencoded", "application/jsonx"])

@@ -60,6 +60,7 @@ async def play(start_server: StartServer, config: Config, clock: FakeClock, clea
     return world
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("seed", some(range(1, 41), 2, "histories of memory"), ids="sql-{}".format)
 async def test_answers_are_the_stores(
     start_server: StartServer, config: Config, clock: FakeClock, cleaner: Cleaner, seed: int
@@ -68,6 +69,7 @@ async def test_answers_are_the_stores(
     assert world.from_memory > 4 * STEPS, "or nothing was proved"
 
 
+@pytest.mark.system
 @pytest.mark.usefixtures("tight")
 @pytest.mark.parametrize("seed", some(range(41, 61), 2, "histories of little memory"), ids="sql-{}".format)
 async def test_answers_are_the_stores_with_little_memory(

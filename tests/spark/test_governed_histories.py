@@ -66,6 +66,7 @@ async def test_random_histories_are_as_the_model_says(
     await History(start_server, config, clock, cleaner, seed).play(STEPS)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("seed", seeds(100, 6, "histories of governance with timers"), ids="sql-{}".format)
 async def test_random_histories_with_timers_are_as_the_model_says(
     start_server: StartServer, config: Config, clock: FakeClock, cleaner: Cleaner, seed: int
@@ -73,6 +74,7 @@ async def test_random_histories_with_timers_are_as_the_model_says(
     await History(start_server, config, clock, cleaner, seed, timers=True).play(STEPS)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("seed", seeds(100, 6, "histories of governance with taking back"), ids="sql-{}".format)
 async def test_random_histories_with_taking_back_are_as_the_model_says(
     start_server: StartServer, config: Config, clock: FakeClock, cleaner: Cleaner, seed: int
