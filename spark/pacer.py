@@ -22,7 +22,7 @@ SHARED_REST_SECONDS = 0.0015
 """While others write, a rest takes at least 1.5 ms: who waits for the lock asks for it again and again."""
 
 ALONE_REST = 0.25
-"""While nobody else writes, a rest takes at least a quarter of the time that the transaction before it took."""
+"""While no other process writes, a rest takes at least a quarter of the time that the transaction before it took."""
 
 RETURNED_PAGES = 384
 """No new step begins once 384 pages are to be returned to the file system at the end of the transaction.

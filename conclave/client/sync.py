@@ -71,7 +71,7 @@ class Sync:
         """``client``: logged in. ``backoff``: how long to wait before the connection is tried again.
 
         ``takes_changed_keys``: nothing is sent to a group in which a member's key has changed, until that is judged by
-        ``Codec.verify`` or ``Codec.accept``; for a bot that nobody looks after: send all the same, also to an attacker.
+        ``Codec.verify`` or ``Codec.accept``; for an unattended bot: send all the same, also to an attacker.
         """
         self.client = client
         self.history = history
@@ -192,9 +192,9 @@ class Sync:
         self._wake.set()
 
     def seen(self, group_id: UUID, numbers: Iterable[int] | None = None) -> None:
-        """Note messages that were on the user's screen, in whatever order: for a client that shows them one by one.
+        """Note messages that were on the user's screen, in any order: for a client that shows them one by one.
 
-        Read, as after ``read``, is everything up to the first one of somebody else's that was not seen. ``numbers``:
+        Read, as after ``read``, is everything up to the first one of another user's that was not seen. ``numbers``:
         None: the user wants to see nothing more of what is unread; self-destructing messages stay so until they are
         seen.
         """

@@ -1,6 +1,6 @@
 """Writes copies of a key file: each has what the file has at one moment, in the place of a former copy.
 
-They lie on other disks. One that does not answer holds nobody up for longer than a bound.
+They lie on other disks. One that does not answer holds no process up for longer than a bound.
 """
 
 import os
@@ -59,7 +59,7 @@ def is_newer(target: Path, keys: KeyFile) -> bool:
 
 @contextmanager
 def none_written(path: Path, target: Path) -> Iterator[None]:
-    """Have nobody else write a copy of the key file ``path`` to the folder of ``target`` while the block lasts.
+    """Keep others from copying the key file ``path`` to the folder of ``target`` while the block lasts.
 
     By the folder itself, which may have other names. Copies elsewhere are written meanwhile. Raises OSError.
     """

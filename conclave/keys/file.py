@@ -107,7 +107,7 @@ class KeyFile:
         self._forget()
         with self.held():
             pass
-        self._untold.clear()  # nobody has asked for one yet
+        self._untold.clear()  # none was asked for yet
 
     def close(self) -> None:
         """Close the file. What is called next opens it again."""
@@ -268,7 +268,7 @@ class KeyFile:
         self._overwrite(left_over)
 
     def _is_torn(self, found: Found, following: Found | None) -> bool:
-        """Tell whether what is unsound is of the last change: it may be written in part, and nobody relies on it.
+        """Tell whether what is unsound is of the last change: it may be written in part, and nothing relies on it.
 
         Every earlier change was durable before the next one began. Without a sound record behind it, all is of the last
         change that cannot be told. But a cover of several nodes was another before, which is overwritten only once the

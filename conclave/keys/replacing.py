@@ -8,7 +8,7 @@ from conclave.system.durable import sync
 from conclave.system.locks import open_to_lock
 
 LOCK, COPYING, NEW, FORMER = "-lock", "-copying", "-new", "-former"
-"""The suffixes of what may lie beside the file. Only the first two, which are locks, lie there while nobody changes it.
+"""The suffixes of what may lie beside the file. Only the first two, which are locks, lie there while it is not changed.
 
 The second is held while a copy is written, for which those who change the file do not wait.
 """

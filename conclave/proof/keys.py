@@ -41,7 +41,7 @@ def examine(part: ProofPart, config: Config) -> None:
         return
     path = config.keys_path
     try:
-        with locks.hold_file(beside(path, LOCK), _wait):  # nobody changes it meanwhile
+        with locks.hold_file(beside(path, LOCK), _wait):  # no other process changes it meanwhile
             found = _looked_at(part, path)
     except KeyFileError as error:
         part.add(Finding(Kind.UNREADABLE, str(path), str(error)))
@@ -69,7 +69,7 @@ def examine(part: ProofPart, config: Config) -> None:
 
 
 def _looked_at(part: ProofPart, path: Path) -> Inspection:
-    """Look at a key file that nobody writes meanwhile, and at what lies beside it. Raises KeyFileError."""
+    """Look at a key file that no other process writes meanwhile, and at what lies beside it. Raises KeyFileError."""
     for suffix in (NEW, FORMER):
         if (left := beside(path, suffix)).exists():
             part.add(Finding(Kind.KEYS, str(left), "was left by a process that died: who writes the file removes it"))
@@ -152,7 +152,7 @@ def _opened(part: ProofPart, config: Config, folder: Path, noted: Sequence[KeyCo
 
 @contextmanager
 def _undisturbed(own: Path, path: Path) -> Iterator[Path]:
-    """Have nobody write the key file ``own``, or its copy ``path``, while the block lasts, if there is any.
+    """Keep other processes from writing the key file ``own``, or its copy ``path``, while the block lasts.
 
     Yields where the file is: something may lie beside it, and not beside a link to it. Raises KeyFileError if the disk
     of the copy does not answer.

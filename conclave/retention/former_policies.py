@@ -4,8 +4,8 @@ A change of a group settles its marks as of the second in which they are written
 later or on a slow disk some seconds, readers go by the former policy, and of what it hides meanwhile the marks do not
 tell. So from the transaction on, until it is known when the change was there, every reader of the server hides what the
 former policy does, too. If a second has gone by, what was hidden by then is hidden from here on, and by a mark that is
-written after it: at once, or with the next beat of the server if that fails, or if nobody waits for the change any
-more. Only a process that dies before forgets it.
+written after it: at once, or with the next beat of the server if that fails, or if no request waits for the change
+any more. Only a process that dies before forgets it.
 """
 
 from threading import Lock
@@ -80,7 +80,7 @@ class PolicyChange:
 
     def begin(self, group_key: int, policy: "GroupPolicy", at: int) -> None:
         """Note, in the transaction, which policy is replaced. ``at``: the second as of which the marks are settled."""
-        if not self._is_over:  # otherwise nobody would end it
+        if not self._is_over:  # otherwise nothing would end it
             self._former.begin(group_key, policy)
             self._begun = group_key, policy, at
 

@@ -77,7 +77,7 @@ REDACTED_FOR_ALL = (
 
 Readers are the members who were members when it was sent. Who has read a message has a timer for it, so the least of
 what members have read tells whether all have; but a sender has not said so of the own message. Once it is too old
-nobody who has not read it may see it, and no timer starts; those that run go on.
+no member who has not read it may see it, and no timer starts; those that run go on.
 """
 
 IS_REDACTED = (
@@ -90,7 +90,7 @@ ENDS_AT = (
     f"max(iif(NOT ended AND {UNREAD}, messages.created_at + {MAX_AGE} + 1, 0),"
     f" ifnull((SELECT max(iif(told, min(redact_at, :now), redact_at)) {_TIMERS}), 0))"
 )
-"""The SQL expression for the second from which on nobody will see a self-destructing message, as things stand.
+"""The SQL expression for the second from which on no member will see a self-destructing message, as things stand.
 
 It has come at the second ``:now`` if REDACTED_FOR_ALL holds then, and only so. It costs more: all timers of the message
 are looked at.

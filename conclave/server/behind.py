@@ -38,7 +38,7 @@ _NEVER_SECONDS = 365 * 24 * 3600.0
 class Behind(web.RequestHandler):
     """aiohttp's side of a connection. Its answers are all this server's own, never a page of aiohttp.
 
-    aiohttp itself refuses some requests, and an Expect that nobody knows. These never reach the application and its
+    aiohttp itself refuses some requests, and an Expect that it does not know. These never reach the application and its
     middleware. Compressed bodies stay as they were sent: see wire.decompression.
     """
 

@@ -23,7 +23,7 @@ from conclave.server.securing import Securing
 log = get_logger(__name__)
 
 MOST_FILES = 65_536
-"""The limit of open files is raised to at most 65,536. A thousand million, as on some systems, helps nobody."""
+"""The limit of open files is raised to at most 65,536. A thousand million, as on some systems, is of no use."""
 
 RESERVED_FILES = 64
 """Clients do not get 64 descriptors: the store, the operators' listener and the worker's pipes need them."""
@@ -31,8 +31,8 @@ RESERVED_FILES = 64
 MOST_OPERATORS = 32
 """The operators' listener has at most 32 connections, of the 64 descriptors above.
 
-Whoever reaches it may connect without a token. Without a bound, silent connections there would turn clients away, and
-leave the store none.
+Any client that reaches it may connect without a token. Without a bound, silent connections there would turn clients
+away, and leave the store none.
 """
 
 BACKLOG = 1024
@@ -79,7 +79,7 @@ class Site(web.BaseSite):
         busiest: Busiest | None = None,
         most: int | None = None,
     ) -> None:
-        """``runner``: was set up. ``most_files``: nobody is let in once the process has this many files open.
+        """``runner``: was set up. ``most_files``: no connection is accepted once the process has this many files open.
 
         ``busiest``: answers plain requests for messages; None: aiohttp answers all. ``most``: so many connections at
         most; one that waits with nothing to answer makes room for a new one. None: any number.
@@ -121,9 +121,9 @@ class Site(web.BaseSite):
         self._sweep()
 
     async def stop(self) -> None:
-        """Let nobody in. End what asks for nothing, wait for what is answered here, and leave the rest to the runner.
+        """Accept no more connections. End those that ask for nothing, wait for what is answered here.
 
-        Answers under way get STOP_SECONDS.
+        The rest is left to the runner. Answers under way get STOP_SECONDS.
         """
         self.is_stopping = True
         if self._listening:

@@ -112,7 +112,8 @@ def _newer_copy(connection: sqlite3.Connection, keys: KeyStore) -> Path | None:
 def _settle(connection: sqlite3.Connection, keys: KeyStore) -> None:
     """Lose all keys but those of what lives: nothing else names the others. No message is sent yet.
 
-    Nobody writes meanwhile: a run moves messages from one tier to the other, and they would be read in neither.
+    No other process writes meanwhile: a run moves messages from one tier to the other, and they would be read in
+    neither.
     """
     with sqlite.write_transaction(connection):
         found = message_keys.living(connection)

@@ -1,6 +1,6 @@
 """Writes the archive's data files, and reads them: without Spark, but just as Spark writes those that it rewrites.
 
-Rows are ordered by group and number. Each page has a checksum, by which whoever rewrites a file tells damage. There are
+Rows are ordered by group and number. Each page has a checksum, by which a rewrite detects damage. There are
 statistics of groups, numbers and times only: others would be pieces of bodies and senders.
 """
 

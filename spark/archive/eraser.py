@@ -1,4 +1,4 @@
-"""What an expiry needs done with single rows of the archive, whoever does it: an Eraser.
+"""What an expiry needs done with single rows of the archive, by either means: an Eraser.
 
 There are two. ``spark_eraser.py`` works on as many cores as Spark has; ``arrow_eraser.py`` needs no Spark.
 """

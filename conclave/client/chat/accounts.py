@@ -120,7 +120,7 @@ def _overwrite_and_remove(folder: Path) -> None:
 
 
 def _compare(descriptor: int, path: Path) -> None:
-    """Raise FileNotFoundError if the file that is locked is not the one at ``path``: somebody forgets the account."""
+    """Raise FileNotFoundError if the locked file is no longer at ``path``: another process forgets the account."""
     if not os.path.samestat(os.fstat(descriptor), path.stat()):
         raise FileNotFoundError(path)
 

@@ -1,6 +1,6 @@
 """What goes on between the server and the screen: follows the news, sends what was typed, keeps the rooms right.
 
-It knows nothing of textual: whoever shows it is told by a ``Listener`` what to show anew.
+It knows nothing of textual: a user interface learns by its ``Listener`` what to show anew.
 """
 
 import asyncio

@@ -21,7 +21,7 @@ UNSURE_FIRST = 2.0
 """Who is unsure compares the server's group info after two seconds, and after twice as long each time."""
 
 SUSPECT_SECONDS = 600.0
-"""For ten minutes after a commit of somebody else's that does not count the group info is compared several times."""
+"""For ten minutes after another member's commit that does not count the group info is compared several times."""
 
 CONTESTED_SECONDS = 7_200.0
 """What others told two hours ago is no sign any more that they are in another branch."""
@@ -78,7 +78,7 @@ class GroupAgenda:
     def fails_to_read(self, epoch: int, *, is_foreign: bool) -> None:
         """A message could not be read in this epoch: it is rubbish, or this client has lost the way.
 
-        ``is_foreign``: it may come from somebody who has lost the way: who has read all stays then.
+        ``is_foreign``: it may come from a member who has lost the way: who has read all stays then.
         """
         self._begin(epoch)
         self.bad += 1
@@ -137,18 +137,18 @@ class GroupAgenda:
         return not self._has_missed and not self.contested and not is_suspect
 
     def suspects(self) -> None:
-        """Somebody has made a commit that does not count here: it has lost, or it counts in another branch."""
+        """A member has made a commit that does not count here: it has lost, or it counts in another branch."""
         self._suspected_at, self._looks = self.clock(), 0
         self.doubt_info()
 
     def contest(self) -> None:
-        """What somebody else has told the server is replaced: they may do the same."""
+        """The group info of another member is replaced: that client may do the same."""
         if self.clock() - self._contested_at > CONTESTED_SECONDS:
             self.contested = 0
         self.contested, self._contested_at, self._looks = self.contested + 1, self.clock(), 0
 
     def agrees(self) -> None:
-        """Somebody who was there before has said something with the same keys."""
+        """An earlier member has sent something with the same keys."""
         self.contested = 0
 
     def entered(self, epoch: int) -> None:

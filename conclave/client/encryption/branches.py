@@ -1,10 +1,10 @@
 """Branches: where members' keys have come apart, whose client comes in again, so that all end in one.
 
-A group info that the server has for those who come in shows that there is another branch: somebody came in by the one
-of a commit that lost, or missed a commit that has gone. Who is right nobody can prove to somebody who was not there. So
-it is decided by what all can see alike: the order in which members came in. Who has heard nobody who was there before
-is unsure, and gives way. Who has stays, unless somebody who was there before insists. Only one branch has its group
-info at the server, so two never give way to each other.
+The group info at the server, by which joiners come in, shows that there is another branch: a joiner used one of a
+commit that lost, or has missed a commit that was erased since. No member can prove to a later one which branch is
+right. So it is decided by what all see alike: the order in which members came in. A member who has read no earlier
+member's message in its branch is unsure, and gives way; one who has read one stays, unless an earlier member insists.
+Only one branch has its group info at the server, so two never give way to each other.
 """
 
 from typing import TYPE_CHECKING

@@ -19,7 +19,7 @@ AWAITED_SECONDS = 5.0
 """A commit that was sent is there after five seconds, or was not stored."""
 
 TRIES_BY_STALE_INFO = 3
-"""So often somebody who comes in waits for a newer group info; then a commit that says otherwise may be rubbish."""
+"""So often a joiner waits for a newer group info; then a commit that says otherwise may be rubbish."""
 
 REFUSED_BELOW = 500
 """With a status below 500 nothing was done."""
@@ -112,7 +112,7 @@ class ComingIn:
             raise
 
     async def _begin(self, client: "Client", group_id: UUID) -> None:
-        """Begin a group that has members, but no keys: whoever began it died, or did not encrypt."""
+        """Begin a group that has members, but no keys: its creator's client died, or did not encrypt."""
         beginning = self._keys.begin(group_id)
         await client.commit(group_id, mls_group_id=beginning.mls_group_id)  # of two who begin the first is the one
         self._agenda.want(group_id, 0)

@@ -52,7 +52,7 @@ class Held:
     ``base_tag``: the tag of the epoch from which the own external commit went on; b"": it was none.
     ``entered_at``: the number of the commit by which the user came in; 0: the user began the group. ``in_since``: when
     that came (Unix seconds); 0: long ago.
-    ``confirmed_by``: who was there before, and was heard with these keys; b"": nobody yet.
+    ``confirmed_by``: an earlier member, of whom a message with these keys was read; b"": none yet.
     """
 
     group_id: UUID
@@ -74,7 +74,7 @@ class Held:
 
     @property
     def is_unsure(self) -> bool:
-        """Whether nobody who was there before has shown that these are the keys of the others."""
+        """Whether no earlier member has shown yet that these are the keys of the others."""
         return not self.confirmed_by
 
     def awaits(self, awaited: Awaited, base_tag: bytes) -> None:

@@ -1,6 +1,6 @@
 """What members' clients do by themselves, so that a group goes on: coming in, mending the tree, renewing keys.
 
-Nothing here remembers what was begun: each look compares what is with what should be. So whatever was lost on the way,
+Nothing here remembers what was begun: each look compares what is with what should be. So, whatever was lost on the way
 and wherever a process died, the next look goes on from there.
 """
 

@@ -235,7 +235,7 @@ class Order:
     def _note_comers(self, held: Held, message: StoredMessage, header: Header) -> None:
         """Note who comes in by a commit that was not taken: into another branch, if it is anything.
 
-        Nobody has checked it, so no text goes by it: whoever comes into that branch sees who is there (``enter``). Its
+        It was not checked, so no text goes by it: a client that enters that branch sees who is there (``enter``). Its
         sender is the one whom the server has taken it from; whom it adds may be anybody, who comes in long after.
         """
         if header.is_external and message.sender_id != self._user_id:

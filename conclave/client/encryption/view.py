@@ -1,4 +1,4 @@
-"""What is known of a group's encryption and of people's keys: frozen values, for whoever shows them."""
+"""What is known of a group's encryption and of people's keys: frozen values, for a user interface."""
 
 from dataclasses import dataclass
 from enum import StrEnum

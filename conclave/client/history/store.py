@@ -254,10 +254,10 @@ class History:
             self._cover(connection, group_id, up_to)
 
     def seen(self, group_id: UUID, user_id: UUID, numbers: Iterable[int] | None = None) -> None:
-        """Note that messages were on the user's screen, in whatever order.
+        """Note that messages were on the user's screen, in any order.
 
         ``numbers``: None: all are put aside as read but self-destructing ones, which have to be seen. As read, with
-        timers that run, counts everything up to the first message of somebody else's that was not seen.
+        timers that run, counts everything up to the first message of another user's that was not seen.
         """
         with self._transaction() as connection:
             group_key, _ = known_group(connection, group_id)

@@ -1,6 +1,6 @@
 """The stored form of a group's state: versioned, in the codec of the protocol, and bounded as what comes from outside.
 
-It has private keys in it. What is used up is not in it: whoever replaces the stored form erases the old one.
+It has private keys in it. What is used up is not in it: the keeper of the stored form erases the one that it replaces.
 """
 
 from conclave.client.mls.codec import Reader, decode, opaque, state_reader, uint8, uint32, vector

@@ -195,15 +195,15 @@ HEIR = (
     "CASE WHEN max(role = 'admin' AND NOT disabled) THEN NULL"
     " ELSE ifnull(min(iif(disabled, NULL, member_id)), iif(max(role = 'admin'), NULL, min(member_id))) END"
 )
-"""The SQL expression, over the members of a group and their accounts, for who is to become its admin; null: nobody.
+"""The SQL expression, over the members of a group and their accounts, for who is to become its admin; null: no one.
 
-That is whoever joined first, of those whose accounts are not disabled if there are any. A disabled admin can do
+That is the one who joined first, of those whose accounts are not disabled if there are any. A disabled admin can do
 nothing, and counts only where all are disabled.
 """
 
 
 class Left(NamedTuple):
-    """Who is left in a group: whether anybody is, and who is to follow an admin; None: nobody, or no admin has gone."""
+    """Who is left in a group: whether anybody is, and who is to follow an admin; None: no one, or no admin has gone."""
 
     is_empty: bool
     heir: int | None
@@ -221,7 +221,7 @@ def remove(connection: sqlite3.Connection, member: Membership) -> Left:
     ).fetchone()
     if count:
         marks.advance_floor(connection, group_key)
-    return Left(not count, heir if member.role == "admin" else None)  # whoever else goes, admins are as they were
+    return Left(not count, heir if member.role == "admin" else None)  # if another member goes, admins are as they were
 
 
 def confirm_fetched(connection: sqlite3.Connection, fetched: Sequence[tuple[int, int]]) -> list[None]:
