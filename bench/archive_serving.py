@@ -28,7 +28,10 @@ PAGE, PAGES, RANDOM_PAGES, PURGES = 100, 300, 1_000, 5
 READERS = 4
 """Who read one page after the other, of the archive or of the hot store, while others read what is new."""
 
-SPARSE_GROUP, PURGED_GROUP, BUSY_GROUP = GROUPS // 2, GROUPS - 1, WITH_RECENT
+SPARSE_GROUP, PURGED_GROUP, BUSY_GROUP, GAPPY_GROUP = GROUPS // 2, GROUPS - 1, WITH_RECENT, GROUPS // 3
+
+EACH_GONE = 10
+"""Every tenth message of one group is gone, so that a page of it has gaps."""
 
 
 def pages(folder: Path) -> list[Figure]:
@@ -38,6 +41,7 @@ def pages(folder: Path) -> list[Figure]:
     counts[SPARSE_GROUP] = SPARSE
     archive = archives.Archive(store, counts, now)
     archive.build()
+    archive.purge(f"group_key = {store.creators[GAPPY_GROUP].group.group_key} AND sequence_num % {EACH_GONE} = 0")
     for group in range(WITH_RECENT):
         stores.fill(store, group, [now] * RECENT)
     stores.fill(store, BUSY_GROUP, [now] * DENSE)
@@ -68,6 +72,11 @@ async def _pages(server: Server, store: stores.Store, archive: archives.Archive)
         async def sparse() -> None:
             await _full(client, store.groups[SPARSE_GROUP], chance.randrange(SPARSE - PAGE), PAGE)
 
+        async def gappy() -> None:
+            after = chance.randrange((DENSE - 2 * PAGE) // EACH_GONE) * EACH_GONE
+            numbers = [n for n in range(after + 1, after + PAGE + EACH_GONE + 2) if n % EACH_GONE]
+            await _exactly(client, store.groups[GAPPY_GROUP], after, numbers[:PAGE])
+
         async def recent() -> None:
             await _full(client, store.groups[chance.randrange(WITH_RECENT)], DENSE, RECENT)
 
@@ -78,6 +87,7 @@ async def _pages(server: Server, store: stores.Store, archive: archives.Archive)
         figures += _judged("page from the archive", await _timed(old, PAGES), None)
         figures.append(single(f"to check the checksums of {PAGE} messages", _checking() * 1000, "ms"))
         figures += _judged("page of one message a day", await _timed(sparse, PAGES), 80)
+        figures += _judged("page with gaps", await _timed(gappy, PAGES), None)
         figures += _judged("page from the hot store", await _timed(recent, PAGES), None)
         note("these pages")
         figures += _judged("page across the border, purges between", await _purging(across, archive, store), 40)
@@ -116,13 +126,17 @@ def _checking() -> float:
 
 
 def _dense(chance: random.Random) -> int:
-    return chance.choice([n for n in range(GROUPS) if n not in (SPARSE_GROUP, PURGED_GROUP)])
+    return chance.choice([n for n in range(GROUPS) if n not in (SPARSE_GROUP, PURGED_GROUP, GAPPY_GROUP)])
 
 
 async def _full(client: Client, group: str, after: int, count: int) -> None:
-    page = await client.get(f"/groups/{group}/messages", after=after, limit=count)
-    if [each["sequence_num"] for each in page["messages"]] != list(range(after + 1, after + count + 1)):
-        raise RuntimeError(f"page of {len(page['messages'])} messages, not the {count} after {after}")
+    await _exactly(client, group, after, [*range(after + 1, after + count + 1)])
+
+
+async def _exactly(client: Client, group: str, after: int, numbers: list[int]) -> None:
+    page = await client.get(f"/groups/{group}/messages", after=after, limit=len(numbers))
+    if [each["sequence_num"] for each in page["messages"]] != numbers:
+        raise RuntimeError(f"page of {len(page['messages'])} messages, not the {len(numbers)} after {after}")
 
 
 async def _timed(ask: Callable[[], Awaitable[None]], times: int) -> list[float]:

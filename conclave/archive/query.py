@@ -41,6 +41,19 @@ def parts_between(parts: Sequence[Part], after: int, last: int) -> list[Part]:
     return [part for part in parts if part.last_seq > after and part.first_seq <= last]
 
 
+def most_between(parts: Sequence[Part], after: int, last: int) -> int:
+    """Return how many numbers greater than ``after`` and at most ``last`` there are in ``parts``, none of them missing.
+
+    ``parts``: ordered by first number; they may overlap.
+    """
+    count, seen = 0, after
+    for part in parts:
+        first, end = max(part.first_seq, seen + 1), min(part.last_seq, last)
+        if first <= end:
+            count, seen = count + end - first + 1, end
+    return count
+
+
 def select(stretch: Stretch, parts: Sequence[Part], after: int, last: int, first_only: int | None = None) -> str:
     """Write the query for the messages of ``parts`` with numbers greater than ``after`` and at most ``last``.
 
@@ -52,6 +65,11 @@ def select(stretch: Stretch, parts: Sequence[Part], after: int, last: int, first
         f" WHERE {_where(stretch, parts, after, last)}"
         f"{'' if first_only is None else f' ORDER BY sequence_num LIMIT {first_only:d}'}"
     )
+
+
+def numbers(stretch: Stretch, parts: Sequence[Part], after: int, last: int) -> str:
+    """Write the query for the numbers of the messages that ``select`` finds, in any order."""
+    return f"SELECT sequence_num FROM archive WHERE {_where(stretch, parts, after, last)}"
 
 
 def of_sender(stretch: Stretch, sender_id: bytes) -> str:

@@ -31,6 +31,7 @@ from conclave.archive.files import LOG
 from conclave.archive.library import CONCURRENT_READS, load
 from conclave.archive.query import facts, parts_between, reach
 from conclave.archive.scan import amount, batches
+from conclave.archive.snapshot import Snapshot, UnsoundError
 from conclave.archive.window import Found, Window
 from conclave.health.parts import Health, HealthPart
 from conclave.keys.cipher import AlteredError
@@ -50,7 +51,7 @@ from conclave.store.resources import messages
 from conclave.store.resources.messages import StoredMessage
 
 if TYPE_CHECKING:
-    from deltalake import DeltaTable, QueryBuilder
+    from deltalake import DeltaTable
 
 log = get_logger(__name__)
 
@@ -84,15 +85,14 @@ class _MismatchError(Exception):
 
 @dataclass(frozen=True)
 class _Open:
-    """The table as of ``version``, opened when ``turn`` was the last that the hot store knew of."""
+    """The table, opened when ``turn`` was the last that the hot store knew of."""
 
-    version: int
+    snapshot: Snapshot
     turn: int
-    query: "QueryBuilder"
 
     def is_behind(self, version: int, turn: int) -> bool:
         """Tell whether the hot store knows of a later state of the table, with ``version`` and ``turn``."""
-        return self.version < version or self.turn < turn
+        return self.snapshot.version < version or self.turn < turn
 
 
 class Archive:
@@ -153,13 +153,18 @@ class Archive:
         try:
             result = await asyncio.get_running_loop().run_in_executor(self._threads, fn, *args)
         except ArchiveError as error:
-            if self._health.faults.get(HealthPart.ARCHIVE) != str(error):
-                log.error("archive_unreadable", reason=str(error))
-            self._health.fault(HealthPart.ARCHIVE, str(error))
+            self._report(str(error))
             raise
-        if self._damaged is None:
+        if damaged := self._damaged:
+            self._report(damaged.fault)
+        else:
             self._health.mend(HealthPart.ARCHIVE)
         return result
+
+    def _report(self, reason: str) -> None:
+        if self._health.faults.get(HealthPart.ARCHIVE) != reason:
+            log.error("archive_unreadable", reason=reason)
+        self._health.fault(HealthPart.ARCHIVE, reason)
 
     def _has_log(self) -> bool:
         return (self._folder / LOG).is_dir()
@@ -170,9 +175,10 @@ class Archive:
         state = self._known()
         self._asking(state.version, state.turn, lambda _: None)
         if known := self._damaged:
-            window = known.window()
-            self._ask_window(window, partial(window.read, room=messages.PAGE_BYTES, least=1))
-            self._damaged = None  # the file was brought back, or the message was erased
+            window = known.window
+            found = self._ask_window(window, partial(window.read, room=messages.PAGE_BYTES, least=1))
+            if not found.were_passed_over:
+                self._damaged = None  # the file was brought back, or the messages were erased
 
     def _read(self, stretch: Stretch, limit: int, share: Share, taken: int) -> Found:
         found: list[StoredMessage] = []
@@ -220,17 +226,27 @@ class Archive:
         of |= zip(numbers, bodies_of, strict=True)
         return [each._replace(mls_message=body) for each in found if (body := of[each.sequence_num]) is not None]
 
-    def _ask_window(self, window: Window, ask: Callable[["QueryBuilder"], Found]) -> Found:
-        """Read a window. A message that is not as it was archived stays a fault until it is read and right, or gone."""
+    def _ask_window(self, window: Window, ask: Callable[[Snapshot], Found]) -> Found:
+        """Read a window. What is not as it was archived stays a fault until it is read and right, or gone."""
         stretch = window.stretch
         try:
-            return self._asking(stretch.version, stretch.turn, ask)
+            found = self._asking(stretch.version, stretch.turn, ask)
         except DamagedError as error:
-            self._damaged = _Damaged(stretch, error.sequence_num)
-            raise ArchiveError(
-                f"{self._folder}: message {error} of the group {self._id_of(stretch.group_key)} is not as it was"
-                f" archived{ADVICE}"
-            ) from error
+            reason = f"message {error} of the group {self._id_of(stretch.group_key)} is not as it was archived"
+            around = _around(stretch, error.sequence_num)
+            raise ArchiveError(self._note_damage(around, f"{self._folder}: {reason}")) from error
+        except UnsoundError as error:
+            raise ArchiveError(self._note_damage(window, str(error))) from error
+        if found.were_passed_over:
+            where = ", ".join(sorted({f"lifetime={part.lifetime}/span={part.span}" for part in window.parts}))
+            reason = f"what a file says of messages of the group {self._id_of(stretch.group_key)} is not so"
+            self._note_damage(window, f"{self._folder}: {reason}, in {where}; they are served")
+        return found
+
+    def _note_damage(self, window: Window, fault: str) -> str:
+        """Have health tell of a fault until the window is read and right. Return the fault with what to do about it."""
+        self._damaged = _Damaged(window, fault if fault.endswith(ADVICE) else f"{fault}{ADVICE}")
+        return self._damaged.fault
 
     def _id_of(self, group_key: int) -> str:
         query = "SELECT group_id FROM groups WHERE group_key = ?"
@@ -238,16 +254,22 @@ class Archive:
         return str(UUID(bytes=row[0])) if row else f"with the key {group_key}"
 
     def _find(self, stretch: Stretch) -> Sent | None:
-        def ask(query: "QueryBuilder") -> Sent | None:
-            rows = [row for batch in batches(query, facts(stretch)) for row in batch.to_pylist()]
+        def ask(table: Snapshot) -> Sent | None:
+            rows = [row for batch in batches(table.by_rows, facts(stretch)) for row in batch.to_pylist()]
+            if not rows:  # then all of a file that may have it is to be whole
+                table.require_sound({(part.lifetime, part.span) for part in stretch.parts}, stretch.group_key)
             return Sent(rows[0]["created_at"], rows[0]["sender_id"], rows[0]["is_commit"]) if rows else None
 
-        return self._asking(stretch.version, stretch.turn, ask)
+        try:
+            return self._asking(stretch.version, stretch.turn, ask)
+        except UnsoundError as error:
+            window = Window(stretch, stretch.parts, stretch.after, stretch.border, 1)
+            raise ArchiveError(self._note_damage(window, str(error))) from error
 
     def _tally(self, sought: Sought) -> Amount:
-        return self._asking(sought.stretch.version, sought.stretch.turn, lambda query: amount(query, sought))
+        return self._asking(sought.stretch.version, sought.stretch.turn, lambda table: amount(table.quick, sought))
 
-    def _asking(self, version: int, turn: int, ask: Callable[["QueryBuilder"], T]) -> T:
+    def _asking(self, version: int, turn: int, ask: Callable[[Snapshot], T]) -> T:
         """Call ``ask`` with the table as of ``version`` or later, and again after a refresh if that fails.
 
         The last try uses exactly ``version``: later versions may be unreadable after a power failure. ``turn``: the
@@ -267,7 +289,7 @@ class Archive:
                     reason, is_mismatch = one_line(error), isinstance(error, _MismatchError)
         raise ArchiveError(reason if is_mismatch else f"{self._folder}: {reason}")
 
-    def _refreshed(self, version: int, turn: int, *, failed: bool, exact: bool) -> "QueryBuilder":
+    def _refreshed(self, version: int, turn: int, *, failed: bool, exact: bool) -> Snapshot:
         """Return the table as of ``version`` or later.
 
         ``failed``: a read has failed, so the table is opened again. ``exact``: then exactly ``version`` is opened, not
@@ -277,10 +299,10 @@ class Archive:
         if known is None or known.is_behind(version, turn) or failed:
             with self._refreshing:
                 known = self._refresh(version, turn, failed=failed, exact=exact)
-        return known.query
+        return known.snapshot
 
     def _refresh(self, version: int, turn: int, *, failed: bool, exact: bool) -> _Open:
-        from deltalake import DeltaTable, QueryBuilder  # noqa: PLC0415 - a server without an archive does not pay for it
+        from deltalake import DeltaTable  # noqa: PLC0415 - a server without an archive does not pay for it
 
         known, table = self._open, self._table
         if known and not known.is_behind(version, turn) and not failed:
@@ -294,7 +316,7 @@ class Archive:
         if fault := find_fault(self._folder, table, self._known()):
             raise _MismatchError(fault)
         self._table = table
-        self._open = _Open(table.version(), turn, QueryBuilder(_QUERY_SETTINGS).register("archive", table))
+        self._open = _Open(Snapshot(self._folder, table, _QUERY_SETTINGS), turn)
         return self._open
 
     def _known(self) -> ArchiveState:
@@ -327,13 +349,14 @@ def _room(stretch: Stretch, limit: int, share: Share, taken: int) -> int:
 
 @dataclass(frozen=True)
 class _Damaged:
-    """A message that was read and is not as it was archived."""
+    """What is not as it was archived, and why one knows. ``window``: what to read to look at it again."""
 
-    stretch: Stretch
-    number: int
+    window: Window
+    fault: str
 
-    def window(self) -> Window:
-        """Return what to read to look at it again."""
-        # Its number may be what was altered, and in no part.
-        parts = parts_between(self.stretch.parts, self.number - 1, self.number) or self.stretch.parts
-        return Window(self.stretch, parts, self.number - 1, self.number, 1)
+
+def _around(stretch: Stretch, number: int) -> Window:
+    """Return what to read to look at a damaged message again."""
+    # Its number may be what was altered, and in no part.
+    parts = parts_between(stretch.parts, number - 1, number) or stretch.parts
+    return Window(stretch, parts, number - 1, number, 1)

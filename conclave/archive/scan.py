@@ -10,19 +10,22 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable, QueryBuilder
 
 
-_BY_ROWS = {
+BY_ROWS = {
     "datafusion.execution.parquet.pruning": "false",
     "datafusion.execution.parquet.enable_page_index": "false",
     "datafusion.execution.parquet.bloom_filter_on_read": "false",
 }
-"""What a file says of its pages has no checksum: by a damaged minimum, rows would be passed over that are sought."""
+"""Settings of DataFusion with which it passes over no rows of a file but by looking at them.
+
+What a file says of its pages has no checksum: by a damaged minimum, rows would be passed over that are sought.
+"""
 
 
 def by_rows(table: "DeltaTable") -> "QueryBuilder":
     """Return what queries ``table`` as ``archive``, and passes over no rows of a file but by looking at them."""
     from deltalake import QueryBuilder  # noqa: PLC0415 - where it is used
 
-    return QueryBuilder(_BY_ROWS).register("archive", table)
+    return QueryBuilder(BY_ROWS).register("archive", table)
 
 
 def batches(query: "QueryBuilder", sql: str) -> Iterator[Any]:

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from conclave.archive.checksums import require_sound
-from conclave.archive.query import select
+from conclave.archive.query import most_between, numbers, select
 from conclave.archive.scan import batches
+from conclave.archive.snapshot import Snapshot
 from conclave.retention.stretches import Part, Stretch
 from conclave.store.resources.messages import StoredMessage
 
@@ -22,6 +23,8 @@ class Found:
     messages: list[StoredMessage]
     full: bool
     """The page has no room for more; otherwise these are all."""
+    were_passed_over: bool = False
+    """Whether some were only found by looking at rows: what a file says of them is damaged."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +43,25 @@ class Window:
         """Whether messages may be among these that came before there were keys."""
         return any(part.first_seq <= self.stretch.keyed_after for part in self.parts)
 
-    def read(self, query: "QueryBuilder", room: int, least: int) -> Found:
-        """Return the first messages, up to ``room`` bytes of bodies, but at least ``least`` messages."""
+    def read(self, table: Snapshot, room: int, least: int) -> Found:
+        """Return the first messages, up to ``room`` bytes of bodies, but at least ``least`` messages.
+
+        Where a number is missing, its message was erased or is hidden, or a damaged file has it passed over, and who
+        reads on would never get it: then what is there is told by pages that have their checksums. Raises
+        DamagedError, or what ``Snapshot.require_sound`` raises.
+        """
+        found = self._read(table.quick, room, least)
+        is_cut = found.full or len(found.messages) == self.limit
+        end = max((each.sequence_num for each in found.messages), default=self.after) if is_cut else self.last
+        if len(found.messages) == most_between(self.parts, self.after, end):
+            return found
+        table.require_sound({(part.lifetime, part.span) for part in self.parts}, self.stretch.group_key)
+        sql = numbers(self.stretch, self.parts, self.after, end)
+        if sum(batch.num_rows for batch in batches(table.by_rows, sql)) == len(found.messages):
+            return found
+        return replace(self._read(table.by_rows, room, least), were_passed_over=True)
+
+    def _read(self, query: "QueryBuilder", room: int, least: int) -> Found:
         if sum(part.body_bytes for part in self.parts) <= room:
             sql = select(self.stretch, self.parts, self.after, self.last, self.limit)
             return self._sound([row for batch in batches(query, sql) for row in _rows(batch)], full=False)

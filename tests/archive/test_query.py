@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from conclave.archive.layout import DAY
-from conclave.archive.query import parts_between, reach, select
+from conclave.archive.query import most_between, parts_between, reach, select
 from conclave.archive.window import First
 from conclave.retention.policy import FOREVER, KEEP, GroupPolicy
 from conclave.retention.stretches import Part, Stretch
@@ -19,6 +19,22 @@ MUCH = 10**9
 def part(first: int, last: int, count: int | None = None, size: int = 10, span: int = 0, lifetime: int = KEEP) -> Part:
     count = last - first + 1 if count is None else count
     return Part(lifetime, span, first, last, span, span, count, count * size)
+
+
+@pytest.mark.parametrize(
+    ("parts", "after", "last", "expected"),
+    [
+        ([], 0, 100, 0),
+        ([part(1, 30)], 0, 100, 30),
+        ([part(1, 30)], 10, 20, 10),
+        ([part(1, 30)], 30, 100, 0),
+        ([part(11, 30), part(51, 60)], 0, 55, 25),
+        ([part(1, 30), part(5, 10), part(20, 40)], 0, 100, 40),
+        ([part(1, 30, count=3), part(2, 35, count=2)], 4, 32, 28),
+    ],
+)
+def test_most_between_counts_each_number_once(parts: list[Part], after: int, last: int, expected: int) -> None:
+    assert most_between(parts, after, last) == expected
 
 
 @pytest.mark.parametrize(
