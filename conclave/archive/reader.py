@@ -31,7 +31,7 @@ from conclave.archive.files import LOG
 from conclave.archive.library import CONCURRENT_READS, load
 from conclave.archive.query import facts, parts_between, reach
 from conclave.archive.scan import amount, batches
-from conclave.archive.snapshot import Snapshot, UnsoundError
+from conclave.archive.snapshot import MovedOnError, Snapshot, UnsoundError
 from conclave.archive.window import Found, Window
 from conclave.health.parts import Health, HealthPart
 from conclave.keys.cipher import AlteredError
@@ -54,6 +54,9 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 log = get_logger(__name__)
+
+MOST_DAMAGED = 8
+"""At most 8 faults of files are looked at again every 10 seconds."""
 
 TRIES = 5
 """A read is tried at most 5 times.
@@ -111,7 +114,8 @@ class Archive:
         self._refreshing = threading.Lock()
         self._table: DeltaTable | None = None
         self._open: _Open | None = None
-        self._damaged: _Damaged | None = None
+        self._damaged: dict[str, Window] = {}
+        """What is not as it was archived, by what health tells of it: what to read to look at it again."""
 
     async def read(self, stretch: Stretch, limit: int, share: Share, taken: int = 0) -> Found:
         """Return the first ``limit`` messages of ``stretch``, ascending.
@@ -153,15 +157,17 @@ class Archive:
         try:
             result = await asyncio.get_running_loop().run_in_executor(self._threads, fn, *args)
         except ArchiveError as error:
-            self._report(str(error))
+            self._report({str(error): None})
             raise
-        if damaged := self._damaged:
-            self._report(damaged.fault)
+        if self._damaged:
+            self._report({})
         else:
             self._health.mend(HealthPart.ARCHIVE)
         return result
 
-    def _report(self, reason: str) -> None:
+    def _report(self, faults: dict[str, None]) -> None:
+        """Have health tell of all damage that is known, and of further faults."""
+        reason = "; ".join({**dict.fromkeys(self._damaged), **faults})
         if self._health.faults.get(HealthPart.ARCHIVE) != reason:
             log.error("archive_unreadable", reason=reason)
         self._health.fault(HealthPart.ARCHIVE, reason)
@@ -174,11 +180,17 @@ class Archive:
             raise ArchiveError(f"{self._folder}: there is no table; is its disk mounted?")
         state = self._known()
         self._asking(state.version, state.turn, lambda _: None)
-        if known := self._damaged:
-            window = known.window
-            found = self._ask_window(window, partial(window.read, room=messages.PAGE_BYTES, least=1))
-            if not found.were_passed_over:
-                self._damaged = None  # the file was brought back, or the messages were erased
+        left = ""
+        for fault, window in [*self._damaged.items()]:
+            try:
+                found = self._ask_window(window, partial(window.read, room=messages.PAGE_BYTES, least=1))
+            except ArchiveError as error:
+                left = left or str(error)
+            else:
+                if not found.were_passed_over:
+                    self._damaged.pop(fault, None)  # the file was brought back, or the messages were erased
+        if left:
+            raise ArchiveError(left)
 
     def _read(self, stretch: Stretch, limit: int, share: Share, taken: int) -> Found:
         found: list[StoredMessage] = []
@@ -245,8 +257,11 @@ class Archive:
 
     def _note_damage(self, window: Window, fault: str) -> str:
         """Have health tell of a fault until the window is read and right. Return the fault with what to do about it."""
-        self._damaged = _Damaged(window, fault if fault.endswith(ADVICE) else f"{fault}{ADVICE}")
-        return self._damaged.fault
+        fault = fault if fault.endswith(ADVICE) else f"{fault}{ADVICE}"
+        if len(self._damaged) < MOST_DAMAGED:
+            self._damaged[fault] = window
+        self._open = None  # or it would remember what the file says of itself, when a whole one is there
+        return fault
 
     def _id_of(self, group_key: int) -> str:
         query = "SELECT group_id FROM groups WHERE group_key = ?"
@@ -254,16 +269,16 @@ class Archive:
         return str(UUID(bytes=row[0])) if row else f"with the key {group_key}"
 
     def _find(self, stretch: Stretch) -> Sent | None:
+        window = Window(stretch, stretch.parts, stretch.after, stretch.border, 1)
+
         def ask(table: Snapshot) -> Sent | None:
-            rows = [row for batch in batches(table.by_rows, facts(stretch)) for row in batch.to_pylist()]
-            if not rows:  # then all of a file that may have it is to be whole
-                table.require_sound({(part.lifetime, part.span) for part in stretch.parts}, stretch.group_key)
+            query = table.by_rows(window.place(window.last))
+            rows = [row for batch in batches(query, facts(stretch)) for row in batch.to_pylist()]
             return Sent(rows[0]["created_at"], rows[0]["sender_id"], rows[0]["is_commit"]) if rows else None
 
         try:
             return self._asking(stretch.version, stretch.turn, ask)
         except UnsoundError as error:
-            window = Window(stretch, stretch.parts, stretch.after, stretch.border, 1)
             raise ArchiveError(self._note_damage(window, str(error))) from error
 
     def _tally(self, sought: Sought) -> Amount:
@@ -275,7 +290,7 @@ class Archive:
         The last try uses exactly ``version``: later versions may be unreadable after a power failure. ``turn``: the
         last turn that the hot store knew of when it named the version. Raises ArchiveError.
         """
-        failures: tuple[type[Exception], ...] = (_MismatchError, *load())
+        failures: tuple[type[Exception], ...] = (_MismatchError, MovedOnError, *load())
         reason, is_mismatch = "", False
         for attempt in range(TRIES):
             exact = attempt == TRIES - 1 and not is_mismatch
@@ -345,14 +360,6 @@ def _room(stretch: Stretch, limit: int, share: Share, taken: int) -> int:
     least = 0 if taken else min(most, bodies.LONGEST_BYTES)
     given = share.take_up_to(cost(most, limit), cost(least, limit))
     return room if given == cost(most, limit) else (given - cost(0, limit)) * 3 // 4
-
-
-@dataclass(frozen=True)
-class _Damaged:
-    """What is not as it was archived, and why one knows. ``window``: what to read to look at it again."""
-
-    window: Window
-    fault: str
 
 
 def _around(stretch: Stretch, number: int) -> Window:

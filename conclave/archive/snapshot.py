@@ -9,32 +9,58 @@ from conclave.archive.faults import one_line
 from conclave.archive.scan import BY_ROWS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from deltalake import DeltaTable, QueryBuilder
 
-    from deltalake import DeltaTable
-
-_GROUPS = ["group_key"]
-_SOUGHT_BY = [*_GROUPS, "sequence_num", "created_at", "sender_id", "is_commit"]
+_PLACED_BY = ["group_key", "sequence_num"]
+_SOUGHT_BY = [*_PLACED_BY, "created_at", "sender_id", "is_commit"]
 """The columns by which messages are found. Their pages have checksums, which DataFusion does not look at."""
 
-_TOLD = ("path", "partition.lifetime", "partition.span", "num_records", "min.group_key", "max.group_key")
+_TOLD = (
+    *("path", "partition.lifetime", "partition.span", "num_records"),
+    *("min.group_key", "max.group_key", "min.sequence_num", "max.sequence_num"),
+)
 
 
 class UnsoundError(Exception):
     """A file of the table is not as it was written. The message is one line, which begins with its path."""
 
 
+class MovedOnError(Exception):
+    """The table's handle knows a later version by now, so this one is not to be had by it."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Messages of one group, and where they are: numbers greater than ``after`` and at most ``last``."""
+
+    partitions: frozenset[tuple[int, int]]
+    """Lifetime and span of each."""
+    group_key: int
+    after: int
+    last: int
+
+
 @dataclass(frozen=True)
 class _File:
+    """What the table's log says of a file; None: nothing, as of one that another program has written."""
+
     path: Path
     rows: int | None
-    """What the table's log says; None: it says nothing, as of a file of another program."""
     least: int | None
     most: int | None
-    """The keys of its groups, likewise."""
+    """The keys of its groups."""
+    first: int | None
+    last: int | None
+    """The numbers of its messages."""
 
-    def may_have(self, group_key: int) -> bool:
-        return (self.least is None or self.least <= group_key) and (self.most is None or group_key <= self.most)
+    def may_have(self, place: Place) -> bool:
+        return _meet(self.least, self.most, place.group_key, place.group_key) and _meet(
+            self.first, self.last, place.after + 1, place.last
+        )
+
+
+def _meet(least: int | None, most: int | None, first: int, last: int) -> bool:
+    return (least is None or least <= last) and (most is None or first <= most)
 
 
 class Snapshot:
@@ -42,25 +68,31 @@ class Snapshot:
 
     def __init__(self, folder: Path, table: "DeltaTable", settings: dict[str, str]) -> None:
         """``settings``: how DataFusion is to work."""
+        self.version = table.version()
+        self._folder, self._table, self._settings = folder, table, settings
+        self._added = table.get_add_actions(flatten=True)
+        self.quick = self._query({})
+        """Passes over rows by what files say of them, which has no checksum."""
+
+    def by_rows(self, place: Place) -> "QueryBuilder":
+        """Return what looks at each row of the files, once pages of those at ``place`` have their checksums.
+
+        It is made anew each time: a query remembers what files said of themselves when it came to them first, and a
+        whole copy may have taken the place of one that is not. Raises MovedOnError, and as ``_require_sound`` does.
+        """
+        for partition in sorted(place.partitions):
+            for file in self._files.get(partition, ()):
+                if file.may_have(place):
+                    _require_sound(file, place)
+        query = self._query(BY_ROWS)
+        if self._table.version() != self.version:
+            raise MovedOnError("the table has changed meanwhile")
+        return query
+
+    def _query(self, changed: dict[str, str]) -> "QueryBuilder":
         from deltalake import QueryBuilder  # noqa: PLC0415 - a server without an archive does not pay for it
 
-        self.version = table.version()
-        self.quick = QueryBuilder(settings).register("archive", table)
-        """Passes over rows by what files say of them, which has no checksum."""
-        self.by_rows = QueryBuilder(settings | BY_ROWS).register("archive", table)
-        """Looks at each row of the files."""
-        self._folder = folder
-        self._added = table.get_add_actions(flatten=True)
-
-    def require_sound(self, partitions: "Iterable[tuple[int, int]]", group_key: int) -> None:
-        """Compare pages of the files that may have messages of a group with their checksums, bodies apart.
-
-        ``partitions``: lifetime and span. Raises UnsoundError; FileNotFoundError if a run has replaced a file.
-        """
-        for partition in partitions:
-            for file in self._files.get(partition, ()):
-                if file.may_have(group_key):
-                    _require_sound(file, group_key)
+        return QueryBuilder(self._settings | changed).register("archive", self._table)
 
     @cached_property
     def _files(self) -> dict[tuple[int, int], list[_File]]:
@@ -75,42 +107,44 @@ class Snapshot:
         return files
 
 
-def _require_sound(file: _File, group_key: int) -> None:
-    """Read which groups a file's row groups have, and of those with this one what messages are found by.
+def _require_sound(file: _File, place: Place) -> None:
+    """Read which numbers of which groups a file has, and where some are sought all that messages are found by.
 
     Statistics are not looked at. How many rows there are the footer, the columns and the table's log say: all have to
-    say the same.
+    say the same. Raises UnsoundError; OSError if the system does not let it be read, or a run has replaced it.
     """
     import pyarrow  # noqa: PLC0415 - a server without an archive does not pay for it
     from pyarrow import parquet  # noqa: PLC0415 - as above
 
-    wanted = pyarrow.array([group_key], pyarrow.int64())
-
     try:
         with parquet.ParquetFile(file.path, page_checksum_verification=True, pre_buffer=False) as opened:
             said = [opened.metadata.row_group(number).num_rows for number in range(opened.num_row_groups)]
-            read = [_rows_of(opened, number, wanted) for number in range(opened.num_row_groups)]
-    except FileNotFoundError:
+            read = [_rows_of(opened, number, place) for number in range(opened.num_row_groups)]
+    except pyarrow.ArrowMemoryError:
         raise
     except (pyarrow.ArrowException, OSError, ValueError, LookupError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # the system's: of damage pyarrow gives no number
+            raise
         raise UnsoundError(f"{file.path}: {one_line(error)}") from error
     if read != said or file.rows not in (None, sum(said)):
         told = sum(said) if file.rows is None else file.rows
         raise UnsoundError(f"{file.path}: {sum(read):,} messages are read where it should have {told:,}")
 
 
-def _rows_of(opened: Any, number: int, wanted: Any) -> int:
+def _rows_of(opened: Any, number: int, place: Place) -> int:
     """Return how many rows a row group has, by each column that is read. Raises as pyarrow does, and ValueError."""
     from pyarrow import compute  # noqa: PLC0415 - a server without an archive does not pay for it
 
-    rows = _columns_of(opened, number, _GROUPS)
-    if compute.any(compute.is_in(rows.column(0), wanted)).as_py():
+    rows = _columns_of(opened, number, _PLACED_BY)
+    numbers = rows["sequence_num"].filter(compute.equal(rows["group_key"], place.group_key))
+    above, up_to = compute.greater(numbers, place.after), compute.less_equal(numbers, place.last)
+    if compute.any(compute.and_(above, up_to)).as_py():
         rows = _columns_of(opened, number, _SOUGHT_BY)
     return int(rows.num_rows)
 
 
 def _columns_of(opened: Any, number: int, names: list[str]) -> Any:
-    rows = opened.read_row_group(number, columns=names)
+    rows = opened.read_row_group(number, columns=names, use_threads=False)
     if sorted(rows.column_names) != sorted(names):
         raise ValueError(f"it lacks one of the columns {', '.join(names)}")
     return rows

@@ -1,14 +1,15 @@
 """What one query of the archive looks at, and what is kept of its answer: the first messages, as far as they fit."""
 
 import math
+import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from conclave.archive.checksums import require_sound
+from conclave.archive.checksums import DamagedError, require_sound
 from conclave.archive.query import most_between, numbers, select
 from conclave.archive.scan import batches
-from conclave.archive.snapshot import Snapshot
+from conclave.archive.snapshot import Place, Snapshot
 from conclave.retention.stretches import Part, Stretch
 from conclave.store.resources.messages import StoredMessage
 
@@ -48,18 +49,30 @@ class Window:
 
         Where a number is missing, its message was erased or is hidden, or a damaged file has it passed over, and who
         reads on would never get it: then what is there is told by pages that have their checksums. Raises
-        DamagedError, or what ``Snapshot.require_sound`` raises.
+        DamagedError, or what ``Snapshot.by_rows`` raises.
         """
         found = self._read(table.quick, room, least)
         is_cut = found.full or len(found.messages) == self.limit
         end = max((each.sequence_num for each in found.messages), default=self.after) if is_cut else self.last
-        if len(found.messages) == most_between(self.parts, self.after, end):
+        if len(found.messages) == most_between(self.parts, self.after, end) - self._left_out(end):
             return found
-        table.require_sound({(part.lifetime, part.span) for part in self.parts}, self.stretch.group_key)
-        sql = numbers(self.stretch, self.parts, self.after, end)
-        if sum(batch.num_rows for batch in batches(table.by_rows, sql)) == len(found.messages):
+        query = table.by_rows(self.place(end))
+        there = numbers(self.stretch, self.parts, self.after, end)
+        if sum(batch.num_rows for batch in batches(query, there)) == len(found.messages):
             return found
-        return replace(self._read(table.by_rows, room, least), were_passed_over=True)
+        return replace(self._read(query, room, least), were_passed_over=True)
+
+    def place(self, last: int) -> Place:
+        """Return where the messages with numbers up to ``last`` are."""
+        partitions = frozenset((part.lifetime, part.span) for part in self.parts)
+        return Place(partitions, self.stretch.group_key, self.after, last)
+
+    def _left_out(self, last: int) -> int:
+        """Return how many messages with numbers up to ``last`` are there, but are known not to be shown."""
+        if self.stretch.include_redacted:
+            return 0
+        among = (number for number in self.stretch.taken_back if self.after < number <= last)
+        return sum(any(part.first_seq <= number <= part.last_seq for part in self.parts) for number in among)
 
     def _read(self, query: "QueryBuilder", room: int, least: int) -> Found:
         if sum(part.body_bytes for part in self.parts) <= room:
@@ -76,7 +89,10 @@ class Window:
         key = self.stretch.group_key
         for each, is_commit, stored in rows:
             number, sender_id, body, created_at = each[:4]
-            require_sound(key, number, sender_id, created_at, body, stored, is_commit=is_commit)
+            try:
+                require_sound(key, number, sender_id, created_at, body, stored, is_commit=is_commit)
+            except (TypeError, struct.error) as error:  # a column whose name was altered has no values
+                raise DamagedError(number) from error
         return Found([self._as_seen(row.message) for row in rows], full)
 
     def _as_seen(self, message: StoredMessage) -> StoredMessage:
