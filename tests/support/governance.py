@@ -43,6 +43,8 @@ class History(Beside):
                 step = self.chance.choice(self.steps())
                 self.told.append(f"{step.__name__} at {self.now}")
                 await step()
+                while len(self.living) < 2:  # a group goes with its last member, too
+                    await self.create_group()
                 await self.compare(step.__name__)
             if self.runs:
                 self.clock.advance(1)
@@ -153,8 +155,6 @@ class History(Beside):
             await self.users.pop(user).post("/delete-account", password=PASSWORD)
             self.model.delete_account(user)
             await self.register()
-        while len(self.living) < 2:
-            await self.create_group()
         if len(self.living) < MOST_GROUPS and self.chance.random() < 0.5:
             await self.create_group()
 
