@@ -41,7 +41,7 @@ def pages(folder: Path) -> list[Figure]:
     counts[SPARSE_GROUP] = SPARSE
     archive = archives.Archive(store, counts, now)
     archive.build()
-    archive.purge(f"group_key = {store.creators[GAPPY_GROUP].group.group_key} AND sequence_num % {EACH_GONE} = 0")
+    archive.thin(GAPPY_GROUP, EACH_GONE)
     for group in range(WITH_RECENT):
         stores.fill(store, group, [now] * RECENT)
     stores.fill(store, BUSY_GROUP, [now] * DENSE)

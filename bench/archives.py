@@ -83,6 +83,18 @@ class Archive:
         table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
         self.tell_version()
 
+    def thin(self, group: int, each: int) -> None:
+        """Delete each message of group ``group`` whose number is a multiple of ``each``, from table and index."""
+        key = self._groups[group][0]
+        self.purge(f"group_key = {key} AND sequence_num % {each} = 0")
+        gone = f"(last_seq / {each} - (first_seq - 1) / {each})"
+        with closing(sqlite.connect(self._database)) as connection, sqlite.write_transaction(connection):
+            connection.execute(
+                f"UPDATE archive_parts SET message_count = message_count - {gone},"
+                f" body_bytes = body_bytes - {BODY_BYTES} * {gone} WHERE group_key = ?",
+                (key,),
+            )
+
     def tell_version(self) -> None:
         version = self._version()
         with closing(sqlite.connect(self._database)) as connection, sqlite.write_transaction(connection):

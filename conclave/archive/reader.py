@@ -272,8 +272,8 @@ class Archive:
         window = Window(stretch, stretch.parts, stretch.after, stretch.border, 1)
 
         def ask(table: Snapshot) -> Sent | None:
-            query = table.by_rows(window.place(window.last))
-            rows = [row for batch in batches(query, facts(stretch)) for row in batch.to_pylist()]
+            table.count(window.place(window.last))
+            rows = [row for batch in batches(table.by_rows(), facts(stretch)) for row in batch.to_pylist()]
             return Sent(rows[0]["created_at"], rows[0]["sender_id"], rows[0]["is_commit"]) if rows else None
 
         try:

@@ -38,6 +38,8 @@ class Place:
     group_key: int
     after: int
     last: int
+    left_out: tuple[int, ...] = ()
+    """Numbers that do not count."""
 
 
 @dataclass(frozen=True)
@@ -74,16 +76,25 @@ class Snapshot:
         self.quick = self._query({})
         """Passes over rows by what files say of them, which has no checksum."""
 
-    def by_rows(self, place: Place) -> "QueryBuilder":
-        """Return what looks at each row of the files, once pages of those at ``place`` have their checksums.
+    def count(self, place: Place) -> int:
+        """Return how many messages there are at ``place``, seen or not, by pages that have their checksums.
+
+        Raises UnsoundError; OSError if the system does not let a file be read, or a run has replaced it.
+        """
+        import pyarrow  # noqa: PLC0415 - a server without an archive does not pay for it
+
+        files = (file for partition in sorted(place.partitions) for file in self._files.get(partition, ()))
+        try:
+            return sum(_count_in(file, place) for file in files if file.may_have(place))
+        finally:
+            pyarrow.default_memory_pool().release_unused()  # it would keep 10 MB
+
+    def by_rows(self) -> "QueryBuilder":
+        """Return what looks at each row of the files.
 
         It is made anew each time: a query remembers what files said of themselves when it came to them first, and a
-        whole copy may have taken the place of one that is not. Raises MovedOnError, and as ``_require_sound`` does.
+        whole copy may have taken the place of one that is not. Raises MovedOnError.
         """
-        for partition in sorted(place.partitions):
-            for file in self._files.get(partition, ()):
-                if file.may_have(place):
-                    _require_sound(file, place)
         query = self._query(BY_ROWS)
         if self._table.version() != self.version:
             raise MovedOnError("the table has changed meanwhile")
@@ -107,40 +118,50 @@ class Snapshot:
         return files
 
 
-def _require_sound(file: _File, place: Place) -> None:
+def _count_in(file: _File, place: Place) -> int:
     """Read which numbers of which groups a file has, and where some are sought all that messages are found by.
 
     Statistics are not looked at. How many rows there are the footer, the columns and the table's log say: all have to
-    say the same. Raises UnsoundError; OSError if the system does not let it be read, or a run has replaced it.
+    say the same.
     """
     import pyarrow  # noqa: PLC0415 - a server without an archive does not pay for it
     from pyarrow import parquet  # noqa: PLC0415 - as above
 
+    # Of a number of Python's pyarrow looks for pandas, each time.
+    bounds = [pyarrow.scalar(each, pyarrow.int64()) for each in (place.group_key, place.after, place.last)]
+    bounds.append(pyarrow.array(place.left_out, pyarrow.int64()))
     try:
         with parquet.ParquetFile(file.path, page_checksum_verification=True, pre_buffer=False) as opened:
             said = [opened.metadata.row_group(number).num_rows for number in range(opened.num_row_groups)]
-            read = [_rows_of(opened, number, place) for number in range(opened.num_row_groups)]
+            counts = [_counts_in(opened, number, bounds) for number in range(opened.num_row_groups)]
     except pyarrow.ArrowMemoryError:
         raise
     except (pyarrow.ArrowException, OSError, ValueError, LookupError) as error:
         if isinstance(error, OSError) and error.errno is not None:  # the system's: of damage pyarrow gives no number
             raise
         raise UnsoundError(f"{file.path}: {one_line(error)}") from error
+    read, sought = [each[0] for each in counts], sum(each[1] for each in counts)
     if read != said or file.rows not in (None, sum(said)):
         told = sum(said) if file.rows is None else file.rows
         raise UnsoundError(f"{file.path}: {sum(read):,} messages are read where it should have {told:,}")
+    return sought
 
 
-def _rows_of(opened: Any, number: int, place: Place) -> int:
-    """Return how many rows a row group has, by each column that is read. Raises as pyarrow does, and ValueError."""
+def _counts_in(opened: Any, number: int, bounds: list[Any]) -> tuple[int, int]:
+    """Return how many rows a row group has, and how many that are sought. Raises as pyarrow does, and ValueError.
+
+    ``bounds``: group, after, last and what is left out of what is sought, as pyarrow has them.
+    """
     from pyarrow import compute  # noqa: PLC0415 - a server without an archive does not pay for it
 
     rows = _columns_of(opened, number, _PLACED_BY)
-    numbers = rows["sequence_num"].filter(compute.equal(rows["group_key"], place.group_key))
-    above, up_to = compute.greater(numbers, place.after), compute.less_equal(numbers, place.last)
-    if compute.any(compute.and_(above, up_to)).as_py():
+    numbers = rows["sequence_num"].filter(compute.equal(rows["group_key"], bounds[0]))
+    above, up_to = compute.greater(numbers, bounds[1]), compute.less_equal(numbers, bounds[2])
+    counts = compute.and_not(compute.and_(above, up_to), compute.is_in(numbers, bounds[3]))
+    sought = compute.sum(counts).as_py() or 0  # none: of no rows at all there is no sum
+    if sought:
         rows = _columns_of(opened, number, _SOUGHT_BY)
-    return int(rows.num_rows)
+    return rows.num_rows, sought
 
 
 def _columns_of(opened: Any, number: int, names: list[str]) -> Any:

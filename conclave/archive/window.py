@@ -49,30 +49,29 @@ class Window:
 
         Where a number is missing, its message was erased or is hidden, or a damaged file has it passed over, and who
         reads on would never get it: then what is there is told by pages that have their checksums. Raises
-        DamagedError, or what ``Snapshot.by_rows`` raises.
+        DamagedError, or what ``Snapshot`` raises.
         """
         found = self._read(table.quick, room, least)
         is_cut = found.full or len(found.messages) == self.limit
         end = max((each.sequence_num for each in found.messages), default=self.after) if is_cut else self.last
-        if len(found.messages) == most_between(self.parts, self.after, end) - self._left_out(end):
+        place = self.place(end)
+        if len(found.messages) == most_between(self.parts, self.after, end) - len(place.left_out):
             return found
-        query = table.by_rows(self.place(end))
-        there = numbers(self.stretch, self.parts, self.after, end)
-        if sum(batch.num_rows for batch in batches(query, there)) == len(found.messages):
+        if len(found.messages) == table.count(place):
+            return found
+        query, seen = table.by_rows(), numbers(self.stretch, self.parts, self.after, end)
+        if sum(batch.num_rows for batch in batches(query, seen)) == len(found.messages):
             return found
         return replace(self._read(query, room, least), were_passed_over=True)
 
     def place(self, last: int) -> Place:
-        """Return where the messages with numbers up to ``last`` are."""
+        """Return where the messages with numbers up to ``last`` are. What was taken back does not count if left out."""
+        stretch = self.stretch
         partitions = frozenset((part.lifetime, part.span) for part in self.parts)
-        return Place(partitions, self.stretch.group_key, self.after, last)
-
-    def _left_out(self, last: int) -> int:
-        """Return how many messages with numbers up to ``last`` are there, but are known not to be shown."""
-        if self.stretch.include_redacted:
-            return 0
-        among = (number for number in self.stretch.taken_back if self.after < number <= last)
-        return sum(any(part.first_seq <= number <= part.last_seq for part in self.parts) for number in among)
+        taken_back = () if stretch.include_redacted else stretch.taken_back
+        among = (number for number in sorted(taken_back) if self.after < number <= last)
+        left_out = (each for each in among if any(part.first_seq <= each <= part.last_seq for part in self.parts))
+        return Place(partitions, stretch.group_key, self.after, last, tuple(left_out))
 
     def _read(self, query: "QueryBuilder", room: int, least: int) -> Found:
         if sum(part.body_bytes for part in self.parts) <= room:
