@@ -318,7 +318,7 @@ async def test_the_expiry_must_not_be_less_than_the_least_lifetime(
             if kind is Client:
                 assert sorted(answer["errors"]) == ["message_expiry_seconds", "min_lifetime_seconds"]
             assert await told(alice, group) == before
-    await alice.patch(group, alias="the rest is as before")
+            await alice.patch(group, alias="the rest is as before")
 
 
 async def test_a_least_lifetime_without_its_flag_changes_nothing(running: Running) -> None:

@@ -10,16 +10,16 @@ import pytest
 from pyarrow import parquet
 
 from conclave.archive.reader import Archive, ArchiveError
+from conclave.config.archive import ArchiveConfig
+from conclave.config.cleanup import CleanupConfig
 from conclave.health.parts import Health, HealthPart
 from conclave.response_memory import Budget
-from conclave.retention import stretches, visibility
-from conclave.retention.stretches import Stretch
-from conclave.store.resources import groups
 from conclave.store.resources.messages import StoredMessage
 from tests.support import sample
 from tests.support.archived import DAY, Store
 from tests.support.cleaner import Cleaner
 from tests.support.damage import Noise, flip_at, misstate
+from tests.support.keyed import clean
 
 TAKEN_BACK = 5
 MESSAGES = 24
@@ -34,7 +34,11 @@ def store(tmp_path: Path, cleaner: Cleaner) -> Store:
         made.send(group, MESSAGES, size=40)
     made.take_back(1, TAKEN_BACK)
     made.now += 8 * DAY
-    made.run()
+    # One run erases; then the next has only what moves, which needs no Java.
+    for engine, archive in (("sql", ArchiveConfig()), ("spark", made.config.archive)):
+        cleanup = CleanupConfig(engine=engine, disk_reserve=0)
+        made.config = replace(made.config, cleanup=cleanup, archive=archive)
+        clean(made)
     return made
 
 
@@ -52,17 +56,8 @@ def file_of(store: Store) -> Path:
     return path
 
 
-def stretch_of(store: Store, key: int) -> Stretch:
-    with store.opened() as connection:
-        group = groups.find(connection, store.group_ids[key])
-        assert group
-        found = stretches.stretch(connection, group, 0, visibility.of_group(connection, group, store.now))
-    assert found
-    return found
-
-
 async def page(store: Store, archive: Archive, key: int) -> list[StoredMessage]:
-    return (await archive.read(stretch_of(store, key), 100, Budget(100_000_000).share())).messages
+    return (await archive.read(store.stretch(key), 100, Budget(100_000_000).share())).messages
 
 
 @pytest.mark.system
@@ -141,7 +136,7 @@ async def test_a_message_whose_number_or_group_was_altered_is_not_passed_over(st
 
 
 async def test_a_single_message_is_not_taken_for_erased_nor_for_anothers(store: Store) -> None:
-    one, path = replace(stretch_of(store, 2), after=6, border=7), file_of(store)
+    one, path = replace(store.stretch(2), after=6, border=7), file_of(store)
     content = path.read_bytes()
     async with opened(store) as archive:
         sent = await archive.find(one)

@@ -12,11 +12,8 @@ from conclave.health.parts import Health
 from conclave.keys.cover import Range
 from conclave.keys.store import LAST_NUMBER, KeyStore
 from conclave.response_memory import Budget
-from conclave.retention import stretches, visibility
-from conclave.retention.stretches import Stretch
 from conclave.store import at_rest
 from conclave.store.archive import moves
-from conclave.store.resources import groups
 from tests.support.keyed import KeyedBackups
 
 
@@ -25,15 +22,6 @@ def store(tmp_path: Path) -> KeyedBackups:
     made = KeyedBackups(tmp_path)
     made.begin_keys()
     return made
-
-
-def stretch_of(store: KeyedBackups, key: int) -> Stretch:
-    with store.opened() as connection:
-        group = groups.find(connection, store.group_ids[key])
-        assert group
-        found = stretches.stretch(connection, group, 0, visibility.of_group(connection, group, store.now))
-    assert found
-    return found
 
 
 def erase(store: KeyedBackups, key: int, keys: KeyStore, last: int) -> None:
@@ -54,7 +42,7 @@ async def test_messages_whose_block_loses_all_keys_while_they_are_read_are_not_t
     store.send(group, 3)
     store.move(group, 3)
     store.mover.execute("UPDATE groups SET keyed_after = ?", LAST_NUMBER)  # taken over, and not settled yet
-    stretch, opened = stretch_of(store, group), at_rest.opened
+    stretch, opened = store.stretch(group), at_rest.opened
     with closing(KeyStore(store.config.keys_path)) as keys, closing(KeyStore(store.config.keys_path)) as of_run:
 
         def after_a_run(*args: Any) -> Sequence[bytes | None]:

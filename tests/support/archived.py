@@ -19,7 +19,9 @@ from conclave.actions.groups import change as change_group
 from conclave.clock import FakeClock
 from conclave.config.archive import ArchiveConfig
 from conclave.config.settings import Config
+from conclave.retention import stretches, visibility
 from conclave.retention.policy import KEEP
+from conclave.retention.stretches import Stretch
 from conclave.store import bodies
 from conclave.store.engine import sqlite
 from conclave.store.resources import groups, members, messages, state, taken_back
@@ -179,6 +181,15 @@ class Store(Tiers):
             connection.execute(
                 "UPDATE members SET watermark = max(watermark, ?) WHERE group_key = ?", (up_to, group_key)
             )
+
+    def stretch(self, group_key: int) -> Stretch:
+        """Return what a reader is told of a group's messages in the archive."""
+        with self.opened() as connection:
+            group = groups.find(connection, self.group_ids[group_key])
+            assert group
+            found = stretches.stretch(connection, group, 0, visibility.of_group(connection, group, self.now))
+        assert found
+        return found
 
     def run(self, **changed: Any) -> dict[str, Any]:
         """Do a cleanup run, now."""

@@ -116,8 +116,8 @@ class KeyedBackups(Keyed, Backed):
     """One of which backups are made."""
 
 
-def clean(store: KeyedBackups) -> None:
-    """Do a whole run, now, with the SQL engine."""
+def clean(store: Store) -> None:
+    """Do a whole run, now, in this process."""
     with closing(RunEnvironment(store.config, FakeClock(store.now))) as engine:
         assert run.clean_up(engine).error == ""
 
