@@ -1,7 +1,7 @@
 """Tells which files of the archive's folder are whose: the table's, its log's, or left over."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,19 @@ def actions_of(entry: Path) -> Iterator[dict[str, Any]]:
     with entry.open(encoding="utf-8") as lines:
         for line in lines:
             yield json.loads(line)
+
+
+def told_of(actions: Any, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    """Yield what the table's log says of each of its files, by names of delta-rs: ``get_add_actions(flatten=True)``.
+
+    None where it says nothing, as of a file that another program has written.
+    """
+    import pyarrow  # noqa: PLC0415 - a server without an archive does not pay for it
+
+    told = pyarrow.table(actions)
+    unsaid = pyarrow.nulls(told.num_rows)
+    columns = ((told[name] if name in told.column_names else unsaid).to_pylist() for name in names)
+    return zip(*columns, strict=True)
 
 
 def is_recent(at: float, now: float, seconds: float) -> bool:

@@ -157,17 +157,17 @@ class Archive:
         try:
             result = await asyncio.get_running_loop().run_in_executor(self._threads, fn, *args)
         except ArchiveError as error:
-            self._report({str(error): None})
+            self._report(str(error))
             raise
         if self._damaged:
-            self._report({})
+            self._report()
         else:
             self._health.mend(HealthPart.ARCHIVE)
         return result
 
-    def _report(self, faults: dict[str, None]) -> None:
+    def _report(self, *faults: str) -> None:
         """Have health tell of all damage that is known, and of further faults."""
-        reason = "; ".join({**dict.fromkeys(self._damaged), **faults})
+        reason = "; ".join(dict.fromkeys((*self._damaged, *faults)))
         if self._health.faults.get(HealthPart.ARCHIVE) != reason:
             log.error("archive_unreadable", reason=reason)
         self._health.fault(HealthPart.ARCHIVE, reason)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from conclave.archive.faults import one_line
+from conclave.archive.files import told_of
 from conclave.archive.scan import BY_ROWS
 
 if TYPE_CHECKING:
@@ -107,13 +108,8 @@ class Snapshot:
 
     @cached_property
     def _files(self) -> dict[tuple[int, int], list[_File]]:
-        import pyarrow  # noqa: PLC0415 - a server without an archive does not pay for it
-
-        told = pyarrow.table(self._added)
-        unsaid = pyarrow.nulls(told.num_rows)
-        columns = ((told[name] if name in told.column_names else unsaid).to_pylist() for name in _TOLD)
         files: dict[tuple[int, int], list[_File]] = {}
-        for name, lifetime, span, *of_rows in zip(*columns, strict=True):
+        for name, lifetime, span, *of_rows in told_of(self._added, _TOLD):
             files.setdefault((lifetime, span), []).append(_File(self._folder / name, *of_rows))
         return files
 

@@ -69,7 +69,7 @@ class Window:
         stretch = self.stretch
         partitions = frozenset((part.lifetime, part.span) for part in self.parts)
         taken_back = () if stretch.include_redacted else stretch.taken_back
-        among = (number for number in sorted(taken_back) if self.after < number <= last)
+        among = (number for number in taken_back if self.after < number <= last)
         left_out = (each for each in among if any(part.first_seq <= each <= part.last_seq for part in self.parts))
         return Place(partitions, stretch.group_key, self.after, last, tuple(left_out))
 

@@ -4,9 +4,9 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import pyarrow
 from deltalake import DeltaTable
 
+from conclave.archive.files import told_of
 from spark.archive import columns as a, data_files
 from spark.archive.data_files import Partition, are_between
 
@@ -38,12 +38,10 @@ class StoredFile:
 
 def stored(path: Path) -> list[StoredFile]:
     """Return the files of the table at ``path``. Raises what deltalake raises, and ArchiveError."""
-    actions = pyarrow.table(DeltaTable(str(path)).get_add_actions(flatten=True))
-    unsaid = pyarrow.nulls(actions.num_rows)
-    columns = ((actions[name] if name in actions.column_names else unsaid).to_pylist() for name in _TOLD)
+    actions = DeltaTable(str(path)).get_add_actions(flatten=True)
     return [
         StoredFile(name, (lifetime, span), size, _count(path / name) if count is None else count, *_wide(bounds))
-        for name, lifetime, span, size, count, *bounds in zip(*columns, strict=True)
+        for name, lifetime, span, size, count, *bounds in told_of(actions, _TOLD)
     ]
 
 
