@@ -123,13 +123,19 @@ class Cleaning:
         return answer
 
 
+def children(pid: int) -> list[int]:
+    """The processes that ``pid`` has started and not collected, by any of its threads; none if it has ended."""
+    found: list[int] = []
+    with suppress(OSError):  # it may end at any moment
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with suppress(OSError):  # so may a thread of one that goes on
+                found += [int(each) for each in (task / "children").read_text().split()]
+    return found
+
+
 def descendants(pid: int) -> list[int]:
     """The processes below ``pid``; not the remains of spark-submit's shell, which the JVM does not collect."""
-    children: list[int] = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        with suppress(OSError):  # a thread that has just ended
-            children += [int(each) for each in task.read_text().split()]
-    return [below for each in children if runs(each) for below in (each, *descendants(each))]
+    return [below for each in children(pid) if runs(each) for below in (each, *descendants(each))]
 
 
 def resident_mb(pid: int) -> float:

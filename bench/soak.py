@@ -218,8 +218,9 @@ async def _paced(seconds: float) -> AsyncIterator[int]:
 def _found(server: Server) -> dict[str, float]:
     """What the server's processes hold at this moment, and the disk."""
     found: dict[str, float] = {}
-    for what, pid in (("server", server.process.pid), *_below(server.process.pid)):
+    for pid in (server.process.pid, *descendants(server.process.pid)):
         with suppress(OSError, StopIteration):  # it may just have ended
+            what = "server" if pid == server.process.pid else "Java" if name(pid) == "java" else "worker"
             found[f"{what}: resident MB"] = found.get(f"{what}: resident MB", 0) + resident_mb(pid)
             held = len(list(Path(f"/proc/{pid}/fd").iterdir()))
             found[f"{what}: descriptors"] = found.get(f"{what}: descriptors", 0) + held
@@ -229,10 +230,6 @@ def _found(server: Server) -> dict[str, float]:
     found["log: MB"] = of_log / 1e6
     found["database, archive and work: MB"] = (sum(sizes.values()) - of_log) / 1e6
     return found
-
-
-def _below(pid: int) -> list[tuple[str, int]]:
-    return [("Java" if name(each) == "java" else "worker", each) for each in descendants(pid)]
 
 
 def _size(path: Path) -> int:

@@ -22,7 +22,7 @@ from spark.session import _require_submitted, _settings
 from tests.support.archived import DAY, USERS, Store
 from tests.support.cleaner import Cleaner
 from tests.support.sample import amount, is_all
-from tests.support.server import PATIENCE, waiting
+from tests.support.server import PATIENCE, links, waiting
 
 ROOT = Path(__file__).parents[2]
 GROUPS, DAYS = 60, 40
@@ -59,18 +59,27 @@ def submit_here(store: Store) -> "subprocess.CompletedProcess[str]":
     )
 
 
-def submitting(cluster: Cluster, folder: Path, store: Store) -> "subprocess.Popen[bytes]":
-    """Begin a run by the page's own command."""
+@contextlib.contextmanager
+def submitting(cluster: Cluster, folder: Path, store: Store) -> Iterator["subprocess.Popen[bytes]"]:
+    """A run by the page's own command, which ends with the block if it has not ended by itself."""
     configure(store, cluster.settings.parent / "config.toml")
     with (folder / "run.log").open("wb") as log:
         # Nobody else would end it if this process died: it waits for a cluster that is gone.
         command = tied("bash", "-euo", "pipefail", "-c", cluster.script("run", folder), by=signal.SIGTERM)
-        return subprocess.Popen(command, cwd=folder, env=cluster.environment, stdout=log, stderr=log)
+        run = subprocess.Popen(command, cwd=folder, env=cluster.environment, stdout=log, stderr=log)
+    try:
+        yield run
+    finally:
+        if run.poll() is None:
+            for pid in processes_of(run.pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            run.wait()
 
 
 def submit(store: Store, cluster: Cluster, folder: Path) -> "subprocess.CompletedProcess[str]":
-    run = submitting(cluster, folder, store)
-    status = run.wait(LONG)
+    with submitting(cluster, folder, store) as run:
+        status = run.wait(LONG)
     return subprocess.CompletedProcess(run.args, status, (folder / "run.log").read_text(), "")
 
 
@@ -151,10 +160,10 @@ def test_the_commands_of_the_page_bear_a_worker_that_dies_in_the_middle_of_a_rew
         for worker in cluster.daemons[1:]:
             expect_empty(worker.folder / "local")
         gone = decide(store, groups)
-        run = submitting(cluster, tmp_path, store)
-        expect_documented(cluster, run)
-        killed = kill_one_that_rewrites(cluster, store.config.archive_path, run)
-        assert run.wait(LONG) == 0, (tmp_path / "run.log").read_text()
+        with submitting(cluster, tmp_path, store) as run:
+            expect_documented(cluster, run)
+            killed = kill_one_that_rewrites(cluster, store.config.archive_path, run)
+            assert run.wait(LONG) == 0, (tmp_path / "run.log").read_text()
         assert all(tasks_of(worker) for worker in cluster.daemons[1:])
         store.now = int(time.time())
         store.expect_served(set(store.made) - gone)
@@ -238,14 +247,6 @@ def command_line(pid: int) -> str:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_text()
     return ""
-
-
-def links(pid: int) -> Iterator[str]:
-    """What a process has open; nothing if it has ended."""
-    with contextlib.suppress(OSError):
-        for each in Path(f"/proc/{pid}/fd").iterdir():
-            with contextlib.suppress(OSError):
-                yield str(each.readlink())
 
 
 def open_files(worker: Daemon) -> list[str]:

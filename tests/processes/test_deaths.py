@@ -20,6 +20,7 @@ import pyspark
 import pytest
 from aiohttp import ClientError, ClientSession
 
+from bench.process import children
 from conclave.clock import SystemClock
 from conclave.config.settings import Config
 from conclave.store.engine import sqlite
@@ -30,7 +31,7 @@ from tests.support import stores
 from tests.support.client import Client, RefusedError
 from tests.support.forensics import Search
 from tests.support.sample import amount, some
-from tests.support.server import PATIENCE, USUAL_SIGNALS, ServerProcess, alive, conclave, waiting
+from tests.support.server import PATIENCE, USUAL_SIGNALS, ServerProcess, alive, conclave, links, waiting
 
 ROOT = Path(__file__).parents[2]
 SQL = '[cleanup]\nengine = "sql"\n'
@@ -212,14 +213,6 @@ class Deaths:
         assert not list((self.folder / "conclave.data" / "work").iterdir())
 
 
-def children(pid: int) -> list[int]:
-    found: list[int] = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):  # a thread that has just ended
-            found += [int(each) for each in task.read_text().split()]
-    return found
-
-
 @pytest.mark.parametrize("settings", [OFTEN + ARCHIVE, ASLEEP], ids=["warm", "asleep"])
 async def test_whoever_is_killed_whenever_nothing_lives_on_and_nothing_erased_stays(
     tmp_path: Path, settings: str
@@ -361,8 +354,7 @@ def locks_of(pid: int, path: Path) -> list[bool]:
 
 def connections(pid: int) -> set[str]:
     """The sockets and pipes that a process has open."""
-    found = {str(each.readlink()) for each in Path(f"/proc/{pid}/fd").iterdir()}
-    return {each for each in found if each.startswith(("socket:", "pipe:"))}
+    return {each for each in links(pid) if each.startswith(("socket:", "pipe:"))}
 
 
 def test_java_holds_the_locks_of_its_run_and_inherits_nothing_else(served: Path) -> None:

@@ -1,7 +1,6 @@
 """What operators do: look at health and history, try a dry run, end what hangs, look for open ports."""
 
 import asyncio
-import contextlib
 import fcntl
 import os
 import signal
@@ -18,7 +17,7 @@ from conclave.actions.messages import append
 from conclave.store.engine import sqlite
 from tests.support import stores
 from tests.support.client import Client, RefusedError
-from tests.support.server import ServerProcess, conclave, waiting
+from tests.support.server import ServerProcess, conclave, links, waiting
 
 SQL = '[cleanup]\nengine = "sql"\n'
 
@@ -184,12 +183,7 @@ async def test_a_run_that_takes_too_long_stops_and_the_next_goes_on(tmp_path: Pa
 
 def listening(pids: set[int]) -> set[str]:
     """The addresses on which any of the processes listens: as in /proc/net/tcp, without the ports."""
-    inodes = set()
-    for pid in pids:
-        with contextlib.suppress(OSError):
-            for fd in Path(f"/proc/{pid}/fd").iterdir():
-                with contextlib.suppress(OSError):
-                    inodes.add(str(fd.readlink()).removeprefix("socket:[").removesuffix("]"))
+    inodes = {each.removeprefix("socket:[").removesuffix("]") for pid in pids for each in links(pid)}
     found = set()
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:

@@ -15,6 +15,7 @@ from signal import SIGTERM
 import pytest
 from aiohttp import ClientError, ClientSession
 
+from bench.process import children
 from conclave.server import stop_limit
 from spark.work_folder import remove_dead
 from tests.processes.test_deaths import (
@@ -23,7 +24,6 @@ from tests.processes.test_deaths import (
     OFTEN,
     ROOT,
     SQL,
-    children,
     expect_gone,
     javas,
     kill,

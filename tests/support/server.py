@@ -154,6 +154,14 @@ def alive(pid: int) -> bool:
     return state != "Z"
 
 
+def links(pid: int) -> Iterator[str]:
+    """What a process has open, as ``socket:[INODE]``, ``pipe:[INODE]`` or a path; nothing if it has ended."""
+    with contextlib.suppress(OSError):
+        for each in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                yield str(each.readlink())
+
+
 def conclave(*arguments: str | Path, cwd: Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """Run a command to its end."""
     return subprocess.run(
