@@ -308,6 +308,25 @@ async def test_a_receipt_in_doubt_starts_the_timers_of_what_was_fetched_before(r
     assert await timed(running) == [6, 7, 8], "no page has left anything out: bob's word counts"
 
 
+async def test_a_receipt_in_doubt_starts_no_timer_of_what_was_too_old_before(
+    config: Config, start_server: StartServer
+) -> None:
+    """What only a fast clock calls too old may begin once it is set right. This was too old by the right one."""
+    retention = replace(config.retention, self_destruct_max_age=WEEK)
+    async with start_server(replace(config, retention=retention)) as running:
+        alice, bob, group = await unread(running, expiry=9 * WEEK)
+        await alice.send(group, seconds=60)
+        assert await bob.numbers(group) == [1, 2, 3, 4, 5, 6]
+        running.clock.advance(WEEK + 1)
+        await running.settle()
+        await noticed(running)
+        assert await bob.numbers(group) == [1, 2, 3, 4, 5]
+        running.clock.set_wrong(JUMP)
+        await bob.read(group, 6)
+        await set_right(running)
+        assert await bob.numbers(group) == [1, 2, 3, 4, 5]
+
+
 async def test_a_receipt_beyond_a_gap_counts_as_far_as_the_gap_is_closed(running: Running) -> None:
     alice, bob, group = await unread(running, expiry=WEEK)
     for _ in range(3):
