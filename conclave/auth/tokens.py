@@ -3,7 +3,7 @@
 import hashlib
 import re
 import secrets
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from aiohttp import web
 
@@ -17,8 +17,7 @@ _TOKEN = re.compile(r"[!-~]+")
 """A token has only visible ASCII characters. A header may have others."""
 
 
-@dataclass(frozen=True)
-class Caller:
+class Caller(NamedTuple):
     """The authenticated user of a request."""
 
     user_id: bytes

@@ -74,8 +74,8 @@ class Connection(asyncio.BufferedProtocol):
         self.is_refused = False
         """Whether something that came was no request, as the client was told."""
         self._held = b""
-        self._asked: tuple[Asked, bytes] | None = None
-        """A request to be answered before aiohttp, and as it came."""
+        self._asked: tuple[Asked, bytes, int] | None = None
+        """A request to be answered before aiohttp, as it came, and where its body begins."""
         self._behind: Behind | None = None
         self._body: StreamReader | None = None
         """That of the request that aiohttp has, once it has begun."""
@@ -125,15 +125,16 @@ class Connection(asyncio.BufferedProtocol):
                 self._wait_for_head(data)
                 return
             self._end_wait_for_head()
-            head = framing.read(data[:end])
+            busiest = self._site.busiest
+            head = busiest.read_head(data[:end]) if busiest else framing.read(data[:end])
             whole = end + (head.length or 0)
-            if head.messages and self._site.busiest and len(data) >= whole:
-                asked = self._site.busiest.asked(head.messages, data[end:whole])
-                if asked:
-                    self.state, self._asked, self._held = AHEAD, (asked, data[:whole]), data[whole:]
-                    self._loop.call_soon(self._begin)
-                    return
-            self._hand_over(data, whole, head)
+            if isinstance(head, framing.Head):
+                self._hand_over(data, whole, head)
+            elif len(data) < whole:
+                self._hand_over(data, whole, framing.Head(head.length, {}))
+            else:
+                self.state, self._asked, self._held = AHEAD, (head, data[:whole], end), data[whole:]
+                self._loop.call_soon(self._begin)
         except MalformedError as error:
             self._refuse(error, MALFORMED)
         finally:
@@ -188,9 +189,9 @@ class Connection(asyncio.BufferedProtocol):
         By a step of its own: what is looked up then is right for all requests that have arrived in the same pass.
         """
         if self._asked and self._site.busiest:
-            (asked, text), self._asked = self._asked, None
+            (asked, text, begin), self._asked = self._asked, None
             leave = partial(self._give, text, 0)
-            if not self._site.busiest.take(asked, self, leave):
+            if not self._site.busiest.take(asked, text[begin:], self, leave):
                 leave()
 
     def answer(self, parts: list[bytes], share: Share) -> None:

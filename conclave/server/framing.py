@@ -19,40 +19,40 @@ MOST_HEAD = 16 * 1024
 LONGEST_PLAIN = 8000
 """A plain head has at most 8,000 bytes."""
 
+MOST_DIGITS = 18
+"""A length has at most 18 digits."""
+
 MOST_FIELDS = 100
 """A plain head has at most 100 headers. aiohttp takes 128."""
 
-_MESSAGES = re.compile(
+MESSAGES = re.compile(
     rb"(GET|POST) /api/v1/groups/([0-9a-fA-F-]{1,64})/messages(?:\?([a-z0-9_=&]{0,100}))? HTTP/1\.1\r\n"
 )
+"""The first line of a request for a group's messages: its method, the group's id, its query."""
+
+SEND = b"POST"
+"""The method of a send."""
+
 _UPGRADE = b"upgrade"
 _UNUSUAL = frozenset(
-    (*(b"expect", b"content-encoding", _UPGRADE, b"trailer", b"proxy-connection"), b"sec-websocket-key1")
+    (
+        *(b"expect", b"transfer-encoding", b"content-encoding", _UPGRADE),
+        *(b"trailer", b"proxy-connection", b"sec-websocket-key1"),
+    )
 )
 _CONNECTION, _ENCODING, _HOST, _LENGTH = b"connection", b"transfer-encoding", b"host", b"content-length"
 _STAYS = b"keep-alive"
-_NUMBER = re.compile(rb"[0-9]{1,18}")
 
 
 class MalformedError(Exception):
     """It is not HTTP. The message is llhttp's, and repeats nothing of what was sent."""
 
 
-class Messages(NamedTuple):
-    """A plain request for a group's messages: each header is there once, and the connection stays open."""
-
-    is_send: bool
-    group: bytes
-    query: bytes | None
-    fields: dict[bytes, bytes]
-    """The headers, by their names in lower case."""
-
-
 class Head(NamedTuple):
-    """What a head says. ``length``: the bytes of the body; None: it is in chunks."""
+    """What a head says. ``length``: the bytes of the body; None: it is in chunks. ``fields``: see ``read``."""
 
     length: int | None
-    messages: Messages | None
+    fields: dict[bytes, bytes]
     is_tunnel: bool = False
     """Whether what follows is no HTTP."""
     upgrades: bool = False
@@ -69,7 +69,10 @@ class _Found:
 
 
 def read(head: bytes) -> Head:
-    """Return what a head says. Raises MalformedError. It ends with the first END in it, and begins with its line."""
+    """Return what a head says; of its headers the last of each name, in lower case. Raises MalformedError.
+
+    It ends with the first END in it, and begins with its line.
+    """
     if len(head) > MOST_HEAD:
         raise MalformedError("too long")
     found: dict[bytes, bytes] = {}
@@ -77,39 +80,37 @@ def read(head: bytes) -> Head:
         HttpRequestParser(_Found(found)).feed_data(head)
     except HttpParserUpgrade:
         if head.startswith(b"CONNECT "):
-            return Head(0, None, is_tunnel=True)
+            return Head(0, {}, is_tunnel=True)
     except HttpParserError as error:
         raise MalformedError(str(error)) from None
     if head.startswith(b"PRI "):  # the beginning of HTTP/2, of which this is not the end
         raise MalformedError("HTTP/2")
     fields = {name.lower(): value for name, value in found.items()}
     if _ENCODING in fields:  # together with a length, or as anything but chunks in the end, llhttp refuses it
-        return Head(None, None)
-    length = fields.get(_LENGTH)
-    upgrades = _UPGRADE in fields
-    if length is None:
-        return Head(0, _messages(head, fields), upgrades=upgrades)
-    if not _NUMBER.fullmatch(length.rstrip(b" \t")):
+        return Head(None, fields)
+    length = fields.get(_LENGTH, b"0")
+    if not length.isdigit():
+        length = length.rstrip(b" \t")
+    if not length.isdigit() or len(length) > MOST_DIGITS:
         raise MalformedError("the length is no number, or too large")
-    return Head(int(length), _messages(head, fields), upgrades=upgrades)
+    return Head(int(length), fields, upgrades=_UPGRADE in fields)
 
 
-def _messages(head: bytes, fields: dict[bytes, bytes]) -> Messages | None:
-    line = _MESSAGES.match(head)
-    if not line or len(head) > LONGEST_PLAIN:
-        return None
+def is_plain(line: re.Match[bytes], head: Head) -> bool:
+    """Tell whether the request for a group's messages with this first line is plain.
+
+    Then each header is there once, none is unusual, the body has a length if one is sent, and the connection stays
+    open.
+    """
+    fields, text = head.fields, line.string
     # Each header has a line: none comes twice.
-    if len(fields) != head.count(b"\n") - 2 or len(fields) > MOST_FIELDS:
-        return None
+    if len(fields) != text.count(b"\n") - 2 or len(fields) > MOST_FIELDS or len(text) > LONGEST_PLAIN:
+        return False
     if _HOST not in fields or not _UNUSUAL.isdisjoint(fields):
-        return None
-    if fields.get(_CONNECTION, _STAYS).lower() != _STAYS:
-        return None
-    method, group, query = line.groups()
-    is_send = method == b"POST"
-    if (query is not None) if is_send else (_LENGTH in fields):
-        return None
-    return Messages(is_send, group, query, fields)
+        return False
+    if (stays := fields.get(_CONNECTION)) is not None and stays.lower() != _STAYS:
+        return False
+    return line[3] is None if line[1] == SEND else _LENGTH not in fields
 
 
 class Watch:
