@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import BinaryIO
 
 sys.path.insert(0, str(Path.cwd()))
 
@@ -19,8 +20,7 @@ from bench.process import Server
 from conclave.wire.negotiate import Format
 
 
-def main() -> None:
-    out, sys.stdout = sys.stdout.buffer, sys.stderr  # what the code logs is not for the reader
+def main(out: BinaryIO) -> None:
     now = int(time.time())
     with tempfile.TemporaryDirectory(prefix="conclave-bench-") as folder:
         shape = stores.Shape(USERS, GROUPS, MEMBERS, body=os.urandom(BODY_BYTES))
@@ -28,18 +28,19 @@ def main() -> None:
         with Server(store.config) as server:
             server.wait_for("cleanup_run")
             asked = {}
-            for what, after in (("nothing new", PAGE), (f"page of {PAGE}", 0), ("send", None)):
-                for connections in (1, 16):
-                    for written in (Format.PROTOBUF, Format.JSON):
-                        asked[f"{what}, {connections} {written.name.lower()}"] = (
-                            requests.sends(store, connections, written, BODY_BYTES)
-                            if after is None
-                            else requests.fetches(store, connections, written, after, PAGE)
-                        )
+            sides = [(count, written) for count in (1, 16) for written in (Format.PROTOBUF, Format.JSON)]
+            for count, written in sides:
+                case = f"{count} {written.name.lower()}"
+                asked[f"nothing new, {case}"] = requests.fetches(store, count, written, PAGE, PAGE)
+                asked[f"page of {PAGE}, {case}"] = requests.fetches(store, count, written, 0, PAGE)
+            for count, written in sides:  # last: they are news to who asks for them
+                asked[f"send, {count} {written.name.lower()}"] = requests.sends(store, count, written, BODY_BYTES)
             pickle.dump((int(server.url.rpartition(":")[2]), server.process.pid, asked), out)
             out.flush()
             sys.stdin.read()
 
 
 if __name__ == "__main__":
-    main()
+    with os.fdopen(os.dup(1), "wb") as own_output:
+        os.dup2(2, 1)  # what the code logs, and its server, is not for the reader
+        main(own_output)

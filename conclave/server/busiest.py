@@ -48,16 +48,16 @@ be larger was measured only, not read in vain.
 """
 
 MOST_HEADS = 20_000
-"""What 20,000 heads say is remembered, in about 6 MB. The one that was used longest ago is forgotten first."""
+"""What 20,000 heads say is remembered, in about 8 MB. The one that was used longest ago is forgotten first."""
 
 _LENGTH = 1
 _VARYING = (
-    rb"\r\n(?:[Cc]ontent-[Ll]ength: ([1-9][0-9]{0,6})"
-    rb"|(?!(?i:%b:))(?:[Xx]-[A-Za-z0-9-]+|[Tt]race(?:parent|state)): ([!-~]*))(?=\r\n)"
+    rb"\r\n(?!(?i:%b:))(?:[Cc]ontent-[Ll]ength: ([1-9][0-9]{0,6})"
+    rb"|(?:(?:[Xx]|[Cc][Ff])-[A-Za-z0-9-]+|[Tt]race(?:parent|state)|[Bb]aggage): ([ -~]*))(?=\r\n)"
 )
 """What may differ in a head that says the same: the body's length, and the values of headers that mean nothing here.
 
-Proxies put an id of their own into each request. %b is the header with the token.
+Proxies put an id of their own into each request. %b is the header with the token, which means something.
 """
 
 
@@ -102,7 +102,7 @@ class Said(NamedTuple):
 class Asked(NamedTuple):
     """What a plain request's head asks for. ``query``: None for a send. ``began``: by ``time.monotonic``.
 
-    ``length``: the bytes of its body.
+    ``length``: the bytes of its body. ``key``: by which to remember ``said``; b"" if it is, or is not to be.
     """
 
     length: int
@@ -110,6 +110,7 @@ class Asked(NamedTuple):
     query: str | None
     said: Said
     began: float
+    key: bytes = b""
 
 
 class Busiest:
@@ -126,38 +127,42 @@ class Busiest:
         self._sending = app[app_keys.SENDING]
         self._budget = app[app_keys.BUDGET]
         self._known: OrderedDict[bytes, Said] = OrderedDict()
-        """By the hashes of heads. Nothing else is kept of them: there are tokens in them."""
+        """By the hashes of heads: there are tokens in them. Only of sessions that are known: others cost no memory."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._reading: set[asyncio.Task[None]] = set()
         self._route = app[app_keys.ENDPOINTS][messages.fetch].path
 
     def read_head(self, head: bytes) -> Head | Asked:
         """Return what a head asks for if it is plain, else what it says. Raises MalformedError, as ``framing.read``."""
-        line = framing.MESSAGES.match(head)
-        if not line or len(head) > framing.LONGEST_PLAIN:
+        line = framing.messages_line(head)
+        if not line:
             return framing.read(head)
         key, length = self._key(head, line)
         said = self._known.get(key)
         if said:
             self._known.move_to_end(key)
+            key = b""
         else:
             found = framing.read(head)
             said = self._said(found.fields, line[1]) if framing.is_plain(line, found) else None
             if not said:
                 return found
             length = found.length or 0
-            if key:
-                self._known[key] = said
+        query = None if line[1] == framing.SEND else (line[3] or b"").decode()
+        return Asked(length, line[2].decode(), query, said, time.monotonic(), key)
+
+    def remember(self, asked: Asked) -> None:
+        """Have the head of a request say next time what it said, without being parsed."""
+        if asked.key:
+            self._known[asked.key] = asked.said
             if len(self._known) > MOST_HEADS:
                 self._known.popitem(last=False)
-        query = None if line[1] == framing.SEND else (line[3] or b"").decode()
-        return Asked(length, line[2].decode(), query, said, time.monotonic())
 
     def _key(self, head: bytes, line: re.Match[bytes]) -> tuple[bytes, int]:
-        """Return the hash of a head without its line and without what varies in it, and the length of the body.
+        """Return the hash of a head's method and headers without what varies in them, and the length of the body.
 
-        b"": it is not remembered. What varies is left out of the values alone. In a plain head each name is there once.
-        So where all else is alike, the same values are left out, and what stays says the same.
+        b"": it is not remembered. Of what varies only values are left out. In a plain head each name is there once. So
+        where all else is alike, values of the same headers are left out, and what stays says the same.
         """
         is_send, length, at, parts = line[1] == framing.SEND, 0, line.end(), [line[1]]
         for found in self._varying.finditer(head, at - len(b"\r\n")):
@@ -214,6 +219,7 @@ class Busiest:
         caller = self._pipeline.known_caller(asked.said.token_hash)
         if not caller:
             return None
+        self.remember(asked)
         group_id = parse_id(asked.group)
         if asked.query is None:
             sent = SendMessageRequest.quick(asked.said.written_in, body)

@@ -25,14 +25,12 @@ MOST_DIGITS = 18
 MOST_FIELDS = 100
 """A plain head has at most 100 headers. aiohttp takes 128."""
 
-MESSAGES = re.compile(
-    rb"(GET|POST) /api/v1/groups/([0-9a-fA-F-]{1,64})/messages(?:\?([a-z0-9_=&]{0,100}))? HTTP/1\.1\r\n"
-)
-"""The first line of a request for a group's messages: its method, the group's id, its query."""
-
 SEND = b"POST"
 """The method of a send."""
 
+_MESSAGES = re.compile(
+    rb"(GET|POST) /api/v1/groups/([0-9a-fA-F-]{1,64})/messages(?:\?([a-z0-9_=&]{0,100}))? HTTP/1\.1\r\n"
+)
 _UPGRADE = b"upgrade"
 _UNUSUAL = frozenset(
     (
@@ -49,7 +47,10 @@ class MalformedError(Exception):
 
 
 class Head(NamedTuple):
-    """What a head says. ``length``: the bytes of the body; None: it is in chunks. ``fields``: see ``read``."""
+    """What a head says. ``length``: the bytes of the body; None: it is in chunks.
+
+    ``fields``: the values of the headers by their names in lower case, one of each name.
+    """
 
     length: int | None
     fields: dict[bytes, bytes]
@@ -69,10 +70,7 @@ class _Found:
 
 
 def read(head: bytes) -> Head:
-    """Return what a head says; of its headers the last of each name, in lower case. Raises MalformedError.
-
-    It ends with the first END in it, and begins with its line.
-    """
+    """Return what a head says. Raises MalformedError. It ends with the first END in it, and begins with its line."""
     if len(head) > MOST_HEAD:
         raise MalformedError("too long")
     found: dict[bytes, bytes] = {}
@@ -96,15 +94,20 @@ def read(head: bytes) -> Head:
     return Head(int(length), fields, upgrades=_UPGRADE in fields)
 
 
+def messages_line(head: bytes) -> re.Match[bytes] | None:
+    """Return the first line of a head: method, group's id, query. None if it can be no plain request for messages."""
+    return _MESSAGES.match(head) if len(head) <= LONGEST_PLAIN else None
+
+
 def is_plain(line: re.Match[bytes], head: Head) -> bool:
-    """Tell whether the request for a group's messages with this first line is plain.
+    """Tell whether a request for messages is plain. ``line``: its ``messages_line``.
 
     Then each header is there once, none is unusual, the body has a length if one is sent, and the connection stays
     open.
     """
-    fields, text = head.fields, line.string
+    fields = head.fields
     # Each header has a line: none comes twice.
-    if len(fields) != text.count(b"\n") - 2 or len(fields) > MOST_FIELDS or len(text) > LONGEST_PLAIN:
+    if len(fields) != line.string.count(b"\n") - 2 or len(fields) > MOST_FIELDS:
         return False
     if _HOST not in fields or not _UNUSUAL.isdisjoint(fields):
         return False

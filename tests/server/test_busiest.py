@@ -130,7 +130,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> Taken:
 
     def watched_read_head(busiest: Busiest, head: bytes) -> Head | Asked:
         found = read_head(busiest, head)
-        if isinstance(found, Head) and (line := framing.MESSAGES.match(head)) and framing.is_plain(line, found):
+        if isinstance(found, Head) and (line := framing.messages_line(head)) and framing.is_plain(line, found):
             noted.outcomes.append(False)
         return found
 
@@ -497,12 +497,15 @@ def alike_heads(dice: random.Random, count: int, auth_header: str) -> Iterator[b
 
 
 def said_of(busiest: Busiest, head: bytes) -> Head | Asked | None:
-    """Return what a head says, whenever it came; None: it is not HTTP."""
+    """Return what a head says, whenever it came, and have it remembered; None: it is not HTTP."""
     try:
         found = busiest.read_head(head)
     except MalformedError:
         return None
-    return found._replace(began=0) if isinstance(found, Asked) else found
+    if isinstance(found, Head):
+        return found
+    busiest.remember(found)
+    return found._replace(began=0, key=b"")
 
 
 @pytest.fixture
@@ -534,6 +537,31 @@ async def test_a_head_that_is_remembered_says_what_it_says_to_who_reads_it(
     assert min(known, unknown) > 100, "enough of each kind"
 
 
+@pytest.mark.parametrize("name", ["X-Request-ID", "CF-Ray", "traceparent", "tracestate", "baggage"])
+async def test_the_ids_of_proxies_may_differ_and_have_to_be_http(
+    running: Running, alice: Client, group: str, parsed: list[bytes], name: str
+) -> None:
+    busiest, asked = Busiest(running.app), poll(alice, group, 0, **{name: "1"})
+    said_of(busiest, asked)
+    parsed.clear()
+    for value in (b"2", b"", b"3 , b=4", b"x" * 100):
+        assert said_of(busiest, asked.replace(b": 1\r\n", b": %b\r\n" % value))
+    assert not parsed
+    for value in (b"a\rb", b"a\nb", b"\x00", b"a\x7f", b"a\r\n b"):
+        assert said_of(busiest, asked.replace(b": 1\r\n", b": %b\r\n" % value)) is None
+
+
+async def test_of_strangers_no_head_is_remembered(line: Line, alice: Client, group: str, parsed: list[bytes]) -> None:
+    for _ in range(3):
+        await line.ask(poll(alice, group, 0))
+    assert len(parsed) == 1
+    unknown = poll(alice, group, 0).replace(alice.token.encode(), b"0" * 64)
+    parsed.clear()
+    for _ in range(3):
+        assert json.loads((await line.ask(unknown)).body)["error"] == "auth_token_expired"
+    assert len(parsed) == 3
+
+
 async def test_what_heads_say_is_remembered_of_so_many_at_most(
     running: Running, alice: Client, group: str, parsed: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -541,7 +569,7 @@ async def test_what_heads_say_is_remembered_of_so_many_at_most(
     busiest, heads = Busiest(running.app), [send(alice, group, b"", X=str(each)) for each in range(3)]
     heads = [each.replace(b"Length: 0", b"Length: 1") for each in heads]
     for each in (0, 1, 0, 2, 0, 1):
-        busiest.read_head(heads[each])
+        said_of(busiest, heads[each])
     assert parsed == [heads[each] for each in (0, 1, 2, 1)]
 
 

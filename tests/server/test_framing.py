@@ -9,7 +9,7 @@ from aiohttp.base_protocol import BaseProtocol
 from aiohttp.http import HttpRequestParser, HttpVersion11, RawRequestMessage
 from aiohttp.http_exceptions import HttpProcessingError
 
-from conclave.server.framing import END, LONGEST_PLAIN, MESSAGES, MOST_HEAD, MalformedError, Watch, is_plain, read
+from conclave.server.framing import END, LONGEST_PLAIN, MOST_HEAD, MalformedError, Watch, is_plain, messages_line, read
 from tests.support import sample
 
 FIELDS = [
@@ -140,7 +140,7 @@ async def test_aiohttp_ends_every_request_where_it_is_ended_here_and_reads_plain
                 continue
             message, body = found
             assert len(body) == head.length, text
-            line = MESSAGES.match(text[:end])
+            line = messages_line(text[:end])
             if line and is_plain(line, head):
                 plain += 1
                 assert agrees(head.fields, message), text
@@ -150,7 +150,7 @@ async def test_aiohttp_ends_every_request_where_it_is_ended_here_and_reads_plain
 
 
 def test_what_is_usual_is_plain() -> None:
-    found, line = read(USUAL), MESSAGES.match(USUAL)
+    found, line = read(USUAL), messages_line(USUAL)
     assert line
     assert is_plain(line, found)
     assert line.groups() == (b"GET", b"0a-1", b"after=1")
@@ -180,7 +180,7 @@ def test_a_body_in_chunks_is_followed_to_its_end() -> None:
 
 def test_what_is_too_long_is_not_plain_and_then_no_request() -> None:
     def plain(text: bytes) -> bool:
-        line = MESSAGES.match(text)
+        line = messages_line(text)
         return bool(line and is_plain(line, read(text)))
 
     filled = USUAL[:-2] + b"X: %b\r\n\r\n"
