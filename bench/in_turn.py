@@ -61,15 +61,13 @@ def main() -> None:
 
 @contextmanager
 def _served(checkout: Path) -> Iterator[Side]:
-    """Have a checkout's own code serve a store until the block ends."""
+    """Have a checkout's own code serve a store until the block ends, and with it the input of the process."""
     own = checkout.resolve()
     command = [own / ".venv" / "bin" / "python", SERVE]
     with subprocess.Popen(command, cwd=own, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdin
         assert process.stdout
         port, pid, requests = pickle.load(process.stdout)
         yield Side(own.name, port, pid, requests)
-        process.stdin.close()
 
 
 def _ask_all(sides: Sequence[Side], case: str, first: int) -> list[tuple[float, float]]:

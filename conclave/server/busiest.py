@@ -50,10 +50,9 @@ be larger was measured only, not read in vain.
 MOST_HEADS = 20_000
 """What 20,000 heads say is remembered, in about 8 MB. The one that was used longest ago is forgotten first."""
 
-_LENGTH = 1
 _VARYING = (
-    rb"\r\n(?!(?i:%b:))(?:[Cc]ontent-[Ll]ength: ([1-9][0-9]{0,6})"
-    rb"|(?:(?:[Xx]|[Cc][Ff])-[A-Za-z0-9-]+|[Tt]race(?:parent|state)|[Bb]aggage): ([ -~]*))(?=\r\n)"
+    rb"\r\n(?!(?i:%b:))(?:[Cc]ontent-[Ll]ength: (?P<length>[1-9][0-9]{0,6})"
+    rb"|(?:(?:[Xx]|[Cc][Ff])-[A-Za-z0-9-]+|[Tt]race(?:parent|state)|[Bb]aggage): (?P<id>[ -~]*))(?=\r\n)"
 )
 """What may differ in a head that says the same: the body's length, and the values of headers that mean nothing here.
 
@@ -166,10 +165,10 @@ class Busiest:
         """
         is_send, length, at, parts = line[1] == framing.SEND, 0, line.end(), [line[1]]
         for found in self._varying.finditer(head, at - len(b"\r\n")):
-            which = found.lastindex or 0
+            which = found.lastgroup or ""
             parts.append(head[at : found.start(which)])
             at = found.end(which)
-            if which == _LENGTH:
+            if which == "length":
                 length = int(found[which])
         if is_send and (line[3] is not None or not length):
             return b"", 0
