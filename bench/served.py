@@ -19,6 +19,9 @@ from bench.hot import BODY_BYTES, GROUPS, MEMBERS, PAGE, USERS
 from bench.process import Server
 from conclave.wire.negotiate import Format
 
+ROUTES = ("/me", "/groups")
+"""Of those that aiohttp answers."""
+
 
 def main(out: BinaryIO) -> None:
     now = int(time.time())
@@ -33,6 +36,12 @@ def main(out: BinaryIO) -> None:
                 case = f"{count} {written.name.lower()}"
                 asked[f"nothing new, {case}"] = requests.fetches(store, count, written, PAGE, PAGE)
                 asked[f"page of {PAGE}, {case}"] = requests.fetches(store, count, written, 0, PAGE)
+            for route in ROUTES:
+                for count, written in sides:
+                    users = range(0, USERS, USERS // count)
+                    asked[f"{route}, {count} {written.name.lower()}"] = [
+                        [requests.get(f"{requests.API}{route}", written, store.tokens[user])] for user in users
+                    ]
             for count, written in sides:  # last: they are news to who asks for them
                 asked[f"send, {count} {written.name.lower()}"] = requests.sends(store, count, written, BODY_BYTES)
             pickle.dump((int(server.url.rpartition(":")[2]), server.process.pid, asked), out)

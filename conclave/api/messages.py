@@ -6,7 +6,6 @@ from conclave import app_keys
 from conclave.actions.messages import ReadUpTo, Send
 from conclave.actions.taking_back import Wish
 from conclave.auth import tokens
-from conclave.wire import page_writer
 from conclave.wire.exchange import (
     FORMAT,
     named_id,
@@ -15,6 +14,7 @@ from conclave.wire.exchange import (
     read_body,
     read_query,
     reply_empty,
+    reply_page,
     reply_written,
 )
 from conclave.wire.handover import SHARE, hand_over
@@ -80,7 +80,7 @@ async def fetch_of(request: web.Request, app: web.Application, group: str) -> we
         *(group_id, user_id, query.after, query.limit, request[FORMAT], request[SHARE]),
         include_redacted=query.include_redacted,
     )
-    response = page_writer.reply_page(request, found.pieces)
+    response = reply_page(request, found.pieces)
     if found.is_news:
         # Reading must not depend on what the store can write: in either way the response leaves first.
         has_left = await hand_over(request, response)

@@ -1,15 +1,16 @@
 """Tells the time. Code takes a Clock as a parameter, so that tests can set it."""
 
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
+
+_SINCE_BOOT: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""Where the system can tell, also what the machine slept."""
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
-@dataclass(frozen=True)
-class Reading:
+class Reading(NamedTuple):
     """Two clocks at one moment: the wall clock, and the monotonic one, which cannot be set."""
 
     wall: int
@@ -65,9 +66,8 @@ class SystemClock:
         return Moment(now, now)
 
     def read(self) -> Reading:
-        """Return both clocks. Where the system can tell, ``since_boot`` also counts while the machine sleeps."""
-        since_boot = time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
-        return Reading(self.now(), int(since_boot), self._boot_id)
+        """Return both clocks."""
+        return Reading(int(time.time()), int(time.clock_gettime(_SINCE_BOOT)), self._boot_id)
 
 
 class FakeClock:

@@ -7,9 +7,12 @@ key is meant for one message alone: a number may be given twice after a restore.
 import os
 import struct
 from collections.abc import Sequence
+from functools import cache
+from typing import TYPE_CHECKING
 
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+if TYPE_CHECKING:
+    from cryptography.exceptions import InvalidTag
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 NONCE_BYTES = 12
 """The nonce comes first."""
@@ -25,6 +28,15 @@ class AlteredError(Exception):
     """A body is not as it was stored, or it is another message's."""
 
 
+@cache
+def library() -> "tuple[type[AESGCM], type[InvalidTag]]":
+    """Return what encrypts, and what it raises for what was altered. The first call loads it: 20 ms, and 7 MB."""
+    from cryptography.exceptions import InvalidTag  # noqa: PLC0415 - a server without keys does not pay for it
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415 - as above
+
+    return AESGCM, InvalidTag
+
+
 def encrypt(key: bytes, group_id: bytes, number: int, body: bytes) -> bytes:
     """Return ``body`` encrypted. ``key``: 32 bytes; ``group_id``: 16 bytes."""
     return encrypt_all([key], [(group_id, number)], [body])[0]
@@ -32,11 +44,12 @@ def encrypt(key: bytes, group_id: bytes, number: int, body: bytes) -> bytes:
 
 def encrypt_all(keys: Sequence[bytes], placed: Sequence[tuple[bytes, int]], bodies: Sequence[bytes]) -> list[bytes]:
     """Do as ``encrypt`` for many messages. ``placed``: ids of groups, and numbers."""
+    aes_gcm, _ = library()
     random = os.urandom(NONCE_BYTES * len(keys))  # at once: a call for each costs as much as encrypting half a KiB
     found = []
     for at, key, place, body in zip(range(0, len(random), NONCE_BYTES), keys, placed, bodies, strict=True):
         nonce = random[at : at + NONCE_BYTES]
-        found.append(nonce + AESGCM(key).encrypt(nonce, body, _BOUND.pack(*place)))
+        found.append(nonce + aes_gcm(key).encrypt(nonce, body, _BOUND.pack(*place)))
     return found
 
 
@@ -52,7 +65,8 @@ def decrypt_all(
 
 def decrypt(key: bytes, group_id: bytes, number: int, stored: bytes) -> bytes:
     """Return the body. Raises AlteredError unless it is that of this message, to the bit."""
+    aes_gcm, invalid_tag = library()
     try:
-        return AESGCM(key).decrypt(stored[:NONCE_BYTES], stored[NONCE_BYTES:], _BOUND.pack(group_id, number))
-    except (InvalidTag, ValueError) as error:
+        return aes_gcm(key).decrypt(stored[:NONCE_BYTES], stored[NONCE_BYTES:], _BOUND.pack(group_id, number))
+    except (invalid_tag, ValueError) as error:
         raise AlteredError(f"message {number} of group {group_id.hex()} is not as it was stored") from error

@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from threading import RLock
 
-from conclave.keys import copying, cover, records, tree
+from conclave.keys import cipher, copying, cover, records, tree
 from conclave.keys.cover import Cover, Node, Range
 from conclave.keys.file import KeyFile, KeyFileError
 
@@ -49,6 +49,7 @@ class KeyStore:
     def __init__(self, path: Path, draw: Callable[[int], bytes] = secrets.token_bytes) -> None:
         """Open the key file at ``path``. ``draw``: returns so many random bytes. Raises KeyFileError."""
         self._file, self._draw = KeyFile(path), draw
+        cipher.library()  # so that no send waits until it is loaded
         self._mutex = RLock()
         self._remembered: OrderedDict[tuple[bytes, int], list[bytes | None]] = OrderedDict()
         self._begun: OrderedDict[bytes, Cover] = OrderedDict()

@@ -173,7 +173,9 @@ _FIRST_SHOWN = (
 
 def _hidden_before(expired_before: int, policies: Sequence[GroupPolicy], now: int) -> int:
     """Return the Unix second before which messages (exclusive) are hidden at ``now``: by the mark or by their age."""
-    return max(expired_before, *(each.expires_before(now) for each in policies))
+    for each in policies:
+        expired_before = max(expired_before, each.expires_before(now))
+    return expired_before
 
 
 def _sight(group: "Group", commits_above: int, now: int, former_policies: FormerPolicies) -> Sight:

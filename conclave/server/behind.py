@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import StreamReader, web
 from aiohttp.abc import AbstractStreamWriter
-from aiohttp.http import RawRequestMessage, StreamWriter
+from aiohttp.http import HttpVersion11, RawRequestMessage, StreamWriter
 from aiohttp.web_request import BaseRequest
 from multidict import CIMultiDict
 
@@ -31,6 +31,11 @@ log = get_logger(__name__)
 
 MALFORMED = "the request is malformed, or its head is too long"
 
+_UNREAD = "UNKNOWN"
+"""The method that aiohttp makes up for what it could not read, with HTTP/1.0. There is no request with it: llhttp does
+not know it.
+"""
+
 _NEVER_SECONDS = 365 * 24 * 3600.0
 """aiohttp ends no silent connection: it does not know what the connection answers without it, nor sees half a head."""
 
@@ -42,18 +47,14 @@ class Behind(web.RequestHandler):
     middleware. Compressed bodies stay as they were sent: see wire.decompression.
     """
 
-    __slots__ = ("_connection",)
+    __slots__ = ("connection",)
 
     def __init__(self, server: web.Server, connection: "Connection") -> None:
         """``server``: of a runner that was set up, and has ``Making`` as its factory of requests."""
         super().__init__(
             server, loop=asyncio.get_running_loop(), auto_decompress=False, keepalive_timeout=_NEVER_SECONDS
         )
-        self._connection = connection
-
-    def begins(self, body: StreamReader) -> bool:
-        """Hear that a request begins. Return whether it is the last of the connection."""
-        return self._connection.begun(body)
+        self.connection = connection
 
     def handle_error(
         self,
@@ -77,7 +78,7 @@ class Behind(web.RequestHandler):
             log.error("request_failed", request_id=_id_of(request), exc_info=exc)
             response = _answer(request, ApiError())
         response.force_close()
-        self._connection.is_refused = True
+        self.connection.is_refused = True
         return response
 
     async def finish_response(
@@ -88,7 +89,7 @@ class Behind(web.RequestHandler):
             log.info("request_refused", status=resp.status, request_id=_id_of(request))
             resp = _answer(request, middleware.from_aiohttp(resp))
         finished = await super().finish_response(request, resp, start_time)
-        self._connection.answered(stays_open=bool(finished[0].keep_alive))
+        self.connection.answered(stays_open=bool(finished[0].keep_alive))
         return finished
 
 
@@ -109,8 +110,10 @@ class Making:
         task: "asyncio.Task[None]",
     ) -> BaseRequest:
         """Make a request of what was parsed."""
-        if isinstance(protocol, Behind) and protocol.begins(payload):
+        if isinstance(protocol, Behind) and protocol.connection.begun(payload):
             message = message._replace(should_close=True)
+        if message.method == _UNREAD:
+            message = message._replace(version=HttpVersion11)
         # aiohttp tells the time in every head that has no Date. So each goes through here before it is written.
         writer = StreamWriter(protocol, asyncio.get_running_loop(), on_headers_sent=partial(_tell_no_time, self._clock))
         return self._make(message, payload, protocol, writer, task)
@@ -123,19 +126,31 @@ async def _tell_no_time(clock: Clock, headers: CIMultiDict[str]) -> None:
 class Outlet:
     """The transport of aiohttp's side: the connection's own, but for when to read and when to close."""
 
-    __slots__ = (
-        *("_bare", "_connection", "close", "pause_reading", "resume_reading", "set_protocol"),
-        *("write", "writelines"),
-    )
+    __slots__ = ("_bare", "_connection", "get_write_buffer_size", "is_closing", "write", "writelines")
 
     def __init__(self, connection: "Connection", bare: asyncio.Transport) -> None:
         """``bare``: the connection's own."""
         self._connection, self._bare = connection, bare
-        self.close, self.set_protocol = connection.end, connection.give_up
-        self.pause_reading, self.resume_reading = connection.pause_for_behind, connection.resume_for_behind
         self.write, self.writelines = bare.write, bare.writelines
+        self.is_closing, self.get_write_buffer_size = bare.is_closing, bare.get_write_buffer_size
         if bare.get_extra_info("sslcontext"):
             self.write, self.writelines = lambda data: write_over_tls(bare, [data]), partial(write_over_tls, bare)
+
+    def close(self) -> None:
+        """End the connection."""
+        self._connection.end()
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        """Let another protocol have the connection."""
+        self._connection.give_up(protocol)
+
+    def pause_reading(self) -> None:
+        """Have nothing more come."""
+        self._connection.pause_for_behind()
+
+    def resume_reading(self) -> None:
+        """Have more come."""
+        self._connection.resume_for_behind()
 
     def __getattr__(self, name: str) -> Any:
         """All else is that of the connection's own."""

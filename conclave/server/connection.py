@@ -51,6 +51,26 @@ _BUFFER = memoryview(bytearray(READ_BYTES))
 """What is read into, for all connections: each copies what it got before anything else happens."""
 
 
+class _Between(asyncio.BufferedProtocol):
+    """Stands between a connection that is given up and its successor.
+
+    uvloop keeps the methods of the last protocol that gave it a buffer, and with them that protocol. These belong to
+    none.
+    """
+
+    @staticmethod
+    def get_buffer(_sizehint: int) -> memoryview:
+        """Return a buffer: it gets nothing."""
+        return _BUFFER
+
+    @staticmethod
+    def buffer_updated(_nbytes: int) -> None:
+        """Hear of nothing."""
+
+
+_BETWEEN = _Between()
+
+
 class Connection(asyncio.BufferedProtocol):
     """A connection to a client."""
 
@@ -124,9 +144,10 @@ class Connection(asyncio.BufferedProtocol):
             if end < len(framing.END):
                 self._wait_for_head(data)
                 return
-            self._end_wait_for_head()
+            if self._held:
+                self._end_wait_for_head()
             busiest = self._site.busiest
-            head = busiest.read_head(data[:end]) if busiest else framing.read(data[:end])
+            head = busiest.read_head(data[:end]) if busiest else framing.measure(data[:end])
             whole = end + (head.length or 0)
             if isinstance(head, framing.Head):
                 self._hand_over(data, whole, head)
@@ -138,7 +159,8 @@ class Connection(asyncio.BufferedProtocol):
         except MalformedError as error:
             self._refuse(error, MALFORMED)
         finally:
-            self._read_or_pause()
+            if self._held or self._is_paused:
+                self._read_or_pause()
 
     def _wait_for_head(self, data: bytes) -> None:
         """Hold a part of a head, or nothing. Raises MalformedError as soon as it cannot become one."""
@@ -338,7 +360,8 @@ class Connection(asyncio.BufferedProtocol):
     def answered(self, *, stays_open: bool) -> None:
         """Hear that aiohttp has answered. If the connection does not stay open, it closes it."""
         self._body, self._is_answered = None, stays_open
-        self._go_on_if_answered()
+        if not self._left:
+            self._go_on_if_answered()
 
     def _go_on_if_answered(self) -> None:
         if self._is_answered and not self._left and self.state == BEHIND:
@@ -358,6 +381,7 @@ class Connection(asyncio.BufferedProtocol):
     def give_up(self, successor: asyncio.BaseProtocol) -> None:
         """Let another protocol have the connection, for good."""
         if self.transport:
+            self.transport.set_protocol(_BETWEEN)
             self.transport.set_protocol(successor)
         self._forget()
 

@@ -1,8 +1,8 @@
-"""Finds out where requests end, by llhttp: the parser on which aiohttp's own is built.
+"""Finds out where requests end: where that is not plain to see, by llhttp, on which aiohttp's own parser is built.
 
 llhttp tells no positions. So it is given exactly a head, which ends at the first empty line, and says what is in it;
-the body is counted by its length. What llhttp refuses here is refused by this server. What it takes, aiohttp may still
-refuse, but ends the request at the same byte: a test compares the two on random requests.
+the body is counted by its length. What llhttp refuses here is refused by this server. What it takes, or is not asked
+about, aiohttp may still refuse, but ends the request at the same byte: a test compares them on random requests.
 """
 
 import re
@@ -40,6 +40,7 @@ _UNUSUAL = frozenset(
 )
 _CONNECTION, _ENCODING, _HOST, _LENGTH = b"connection", b"transfer-encoding", b"host", b"content-length"
 _STAYS = b"keep-alive"
+_COUNTED = re.compile(rb"\ncontent-length: ([0-9]{1,%d})\r\n" % MOST_DIGITS)
 
 
 class MalformedError(Exception):
@@ -92,6 +93,28 @@ def read(head: bytes) -> Head:
     if not length.isdigit() or len(length) > MOST_DIGITS:
         raise MalformedError("the length is no number, or too large")
     return Head(int(length), fields, upgrades=_UPGRADE in fields)
+
+
+def measure(head: bytes) -> Head:
+    """Return where a request ends, perhaps without its fields. Raises MalformedError. ``head``: as for ``read``.
+
+    Most heads are not parsed for that: aiohttp does it, and refuses what is none. Where each line ends with CR LF, the
+    first empty one ends the head for every parser; and where no header is named that has to do with the end, but for
+    one plain length, the body has that length, or none.
+    """
+    text = head.lower()
+    named = text.count(_LENGTH)
+    counted = _COUNTED.search(text) if named == 1 else None
+    if (
+        (named and not counted)
+        or _ENCODING in text
+        or _UPGRADE in text
+        or text.startswith((b"connect", b"pri"))
+        or text.count(b"\n") != text.count(b"\r\n")
+        or len(text) > MOST_HEAD
+    ):
+        return read(head)
+    return Head(int(counted[1]) if counted else 0, {})
 
 
 def messages_line(head: bytes) -> re.Match[bytes] | None:

@@ -208,6 +208,7 @@ def _facts(config: Config, source: Path | None) -> dict[str, str]:
 
 def _settle_memory() -> None:
     """Leave alone from here on what the start has made: Python would look through it again and again for garbage."""
+    gc.unfreeze()  # what was imported: some of it is garbage
     gc.collect()
     gc.freeze()
     gc.set_threshold(GARBAGE, *gc.get_threshold()[1:])

@@ -11,6 +11,8 @@ class Format(Enum):
     JSON = "application/json"
     PROTOBUF = "application/x-protobuf"
 
+    __hash__ = object.__hash__  # Enum's is a function of Python, and it is the key of what is asked for most
+
 
 _BY_TYPE = {each.value: each for each in Format}
 _REFUSED = re.compile(r";\s*q=0(\.0*)?\s*(;|$)", re.IGNORECASE)

@@ -8,15 +8,10 @@ import base64
 from collections import deque
 from collections.abc import Sequence
 from functools import lru_cache
-from http import HTTPStatus
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from aiohttp import web
-
 from conclave.wire import conclave_pb2
-from conclave.wire.exchange import FORMAT, reply_written
-from conclave.wire.handover import Pieces
 from conclave.wire.negotiate import Format
 
 if TYPE_CHECKING:
@@ -41,18 +36,6 @@ def join(written_in: Format, pieces: Sequence[bytes]) -> bytes:
     return (b"" if written_in is Format.PROTOBUF else _BETWEEN).join(pieces)
 
 
-def reply_page(request: web.Request, pieces: list[bytes]) -> web.StreamResponse:
-    """Answer with the page that consists of ``pieces``, which ``writer`` has written. The list may be used up.
-
-    The caller has taken memory for the pieces: a wait here might outlast what may be seen.
-    """
-    written_in = request[FORMAT]
-    at_once = in_one_go(written_in, pieces)
-    if at_once is None:
-        return Pieces(request, _parts(written_in, pieces), HTTPStatus.OK, written_in.value)
-    return reply_written(request, at_once)
-
-
 def in_one_go(written_in: Format, pieces: list[bytes]) -> list[bytes] | None:
     """Return the parts of a page that is written in one go; None if it is too large for that."""
     return None if sum(map(len, pieces)) > AT_ONCE_BYTES else whole(written_in, pieces)
@@ -63,8 +46,8 @@ def whole(written_in: Format, pieces: list[bytes]) -> list[bytes]:
     return pieces if written_in is Format.PROTOBUF else [_BEGIN, join(written_in, pieces), _END]
 
 
-def _parts(written_in: Format, pieces: list[bytes]) -> deque[bytes]:
-    """Join ``pieces`` to parts of about AT_ONCE_BYTES. Each piece is let go of once it is joined."""
+def in_parts(written_in: Format, pieces: list[bytes]) -> deque[bytes]:
+    """Return a page in parts of about AT_ONCE_BYTES. ``pieces`` is used up: each is let go of once it is joined."""
     parts: deque[bytes] = deque()
     pieces.reverse()
     while pieces:

@@ -9,7 +9,18 @@ from aiohttp.base_protocol import BaseProtocol
 from aiohttp.http import HttpRequestParser, HttpVersion11, RawRequestMessage
 from aiohttp.http_exceptions import HttpProcessingError
 
-from conclave.server.framing import END, LONGEST_PLAIN, MOST_HEAD, MalformedError, Watch, is_plain, messages_line, read
+from conclave.server import framing
+from conclave.server.framing import (
+    END,
+    LONGEST_PLAIN,
+    MOST_HEAD,
+    MalformedError,
+    Watch,
+    is_plain,
+    measure,
+    messages_line,
+    read,
+)
 from tests.support import sample
 
 FIELDS = [
@@ -147,6 +158,55 @@ async def test_aiohttp_ends_every_request_where_it_is_ended_here_and_reads_plain
                 assert message.method == line[1].decode(), text
                 assert message.path.encode() == text.split(b"\r\n")[0].split(b" ")[1], text
     assert min(plain, framed, refused) > 50, "enough of each kind"
+
+
+async def test_what_is_not_parsed_ends_where_it_ends_for_aiohttp_or_is_refused_by_it() -> None:
+    """For what is behind the head there is no second opinion: aiohttp must take one request, and all of it."""
+    measured = refused = 0
+    for seed in sample.some(range(200), 20, "measured"):
+        for each in texts(random.Random(seed), 1000):
+            text = each.lstrip(b"\r\n")  # as between requests
+            end = text.find(END) + len(END)
+            if end < len(END) or (length := unparsed(text[:end])) is None or len(text) < end + length:
+                continue
+            measured += 1
+            found = await parsed(text[: end + length])
+            if found is None:
+                refused += 1
+                assert await refuses(text[:end]), text
+            else:
+                assert len(found[1]) == length, text
+    assert min(measured, refused) > 50, "enough of each kind"
+
+
+def unparsed(head: bytes) -> int | None:
+    """Return the length of the body if it is measured without parsing the head; else None."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(framing, "read", lambda _: None)
+        found = measure(head)
+    return found.length if found else None
+
+
+@pytest.mark.parametrize(
+    ("fields", "length"),
+    [
+        *(("", 0), ("Content-Length: 5\r\n", 5), ("Accept: a\r\ncontent-LENGTH: 0123\r\nX: y\r\n", 123)),
+        *(("Content-Length:5\r\n", None), ("Content-Length: 5 \r\n", None), ("Content-Length: +5\r\n", None)),
+        *(("Content-Length: 5\r\nContent-Length: 5\r\n", None), ("X: content-length: 5\r\n", None)),
+        *(("X: a\r\n content-length: 5\r\n", None), ("Content-Length : 5\r\n", None)),
+        *(("Transfer-Encoding: chunked\r\n", None), ("TRANSFER-ENCODING : x\r\n", None), ("Upgrade: h2c\r\n", None)),
+        *(("Connection: upgrade\r\n", None), ("X: a\nb\r\n", None), ("X: a\n\nb\r\n", None)),
+        (f"X: {'x' * MOST_HEAD}\r\n", None),
+    ],
+)
+def test_what_is_not_plain_to_see_is_parsed(fields: str, length: int | None) -> None:
+    for line in ("POST /api/v1/login HTTP/1.1", "GET / HTTP/1.0"):
+        assert unparsed(f"{line}\r\nHost: x\r\n{fields}\r\n".encode()) == length
+
+
+@pytest.mark.parametrize("line", ["CONNECT x:1 HTTP/1.1", "connect x:1 HTTP/1.1", "PRI * HTTP/2.0"])
+def test_what_may_begin_another_protocol_is_parsed(line: str) -> None:
+    assert unparsed(f"{line}\r\nHost: x\r\n\r\n".encode()) is None
 
 
 def test_what_is_usual_is_plain() -> None:

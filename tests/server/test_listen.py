@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 import structlog
-from aiohttp import web
+import uvloop
+from aiohttp import ClientSession, web
 
 from conclave.admin.access import Guard
 from conclave.admin.app import create_admin_app
@@ -18,6 +19,8 @@ from conclave.clock import FakeClock
 from conclave.config.settings import Config
 from conclave.server import connection, listen
 from conclave.server.app import create_app
+from conclave.server.connection import Connection
+from tests.support.client import Client
 from tests.support.server import PATIENCE, until
 
 POST = b"POST /api/v1/login HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
@@ -56,6 +59,7 @@ class Listening:
 
     def __init__(self, port: int) -> None:
         self._port = port
+        self.url = f"http://127.0.0.1:{port}"
 
     async def say(self, *parts: bytes) -> bytes:
         """Send bytes, some a moment after the others; return all that is answered."""
@@ -118,7 +122,9 @@ def parse(answer: bytes) -> tuple[int, dict[str, str], dict[str, Any]]:
 @pytest.mark.parametrize("what", MALFORMED)
 async def test_what_is_not_http_is_answered_as_every_error_is(listening: Listening, what: str) -> None:
     with structlog.testing.capture_logs() as lines:
-        status, headers, body = parse(await listening.say(MALFORMED[what]))
+        answer = await listening.say(MALFORMED[what])
+    assert answer.startswith(b"HTTP/1.1 "), "whichever parser refuses"
+    status, headers, body = parse(answer)
     assert (status, body["error_code"], body["error"]) == (400, 100, "input_bad_request")
     assert headers["content-type"].startswith("application/json")
     assert (headers["server"], headers["cache-control"]) == ("conclave", "no-store")
@@ -269,3 +275,19 @@ async def test_a_head_is_refused_as_soon_as_it_is_too_long_or_cannot_become_one(
 ) -> None:
     assert parse(await listening.say(sent))[0] == 400
     assert parse(await listening.say(*(sent[each : each + 5_000] for each in range(0, len(sent), 5_000))))[0] == 400
+
+
+def test_a_stream_keeps_nothing_of_the_connection_that_it_has_taken_over(config: Config, clock: FakeClock) -> None:
+    """By the event loop that serves: it keeps the methods of a protocol."""
+
+    async def given_up() -> list[Connection]:
+        async with serving(create_app(config, clock)) as listening, ClientSession() as http:
+            alice = await Client.register(http, listening.url, "alice")
+            async with listening.line() as (reader, writer):
+                writer.write(alice.raw_get("/events"))
+                await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE)
+                await asyncio.wait_for(reader.read(1), PATIENCE)
+                gc.collect()
+                return [each for each in gc.get_objects() if type(each) is Connection and each.transport is None]
+
+    assert uvloop.run(given_up()) == []

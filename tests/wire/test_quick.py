@@ -203,7 +203,7 @@ def test_a_page_of_pieces_is_what_the_schema_makes(
     told = exchange.write(written_in, "GetMessagesResponse", dumped)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(page_writer, "AT_ONCE_BYTES", at_once)
-        found = _body(page_writer.reply_page(_Asked({exchange.FORMAT: written_in}), _pieces(written_in, messages)))  # type: ignore[arg-type]  # it needs no more
+        found = _body(exchange.reply_page(_Asked({exchange.FORMAT: written_in}), _pieces(written_in, messages)))  # type: ignore[arg-type]  # it needs no more
     if written_in is Format.JSON:
         assert found == told
     else:

@@ -3,7 +3,7 @@
 import sqlite3
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 from conclave.failpoints import reach
@@ -48,6 +48,9 @@ class Member(User):
     """A member as the other members see it."""
 
     role: str
+
+
+_AS_MEMBER = ", ".join(each.name for each in fields(Member))
 
 
 @dataclass(frozen=True)
@@ -99,14 +102,12 @@ def groups_of(connection: sqlite3.Connection, user_id: bytes, share: Share) -> l
     ).fetchall()
     listed: dict[int, list[Member]] = defaultdict(list)
     rows = connection.execute(
-        "SELECT group_key, user_id, username, alias, signing_key_fingerprint, role"
-        " FROM members JOIN users USING (user_id)"
+        f"SELECT group_key, {_AS_MEMBER} FROM members JOIN users USING (user_id)"
         " WHERE group_key IN (SELECT group_key FROM members WHERE user_id = ?) ORDER BY member_id",
         (user_id,),
     )
-    for row in share.count(rows):
-        values = dict(row)
-        listed[values.pop("group_key")].append(Member(**values))
+    for group_key, *values in share.count(rows):
+        listed[group_key].append(Member(*values))
     return [GroupMembers(**row, members=listed[row["group_key"]]) for row in own]
 
 

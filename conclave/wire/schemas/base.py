@@ -90,6 +90,10 @@ class QuerySchema(_MakingSchema):
 class ResponseSchema(Schema):
     """A response message. Every field is always present."""
 
+    def get_attribute(self, obj: Any, attr: str, default: Any) -> Any:
+        """Return a value of what is written, a dict or an object. marshmallow tries both, at each field."""
+        return obj.get(attr, default) if isinstance(obj, dict) else getattr(obj, attr, default)
+
 
 class Empty(ResponseSchema):
     """A response without fields."""
