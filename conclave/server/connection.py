@@ -187,12 +187,14 @@ class Connection(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         """Hear that the client sends no more. It still gets the answers to what it has asked for.
 
-        TLS cannot end one direction alone.
+        Also to what aiohttp refuses, which has no body there, whatever the head says. TLS cannot end one direction
+        alone.
         """
         self.is_half_closed = True
         if self.transport is None or self.transport.get_extra_info("sslcontext"):
             return False
-        return self.state == AHEAD or (self.state == BEHIND and not (self._left or self._watch))
+        is_whole = not (self._left or self._watch) or (self._body is not None and self._body.is_eof())
+        return self.state == AHEAD or (self.state == BEHIND and is_whole)
 
     def _read_or_pause(self) -> None:
         """Read only while there is room for it."""

@@ -103,6 +103,32 @@ async def test_who_says_no_more_gets_the_answers_to_what_was_asked(running: Runn
         writer.close()
 
 
+@pytest.mark.parametrize("line", [": no name", f"X-Long: {'a' * 9_000}", "X-Return: a\rb"])
+async def test_who_says_no_more_hears_that_the_head_was_none_though_no_body_came(running: Running, line: str) -> None:
+    for body in ("Content-Length: 5\r\n", "Transfer-Encoding: chunked\r\n", ""):
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.server.port)
+        writer.write(f"POST {API}/login HTTP/1.1\r\nHost: x\r\n{line}\r\n{body}\r\n".encode())
+        writer.write_eof()
+        assert (await asyncio.wait_for(reader.read(), PATIENCE)).startswith(b"HTTP/1.1 400 ")
+        writer.close()
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.05])
+@pytest.mark.parametrize("framed", [b"Content-Length: 5\r\n\r\n{", b"Transfer-Encoding: chunked\r\n\r\n5\r\n{"])
+async def test_who_says_no_more_in_the_middle_of_a_body_is_not_waited_for(
+    running: Running, framed: bytes, pause: float
+) -> None:
+    alice = await running.user("alice")
+    before = set(running.server.site.open)
+    reader, writer = await asyncio.open_connection("127.0.0.1", running.server.port)
+    writer.write(f"POST {API}/groups HTTP/1.1\r\n{head(alice)}Content-Type: {JSON}\r\n".encode() + framed)
+    await asyncio.sleep(pause)
+    writer.write_eof()
+    assert await asyncio.wait_for(reader.read(), PATIENCE) == b""
+    await until(lambda: set(running.server.site.open) == before)
+    writer.close()
+
+
 async def with_one_unread(running: Running) -> tuple[Client, str]:
     """Somebody, and a group of which that one has fetched 1 and 2, and not "last", which is 3."""
     alice, bob = await running.users("alice", "bob")

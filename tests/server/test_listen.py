@@ -5,6 +5,7 @@ import contextlib
 import gc
 import json
 import re
+import socket
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -72,6 +73,9 @@ class Listening:
         finally:
             writer.close()
             await writer.wait_closed()
+
+    def socket(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self._port))
 
     @contextlib.asynccontextmanager
     async def line(self) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
@@ -291,3 +295,30 @@ def test_a_stream_keeps_nothing_of_the_connection_that_it_has_taken_over(config:
                 return [each for each in gc.get_objects() if type(each) is Connection and each.transport is None]
 
     assert uvloop.run(given_up()) == []
+
+
+@pytest.mark.parametrize(
+    ("sent", "begins"),
+    [
+        (POST + b": secret\r\nContent-Length: 5\r\n\r\n", b"HTTP/1.1 400 "),
+        (POST + b"Content-Length: 5\r\n\r\n{", b""),
+        (CHUNKED + b"\r\n5\r\n{", b""),
+    ],
+    ids=["a head that is none", "a body that is cut off", "chunks that are cut off"],
+)
+def test_an_end_that_comes_with_what_it_ends_is_heard(
+    config: Config, clock: FakeClock, sent: bytes, begins: bytes
+) -> None:
+    """The event loop that serves reads both in one pass, before aiohttp has begun."""
+
+    async def answer() -> bytes:
+        async with serving(create_app(config, clock)) as listening:
+            with listening.socket() as sending:  # all of it is there before the server is asked to accept
+                sending.sendall(sent)
+                sending.shutdown(socket.SHUT_WR)
+                sending.setblocking(False)
+                return await asyncio.wait_for(asyncio.get_running_loop().sock_recv(sending, 4096), PATIENCE)
+
+    found = uvloop.run(answer())
+    assert found.startswith(begins)
+    assert begins or not found

@@ -2,8 +2,9 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
+from functools import cached_property
 from importlib import resources
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from aiohttp import web
@@ -19,6 +20,9 @@ from conclave.admin.sizes import Sizes
 from conclave.errors import ApiError, BadRequestError, ForbiddenError, UnavailableError
 from conclave.store.engine.faults import StoreError
 from conclave.wire.ready import HEADERS
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src data:; form-action 'self';"
@@ -48,10 +52,14 @@ class Page:
         self._actions = doing
         self._tickets = Tickets()
         self._allows = served[app_keys.IN_FORCE].config.admin.allow_actions
-        self._environment = view.environment()
-        self._environment.globals["ticket"] = self._tickets.make
         folder = resources.files("conclave.admin.page").joinpath("static")
         self._files = {name: folder.joinpath(name).read_text(encoding="utf-8") for name in FILES}
+
+    @cached_property
+    def _environment(self) -> "Environment":
+        made = view.environment()
+        made.globals["ticket"] = self._tickets.make
+        return made
 
     def add_routes(self, app: web.Application) -> None:
         """Add the page to the operators' application."""

@@ -3,10 +3,9 @@
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from conclave import __version__, app_keys
 from conclave.admin.page import charts
@@ -21,6 +20,9 @@ from conclave.retention.jobs import schedule
 from conclave.retention.reasons import lifetime_text
 from conclave.store.views.overview import Overview
 from conclave.store.views.runs import Run
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 OF_CLEANUP = (HealthPart.CLEANUP, HealthPart.CLOCK, HealthPart.OVERDUE, HealthPart.LEDGER, HealthPart.ARCHIVE)
 """The parts of health without which nothing, or not all, is erased."""
@@ -41,8 +43,10 @@ class Sources:
     rate: SendRate
 
 
-def environment() -> Environment:
+def environment() -> "Environment":
     """Return what writes pages: each value is made visible and escaped, and one that is missing is an error."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 - a start does not pay for it
+
     made = Environment(
         loader=PackageLoader("conclave.admin.page"),
         autoescape=True,

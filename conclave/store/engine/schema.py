@@ -116,9 +116,11 @@ def _migrate(connection: sqlite3.Connection, path: Path, complete: Complete) -> 
         if version > 0:
             log.info("database_migrating", database=str(path), schema=version, to=steps[-1][0])
             held.enter_context(_sorts_beside(connection, path))
-        for number, script in steps:
-            if number > version:
-                with write_transaction(connection):
+        left = [step for step in steps if step[0] > version]
+        # One that is made is in no use, and gets its name later: its steps share a commit.
+        for together in [[step] for step in left] if version else [left]:
+            with write_transaction(connection):
+                for number, script in together:
                     for statement in _statements(script):
                         connection.execute(statement)
                     if version > 0 and number == steps[-1][0]:
