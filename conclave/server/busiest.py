@@ -151,10 +151,11 @@ class Busiest:
         return Asked(length, line[2].decode(), query, said, time.monotonic(), key)
 
     def remember(self, asked: Asked) -> None:
-        """Have the head of a request, which has a ``key``, say next time what it said, without being parsed."""
-        self._known[asked.key] = asked.said
-        if len(self._known) > MOST_HEADS:
-            self._known.popitem(last=False)
+        """Have the head of a request say next time what it said, without being parsed."""
+        if asked.key:
+            self._known[asked.key] = asked.said
+            if len(self._known) > MOST_HEADS:
+                self._known.popitem(last=False)
 
     def _key(self, head: bytes, line: re.Match[bytes]) -> tuple[bytes, int]:
         """Return the hash of a head's method and headers without what varies in them, and the length of the body.
@@ -217,8 +218,7 @@ class Busiest:
         caller = self._pipeline.known_caller(asked.said.token_hash)
         if not caller:
             return None
-        if asked.key:
-            self.remember(asked)
+        self.remember(asked)
         group_id = parse_id(asked.group)
         if asked.query is None:
             sent = SendMessageRequest.quick(asked.said.written_in, body)
