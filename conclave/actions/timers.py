@@ -1,7 +1,7 @@
 """Telling readers what is redacted for them: what has destroyed itself, or was taken back."""
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
@@ -67,11 +67,13 @@ class Coming:
     """A stream that is about to begin: what is published waits in it, but it may yet fail to begin.
 
     ``published``: notes up to this one were published before it was there. ``handed``: the notes of what waits in it.
+    ``forgotten``: those that the store has had until now, though they were heard: it may have read them just before.
     """
 
     stream: Stream
     published: int
     handed: list[int] = field(default_factory=list)
+    forgotten: set[int] = field(default_factory=set)
 
 
 class Telling:
@@ -124,7 +126,8 @@ class Telling:
         ``missed``: what ``begin_stream`` returned, called within ``expect``. Once the stream has begun, call ``begun``.
         """
         for each in missed if not coming.stream.ended else ():
-            if each.missed_id <= coming.published and each.missed_id not in self._heard:
+            is_heard = each.missed_id in self._heard or each.missed_id in coming.forgotten
+            if each.missed_id <= coming.published and not is_heard:
                 coming.handed.append(each.missed_id)
                 if each.is_member:
                     coming.stream.put(_event(each))
@@ -138,9 +141,12 @@ class Telling:
         """Notes of which the store has to learn that they were heard, at most HEARD_AT_ONCE; none: it knows of all."""
         return tuple(islice(self._heard, HEARD_AT_ONCE))
 
-    def forget(self, heard: Iterable[int]) -> None:
+    def forget(self, heard: Collection[int]) -> None:
         """Forget notes that the store does not have any more."""
         self._heard.difference_update(heard)
+        for of_user in self._coming.values():
+            for coming in of_user:
+                coming.forgotten.update(heard)
 
 
 def _event(redaction: Redaction) -> Event:

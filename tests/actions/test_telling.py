@@ -122,6 +122,21 @@ async def test_a_stream_hears_once_what_another_one_has_heard_and_the_store_know
     assert ear.numbers == [1]
 
 
+async def test_a_stream_is_not_told_what_was_heard_before_though_it_has_read_the_note(
+    events: Events, telling: Telling
+) -> None:
+    """The store learns while it reads that another stream has heard."""
+    events.add(Ear(ALICE))
+    telling.publish([note(1), note(2)])
+    ear = Ear(ALICE, connected=False)
+    events.add(ear)
+    with telling.expect(ear) as coming:
+        telling.forget((1,))
+        telling.catch_up(coming, [note(1), note(2)])
+        telling.begun(coming)
+    assert (ear.numbers, telling.heard) == ([], (2,))
+
+
 async def test_a_stream_that_fails_to_begin_does_not_count(events: Events, telling: Telling) -> None:
     """Its reader may never get what it was handed, and so hears of it again."""
     over, coming = Ear(ALICE), Ear(ALICE, connected=False)
