@@ -67,7 +67,7 @@ class SystemClock:
 
     def read(self) -> Reading:
         """Return both clocks."""
-        return Reading(int(time.time()), int(time.clock_gettime(_SINCE_BOOT)), self._boot_id)
+        return Reading(self.now(), int(time.clock_gettime(_SINCE_BOOT)), self._boot_id)
 
 
 class FakeClock:
