@@ -1,7 +1,7 @@
 """Telling readers what is redacted for them: what has destroyed itself, or was taken back."""
 
 import sqlite3
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
@@ -67,7 +67,7 @@ class Coming:
     """A stream that is about to begin: what is published waits in it, but it may yet fail to begin.
 
     ``published``: notes up to this one were published before it was there. ``handed``: the notes of what waits in it.
-    ``forgotten``: those that the store has had until now, though they were heard: it may have read them just before.
+    ``forgotten``: notes of its user that the store has had until now, though they were heard: it may have read them.
     """
 
     stream: Stream
@@ -88,7 +88,8 @@ class Telling:
         """Nothing is told before ``begin``."""
         self._events = events
         self._published = 0
-        self._heard: set[int] = set()
+        self._heard: dict[int, bytes] = {}
+        """Whose each note is."""
         self._coming: dict[bytes, list[Coming]] = {}
 
     def begin(self, last: int) -> None:
@@ -101,7 +102,7 @@ class Telling:
         for each in told:
             event = made.setdefault((each.group_id, each.sequence_num), _event(each))
             if self._events.tell(each.user_id, event):
-                self._heard.add(each.missed_id)
+                self._heard[each.missed_id] = each.user_id
             for coming in self._coming.get(each.user_id, ()):
                 if not coming.stream.ended:
                     coming.handed.append(each.missed_id)
@@ -134,19 +135,18 @@ class Telling:
 
     def begun(self, coming: Coming) -> None:
         """Note that a stream gets all that waited in it."""
-        self._heard.update(coming.handed)
+        self._heard.update(dict.fromkeys(coming.handed, coming.stream.user_id))
 
     @property
     def heard(self) -> tuple[int, ...]:
         """Notes of which the store has to learn that they were heard, at most HEARD_AT_ONCE; none: it knows of all."""
         return tuple(islice(self._heard, HEARD_AT_ONCE))
 
-    def forget(self, heard: Collection[int]) -> None:
-        """Forget notes that the store does not have any more."""
-        self._heard.difference_update(heard)
-        for of_user in self._coming.values():
-            for coming in of_user:
-                coming.forgotten.update(heard)
+    def forget(self, heard: Iterable[int]) -> None:
+        """Forget notes that the store does not have any more. ``heard``: of those that it had to learn of."""
+        for each in heard:
+            for coming in self._coming.get(self._heard.pop(each, b""), ()):
+                coming.forgotten.add(each)
 
 
 def _event(redaction: Redaction) -> Event:

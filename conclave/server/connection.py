@@ -362,8 +362,7 @@ class Connection(asyncio.BufferedProtocol):
     def answered(self, *, stays_open: bool) -> None:
         """Hear that aiohttp has answered. If the connection does not stay open, it closes it."""
         self._body, self._is_answered = None, stays_open
-        if not self._left:
-            self._go_on_if_answered()
+        self._go_on_if_answered()
 
     def _go_on_if_answered(self) -> None:
         if self._is_answered and not self._left and self.state == BEHIND:

@@ -135,6 +135,19 @@ async def test_a_stream_is_not_told_what_was_heard_before_though_it_has_read_the
         telling.catch_up(coming, [note(1), note(2)])
         telling.begun(coming)
     assert (ear.numbers, telling.heard) == ([], (2,))
+    assert coming.forgotten == {1}
+
+
+async def test_what_others_have_heard_takes_no_memory_for_a_stream_that_begins(
+    events: Events, telling: Telling
+) -> None:
+    events.add(Ear(BOB))
+    telling.publish([note(1, BOB)])
+    ear = Ear(ALICE, connected=False)
+    events.add(ear)
+    with telling.expect(ear) as coming:
+        telling.forget(telling.heard)
+    assert (coming.forgotten, telling.heard) == (set(), ())
 
 
 async def test_a_stream_that_fails_to_begin_does_not_count(events: Events, telling: Telling) -> None:
