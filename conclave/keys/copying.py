@@ -45,16 +45,23 @@ def is_there(target: Path, keys_id: bytes) -> bool:
 
 
 def is_newer(target: Path, keys: KeyFile) -> bool:
-    """Tell whether a whole copy of ``keys`` is there that has later changes. Raises KeyFileError as ``head`` does."""
+    """Tell whether a whole copy of ``keys`` is there that has later changes. Raises KeyFileError as ``head`` does.
 
-    def look() -> bool:
+    The file is looked at after its copy: other processes may change it, and renew the copy, at any time.
+    """
+
+    def look() -> int:
         found = head_of(target)
         has_later = found and found.keys_id == keys.keys_id and found.serial > keys.serial
-        return bool(has_later) and not Inspection(target).flaws
+        return found.serial if found and has_later and not Inspection(target).flaws else 0
 
     seconds = _whole_seconds(keys.path)
     with told(target):
-        return within(seconds, target, look)
+        serial = within(seconds, target, look)
+    if not serial:
+        return False
+    with keys.held():
+        return keys.serial < serial
 
 
 @contextmanager
