@@ -25,8 +25,8 @@ from conclave.store.resources import message_keys, receipts, taken_back, timers
 from conclave.store.resources.receipts import Erased
 from spark.pacer import Pacer
 
-CHUNK = 32
-"""A step deletes at most 32 messages."""
+CHUNK = 64
+"""A step deletes at most 64 messages: a transaction while others write, see ``pacer.SHARED_BUDGET_SECONDS``."""
 
 CHUNK_BYTES = 128 * 1024
 """A step deletes messages with at most 128 KiB of bodies together, but at least one message."""

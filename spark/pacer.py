@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from conclave.failpoints import reach
-from conclave.store.compaction import FREED_PAGES
 from conclave.store.engine.connection import of_store
 from conclave.store.engine.sqlite import Step, checkpoint, truncate_wal, write_transaction
 
@@ -25,10 +24,10 @@ ALONE_REST = 0.25
 """While no other process writes, a rest takes at least a quarter of the time that the transaction before it took."""
 
 RETURNED_PAGES = 384
-"""No new step begins once 384 pages are to be returned to the file system at the end of the transaction.
+"""No new step begins once 384 pages are to be returned to the file system at the end of the transaction."""
 
-While others write, once FREED_PAGES are: those that ask for it take no time themselves, so no budget ends them.
-"""
+SHARED_RETURNED_PAGES = 128
+"""While others write, no new step begins once 128 pages are: to ask for it takes no time, so no budget ends it."""
 
 ALONE_AFTER_SECONDS = 0.5
 """Others count as writing until half a second after their last commit that was noticed."""
@@ -137,7 +136,7 @@ class Pacer:
                 locked = time.monotonic()
                 is_shared = self._is_shared(locked)
                 budget = SHARED_BUDGET_SECONDS if is_shared else LOCK_BUDGET_SECONDS
-                most_pages = FREED_PAGES if is_shared else RETURNED_PAGES
+                most_pages = SHARED_RETURNED_PAGES if is_shared else RETURNED_PAGES
                 while (
                     step is not None
                     and time.monotonic() - locked < budget

@@ -274,7 +274,7 @@ def test_while_others_write_few_pages_are_returned_at_a_time(
     write_elsewhere(connection)
     tested.run(iter([step]))
     assert len(returned) > 3
-    assert max(returned) <= compaction.FREED_PAGES
+    assert max(returned) == pacer.SHARED_RETURNED_PAGES
 
 
 def test_other_pacers_of_the_process_do_not_count_as_others_who_write(
