@@ -224,9 +224,10 @@ async def _require_ledger_of_copy(store: Database, path: Path, data: Path) -> No
 
 async def _begin_with_ledger(store: Database, path: Path, clock: Clock) -> LedgerError | None:
     """Have a restored database learn from the ledger; return what is wrong with the file. Raises StoreError."""
-    standing = await store.read(changes.standing)
     try:
-        if not await asyncio.to_thread(branches.is_older, standing, path):
+        tip = await asyncio.to_thread(book.tip, path)
+        standing = await store.read(changes.standing)
+        if not branches.is_older(standing, tip):
             await asyncio.to_thread(book.require_sound, path, standing.ledger_id, standing.written)
             with contextlib.suppress(StoreError):  # the first write tells of what is wrong
                 number = await asyncio.to_thread(branches.take_up, standing, path, clock.now())

@@ -194,7 +194,7 @@ def test_a_restore_that_fails_late_does_not_make_a_copy_of_the_database_that_was
         patch.setattr(restoring._Restoring, "_put_in_place", lambda _: fail())
         assert "the disk is full: nothing was restored" in refusal(store, made.path)
     with store.opened() as connection:
-        assert not branches.is_older(changes.standing(connection), store.config.ledger_path)
+        assert not branches.is_older(changes.standing(connection), book.tip(store.config.ledger_path))
     there, _ = store.restored(made.path)
     with there.opened() as connection:
         assert changes.are_waiting(connection), "whoever goes on with it tells it"

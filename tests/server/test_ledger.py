@@ -20,6 +20,7 @@ from conclave.store.engine import sqlite
 from conclave.store.engine.faults import StoreError
 from conclave.store.ledger import book, changes
 from conclave.store.ledger.book import Entry
+from conclave.store.ledger.drain import drain
 from conclave.system import ledger_mark
 from spark.environment import RunEnvironment
 from spark.run import clean_up
@@ -120,6 +121,27 @@ async def test_a_copy_put_in_place_by_hand_is_not_served_as_it_is(start_server: 
     async with start_server(config) as server:
         alice.url, alice.http = server.url, server.http
         assert len(await alice.fetch(group)) == 2, "no second replay: the session lives"
+
+
+async def test_a_run_that_tells_the_ledger_of_changes_while_the_server_starts_makes_no_copy_of_the_database(
+    start_server: StartServer, config: Config, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with start_server(config) as server:
+        alice, bob, group = await friends(server)
+    tip = book.tip
+
+    def told_meanwhile(path: Path) -> tuple[str, int] | None:
+        with closing(sqlite.connect(config.database)) as connection, sqlite.write_transaction(connection):
+            connection.execute("DELETE FROM members WHERE user_id = ?", (bytes.fromhex(bob.user_id.replace("-", "")),))
+        drain(config.database, path, clock.now())
+        return tip(path)
+
+    monkeypatch.setattr(book, "tip", told_meanwhile)
+    async with start_server(config) as server:
+        alice.url, alice.http = server.url, server.http
+        assert len(await alice.fetch(group)) == 1, "no session has ended"
+        assert await server.query("SELECT restored FROM ledger_state") == [(0,)]
+    assert [each.state for each in entries(config, "member")] == [None]
 
 
 def put(config: Config, copy: Path) -> None:

@@ -15,9 +15,13 @@ from conclave.store.ledger.book import RESTORE, Entry, LedgerError
 from conclave.store.ledger.changes import Standing, standing
 
 
-def is_older(standing: Standing, path: Path) -> bool:
-    """Tell whether the database is an older copy of the one that its ledger speaks of. Raises LedgerError."""
-    return _is_behind(standing, book.tip(path))
+def is_older(standing: Standing, tip: tuple[str, int] | None) -> bool:
+    """Tell whether the database is an older copy of the one that its ledger speaks of.
+
+    ``tip``: see ``book.tip``. It is read before ``standing``: other processes may tell the ledger of changes at any
+    time, and what it tells is in the database by then.
+    """
+    return tip is not None and tip[0] == standing.ledger_id and tip[1] > standing.counter
 
 
 def fault_of_copy(connection: sqlite3.Connection, database: Path, path: Path) -> str:
@@ -26,19 +30,15 @@ def fault_of_copy(connection: sqlite3.Connection, database: Path, path: Path) ->
     What is changed in it would count as what it has to learn. What is wrong with the ledger is told when it is written.
     """
     try:
-        tip = book.tip(path)  # first: what is noted after that is in the database
+        tip = book.tip(path)
     except LedgerError:
         return ""
-    if not _is_behind(standing(connection), tip):
+    if not is_older(standing(connection), tip):
         return ""
     return (
         f"{database}: is a restored copy, and has yet to learn from {path} what it must not bring back: start"
         " `conclave serve` on it first"
     )
-
-
-def _is_behind(standing: Standing, tip: tuple[str, int] | None) -> bool:
-    return tip is not None and tip[0] == standing.ledger_id and tip[1] > standing.counter
 
 
 def own_end(path: Path, standing: Standing, last_change: int) -> int | None:
