@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from conclave.archive.consistency import TRIES
 from conclave.clock.guard import time_to_act_on
 from conclave.failpoints import reach
 from conclave.logs.setup import get_logger
@@ -345,8 +346,16 @@ def _store(engine: RunEnvironment, done: Report) -> None:
 def dry_run(engine: RunEnvironment, scope: Scope = ALL) -> Report:
     """Return what a run would delete; changes nothing. Raises CleanupError or ArchiveError.
 
-    If the policy of this configuration is not the one in force: what a run would delete after a start with it.
+    If the policy of this configuration is not the one in force: what a run would delete after a start with it. A run
+    may be under way, which replaces files of the archive while they are counted: then it is tried again.
     """
+    for _ in range(TRIES - 1):
+        with contextlib.suppress(ArchiveError):
+            return _planned(engine, scope)
+    return _planned(engine, scope)
+
+
+def _planned(engine: RunEnvironment, scope: Scope) -> Report:
     with _ready(engine, lambda _: None, writing=False) as stored:
         settings = engine.config.policy
         planned = Report(engine.config.cleanup.engine, engine.clock.now(), differing=settings.differing(stored))

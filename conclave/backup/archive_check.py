@@ -65,12 +65,11 @@ class ArchiveCheck:
         known = self._known(name)
         if not (fault := self._fault_of(target, known)):
             # Where an earlier backup's file is linked, damage of the server's own is not to go unnoticed.
-            is_another = known is not None and live.is_file() and not live.samefile(target)
-            if is_another and (own := self._fault_of(live, known)):
+            if known and (own := self._fault_of_own(live, target, known)):
                 self._done.notes.append(f"{live}: {own}; it is whole in {target}")
             return known or entry_of(target)
         for source, told in self._elsewhere(name, live):
-            if not source.samefile(target) and not self._fault_of(source, told):
+            if _is_another(source, target) and not self._fault_of(source, told):
                 target.unlink()
                 if told is None or not link(source, target):
                     share(source, target)
@@ -79,6 +78,13 @@ class ArchiveCheck:
                 return entry_of(target)
         self._done.faults[name] = fault
         return entry_of(target)
+
+    def _fault_of_own(self, live: Path, target: Path, known: FileEntry) -> str:
+        """Return what is wrong with the server's own file, if it is another than ``target``. A run may remove it."""
+        with suppress(FileNotFoundError):
+            fault = self._fault_of(live, known) if _is_another(live, target) else ""
+            return fault if live.exists() else ""
+        return ""
 
     def _known(self, name: str) -> FileEntry | None:
         """Return what the last backup knows of a file, if it is linked to that one, and was whole then."""
@@ -107,6 +113,13 @@ class ArchiveCheck:
         for _, path, entry in sorted(found, key=lambda each: each[0], reverse=True):
             if path.is_file():
                 yield path, entry
+
+
+def _is_another(path: Path, target: Path) -> bool:
+    """Tell whether ``path`` is a file, and not ``target``. One of the server's may go at any time."""
+    with suppress(FileNotFoundError):
+        return path.is_file() and not path.samefile(target)
+    return False
 
 
 def fault_of(path: Path, database: Path) -> str:

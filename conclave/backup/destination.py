@@ -162,8 +162,11 @@ def _require_own(config: Config, folder: Path) -> None:
 
 
 def _foreign(folder: Path) -> str | None:
-    """Return the name of something in a folder, None if it is empty. Raises OSError."""
-    return next((each.name for each in folder.iterdir() if each.name != "lost+found"), None)
+    """Return the name of something in a folder, None if it is empty. Raises OSError.
+
+    Another process may make the mark after it was looked for.
+    """
+    return next((each.name for each in folder.iterdir() if each.name not in ("lost+found", MARK)), None)
 
 
 def _close(folder: Path) -> None:
@@ -191,4 +194,5 @@ def kept_in(folder: Path) -> Iterator[Kept]:
         try:
             yield Kept(path, manifest.read(path))
         except BackupError as error:
-            yield Kept(path, None, str(error))
+            if os.path.lexists(path):  # or the one who makes backups has removed it meanwhile
+                yield Kept(path, None, str(error))

@@ -64,13 +64,12 @@ def _findings(path: Path | None) -> Iterator[Finding]:
     for doubt in doubts(config):
         yield note("configuration", f"{doubt.setting}: {doubt.means}", "`conclave check-config` tells more")
     yield from _proxies(config)
-    holders = files.holders(config)
-    is_running = bool(holders["server"]) if "server" in holders else None
     yield from carried_out("disk", partial(machine.disk, config))
     yield from carried_out("permissions", partial(files.permissions, config, source))
     yield from carried_out("locks", partial(files.held_locks, config))
-    yield from carried_out("ports", partial(machine.ports, config, is_running=is_running))
-    yield from carried_out("database", partial(database.database, config, SystemClock(), is_running=is_running))
+    runs = partial(files.is_served, config)
+    yield from carried_out("ports", partial(machine.ports, config, runs))
+    yield from carried_out("database", partial(database.database, config, SystemClock(), is_running=runs()))
 
 
 def _java(config: Config | None) -> Iterator[Finding]:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import click
@@ -54,7 +55,10 @@ def verify_erasure(path: Path | None, copies: Path | None, *, as_json: bool, can
     with orderly_end(), one_line_errors(*_EXPECTED):
         config, clock = configured(path), SystemClock()
         flown = [_fly(config, clock)] if canary else []
-        kept = Copies(copies, _backups_in(copies)) if copies else None
+        kept = None
+        if copies:
+            _backups_in(copies)  # that there are any is told before all else is examined
+            kept = Copies(copies, partial(_backups_in, copies))
         parts = verify(config, clock, _empty_log, lambda: log.info("waiting_for_another_run"), kept) + flown
     found = sum(len(part.findings) + part.more for part in parts)
     if as_json:

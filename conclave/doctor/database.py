@@ -4,6 +4,7 @@ import contextlib
 import os
 import sqlite3
 from collections.abc import Iterator
+from pathlib import Path
 
 from conclave.clock import Clock
 from conclave.config.settings import Config
@@ -35,17 +36,32 @@ def database(config: Config, clock: Clock, *, is_running: bool | None) -> Iterat
             "`conclave serve` makes it; look at database_path if it should be there",
         )
         return
-    wal = path.with_name(path.name + "-wal")
     # Without a log no process has it open, and a connection that takes it as frozen leaves no files beside it.
-    frozen = not wal.exists()
+    before = _at_rest(path)
+    found = _read(config, clock, is_running=is_running, frozen=before is not None)
+    if before and before != _at_rest(path):  # it was opened meanwhile, and what was read may be of two moments
+        found = _read(config, clock, is_running=is_running, frozen=False)
+    yield from found
+    yield from _log(config)
+
+
+def _at_rest(path: Path) -> tuple[int, int] | None:
+    """Return size and time of change of a database that no process has open; None: it has a write-ahead log."""
+    if path.with_name(path.name + "-wal").exists():
+        return None
+    found = path.stat()
+    return found.st_size, found.st_mtime_ns
+
+
+def _read(config: Config, clock: Clock, *, is_running: bool | None, frozen: bool) -> list[Finding]:
+    path = config.database
     try:
         with contextlib.closing(sqlite.connect(path, readonly=True, frozen=frozen)) as connection:
             connection.execute("BEGIN")
-            yield from _looked_at(connection, config, clock, is_running=is_running)
+            return list(_looked_at(connection, config, clock, is_running=is_running))
     except (sqlite3.Error, StoreError) as error:
         is_ours = os.access(path, os.R_OK) and os.access(path.parent, os.W_OK)
-        yield wrong("database", f"{path}: cannot be read: {error}", _DAMAGED if is_ours else _NOT_OURS)
-    yield from _log(config)
+        return [wrong("database", f"{path}: cannot be read: {error}", _DAMAGED if is_ours else _NOT_OURS)]
 
 
 def _looked_at(

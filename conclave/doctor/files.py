@@ -101,9 +101,17 @@ def holders(config: Config) -> dict[str, int | None]:
     }
 
 
+def is_served(config: Config) -> bool | None:
+    """Tell whether a server runs on this database; None: unknown."""
+    found = holders(config)
+    return bool(found["server"]) if "server" in found else None
+
+
 def held_locks(config: Config) -> Iterator[Finding]:
     """Yield who runs on this database."""
     found = holders(config)
+    if any(map(_is_gone, found.values())):
+        found = holders(config)  # it may have ended after the list was read
     if not found:
         says = "the kernel's list of locks cannot be read, so it is unknown which processes hold them"
         yield note("locks", says, "look for processes by ps")
@@ -113,7 +121,7 @@ def held_locks(config: Config) -> Iterator[Finding]:
             continue
         if pid is None:
             yield ok("locks", f"no process holds the {name}'s lock")
-        elif pid > 0 and not Path(f"/proc/{pid}").exists():
+        elif _is_gone(pid):
             says = f"the {name}'s lock was taken by process {pid}, which is gone: its Java process may still have it"
             yield note("locks", says, "it is free once that has ended: ps -eo pid,ppid,args | grep java")
         else:
@@ -125,3 +133,8 @@ def held_locks(config: Config) -> Iterator[Finding]:
     if writer and writer not in found.values():
         says = f"{lock_holders.named(writer)} holds the database's write lock: until it lets go nothing can be stored"
         yield note("locks", says, "if it still does when you look again, end it")
+
+
+def _is_gone(pid: int | None) -> bool:
+    """Tell whether the process that has taken a lock has ended. One elsewhere has a negative number, or 0."""
+    return pid is not None and pid > 0 and not Path(f"/proc/{pid}").exists()

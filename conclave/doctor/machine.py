@@ -9,7 +9,7 @@ import socket
 import sqlite3
 import ssl
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from conclave.config.settings import Config
@@ -31,7 +31,10 @@ FEW_FILES = 4096
 """A limit of less than 4,096 open files is worth a note: each client takes two."""
 
 PATIENCE_SECONDS = 3.0
-"""A program that listens at one of our ports gets 3 seconds to answer."""
+"""A program that listens at one of our ports gets 3 seconds to answer, and a server that starts as long to listen."""
+
+AGAIN_SECONDS = 0.1
+"""Whether it listens is looked at ten times a second."""
 
 _OPTIONS = ("DEFAULT_SYNCHRONOUS", "DEFAULT_WAL", "MAX_VARIABLE_NUMBER", "SECURE_DELETE", "TEMP_STORE", "THREADSAFE")
 """The options of SQLite that are worth knowing: Conclave sets most of them itself, on each connection."""
@@ -116,8 +119,9 @@ def open_files() -> Iterator[Finding]:
         yield ok("open files", f"at most {hard:,}")
 
 
-def ports(config: Config, *, is_running: bool | None) -> Iterator[Finding]:
-    """Yield whether the ports are free, or ours. ``is_running``: whether our server runs; None: unknown."""
+def ports(config: Config, runs: Callable[[], bool | None]) -> Iterator[Finding]:
+    """Yield whether the ports are free, or ours. ``runs`` tells whether our server runs; None: unknown."""
+    is_running = runs()
     for name, address, port, tls in (
         ("clients", config.listen_address, config.port, bool(config.tls_cert_path)),
         ("operators", config.admin.listen_address, config.admin.listen_port, False),
@@ -126,10 +130,13 @@ def ports(config: Config, *, is_running: bool | None) -> Iterator[Finding]:
         if port == 0:
             yield ok(about, f"for {name}: the server takes any free one")
             continue
-        fault = _fault_of_bind(address, port)
+        fault, deadline = _fault_of_bind(address, port), time.monotonic() + PATIENCE_SECONDS
+        while fault == 0 and is_running and time.monotonic() < deadline:  # it may be starting, or ending
+            time.sleep(AGAIN_SECONDS)
+            is_running, fault = runs(), _fault_of_bind(address, port)
         if fault == 0:
             if is_running:
-                remedy = "look for no_admin_listener in its log, or whether it has another configuration"
+                remedy = "look in its log whether it still starts, for no_admin_listener, or for another configuration"
                 yield wrong(about, f"for {name}: a server runs, but does not listen at {address}", remedy)
             else:
                 yield ok(about, f"for {name}: free")

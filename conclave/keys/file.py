@@ -27,6 +27,7 @@ from conclave.keys.replacing import (
     PIECE_BYTES,
     beside,
     discard,
+    read_at_once,
     remove_leftovers,
     take_its_place,
     write_all,
@@ -84,8 +85,7 @@ class Head(NamedTuple):
 def head_of(path: Path) -> Head | None:
     """Return the head of the key file at ``path``; None if none is there, or something else. Raises KeyFileError."""
     try:
-        with path.open("rb") as file:
-            head = records.of_file(file.read(UNIT_BYTES))
+        head = records.of_file(read_at_once(path, UNIT_BYTES))
     except FileNotFoundError:
         return None
     except OSError as error:

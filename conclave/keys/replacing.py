@@ -46,6 +46,18 @@ def remove_leftovers(path: Path) -> None:
             discard(left_over)
 
 
+def read_at_once(path: Path, size: int = -1) -> bytes:
+    """Return the first ``size`` bytes of a file as they were at one moment, or all. Raises OSError.
+
+    One that another process replaces is overwritten, so that what was read of it may be zeros: the new one is read.
+    """
+    while True:
+        with path.open("rb") as file:
+            data = file.read(size)
+            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                return data
+
+
 def discard(path: Path) -> None:
     """Overwrite a file and remove it, durably. Nothing is done if there is none."""
     try:

@@ -44,11 +44,12 @@ class Segment:
 
 def segments_of(connection: sqlite3.Connection) -> list[Segment]:
     """Return all segments, by their numbers."""
-    listed = {row[0]: bool(row[1]) for row in connection.execute("SELECT segment, dropped FROM body_segments")}
-    tables = connection.execute(
-        "SELECT substr(name, 14) FROM sqlite_schema WHERE type = 'table' AND name GLOB 'body_segment_[0-9]*'"
-    )
-    stored = {int(row[0]) for row in tables if row[0].isdecimal()}
+    rows = connection.execute(  # one statement, one snapshot: the server may begin a segment at any time
+        "SELECT segment, dropped FROM body_segments UNION ALL SELECT substr(name, 14), NULL FROM sqlite_schema"
+        " WHERE type = 'table' AND name GLOB 'body_segment_[0-9]*'"
+    ).fetchall()
+    listed = {row[0]: bool(row[1]) for row in rows if row[1] is not None}
+    stored = {int(row[0]) for row in rows if row[1] is None and row[0].isdecimal()}
     return [
         Segment(number, number in stored, number in listed, listed.get(number, False))
         for number in sorted(listed.keys() | stored)

@@ -61,6 +61,9 @@ LASTING_SECONDS = 3600
 MOST_HITS = 100
 """At most 100 places of each mark are told of a file."""
 
+LISTS = 3
+"""Files are listed 3 times: each time those are searched that are new."""
+
 MARK_BYTES, PERIOD = 8, 16
 
 _NAME = "erasure canary "
@@ -246,13 +249,17 @@ class Canary:
                 self._part.add(Finding(Kind.BLIND, str(path), told))
 
     def _hits(self) -> Iterator[Hit]:
+        """Search the files that there are, and then those that runs of others have put in the place of some."""
         search = Search((self._marks.erased, self._marks.control), MOST_HITS)
-        for path in dict.fromkeys(self._files()):
-            self._part.count("files")
-            self._part.count("bytes", file_size(path))
-            yield from search.in_bytes(path)
-            if path.is_relative_to(self._config.archive_path):
-                yield from search.in_packed(path)
+        searched = set[Path]()
+        for _ in range(LISTS):
+            for path in dict.fromkeys(each for each in self._files() if each not in searched):
+                searched.add(path)
+                self._part.count("files")
+                self._part.count("bytes", file_size(path))
+                yield from search.in_bytes(path)
+                if path.is_relative_to(self._config.archive_path):
+                    yield from search.in_packed(path)
 
     def _files(self) -> Iterator[Path]:
         """Yield the database's files, all under the data directory, and the temporary ones that are new."""

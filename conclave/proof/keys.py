@@ -24,6 +24,7 @@ from conclave.keys.tree import HEIGHT
 from conclave.proof.findings import Finding, Kind, ProofPart
 from conclave.store.archive import unreadable
 from conclave.store.engine import sqlite
+from conclave.store.engine.faults import StoreError
 from conclave.store.resources import message_keys, taking_over
 from conclave.store.resources.message_keys import KeyCopy
 from conclave.system import locks
@@ -111,12 +112,14 @@ def examine_copies(part: ProofPart, config: Config, folder: Path, backups: Seque
     opened = _opened(part, config, folder, noted)
     part.count("key files", len(opened))
     for backup in backups:
-        part.count("backups")
         try:
             keyed, plain = _of_backup(backup)
-        except (sqlite3.Error, numbers.UnreadableError) as error:
-            part.add(Finding(Kind.UNREADABLE, str(backup), f"cannot be looked at: {error}"))
+        except (StoreError, sqlite3.Error, numbers.UnreadableError) as error:
+            if backup.exists():  # or the one who makes backups has removed it meanwhile
+                part.count("backups")
+                part.add(Finding(Kind.UNREADABLE, str(backup), f"cannot be looked at: {error}"))
             continue
+        part.count("backups")
         _compare(part, backup, keyed, alive, opened)
         as_they_came = sum(ranges.count(ranges.without(some, alive.get(each, ()))) for each, some in plain.items())
         if as_they_came:

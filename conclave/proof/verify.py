@@ -42,10 +42,10 @@ EmptyLog = Callable[[sqlite3.Connection], bool]
 
 
 class Copies(NamedTuple):
-    """The backups that are kept in a folder."""
+    """The backups that are kept in a folder. ``backups``: lists them."""
 
     folder: Path
-    backups: Sequence[Path]
+    backups: Callable[[], Sequence[Path]]
 
 
 class ProofError(Exception):
@@ -66,7 +66,7 @@ def verify(
             found = _examine(config, clock, empty_log, lock.descriptors[1])
             if copies:
                 found.append(part := ProofPart("copies"))
-                keys.examine_copies(part, config, copies.folder, copies.backups)
+                keys.examine_copies(part, config, copies.folder, copies.backups())
             return found
     except numbers.UnreadableError as error:
         raise ProofError(str(error)) from error

@@ -64,12 +64,11 @@ def _foreign(data: Path, database: Path, archive: Path) -> Iterator[str]:
             yield from (f"work/{process.name}" for process in each.iterdir() if not process.name.isdecimal())
         elif each in (archive, data / "archive") and each.is_dir():
             yield from (f"{each.name}/{name}" for name in _not_of_a_table(each))
-        elif (
-            each.name == ledger_mark.NAME or each in archive.parents or (each.name == "lost+found" and data.is_mount())
-        ):
+        elif each in archive.parents or (each.name == "lost+found" and data.is_mount()):
             continue
         elif data != database.parent or each.name not in {database.name + suffix for suffix in _OF_DATABASES}:
-            yield each.name
+            # Another process may make the mark after it was looked for.
+            yield from {each.name} - {MARK, ledger_mark.NAME}
 
 
 def _not_of_a_table(folder: Path) -> Iterator[str]:

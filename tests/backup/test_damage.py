@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from conclave.backup import archive_check, checking, manifest
+from conclave.backup.archive_check import ArchiveCheck
 from conclave.backup.destination import kept_in
 from conclave.backup.files import duplicate
 from conclave.backup.making import Made
@@ -116,6 +118,34 @@ def test_what_an_earlier_backup_has_whole_is_taken_from_there_and_told(store: Ba
     assert command(store, str(store.backups)).exit_code == 1, "each night, until it is mended"
     shutil.copy(data_file(second.path), path)
     assert next_day(store).notes == []
+
+
+@pytest.mark.parametrize(
+    ("of", "asked"), [(Path, "samefile"), (archive_check, "entry_of"), (archive_check, "fault_of")]
+)
+def test_a_file_that_a_run_removes_while_it_is_looked_at_is_no_damage(
+    store: Backed, monkeypatch: pytest.MonkeyPatch, of: Any, asked: str
+) -> None:
+    """A run may go on as soon as the backup has all of the archive; what was linked is looked at after that."""
+    store.back_up()
+    separate(store)
+    path, look, ask = data_file(store.config.archive_path), ArchiveCheck.look, getattr(of, asked)
+
+    def meanwhile(looked_at: Path, *others: Any) -> Any:
+        if looked_at == path:
+            path.unlink()
+        return ask(looked_at, *others)
+
+    def watched(check: ArchiveCheck, names: Collection[str]) -> archive_check.Looked:
+        with monkeypatch.context() as patch:
+            patch.setattr(of, asked, meanwhile)
+            if asked == "fault_of":  # which is asked where what the former backup knows is not enough
+                damage(store)
+            return look(check, names)
+
+    monkeypatch.setattr(ArchiveCheck, "look", watched)
+    made = next_day(store)
+    assert (made.notes, made.manifest.faults, path.exists()) == ([], {}, False)
 
 
 def test_an_older_backup_that_has_it_whole_is_found_behind_a_damaged_one(store: Backed) -> None:

@@ -256,6 +256,16 @@ def test_only_the_oldest_go_and_their_order_is_that_in_which_they_were_made(stor
     assert made[1] != last.path.name, "the same second has two names"
 
 
+def test_a_backup_that_is_removed_while_all_are_listed_is_not_told(store: Backed) -> None:
+    first = store.back_up().path
+    store.now += DAY
+    second = store.back_up().path
+    listed = kept_in(store.backups)
+    assert next(listed).path == first
+    shutil.rmtree(second)
+    assert list(listed) == []
+
+
 def test_a_damaged_backup_is_told_and_not_removed(store: Backed) -> None:
     store.send(store.add_group())
     first = store.back_up()
@@ -369,6 +379,23 @@ def test_a_folder_of_somebody_else_is_refused_and_left_as_it_is(store: Backed) -
     assert "holds thesis.tex, which is no backup" in refusal(store)
     assert [path.name for path in store.backups.iterdir()] == ["thesis.tex"]
     assert stat.S_IMODE(store.backups.stat().st_mode) == 0o750
+
+
+def test_a_folder_in_which_another_process_makes_its_first_backup_meanwhile_holds_nothing_else(
+    store: Backed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.backups.mkdir()
+    is_file = Path.is_file
+
+    def meanwhile(path: Path) -> bool:
+        found = is_file(path)
+        path.touch()
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "is_file", meanwhile)
+        assert list(kept_in(store.backups)) == []
+    assert [path.name for path in store.backups.iterdir()] == [MARK]
 
 
 def test_other_places_where_no_backup_can_be_are_refused(store: Backed, tmp_path: Path) -> None:

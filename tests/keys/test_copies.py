@@ -1,6 +1,7 @@
 """Copies of a key file: whole whenever a process dies, with nothing that is dead, and read as they lie there."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -144,6 +145,31 @@ def test_a_key_file_that_was_changed_and_copied_since_it_was_opened_is_not_older
     assert serial > opened.serial, "it has not heard of that yet"
     assert not opened.is_older_than(target)
     assert opened.serial == serial
+
+
+def test_a_copy_that_is_renewed_while_it_is_read_is_read_anew(
+    path: Path, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The former one is overwritten as soon as it is replaced."""
+    memory = Memory(11)
+    store = KeyStore(path, memory.draw)
+    memory.give(store, A, 5)
+    opened, renewed = Path.open, list[int]()
+
+    def meanwhile(itself: Path, mode: str = "r") -> Any:
+        found = opened(itself, mode)
+        if itself == target and not renewed:
+            renewed.append(0)  # to renew the copy opens it, too
+            store.erase([(A, memory.forget(A, [min(memory.living[A])]))])
+            renewed.append(store.copy(target))
+        return found
+
+    store.copy(target)
+    monkeypatch.setattr(Path, "open", meanwhile)
+    found = Inspection(target)
+    assert (found.serial, found.flaws) == (renewed[-1], [])
+    renewed.clear()
+    assert file.head_of(target) == (renewed[-1], OWN)
 
 
 def test_nobody_waits_for_the_disk_of_a_copy(path: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 
-from conclave.clock import SystemClock
+from conclave.clock import FakeClock, SystemClock
 from conclave.config.admin import AdminConfig
 from conclave.config.settings import Config
 from conclave.doctor import database, files, machine
 from conclave.doctor.findings import Finding, Level
 from conclave.store.engine import lock_holders, sqlite
-from tests.conftest import Running
+from conclave.store.engine.connection import StoreConnection
+from tests.conftest import Running, StartServer
 from tests.support import stores
 from tests.support.server import ServerProcess, conclave
 
@@ -199,10 +200,55 @@ async def test_a_wrong_clock_and_runs_that_fail_are_told(running: Running) -> No
     assert "nothing is erased" in look("clock")
 
 
+async def test_a_database_that_is_opened_while_it_is_looked_at_is_looked_at_again(
+    start_server: StartServer, config: Config, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection to a database that no process has open takes no lock, and sees no change."""
+    async with start_server(config):
+        pass
+    connect = sqlite.connect
+
+    def meanwhile(path: Path, *, readonly: bool = False, frozen: bool = False) -> StoreConnection:
+        found = connect(path, readonly=readonly, frozen=frozen)
+        if frozen:
+            found.execute("SELECT count(*) FROM cleanup_runs").fetchone()  # remembers the pages
+            with closing(connect(path)) as other, sqlite.write_transaction(other):
+                other.execute("DELETE FROM cleanup_runs")
+        return found
+
+    with closing(connect(config.database)) as connection, sqlite.write_transaction(connection):
+        connection.execute(
+            "INSERT INTO cleanup_runs (started_at, finished_at, engine, outcome, error, counts)"
+            " VALUES (1, 1, 'sql', 'failed', 'it was so', '{}')"
+        )
+    assert not config.database.with_name(config.database.name + "-wal").exists()
+    monkeypatch.setattr(sqlite, "connect", meanwhile)
+    found = list(database.database(config, clock, is_running=False))
+    assert [each.says for each in found if each.about == "cleanup"] == ["no run has taken place"]
+
+
+async def test_a_server_that_starts_or_ends_while_its_port_is_looked_at_is_not_called_wrong(running: Running) -> None:
+    port = running.server.port or 0
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        free = taken.getsockname()[1]
+    config = replace(running.config, listen_port=free, admin=AdminConfig(listen_port=0))
+    answers = iter([True, True, False])
+    [ended, _] = await asyncio.to_thread(lambda: list(machine.ports(config, lambda: next(answers))))
+    assert (ended.level, ended.says) == ("ok", "for clients: free")
+    config = replace(config, listen_port=port)
+    before = machine._fault_of_bind
+    found = iter([0, 0])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(machine, "_fault_of_bind", lambda *place: next(found, None) or before(*place))
+        [started, _] = await asyncio.to_thread(lambda: list(machine.ports(config, lambda: True)))
+    assert (started.level, started.says) == ("ok", "for clients: the server listens")
+
+
 async def test_a_port_is_free_or_ours_or_somebody_elses(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     def look(port: int, *, is_running: bool) -> tuple[str, str]:
         config = replace(running.config, listen_port=port, admin=AdminConfig(listen_port=0))
-        [found, _] = machine.ports(config, is_running=is_running)
+        [found, _] = machine.ports(config, lambda: is_running)
         return found.level, found.says
 
     port = running.server.port or 0

@@ -27,7 +27,7 @@ from conclave.failpoints import CANARY_POINTS
 from conclave.proof import canary
 from conclave.proof.canary import Canary, CanaryError
 from conclave.proof.findings import ProofPart
-from conclave.proof.search import Search
+from conclave.proof.search import Hit, Search
 from conclave.retention.resolve import Lifetimes
 from conclave.store.engine import sqlite
 from conclave.store.resources import state
@@ -148,6 +148,24 @@ def test_folders_that_go_while_they_are_searched_are_nothing_to_stop_for(
 
     monkeypatch.setattr(canary, "_is_file", looked_at)
     assert cage.canary(clean_up).run().findings == []
+
+
+def test_a_file_that_a_run_writes_in_the_place_of_another_meanwhile_is_searched(
+    cage: Cage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flying = cage.canary()
+    former, new = (cage.config.archive_path / name for name in ("former", "new"))
+    former.parent.mkdir()
+    former.write_bytes(flying._marks.control * 10)
+    search = Search.in_bytes
+
+    def meanwhile(itself: Search, path: Path) -> Iterator[Hit]:
+        if former.exists():
+            former.rename(new)
+        yield from search(itself, path)
+
+    monkeypatch.setattr(Search, "in_bytes", meanwhile)
+    assert {hit.path for hit in flying._hits()} == {new}
 
 
 def test_a_run_that_erases_nothing_is_no_proof(cage: Cage) -> None:

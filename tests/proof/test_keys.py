@@ -1,5 +1,6 @@
 """The proof of the key file: what lives accounts for every node, a planted one is found, and so is what copies tell."""
 
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -35,6 +36,18 @@ def of_copies(store: KeyedBackups, *backups: Path) -> ProofPart:
     part = ProofPart("copies")
     keys.examine_copies(part, store.config, store.backups, backups)
     return part
+
+
+def test_a_backup_that_is_removed_meanwhile_is_no_finding(store: KeyedBackups) -> None:
+    store.send(store.add_group(), 1)
+    kept, removed = store.back_up().path, store.backups / "2023-11-14T22-13-20Z"
+    found = of_copies(store, removed, kept)
+    assert found.findings == []
+    assert found.looked_at["backups"] == 1
+    shutil.copytree(kept, removed)
+    (removed / "database.db").unlink()
+    [finding] = of_copies(store, removed, kept).findings
+    assert "cannot be looked at" in finding.told
 
 
 def test_each_node_leads_to_what_lives_or_is_still_to_come(store: KeyedBackups) -> None:

@@ -44,6 +44,23 @@ def test_a_store_in_which_bodies_were_erased_is_clean(store: Bodies) -> None:
     assert kinds(store.examine()) == {}
 
 
+def test_a_segment_that_the_server_begins_while_all_are_listed_is_a_whole_one(store: Bodies) -> None:
+    with store.opened() as connection:
+        last = max(each.number for each in examined_bodies.segments_of(connection))
+
+    def begin_one(_: str) -> None:
+        with store.opened() as other, sqlite.write_transaction(other):
+            other.execute("UPDATE body_segments SET sealed = 1")
+            bodies.put(other, b"new")
+
+    with store.opened() as connection:
+        connection.set_trace_callback(begin_one)
+        found = examined_bodies.segments_of(connection)
+        connection.set_trace_callback(None)
+    assert found[-1].number > last
+    assert all(each.has_table and each.is_listed for each in found)
+
+
 @pytest.mark.parametrize("kind", ["unallocated part", "freed block"])
 def test_a_body_in_an_unused_part_of_a_leaf_is_found(store: Bodies, kind: str) -> None:
     file = File(store.path)

@@ -4,6 +4,7 @@ import tempfile
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, seed, settings, strategies as st
@@ -18,7 +19,9 @@ from conclave.retention.policy import KEEP
 from conclave.retention.resolve import Lifetimes
 from conclave.store.engine import sqlite
 from conclave.store.resources import state as server_state
+from spark.archive.arrow_eraser import ArrowEraser
 from spark.environment import CleanupError, RunEnvironment
+from spark.hot_store import ArchiveError
 from spark.rehearsal import Comparison, Erasure, compare
 from spark.run import clean_up, dry_run
 from tests.retention.test_rehearsal import digest
@@ -126,7 +129,9 @@ def test_a_store_that_was_never_served_has_no_policy_to_compare_with(tmp_path: P
 
 
 @pytest.mark.system
-def test_what_would_go_from_the_archive_is_told_by_its_index_and_by_a_dry_run(tmp_path: Path, cleaner: Cleaner) -> None:
+def test_what_would_go_from_the_archive_is_told_by_its_index_and_by_a_dry_run(
+    tmp_path: Path, cleaner: Cleaner, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = Store(tmp_path, cleaner, ArchiveConfig(after=DAY, margin=DAY))
     kept, after_fetch = store.add_group(), store.add_group(0)
     for _ in range(4):
@@ -146,6 +151,7 @@ def test_what_would_go_from_the_archive_is_told_by_its_index_and_by_a_dry_run(tm
     assert told.change.archived >= 15
     assert told.then_erased.archived >= 15
     assert cleaner.dry_run(new, store.now)["deleted"]["expired"] == 15
+    expect_tried_again(new, store.now, monkeypatch)
     store.expect_served(set(store.made))
     with store.opened() as connection:
         server_state.begin_serving(connection, new.policy, FakeClock(store.now).read(), accepts_change=True)
@@ -154,3 +160,19 @@ def test_what_would_go_from_the_archive_is_told_by_its_index_and_by_a_dry_run(tm
     store.expect_served(set(store.made) - gone)
     store.expect_erased(gone)
     assert compared(new, store.now).now_erased == Erasure(0, nothing, 0, 0, 0, is_exact=True)
+
+
+def expect_tried_again(new: Config, now: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that is under way replaces files while a dry run counts in them."""
+    measure, replaced = ArrowEraser.measure, iter([True, True, False, True, True, True])
+
+    def meanwhile(*args: Any) -> Any:
+        if next(replaced):
+            raise ArchiveError("part-1.parquet: No such file or directory")
+        return measure(*args)
+
+    with monkeypatch.context() as patch, closing(RunEnvironment(new, FakeClock(now))) as engine:
+        patch.setattr(ArrowEraser, "measure", meanwhile)
+        assert dry_run(engine).counts["expired"] == 15
+        with pytest.raises(ArchiveError, match="No such file"):
+            dry_run(engine)

@@ -78,6 +78,23 @@ def test_a_folder_that_holds_anything_else_is_refused_and_left_as_it_is(
     assert listing(tmp_path) == before
 
 
+def test_a_folder_that_another_process_makes_its_own_meanwhile_holds_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = fill(tmp_path / "data", ())
+    is_file = Path.is_file
+
+    def meanwhile(path: Path) -> bool:
+        found = is_file(path)
+        path.touch()
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "is_file", meanwhile)
+        require_own(data, data / "chat.db", data / "archive")
+    assert [path.name for path in data.iterdir()] == [MARK]
+
+
 def test_an_empty_folder_in_which_everybody_can_write_is_refused(tmp_path: Path) -> None:
     data = fill(tmp_path / "tmp", ())
     data.chmod(0o1777)
