@@ -27,7 +27,10 @@ RETURNED_PAGES = 384
 """No new step begins once 384 pages are to be returned to the file system at the end of the transaction."""
 
 SHARED_RETURNED_PAGES = 128
-"""While others write, no new step begins once 128 pages are: to ask for it takes no time, so no budget ends it."""
+"""While others write, no new step begins once 128 pages are to be returned.
+
+Steps that ask for it take no time themselves, so no budget ends them.
+"""
 
 ALONE_AFTER_SECONDS = 0.5
 """Others count as writing until half a second after their last commit that was noticed."""

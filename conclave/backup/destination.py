@@ -16,6 +16,7 @@ from conclave.backup.manifest import BackupError, Manifest
 from conclave.config.settings import Config
 from conclave.failpoints import reach
 from conclave.store.engine import path_check
+from conclave.store.engine.faults import is_gone
 from conclave.system import locks, operator_identity
 from conclave.system.durable import sync
 from conclave.system.locks import LockedError
@@ -150,9 +151,9 @@ def _require_own(config: Config, folder: Path) -> None:
             f" as that user, as by sudo -u '{owner}'"
         )
     mark = folder / MARK
+    if foreign := _foreign(folder):
+        raise BackupError(f"{folder}: holds {foreign}, which is no backup: name a folder of its own")
     if not mark.is_file():
-        if foreign := _foreign(folder):
-            raise BackupError(f"{folder}: holds {foreign}, which is no backup: name a folder of its own")
         if found.st_mode & (stat.S_ISVTX | stat.S_IWOTH):
             raise BackupError(f"{folder}: everybody can write there: name a folder of its own")
         return
@@ -162,11 +163,11 @@ def _require_own(config: Config, folder: Path) -> None:
 
 
 def _foreign(folder: Path) -> str | None:
-    """Return the name of something in a folder, None if it is empty. Raises OSError.
-
-    Another process may make the mark after it was looked for.
-    """
-    return next((each.name for each in folder.iterdir() if each.name not in ("lost+found", MARK)), None)
+    """Return the name of something in a folder without a mark, None if it is empty, or has one. Raises OSError."""
+    if (folder / MARK).is_file():
+        return None
+    found = next((each.name for each in folder.iterdir() if each.name != "lost+found"), None)
+    return None if (folder / MARK).is_file() else found  # another process may have made it meanwhile
 
 
 def _close(folder: Path) -> None:
@@ -185,7 +186,7 @@ def kept_in(folder: Path) -> Iterator[Kept]:
     An empty folder may become one for backups, and has none. Raises BackupError if another one has no mark.
     """
     try:
-        if not (folder / MARK).is_file() and (foreign := _foreign(folder)):
+        if foreign := _foreign(folder):
             raise BackupError(f"{folder}: is no folder for backups, and holds {foreign}")
         paths = sorted(each for each in folder.iterdir() if _NAME.fullmatch(each.name))
     except OSError as error:
@@ -194,5 +195,5 @@ def kept_in(folder: Path) -> Iterator[Kept]:
         try:
             yield Kept(path, manifest.read(path))
         except BackupError as error:
-            if os.path.lexists(path):  # or the one who makes backups has removed it meanwhile
+            if not is_gone(path):  # or the one who makes backups has removed it meanwhile
                 yield Kept(path, None, str(error))

@@ -22,7 +22,8 @@ from conclave.config.settings import Config
 from conclave.logs.setup import get_logger
 from conclave.proof.canary import Canary, CanaryError
 from conclave.proof.findings import Finding, ProofPart
-from conclave.proof.verify import Copies, ProofError, verify
+from conclave.proof.keys import Copies
+from conclave.proof.verify import ProofError, verify
 from spark import run
 from spark.environment import CleanupError, RunEnvironment
 from spark.pacer import WalBusyError, empty_wal

@@ -22,6 +22,9 @@ _DAMAGED = "stop the server, keep a copy of the files, and restore a backup"
 
 _NOT_OURS = "run this as the server's user; if that is who you are, correct the permissions"
 
+LOOKS = 3
+"""It is looked at 3 times at most: again where a process has opened it meanwhile."""
+
 LONG_WAL_BYTES = 4 * WAL_KEPT_BYTES
 """A write-ahead log of more than 64 MiB is worth a note."""
 
@@ -36,32 +39,34 @@ def database(config: Config, clock: Clock, *, is_running: bool | None) -> Iterat
             "`conclave serve` makes it; look at database_path if it should be there",
         )
         return
-    # Without a log no process has it open, and a connection that takes it as frozen leaves no files beside it.
-    before = _at_rest(path)
-    found = _read(config, clock, is_running=is_running, frozen=before is not None)
-    if before and before != _at_rest(path):  # it was opened meanwhile, and what was read may be of two moments
-        found = _read(config, clock, is_running=is_running, frozen=False)
+    for looks in range(LOOKS):
+        # Without a log no process has it open, and a connection that takes it as frozen leaves no files beside it.
+        before = _at_rest(path) if looks < LOOKS - 1 else None
+        found = list(_read(config, clock, is_running=is_running, frozen=before is not None))
+        if before is None or before == _at_rest(path):
+            break  # or it was opened meanwhile, and what was read may be of two moments
     yield from found
     yield from _log(config)
 
 
 def _at_rest(path: Path) -> tuple[int, int] | None:
     """Return size and time of change of a database that no process has open; None: it has a write-ahead log."""
-    if path.with_name(path.name + "-wal").exists():
-        return None
-    found = path.stat()
-    return found.st_size, found.st_mtime_ns
+    try:
+        found = None if path.with_name(path.name + "-wal").exists() else path.stat()
+    except OSError:
+        return None  # the connection says why it cannot be read
+    return (found.st_size, found.st_mtime_ns) if found else None
 
 
-def _read(config: Config, clock: Clock, *, is_running: bool | None, frozen: bool) -> list[Finding]:
+def _read(config: Config, clock: Clock, *, is_running: bool | None, frozen: bool) -> Iterator[Finding]:
     path = config.database
     try:
         with contextlib.closing(sqlite.connect(path, readonly=True, frozen=frozen)) as connection:
             connection.execute("BEGIN")
-            return list(_looked_at(connection, config, clock, is_running=is_running))
+            yield from _looked_at(connection, config, clock, is_running=is_running)
     except (sqlite3.Error, StoreError) as error:
         is_ours = os.access(path, os.R_OK) and os.access(path.parent, os.W_OK)
-        return [wrong("database", f"{path}: cannot be read: {error}", _DAMAGED if is_ours else _NOT_OURS)]
+        yield wrong("database", f"{path}: cannot be read: {error}", _DAMAGED if is_ours else _NOT_OURS)
 
 
 def _looked_at(

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from conclave.config.settings import Config
-from conclave.doctor.findings import Finding, note, ok, wrong
+from conclave.doctor.findings import Finding, Level, note, ok, wrong
 from conclave.store.engine.faults import free_bytes, free_text, has_inodes
 from conclave.store.engine.schema import OLDEST_SQLITE
 from conclave.system.reserve import reserves
@@ -34,7 +34,7 @@ PATIENCE_SECONDS = 3.0
 """A program that listens at one of our ports gets 3 seconds to answer, and a server that starts as long to listen."""
 
 AGAIN_SECONDS = 0.1
-"""Whether it listens is looked at ten times a second."""
+"""A port that seems wrong is looked at again a tenth of a second later, until these 3 seconds are over."""
 
 _OPTIONS = ("DEFAULT_SYNCHRONOUS", "DEFAULT_WAL", "MAX_VARIABLE_NUMBER", "SECURE_DELETE", "TEMP_STORE", "THREADSAFE")
 """The options of SQLite that are worth knowing: Conclave sets most of them itself, on each connection."""
@@ -121,45 +121,44 @@ def open_files() -> Iterator[Finding]:
 
 def ports(config: Config, runs: Callable[[], bool | None]) -> Iterator[Finding]:
     """Yield whether the ports are free, or ours. ``runs`` tells whether our server runs; None: unknown."""
-    is_running = runs()
+    deadline = time.monotonic() + PATIENCE_SECONDS
     for name, address, port, tls in (
         ("clients", config.listen_address, config.port, bool(config.tls_cert_path)),
         ("operators", config.admin.listen_address, config.admin.listen_port, False),
     ):
-        about = f"port {port}"
-        if port == 0:
-            yield ok(about, f"for {name}: the server takes any free one")
-            continue
-        fault, deadline = _fault_of_bind(address, port), time.monotonic() + PATIENCE_SECONDS
-        while fault == 0 and is_running and time.monotonic() < deadline:  # it may be starting, or ending
+        found = _port(name, address, port, runs, tls=tls)
+        while found.level is Level.WRONG and time.monotonic() < deadline:  # the server may be starting, or ending
             time.sleep(AGAIN_SECONDS)
-            is_running, fault = runs(), _fault_of_bind(address, port)
-        if fault == 0:
-            if is_running:
-                remedy = "look in its log whether it still starts, for no_admin_listener, or for another configuration"
-                yield wrong(about, f"for {name}: a server runs, but does not listen at {address}", remedy)
-            else:
-                yield ok(about, f"for {name}: free")
-        elif fault != errno.EADDRINUSE:
-            says = f"for {name}: cannot listen at {address}: {os.strerror(fault) if fault > 0 else 'no such address'}"
-            yield wrong(about, says, "set a listen_address that this machine has, and a port that this user may use")
-        elif is_ours := _is_ours(address, port, tls=tls):
-            yield ok(about, f"for {name}: the server listens")
-        elif is_running is False:
-            yield wrong(
-                about,
-                f"for {name}: another program has it",
-                f"stop that program (ss -ltnp sport = :{port}), or set another port",
-            )
-        elif is_ours is None:
-            says = f"for {name}: who listens there has not answered within {PATIENCE_SECONDS:g} seconds"
-            remedy = (
-                "if it is the server, it hangs, was suspended (kill -CONT), or the machine is too busy: look at its log"
-            )
-            yield wrong(about, says, remedy)
-        else:
-            says = f"for {name}: what listens there does not answer as Conclave does"
-            yield wrong(about, says, f"look who it is: ss -ltnp sport = :{port}")
+            found = _port(name, address, port, runs, tls=tls)
+        yield found
+
+
+def _port(name: str, address: str, port: int, runs: Callable[[], bool | None], *, tls: bool) -> Finding:
+    about = f"port {port}"
+    if port == 0:
+        return ok(about, f"for {name}: the server takes any free one")
+    is_running, fault = runs(), _fault_of_bind(address, port)
+    if fault == 0 and not is_running:
+        return ok(about, f"for {name}: free")
+    if fault == 0:
+        remedy = "look in its log whether it still starts, for no_admin_listener, or for another configuration"
+        return wrong(about, f"for {name}: a server runs, but does not listen at {address}", remedy)
+    if fault != errno.EADDRINUSE:
+        says = f"for {name}: cannot listen at {address}: {os.strerror(fault) if fault > 0 else 'no such address'}"
+        return wrong(about, says, "set a listen_address that this machine has, and a port that this user may use")
+    if is_ours := _is_ours(address, port, tls=tls):
+        return ok(about, f"for {name}: the server listens")
+    if is_running is False:
+        remedy = f"stop that program (ss -ltnp sport = :{port}), or set another port"
+        return wrong(about, f"for {name}: another program has it", remedy)
+    if is_ours is None:
+        says = f"for {name}: who listens there has not answered within {PATIENCE_SECONDS:g} seconds"
+        remedy = (
+            "if it is the server, it hangs, was suspended (kill -CONT), or the machine is too busy: look at its log"
+        )
+        return wrong(about, says, remedy)
+    says = f"for {name}: what listens there does not answer as Conclave does"
+    return wrong(about, says, f"look who it is: ss -ltnp sport = :{port}")
 
 
 def _fault_of_bind(address: str, port: int) -> int:

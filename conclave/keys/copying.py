@@ -44,10 +44,10 @@ def is_there(target: Path, keys_id: bytes) -> bool:
     return False
 
 
-def is_newer(target: Path, keys: KeyFile) -> bool:
-    """Tell whether a whole copy of ``keys`` is there that has later changes. Raises KeyFileError as ``head`` does.
+def later_serial(target: Path, keys: KeyFile) -> int:
+    """Return the number of the last change of a whole copy of ``keys``; 0 if the file is known to have that change.
 
-    The file is looked at after its copy: other processes may change it, and renew the copy, at any time.
+    Or if no such copy is there. Raises KeyFileError as ``head`` does.
     """
 
     def look() -> int:
@@ -57,11 +57,7 @@ def is_newer(target: Path, keys: KeyFile) -> bool:
 
     seconds = _whole_seconds(keys.path)
     with told(target):
-        serial = within(seconds, target, look)
-    if not serial:
-        return False
-    with keys.held():
-        return keys.serial < serial
+        return within(seconds, target, look)
 
 
 @contextmanager

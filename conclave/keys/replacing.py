@@ -19,6 +19,10 @@ PIECE_BYTES = 1024 * 1024
 """Files are copied and overwritten in pieces of 1 MiB."""
 
 
+READS = 10
+"""A file is read 10 times at most: again where it was replaced meanwhile."""
+
+
 def take_its_place(path: Path) -> None:
     """Put the file that was written beside ``path`` in its place, and overwrite and remove the former one."""
     new, former = beside(path, NEW), beside(path, FORMER)
@@ -47,15 +51,18 @@ def remove_leftovers(path: Path) -> None:
 
 
 def read_at_once(path: Path, size: int = -1) -> bytes:
-    """Return the first ``size`` bytes of a file as they were at one moment, or all. Raises OSError.
+    """Return the first ``size`` bytes of the file that is there, or all. Raises OSError.
 
-    One that another process replaces is overwritten, so that what was read of it may be zeros: the new one is read.
+    One that another process replaces is overwritten, so that what was read of it may be zeros: then the new one is
+    read. What is changed within the file meanwhile may be read in part: that is kept from by the file's lock.
     """
-    while True:
+    data = b""
+    for _ in range(READS):
         with path.open("rb") as file:
             data = file.read(size)
             if os.path.samestat(os.fstat(file.fileno()), path.stat()):
-                return data
+                break
+    return data
 
 
 def discard(path: Path) -> None:

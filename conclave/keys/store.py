@@ -9,6 +9,7 @@ import secrets
 from bisect import bisect_left
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from threading import RLock
@@ -190,8 +191,17 @@ class KeyStore:
         return copying.copy(self._file, target)
 
     def is_older_than(self, copy: Path) -> bool:
-        """Tell whether a copy has later changes, see ``copying.is_newer``."""
-        return copying.is_newer(copy, self._file)
+        """Tell whether a whole copy is there that has later changes. Raises KeyFileError, but not for the copy.
+
+        The key file is looked at after its copy: other processes may change it, and renew the copy, at any time.
+        """
+        later = 0
+        with suppress(KeyFileError):  # it is away, or something else, or its disk does not answer
+            later = copying.later_serial(copy, self._file)
+        if not later:
+            return False
+        with self._file.held():
+            return self._file.serial < later
 
     @property
     def keys_id(self) -> bytes:

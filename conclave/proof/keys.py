@@ -7,9 +7,10 @@ erased today.
 import os
 import sqlite3
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from conclave.actions.replay import NUMBERS
 from conclave.archive import numbers
@@ -100,22 +101,29 @@ def _archived(connection: sqlite3.Connection, folder: Path) -> dict[int, list[Ra
     return numbers.in_table(folder) if has_any and (folder / LOG).is_dir() else {}
 
 
-def examine_copies(part: ProofPart, config: Config, folder: Path, backups: Sequence[Path]) -> None:
-    """Look at ``backups``, which are kept in ``folder``, with every copy of the key file. The run lock is held.
+class Copies(NamedTuple):
+    """The backups that are kept in a folder. ``backups``: lists them, and raises if there are none."""
 
-    Raises StoreError, sqlite3.Error or OSError.
+    folder: Path
+    backups: Callable[[], Sequence[Path]]
+
+
+def examine_copies(part: ProofPart, config: Config, copies: Copies) -> None:
+    """Look at the backups that are kept, with every copy of the key file. The run lock is held.
+
+    One that is removed meanwhile, as ``backup --keep`` does, is left out. Raises StoreError, sqlite3.Error or OSError.
     """
     with closing(sqlite.connect(config.database, readonly=True)) as connection:
         connection.execute("BEGIN")
         noted = message_keys.copies(connection)
         alive = _today(connection, config.archive_path)
-    opened = _opened(part, config, folder, noted)
+    opened = _opened(part, config, copies.folder, noted)
     part.count("key files", len(opened))
-    for backup in backups:
+    for backup in copies.backups():
         try:
             keyed, plain = _of_backup(backup)
         except (StoreError, sqlite3.Error, numbers.UnreadableError) as error:
-            if backup.exists():  # or the one who makes backups has removed it meanwhile
+            if backup in copies.backups():
                 part.count("backups")
                 part.add(Finding(Kind.UNREADABLE, str(backup), f"cannot be looked at: {error}"))
             continue

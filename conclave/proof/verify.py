@@ -19,11 +19,9 @@ no other file that belongs to SQLite: see ``conclave/system/locks.py``.
 """
 
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from functools import partial
-from pathlib import Path
-from typing import NamedTuple
 
 from conclave.archive import numbers
 from conclave.clock import Clock
@@ -31,6 +29,7 @@ from conclave.config.settings import Config
 from conclave.proof import archive_files, bodies, folders, free_pages, keys
 from conclave.proof.findings import Finding, Kind, ProofPart
 from conclave.proof.frozen import NotFrozenError, frozen
+from conclave.proof.keys import Copies
 from conclave.proof.pages import MalformedError
 from conclave.store.engine import schema, sqlite
 from conclave.store.engine.faults import StoreError, file_size
@@ -39,13 +38,6 @@ from conclave.system.locks import DatabaseLock
 
 EmptyLog = Callable[[sqlite3.Connection], bool]
 """Empties the write-ahead log as a run does; tells whether that succeeded."""
-
-
-class Copies(NamedTuple):
-    """The backups that are kept in a folder. ``backups``: lists them."""
-
-    folder: Path
-    backups: Callable[[], Sequence[Path]]
 
 
 class ProofError(Exception):
@@ -66,7 +58,7 @@ def verify(
             found = _examine(config, clock, empty_log, lock.descriptors[1])
             if copies:
                 found.append(part := ProofPart("copies"))
-                keys.examine_copies(part, config, copies.folder, copies.backups())
+                keys.examine_copies(part, config, copies)
             return found
     except numbers.UnreadableError as error:
         raise ProofError(str(error)) from error

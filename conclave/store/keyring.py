@@ -6,7 +6,7 @@ key file that is missing is never replaced: only a database that never had one g
 
 import secrets
 import sqlite3
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 
 from conclave.keys import file, records
@@ -86,7 +86,12 @@ def _opened(connection: sqlite3.Connection, database: Path, path: Path, state: K
     if keys.keys_id != state.keys_id:
         keys.close()
         raise StoreError(f"{path}: has the keys of another database than {database}{ADVICE}")
-    if newer := _newer_copy(connection, keys):
+    try:
+        newer = _newer_copy(connection, keys)
+    except KeyFileError as error:
+        keys.close()
+        raise StoreError(f"keys.path: {error}") from error
+    if newer:
         keys.close()
         raise StoreError(
             f"{path}: is older than its copy {newer}, in which it has keys that it lacks: put that in its place, or"
@@ -101,11 +106,8 @@ def _newer_copy(connection: sqlite3.Connection, keys: KeyStore) -> Path | None:
     Later on it would have as many changes, and others: what only the copy has would be lost with the copy's renewal.
     """
     for each in message_keys.copies(connection):
-        if each.serial > keys.serial:
-            path = Path(each.path)
-            with suppress(KeyFileError):  # it is away, or something else, or its disk does not answer
-                if keys.is_older_than(path):
-                    return path
+        if each.serial > keys.serial and keys.is_older_than(Path(each.path)):
+            return Path(each.path)
     return None
 
 

@@ -53,7 +53,7 @@ def require_own(data: Path, database: Path, archive: Path) -> None:
     if found.st_mode & (stat.S_ISVTX | stat.S_IWOTH):
         raise DataFolderError(f"data_path: {data}: everybody can write there; name a folder of its own")
     foreign = next(_foreign(data, database, archive), None)
-    if foreign:
+    if foreign and not (data / MARK).is_file():  # another process may have made it meanwhile
         raise DataFolderError(f"data_path: {data}: holds {foreign}, which is not Conclave's; name a folder of its own")
 
 
@@ -64,11 +64,12 @@ def _foreign(data: Path, database: Path, archive: Path) -> Iterator[str]:
             yield from (f"work/{process.name}" for process in each.iterdir() if not process.name.isdecimal())
         elif each in (archive, data / "archive") and each.is_dir():
             yield from (f"{each.name}/{name}" for name in _not_of_a_table(each))
-        elif each in archive.parents or (each.name == "lost+found" and data.is_mount()):
+        elif (
+            each.name == ledger_mark.NAME or each in archive.parents or (each.name == "lost+found" and data.is_mount())
+        ):
             continue
         elif data != database.parent or each.name not in {database.name + suffix for suffix in _OF_DATABASES}:
-            # Another process may make the mark after it was looked for.
-            yield from {each.name} - {MARK, ledger_mark.NAME}
+            yield each.name
 
 
 def _not_of_a_table(folder: Path) -> Iterator[str]:

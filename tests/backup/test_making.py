@@ -266,6 +266,20 @@ def test_a_backup_that_is_removed_while_all_are_listed_is_not_told(store: Backed
     assert list(listed) == []
 
 
+def test_a_backup_that_cannot_be_looked_at_is_told(store: Backed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that fails has not removed it."""
+    made, lstat = store.back_up().path, Path.lstat
+
+    def fail(path: Path) -> os.stat_result:
+        if path == made:
+            raise OSError(errno.EIO, "Input/output error")
+        return lstat(path)
+
+    (made / "manifest.json").unlink()
+    monkeypatch.setattr(Path, "lstat", fail)
+    assert [(each.path, bool(each.fault)) for each in kept_in(store.backups)] == [(made, True)]
+
+
 def test_a_damaged_backup_is_told_and_not_removed(store: Backed) -> None:
     store.send(store.add_group())
     first = store.back_up()
@@ -389,13 +403,24 @@ def test_a_folder_in_which_another_process_makes_its_first_backup_meanwhile_hold
 
     def meanwhile(path: Path) -> bool:
         found = is_file(path)
-        path.touch()
+        if not found:
+            path.touch()
+            (store.backups / UNFINISHED).mkdir()
         return found
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "is_file", meanwhile)
         assert list(kept_in(store.backups)) == []
-    assert [path.name for path in store.backups.iterdir()] == [MARK]
+    assert {path.name for path in store.backups.iterdir()} == {MARK, UNFINISHED}
+
+
+def test_a_folder_is_no_mark(store: Backed) -> None:
+    (store.backups / MARK).mkdir(parents=True)
+    store.backups.chmod(0o750)
+    assert f"holds {MARK}, which is no backup" in refusal(store)
+    with pytest.raises(BackupError, match="is no folder for backups"):
+        list(kept_in(store.backups))
+    assert stat.S_IMODE(store.backups.stat().st_mode) == 0o750
 
 
 def test_other_places_where_no_backup_can_be_are_refused(store: Backed, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from conclave.keys import copying
 from conclave.keys.file import head_of
 from conclave.keys.store import KeyStore
 from conclave.proof.findings import Kind, ProofPart
-from conclave.proof.keys import examine_copies
+from conclave.proof.keys import Copies, examine_copies
 from conclave.store.engine import sqlite
 from conclave.system import answering
 from spark import run
@@ -134,7 +134,7 @@ def test_writing_a_copy_elsewhere_waits_for_no_other_disk(store: KeyedBackups, a
 def test_the_proof_says_which_copy_it_could_not_look_at(store: KeyedBackups, away: Path) -> None:
     backup, part = store.back_up().path, ProofPart("copies")
     with hanging(away):
-        examine_copies(part, store.config, store.backups, [backup])
+        examine_copies(part, store.config, Copies(store.backups, lambda: [backup]))
     assert [(each.kind, each.told) for each in part.findings] == [(Kind.UNREADABLE, f"{away}: {SILENT}")]
 
 
@@ -165,7 +165,7 @@ def test_only_who_can_be_left_waiting_asks_the_disk(
         assert str(away) in Config.from_json(text).keys.copies
         assert cleaned(store) == f"keys: {away}: {SILENT}"
         store.start()
-        examine_copies(part, store.config, store.backups, [backup])
+        examine_copies(part, store.config, Copies(store.backups, lambda: [backup]))
         assert [each.says for each in permissions(store.config, None) if "away" in each.says] == [f"{away}: {SILENT}"]
     assert asked == []
     assert [each.told for each in part.findings if each.kind is Kind.UNREADABLE] == [f"{away}: {SILENT}"]

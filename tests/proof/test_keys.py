@@ -14,6 +14,7 @@ from conclave.keys.file import KeyFile
 from conclave.keys.replacing import FORMER, NEW, beside
 from conclave.proof import keys
 from conclave.proof.findings import ProofPart
+from conclave.proof.keys import Copies
 from conclave.system import locks
 from tests.support.archived import DAY
 from tests.support.keyed import KeyedBackups, clean
@@ -34,14 +35,15 @@ def examined(store: KeyedBackups) -> ProofPart:
 
 def of_copies(store: KeyedBackups, *backups: Path) -> ProofPart:
     part = ProofPart("copies")
-    keys.examine_copies(part, store.config, store.backups, backups)
+    keys.examine_copies(part, store.config, Copies(store.backups, lambda: backups))
     return part
 
 
 def test_a_backup_that_is_removed_meanwhile_is_no_finding(store: KeyedBackups) -> None:
     store.send(store.add_group(), 1)
     kept, removed = store.back_up().path, store.backups / "2023-11-14T22-13-20Z"
-    found = of_copies(store, removed, kept)
+    found, listed = ProofPart("copies"), iter([[removed, kept], [kept]])
+    keys.examine_copies(found, store.config, Copies(store.backups, lambda: next(listed)))
     assert found.findings == []
     assert found.looked_at["backups"] == 1
     shutil.copytree(kept, removed)

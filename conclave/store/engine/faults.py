@@ -72,6 +72,17 @@ def file_size(path: Path) -> int:
         return 0
 
 
+def is_gone(path: Path) -> bool:
+    """Tell whether there is no file or folder ``path``: what cannot be looked at is no such one."""
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
 def is_of_the_disk(error: Exception) -> bool:
     """Tell whether an error is a fault of the store's files, and not of the statement."""
     return isinstance(error, sqlite3.Error) and _code(error) in _OF_THE_DISK
