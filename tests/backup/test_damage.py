@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from conclave.backup import archive_check, checking, manifest
 from conclave.backup.archive_check import ArchiveCheck
 from conclave.backup.destination import kept_in
-from conclave.backup.files import duplicate
+from conclave.backup.files import duplicate, share
 from conclave.backup.making import Made
 from conclave.backup.manifest import BackupError
 from conclave.cli import backup
@@ -159,6 +159,30 @@ def test_an_older_backup_that_has_it_whole_is_found_behind_a_damaged_one(store: 
     third = next_day(store)
     assert third.manifest.faults == {}
     assert third.notes[0].endswith(f"it is whole in {data_file(first.path)}")
+
+
+def test_what_a_run_removes_while_it_takes_the_place_of_a_damaged_file_is_taken_from_an_older_backup(
+    store: Backed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = store.back_up()
+    separate(store)
+    whole = data_file(store.backups)
+    aside = store.backups.parent / "aside"
+    shutil.copy(whole, aside)
+    second = next_day(store)
+    damage(store, second.path)  # of both: they share it
+    shutil.copy(aside, whole.with_suffix(".new"))
+    whole.with_suffix(".new").rename(whole)
+
+    def meanwhile(source: Path, target: Path) -> bool:
+        source.unlink()
+        return share(source, target)
+
+    monkeypatch.setattr(archive_check, "share", meanwhile)
+    third = next_day(store)
+    assert third.manifest.faults == {}
+    assert third.notes[0].endswith(f"it is whole in {data_file(first.path)}")
+    assert checking.faults_of(third.path, third.manifest) == []
 
 
 def test_a_damaged_file_of_an_earlier_backup_is_copied_anew(store: Backed) -> None:
