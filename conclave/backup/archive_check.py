@@ -17,9 +17,6 @@ from conclave.backup.manifest import FileEntry, Manifest
 from conclave.store.archive import moves
 from conclave.store.engine import sqlite
 
-WHOLE = ".whole"
-"""The suffix of a file that takes the place of a damaged one: a backup that goes on with this one drops it."""
-
 SHOWN = 3
 """At most 3 groups, or differences, are named in a line."""
 
@@ -73,14 +70,11 @@ class ArchiveCheck:
             return known or entry_of(target)
         for source, told in self._elsewhere(name, live):
             if _is_another(source, target) and not self._fault_of(source, told):
-                whole = target.with_name(target.name + WHOLE)
-                whole.unlink(missing_ok=True)
                 try:
-                    if told is None or not link(source, whole):
-                        share(source, whole)
+                    if told is None or not link(source, target):
+                        share(source, target)
                 except FileNotFoundError:
                     continue  # a run has removed the server's own meanwhile
-                whole.replace(target)
                 damaged = live if told or not self._former else self._former.path / name
                 self._done.notes.append(f"{damaged}: {fault}; it is whole in {source}")
                 return entry_of(target)

@@ -32,8 +32,8 @@ _NO_LINK = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOS
 def share(source: Path, target: Path) -> bool:
     """Make ``target`` the same as ``source``, and tell whether that took no space: by shared blocks or by a link.
 
-    ``source`` must never be changed in place. A crash leaves ``target`` whole, or not at all. Raises OSError;
-    FileNotFoundError if there is no source.
+    It takes the place of a file that is there. ``source`` must never be changed in place. A crash leaves ``target`` as
+    it was, or whole. Raises OSError; FileNotFoundError if there is no source.
     """
     if _shared(source, target):
         return True
@@ -60,14 +60,7 @@ def _shared(source: Path, target: Path) -> bool:
 
 def link(source: Path, target: Path) -> bool:
     """Give ``source`` the name ``target`` too; tell whether that can be. Raises OSError as ``share`` does."""
-    make_folders(target.parent)
-    try:
-        os.link(source, target, follow_symlinks=False)
-    except OSError as error:
-        if error.errno not in _NO_LINK:
-            raise
-        return False
-    return True
+    return _whole(target, source, _link)
 
 
 def duplicate(source: Path, target: Path) -> None:
@@ -101,6 +94,16 @@ def _clone(source: Path, target: Path) -> bool:
         except OSError:  # most file systems cannot, or these are two
             target.unlink()
             return False
+    return True
+
+
+def _link(source: Path, target: Path) -> bool:
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError as error:
+        if error.errno not in _NO_LINK:
+            raise
+        return False
     return True
 
 

@@ -110,7 +110,7 @@ def is_served(config: Config) -> bool | None:
 def held_locks(config: Config) -> Iterator[Finding]:
     """Yield who runs on this database."""
     found = holders(config)
-    if any(map(_is_gone, found.values())):
+    if any(map(_has_ended, found.values())):
         found = holders(config)  # it may have ended after the list was read
     if not found:
         says = "the kernel's list of locks cannot be read, so it is unknown which processes hold them"
@@ -121,7 +121,7 @@ def held_locks(config: Config) -> Iterator[Finding]:
             continue
         if pid is None:
             yield ok("locks", f"no process holds the {name}'s lock")
-        elif _is_gone(pid):
+        elif _has_ended(pid):
             says = f"the {name}'s lock was taken by process {pid}, which is gone: its Java process may still have it"
             yield note("locks", says, "it is free once that has ended: ps -eo pid,ppid,args | grep java")
         else:
@@ -135,6 +135,6 @@ def held_locks(config: Config) -> Iterator[Finding]:
         yield note("locks", says, "if it still does when you look again, end it")
 
 
-def _is_gone(pid: int | None) -> bool:
-    """Tell whether the process that has taken a lock has ended. One elsewhere has a negative number, or 0."""
+def _has_ended(pid: int | None) -> bool:
+    """Tell whether a process that has taken a lock has ended. One elsewhere has a negative number, or 0."""
     return pid is not None and pid > 0 and not Path(f"/proc/{pid}").exists()

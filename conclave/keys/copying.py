@@ -45,15 +45,16 @@ def is_there(target: Path, keys_id: bytes) -> bool:
 
 
 def later_serial(target: Path, keys: KeyFile) -> int:
-    """Return the number of the last change of a whole copy of ``keys``; 0 if the file is known to have that change.
+    """Return the number of the last change of a copy of ``keys``, if it is whole and that change is not known; else 0.
 
-    Or if no such copy is there. Raises KeyFileError as ``head`` does.
+    Raises KeyFileError as ``head`` does.
     """
 
     def look() -> int:
         found = head_of(target)
-        has_later = found and found.keys_id == keys.keys_id and found.serial > keys.serial
-        return found.serial if found and has_later and not Inspection(target).flaws else 0
+        if found is None or found.keys_id != keys.keys_id or found.serial <= keys.serial:
+            return 0
+        return 0 if Inspection(target).flaws else found.serial
 
     seconds = _whole_seconds(keys.path)
     with told(target):

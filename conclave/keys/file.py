@@ -27,7 +27,7 @@ from conclave.keys.replacing import (
     PIECE_BYTES,
     beside,
     discard,
-    read_at_once,
+    read_current,
     remove_leftovers,
     take_its_place,
     write_all,
@@ -85,7 +85,7 @@ class Head(NamedTuple):
 def head_of(path: Path) -> Head | None:
     """Return the head of the key file at ``path``; None if none is there, or something else. Raises KeyFileError."""
     try:
-        head = records.of_file(read_at_once(path, UNIT_BYTES))
+        head = records.of_file(read_current(path, UNIT_BYTES))
     except FileNotFoundError:
         return None
     except OSError as error:

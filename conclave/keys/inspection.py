@@ -30,7 +30,7 @@ class Inspection:
         """Look at the file ``path``. Raises KeyFileError."""
         self.path = path
         try:
-            self._data = replacing.read_at_once(path)
+            self._data = replacing.read_current(path)
         except OSError as error:
             raise KeyFileError(f"{path}: {error.strerror}") from error
         head = records.of_file(self._data)

@@ -18,7 +18,6 @@ LOCKS = (LOCK, COPYING)
 PIECE_BYTES = 1024 * 1024
 """Files are copied and overwritten in pieces of 1 MiB."""
 
-
 READS = 10
 """A file is read 10 times at most: again where it was replaced meanwhile."""
 
@@ -50,7 +49,7 @@ def remove_leftovers(path: Path) -> None:
             discard(left_over)
 
 
-def read_at_once(path: Path, size: int = -1) -> bytes:
+def read_current(path: Path, size: int = -1) -> bytes:
     """Return the first ``size`` bytes of the file that is there, or all. Raises OSError.
 
     One that another process replaces is overwritten, so that what was read of it may be zeros: then the new one is

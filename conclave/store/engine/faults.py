@@ -76,10 +76,8 @@ def is_gone(path: Path) -> bool:
     """Tell whether there is no file or folder ``path``: what cannot be looked at is no such one."""
     try:
         path.lstat()
-    except FileNotFoundError:
-        return True
-    except OSError:
-        return False
+    except OSError as error:
+        return isinstance(error, FileNotFoundError)
     return False
 
 
