@@ -18,7 +18,7 @@ from conclave.logs.setup import get_logger
 from conclave.measures import Writes
 from conclave.retention.former_policies import FormerPolicies, PolicyChange
 from conclave.store.engine import lock_holders, sqlite
-from conclave.store.engine.connection import of_store
+from conclave.store.engine.connection import StoreConnection
 from conclave.store.engine.connection_thread import Owner
 from conclave.store.engine.faults import StoreError, Watch, file_size, is_of_the_disk, store_error
 from conclave.store.engine.group_commit import snapshot
@@ -63,7 +63,11 @@ this much and for more.
 """
 
 
-_NO_SPILL = "PRAGMA cache_spill = OFF"
+PAGE_BYTES = 4096
+"""A page of the database has 4096 bytes: SQLite's default."""
+
+
+_WRITER_PRAGMAS = f"PRAGMA cache_spill = OFF; PRAGMA wal_autocheckpoint = {WAL_LIMIT_BYTES // PAGE_BYTES}"
 """The writer's changes stay in memory until their commit: SQLite (as 3.40 does) can lose what was committed otherwise.
 
 Where memory is short it writes pages to the log before the commit, and one that changes again once more in its place.
@@ -81,10 +85,6 @@ LOCK_WAIT_SECONDS = 10.0
 
 TELLING_SECONDS = 1.0
 """Every second it looks whether it waits, until the log has said for whom."""
-
-
-PAGE_BYTES = 4096
-"""A page of the database has 4096 bytes: SQLite's default."""
 
 
 class Database:
@@ -141,22 +141,20 @@ class Database:
         return PolicyChange(self.former_policies)
 
     async def _begin(self) -> None:
-        writer, checkpointer, *readers = [await self._open_owner() for _ in range(2 + READERS)]
-        await writer.run(lambda connection: connection.execute(_NO_SPILL))
-        most_pages = WAL_LIMIT_BYTES // PAGE_BYTES
-        await writer.run(lambda connection: connection.execute(f"PRAGMA wal_autocheckpoint = {most_pages}"))
-        for reader in readers:
-            await reader.run(lambda connection: connection.executescript(_READER_PRAGMAS))
-            self._idle_readers.append(reader)
+        writer = await self._open_owner(_WRITER_PRAGMAS)
+        checkpointer = await self._open_owner()
+        self._idle_readers = [await self._open_owner(_READER_PRAGMAS) for _ in range(READERS)]
         self._writer = Writer(self.path, writer, self._publish, self._watch)
         self._checkpoints = asyncio.create_task(self._keep_wal_short(checkpointer))
 
-    async def _open_owner(self) -> Owner:
-        owner = Owner(self.path)
+    async def _open_owner(self, pragmas: str = "") -> Owner:
+        def prepare(connection: StoreConnection) -> None:
+            connection.executescript(pragmas)
+            connection.keys, connection.former_policies = self.keys, self.former_policies
+
+        owner = Owner(self.path, prepare)
         self._owners.append(owner)
         await owner
-        connection = of_store(owner.connection)
-        connection.keys, connection.former_policies = self.keys, self.former_policies
         return owner
 
     def limit_lock_wait(self) -> None:

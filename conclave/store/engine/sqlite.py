@@ -82,6 +82,22 @@ def connect(path: Path, *, readonly: bool = False, frozen: bool = False) -> Stor
     return connection
 
 
+def is_idle(connection: sqlite3.Connection) -> bool:
+    """Return whether no transaction and no statement is open on ``connection``.
+
+    SQLite has no call for the second. But an interrupt lasts as long as any statement is open, and makes each further
+    one fail; where none is open, the next statement starts without it. What is open cannot be read any more.
+    """
+    if connection.in_transaction:
+        return False
+    connection.interrupt()
+    try:
+        connection.execute("SELECT 1").fetchone()
+    except sqlite3.Error:
+        return False
+    return True
+
+
 def begin_immediate(connection: sqlite3.Connection, patience: float = LOCK_WAIT_SECONDS) -> None:
     """Take the write lock, and ask for it every LOCK_POLL_SECONDS while another process holds it.
 

@@ -12,7 +12,7 @@ import sqlite3
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -101,7 +101,8 @@ class Writer:
 
     def limit_lock_wait(self, until: float) -> None:
         """Wait for the write lock no longer than ``until``, in seconds of the monotonic clock."""
-        of_store(self._owner.connection).waits_until = until
+        with suppress(StoreError):  # without a connection nothing waits for the lock
+            self._owner.connection.waits_until = until
 
     async def close(self) -> None:
         """Finish the writes that wait, and take no others."""
@@ -145,9 +146,7 @@ class Writer:
         try:
             is_prepared = is_light and transaction.try_to_prepare(self._owner.connection)
         except Exception as error:  # noqa: BLE001 - each caller of the transaction must get the error, of any kind
-            failed: asyncio.Future[_Done] = asyncio.get_running_loop().create_future()
-            failed.set_exception(error)
-            done = failed
+            done = self._owner.submit(partial(_fail, error))  # on the thread, which also checks the connection
         else:
             done = self._owner.submit(transaction.commit if is_prepared else transaction.carry_out)
         done.add_done_callback(partial(self._end, transaction))
@@ -262,6 +261,10 @@ def identity(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino
+
+
+def _fail(error: Exception, _: sqlite3.Connection) -> _Done:
+    raise error
 
 
 def _is_disk(outcome: Any) -> bool:
