@@ -33,7 +33,7 @@ pytest:
 trials: setup .venv/development java  ## Build the image and run it, talk from a fresh clone, live a week: downloads, half an hour
 	@$(COMPILED) CONCLAVE_IMAGE_BASE=made CONCLAVE_TRIALS=1 CONCLAVE_SAMPLE=all $(PYTHON) -m pytest -rs --durations=0 --durations-min=1 $(TRIALS)
 
-TRIALS = tests/deploy/test_container.py tests/deploy/test_dist.py tests/deploy/test_first_message.py tests/processes/test_week.py
+TRIALS = tests/deploy/test_container.py tests/deploy/test_dist.py tests/deploy/test_readme.py tests/processes/test_week.py
 
 fuzz: setup .venv/development  ## Send 5,000 requests made of the OpenAPI document, others each time
 	@CONCLAVE_FUZZ=5000 $(PYTHON) -m pytest tests/api/test_schemathesis.py
