@@ -39,7 +39,7 @@ fuzz: setup .venv/development  ## Send 5,000 requests made of the OpenAPI docume
 	@CONCLAVE_FUZZ=5000 $(PYTHON) -m pytest tests/api/test_schemathesis.py
 
 interop: setup .venv/development  ## Talk in one group with mls-rs, which existing clients use; needs cargo and libssl-dev
-	@cd tests/interop_peer && CARGO_TARGET_DIR=$(PEER) cargo build --release --locked --quiet
+	@cd tests/interop_peer && CARGO_TARGET_DIR=$(PEER) cargo build --release --quiet
 	@$(COMPILED) CONCLAVE_MLS_PEER=$(PEER)/release/interop-peer $(PYTHON) -m pytest -n 3 --dist worksteal tests/client/encryption/test_existing.py tests/client/mls/test_churn.py -k existing
 
 PEER = $(CURDIR)/.interop_peer
