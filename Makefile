@@ -90,7 +90,7 @@ pin: .venv/development  ## Renew the pinned requirements from pyproject.toml
 PIN = --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-emit-find-links
 
 clean:  ## Remove .venv and the caches
-	rm -rf .venv dist .generators .interop_peer .java_cache .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv dist .generators .interop_peer .java_cache .mypy_cache .pytest_cache .ruff_cache .hypothesis tests/interop_peer/Cargo.lock
 
 # Build tools first and pinned too: pip would otherwise fetch whichever are newest to build pyspark.
 .venv/runtime: requirements/build.txt requirements/runtime.txt pyproject.toml

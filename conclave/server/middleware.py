@@ -133,9 +133,9 @@ async def pipeline(request: web.Request, handler: Handler) -> web.StreamResponse
 
 
 async def _preflight(request: web.Request) -> web.Response:
-    """Answer a browser that asks for a page whether it may send a request, see ``wire.cross_origin``.
+    """Answer a browser that asks whether a page may send a request, see ``wire.cross_origin``.
 
-    To a path that there is not it may: the page can read the 404 only then.
+    For a path that does not exist all methods are allowed: otherwise the page could not read the 404.
     """
     refused, endpoints = request.match_info.http_exception, request.app[app_keys.ENDPOINTS].values()
     known = refused.allowed_methods if isinstance(refused, web.HTTPMethodNotAllowed) else set[str]()

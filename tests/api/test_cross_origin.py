@@ -112,7 +112,7 @@ async def test_by_default_options_is_a_wrong_method(running: Running) -> None:
     ],
 )
 async def test_a_preflight_is_answered_with_what_may_be_sent(crossing: Running, path: str, methods: str) -> None:
-    """Also for a path that there is not: otherwise the page could not read the 404."""
+    """Also for a path that does not exist: otherwise the page could not read the 404."""
     answer = await ask(
         crossing,
         ("OPTIONS", API + path, 204, {}, b""),
