@@ -33,13 +33,13 @@ pytest:
 trials: setup .venv/development java  ## Build the image and run it, talk from a fresh clone, live a week: downloads, half an hour
 	@$(COMPILED) CONCLAVE_IMAGE_BASE=made CONCLAVE_TRIALS=1 CONCLAVE_SAMPLE=all $(PYTHON) -m pytest -rs --durations=0 --durations-min=1 $(TRIALS)
 
-TRIALS = tests/deploy/test_container.py tests/deploy/test_dist.py tests/deploy/test_first_message.py tests/processes/test_week.py
+TRIALS = tests/deploy/test_container.py tests/deploy/test_dist.py tests/deploy/test_readme.py tests/processes/test_week.py
 
 fuzz: setup .venv/development  ## Send 5,000 requests made of the OpenAPI document, others each time
 	@CONCLAVE_FUZZ=5000 $(PYTHON) -m pytest tests/api/test_schemathesis.py
 
 interop: setup .venv/development  ## Talk in one group with mls-rs, which existing clients use; needs cargo and libssl-dev
-	@cd tests/interop_peer && CARGO_TARGET_DIR=$(PEER) cargo build --release --locked --quiet
+	@cd tests/interop_peer && CARGO_TARGET_DIR=$(PEER) cargo build --release --quiet
 	@$(COMPILED) CONCLAVE_MLS_PEER=$(PEER)/release/interop-peer $(PYTHON) -m pytest -n 3 --dist worksteal tests/client/encryption/test_existing.py tests/client/mls/test_churn.py -k existing
 
 PEER = $(CURDIR)/.interop_peer
@@ -90,7 +90,7 @@ pin: .venv/development  ## Renew the pinned requirements from pyproject.toml
 PIN = --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-emit-find-links
 
 clean:  ## Remove .venv and the caches
-	rm -rf .venv dist .generators .interop_peer .java_cache .mypy_cache .pytest_cache .ruff_cache .hypothesis conclave.egg-info
+	rm -rf .venv dist .generators .interop_peer .java_cache .mypy_cache .pytest_cache .ruff_cache .hypothesis tests/interop_peer/Cargo.lock
 
 # Build tools first and pinned too: pip would otherwise fetch whichever are newest to build pyspark.
 .venv/runtime: requirements/build.txt requirements/runtime.txt pyproject.toml

@@ -2,6 +2,7 @@
 
 import sys
 
+from conclave import installing
 from conclave.system import signals
 
 OF_COMMANDS = ("click",)
@@ -18,7 +19,7 @@ def main() -> None:
             raise
         sys.exit(
             f"conclave: {error.name} is not installed: the library alone is here. The server and its commands need the"
-            " extra server (pip install 'conclave[server]'), the chat the extra client (pip install 'conclave[client]')"
+            f" extra server, the chat the extra client. {installing('server')}"
         )
     run()
 

@@ -26,6 +26,7 @@ from conclave.health.storage import Storage
 from conclave.measures import Requests
 from conclave.response_memory import Budget
 from conclave.store.engine.database import Database
+from conclave.wire.cross_origin import CrossOrigin
 from conclave.wire.endpoint import Endpoint
 
 IN_FORCE = web.AppKey("in_force", InForce)
@@ -52,5 +53,6 @@ REQUESTS = web.AppKey("requests", Requests)
 TELLING = web.AppKey("telling", Telling)
 BUDGET = web.AppKey("budget", Budget)
 CONTEXT = web.AppKey("context", Context)
+CROSS_ORIGIN = web.AppKey("cross_origin", CrossOrigin)
 ENDPOINTS: web.AppKey[Mapping[Handler, Endpoint]] = web.AppKey("endpoints")
 """Each endpoint by its handler."""

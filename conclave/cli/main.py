@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from conclave import __version__
+from conclave import __version__, installing
 from conclave.cli import streams
 from conclave.logs.humanize import visible_lines
 from conclave.system import sighup
@@ -38,8 +38,7 @@ class Family(click.Command):
                 raise
             extra = "client" if self.name in OF_CLIENTS else "server"
             raise click.ClickException(
-                f"{needed} is not installed: conclave {self.name} needs the extra {extra}:"
-                f" pip install 'conclave[{extra}]'"
+                f"{needed} is not installed: conclave {self.name} needs the extra {extra}. {installing(extra)}"
             ) from error
         finally:
             gc.freeze()

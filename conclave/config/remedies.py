@@ -25,6 +25,7 @@ _EXAMPLES = {
     "keys.copies": ["/mnt/backup/messages.keys"],
     "admin.token_file": "/etc/conclave/admin-token",
     "admin.hosts": ["ops.example.org"],
+    "web.allowed_origins": ["https://chat.example.org"],
     "limits.trusted_proxies": ["127.0.0.1"],
 }
 """Values of settings that have none by default, or one that shows nothing."""

@@ -21,6 +21,7 @@ from conclave.config.log import LogConfig, LogSchema
 from conclave.config.retention import RetentionConfig, RetentionSchema
 from conclave.config.section import PATH, PORT, Section, require_host
 from conclave.config.spark import SparkConfig, SparkSchema
+from conclave.config.web import WebConfig, WebSchema
 from conclave.retention.durations import MAX_SECONDS
 from conclave.retention.policy import KEEP
 from conclave.retention.resolve import PolicySettings
@@ -54,6 +55,7 @@ class Config:
     archive: ArchiveConfig = field(default_factory=ArchiveConfig)
     ledger: LedgerConfig = field(default_factory=LedgerConfig)
     keys: KeysConfig = field(default_factory=KeysConfig)
+    web: WebConfig = field(default_factory=WebConfig)
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     admin: AdminConfig = field(default_factory=AdminConfig)
     log: LogConfig = field(default_factory=LogConfig)
@@ -151,6 +153,7 @@ SECTIONS = {
     "archive": ArchiveConfig,
     "ledger": LedgerConfig,
     "keys": KeysConfig,
+    "web": WebConfig,
     "limits": LimitsConfig,
     "admin": AdminConfig,
     "log": LogConfig,
@@ -196,6 +199,7 @@ class ConfigSchema(Section):
     archive = Nested(ArchiveSchema)
     ledger = Nested(LedgerSchema)
     keys = Nested(KeysSchema)
+    web = Nested(WebSchema)
     limits = Nested(LimitsSchema)
     admin = Nested(AdminSchema)
     log = Nested(LogSchema)

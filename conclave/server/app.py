@@ -36,6 +36,7 @@ from conclave.store.engine.database import Database
 from conclave.store.resources import state
 from conclave.system import certificate
 from conclave.system.reserve import reserves
+from conclave.wire.cross_origin import CrossOrigin
 from conclave.wire.request_body import MAX_BODY_BYTES
 
 
@@ -52,6 +53,7 @@ def create_app(config: Config, clock: Clock | None = None, *, accepts_change: bo
     app[app_keys.PASSWORDS] = Passwords()
     app[app_keys.THROTTLE] = Throttle(config.limits, app[app_keys.PASSWORDS], steady)
     app[app_keys.REQUESTS] = Requests()
+    app[app_keys.CROSS_ORIGIN] = CrossOrigin(config.web.allowed_origins)
     app[app_keys.BUDGET] = Budget(config.limits.response_bytes)
     app[app_keys.ACTIVITY] = SessionActivity(config.token_ttl_seconds)
     app[app_keys.CONTEXT] = Context(config.policy, steady, quotas=quotas_of(config.limits, steady))

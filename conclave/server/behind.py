@@ -9,7 +9,7 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from aiohttp import StreamReader, web
+from aiohttp import StreamReader, hdrs, web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http import HttpVersion11, RawRequestMessage, StreamWriter
 from aiohttp.web_request import BaseRequest
@@ -19,6 +19,7 @@ from conclave.clock import Clock
 from conclave.errors import ApiError, BadRequestError
 from conclave.logs.setup import get_logger
 from conclave.server import middleware
+from conclave.wire.cross_origin import CrossOrigin
 from conclave.wire.exchange import FORMAT, reply_error
 from conclave.wire.handover import BARE_TRANSPORT, MAY_BE_GONE
 from conclave.wire.negotiate import Format
@@ -96,10 +97,11 @@ class Behind(web.RequestHandler):
 class Making:
     """Makes aiohttp's requests, and tells their connections. It takes the place of a server's own factory."""
 
-    def __init__(self, server: web.Server, clock: Clock) -> None:
-        """``clock``: answers tell no time while it is in doubt."""
+    def __init__(self, server: web.Server, clock: Clock, cross_origin: CrossOrigin) -> None:
+        """``clock``: answers tell no time while it is in doubt. ``cross_origin``: what web pages may read."""
         self._make = server.request_factory
         self._clock = clock
+        self._cross_origin = cross_origin
 
     def __call__(
         self,
@@ -115,12 +117,14 @@ class Making:
         if message.method == _UNREAD:
             message = message._replace(version=HttpVersion11)
         # aiohttp tells the time in every head that has no Date. So each goes through here before it is written.
-        writer = StreamWriter(protocol, asyncio.get_running_loop(), on_headers_sent=partial(_tell_no_time, self._clock))
+        complete = partial(self._complete, message.headers.get(hdrs.ORIGIN))
+        writer = StreamWriter(protocol, asyncio.get_running_loop(), on_headers_sent=complete)
         return self._make(message, payload, protocol, writer, task)
 
-
-async def _tell_no_time(clock: Clock, headers: CIMultiDict[str]) -> None:
-    tell_no_time(headers, clock)
+    async def _complete(self, origin: str | None, headers: CIMultiDict[str]) -> None:
+        """Complete the headers of an answer, whatever made them. ``origin``: of the page that asks, if it is one."""
+        tell_no_time(headers, self._clock)
+        headers.update(self._cross_origin.headers(origin))
 
 
 class Outlet:

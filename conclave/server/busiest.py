@@ -91,11 +91,15 @@ class _Unread(NamedTuple):
 
 
 class Said(NamedTuple):
-    """What the headers of a plain request say besides the length of its body."""
+    """What the headers of a plain request say besides the length of its body.
+
+    ``origin``: of the web page that asks; b"" if it is none.
+    """
 
     token_hash: bytes
     answered_in: Format
     written_in: Format
+    origin: bytes
 
 
 class Asked(NamedTuple):
@@ -122,6 +126,7 @@ class Busiest:
         self._varying = re.compile(_VARYING % re.escape(self._auth_field))
         self._pipeline = app[PIPELINE]
         self._clock = app[app_keys.CLOCK]
+        self._cross_origin = app[app_keys.CROSS_ORIGIN]
         self._fetching = app[app_keys.FETCHING]
         self._sending = app[app_keys.SENDING]
         self._budget = app[app_keys.BUDGET]
@@ -183,7 +188,8 @@ class Busiest:
         if not token or (method == framing.SEND and not written_in):
             return None
         answered_in = asked_format(_text(fields, b"accept"), content_type, token)
-        return Said(tokens.token_hash(token), answered_in, written_in or answered_in)
+        origin = fields.get(b"origin", b"")
+        return Said(tokens.token_hash(token), answered_in, written_in or answered_in, origin)
 
     def take(self, asked: Asked, body: bytes, line: Line, leave: Callable[[], None]) -> bool:
         """Answer a request, now or once it is done. Return False if it is for a handler: then nothing was done.
@@ -265,7 +271,7 @@ class Busiest:
             self._answer_page(asked, line, page, request_id)
 
     def _answer_page(self, asked: Asked, line: Line, page: _Page, request_id: str) -> None:
-        parts = ready.written(asked.said.answered_in, request_id, page.parts, self._clock)
+        parts = self._written(asked, request_id, page.parts)
         if page.found.is_news:
             _keep(self._tasks, self._hand_over(asked, line, page._replace(parts=parts), request_id))
             return
@@ -285,20 +291,26 @@ class Busiest:
         line.go_on()
 
     def _sent(self, asked: Asked, line: Line, sent: "asyncio.Future[int]") -> None:
-        written_in, request_id = asked.said.answered_in, new_request_id()
+        request_id = new_request_id()
         try:
-            parts = ready.written(written_in, request_id, [write_number(written_in, sent.result())], self._clock)
+            parts = self._written(asked, request_id, [write_number(asked.said.answered_in, sent.result())])
         except Exception as error:  # noqa: BLE001 - after any error the client gets an answer
             self._refuse(asked, line, error, request_id)
         else:
             self._note(asked, int(HTTPStatus.OK), request_id)
             line.answer(parts, self._budget.share())
 
+    def _written(self, asked: Asked, request_id: str, parts: list[bytes]) -> list[bytes]:
+        """Return a success, head and body. ``parts``: those of the body."""
+        more = self._cross_origin.lines(asked.said.origin)
+        return ready.written(asked.said.answered_in, request_id, parts, self._clock, more)
+
     def _refuse(self, asked: Asked, line: Line, error: Exception, request_id: str) -> None:
         told = self._told(asked, error, request_id)
         answered = answer_error(asked.said.answered_in, ready.headers_of(request_id), told)
         self._note(asked, told.status, request_id)
-        line.answer([ready.written_response(answered, self._clock)], self._budget.share())
+        more = self._cross_origin.lines(asked.said.origin)
+        line.answer([ready.written_response(answered, self._clock, more)], self._budget.share())
 
     def _told(self, asked: Asked, error: Exception, request_id: str) -> ApiError:
         with structlog.contextvars.bound_contextvars(request_id=request_id):

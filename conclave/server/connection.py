@@ -408,7 +408,8 @@ class Connection(asyncio.BufferedProtocol):
         log.info("request_malformed", reason=type(error).__name__, request_id=request_id)
         headers = {**ready.headers_of(request_id), "Connection": "close"}
         refusal = answer_error(Format.JSON, headers, BadRequestError(text))
-        ready.write(transport, [ready.written_response(refusal, self._site.clock)])
+        more = self._site.cross_origin.lines(b"")
+        ready.write(transport, [ready.written_response(refusal, self._site.clock, more)])
         self.is_refused = True
         self.end()
 

@@ -19,6 +19,7 @@ from conclave.server.behind import Making
 from conclave.server.busiest import Busiest
 from conclave.server.connection import AHEAD, FREE, OVER, Connection
 from conclave.server.securing import Securing
+from conclave.wire.cross_origin import CrossOrigin
 
 log = get_logger(__name__)
 
@@ -88,8 +89,9 @@ class Site(web.BaseSite):
         assert runner.server  # noqa: S101 - it was set up
         self.server = runner.server
         self.clock = runner.app[app_keys.CLOCK]
+        self.cross_origin = runner.app.get(app_keys.CROSS_ORIGIN, CrossOrigin())
         if not isinstance(self.server.request_factory, Making):
-            self.server.request_factory = Making(self.server, self.clock)
+            self.server.request_factory = Making(self.server, self.clock, self.cross_origin)
         self._address = address
         self.port = port
         self._most_files = most_files

@@ -5,7 +5,7 @@ import time
 from functools import partial
 
 import structlog
-from aiohttp import web
+from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
 
 from conclave import app_keys
@@ -22,6 +22,7 @@ from conclave.errors import (
 from conclave.logs.setup import get_logger, log_request
 from conclave.measures import GONE
 from conclave.store.engine.faults import StoreError, StoreFullError
+from conclave.wire import cross_origin
 from conclave.wire.endpoint import ENDPOINT, Endpoint
 from conclave.wire.exchange import COMES_LATER, STILL_CALLING, StillCalling, choose_format, reply_error
 from conclave.wire.handover import SHARE, Pieces, hand_over
@@ -125,8 +126,22 @@ def new_request_id() -> str:
 @web.middleware
 async def pipeline(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Do what happens around every request that aiohttp has found a handler for, or none."""
+    if request.method == hdrs.METH_OPTIONS and request.app[app_keys.CROSS_ORIGIN].allows(request.headers.get("Origin")):
+        handler = _preflight
     endpoint = request.app[app_keys.ENDPOINTS].get(request.match_info.handler)
     return await request.app[PIPELINE].handle(request, _route(request), endpoint, handler)
+
+
+async def _preflight(request: web.Request) -> web.Response:
+    """Answer a browser that asks whether a page may send a request, see ``wire.cross_origin``.
+
+    For a path that does not exist all methods are allowed: otherwise the page could not read the 404.
+    """
+    refused, endpoints = request.match_info.http_exception, request.app[app_keys.ENDPOINTS].values()
+    known = refused.allowed_methods if isinstance(refused, web.HTTPMethodNotAllowed) else set[str]()
+    methods = known or {endpoint.method for endpoint in endpoints}
+    auth_header = request.app[app_keys.IN_FORCE].config.auth_header
+    return web.Response(status=204, headers=cross_origin.preflight(methods, auth_header))
 
 
 PIPELINE = web.AppKey("request_pipeline", RequestPipeline)

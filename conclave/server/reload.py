@@ -78,6 +78,7 @@ WAYS: Mapping[str, Way] = {
     "archive.margin": Way.RESTART,
     "archive.erase_delay": Way.RESTART,
     "archive.rewrite_after": Way.RESTART,
+    "web.allowed_origins": Way.SERVER,
     "limits.trusted_proxies": Way.SERVER,
     "limits.login_failures": Way.SERVER,
     "limits.login_failures_per_address": Way.SERVER,
@@ -258,6 +259,7 @@ def follow(app: web.Application, config: Config) -> None:
     if quotas_in(config.limits) != quotas_in(former.limits):
         # What was sent in the last minute does not count against the new ones.
         app[app_keys.CONTEXT].quotas = quotas_of(config.limits, app[app_keys.CLOCK])
+    app[app_keys.CROSS_ORIGIN].follow(config.web.allowed_origins)
     app[app_keys.BUDGET].resize(config.limits.response_bytes)
     if config.log != former.log:
         configure_logging(config.log)

@@ -54,9 +54,9 @@ def headers_of(request_id: str) -> dict[str, str]:
     return {**HEADERS, "X-Request-ID": request_id}
 
 
-def written(written_in: Format, request_id: str, parts: Sequence[bytes], clock: Clock) -> list[bytes]:
-    """Return an answer with status 200, head and body. ``parts``: those of the body."""
-    return [head_of(written_in, request_id, sum(map(len, parts)), clock), *parts]
+def written(written_in: Format, request_id: str, parts: Sequence[bytes], clock: Clock, more: bytes) -> list[bytes]:
+    """Return an answer with status 200, head and body. ``parts``: those of the body. ``more``: as for ``head_of``."""
+    return [head_of(written_in, request_id, sum(map(len, parts)), clock, more), *parts]
 
 
 def write(transport: asyncio.WriteTransport, parts: Sequence[bytes]) -> None:
@@ -81,18 +81,18 @@ def write_over_tls(transport: asyncio.WriteTransport, parts: "Iterable[bytes | b
             transport.write(view[at : at + RECORD_BYTES])
 
 
-def written_response(response: web.Response, clock: Clock) -> bytes:
-    """Return any other answer, head and body, as aiohttp writes it."""
+def written_response(response: web.Response, clock: Clock, more: bytes) -> bytes:
+    """Return any other answer, head and body, as aiohttp writes it. ``more``: as for ``head_of``."""
     body = response.body if isinstance(response.body, bytes) else b""
     fields = {**response.headers, "Content-Length": str(len(body))}
     lines = [f"HTTP/1.1 {response.status} {response.reason}", *(f"{name}: {text}" for name, text in fields.items())]
-    return "\r\n".join([*lines, ""]).encode("latin-1") + _time_line(clock) + b"\r\n" + body
+    return "\r\n".join([*lines, ""]).encode("latin-1") + _time_line(clock) + more + b"\r\n" + body
 
 
-def head_of(written_in: Format, request_id: str, size: int, clock: Clock) -> bytes:
-    """Return the head of an answer with status 200 and a body of ``size`` bytes."""
-    return b"%b%b\r\n%bContent-Length: %d\r\n\r\n" % (
-        *(_HEADS[written_in], request_id.encode("ascii"), _time_line(clock), size),
+def head_of(written_in: Format, request_id: str, size: int, clock: Clock, more: bytes) -> bytes:
+    """Return the head of an answer with status 200 and a body of ``size`` bytes. ``more``: lines with other headers."""
+    return b"%b%b\r\n%b%bContent-Length: %d\r\n\r\n" % (
+        *(_HEADS[written_in], request_id.encode("ascii"), _time_line(clock), more, size),
     )
 
 

@@ -8,6 +8,7 @@ import pytest
 from click import Context
 from click.testing import CliRunner
 
+from conclave import __version__
 from conclave.cli.main import Family, main
 from tests.support import stores
 
@@ -52,8 +53,9 @@ def test_what_is_not_installed_is_named_with_the_extra_that_brings_it(command: s
     asked = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True)
     assert (asked.returncode, asked.stdout) == (1, "")
     assert asked.stderr == (
-        f"Error: {missing} is not installed: conclave {command} needs the extra {extra}:"
-        f" pip install 'conclave[{extra}]'\n"
+        f"Error: {missing} is not installed: conclave {command} needs the extra {extra}."
+        f" Install it from where Conclave came from: pip install '.[{extra}]' in the folder of the sources,"
+        f" or the wheel, as in pip install 'conclave_messaging-{__version__}-py3-none-any.whl[{extra}]'\n"
     )
 
 

@@ -33,6 +33,31 @@ def test_settings_are_read() -> None:
     assert config.cleanup.engine == "sql"
 
 
+NO_ORIGINS = (
+    *("*", "null", "", "chat.example.org", "https://", "https://*.example.org", "https://chat.example.org/"),
+    *("https://chat.example.org/app", "https://chat.example.org?a", "https://ann@chat.example.org", "file:///a"),
+    *("https://chat..example.org", "https://chat.example.org:", "https://chat.example.org:65536", "https://a b"),
+    *("http://[::1", "http://[1:2]", "http://::1"),
+)
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("https://chat.example.org", "https://chat.example.org"),
+        ("HTTPS://Chat.Example.ORG:443", "https://chat.example.org"),
+        ("http://localhost:80", "http://localhost"),
+        ("http://localhost:443", "http://localhost:443"),
+        ("http://127.0.0.1:3000", "http://127.0.0.1:3000"),
+        ("http://[0:0::1]:3000", "http://[::1]:3000"),
+        ("https://m\u00fcnchen.example", "https://xn--mnchen-3ya.example"),
+        ("tauri://localhost", "tauri://localhost"),
+    ],
+)
+def test_an_origin_is_read_as_browsers_write_it(written: str, read: str) -> None:
+    assert parse_config(f'web.allowed_origins = ["{written}"]', "x").web.allowed_origins == (read,)
+
+
 def test_trusted_proxies_are_addresses_and_networks_of_both_kinds() -> None:
     config = parse_config('limits.trusted_proxies = ["127.0.0.1", "10.0.0.0/8", "::1", "fd00::/8"]', "x")
     assert config.limits == LimitsConfig(trusted_proxies=("127.0.0.1", "10.0.0.0/8", "::1", "fd00::/8"))
@@ -167,6 +192,12 @@ def test_a_size_is_megabytes_or_gigabytes(text: str, size: int) -> None:
         ('limits.trusted_proxies = ["0.0.0.0/0"]', "limits.trusted_proxies: these are half of the Internet"),
         ('limits.trusted_proxies = ["::/0"]', "limits.trusted_proxies: these are half of the Internet"),
         ('limits.trusted_proxies = ["0.0.0.0/1", "128.0.0.0/1"]', "limits.trusted_proxies: these are half of the"),
+        ('web.allowed_origins = "https://chat.example.org"', "web.allowed_origins: must be a list of strings"),
+        ("web.allowed_origins = [1]", "web.allowed_origins: must be a list of strings"),
+        *(
+            (f'web.allowed_origins = ["https://a.example", "{each}"]', f"web.allowed_origins: '{each}': not an origin")
+            for each in NO_ORIGINS
+        ),
         ('cleanup = "sql"', "cleanup: "),
         ("[nothing]", "nothing: unknown setting"),
         ("= 1", "is not TOML"),

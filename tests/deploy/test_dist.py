@@ -19,8 +19,8 @@ from tests.support.proxies import free_ports
 from tests.support.server import USUAL_SIGNALS, waiting
 from tests.support.trials import asked_for
 
-WHEEL = f"conclave-{__version__}-py3-none-any.whl"
-SOURCES = f"conclave-{__version__}.tar.gz"
+WHEEL = f"conclave_messaging-{__version__}-py3-none-any.whl"
+SOURCES = f"conclave_messaging-{__version__}.tar.gz"
 
 
 def build(target: Path, checkout: Path = ROOT, **environment: str) -> "subprocess.CompletedProcess[str]":
@@ -99,7 +99,7 @@ def test_an_installation_for_the_chat_has_command_manual_and_nothing_of_the_serv
     assert "--in-memory" in said(conclave, "chat", "--help").stdout
     refused = said(conclave, "serve")
     assert refused.returncode == 1
-    assert "pip install 'conclave[server]'" in refused.stderr
+    assert f"pip install '{WHEEL}[server]'" in refused.stderr
     pages = {path.name for path in (installed / "share/man/man1").iterdir()}
     assert {"conclave.1", "conclave-chat.1", "conclave-serve.1"} <= pages
     listed = subprocess.run([installed / "bin/pip", "list", "--format=freeze"], capture_output=True, text=True).stdout

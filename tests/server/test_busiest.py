@@ -216,6 +216,7 @@ async def test_polls_and_sends_take_it_and_are_answered_the_same(
 HEADERS = {
     "of a proxy": lambda n: {"X_Request_Id": f"{n:032x}", "X_Forwarded_For": "10.1.2.3"},
     "of a browser": lambda _: {"User_Agent": "x/1.0", "Accept_Encoding": "gzip, deflate", "Cookie": "a=b; c=d"},
+    "of a web page": lambda _: {"Origin": "https://chat.example.org", "Sec_Fetch_Mode": "cors"},
     "in other letters": lambda _: {"X_Odd": "gr\u00fc\u00df"},
     "that say what is so anyhow": lambda _: {"Connection": "keep-alive"},
     "that are many": lambda _: {f"X_{each}": "x" * 60 for each in range(90)},

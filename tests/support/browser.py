@@ -102,11 +102,11 @@ class Tab:
 
 
 @contextlib.asynccontextmanager
-async def browsing(folder: Path, token: str = "") -> AsyncIterator[Tab]:
-    """Have a browser with one tab while the block lasts. ``token``: brought with every request."""
+async def browsing(folder: Path, token: str = "", flags: tuple[str, ...] = ()) -> AsyncIterator[Tab]:
+    """Have a browser with one tab while the block lasts. ``token``: brought with every request. ``flags``: more."""
     profile = folder / "profile"
     with (folder / "browser.log").open("w") as log:
-        process = subprocess.Popen([found(), f"--user-data-dir={profile}", *FLAGS], stdout=log, stderr=log)
+        process = subprocess.Popen([found(), f"--user-data-dir={profile}", *FLAGS, *flags], stdout=log, stderr=log)
     try:
         port = await _port(profile, process, folder / "browser.log")
         async with ClientSession() as http:
