@@ -24,7 +24,7 @@ from conclave.measures import GONE
 from conclave.store.engine.faults import StoreError, StoreFullError
 from conclave.wire.endpoint import ENDPOINT, Endpoint
 from conclave.wire.exchange import COMES_LATER, STILL_CALLING, StillCalling, choose_format, reply_error
-from conclave.wire.handover import SHARE, Pieces, hand_over
+from conclave.wire.handover import SHARE, Pieces, send_response
 from conclave.wire.ready import REQUEST_ID, own_headers
 
 log = get_logger(__name__)
@@ -60,7 +60,7 @@ class RequestPipeline:
     ) -> web.StreamResponse:
         """Give the request an id, a format and a share of the memory for responses; find out who is calling.
 
-        Every error is answered as an error response. Responses that may wait are handed over here: large ones, and any
+        Every error is answered as an error response. Responses that may wait are sent here: large ones, and any
         to a client that has not taken the one before yet. The log gets ``route``, not the path: names and ids are
         private. ``endpoint``: None where there is none.
         """
@@ -80,7 +80,7 @@ class RequestPipeline:
                 request[tokens.CALLER] = await self._caller(token_hash)
             response = await handler(request)
             if (share.held or _is_behind(request, response)) and not response.prepared:
-                await hand_over(request, response)
+                await send_response(request, response)
         except ConnectionError:
             self._requests.note(request.method, route, GONE, time.monotonic() - began)
             log.info("client_gone", method=request.method, route=route)

@@ -1,6 +1,6 @@
-"""Sends responses, knows when they have left, and cuts off clients that take them too slowly.
+"""Sends responses, knows when they have arrived, and cuts off clients that take them too slowly.
 
-What has to wait until a response has left must not be done for a broken connection.
+What has to wait until a response has arrived must not be done for a broken connection.
 """
 
 import asyncio
@@ -8,7 +8,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, Protocol
 
 from aiohttp import web
 
@@ -21,8 +21,8 @@ log = get_logger(__name__)
 SHARE = web.RequestKey("share", Share)
 """The share of the memory for all responses that the request's response takes."""
 
-MAY_BE_GONE = "conclave_may_be_gone"
-"""By this name a transport tells, as extra information, whether its client sends no more, or it is broken."""
+LINE = "conclave_line"
+"""By this name a transport tells, as extra information, which ``Line`` it belongs to."""
 
 BARE_TRANSPORT = "conclave_bare_transport"
 """By this name a transport that stands before another one tells which."""
@@ -69,13 +69,33 @@ class Pieces(web.StreamResponse):
         return 0 if self._are_shared else self.left
 
 
-async def hand_over(request: web.Request, response: web.StreamResponse) -> bool:
-    """Send ``response`` and tell whether all of it was handed to the connection.
+class Line(Protocol):
+    """A client's connection, as far as it is asked whether a response has arrived."""
 
-    False if the connection broke before that, or was cut off, since the client takes less than LEAST_RATE. Handed over
-    means: taken by the operating system; behind TLS, by the TLS layer, which may hold back up to 80 KiB.
+    def may_be_gone(self) -> bool:
+        """Tell whether the client sends no more, or the connection is broken; also if the system does not tell."""
+
+    async def acknowledged(self) -> bool:
+        """Wait until the client's system has acknowledged everything that was written. See ``wire.receipt``."""
+
+
+async def hand_over(request: web.Request, response: web.StreamResponse) -> bool:
+    """Send ``response``, and tell whether the client's system has acknowledged all of it.
+
+    False if the connection broke before that, or was cut off, since the client takes less than LEAST_RATE, or if the
+    system does not tell.
 
     Also False if the client had ended its side before all was written: it gets the response, but has perhaps gone.
+    """
+    line = _line(request.transport)
+    return await send_response(request, response) and line is not None and await line.acknowledged()
+
+
+async def send_response(request: web.Request, response: web.StreamResponse) -> bool:
+    """Send ``response``. Return False if the client does not get all of it, or has perhaps gone: see ``hand_over``.
+
+    It waits until the operating system has taken everything; behind TLS, until the TLS layer has, which may hold back
+    up to 80 KiB.
     """
     transport = request.transport
     if transport is None:
@@ -96,7 +116,7 @@ def drain_fully(transport: asyncio.WriteTransport) -> None:
 
 
 async def taken(drain: Callable[[], Coroutine[Any, Any, bool]], transport: asyncio.Transport) -> bool:
-    """Wait until the system has taken what was written to a connection. Tell whether it has, as ``hand_over`` does.
+    """Wait until the system has taken what was written to a connection. Tell whether it has, as ``send_response`` does.
 
     ``drain``: waits while writing is paused, and tells whether it goes on, see ``drain_fully``.
     """
@@ -125,16 +145,31 @@ async def _keeps_up(
     sending: asyncio.Task[bool], response: web.StreamResponse | None, transport: asyncio.Transport
 ) -> bool:
     """Wait until all is sent. Return False as soon as the client is too slow for that."""
-    ends, left = time.monotonic() + LONGEST_SECONDS, _size(response) + transport.get_write_buffer_size()
+    pace = Pace(_size(response) + transport.get_write_buffer_size())
     while True:
         await asyncio.wait({sending}, timeout=WINDOW_SECONDS)
         if sending.done():
             return True
         waiting = response.left if isinstance(response, Pieces) else 0
-        before, left = left, waiting + transport.get_write_buffer_size()
-        is_late = left <= SMALL_BYTES and time.monotonic() > ends
-        if is_late or before - left < (1 if left <= SMALL_BYTES else LEAST_RATE * WINDOW_SECONDS):
+        if not pace.keeps_up(waiting + transport.get_write_buffer_size()):
             return False
+
+
+class Pace:
+    """Tells whether a client takes what it gets fast enough."""
+
+    __slots__ = ("_ends", "_left")
+
+    def __init__(self, left: int) -> None:
+        """``left``: how many bytes the client has yet to take."""
+        self._left, self._ends = left, time.monotonic() + LONGEST_SECONDS
+
+    def keeps_up(self, left: int) -> bool:
+        """Tell whether a client that has yet to take ``left`` bytes has taken enough. Call it after each window."""
+        before, self._left = self._left, left
+        if left <= SMALL_BYTES:
+            return before > left and time.monotonic() <= self._ends
+        return before - left >= LEAST_RATE * WINDOW_SECONDS
 
 
 def _size(response: web.StreamResponse | None) -> int:
@@ -144,15 +179,19 @@ def _size(response: web.StreamResponse | None) -> int:
 
 
 async def _send(request: web.Request, response: web.StreamResponse) -> bool:
-    protocol, transport, last = request.protocol, request.transport, b""
+    protocol, line, last = request.protocol, _line(request.transport), b""
     await response.prepare(request)
     if isinstance(response, Pieces) and request.method != "HEAD":
         last = await _send_all_but_last(response, request[SHARE])
-    may_be_gone = transport is None or bool(transport.get_extra_info(MAY_BE_GONE, default=False))
+    may_be_gone = line is None or line.may_be_gone()
     await response.write_eof(last)
     # Whether the connection still stands says nothing: many clients close it as soon as they have everything. But
     # if it is lost while writing is paused, writing stays paused.
     return not protocol.writing_paused and not may_be_gone
+
+
+def _line(transport: asyncio.Transport | None) -> Line | None:
+    return transport.get_extra_info(LINE) if transport else None
 
 
 async def _send_all_but_last(response: Pieces, share: Share) -> bytes:
