@@ -17,7 +17,7 @@ from conclave.wire.exchange import (
     reply_page,
     reply_written,
 )
-from conclave.wire.handover import SHARE, hand_over, send_response
+from conclave.wire.handover import SHARE, hand_over
 from conclave.wire.schemas.messages import GetMessages, ReadReceipt, SendMessage, TakeBack, write_number
 
 _GROUP = "group_id"
@@ -85,6 +85,6 @@ async def fetch_of(request: web.Request, app: web.Application, group: str) -> we
     response = reply_page(request, found.pieces)
     if found.is_news:
         # Reading must not depend on what the store can write: in either way the response leaves first.
-        has_arrived = await (hand_over if found.counts_on_arrival else send_response)(request, response)
+        has_arrived = await hand_over(request, response, counts=found.counts_on_arrival)
         await fetching.confirm(found, has_arrived=has_arrived)
     return response

@@ -20,8 +20,9 @@ from conclave.server.framing import MalformedError
 from conclave.server.middleware import new_request_id
 from conclave.wire import ready, receipt
 from conclave.wire.exchange import answer_error
-from conclave.wire.handover import SMALL_BYTES, drain_fully, hold_back, taken
+from conclave.wire.handover import drain_fully, hold_back, taken
 from conclave.wire.negotiate import Format
+from conclave.wire.pace import SMALL_BYTES
 from conclave.wire.receipt import Receipt
 
 if TYPE_CHECKING:
@@ -107,7 +108,8 @@ class Connection(asyncio.BufferedProtocol):
         self._out: asyncio.Future[None] | None = None
         """Set while writing is paused. Done once it goes on, or never will."""
         self._receipt: Receipt | None = None
-        """Set while an answer counts as fetched as soon as the client's system has acknowledged it."""
+        """Set while a request is answered whose answer counts as fetched once the client's system has acknowledged it.
+        """
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -260,16 +262,11 @@ class Connection(asyncio.BufferedProtocol):
             return None
         return left + transport.get_write_buffer_size() + (below.get_write_buffer_size() if below else 0)
 
-    async def acknowledged(self) -> bool:
-        """Wait until the client's system has acknowledged everything that was written. Tell whether it has.
-
-        A client that takes too long for that is cut off.
-        """
-        self._receipt = Receipt(self.unacknowledged, self._cut_off)
-        try:
-            return await self._receipt.wait()
-        finally:
-            self._receipt = None
+    def begin_receipt(self) -> Receipt:
+        """Begin to look for the acknowledgement of everything that was written."""
+        self._receipt = begun = Receipt(self.unacknowledged, self._cut_off)
+        begun.look()
+        return begun
 
     def _cut_off(self) -> None:
         if self.transport:
@@ -281,14 +278,15 @@ class Connection(asyncio.BufferedProtocol):
         Tell whether the client has it: see ``wire.handover.hand_over``. If that does not count, wait for less: until
         the system has taken it.
         """
-        may_be_gone = not counts or self.may_be_gone()
+        counts = counts and not self.may_be_gone()
         is_taken = self._write(parts)
+        begun = self.begin_receipt() if counts else None
         if is_taken:
             share.close()
         else:
             is_taken = await self._taken(parts, share)
         parts.clear()
-        return is_taken and not may_be_gone and await self.acknowledged()
+        return is_taken and begun is not None and await begun.wait()
 
     def _write(self, parts: list[bytes]) -> bool:
         """Write an answer. Return whether nothing has to wait for the client; also if it is gone."""
@@ -321,7 +319,7 @@ class Connection(asyncio.BufferedProtocol):
         """Take the next request, if it has come; or end what is to end."""
         if self.state == OVER:
             return
-        self.state, self.free_since, self._task = FREE, self._loop.time(), None
+        self.state, self.free_since, self._task, self._receipt = FREE, self._loop.time(), None, None
         self._site.went_on.set()
         if self.transport is None or self.transport.is_closing():
             return
@@ -480,6 +478,7 @@ class Connection(asyncio.BufferedProtocol):
         self.transport = self._behind = self._body = None
         if self._receipt:
             self._receipt.look(is_last=True)
+            self._receipt = None
         self._end_wait_for_head()
         self._site.open.pop(self, None)
         self._site.went_on.set()

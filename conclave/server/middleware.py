@@ -24,7 +24,7 @@ from conclave.measures import GONE
 from conclave.store.engine.faults import StoreError, StoreFullError
 from conclave.wire.endpoint import ENDPOINT, Endpoint
 from conclave.wire.exchange import COMES_LATER, STILL_CALLING, StillCalling, choose_format, reply_error
-from conclave.wire.handover import SHARE, Pieces, send_response
+from conclave.wire.handover import SHARE, Pieces, hand_over
 from conclave.wire.ready import REQUEST_ID, own_headers
 
 log = get_logger(__name__)
@@ -80,7 +80,7 @@ class RequestPipeline:
                 request[tokens.CALLER] = await self._caller(token_hash)
             response = await handler(request)
             if (share.held or _is_behind(request, response)) and not response.prepared:
-                await send_response(request, response)
+                await hand_over(request, response, counts=False)
         except ConnectionError:
             self._requests.note(request.method, route, GONE, time.monotonic() - began)
             log.info("client_gone", method=request.method, route=route)

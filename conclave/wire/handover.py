@@ -5,7 +5,6 @@ What has to wait until a response has arrived must not be done for a broken conn
 
 import asyncio
 import socket
-import time
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
@@ -14,7 +13,10 @@ from aiohttp import web
 
 from conclave.logs.setup import get_logger
 from conclave.response_memory import Share
+from conclave.wire import pace
+from conclave.wire.pace import Pace
 from conclave.wire.ready import own_headers
+from conclave.wire.receipt import Receipt
 
 log = get_logger(__name__)
 
@@ -26,20 +28,6 @@ LINE = "conclave_line"
 
 BARE_TRANSPORT = "conclave_bare_transport"
 """By this name a transport that stands before another one tells which."""
-
-LEAST_RATE = 16 * 1024
-"""A client is cut off if it takes less than 16 KiB a second, by its average in a window."""
-
-WINDOW_SECONDS = 60.0
-"""How often the server looks what a client has taken since the last time."""
-
-SMALL_BYTES = 256 * 1024
-"""If at most 256 KiB are left, a slow client gets more time.
-
-Then it is cut off only if it takes nothing in a window, or after LONGEST_SECONDS.
-"""
-
-LONGEST_SECONDS = 15 * 60.0
 
 UNSENT_BYTES = 128 * 1024
 """At most 128 KiB of a large response wait in the system to be sent.
@@ -75,27 +63,19 @@ class Line(Protocol):
     def may_be_gone(self) -> bool:
         """Tell whether the client sends no more, or the connection is broken; also if the system does not tell."""
 
-    async def acknowledged(self) -> bool:
-        """Wait until the client's system has acknowledged everything that was written. See ``wire.receipt``."""
+    def begin_receipt(self) -> Receipt:
+        """Begin to look for the acknowledgement of everything that was written."""
 
 
-async def hand_over(request: web.Request, response: web.StreamResponse) -> bool:
-    """Send ``response``, and tell whether the client's system has acknowledged all of it.
+async def hand_over(request: web.Request, response: web.StreamResponse, *, counts: bool) -> bool:
+    """Send ``response``. If it ``counts`` who gets it, tell whether the client's system has acknowledged all of it.
 
-    False if the connection broke before that, or was cut off, since the client takes less than LEAST_RATE, or if the
-    system does not tell.
+    False if the connection broke before that, or was cut off, since the client takes less than ``pace.LEAST_RATE``, or if the
+    system does not tell. Also False if the client had ended its side before all was written: it gets the response, but
+    has perhaps gone.
 
-    Also False if the client had ended its side before all was written: it gets the response, but has perhaps gone.
-    """
-    line = _line(request.transport)
-    return await send_response(request, response) and line is not None and await line.acknowledged()
-
-
-async def send_response(request: web.Request, response: web.StreamResponse) -> bool:
-    """Send ``response``. Return False if the client does not get all of it, or has perhaps gone: see ``hand_over``.
-
-    It waits until the operating system has taken everything; behind TLS, until the TLS layer has, which may hold back
-    up to 80 KiB.
+    Otherwise wait only until the operating system has taken everything; behind TLS, until the TLS layer has, which may
+    hold back up to 80 KiB.
     """
     transport = request.transport
     if transport is None:
@@ -106,7 +86,9 @@ async def send_response(request: web.Request, response: web.StreamResponse) -> b
     else:
         request[SHARE].hold(2 * _size(response))  # aiohttp joins it with the headers
     drain_fully(transport)
-    return await _watched(_send(request, response), response, transport)
+    receipts: list[Receipt] = []
+    is_sent = await _watched(_send(request, response, receipts if counts else None), response, transport)
+    return is_sent and bool(receipts) and await receipts[0].wait()
 
 
 def drain_fully(transport: asyncio.WriteTransport) -> None:
@@ -116,7 +98,7 @@ def drain_fully(transport: asyncio.WriteTransport) -> None:
 
 
 async def taken(drain: Callable[[], Coroutine[Any, Any, bool]], transport: asyncio.Transport) -> bool:
-    """Wait until the system has taken what was written to a connection. Tell whether it has, as ``send_response`` does.
+    """Wait until the system has taken what was written to a connection. Tell whether it has, as ``hand_over`` does for what does not count.
 
     ``drain``: waits while writing is paused, and tells whether it goes on, see ``drain_fully``.
     """
@@ -145,31 +127,14 @@ async def _keeps_up(
     sending: asyncio.Task[bool], response: web.StreamResponse | None, transport: asyncio.Transport
 ) -> bool:
     """Wait until all is sent. Return False as soon as the client is too slow for that."""
-    pace = Pace(_size(response) + transport.get_write_buffer_size())
+    watched = Pace(_size(response) + transport.get_write_buffer_size())
     while True:
-        await asyncio.wait({sending}, timeout=WINDOW_SECONDS)
+        await asyncio.wait({sending}, timeout=pace.WINDOW_SECONDS)
         if sending.done():
             return True
         waiting = response.left if isinstance(response, Pieces) else 0
-        if not pace.keeps_up(waiting + transport.get_write_buffer_size()):
+        if not watched.keeps_up(waiting + transport.get_write_buffer_size()):
             return False
-
-
-class Pace:
-    """Tells whether a client takes what it gets fast enough."""
-
-    __slots__ = ("_ends", "_left")
-
-    def __init__(self, left: int) -> None:
-        """``left``: how many bytes the client has yet to take."""
-        self._left, self._ends = left, time.monotonic() + LONGEST_SECONDS
-
-    def keeps_up(self, left: int) -> bool:
-        """Tell whether a client that has yet to take ``left`` bytes has taken enough. Call it after each window."""
-        before, self._left = self._left, left
-        if left <= SMALL_BYTES:
-            return before > left and time.monotonic() <= self._ends
-        return before - left >= LEAST_RATE * WINDOW_SECONDS
 
 
 def _size(response: web.StreamResponse | None) -> int:
@@ -178,20 +143,20 @@ def _size(response: web.StreamResponse | None) -> int:
     return len(response.body) if isinstance(response, web.Response) and isinstance(response.body, bytes) else 0
 
 
-async def _send(request: web.Request, response: web.StreamResponse) -> bool:
-    protocol, line, last = request.protocol, _line(request.transport), b""
+async def _send(request: web.Request, response: web.StreamResponse, receipts: list[Receipt] | None) -> bool:
+    """Send a response. ``receipts``: gets one for it, as soon as all is written; None: nobody asks for one."""
+    protocol, transport, last = request.protocol, request.transport, b""
+    line: Line | None = transport.get_extra_info(LINE) if transport else None
     await response.prepare(request)
     if isinstance(response, Pieces) and request.method != "HEAD":
         last = await _send_all_but_last(response, request[SHARE])
-    may_be_gone = line is None or line.may_be_gone()
+    may_be_gone = receipts is None or line is None or line.may_be_gone()
     await response.write_eof(last)
-    # Whether the connection still stands says nothing: many clients close it as soon as they have everything. But
-    # if it is lost while writing is paused, writing stays paused.
-    return not protocol.writing_paused and not may_be_gone
-
-
-def _line(transport: asyncio.Transport | None) -> Line | None:
-    return transport.get_extra_info(LINE) if transport else None
+    if receipts is not None and line is not None and not may_be_gone:
+        receipts.append(line.begin_receipt())  # at once: a client may close the connection as soon as it has all
+    # Whether the connection still stands says nothing, therefore. But if it is lost while writing is paused, writing
+    # stays paused.
+    return not protocol.writing_paused
 
 
 async def _send_all_but_last(response: Pieces, share: Share) -> bytes:

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from typing import Any
 
 from conclave.logs.setup import get_logger
-from conclave.wire import handover
-from conclave.wire.handover import Pace
+from conclave.wire import pace
+from conclave.wire.pace import Pace
 
 log = get_logger(__name__)
 
@@ -76,13 +76,13 @@ class Receipt:
         self._received: asyncio.Future[bool] = self._loop.create_future()
         self._pause = FIRST_PAUSE_SECONDS
         self._timer: asyncio.TimerHandle | None = None
-        self._pace = Pace(0)
-        self._window_ends = self._loop.time() + handover.WINDOW_SECONDS
+        self._pace, self._window_ends = Pace(0), 0.0
 
     async def wait(self) -> bool:
         """Wait until everything is acknowledged, and return True; False if the connection breaks before that."""
-        if left := self.look():
-            self._pace = Pace(left)
+        left = self.look()
+        if not self._received.done():
+            self._pace, self._window_ends = Pace(left or 0), self._loop.time() + pace.WINDOW_SECONDS
             self._timer = self._loop.call_later(self._pause, self._look_again)
         try:
             return await self._received
@@ -92,8 +92,10 @@ class Receipt:
 
     def look(self, *, is_last: bool = False) -> int | None:
         """See how many bytes are left. ``is_last``: what is not acknowledged by now never will be."""
+        if self._received.done():
+            return 0
         left = self._unacknowledged()
-        if not self._received.done() and (not left or is_last):
+        if not left or is_last:
             self._received.set_result(left == 0)
         return left
 
@@ -102,7 +104,7 @@ class Receipt:
         if self._received.done():
             return
         if self._loop.time() >= self._window_ends:
-            self._window_ends = self._loop.time() + handover.WINDOW_SECONDS
+            self._window_ends = self._loop.time() + pace.WINDOW_SECONDS
             if not self._pace.keeps_up(left or 0):
                 log.info("client_too_slow")
                 self._received.set_result(False)

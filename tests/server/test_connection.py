@@ -14,7 +14,7 @@ import pytest
 from conclave import app_keys
 from conclave.server import framing
 from conclave.server.connection import AHEAD
-from conclave.wire import handover
+from conclave.wire import pace
 from tests.conftest import Running
 from tests.server.test_busiest import JSON, PROTOBUF, head, line_to, lock_of, poll, send, written
 from tests.support.client import API, Client
@@ -204,7 +204,7 @@ async def test_a_client_that_asks_for_more_than_it_takes_is_cut_off(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pages that take none of the memory for responses add up, too."""
-    monkeypatch.setattr(handover, "WINDOW_SECONDS", 0.3)
+    monkeypatch.setattr(pace, "WINDOW_SECONDS", 0.3)
     alice = await running.user("alice")
     group = await alice.create_group("g")
     await alice.send(group, bytes(40_000))
