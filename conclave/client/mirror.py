@@ -47,6 +47,7 @@ class Mirror:
         self._has_passed_over = False
         self._page_size, self._arrived = PAGE, 0
         self._asking: set[asyncio.Task[_Page | None]] = set()
+        self._forgotten = 0
 
     async def catch_up(self) -> AsyncIterator[n.News]:
         """Read the whole state, and fetch what was missed."""
@@ -176,11 +177,12 @@ class Mirror:
                     yield each
                 self._has_passed_over |= lacks_some
                 return
+            forgotten = self._forgotten
             following = self._ask(group_id, after := self._after(group_id, again=is_known))
             async for each in self._tell(group_id, is_last=False, has_all=False):
                 yield each
             page = await asyncio.shield(following)
-            if group_id not in self._history.groups():  # left meanwhile: what was asked for before is not stored
+            if self._forgotten != forgotten:  # the user has left a group: what was asked for before is not stored
                 page = await self._page(group_id, after := self._after(group_id, again=is_known))
         for each in self.forget_group(group_id):
             yield each
@@ -339,6 +341,7 @@ class Mirror:
     def forget_group(self, group_id: UUID) -> list[n.GroupGone]:
         """Erase what is here of a group that the user is not in any more."""
         self._codec.forget(group_id)
+        self._forgotten += 1
         return [n.GroupGone(group_id)] if self._history.forget_group(group_id) else []
 
     def note_gone(self, erased: Sequence[Erased]) -> None:
