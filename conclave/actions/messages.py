@@ -270,13 +270,13 @@ class Fetching:
     ) -> None:
         """``groups``: what is remembered.
 
-        ``next_confirms``: a page counts as fetched only once its reader's next fetch says so, not when it has left.
+        ``next_confirms``: a page counts as fetched only once its reader's next fetch says so, not when it has arrived.
         """
         self._groups = groups
         self._store = store
         self._archive = archive
         self._context = context
-        self.next_confirms = next_confirms
+        self._next_confirms = next_confirms
 
     async def page(
         self,
@@ -288,10 +288,13 @@ class Fetching:
         share: Share,
         *,
         include_redacted: bool = False,
+        next_confirms: bool = False,
     ) -> Fetched:
         """Return up to ``limit`` messages with numbers greater than ``after``: see ``at_hand`` and ``read``."""
         asked = group_id, user_id, after, limit, written_in, share
-        return self.at_hand(*asked) or await self.read(*asked, include_redacted=include_redacted)
+        return self.at_hand(*asked, next_confirms=next_confirms) or await self.read(
+            *asked, include_redacted=include_redacted, next_confirms=next_confirms
+        )
 
     async def read(
         self,
@@ -303,14 +306,15 @@ class Fetching:
         share: Share,
         *,
         include_redacted: bool = False,
+        next_confirms: bool = False,
     ) -> Fetched:
         """Read up to ``limit`` messages with numbers greater than ``after``, and take memory for them.
 
         ``include_redacted``: see ``store.messages.page``; what is remembered has nothing that is redacted for anybody.
         It is no transaction. If memory is short, the store is asked once there is some: less may be seen by then.
-        Raises NotMemberError, NoRoomError, TooLargeError or ArchiveError. Once the reader has a page with news, call
-        ``confirm``. With ``next_confirms`` call it also if the reader never gets the page: what counts are the ones
-        before.
+        Raises NotMemberError, NoRoomError, TooLargeError or ArchiveError. Once a page with news has left, and has
+        arrived if it counts on arrival, call ``confirm``; also if it never arrives. ``next_confirms``: the
+        reader asks that the page counts only once its next fetch says so, as the operator may have set for all.
         """
         write = page_writer.writer(written_in)
         try:
@@ -334,28 +338,43 @@ class Fetching:
         claimed = doubt.claimed(min(after, member.group.last_seq))
         up_to = max(claimed, doubt.fetched(after, found.fetched_up_to))
         resumed = doubt.resumed(member.missed_from, after, numbers)
-        return self._counted(Fetched([each.piece for each in found.messages], reader, up_to, claimed, resumed))
+        page = Fetched([each.piece for each in found.messages], reader, up_to, claimed, resumed)
+        return self._counted(page, next_confirms=next_confirms)
 
     def at_hand(
-        self, group_id: bytes, user_id: bytes, after: int, limit: int, written_in: Format, share: Share
+        self,
+        group_id: bytes,
+        user_id: bytes,
+        after: int,
+        limit: int,
+        written_in: Format,
+        share: Share,
+        *,
+        next_confirms: bool = False,
     ) -> Fetched | None:
         """Return what ``read`` would, if it is remembered and there is memory for it. Raises StoreError."""
         known = self._groups.page(group_id, user_id, after, limit, written_in)
-        return self._counted(known) if known and _has_room(share, known.pieces) else None
+        return self._counted(known, next_confirms=next_confirms) if known and _has_room(share, known.pieces) else None
 
-    def _counted(self, fetched: Fetched) -> Fetched:
-        return fetched._replace(up_to=fetched.claimed) if self.next_confirms else fetched
+    def _counted(self, fetched: Fetched, *, next_confirms: bool) -> Fetched:
+        if not fetched.pieces:
+            # What its reader may not see is not waited for, and nothing is lost with an empty page.
+            return fetched._replace(claimed=fetched.up_to)
+        return fetched._replace(up_to=fetched.claimed) if next_confirms or self._next_confirms else fetched
 
-    async def confirm(self, fetched: Fetched, *, has_left: bool = True) -> None:
-        """Note that the reader has the page, or with ``next_confirms`` the ones before. Raises StoreError.
+    async def confirm(self, fetched: Fetched, *, has_arrived: bool) -> None:
+        """Note what the reader of a page has. Raises StoreError.
 
-        ``has_left``: whether the page has left in any case.
+        ``has_arrived``: whether the page has arrived, if it counts on arrival. What the reader has said to have counts
+        in any case.
         """
         reader = fetched.reader
-        if fetched.resumed and has_left:
+        if fetched.resumed and has_arrived:
             await self._store.write(fetch_gaps.resume, reader.member_id, fetched.resumed)
-        await self._store.write_joint(members.confirm_fetched, (reader.member_id, fetched.up_to))
-        reader.watermark = max(reader.watermark, fetched.up_to)
+        up_to = fetched.up_to if has_arrived else fetched.claimed
+        if up_to > reader.watermark:
+            await self._store.write_joint(members.confirm_fetched, (reader.member_id, up_to))
+            reader.watermark = max(reader.watermark, up_to)
 
 
 def _has_room(share: Share, pieces: list[bytes]) -> bool:

@@ -31,8 +31,9 @@ async def send(request: web.Request) -> web.StreamResponse:
 async def fetch(request: web.Request) -> web.StreamResponse:
     """GET /groups/{group_id}/messages: Fetch a page of messages, ascending.
 
-    The watermark moves only after the response was handed over: from then on a message may be deleted. If the operator
-    has set that only the next fetch confirms, it moves to that one's `after`.
+    The watermark moves to `after` at once, and to the end of the page once the client's system has acknowledged the
+    whole response: from then on a message may be deleted. With `confirm=next`, or if the operator has set that only
+    the next fetch confirms, it moves no further than to the next fetch's `after`.
     """
     return await fetch_of(request, request.app, request.match_info[_GROUP])
 
@@ -79,11 +80,11 @@ async def fetch_of(request: web.Request, app: web.Application, group: str) -> we
     found = await fetching.page(
         *(group_id, user_id, query.after, query.limit, request[FORMAT], request[SHARE]),
         include_redacted=query.include_redacted,
+        next_confirms=query.next_confirms,
     )
     response = reply_page(request, found.pieces)
     if found.is_news:
         # Reading must not depend on what the store can write: in either way the response leaves first.
-        has_left = await hand_over(request, response)
-        if has_left or fetching.next_confirms:
-            await fetching.confirm(found, has_left=has_left)
+        has_arrived = await hand_over(request, response, counts=found.counts_on_arrival)
+        await fetching.confirm(found, has_arrived=has_arrived)
     return response

@@ -86,13 +86,13 @@ class _Known:
 
 
 class Fetched(NamedTuple):
-    """A page for a reader: its messages as they are written, and the watermark of the reader who has it."""
+    """A page for a reader: its messages as they are written, and the watermark of the reader once it has arrived."""
 
     pieces: list[bytes]
     reader: Reader
     up_to: int
     claimed: int
-    """The reader said with the request to have everything up to this number, of those that the group has."""
+    """The reader has everything up to this number, whether or not the page arrives: it said so with the request."""
     resumed: Resumed | None = None
     """What becomes of what the reader had missed; None: nothing."""
 
@@ -100,6 +100,11 @@ class Fetched(NamedTuple):
     def is_news(self) -> bool:
         """Whether anything has to be noted of the reader: the watermark rises by it, or less is missed."""
         return self.up_to > self.reader.watermark or self.resumed is not None
+
+    @property
+    def counts_on_arrival(self) -> bool:
+        """Whether anything of that depends on whether the page arrives."""
+        return self.up_to > max(self.claimed, self.reader.watermark) or self.resumed is not None
 
 
 class RememberedGroups:

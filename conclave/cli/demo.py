@@ -121,9 +121,9 @@ async def _talk(users: list[Client]) -> dict[str, UUID]:
     for message in expected():
         if message.text != FRESH:
             await _send(bob, groups[message.group], message.text)
-    await alice.fetch(groups["fetched"])
-    await bob.fetch(groups["fetched"])
-    await carol.fetch(groups["fetched"], limit=1)
+    for user, limit in ((alice, 100), (bob, 100), (carol, 1)):
+        page = await user.fetch(groups["fetched"], limit=limit)
+        await user.fetch(groups["fetched"], page[-1].sequence_num, limit)  # says that the user has it
     await alice.delete_group(groups["deleted"])
     return groups
 

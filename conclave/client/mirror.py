@@ -23,6 +23,9 @@ PAGE = 200
 GROWS_AFTER = 8
 """After 8 smaller pages that arrived, one of twice the size is asked for."""
 
+CONFIRM_SECONDS = 5.0
+"""If the application ends while a page is being confirmed, that may take 5 seconds more."""
+
 
 class _Page(NamedTuple):
     """Messages, and whether the server did not know the time when it put them together."""
@@ -43,6 +46,8 @@ class Mirror:
         self._gone: list[n.MessagesGone | n.GroupGone] = []
         self._has_passed_over = False
         self._page_size, self._arrived = PAGE, 0
+        self._asking: set[asyncio.Task[_Page | None]] = set()
+        self._forgotten = 0
 
     async def catch_up(self) -> AsyncIterator[n.News]:
         """Read the whole state, and fetch what was missed."""
@@ -147,12 +152,16 @@ class Mirror:
         The last page is empty: only that says that nothing follows, and it confirms the one before. The first time
         nothing is told before that, since a codec encrypts nothing until it has read everything. If pages have left
         something out because the server did not know the time, what comes after them is fetched again first.
+
+        A page is confirmed as soon as it is stored, by asking for the next one: what is told may keep the application
+        busy, or have it end.
         """
         async for each in self._prepare(group_id):
             yield each
         self._codec.stored(group_id, self._history.fetched_up_to(group_id))
         is_known = self._history.is_time_known
-        while (page := await self._page(group_id, after := self._after(group_id, again=is_known))) is not None:
+        page = await self._page(group_id, after := self._after(group_id, again=is_known))
+        while page is not None:
             is_known = is_known and not page.in_doubt
             # Before anything is stored: by a former policy the history would refuse what is served now.
             if self._contradicts(group_id, page.messages):
@@ -163,11 +172,18 @@ class Mirror:
                 self._store(group_id, after, page)
             self.note_gone(self._history.enforce())
             lacks_some = page.in_doubt or self._history.again_after(group_id) is not None
-            async for each in self._tell(group_id, is_last=is_last, has_all=not lacks_some):
-                yield each
             if is_last:
+                async for each in self._tell(group_id, is_last=True, has_all=not lacks_some):
+                    yield each
                 self._has_passed_over |= lacks_some
                 return
+            forgotten = self._forgotten
+            following = self._ask(group_id, after := self._after(group_id, again=is_known))
+            async for each in self._tell(group_id, is_last=False, has_all=False):
+                yield each
+            page = await asyncio.shield(following)
+            if self._forgotten != forgotten:  # the user has left a group: what was asked for before is not stored
+                page = await self._page(group_id, after := self._after(group_id, again=is_known))
         for each in self.forget_group(group_id):
             yield each
 
@@ -184,6 +200,30 @@ class Mirror:
         arrived = self._decoded(group_id, [each for each in page.messages if each.sequence_num in new])
         self._history.store(group_id, after, up_to, arrived, numbers=numbers, in_doubt=page.in_doubt)
         self._codec.stored(group_id, up_to)
+
+    def _ask(self, group_id: UUID, after: int) -> "asyncio.Task[_Page | None]":
+        """Begin to fetch the next page of a group. That goes on if the application does not wait for it."""
+        task = asyncio.create_task(self._page(group_id, after))
+        self._asking.add(task)
+
+        def ended(task: "asyncio.Task[_Page | None]") -> None:
+            self._asking.discard(task)
+            if not task.cancelled():
+                task.exception()  # perhaps nobody else looks
+
+        task.add_done_callback(ended)
+        return task
+
+    async def close(self) -> None:
+        """Let what confirms the last page still reach the server, for CONFIRM_SECONDS at most."""
+        asking = tuple(self._asking)
+        try:
+            if asking:
+                await asyncio.wait(asking, timeout=CONFIRM_SECONDS)
+        finally:
+            for task in asking:
+                task.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
 
     async def _page(self, group_id: UUID, after: int) -> _Page | None:
         """Fetch the next page of a group. Return None if the user is no member."""
@@ -301,6 +341,7 @@ class Mirror:
     def forget_group(self, group_id: UUID) -> list[n.GroupGone]:
         """Erase what is here of a group that the user is not in any more."""
         self._codec.forget(group_id)
+        self._forgotten += 1
         return [n.GroupGone(group_id)] if self._history.forget_group(group_id) else []
 
     def note_gone(self, erased: Sequence[Erased]) -> None:

@@ -102,6 +102,7 @@ class Sync:
             await asyncio.gather(self._enforcing, return_exceptions=True)
         if self._news:
             await self._news.aclose()  # type: ignore[attr-defined]  # it is a generator
+        await self._mirror.close()
 
     def __aiter__(self) -> AsyncIterator[n.News]:
         self._news = self._run()

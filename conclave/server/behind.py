@@ -21,7 +21,7 @@ from conclave.logs.setup import get_logger
 from conclave.server import middleware
 from conclave.wire.cross_origin import CrossOrigin
 from conclave.wire.exchange import FORMAT, reply_error
-from conclave.wire.handover import BARE_TRANSPORT, MAY_BE_GONE
+from conclave.wire.handover import BARE_TRANSPORT, LINE
 from conclave.wire.negotiate import Format
 from conclave.wire.ready import REQUEST_ID, tell_no_time, write_over_tls
 
@@ -161,9 +161,9 @@ class Outlet:
         return getattr(self._bare, name)
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Return a fact about the connection: of asyncio's, or MAY_BE_GONE or BARE_TRANSPORT."""
-        if name == MAY_BE_GONE:
-            return self._connection.may_be_gone()
+        """Return a fact about the connection: of asyncio's, or LINE or BARE_TRANSPORT."""
+        if name == LINE:
+            return self._connection
         return self._bare if name == BARE_TRANSPORT else self._bare.get_extra_info(name, default)
 
 

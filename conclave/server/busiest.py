@@ -66,8 +66,8 @@ class Line(Protocol):
     def answer(self, parts: list[bytes], share: Share) -> None:
         """Write an answer, head and all, and go on once the client has it."""
 
-    async def hand_over(self, parts: list[bytes], share: Share) -> bool:
-        """Write an answer, and tell whether the client has it."""
+    async def hand_over(self, parts: list[bytes], share: Share, *, counts: bool) -> bool:
+        """Write an answer, and tell whether the client has it, if that counts. The parts are let go of."""
 
     def go_on(self) -> None:
         """Go on, after ``hand_over``."""
@@ -216,6 +216,11 @@ class Busiest:
         for task in self._reading:
             task.cancel()
 
+    async def finish(self, seconds: float) -> None:
+        """Wait until it is noted who has which page, for ``seconds`` at most. What is read is not waited for."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=seconds)
+
     def _begin(self, asked: Asked, body: bytes) -> "asyncio.Future[int] | _Page | _Unread | None":
         """Begin to send a message, or find a page. None: the request is for a handler.
 
@@ -238,7 +243,8 @@ class Busiest:
             return None
         share = self._budget.share(READ_BYTES)
         written_in = asked.said.answered_in
-        found = self._fetching.at_hand(group_id, caller.user_id, query.after, query.limit, written_in, share)
+        asks_for = group_id, caller.user_id, query.after, query.limit, written_in, share
+        found = self._fetching.at_hand(*asks_for, next_confirms=query.next_confirms)
         if not found:
             return _Unread(group_id, caller.user_id, query, share)
         parts = page_writer.in_one_go(written_in, found.pieces)
@@ -257,6 +263,7 @@ class Busiest:
                 found = await self._fetching.read(
                     *(group_id, user_id, query.after, query.limit, asked.said.answered_in, share),
                     include_redacted=query.include_redacted,
+                    next_confirms=query.next_confirms,
                 )
             parts = page_writer.whole(asked.said.answered_in, found.pieces)
             page = _Page(found._replace(pieces=[]), parts, share)  # joined to JSON, they would be there twice
@@ -273,7 +280,8 @@ class Busiest:
     def _answer_page(self, asked: Asked, line: Line, page: _Page, request_id: str) -> None:
         parts = self._written(asked, request_id, page.parts)
         if page.found.is_news:
-            _keep(self._tasks, self._hand_over(asked, line, page._replace(parts=parts), request_id))
+            found = page.found._replace(pieces=[])
+            _keep(self._tasks, self._hand_over(asked, line, _Page(found, parts, page.share), request_id))
             return
         self._note(asked, int(HTTPStatus.OK), request_id)
         line.answer(parts, page.share)
@@ -282,9 +290,8 @@ class Busiest:
         """Answer with a page that its reader did not have. As in the handler, the response leaves first."""
         status = int(HTTPStatus.OK)
         try:
-            has_left = await line.hand_over(page.parts, page.share)
-            if has_left or self._fetching.next_confirms:
-                await self._fetching.confirm(page.found, has_left=has_left)
+            has_arrived = await line.hand_over(page.parts, page.share, counts=page.found.counts_on_arrival)
+            await self._fetching.confirm(page.found, has_arrived=has_arrived)
         except Exception as error:  # noqa: BLE001 - the client has its answer
             status = self._told(asked, error, request_id).status
         self._note(asked, status, request_id)

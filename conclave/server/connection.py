@@ -4,7 +4,6 @@ Requests are taken one after the other. What comes behind one that is not answer
 """
 
 import asyncio
-import errno
 import socket
 from functools import partial
 from typing import TYPE_CHECKING, cast
@@ -19,10 +18,12 @@ from conclave.server.behind import MALFORMED, Behind, Outlet
 from conclave.server.busiest import Asked
 from conclave.server.framing import MalformedError
 from conclave.server.middleware import new_request_id
-from conclave.wire import ready
+from conclave.wire import ready, receipt
 from conclave.wire.exchange import answer_error
-from conclave.wire.handover import SMALL_BYTES, drain_fully, hold_back, taken
+from conclave.wire.handover import drain_fully, hold_back, taken
 from conclave.wire.negotiate import Format
+from conclave.wire.pace import SMALL_BYTES
+from conclave.wire.receipt import Receipt
 
 if TYPE_CHECKING:
     from conclave.server.listen import Site
@@ -42,10 +43,6 @@ FREE, AHEAD, BEHIND, OVER = range(4)
 """The states of a connection. No request is under way, and what has come of a head is held; one of the busiest is being
 answered, before aiohttp; aiohttp has a request, and gets its body as it comes; no request is taken any more.
 """
-
-_TCP_INFO: int | None = getattr(socket, "TCP_INFO", None)
-_TCP_ESTABLISHED = 1
-"""The first byte of TCP_INFO while both sides are open (Linux)."""
 
 _BUFFER = memoryview(bytearray(READ_BYTES))
 """What is read into, for all connections: each copies what it got before anything else happens."""
@@ -76,8 +73,8 @@ class Connection(asyncio.BufferedProtocol):
 
     __slots__ = (
         *("_asked", "_behind", "_body", "_has_begun", "_held", "_is_answered", "_is_broken", "_is_last", "_is_paused"),
-        *("_left", "_loop", "_out", "_pauses_for_behind", "_site", "_task", "_timer", "_watch", "_watched"),
-        *("free_since", "is_half_closed", "is_refused", "is_unwanted", "state", "transport"),
+        *("_left", "_loop", "_out", "_pauses_for_behind", "_receipt", "_site", "_task", "_timer", "_watch", "_watched"),
+        *("below", "free_since", "is_half_closed", "is_refused", "is_unwanted", "state", "transport"),
     )
 
     def __init__(self, site: "Site") -> None:
@@ -85,6 +82,8 @@ class Connection(asyncio.BufferedProtocol):
         self._site = site
         self._loop = asyncio.get_running_loop()
         self.transport: asyncio.Transport | None = None
+        self.below: asyncio.Transport | None = None
+        """The connection's own transport, if that is not ``transport``, but one below a TLS layer."""
         self.state = FREE
         self.free_since = self._loop.time()
         self.is_unwanted = False
@@ -108,6 +107,9 @@ class Connection(asyncio.BufferedProtocol):
         self._is_paused = self._pauses_for_behind = False
         self._out: asyncio.Future[None] | None = None
         """Set while writing is paused. Done once it goes on, or never will."""
+        self._receipt: Receipt | None = None
+        """Set while a request is answered whose answer counts as fetched once the client's system has acknowledged it.
+        """
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -133,6 +135,8 @@ class Connection(asyncio.BufferedProtocol):
             self._hand_on_body(data)
         elif self.state != OVER:
             self._held += data
+            if self._receipt:
+                self._receipt.look()  # a client's next request has the acknowledgement of the answer before
             self._read_or_pause()
 
     def _take_apart(self, data: bytes) -> None:
@@ -191,6 +195,8 @@ class Connection(asyncio.BufferedProtocol):
         alone.
         """
         self.is_half_closed = True
+        if self._receipt:
+            self._receipt.look(is_last=True)
         if self.transport is None or self.transport.get_extra_info("sslcontext"):
             return False
         is_whole = not (self._left or self._watch) or (self._body is not None and self._body.is_eof())
@@ -236,25 +242,51 @@ class Connection(asyncio.BufferedProtocol):
         """Tell whether the client has ended its side, or the connection is broken, also if that was not read yet.
 
         The system knows it before: of TLS asyncio tells the end late, and while reading is paused it tells nothing.
+        True also if the system does not tell.
         """
         transport = self.transport
         if self.is_half_closed or transport is None or transport.is_closing():
             return True
-        end = transport.get_extra_info("socket")
-        if _TCP_INFO is None or end is None:
-            return False
-        try:
-            return bool(end.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 1)[0] != _TCP_ESTABLISHED)
-        except OSError as error:
-            return error.errno not in (errno.ENOPROTOOPT, errno.EOPNOTSUPP)  # some systems do not tell
+        return not receipt.is_open(transport.get_extra_info("socket"))
 
-    async def hand_over(self, parts: list[bytes], share: Share) -> bool:
-        """Write an answer, and tell whether the client has it: see ``wire.handover``. Then call ``go_on``."""
-        may_be_gone = self.may_be_gone()
-        if self._write(parts):
+    def unacknowledged(self) -> int | None:
+        """Return how much of what was written the client's system has not acknowledged. None: nobody can tell any more.
+
+        Of what still waits in this process, or in a TLS layer, that is the number of bytes, more or less.
+        """
+        transport, below = self.transport, self.below
+        if transport is None or transport.is_closing() or (below and below.is_closing()):
+            return None
+        left = receipt.unacknowledged(transport.get_extra_info("socket"))
+        if left is None:
+            return None
+        return left + transport.get_write_buffer_size() + (below.get_write_buffer_size() if below else 0)
+
+    def begin_receipt(self) -> Receipt:
+        """Begin to look for the acknowledgement of everything that was written."""
+        self._receipt = begun = Receipt(self.unacknowledged, self._cut_off)
+        begun.look()
+        return begun
+
+    def _cut_off(self) -> None:
+        if self.transport:
+            self.transport.abort()
+
+    async def hand_over(self, parts: list[bytes], share: Share, *, counts: bool) -> bool:
+        """Write an answer, and let go of its parts. Then call ``go_on``.
+
+        Tell whether the client has it: see ``wire.handover.hand_over``. If that does not count, wait for less: until
+        the system has taken it.
+        """
+        counts = counts and not self.may_be_gone()
+        is_taken = self._write(parts)
+        begun = self.begin_receipt() if counts else None
+        if is_taken:
             share.close()
-            return not may_be_gone
-        return await self._taken(parts, share) and not may_be_gone
+        else:
+            is_taken = await self._taken(parts, share)
+        parts.clear()
+        return is_taken and begun is not None and await begun.wait()
 
     def _write(self, parts: list[bytes]) -> bool:
         """Write an answer. Return whether nothing has to wait for the client; also if it is gone."""
@@ -287,7 +319,7 @@ class Connection(asyncio.BufferedProtocol):
         """Take the next request, if it has come; or end what is to end."""
         if self.state == OVER:
             return
-        self.state, self.free_since, self._task = FREE, self._loop.time(), None
+        self.state, self.free_since, self._task, self._receipt = FREE, self._loop.time(), None, None
         self._site.went_on.set()
         if self.transport is None or self.transport.is_closing():
             return
@@ -445,6 +477,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def _forget(self) -> None:
         self.transport = self._behind = self._body = None
+        if self._receipt:
+            self._receipt.look(is_last=True)
+            self._receipt = None
         self._end_wait_for_head()
         self._site.open.pop(self, None)
         self._site.went_on.set()

@@ -144,6 +144,8 @@ class Site(web.BaseSite):
         if self.busiest:
             self.busiest.give_up()
         await self._answered(STOP_SECONDS)
+        if self.busiest:
+            await self.busiest.finish(STOP_SECONDS)
         await super().stop()
 
     def _ahead(self) -> list[Connection]:
@@ -181,7 +183,7 @@ class Site(web.BaseSite):
                 self.open[connection] = None
             if self._tls is None:
                 return connection
-            return Securing(connection, self._tls, self._most_files, self._securing, lambda: self.is_stopping)
+            return Securing(connection, self._tls, self._securing, lambda: self.is_stopping)
         now = asyncio.get_running_loop().time()
         if now >= self._warned_at + WARN_EVERY_SECONDS:
             self._warned_at = now

@@ -61,7 +61,7 @@ class RequestPipeline:
     ) -> web.StreamResponse:
         """Give the request an id, a format and a share of the memory for responses; find out who is calling.
 
-        Every error is answered as an error response. Responses that may wait are handed over here: large ones, and any
+        Every error is answered as an error response. Responses that may wait are sent here: large ones, and any
         to a client that has not taken the one before yet. The log gets ``route``, not the path: names and ids are
         private. ``endpoint``: None where there is none.
         """
@@ -81,7 +81,7 @@ class RequestPipeline:
                 request[tokens.CALLER] = await self._caller(token_hash)
             response = await handler(request)
             if (share.held or _is_behind(request, response)) and not response.prepared:
-                await hand_over(request, response)
+                await hand_over(request, response, counts=False)
         except ConnectionError:
             self._requests.note(request.method, route, GONE, time.monotonic() - began)
             log.info("client_gone", method=request.method, route=route)

@@ -1,45 +1,33 @@
-"""Sends responses, knows when they have left, and cuts off clients that take them too slowly.
+"""Sends responses, knows when they have arrived, and cuts off clients that take them too slowly.
 
-What has to wait until a response has left must not be done for a broken connection.
+What has to wait until a response has arrived must not be done for a broken connection.
 """
 
 import asyncio
 import socket
-import time
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, Protocol
 
 from aiohttp import web
 
 from conclave.logs.setup import get_logger
 from conclave.response_memory import Share
+from conclave.wire import pace
+from conclave.wire.pace import Pace
 from conclave.wire.ready import own_headers
+from conclave.wire.receipt import Receipt
 
 log = get_logger(__name__)
 
 SHARE = web.RequestKey("share", Share)
 """The share of the memory for all responses that the request's response takes."""
 
-MAY_BE_GONE = "conclave_may_be_gone"
-"""By this name a transport tells, as extra information, whether its client sends no more, or it is broken."""
+LINE = "conclave_line"
+"""By this name a transport tells, as extra information, which ``Line`` it belongs to."""
 
 BARE_TRANSPORT = "conclave_bare_transport"
 """By this name a transport that stands before another one tells which."""
-
-LEAST_RATE = 16 * 1024
-"""A client is cut off if it takes less than 16 KiB a second, by its average in a window."""
-
-WINDOW_SECONDS = 60.0
-"""How often the server looks what a client has taken since the last time."""
-
-SMALL_BYTES = 256 * 1024
-"""If at most 256 KiB are left, a slow client gets more time.
-
-Then it is cut off only if it takes nothing in a window, or after LONGEST_SECONDS.
-"""
-
-LONGEST_SECONDS = 15 * 60.0
 
 UNSENT_BYTES = 128 * 1024
 """At most 128 KiB of a large response wait in the system to be sent.
@@ -69,13 +57,25 @@ class Pieces(web.StreamResponse):
         return 0 if self._are_shared else self.left
 
 
-async def hand_over(request: web.Request, response: web.StreamResponse) -> bool:
-    """Send ``response`` and tell whether all of it was handed to the connection.
+class Line(Protocol):
+    """A client's connection, as far as it is asked whether a response has arrived."""
 
-    False if the connection broke before that, or was cut off, since the client takes less than LEAST_RATE. Handed over
-    means: taken by the operating system; behind TLS, by the TLS layer, which may hold back up to 80 KiB.
+    def may_be_gone(self) -> bool:
+        """Tell whether the client sends no more, or the connection is broken; also if the system does not tell."""
 
-    Also False if the client had ended its side before all was written: it gets the response, but has perhaps gone.
+    def begin_receipt(self) -> Receipt:
+        """Begin to look for the acknowledgement of everything that was written."""
+
+
+async def hand_over(request: web.Request, response: web.StreamResponse, *, counts: bool) -> bool:
+    """Send ``response``. If it ``counts`` who gets it, tell whether the client's system has acknowledged all of it.
+
+    False if the connection broke before that, or was cut off, since the client takes less than ``pace.LEAST_RATE``, or if the
+    system does not tell. Also False if the client had ended its side before all was written: it gets the response, but
+    has perhaps gone.
+
+    Otherwise wait only until the operating system has taken everything; behind TLS, until the TLS layer has, which may
+    hold back up to 80 KiB.
     """
     transport = request.transport
     if transport is None:
@@ -86,7 +86,9 @@ async def hand_over(request: web.Request, response: web.StreamResponse) -> bool:
     else:
         request[SHARE].hold(2 * _size(response))  # aiohttp joins it with the headers
     drain_fully(transport)
-    return await _watched(_send(request, response), response, transport)
+    receipts: list[Receipt] = []
+    is_sent = await _watched(_send(request, response, receipts if counts else None), response, transport)
+    return is_sent and bool(receipts) and await receipts[0].wait()
 
 
 def drain_fully(transport: asyncio.WriteTransport) -> None:
@@ -96,7 +98,7 @@ def drain_fully(transport: asyncio.WriteTransport) -> None:
 
 
 async def taken(drain: Callable[[], Coroutine[Any, Any, bool]], transport: asyncio.Transport) -> bool:
-    """Wait until the system has taken what was written to a connection. Tell whether it has, as ``hand_over`` does.
+    """Wait until the system has taken what was written to a connection. Tell whether it has, as ``hand_over`` does for what does not count.
 
     ``drain``: waits while writing is paused, and tells whether it goes on, see ``drain_fully``.
     """
@@ -125,15 +127,13 @@ async def _keeps_up(
     sending: asyncio.Task[bool], response: web.StreamResponse | None, transport: asyncio.Transport
 ) -> bool:
     """Wait until all is sent. Return False as soon as the client is too slow for that."""
-    ends, left = time.monotonic() + LONGEST_SECONDS, _size(response) + transport.get_write_buffer_size()
+    watched = Pace(_size(response) + transport.get_write_buffer_size())
     while True:
-        await asyncio.wait({sending}, timeout=WINDOW_SECONDS)
+        await asyncio.wait({sending}, timeout=pace.WINDOW_SECONDS)
         if sending.done():
             return True
         waiting = response.left if isinstance(response, Pieces) else 0
-        before, left = left, waiting + transport.get_write_buffer_size()
-        is_late = left <= SMALL_BYTES and time.monotonic() > ends
-        if is_late or before - left < (1 if left <= SMALL_BYTES else LEAST_RATE * WINDOW_SECONDS):
+        if not watched.keeps_up(waiting + transport.get_write_buffer_size()):
             return False
 
 
@@ -143,16 +143,20 @@ def _size(response: web.StreamResponse | None) -> int:
     return len(response.body) if isinstance(response, web.Response) and isinstance(response.body, bytes) else 0
 
 
-async def _send(request: web.Request, response: web.StreamResponse) -> bool:
+async def _send(request: web.Request, response: web.StreamResponse, receipts: list[Receipt] | None) -> bool:
+    """Send a response. ``receipts``: gets one for it, as soon as all is written; None: nobody asks for one."""
     protocol, transport, last = request.protocol, request.transport, b""
+    line: Line | None = transport.get_extra_info(LINE) if transport else None
     await response.prepare(request)
     if isinstance(response, Pieces) and request.method != "HEAD":
         last = await _send_all_but_last(response, request[SHARE])
-    may_be_gone = transport is None or bool(transport.get_extra_info(MAY_BE_GONE, default=False))
+    may_be_gone = receipts is None or line is None or line.may_be_gone()
     await response.write_eof(last)
-    # Whether the connection still stands says nothing: many clients close it as soon as they have everything. But
-    # if it is lost while writing is paused, writing stays paused.
-    return not protocol.writing_paused and not may_be_gone
+    if receipts is not None and line is not None and not may_be_gone:
+        receipts.append(line.begin_receipt())  # at once: a client may close the connection as soon as it has all
+    # Whether the connection still stands says nothing, therefore. But if it is lost while writing is paused, writing
+    # stays paused.
+    return not protocol.writing_paused
 
 
 async def _send_all_but_last(response: Pieces, share: Share) -> bytes:

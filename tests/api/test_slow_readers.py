@@ -14,7 +14,7 @@ from conclave import app_keys, response_memory
 from conclave.config.limits import LimitsConfig
 from conclave.config.settings import Config
 from conclave.store.resources import groups, members, messages
-from conclave.wire import handover, pieces
+from conclave.wire import pace, pieces
 from tests.conftest import Running, StartServer
 from tests.support.client import PACKAGE, Client, expect
 from tests.support.protobuf import ProtobufClient
@@ -242,8 +242,8 @@ async def test_who_takes_a_large_page_too_slowly_is_cut_off_and_has_fetched_noth
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alice, group, _ = await filled(running, size=400 * KIB)
-    monkeypatch.setattr(handover, "WINDOW_SECONDS", 0.5)
-    monkeypatch.setattr(handover, "LEAST_RATE", 1000 * KIB)
+    monkeypatch.setattr(pace, "WINDOW_SECONDS", 0.5)
+    monkeypatch.setattr(pace, "LEAST_RATE", 1000 * KIB)
     async with raw(running, alice.raw_get(f"/groups/{group}/messages")) as (reader, _):
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
             await trickle(reader)
@@ -259,8 +259,8 @@ async def test_who_is_slow_but_not_too_slow_gets_everything_and_only_then_has_fe
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alice, group, _ = await filled(running, size=200 * KIB)
-    monkeypatch.setattr(handover, "WINDOW_SECONDS", 1.5)  # half of what it takes; a busy machine may stand still
-    monkeypatch.setattr(handover, "LEAST_RATE", 100 * KIB)
+    monkeypatch.setattr(pace, "WINDOW_SECONDS", 1.5)  # half of what it takes; a busy machine may stand still
+    monkeypatch.setattr(pace, "LEAST_RATE", 100 * KIB)
     async with raw(running, alice.raw_get(f"/groups/{group}/messages")) as (reader, _):
         headers = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
         left = int(headers.split("content-length: ")[1].split("\r\n")[0])
@@ -281,9 +281,9 @@ async def test_the_rest_of_a_page_may_come_as_slowly_as_it_likes_while_it_comes(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alice, group, _ = await filled(running, size=40 * KIB)
-    monkeypatch.setattr(handover, "WINDOW_SECONDS", 0.8)  # as above
-    monkeypatch.setattr(handover, "SMALL_BYTES", 2000 * KIB)
-    monkeypatch.setattr(handover, "LEAST_RATE", 10_000 * KIB)
+    monkeypatch.setattr(pace, "WINDOW_SECONDS", 0.8)  # as above
+    monkeypatch.setattr(pace, "SMALL_BYTES", 2000 * KIB)
+    monkeypatch.setattr(pace, "LEAST_RATE", 10_000 * KIB)
     async with raw(running, alice.raw_get(f"/groups/{group}/messages")) as (reader, _):
         headers = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
         left = int(headers.split("content-length: ")[1].split("\r\n")[0])
@@ -299,7 +299,7 @@ async def test_who_takes_nothing_is_cut_off_also_with_many_requests_on_one_conne
 ) -> None:
     alice, group, _ = await filled(running, size=300 * KIB)
     await alice.post(f"/groups/{group}/commit", group_info="A" * 1_000_000)
-    monkeypatch.setattr(handover, "WINDOW_SECONDS", 0.3)
+    monkeypatch.setattr(pace, "WINDOW_SECONDS", 0.3)
     most = 0
     async with raw(running, alice.raw_get(path.format(group=group)) * 20):
         await until(lambda: used(running) > 0)
@@ -316,7 +316,7 @@ async def test_who_asks_again_and_again_for_little_and_takes_nothing_is_cut_off(
     alice = await running.user("alice")
     for number in range(60):
         await alice.create_group(f"g{number}")
-    monkeypatch.setattr(handover, "WINDOW_SECONDS", 0.3)
+    monkeypatch.setattr(pace, "WINDOW_SECONDS", 0.3)
     assert running.server.runner
     assert running.server.runner.server
     connections = running.server.runner.server
@@ -343,7 +343,7 @@ async def test_strangers_who_take_nothing_hold_no_open_file_and_no_memory_and_ar
         await until(lambda: any(each.writing_paused for each in set(connections.connections) - others))
         assert not [each for each in _open_files() if "swagger" in each]
         assert used(running) == 0
-        monkeypatch.setattr(handover, "WINDOW_SECONDS", 0.3)
+        monkeypatch.setattr(pace, "WINDOW_SECONDS", 0.3)
     await until(lambda: not set(connections.connections) - others)
     async with raw(running, asked) as (reader, _):
         await until(lambda: set(connections.connections) - others)

@@ -201,14 +201,14 @@ def joins_what_does_not_follow(patch: pytest.MonkeyPatch, _: Running) -> None:
 def at_hand_one_early(patch: pytest.MonkeyPatch, _: Running) -> None:
     at_hand = Fetching.at_hand
 
-    def later(self: Fetching, group_id: bytes, user_id: bytes, after: int, *rest: Any) -> Fetched | None:
-        return at_hand(self, group_id, user_id, after + 1, *rest)
+    def later(self: Fetching, group_id: bytes, user_id: bytes, after: int, *rest: Any, **more: Any) -> Fetched | None:
+        return at_hand(self, group_id, user_id, after + 1, *rest, **more)
 
     patch.setattr(Fetching, "at_hand", later)
 
 
 def at_hand_unnoted(patch: pytest.MonkeyPatch, _: Running) -> None:
-    def at_hand(self: Fetching, *args: Any) -> Fetched | None:
+    def at_hand(self: Fetching, *args: Any, **_: Any) -> Fetched | None:
         known = self._groups.page(*args[:5])
         return known._replace(up_to=0, resumed=None) if known else None
 
@@ -220,8 +220,8 @@ def at_hand_for_a_while(patch: pytest.MonkeyPatch, _: Running) -> None:
     given: dict[Any, Fetched] = {}
     at_hand = Fetching.at_hand
 
-    def again(self: Fetching, *args: Any) -> Fetched | None:
-        found = at_hand(self, *args)
+    def again(self: Fetching, *args: Any, **more: Any) -> Fetched | None:
+        found = at_hand(self, *args, **more)
         if found is not None:
             given[args[:5]] = found
         return given.get(args[:5])

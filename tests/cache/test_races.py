@@ -149,13 +149,13 @@ async def test_a_request_that_is_given_up_while_it_confirms_moves_the_watermark(
     share = running.app[app_keys.BUDGET].share()
     fetching = running.app[app_keys.FETCHING]
     page = await fetching.page(UUID(group).bytes, UUID(bob.user_id).bytes, 0, 500, Format.JSON, share)
-    task = asyncio.create_task(fetching.confirm(page))
+    task = asyncio.create_task(fetching.confirm(page, has_arrived=True))
     await asyncio.sleep(0)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert page.reader.watermark == 3, "nobody knows yet"
     again = await fetching.page(UUID(group).bytes, UUID(bob.user_id).bytes, 4, 500, Format.JSON, share)
-    await fetching.confirm(again)
+    await fetching.confirm(again, has_arrived=True)
     assert page.reader.watermark == 4
     share.close()
     assert await running.query("SELECT min(watermark) FROM members") == [(4,)]

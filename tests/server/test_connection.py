@@ -14,7 +14,7 @@ import pytest
 from conclave import app_keys
 from conclave.server import framing
 from conclave.server.connection import AHEAD
-from conclave.wire import handover
+from conclave.wire import pace
 from tests.conftest import Running
 from tests.server.test_busiest import JSON, PROTOBUF, head, line_to, lock_of, poll, send, written
 from tests.support.client import API, Client
@@ -148,7 +148,7 @@ async def test_who_says_no_more_gets_a_page_that_does_not_count_as_fetched(
     """It may be gone: the system does not tell that from the end of one side."""
     bob, group = await with_one_unread(running)
     if way == "behind":
-        monkeypatch.setattr(running.app[app_keys.FETCHING], "at_hand", lambda *_: None)
+        monkeypatch.setattr(running.app[app_keys.FETCHING], "at_hand", lambda *_, **__: None)
     reader, writer = await asyncio.open_connection("127.0.0.1", running.server.port)
     writer.write(poll(bob, group, 2, PROTOBUF))
     writer.write_eof()
@@ -170,10 +170,10 @@ async def test_a_page_for_a_connection_that_is_broken_does_not_count_as_fetched_
     line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # it breaks, and does not end
     asked = []
 
-    def breaks(*arguments: Any) -> Any:
+    def breaks(*arguments: Any, **more: Any) -> Any:
         asked.append(arguments)
         line.close()
-        return at_hand(*arguments) if way == "ahead" else None
+        return at_hand(*arguments, **more) if way == "ahead" else None
 
     monkeypatch.setattr(fetching, "at_hand", breaks)
     before = set(running.server.site.open)
@@ -204,7 +204,7 @@ async def test_a_client_that_asks_for_more_than_it_takes_is_cut_off(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pages that take none of the memory for responses add up, too."""
-    monkeypatch.setattr(handover, "WINDOW_SECONDS", 0.3)
+    monkeypatch.setattr(pace, "WINDOW_SECONDS", 0.3)
     alice = await running.user("alice")
     group = await alice.create_group("g")
     await alice.send(group, bytes(40_000))

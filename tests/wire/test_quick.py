@@ -124,10 +124,10 @@ def test_ordinary_bodies_are_read_quickly(body: bytes) -> None:
 
 
 NUMBERS = st.integers(-3, 10**22).map(str) | st.integers(0, 600).map(str) | st.text("0159+-_ %.٣", max_size=4)
-NAMES = ["after", "limit", "include_redacted"]
-VALUES_OF_QUERIES = NUMBERS | st.sampled_from(["true", "false", "True", "1", "", "true%20"])
+NAMES = ["after", "limit", "include_redacted", "confirm"]
+VALUES_OF_QUERIES = NUMBERS | st.sampled_from(["true", "false", "True", "1", "", "true%20", "next", "Next", "response", "next%20"])
 PAIRS = st.tuples(st.sampled_from([*NAMES, "aft%65r", "x", ""]), VALUES_OF_QUERIES).map("=".join)
-QUERIES = st.lists(PAIRS, max_size=5).map("&".join) | st.text("afterlimncud_=&;0159%+#", max_size=40)
+QUERIES = st.lists(PAIRS, max_size=5).map("&".join) | st.text("afterlimncudox_=&;0159%+#", max_size=40)
 
 
 @many
@@ -142,6 +142,11 @@ QUERIES = st.lists(PAIRS, max_size=5).map("&".join) | st.text("afterlimncud_=&;0
 @example("after=1&&limit=3")
 @example("after=1;limit=3")
 @example("include_redacted=true&limit=0007")
+@example("after=1&confirm=next")
+@example("confirm=next&after=1&confirm=response")
+@example("confirm=response")
+@example("confirm=")
+@example("confirm")
 def test_quick_queries_are_the_schemas(text: str) -> None:
     url = URL(f"/messages?{text}", encoded=True)
     quick = GetMessagesQuery.quick(url.raw_query_string)
@@ -150,15 +155,18 @@ def test_quick_queries_are_the_schemas(text: str) -> None:
     assert quick == the(GetMessagesQuery).load({name: url.query[name] for name in NAMES if name in url.query})
 
 
-USUAL = {"after": st.integers(0, 10**18 - 1), "limit": st.integers(1, 9999), "include_redacted": st.booleans()}
+USUAL = {
+    **{"after": st.integers(0, 10**18 - 1), "limit": st.integers(1, 9999), "include_redacted": st.booleans()},
+    "confirm": st.just("next"),
+}
 
 
 @many
 @given(st.fixed_dictionaries({}, optional=USUAL).flatmap(lambda values: st.permutations(list(values.items()))))
-def test_every_usual_query_is_read_quickly(values: list[tuple[str, int | bool]]) -> None:
+def test_every_usual_query_is_read_quickly(values: list[tuple[str, Any]]) -> None:
     query = "&".join(f"{name}={value}".lower() for name, value in values)
-    asked = {"after": 0, "limit": 100, "include_redacted": False, **dict(values)}
-    expected = GetMessages(asked["after"], min(asked["limit"], 500), include_redacted=bool(asked["include_redacted"]))
+    asked = {"after": 0, "limit": 100, "include_redacted": False, "confirm": "", **dict(values)}
+    expected = GetMessages(**{**asked, "limit": min(asked["limit"], 500)})
     assert GetMessagesQuery.quick(query) == expected
 
 

@@ -33,10 +33,11 @@ class MessageCalls(Caller):
     ) -> tuple[StoredMessage, ...]:
         """Fetch up to ``limit`` messages with numbers greater than ``after``. Only an empty answer is the end.
 
-        This says that the user has everything up to ``after``. In a group with delete-after-fetch what is returned may
-        be deleted from then on: store it before anything else.
+        This says that the user has everything up to ``after``, and nothing of what is returned: that counts as fetched
+        once the next call has its last number as ``after``. So store it first, and then call again, also when nothing
+        more is expected: in a group with delete-after-fetch a page that is not confirmed so is kept for ever.
         """
-        query = {"after": str(after), "limit": str(limit)}
+        query = {"after": str(after), "limit": str(limit), "confirm": wire.NEXT}
         if include_redacted:
             query["include_redacted"] = "true"
         call = Call("GET", path("groups", group_id, "messages"), query=query, repeatable=True, most=MOST_OF_BODIES)

@@ -237,15 +237,18 @@ class History:
         return [each for each in self.messages(group_id, handled, limit) if not row[0] or each.sequence_num < row[0]]
 
     def handled(self, group_id: UUID, number: int) -> None:
-        """Note that the application has had a message, and all before it but what came late."""
+        """Note that the application has had a message, and all before it but what came late.
+
+        If the group was forgotten meanwhile, there is nothing to note.
+        """
         with self._transaction() as connection:
-            group_key, _ = known_group(connection, group_id)
             connection.execute(
-                "UPDATE groups SET handled_up_to = max(handled_up_to, ?) WHERE group_key = ?", (number, group_key)
+                "UPDATE groups SET handled_up_to = max(handled_up_to, ?) WHERE group_id = ?", (number, group_id.bytes)
             )
             connection.execute(
-                "UPDATE messages SET is_late = 0 WHERE group_key = ? AND sequence_num = ? AND is_late = 1",
-                (group_key, number),
+                "UPDATE messages SET is_late = 0 WHERE sequence_num = ? AND is_late = 1"
+                " AND group_key = (SELECT group_key FROM groups WHERE group_id = ?)",
+                (number, group_id.bytes),
             )
 
     def read(self, group_id: UUID, up_to: int) -> None:

@@ -9,7 +9,7 @@ import orjson
 from google.protobuf.message import DecodeError
 from marshmallow import validate
 
-from conclave.strict_fields import StrictInteger
+from conclave.strict_fields import StrictInteger, Text
 from conclave.wire import conclave_pb2, json_text
 from conclave.wire.fields import (
     ID_BYTES,
@@ -26,6 +26,9 @@ from conclave.wire.schemas.base import QuerySchema, RequestSchema
 
 MAX_SEQUENCE_NUM = 2**63 - 1
 MOST_MESSAGES = 500
+
+NEXT = "next"
+"""With this value of ``confirm`` a page counts as fetched only once the client's next fetch says so."""
 
 _MLS_MESSAGE = {"mls_message"}
 _NUMBER = re.compile(r"[0-9]{1,18}", re.ASCII)
@@ -92,11 +95,20 @@ def write_number(written_in: Format, sequence_num: int) -> bytes:
 
 @dataclass(frozen=True)
 class GetMessages:
-    """Which messages to fetch. ``include_redacted``: also those of which the reader sees only that they were there."""
+    """Which messages to fetch. ``include_redacted``: also those of which the reader sees only that they were there.
+
+    ``confirm``: NEXT if they count as fetched only once the next fetch says so; "": as the operator has set.
+    """
 
     after: int
     limit: int
     include_redacted: bool
+    confirm: str
+
+    @property
+    def next_confirms(self) -> bool:
+        """Whether they count as fetched only once the next fetch says so, whatever the operator has set."""
+        return self.confirm == NEXT
 
 
 @lru_cache(4096)
@@ -110,15 +122,17 @@ def _quick_get(query: str) -> GetMessages | None:
     redacted = values.get("include_redacted", "false")
     if not _NUMBER.fullmatch(after) or not _NUMBER.fullmatch(limit) or redacted not in ("true", "false"):
         return None
-    if _ODD.intersection(query) or int(limit) < 1:
+    if _ODD.intersection(query) or int(limit) < 1 or values.get("confirm", NEXT) != NEXT:
         return None
-    return GetMessages(int(after), min(int(limit), MOST_MESSAGES), include_redacted=redacted == "true")
+    confirm = NEXT if "confirm" in values else ""
+    return GetMessages(int(after), min(int(limit), MOST_MESSAGES), include_redacted=redacted == "true", confirm=confirm)
 
 
 class GetMessagesQuery(QuerySchema):
     """Which messages to fetch: the first ``limit`` of those numbered above ``after``.
 
-    Without ``include_redacted`` those are left out that the caller may see only redacted.
+    Without ``include_redacted`` those are left out that the caller may see only redacted. With ``confirm=next`` they
+    count as fetched only once the ``after`` of the caller's next fetch says so.
     """
 
     makes = GetMessages
@@ -126,6 +140,7 @@ class GetMessagesQuery(QuerySchema):
     after = QueryInteger(least=0, most=MAX_SEQUENCE_NUM, default=0)
     limit = QueryInteger(least=1, most=MOST_MESSAGES, default=_DEFAULT_LIMIT)
     include_redacted = QueryBoolean(load_default=False)
+    confirm = Text(load_default="", validate=validate.OneOf([NEXT], error='must be "next"'))
 
     quick = staticmethod(_quick_get)
 
