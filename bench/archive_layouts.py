@@ -18,6 +18,7 @@ from conclave.archive.layout import DAY, FILE_BYTES
 from conclave.config.settings import Config
 from spark.java import Java
 from spark.session import build_session
+from spark.work_folder import WorkFolder
 
 ROWS = int(os.environ.get("CONCLAVE_BENCH_MESSAGES", "1000000"))
 GROUPS, DAYS, BUCKETS = 2_000, 25, 32
@@ -26,7 +27,7 @@ PAGES = 200
 
 
 def compare(folder: Path) -> list[Figure]:
-    spark = build_session(Config(), folder / "work", Java(), archive=True)
+    spark = build_session(Config(), WorkFolder(folder / "work"), Java(), archive=True)
     figures = []
     for name, column in (("by class and day", "span"), (f"by class and {BUCKETS} buckets of groups", "bucket")):
         path = folder / column

@@ -27,10 +27,12 @@ from conclave.store.engine.faults import StoreError
 from conclave.system import data_folder, locks, reserve
 from conclave.system.locks import DatabaseLock
 from conclave.system.worker_protocol import State
-from spark import needs
+from spark import cluster, native, needs
+from spark.cluster import ClusterError
 from spark.hot_store import Hot
 from spark.java import Java
 from spark.java_check import DeployModeError, JarsMissingError, JavaFailsError, JavaMissingError, find_jars, find_java
+from spark.native import NativeLibraryError
 from spark.start_faults import why_not_started
 from spark.work_folder import WorkFolder, remove_dead
 
@@ -104,8 +106,10 @@ class RunEnvironment:
             with _told_plainly(), reserve.room(self.config):
                 self._prepare_folders()
                 find_java(archive=archive, memory=self.config.spark.driver_memory)
+                cluster.require_secret(self.config.spark.master)
                 if archive:
                     find_jars()
+                    native.require_zstd(self.config.work)
         self._is_checked = True
 
     def warm_up(self) -> None:
@@ -135,8 +139,8 @@ class RunEnvironment:
         remove_dead(self.config.work)  # their files may be what fills the disk
         self._work = WorkFolder(self.config.work)
         # Java holds both locks until it ends: it may work a moment longer than this process lives.
-        held = self._work.descriptor, *self._open_lock().descriptors
-        return build_session(self.config, self._work.path, self._java, held=held, archive=archive)
+        held = self._open_lock().descriptors
+        return build_session(self.config, self._work, self._java, held=held, archive=archive)
 
     def _prepare_folders(self) -> None:
         """Make the folders that Spark works in. Raises DataFolderError or OSError."""
@@ -362,7 +366,7 @@ def _told_plainly() -> Iterator[None]:
     except (data_folder.DataFolderError, JavaFailsError) as error:
         # A disk may be away for a while, or memory short.
         raise SparkStartError(str(error)) from error
-    except (JavaMissingError, JarsMissingError, DeployModeError) as error:
+    except (JavaMissingError, JarsMissingError, NativeLibraryError, ClusterError, DeployModeError) as error:
         raise CleanupError(str(error)) from error
     except OSError as error:
         raise SparkStartError(f"Spark could not start: {error}") from error

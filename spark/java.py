@@ -10,6 +10,7 @@ from pathlib import Path
 
 from conclave.system.child_process import tied
 from spark import java_log
+from spark.java_check import WITHOUT_TRACES
 
 NICENESS = 10
 """Java runs with niceness 10.
@@ -54,7 +55,12 @@ class Java:
             stdin=subprocess.PIPE,  # Java ends with this pipe too, but not while it starts
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env=os.environ | {"SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told)},
+            env=os.environ
+            | {
+                "SPARK_CONNECT_MODE": "0",
+                "SPARK_LAUNCHER_OPTS": " ".join(WITHOUT_TRACES),  # of the Java that puts the command together
+                "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told),
+            },
             pass_fds=held,
         )
         if self._process.stdout:  # it was asked for as a pipe

@@ -1,6 +1,7 @@
 """Looks for what Spark needs to start, without starting it: Java, and the jars of the archive."""
 
 import errno
+import importlib.util
 import os
 import re
 import shutil
@@ -12,12 +13,15 @@ from spark import delta_jars
 SUPPORTED_JAVA = (17, 21)
 """The versions of Java that Spark runs on."""
 
+WITHOUT_TRACES = ("-XX:-UsePerfData", "-XX:+DisableAttachMechanism")
+"""Options of Java: it keeps no file in /tmp, and no tool can be attached to it."""
+
 _SHORTAGES = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 """Why a program that is there cannot be started: processes, memory or files are short."""
 
 
 class JarsMissingError(Exception):
-    """The archive needs jars that are missing. The message says what to do."""
+    """The archive needs jars that are missing, or not as they have to be. The message says what to do."""
 
 
 class DeployModeError(Exception):
@@ -45,7 +49,7 @@ def find_java(*, archive: bool = False, memory: str = "") -> tuple[str, str]:
     try:
         if not java:
             raise FileNotFoundError
-        command = [java, *([f"-Xmx{memory}"] if memory else []), "-version"]
+        command = [java, *([f"-Xmx{memory}"] if memory else []), *WITHOUT_TRACES, "-version"]
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)  # noqa: S603 - the same Java that Spark will start
     except OSError as error:
         if error.errno in _SHORTAGES:
@@ -64,11 +68,14 @@ def find_java(*, archive: bool = False, memory: str = "") -> tuple[str, str]:
     return java, found
 
 
+def spark_home() -> Path:
+    """Return Spark's own folder, as PySpark finds it, without loading PySpark."""
+    found = importlib.util.find_spec("pyspark")
+    return Path(os.environ.get("SPARK_HOME") or (found and found.origin and Path(found.origin).parent) or "")
+
+
 def find_jars() -> list[Path]:
-    """Return the jars that the archive needs. Raises JarsMissingError."""
-    jars = [delta_jars.TARGET / name for name in delta_jars.listed()]
-    if missing := [jar.name for jar in jars if not jar.is_file()]:
-        raise JarsMissingError(
-            f"the archive needs {missing[0]} in {delta_jars.TARGET}: `conclave archive fetch-jars` fetches it"
-        )
-    return jars
+    """Return the jars that the archive needs, once all are as they have to be. Raises JarsMissingError."""
+    if fault := delta_jars.fault():
+        raise JarsMissingError(f"the archive needs its jars: {fault}. `conclave archive fetch-jars` fetches them")
+    return [delta_jars.TARGET / name for name in delta_jars.listed()]

@@ -1,24 +1,27 @@
 """Builds the SparkSession: the only place that does."""
 
+import contextlib
 import os
 import re
 import socket
 import sys
 import tempfile
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
-from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
 from pyspark.version import __version__ as pyspark_version
 
 from conclave.archive.layout import PAGE_ROWS, ROW_GROUP_BYTES
 from conclave.config.settings import Config
-from spark import delta_jars
+from spark import cluster, delta_jars, native
 from spark.java import Java
-from spark.java_check import DeployModeError, JarsMissingError, find_jars
+from spark.java_check import WITHOUT_TRACES, DeployModeError, JarsMissingError, find_jars, spark_home
+from spark.native import NativeLibraryError
+from spark.work_folder import WorkFolder
 
 LOGGING = Path(__file__).with_name("log4j2.properties")
 """How Java's libraries log."""
@@ -54,19 +57,23 @@ def spark_version() -> str:
 
 
 def build_session(
-    config: Config, work: Path, java: Java, *, held: Collection[int] = (), archive: bool = False
+    config: Config, folder: WorkFolder, java: Java, *, held: Collection[int] = (), archive: bool = False
 ) -> SparkSession:
-    """Start Spark, with all its temporary files in ``work``. In local mode it listens on loopback only.
+    """Start Spark, with all its temporary files in ``folder``.
+
+    In local mode it listens on loopback only, and answers nobody who does not show the secret of this start.
 
     ``archive``: Spark can use Delta tables; this takes some seconds and some hundred megabytes more. If spark-submit
     started this process, its settings override those made here, and its Java is used. Otherwise ``java`` is started,
-    with the descriptors ``held`` open too. Call it in the main thread: Java ends with the thread that starts it.
+    with the folder and the descriptors ``held`` open too. Call it in the main thread: Java ends with the thread that
+    starts it.
 
-    Raises JarsMissingError, DeployModeError or JavaStartError.
+    Raises JarsMissingError, NativeLibraryError, ClusterError, DeployModeError or JavaStartError.
     """
-    submitted = _submitted()
+    submitted, work = _submitted(), folder.path
     _require_submitted(submitted, archive=archive)
     master = submitted.get("spark.master", config.spark.master)
+    cluster.require_secret(master, submitted or None)
     address = _own_address(master)
     tempfile.tempdir = str(work)
     os.environ |= {
@@ -78,13 +85,41 @@ def build_session(
     }
     settings = _settings(master, address, work) | (_delta_settings() if archive else {})
     if not submitted:
-        settings |= _java_settings(config, work, archive=archive)
-        _connect(*java.start(Path(_find_spark_home()), settings, work, held))
+        with _library(work) if archive else contextlib.nullcontext() as library:
+            settings |= _java_settings(config, folder, library, archive=archive)
+            lent = (folder.descriptor, *held, *([library] if library is not None else []))
+            _connect(*java.start(spark_home(), settings, work, lent))
     builder = SparkSession.builder
-    for name, value in (settings | submitted).items():
+    for name, value in (settings | submitted | _protection(master)).items():
         builder = builder.config(name, value)
     with ThreadPoolExecutor(1) as beside:  # in the main thread PySpark would take Ctrl-C for itself
-        return beside.submit(builder.getOrCreate).result()
+        session = beside.submit(builder.getOrCreate).result()
+    if archive:
+        _require_library(session)
+    return session
+
+
+@contextlib.contextmanager
+def _library(work: Path) -> Iterator[int | None]:
+    """Lend the descriptor of a native library, see ``native.open_zstd``, while Java is started with it."""
+    descriptor = native.open_zstd(work)
+    try:
+        yield descriptor
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _require_library(session: SparkSession) -> None:
+    """Raise NativeLibraryError unless Java can load zstd: not every run needs it, so the first might go well."""
+    try:
+        session._jvm.com.github.luben.zstd.util.Native.load()  # type: ignore[union-attr]  # noqa: SLF001 - the only way to reach it
+    except Py4JError as error:
+        session.stop()
+        raise NativeLibraryError(
+            "Java cannot load the native library that the archive needs, as where its temporary folder is on a mount"
+            " with noexec: name another by -Djava.io.tmpdir in spark-submit's --driver-java-options"
+        ) from error
 
 
 def _connect(port: str, secret: str) -> None:
@@ -122,33 +157,77 @@ def _settings(master: str, address: str, work: Path) -> dict[str, str]:
         "spark.sql.session.timeZone": "UTC",
         f"spark.executorEnv.{_SAFE_PATH}": "1",
         **_division(master),
+        **_protection(master),
+    }
+
+
+def _protection(master: str) -> dict[str, str]:
+    """Return the settings by which Spark's ports answer nobody without the secret. Spark-submit does not change them.
+
+    Who reaches the driver's ports could run code as this user otherwise, also on loopback. In local mode Java makes a
+    secret of its own for each start, and keeps it in memory only. The secret of a cluster is in its settings, with
+    those of the encryption, which have to be the same on all its hosts.
+    """
+    always = {
+        "spark.authenticate": "true",
+        "spark.network.crypto.enabled": "true",
+        # By a key in Java's memory: what a process that was killed leaves on a disk, or in free blocks, are no bodies.
+        "spark.io.encryption.enabled": "true",
+    }
+    if cluster.is_cluster(master):
+        return always
+    return always | {
+        "spark.network.crypto.authEngineVersion": "2",
+        "spark.network.crypto.cipher": "AES/GCM/NoPadding",
+        "spark.network.crypto.saslFallback": "false",
     }
 
 
 def _division(master: str) -> dict[str, str]:
-    """Return the settings that say into how many tasks work is divided; on a cluster, also what protects it there."""
+    """Return the settings that say into how many tasks work is divided; on a cluster, also how its executors crash."""
     if found := re.fullmatch(r"local\[(\d+)\]", master):
         cores = str(max(2, int(found[1])))
         return {"spark.sql.shuffle.partitions": cores, "spark.default.parallelism": cores}
     # Other work has a task for each core that executors have: Spark counts them, unless it is told a number.
     return {
         "spark.sql.shuffle.partitions": str(CLUSTER_PARTITIONS),
-        "spark.io.encryption.enabled": "true",  # a worker that is killed leaves what it had on its disk
         "spark.executor.extraJavaOptions": _NO_CRASH_REPORT,
     }
 
 
-def _java_settings(config: Config, work: Path, *, archive: bool) -> dict[str, str]:
-    """Return the settings for starting Java. Under spark-submit it is started already."""
+def _java_settings(config: Config, folder: WorkFolder, library: int | None, *, archive: bool) -> dict[str, str]:
+    """Return the settings for starting Java. Under spark-submit it is started already.
+
+    ``library``: the descriptor of a native library in memory, which Java will have open, if there is one.
+    """
+    work = folder.path
     return {
+        **_private_sockets(folder),
         "spark.driver.memory": config.spark.driver_memory,
         "spark.driver.extraJavaOptions": (
             f"-Dlog4j2.configurationFile={LOGGING.as_uri()} -Djava.io.tmpdir={_quoted(work)}"
-            " -XX:-UsePerfData -XX:+UseSerialGC"
+            f" {' '.join(WITHOUT_TRACES)} -XX:+UseSerialGC"
             # The report of a crash shows what registers point at, and that may be a body: it goes with the work files.
             f" -XX:ErrorFile={_quoted(work / 'crash.log')} -XX:-CreateCoredumpOnCrash"
             f" {_ROWS_COMPILED_WELL if archive else '-XX:TieredStopAtLevel=1'}"
+            f"{f' -DZstdNativePath={native.path_of(library)}' if library is not None else ''}"
         ),
+    }
+
+
+def _private_sockets(folder: WorkFolder) -> dict[str, str]:
+    """Return the settings by which Java and this process exchange rows over sockets that no other user can reach.
+
+    By default each is a port on loopback, which takes one connection: another user's would have the run fail. These
+    are files in ``folder``, named by the descriptor that both have open, since the path of a socket may have only 107
+    bytes. Elsewhere than on Linux they are ports, with a secret.
+    """
+    place = Path(native.path_of(folder.descriptor))
+    if not place.exists():
+        return {}
+    return {
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.python.unix.domain.socket.dir": str(place),
     }
 
 

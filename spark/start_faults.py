@@ -1,16 +1,10 @@
 """Says why Spark did not start, and what to look at. Pure."""
 
 from conclave.archive.faults import one_line
+from spark.cluster import PAGE
 from spark.java import JavaStartError
 
-PAGE = "docs/operations/cluster.md"
-
 _ADVICE = (
-    (
-        "secret key must be specified",
-        "spark.authenticate is on, but Spark has no secret: name the file with spark.authenticate.secret by"
-        f" --properties-file, or its folder by SPARK_CONF_DIR; see {PAGE}",
-    ),
     (
         "stopped SparkContext",
         f"Spark's master does not answer, or does not take this driver, as without the same secret; see {PAGE}",

@@ -30,10 +30,11 @@ class WorkFolder:
                 return
 
     def empty(self) -> None:
-        """Remove all files. The folders stay, since a warm session still uses them. Raises OSError."""
+        """Remove all files. Folders and sockets stay, since a warm session still uses them. Raises OSError."""
         for folder, _, names in os.walk(self.path):
-            for name in names:
-                Path(folder, name).unlink(missing_ok=True)
+            for path in (Path(folder, name) for name in names):
+                if not path.is_socket():
+                    path.unlink(missing_ok=True)
 
     def remove(self) -> None:
         """Remove the folder with its content, as far as that is possible now. The next run tries again."""

@@ -87,7 +87,7 @@ def restore(path: Path | None, group: str) -> None:
 def fetch_jars() -> None:
     """Fetch what Spark needs for the archive, by Java, once: some 10 MB, each file compared with its known SHA-256."""
     with one_line_errors(delta_jars.FetchError):
-        if not delta_jars.whole():
+        if delta_jars.fault():
             delta_jars.fetch()
     click.echo(f"the archive's jars are there: {delta_jars.TARGET}")
 

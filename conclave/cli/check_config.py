@@ -25,6 +25,8 @@ from conclave.server.tls import TlsError, context_of
 from conclave.store.engine.faults import StoreError
 from conclave.store.ledger import book
 from conclave.store.ledger.book import LedgerError
+from spark import cluster
+from spark.cluster import ClusterError
 from spark.rehearsal import Comparison, Erasure, compare
 
 _WORDS = {KEEP: "off", AFTER_FETCH: "delete-after-fetch"}
@@ -90,21 +92,27 @@ def _check(path: Path | None) -> _Checked:
 
 
 def _look_at_files(config: Config, warnings: list[Doubt]) -> list[str]:
-    """Return why a server would not start for what is in the files that a configuration names.
+    """Return why a server or its cleanup would not start for what is in the files that a configuration names.
 
     What this user may not read is a warning: the server's user may.
     """
     faults = []
-    for look in (context_of, lambda config: token_of(config.admin)):
+    for look in (context_of, lambda config: token_of(config.admin), _require_secret):
         try:
             look(config)
-        except (TlsError, TokenError) as error:
+        except (TlsError, TokenError, ClusterError) as error:
             if isinstance(error.__cause__, PermissionError):
                 setting, _, means = str(error).partition(": ")
                 warnings.append(Doubt(setting, means))
             else:
                 faults.append(str(error))
     return faults
+
+
+def _require_secret(config: Config) -> None:
+    """Raise ClusterError if cleanup is to work on a cluster on which it would not begin."""
+    if config.cleanup.engine == "spark":
+        cluster.require_secret(config.spark.master)
 
 
 def _compare(config: Config, found: _Checked) -> None:

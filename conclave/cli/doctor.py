@@ -16,7 +16,10 @@ from conclave.config.settings import Config
 from conclave.config.warnings import doubts
 from conclave.doctor import database, files, machine
 from conclave.doctor.findings import Finding, Level, carried_out, note, ok, wrong
+from spark import cluster, native
+from spark.cluster import ClusterError
 from spark.java_check import JarsMissingError, JavaMissingError, find_jars, find_java
+from spark.native import NativeLibraryError
 from spark.session import spark_version
 
 _COLORS = {Level.OK: "green", Level.NOTE: "yellow", Level.WRONG: "red"}
@@ -88,6 +91,23 @@ def _java(config: Config | None) -> Iterator[Finding]:
         is_archiving = config is not None and config.archive.after >= 0
         says, _, remedy = str(error).partition(": ")
         yield wrong("spark", says, remedy) if is_archiving else ok("spark", f"{says}; without [archive] none is needed")
+    if config is not None and config.cleanup.engine == "spark":
+        yield from _spark(config)
+
+
+def _spark(config: Config) -> Iterator[Finding]:
+    """Yield whether Spark could begin with this configuration, where Java and the jars are there."""
+    try:
+        cluster.require_secret(config.spark.master)
+    except ClusterError as error:
+        yield wrong("spark", str(error), "see docs/operations/cluster.md#setting-it-up")
+    try:
+        native.require_zstd(config.work)
+        yield ok("spark", "its native library can be loaded")
+    except NativeLibraryError as error:
+        says, _, remedy = str(error).partition(": ")
+        level = wrong if config.archive.after >= 0 else note
+        yield level("spark", says, remedy)
 
 
 def _proxies(config: Config) -> Iterator[Finding]:

@@ -11,18 +11,6 @@ MEMORY = "Is [spark] driver_memory right for this machine?"
 CALLED = "An error occurred while calling None.org.apache.spark.api.java.JavaSparkContext.\n: "
 
 
-def test_a_secret_that_is_missing_is_named_and_where_it_belongs() -> None:
-    told = why_not_started(
-        Exception(
-            f"{CALLED}java.lang.IllegalArgumentException: requirement failed: A secret key must be specified via the"
-            " spark.authenticate.secret config.\n\tat scala.Predef$.require(Predef.scala:337)"
-        )
-    )
-    assert told.startswith("spark.authenticate is on, but Spark has no secret")
-    assert "SPARK_CONF_DIR" in told
-    assert MEMORY not in told
-
-
 def test_a_master_that_gives_no_answer_is_told_as_that() -> None:
     told = why_not_started(
         Exception(

@@ -1,0 +1,79 @@
+"""The one native library that Spark cannot do without: zstd, by which the archive's files are compressed.
+
+Java would unpack it into its temporary folder, in the data directory, and load it from there. That is not allowed on a
+mount with ``noexec``. So it is handed to Java as a file in memory, which lies on no mount, which nobody else can change
+and of which nothing is left. Other native libraries of Spark have a substitute in Java, which is used where they cannot
+be loaded.
+"""
+
+import os
+import platform
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+from spark.java_check import spark_home
+
+_OTHER_NAMES = {"x86_64": "amd64", "i686": "i386", "armv7l": "arm"}
+"""How Java calls a kind of processor that the system calls otherwise."""
+
+_LOAD = "import ctypes, sys; ctypes.CDLL(sys.argv[1])"
+
+
+class NativeLibraryError(Exception):
+    """The library cannot be loaded. The message says what to do."""
+
+
+def open_zstd(work: Path) -> int | None:
+    """Return a descriptor of the library in memory; None: Java is to unpack it into ``work``, where that is allowed.
+
+    It is loaded once on trial, by another process. Raises NativeLibraryError if Java could load it nowhere.
+    """
+    descriptor = _in_memory()
+    if descriptor is not None:
+        command = [sys.executable, "-I", "-S", "-c", _LOAD, path_of(descriptor)]
+        if not subprocess.run(command, pass_fds=[descriptor], check=False, capture_output=True).returncode:  # noqa: S603 - our own Python
+            return descriptor
+        os.close(descriptor)
+    if os.statvfs(_existing(work)).f_flag & getattr(os, "ST_NOEXEC", 0):
+        raise NativeLibraryError(
+            f"the archive needs a native library of Spark, and it can be loaded neither from memory nor from {work},"
+            " which is on a mount with noexec: put data_path where programs may be run"
+        )
+    return None
+
+
+def require_zstd(work: Path) -> None:
+    """Raise NativeLibraryError unless Java can load the library, from memory or from ``work``."""
+    descriptor = open_zstd(work)
+    if descriptor is not None:
+        os.close(descriptor)
+
+
+def path_of(descriptor: int) -> str:
+    """Return the path of an open file, for this process and those that inherit the descriptor."""
+    return f"/proc/self/fd/{descriptor}"
+
+
+def _in_memory() -> int | None:
+    """Return a descriptor of the library; None where it is not there for this machine, or there are no such files."""
+    if not hasattr(os, "memfd_create"):
+        return None
+    machine = platform.machine()
+    name = f"linux/{_OTHER_NAMES.get(machine, machine)}/"
+    for jar in spark_home().glob("jars/zstd-jni-*.jar"):
+        with zipfile.ZipFile(jar) as opened:
+            for each in opened.namelist():
+                if each.startswith(name) and each.endswith(".so"):
+                    descriptor = os.memfd_create("zstd")
+                    with os.fdopen(os.dup(descriptor), "wb") as file:
+                        file.write(opened.read(each))
+                    return descriptor
+    return None
+
+
+def _existing(folder: Path) -> Path:
+    while not folder.is_dir() and folder != folder.parent:
+        folder = folder.parent
+    return folder

@@ -1,0 +1,158 @@
+"""Spark's ports: whoever lacks the secret of that start gets no answer at any of them, also on loopback."""
+
+import contextlib
+import json
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from bench.process import descendants
+from tests.processes.test_asleep import deleted, run_at_once
+from tests.processes.test_cluster import listening
+from tests.processes.test_deaths import PAUSE, WARM, javas
+from tests.support import stores
+from tests.support.server import ServerProcess, waiting
+from tests.support.spark_client import ENDPOINTS, FILE, SparkClient
+
+ROOT = Path(__file__).parents[2]
+
+SESSION = """
+import json, sys
+from pathlib import Path
+from pyspark import SparkContext
+from conclave.config.settings import Config
+from spark import session
+from spark.java import Java
+from spark.work_folder import WorkFolder
+if sys.argv[3] == "open":
+    session._protection = lambda master: {}
+java = Java()
+spark = session.build_session(Config(), WorkFolder(Path(sys.argv[1])), java)
+context = spark.sparkContext
+context.addFile(sys.argv[2])
+env = context._jsc.sc().env()
+found = {
+    "driver": env.rpcEnv().address().port(),
+    "blocks": env.blockManager().blockManagerId().port(),
+    "gateway": SparkContext._gateway.gateway_parameters.port,
+    "secret": env.securityManager().getSecretKey() or "",
+    "token": SparkContext._gateway.gateway_parameters.auth_token,
+}
+print(json.dumps(found), flush=True)
+sys.stdin.readline()
+spark.stop()
+java.end()
+"""
+
+ENDPOINTS_OF_LOCAL_MODE = {*ENDPOINTS} - {"CoarseGrainedScheduler"}
+
+WRONG = "0" * 64
+"""As long as those that Spark makes."""
+
+
+@contextlib.contextmanager
+def session(folder: Path, kind: str) -> Iterator[dict[str, str | int]]:
+    """Have the session of a run, which hands out a file; say its ports and secrets. ``kind``: "as it is" or "open"."""
+    (folder / FILE).write_text("some jar")
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-c", SESSION, folder / "work", folder / FILE, kind],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout
+    try:
+        yield json.loads(process.stdout.readline()) | {"pid": process.pid}
+    finally:
+        process.communicate("\n")
+
+
+def test_spark_answers_who_knows_its_secret_and_nobody_else(tmp_path: Path) -> None:
+    """The ports are all that listen, and each is asked all that Spark's own processes ask."""
+    with SparkClient() as client, session(tmp_path, "as it is") as told:
+        driver, blocks, gateway = (int(told[name]) for name in ("driver", "blocks", "gateway"))
+        secret, token = str(told["secret"]), str(told["token"])
+        processes = [int(told["pid"]), *descendants(int(told["pid"]))]
+        assert sorted(listening(processes)) == sorted((127, port) for port in (driver, blocks, gateway))
+        for port in (driver, blocks, gateway):
+            assert client.answers(port) == []
+            assert client.answers(port, WRONG) == []
+        assert {*client.answers(driver, secret)} == {*ENDPOINTS_OF_LOCAL_MODE, "the verifier", "files"}
+        assert client.answers(blocks, secret) == ["blocks"]
+        assert client.answers(gateway, token) == ["the gateway"]
+        assert all(secret not in each and token not in each for pid in processes for each in shown(pid))
+        assert [path for path in tmp_path.rglob("*") if path.is_file() and secret in path.read_text("latin-1")] == []
+
+
+def test_without_its_protection_spark_would_answer_anybody(tmp_path: Path) -> None:
+    """What the other tests take for no answer would be one."""
+    with SparkClient() as client, session(tmp_path, "open") as told:
+        assert {*client.answers(int(told["driver"]))} == {*ENDPOINTS_OF_LOCAL_MODE, "the verifier", "files"}
+        assert client.answers(int(told["blocks"])) == ["blocks"]
+
+
+def shown(pid: int) -> Iterator[str]:
+    """The command line of a process, which all users may read, and its environment."""
+    for name in ("cmdline", "environ"):
+        with contextlib.suppress(OSError):
+            yield Path(f"/proc/{pid}/{name}").read_text("latin-1")
+
+
+def expect_no_answer(client: SparkClient, java: int, others: Sequence[int]) -> None:
+    """The driver, its blocks and the gateway listen, on loopback and in Java alone; none of them answers."""
+    ports = [port for address, port in listening([java]) if address == 127]
+    assert len(ports) == len(listening([java])) == 3
+    assert listening(others) == []
+    for port in ports:
+        assert client.answers(port) == []
+        assert client.answers(port, WRONG) == []
+
+
+def test_a_server_whose_java_waits_for_the_next_run_answers_nobody(tmp_path: Path) -> None:
+    with SparkClient() as client, ServerProcess(tmp_path, WARM) as server:
+        server.wait_for("cleanup_run")
+        stores.make_due(tmp_path / "conclave.db")
+        run_at_once(server, 90)
+        for _ in waiting("a run by Spark"):
+            if deleted(server):
+                break
+        (java,) = javas(tmp_path)
+        expect_no_answer(client, java, [pid for pid in server.descendants() if pid != java])
+        expect_private(tmp_path)
+        assert server.stop()[0] == 0
+
+
+def test_a_run_by_hand_answers_nobody(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path, '[cleanup]\nengine = "sql"\n') as server:
+        server.wait_for("cleanup_run")
+        server.stop()
+    stores.make_due(tmp_path / "conclave.db")
+    server.config.write_text("")
+    command = [sys.executable, "-P", "-c", PAUSE, "cleanup", "run", "--config", server.config]
+    with (
+        SparkClient() as client,
+        subprocess.Popen(
+            command, cwd=tmp_path, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": str(ROOT)}
+        ) as run,
+    ):
+        assert run.stdout
+        try:
+            assert run.stdout.readline() == b"in a run\n"
+            (java,) = javas(tmp_path)
+            expect_no_answer(client, java, [run.pid])
+            expect_private(tmp_path)
+        finally:
+            run.kill()
+
+
+def expect_private(folder: Path) -> None:
+    """Nobody else comes to what Java and its Python have in files, sockets among them."""
+    [work] = (folder / "conclave.data" / "work").iterdir()
+    for path in (work.parent, work):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o700
+    assert any(path.is_socket() for path in work.iterdir())
+    assert not (work / "gateway").exists(), "the port and the token of the gateway, once they were read"
