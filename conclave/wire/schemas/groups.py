@@ -16,7 +16,8 @@ from conclave.wire.fields import (
     REQUIRED,
     required,
 )
-from conclave.wire.schemas.base import QuerySchema, RequestSchema
+from conclave.wire.schemas.base import RequestSchema
+from conclave.wire.schemas.lists import ListQuery, Paging
 
 
 @dataclass(frozen=True)
@@ -37,14 +38,14 @@ class CreateGroupRequest(RequestSchema):
 
 
 @dataclass(frozen=True)
-class FindPublicGroups:
-    """The text to look for in the names of public groups."""
+class FindPublicGroups(Paging):
+    """The text to look for in the names of public groups, and the page."""
 
-    pattern: str
+    pattern: str = ""
 
 
-class PublicGroupsQuery(QuerySchema):
-    """Which public groups: those whose name contains ``pattern``."""
+class PublicGroupsQuery(ListQuery):
+    """Which public groups: those whose name contains ``pattern``, and which page of these as in other lists."""
 
     makes = FindPublicGroups
 
