@@ -196,7 +196,7 @@ async def _send_all_but_last(response: Pieces, share: Share) -> bytes:
 
 async def _send_chunks(request: web.Request, response: Streamed) -> None:
     """Send a response as it is read. Raises ConnectionError, also if it cannot be read to its end."""
-    while chunk := await _next_chunk(request, response):
+    while (chunk := await _next_chunk(request, response)) is not None:
         request[SHARE].hold(len(chunk))
         response.left -= len(chunk)
         await response.write(chunk)
@@ -204,14 +204,14 @@ async def _send_chunks(request: web.Request, response: Streamed) -> None:
     response.left = 0
 
 
-async def _next_chunk(request: web.Request, response: Streamed) -> bytes:
-    """Return the next chunk; none at the end. If it cannot be read, break the connection off.
+async def _next_chunk(request: web.Request, response: Streamed) -> bytes | None:
+    """Return the next chunk; None at the end. If it cannot be read, break the connection off.
 
     Otherwise the client would take the part that it has for the whole.
     """
     response.is_being_read = True
     try:
-        return await anext(response.chunks, b"")
+        return await anext(response.chunks, None)
     except Exception as error:
         if isinstance(error, ApiError):
             log.info("list_broken_off", reason=type(error).__name__)

@@ -3,8 +3,6 @@
 import asyncio
 import contextlib
 import random
-import socket
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ from tests.support.client import PACKAGE, Client, expect
 from tests.support.protobuf import ProtobufClient
 from tests.support.racing import right_after
 from tests.support.server import PATIENCE, until
+from tests.support.slow import raw
 
 KIB = 1024
 
@@ -37,23 +36,6 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 def everything_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pieces, "AT_ONCE_BYTES", -1)
     monkeypatch.setattr(pieces, "PIECE_BYTES", 3 * KIB)
-
-
-@contextlib.asynccontextmanager
-async def raw(running: Running, request: bytes) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """Send a request over a connection of its own, which takes little before it is read from."""
-    connection = socket.socket()
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    connection.setblocking(False)
-    await asyncio.get_running_loop().sock_connect(connection, ("127.0.0.1", running.server.port or 0))
-    reader, writer = await asyncio.open_connection(sock=connection, limit=4096)
-    try:
-        writer.write(request)
-        yield reader, writer
-    finally:
-        writer.transport.abort()
-        with contextlib.suppress(ConnectionError):
-            await writer.wait_closed()
 
 
 async def trickle(reader: asyncio.StreamReader) -> None:

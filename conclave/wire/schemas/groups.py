@@ -37,11 +37,11 @@ class CreateGroupRequest(RequestSchema):
     group_name = required(Text, NAME_RULE)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FindPublicGroups(Paging):
     """The text to look for in the names of public groups, and the page."""
 
-    pattern: str = ""
+    pattern: str
 
 
 class PublicGroupsQuery(ListQuery):
