@@ -1,15 +1,16 @@
 """Limits the memory that all responses under way take together.
 
-A response takes memory before its bodies are read, and gives it back as they leave. Pages and lists are read in
-threads, where their sizes become known. So any thread may take memory. Only the event loop waits for it and gives it
-back.
+A response takes memory before its bodies are read, and gives it back as they leave. Pages are read in threads, where
+their sizes become known. So any thread may take memory. Only the event loop waits for it and gives it back.
+
+A list takes none before it is read: a part of it that is in memory is small, and always granted.
 """
 
 import asyncio
 import math
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -25,10 +26,7 @@ LEAVES_FREE = 4
 """A response that can be shortened takes at most a quarter of what is free: small ones still find room."""
 
 ITEM_BYTES = 1024
-"""About 1 KiB: an item of a list costs this besides its body, for its values and their text."""
-
-ROWS_AT_ONCE = 64
-"""A list takes memory for 64 rows at a time. One with fewer rows is counted only once it is written."""
+"""About 1 KiB: an item of a page costs this besides its body, for its values and their text."""
 
 T = TypeVar("T")
 
@@ -225,13 +223,6 @@ class Share:
                     raise
             else:
                 return taken
-
-    def count(self, rows: Iterable[T]) -> Iterator[T]:
-        """Yield ``rows``, and take memory for them as they come. Raises NoRoomError."""
-        for number, row in enumerate(rows, 1):
-            if number % ROWS_AT_ONCE == 0:
-                self.take(ROWS_AT_ONCE * ITEM_BYTES)
-            yield row
 
     async def fit(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Await ``attempt``, which takes memory. If there is too little, wait for it and try again.

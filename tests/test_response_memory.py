@@ -107,16 +107,6 @@ def test_what_can_be_shorter_takes_a_part_of_what_is_free_and_so_leaves_room() -
     assert last.take_up_to(100 * ITEM_BYTES, 1) == (memory.size - sum(share.held for share in shares)) // LEAVES_FREE
 
 
-def test_rows_are_counted_while_they_are_read() -> None:
-    memory = Budget(200 * ITEM_BYTES)
-    share = memory.share()
-    assert list(share.count(range(150))) == list(range(150))
-    assert share.held == 128 * ITEM_BYTES
-    with pytest.raises(NoRoomError) as refused:
-        list(memory.share().count(range(150)))
-    assert refused.value.needed == 128 * ITEM_BYTES
-
-
 async def test_who_waits_is_served_in_the_order_of_arrival() -> None:
     memory = Budget(100)
     holder = memory.share()
@@ -190,7 +180,7 @@ async def take_something(chance: random.Random, share: Share, size: int) -> None
     elif what == 1:
         await share.fit(lambda: asyncio.to_thread(share.take_bodies, [1] * 9, 9))
     elif what == 2:
-        await share.fit(lambda: asyncio.to_thread(lambda: list(share.count(range(chance.randrange(200))))))
+        await share.fit(lambda: asyncio.to_thread(share.take, chance.randrange(200)))
     else:
         await asyncio.sleep(0)
 

@@ -8,26 +8,31 @@ from conclave.actions import users
 from conclave.actions.authorisation import require_admin, require_group
 from conclave.actions.context import Context
 from conclave.actions.quotas import count_change
-from conclave.errors import BadRequestError, ConflictError
+from conclave.errors import BadRequestError, ConflictError, NotMemberError
 from conclave.failpoints import reach
 from conclave.retention import marks, rehearsal
 from conclave.retention.former_policies import PolicyChange
 from conclave.retention.policy import exceeds_cap
 from conclave.retention.rehearsal import Rehearsed
 from conclave.store.engine.news import announce, members_of
-from conclave.store.resources import audit, groups
+from conclave.store.lists import Part, Span
+from conclave.store.resources import audit, groups, own_groups
 from conclave.store.resources.groups import Group, GroupChanges, list_public
-from conclave.store.resources.members import groups_of as list_own
+from conclave.store.resources.members import Member, by_key
+from conclave.store.resources.own_groups import LongGroup, Measured, of_user as list_own
 
 __all__ = [
     "GroupChanges",
+    "LongGroup",
     "as_changed",
     "change",
     "create",
     "delete",
     "end",
+    "list_members",
     "list_own",
     "list_public",
+    "measure_members",
     "rehearse",
     "update",
 ]
@@ -144,6 +149,24 @@ def _note_policy(connection: sqlite3.Connection, context: Context, former: Group
         subject = audit.Subject(former.group_id, former.group_name)
         details = {"changed": changed, "admin_id": str(UUID(bytes=user_id))}
         audit.note(connection, context.now(), actor, audit.AuditAction.POLICY_CHANGED, subject, details)
+
+
+def measure_members(connection: sqlite3.Connection, long: LongGroup, after: int) -> Measured:
+    """Measure members of a group on the list of its member, as ``own_groups.measure`` does. Raises NotMemberError."""
+    _require_still(connection, long)
+    return own_groups.measure(connection, long.group.group_key, after)
+
+
+def list_members(connection: sqlite3.Connection, long: LongGroup, last: int, span: Span) -> Part[Member]:
+    """List members of a group on the list of its member, as ``own_groups.members`` does. Raises NotMemberError."""
+    _require_still(connection, long)
+    return own_groups.members(connection, long.group.group_key, last, span)
+
+
+def _require_still(connection: sqlite3.Connection, long: LongGroup) -> None:
+    """Raise NotMemberError if the membership has ended by which the group is on the user's list."""
+    if by_key(connection, long.member_id) is None:
+        raise NotMemberError
 
 
 def delete(connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes) -> None:

@@ -13,9 +13,9 @@ from conclave.actions.commits import Commit
 from conclave.actions.context import Context
 from conclave.actions.quotas import require_room
 from conclave.errors import BadRequestError, ConflictError
-from conclave.response_memory import Share
 from conclave.store import bodies
 from conclave.store.engine.news import announce, members_of
+from conclave.store.lists import Part, Span
 from conclave.store.resources import members
 from conclave.store.resources.members import Member, Membership
 
@@ -109,10 +109,10 @@ def demote(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, targ
     invites.withdraw(connection, target_id)
 
 
-def list_admins(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, share: Share) -> list[Member]:
-    """List a group's admins, in the order in which they joined. Raises NotMemberError or NoRoomError."""
+def list_admins(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, span: Span) -> Part[Member]:
+    """List a group's admins, in the order in which they joined. Raises NotMemberError or NotListedError."""
     group_key = require_member(connection, group_id, user_id).group.group_key
-    return members.admins_of(connection, group_key, share)
+    return members.admins_of(connection, group_key, span)
 
 
 def _set_role(connection: sqlite3.Connection, member: Membership, role: str) -> None:

@@ -4,9 +4,17 @@ import sqlite3
 
 from conclave.errors import NotFoundError
 from conclave.store.resources import welcomes
-from conclave.store.resources.welcomes import of_user as list_own
+from conclave.store.resources.welcomes import LongWelcome, of_user as list_own
 
-__all__ = ["accept", "list_own"]
+__all__ = ["LongWelcome", "accept", "list_own", "piece"]
+
+
+def piece(connection: sqlite3.Connection, long: LongWelcome, user_id: bytes, begin: int, size: int) -> bytes:
+    """Return ``size`` bytes of a welcome's body from ``begin`` on, fewer at its end. Raises NotFoundError."""
+    found = welcomes.piece_of_body(connection, long, user_id, begin, size)
+    if not found:
+        raise NotFoundError("no such welcome")
+    return found
 
 
 def accept(connection: sqlite3.Connection, welcome_id: bytes, user_id: bytes) -> None:

@@ -1,18 +1,20 @@
 """Runs actions for handlers: actions that write, that only read, and that read a list."""
 
+from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 from aiohttp import web
 
 from conclave import app_keys
-from conclave.actions import groups
+from conclave.actions import groups, paging
 from conclave.actions.context import Action
 from conclave.actions.groups import GroupChanges
 from conclave.auth import tokens
 from conclave.retention.hidden import Amount
+from conclave.wire import lists
 from conclave.wire.exchange import STILL_CALLING
-from conclave.wire.handover import SHARE
-from conclave.wire.pieces import reply_list
+from conclave.wire.lists import WriteLong, first_span
+from conclave.wire.schemas.lists import Paging
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -53,13 +55,26 @@ async def look(request: web.Request, action: Action[P, T], *args: P.args, **kwar
     return await request.app[app_keys.STORE].read(action, *args, **kwargs)
 
 
-async def read_list(request: web.Request, action: Action[P, list[Any]], *args: P.args, **kwargs: P.kwargs) -> list[Any]:
-    """Read a list by an action that takes memory from the request's share. Raises UnavailableError."""
-    return await request[SHARE].fit(lambda: look(request, action, *args, **kwargs))
+async def look_again(request: web.Request, action: Action[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Do as ``look``, while an answer is being written. Raises TokenExpiredError if the session is over by now."""
+    await request[STILL_CALLING]()
+    return await look(request, action, *args, **kwargs)
 
 
 async def answer_list(
-    request: web.Request, action: Action[P, list[Any]], *args: P.args, **kwargs: P.kwargs
+    request: web.Request,
+    asked: Paging,
+    action: Action[..., Any],
+    *args: Any,
+    is_complete: bool = False,
+    write_long: WriteLong | None = None,
 ) -> web.StreamResponse:
-    """Answer with the list that ``read_list`` reads. Raises UnavailableError."""
-    return await reply_list(request, await read_list(request, action, *args, **kwargs))
+    """Answer with a list, or a page of it. Raises what ``read_part`` raises.
+
+    ``action``: reads a Part, by a Span as its last argument. ``is_complete``: without parameters the answer has all of
+    the list. ``write_long``: writes what is in ``Part.long``.
+    """
+    span = first_span(asked, is_complete=is_complete)
+    first = await look(request, paging.read_part, action, *args, span)
+    read = partial(look_again, request, paging.read_part, action, *args)
+    return await lists.reply(request, span, first, read, write_long)

@@ -7,8 +7,8 @@ from conclave.actions import bans
 from conclave.actions.commits import Commit
 from conclave.api.action_runner import act, answer_list
 from conclave.auth import tokens
-from conclave.wire.exchange import path_id, read_body, reply_empty
-from conclave.wire.handover import SHARE
+from conclave.wire.exchange import path_id, read_body, read_query, reply_empty
+from conclave.wire.schemas.lists import Paging
 from conclave.wire.schemas.members import NamedUser, RemoveMember
 
 
@@ -32,4 +32,4 @@ async def unban(request: web.Request) -> web.Response:
 async def list_banned(request: web.Request) -> web.StreamResponse:
     """GET /groups/{group_id}/banned: The users who are banned from a group."""
     group_id, user_id = path_id(request, "group_id"), request[tokens.CALLER].user_id
-    return await answer_list(request, bans.list_banned, group_id, user_id, request[SHARE])
+    return await answer_list(request, read_query(request, Paging), bans.list_banned, group_id, user_id)

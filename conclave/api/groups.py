@@ -1,16 +1,29 @@
 """Creating, listing, changing and deleting groups."""
 
+from collections.abc import AsyncIterator
+from functools import partial
+
 from aiohttp import web
 
 from conclave import app_keys
 from conclave.actions import groups
-from conclave.actions.groups import GroupChanges
-from conclave.api.action_runner import act, answer_list, change_group, rehearse
+from conclave.actions.groups import GroupChanges, LongGroup
+from conclave.api.action_runner import act, answer_list, change_group, look_again, rehearse
 from conclave.auth import tokens
 from conclave.retention.hidden import NOTHING
-from conclave.wire.exchange import path_id, read_body, read_query, reply, reply_empty
-from conclave.wire.handover import SHARE
+from conclave.wire import results
+from conclave.wire.exchange import FORMAT, LAST_NUMBER, path_id, read_body, read_query, reply, reply_empty
+from conclave.wire.list_writer import ListWriter, LongList
+from conclave.wire.lists import next_span
+from conclave.wire.negotiate import Format
 from conclave.wire.schemas.groups import CreateGroup, FindPublicGroups, UpdateGroup
+from conclave.wire.schemas.lists import Paging
+
+MEMBER_BYTES = 31
+"""In protobuf a member takes at most 31 bytes besides its texts: an id of 16, and numbers and lengths of fields."""
+
+GROWTH_BYTES, GROWTH_PART = 8 * 1024, 64
+"""While a group's members are written, their texts may grow by 8 KiB, and by a 64th of what they have."""
 
 
 async def create(request: web.Request) -> web.Response:
@@ -23,13 +36,38 @@ async def create(request: web.Request) -> web.Response:
 
 async def list_own(request: web.Request) -> web.StreamResponse:
     """GET /groups: The caller's groups, with their members."""
-    return await answer_list(request, groups.list_own, request[tokens.CALLER].user_id, request[SHARE])
+    asked, user_id, write_long = read_query(request, Paging), request[tokens.CALLER].user_id, partial(_write, request)
+    return await answer_list(request, asked, groups.list_own, user_id, is_complete=True, write_long=write_long)
+
+
+async def _write(request: web.Request, writer: ListWriter, long: LongGroup) -> AsyncIterator[bytes]:
+    """Write a group whose members are many."""
+    last, size = await _measure(request, long) if request[FORMAT] is Format.PROTOBUF else (LAST_NUMBER, 0)
+    item = LongList(writer, results.Group, {**vars(long.group), "members": []}, "members", size)
+    written, part = item.begin(), await look_again(request, groups.list_members, long, last, next_span(None))
+    while True:
+        yield written + item.items(part.items)
+        written = b""
+        if part.is_end:
+            break
+        part = await look_again(request, groups.list_members, long, last, next_span(part))
+    yield item.end()
+
+
+async def _measure(request: web.Request, long: LongGroup) -> tuple[int, int]:
+    """Return the key of a group's last member, and the bytes that suffice for all up to that one in protobuf."""
+    last = size = 0
+    while True:
+        measured = await look_again(request, groups.measure_members, long, last)
+        if measured.last is None:
+            return last, size + GROWTH_BYTES + size // GROWTH_PART
+        last, size = measured.last, size + measured.text_bytes + measured.count * MEMBER_BYTES
 
 
 async def list_public(request: web.Request) -> web.StreamResponse:
     """GET /groups/public: Public groups whose name contains a text."""
-    query = read_query(request, FindPublicGroups)
-    return await answer_list(request, groups.list_public, query.pattern, request[SHARE])
+    asked = read_query(request, FindPublicGroups)
+    return await answer_list(request, asked, groups.list_public, asked.pattern)
 
 
 async def update(request: web.Request) -> web.Response:

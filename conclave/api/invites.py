@@ -6,9 +6,9 @@ from conclave import app_keys
 from conclave.actions import invites
 from conclave.api.action_runner import act, answer_list
 from conclave.auth import tokens
-from conclave.wire.exchange import path_id, read_body, reply_empty
-from conclave.wire.handover import SHARE
+from conclave.wire.exchange import path_id, read_body, read_query, reply_empty
 from conclave.wire.schemas.invites import CancelInvite, EscrowInvite
+from conclave.wire.schemas.lists import Paging
 
 
 async def escrow(request: web.Request) -> web.Response:
@@ -25,7 +25,8 @@ async def list_of_group(request: web.Request) -> web.StreamResponse:
     """GET /groups/{group_id}/invites: Pending invites of a group."""
     context, user_id = request.app[app_keys.CONTEXT], request[tokens.CALLER].user_id
     group_id = path_id(request, "group_id")
-    return await answer_list(request, invites.list_of_group, context, group_id, user_id, request[SHARE])
+    asked = read_query(request, Paging)
+    return await answer_list(request, asked, invites.list_of_group, context, group_id, user_id, is_complete=True)
 
 
 async def cancel(request: web.Request) -> web.Response:
@@ -39,7 +40,8 @@ async def cancel(request: web.Request) -> web.Response:
 async def list_own(request: web.Request) -> web.StreamResponse:
     """GET /invites: Pending invites of the caller."""
     context, user_id = request.app[app_keys.CONTEXT], request[tokens.CALLER].user_id
-    return await answer_list(request, invites.list_own, context, user_id, request[SHARE])
+    asked = read_query(request, Paging)
+    return await answer_list(request, asked, invites.list_own, context, user_id, is_complete=True)
 
 
 async def accept(request: web.Request) -> web.Response:

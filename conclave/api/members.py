@@ -8,10 +8,11 @@ from conclave.actions.commits import Commit
 from conclave.api.action_runner import act, answer_list
 from conclave.auth import tokens
 from conclave.response_memory import cost
-from conclave.wire.exchange import path_id, read_body, reply, reply_empty
+from conclave.wire.exchange import path_id, read_body, read_query, reply, reply_empty
 from conclave.wire.handover import SHARE
 from conclave.wire.request_body import MAX_BODY_BYTES
 from conclave.wire.schemas.commits import LeaveGroup
+from conclave.wire.schemas.lists import Paging
 from conclave.wire.schemas.members import NamedUser, RemoveMember
 
 
@@ -61,4 +62,4 @@ async def demote(request: web.Request) -> web.Response:
 async def list_admins(request: web.Request) -> web.StreamResponse:
     """GET /groups/{group_id}/admins: The admins of a group."""
     group_id, user_id = path_id(request, "group_id"), request[tokens.CALLER].user_id
-    return await answer_list(request, members.list_admins, group_id, user_id, request[SHARE])
+    return await answer_list(request, read_query(request, Paging), members.list_admins, group_id, user_id)

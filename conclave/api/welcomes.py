@@ -1,17 +1,39 @@
 """Welcomes: new members fetch them, and then delete them."""
 
+from collections.abc import AsyncIterator
+from functools import partial
+
 from aiohttp import web
 
 from conclave.actions import welcomes
-from conclave.api.action_runner import act, answer_list
+from conclave.actions.welcomes import LongWelcome
+from conclave.api.action_runner import act, answer_list, look_again
 from conclave.auth import tokens
-from conclave.wire.exchange import path_id, reply_empty
-from conclave.wire.handover import SHARE
+from conclave.wire import results
+from conclave.wire.exchange import path_id, read_query, reply_empty
+from conclave.wire.list_writer import BASE64_BYTES, ListWriter, LongBytes
+from conclave.wire.schemas.lists import Paging
+
+PIECE_BYTES = 16 * 1024 * BASE64_BYTES
+"""A long welcome is read 48 KiB at a time."""
 
 
 async def list_own(request: web.Request) -> web.StreamResponse:
     """GET /welcomes: Welcomes that wait for the caller."""
-    return await answer_list(request, welcomes.list_own, request[tokens.CALLER].user_id, request[SHARE])
+    asked, user_id, write_long = read_query(request, Paging), request[tokens.CALLER].user_id, partial(_write, request)
+    return await answer_list(request, asked, welcomes.list_own, user_id, is_complete=True, write_long=write_long)
+
+
+async def _write(request: web.Request, writer: ListWriter, long: LongWelcome) -> AsyncIterator[bytes]:
+    """Write a welcome whose body is long."""
+    item = LongBytes(writer, results.Welcome, long.welcome, "welcome_message", long.size)
+    written = item.begin()
+    for begin in range(0, long.size, PIECE_BYTES):
+        user_id, size = request[tokens.CALLER].user_id, min(PIECE_BYTES, long.size - begin)
+        written += item.part(await look_again(request, welcomes.piece, long, user_id, begin, size))
+        yield written
+        written = b""
+    yield item.end()
 
 
 async def accept(request: web.Request) -> web.Response:

@@ -31,10 +31,13 @@ QUIET_SECONDS = 45.0
 """A stream on which nothing comes for 45 seconds is dead: the server writes something every 15."""
 
 MOST_BYTES = 16 * 1024 * 1024
-"""An answer has at most 16 MiB, unpacked: a list of groups with 60,000 members together."""
+"""An answer has at most 16 MiB, unpacked."""
 
 MOST_OF_BODIES = 64 * 1024 * 1024
-"""One with messages or welcomes has at most 64 MiB: the server puts 32 MiB of bodies on a page, 43 MiB in JSON."""
+"""One with messages, welcomes, or groups and their members has at most 64 MiB.
+
+The server puts 32 MiB of bodies on a page, 43 MiB in JSON. A group with 300,000 members takes 57 MB there.
+"""
 
 MOST_OF_REFUSAL = 1024 * 1024
 """An error has at most 1 MiB: it may name what is wrong with each item of a request, which has no more."""

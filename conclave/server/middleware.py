@@ -25,7 +25,7 @@ from conclave.store.engine.faults import StoreError, StoreFullError
 from conclave.wire import cross_origin
 from conclave.wire.endpoint import ENDPOINT, Endpoint
 from conclave.wire.exchange import COMES_LATER, STILL_CALLING, StillCalling, choose_format, reply_error
-from conclave.wire.handover import SHARE, Pieces, hand_over
+from conclave.wire.handover import SHARE, Pieces, Streamed, hand_over
 from conclave.wire.ready import REQUEST_ID, own_headers
 
 log = get_logger(__name__)
@@ -157,7 +157,7 @@ def _as_api_error(error: ApiError | StoreError | web.HTTPException) -> ApiError:
 
 
 def _is_behind(request: web.Request, response: web.StreamResponse) -> bool:
-    if isinstance(response, Pieces):
+    if isinstance(response, Pieces | Streamed):
         return True
     if not isinstance(response, web.Response):
         return False  # files go a block at a time by themselves

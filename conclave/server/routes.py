@@ -34,6 +34,7 @@ from conclave.wire.schemas import (
     members as member_schemas,
     messages as message_schemas,
 )
+from conclave.wire.schemas.lists import ListQuery
 
 API = "/api/v1"
 _GROUP = f"{API}/groups/{{group_id}}"
@@ -142,7 +143,7 @@ ROUTES = (
         status=201,
         refuses=(e.ConflictError, e.QuotaError),
     ),
-    Endpoint("GET", f"{API}/groups", groups.list_own, answer=results.Groups),
+    Endpoint("GET", f"{API}/groups", groups.list_own, query=ListQuery, answer=results.Groups),
     Endpoint(
         "GET",
         f"{API}/groups/public",
@@ -215,6 +216,7 @@ ROUTES = (
         f"{_GROUP}/invites",
         invites.list_of_group,
         Who.ADMIN,
+        query=ListQuery,
         answer=results.GroupInvites,
     ),
     Endpoint(
@@ -226,7 +228,7 @@ ROUTES = (
         answer=results.Empty,
         refuses=(e.NotFoundError,),
     ),
-    Endpoint("GET", f"{API}/invites", invites.list_own, answer=results.Invites),
+    Endpoint("GET", f"{API}/invites", invites.list_own, query=ListQuery, answer=results.Invites),
     Endpoint(
         "POST",
         f"{API}/invites/{{invite_id}}/accept",
@@ -243,7 +245,7 @@ ROUTES = (
         answer=results.Empty,
         refuses=(e.NotFoundError,),
     ),
-    Endpoint("GET", f"{API}/welcomes", welcomes.list_own, answer=results.Welcomes),
+    Endpoint("GET", f"{API}/welcomes", welcomes.list_own, query=ListQuery, answer=results.Welcomes),
     Endpoint(
         "POST",
         f"{API}/welcomes/{{welcome_id}}/accept",
@@ -330,7 +332,7 @@ ROUTES = (
         answer=results.Empty,
         refuses=(e.NotFoundError, e.BadRequestError),
     ),
-    Endpoint("GET", f"{_GROUP}/admins", members.list_admins, Who.MEMBER, answer=results.Admins),
+    Endpoint("GET", f"{_GROUP}/admins", members.list_admins, Who.MEMBER, query=ListQuery, answer=results.Admins),
     Endpoint(
         "POST",
         f"{_GROUP}/ban",
@@ -349,7 +351,7 @@ ROUTES = (
         answer=results.Empty,
         refuses=(e.NotFoundError, e.BadRequestError),
     ),
-    Endpoint("GET", f"{_GROUP}/banned", bans.list_banned, Who.ADMIN, answer=results.BannedUsers),
+    Endpoint("GET", f"{_GROUP}/banned", bans.list_banned, Who.ADMIN, query=ListQuery, answer=results.BannedUsers),
     Endpoint(
         "POST",
         f"{_GROUP}/external-join",
@@ -359,7 +361,7 @@ ROUTES = (
         answer=results.Empty,
         refuses=(e.BadRequestError, e.TooManyRequestsError, e.QuotaError),
     ),
-    Endpoint("GET", f"{API}/sessions", sessions.list_own, answer=results.Sessions, format=Format.JSON),
+    Endpoint("GET", f"{API}/sessions", sessions.list_own, query=ListQuery, answer=results.Sessions, format=Format.JSON),
     Endpoint(
         "DELETE",
         f"{API}/sessions/{{session_id}}",

@@ -124,6 +124,15 @@ def get(connection: sqlite3.Connection, body_id: int) -> bytes:
     return get_many(connection, [body_id])[body_id]
 
 
+def piece(connection: sqlite3.Connection, body_id: int, begin: int, size: int) -> bytes:
+    """Return ``size`` bytes of a body from the position ``begin`` on, fewer at its end."""
+    row = connection.execute(
+        f"SELECT substr(body, ?, ?) FROM {table(body_id >> 32)} WHERE body_id = ?", (begin + 1, size, body_id)
+    ).fetchone()
+    found: bytes = row[0]
+    return found
+
+
 def first_within(connection: sqlite3.Connection, body_ids: Sequence[int], limit: int) -> list[int]:
     """Return the first of ``body_ids`` that have at most ``limit`` bytes together, but at least one."""
     total = 0

@@ -218,10 +218,12 @@ class GroupMember(_message.Message):
     def __init__(self, user_id: _Optional[bytes] = ..., username: _Optional[str] = ..., alias: _Optional[str] = ..., role: _Optional[_Union[GroupRole, str]] = ..., signing_key_fingerprint: _Optional[str] = ...) -> None: ...
 
 class ListGroupsResponse(_message.Message):
-    __slots__ = ("groups",)
+    __slots__ = ("groups", "more")
     GROUPS_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
     groups: _containers.RepeatedCompositeFieldContainer[GroupInfo]
-    def __init__(self, groups: _Optional[_Iterable[_Union[GroupInfo, _Mapping]]] = ...) -> None: ...
+    more: bool
+    def __init__(self, groups: _Optional[_Iterable[_Union[GroupInfo, _Mapping]]] = ..., more: _Optional[bool] = ...) -> None: ...
 
 class PublicGroupInfo(_message.Message):
     __slots__ = ("group_id", "group_name", "alias", "member_count")
@@ -236,10 +238,12 @@ class PublicGroupInfo(_message.Message):
     def __init__(self, group_id: _Optional[bytes] = ..., group_name: _Optional[str] = ..., alias: _Optional[str] = ..., member_count: _Optional[int] = ...) -> None: ...
 
 class ListPublicGroupsResponse(_message.Message):
-    __slots__ = ("groups",)
+    __slots__ = ("groups", "more")
     GROUPS_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
     groups: _containers.RepeatedCompositeFieldContainer[PublicGroupInfo]
-    def __init__(self, groups: _Optional[_Iterable[_Union[PublicGroupInfo, _Mapping]]] = ...) -> None: ...
+    more: bool
+    def __init__(self, groups: _Optional[_Iterable[_Union[PublicGroupInfo, _Mapping]]] = ..., more: _Optional[bool] = ...) -> None: ...
 
 class UpdateGroupRequest(_message.Message):
     __slots__ = ("alias", "group_name", "message_expiry_seconds", "update_message_expiry", "visibility", "min_lifetime_seconds", "update_min_lifetime", "dry_run")
@@ -416,16 +420,20 @@ class PendingInvite(_message.Message):
     def __init__(self, invite_id: _Optional[bytes] = ..., group_id: _Optional[bytes] = ..., group_name: _Optional[str] = ..., group_alias: _Optional[str] = ..., inviter_username: _Optional[str] = ..., created_at: _Optional[int] = ..., invitee_id: _Optional[bytes] = ..., inviter_id: _Optional[bytes] = ...) -> None: ...
 
 class ListPendingInvitesResponse(_message.Message):
-    __slots__ = ("invites",)
+    __slots__ = ("invites", "more")
     INVITES_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
     invites: _containers.RepeatedCompositeFieldContainer[PendingInvite]
-    def __init__(self, invites: _Optional[_Iterable[_Union[PendingInvite, _Mapping]]] = ...) -> None: ...
+    more: bool
+    def __init__(self, invites: _Optional[_Iterable[_Union[PendingInvite, _Mapping]]] = ..., more: _Optional[bool] = ...) -> None: ...
 
 class ListGroupPendingInvitesResponse(_message.Message):
-    __slots__ = ("invites",)
+    __slots__ = ("invites", "more")
     INVITES_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
     invites: _containers.RepeatedCompositeFieldContainer[PendingInvite]
-    def __init__(self, invites: _Optional[_Iterable[_Union[PendingInvite, _Mapping]]] = ...) -> None: ...
+    more: bool
+    def __init__(self, invites: _Optional[_Iterable[_Union[PendingInvite, _Mapping]]] = ..., more: _Optional[bool] = ...) -> None: ...
 
 class CancelInviteRequest(_message.Message):
     __slots__ = ("invitee_id",)
@@ -446,10 +454,12 @@ class PendingWelcome(_message.Message):
     def __init__(self, group_id: _Optional[bytes] = ..., group_alias: _Optional[str] = ..., welcome_message: _Optional[bytes] = ..., welcome_id: _Optional[bytes] = ...) -> None: ...
 
 class ListPendingWelcomesResponse(_message.Message):
-    __slots__ = ("welcomes",)
+    __slots__ = ("welcomes", "more")
     WELCOMES_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
     welcomes: _containers.RepeatedCompositeFieldContainer[PendingWelcome]
-    def __init__(self, welcomes: _Optional[_Iterable[_Union[PendingWelcome, _Mapping]]] = ...) -> None: ...
+    more: bool
+    def __init__(self, welcomes: _Optional[_Iterable[_Union[PendingWelcome, _Mapping]]] = ..., more: _Optional[bool] = ...) -> None: ...
 
 class PromoteMemberRequest(_message.Message):
     __slots__ = ("user_id",)
@@ -464,10 +474,12 @@ class DemoteMemberRequest(_message.Message):
     def __init__(self, user_id: _Optional[bytes] = ...) -> None: ...
 
 class ListAdminsResponse(_message.Message):
-    __slots__ = ("admins",)
+    __slots__ = ("admins", "more")
     ADMINS_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
     admins: _containers.RepeatedCompositeFieldContainer[GroupMember]
-    def __init__(self, admins: _Optional[_Iterable[_Union[GroupMember, _Mapping]]] = ...) -> None: ...
+    more: bool
+    def __init__(self, admins: _Optional[_Iterable[_Union[GroupMember, _Mapping]]] = ..., more: _Optional[bool] = ...) -> None: ...
 
 class RemoveMemberRequest(_message.Message):
     __slots__ = ("user_id", "commit_message", "group_info")
@@ -518,10 +530,12 @@ class BannedUser(_message.Message):
     def __init__(self, user_id: _Optional[bytes] = ..., username: _Optional[str] = ..., alias: _Optional[str] = ..., banned_at: _Optional[int] = ..., banned_by: _Optional[bytes] = ...) -> None: ...
 
 class ListBannedUsersResponse(_message.Message):
-    __slots__ = ("users",)
+    __slots__ = ("users", "more")
     USERS_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
     users: _containers.RepeatedCompositeFieldContainer[BannedUser]
-    def __init__(self, users: _Optional[_Iterable[_Union[BannedUser, _Mapping]]] = ...) -> None: ...
+    more: bool
+    def __init__(self, users: _Optional[_Iterable[_Union[BannedUser, _Mapping]]] = ..., more: _Optional[bool] = ...) -> None: ...
 
 class ServerEvent(_message.Message):
     __slots__ = ("new_message", "group_update", "welcome", "member_removed", "identity_reset", "invite_received", "invite_declined", "invite_cancelled", "group_deleted", "message_redacted")

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from marshmallow import ValidationError, fields, validate
+from marshmallow import ValidationError, fields, missing, validate
 
 from conclave.retention.durations import MAX_SECONDS
 from conclave.strict_fields import Text
@@ -22,6 +22,9 @@ TOO_MANY = "too many: at most {}"
 
 LONGEST_LIST = 1_000
 """At most 1,000 items in any list of a request."""
+
+LONGEST_PAGE = 1_000
+"""At most 1,000 items on a page of a list."""
 
 ID_BYTES = 16
 
@@ -127,10 +130,10 @@ class QueryInteger(fields.Integer):
 
     default_error_messages = {"invalid": "must be an integer"}
 
-    def __init__(self, *, least: int, most: int, default: int) -> None:
-        """``least``: a smaller integer is an error."""
+    def __init__(self, *, least: int, most: int, default: int | None = None) -> None:
+        """``least``: a smaller integer is an error. ``default``: None leaves an absent one absent."""
         rule = validate.Range(min=least, error="must be at least {min}")
-        super().__init__(load_default=default, validate=rule)
+        super().__init__(load_default=missing if default is None else default, validate=rule)
         self.most = most
 
     def _deserialize(self, value: Any, *args: Any, **kwargs: Any) -> int:

@@ -5,12 +5,14 @@ What has to wait until a response has arrived must not be done for a broken conn
 
 import asyncio
 import socket
+import struct
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import Any, Protocol
 
 from aiohttp import web
 
+from conclave.errors import ApiError
 from conclave.logs.setup import get_logger
 from conclave.response_memory import Share
 from conclave.wire import pace
@@ -36,6 +38,10 @@ Otherwise it would be megabytes, which move in leaps.
 """
 
 
+_UNKNOWN = 2**60
+"""A response whose length is not known has this many bytes left: more than a client can take."""
+
+
 class Pieces(web.StreamResponse):
     """A response whose body is in pieces. Each piece is let go of when it has left. Only for ``hand_over``."""
 
@@ -55,6 +61,17 @@ class Pieces(web.StreamResponse):
     def memory(self) -> int:
         """The bytes of memory for responses that it takes now."""
         return 0 if self._are_shared else self.left
+
+
+class Streamed(web.StreamResponse):
+    """A response that is written while it is read: of unknown length, in chunks. Only for ``hand_over``."""
+
+    def __init__(self, request: web.Request, chunks: AsyncGenerator[bytes, None], status: int, media_type: str) -> None:
+        """``chunks``: each is asked for when the system has taken the one before. If it raises, the connection ends."""
+        super().__init__(status=status, headers={**own_headers(request), "Content-Type": media_type})
+        self.chunks = chunks
+        self.left = _UNKNOWN
+        self.is_being_read = False
 
 
 class Line(Protocol):
@@ -83,6 +100,8 @@ async def hand_over(request: web.Request, response: web.StreamResponse, *, count
     if isinstance(response, Pieces):
         hold_back(transport)
         request[SHARE].hold(response.memory)
+    elif isinstance(response, Streamed):
+        hold_back(transport)
     else:
         request[SHARE].hold(2 * _size(response))  # aiohttp joins it with the headers
     drain_fully(transport)
@@ -121,6 +140,9 @@ async def _watched(
         sending.cancel()
         if isinstance(response, Pieces):
             response.pieces.clear()
+        elif isinstance(response, Streamed):
+            await asyncio.wait({sending})
+            await response.chunks.aclose()
 
 
 async def _keeps_up(
@@ -132,13 +154,15 @@ async def _keeps_up(
         await asyncio.wait({sending}, timeout=pace.WINDOW_SECONDS)
         if sending.done():
             return True
-        waiting = response.left if isinstance(response, Pieces) else 0
+        if isinstance(response, Streamed) and response.is_being_read:
+            continue  # the client has taken all that there was
+        waiting = response.left if isinstance(response, Pieces | Streamed) else 0
         if not watched.keeps_up(waiting + transport.get_write_buffer_size()):
             return False
 
 
 def _size(response: web.StreamResponse | None) -> int:
-    if isinstance(response, Pieces):
+    if isinstance(response, Pieces | Streamed):
         return response.left
     return len(response.body) if isinstance(response, web.Response) and isinstance(response.body, bytes) else 0
 
@@ -150,6 +174,8 @@ async def _send(request: web.Request, response: web.StreamResponse, receipts: li
     await response.prepare(request)
     if isinstance(response, Pieces) and request.method != "HEAD":
         last = await _send_all_but_last(response, request[SHARE])
+    elif isinstance(response, Streamed) and request.method != "HEAD":
+        await _send_chunks(request, response)
     may_be_gone = receipts is None or line is None or line.may_be_gone()
     await response.write_eof(last)
     if receipts is not None and line is not None and not may_be_gone:
@@ -168,6 +194,46 @@ async def _send_all_but_last(response: Pieces, share: Share) -> bytes:
         share.hold(response.memory)
     response.left = 0
     return response.pieces.popleft()
+
+
+async def _send_chunks(request: web.Request, response: Streamed) -> None:
+    """Send a response as it is read. Raises ConnectionError, also if it cannot be read to its end."""
+    while (chunk := await _next_chunk(request, response)) is not None:
+        request[SHARE].hold(len(chunk))
+        response.left -= len(chunk)
+        await response.write(chunk)
+        await request.writer.drain()
+    response.left = 0
+
+
+async def _next_chunk(request: web.Request, response: Streamed) -> bytes | None:
+    """Return the next chunk; None at the end. If it cannot be read, break the connection off.
+
+    Otherwise the client would take the part that it has for the whole.
+    """
+    response.is_being_read = True
+    try:
+        return await anext(response.chunks, None)
+    except Exception as error:
+        if isinstance(error, ApiError):
+            log.info("list_broken_off", reason=type(error).__name__)
+        else:
+            log.error("list_broken_off", exc_info=error)
+        _break_off(request.transport)
+        raise ConnectionAbortedError from error
+    finally:
+        response.is_being_read = False
+
+
+def _break_off(transport: asyncio.Transport | None) -> None:
+    """End a connection so that its client sees that it was not ended in order, whatever it speaks."""
+    if transport is None:
+        return
+    connection = transport.get_extra_info("socket")
+    if connection is not None:
+        # What the system holds is dropped, and a reset sent: by HTTP/1.0 an end in order would be the end of the body.
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    transport.abort()
 
 
 def hold_back(transport: asyncio.Transport) -> None:

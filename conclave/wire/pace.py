@@ -11,7 +11,7 @@ WINDOW_SECONDS = 60.0
 SMALL_BYTES = 256 * 1024
 """If at most 256 KiB are left, a slow client gets more time.
 
-Then it is cut off only if it takes nothing in a window, or after LONGEST_SECONDS.
+Then it is cut off only if it takes nothing in a window, or after LONGEST_SECONDS more.
 """
 
 LONGEST_SECONDS = 15 * 60.0
@@ -31,4 +31,5 @@ class Pace:
         before, self._left = self._left, left
         if left <= SMALL_BYTES:
             return before > left and time.monotonic() <= self._ends
+        self._ends = time.monotonic() + LONGEST_SECONDS
         return before - left >= LEAST_RATE * WINDOW_SECONDS

@@ -13,6 +13,7 @@ from uuid import UUID
 
 from conclave.wire import conclave_pb2
 from conclave.wire.negotiate import Format
+from conclave.wire.protobuf import varint
 
 if TYPE_CHECKING:
     from conclave.store.resources.messages import WriteMessage
@@ -78,7 +79,7 @@ def _in_protobuf(
     if self_destruct_seconds or redacted:
         message.self_destruct_seconds, message.redacted = self_destruct_seconds, redacted
     text = message.SerializeToString()
-    return _FIELD + _varint(len(text)) + text
+    return _FIELD + varint(len(text)) + text
 
 
 def _in_json(
@@ -97,13 +98,6 @@ def _in_json(
         f'{base64.b64encode(body).decode()}","created_at":{created_at},"self_destruct_seconds":{self_destruct_seconds},'
         f'"redacted":{"true" if redacted else "false"},"expires_at":{expires_at}}}'
     ).encode()
-
-
-@lru_cache(4096)
-def _varint(value: int) -> bytes:
-    """Return a length as protobuf writes it: seven bits a byte, the lowest first, all but the last marked."""
-    low, high = value & 0x7F, value >> 7
-    return bytes([low | 0x80]) + _varint(high) if high else bytes([low])
 
 
 @lru_cache(4096)

@@ -1,6 +1,7 @@
-"""Writes lists of any length as responses, a piece at a time.
+"""Writes a list that is in memory as a response, a piece at a time.
 
-So a long list does not hold up the event loop, and does not take too much memory.
+So a long one does not hold up the event loop, and its items leave memory as they are written. What need not be in
+memory as a whole is answered by ``lists.py``.
 """
 
 import asyncio
@@ -12,10 +13,9 @@ from aiohttp import web
 
 from conclave.response_memory import ITEM_BYTES
 from conclave.wire.endpoint import ENDPOINT
-from conclave.wire.exchange import FORMAT, reply, write
+from conclave.wire.exchange import FORMAT, reply
 from conclave.wire.handover import SHARE, Pieces
-from conclave.wire.negotiate import Format
-from conclave.wire.results import WireMessage
+from conclave.wire.list_writer import ListWriter
 from conclave.wire.schemas.responses import schema_of
 
 AT_ONCE_BYTES = 1024 * 1024
@@ -23,8 +23,6 @@ AT_ONCE_BYTES = 1024 * 1024
 
 PIECE_BYTES = 256 * 1024
 """About 256 KiB are written as one piece, in a millisecond. A single item may be larger."""
-
-_END = b"]}"
 
 
 async def reply_list(request: web.Request, items: list[Any]) -> web.StreamResponse:
@@ -40,14 +38,13 @@ async def reply_list(request: web.Request, items: list[Any]) -> web.StreamRespon
         response = reply(request, {field: items})
         items.clear()
         return response
-    answer, pieces = request[FORMAT], deque[bytes]()
+    writer = ListWriter(request[FORMAT], endpoint.answer)
+    pieces = deque([writer.begin()])
     for chunk in _chunks(items):
         async with share.turn:
-            # In a thread: a single item can be a group with all of its members.
-            pieces.append(await asyncio.to_thread(_write, answer, endpoint.answer, field, chunk, is_first=not pieces))
-    if answer is Format.JSON:
-        pieces.append(_END)
-    return Pieces(request, pieces, endpoint.status, answer.value)
+            pieces.append(await asyncio.to_thread(writer.items, chunk))
+    pieces.append(writer.end())
+    return Pieces(request, pieces, endpoint.status, request[FORMAT].value)
 
 
 def _chunks(items: list[Any]) -> Iterator[list[Any]]:
@@ -62,19 +59,4 @@ def _chunks(items: list[Any]) -> Iterator[list[Any]]:
 
 
 def _weight(item: Any) -> int:
-    values = item.values() if isinstance(item, dict) else vars(item).values()
-    bodies = sum(len(value) for value in values if isinstance(value, bytes))
-    return ITEM_BYTES * (1 + sum(len(value) for value in values if isinstance(value, list))) + bodies
-
-
-def _write(answer: Format, kind: type[WireMessage], field: str, chunk: list[Any], *, is_first: bool) -> bytes:
-    """Write some items of the list, so that all pieces together are one message with all items.
-
-    Protobuf messages that follow each other are one message. JSON needs its brackets only at both ends.
-    """
-    written = write(answer, kind.wire, schema_of(kind).dump({field: chunk}))
-    chunk.clear()
-    if answer is Format.PROTOBUF:
-        return written
-    written = written.removesuffix(_END)
-    return written if is_first else b"," + written.removeprefix(b'{"%s":[' % field.encode())
+    return ITEM_BYTES + sum(len(value) for value in vars(item).values() if isinstance(value, bytes))

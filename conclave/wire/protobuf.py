@@ -8,7 +8,7 @@ numbers and booleans, whose zero may have a meaning.
 
 import re
 from collections.abc import Callable, Collection, Mapping
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from typing import Any
 
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
@@ -44,6 +44,19 @@ def write(name: str, values: Mapping[str, Any]) -> bytes:
     """Write ``values`` as the message called ``name``. An enum may also be given as its number."""
     descriptor = conclave_pb2.DESCRIPTOR.message_types_by_name[name]
     return GetMessageClass(descriptor)(**_arguments(descriptor, values)).SerializeToString()
+
+
+def opening(name: str, field: str, size: int) -> bytes:
+    """Return what stands before ``size`` bytes that are a text, bytes or a message in a field of a message."""
+    number = conclave_pb2.DESCRIPTOR.message_types_by_name[name].fields_by_name[field].number
+    return varint(number << 3 | 2) + varint(size)
+
+
+@lru_cache(4096)
+def varint(value: int) -> bytes:
+    """Return a number as protobuf writes it: seven bits a byte, the lowest first, all but the last marked."""
+    low, high = value & 0x7F, value >> 7
+    return bytes([low | 0x80]) + varint(high) if high else bytes([low])
 
 
 def _values(descriptor: Descriptor, message: Message) -> dict[str, Any]:

@@ -84,11 +84,12 @@ class Group(WireMessage):
 
 @dataclass(frozen=True)
 class Groups(WireMessage):
-    """The caller's groups."""
+    """The caller's groups. ``more``, here and in other lists: whether more follow after the last one."""
 
     wire = "ListGroupsResponse"
 
     groups: tuple[Group, ...]
+    more: bool = False
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,7 @@ class PublicGroups(WireMessage):
     wire = "ListPublicGroupsResponse"
 
     groups: tuple[PublicGroup, ...]
+    more: bool = False
 
 
 @dataclass(frozen=True)
@@ -254,6 +256,7 @@ class Invites(WireMessage):
     wire = "ListPendingInvitesResponse"
 
     invites: tuple[Invite, ...]
+    more: bool = False
 
 
 @dataclass(frozen=True)
@@ -282,6 +285,7 @@ class Welcomes(WireMessage):
     wire = "ListPendingWelcomesResponse"
 
     welcomes: tuple[Welcome, ...]
+    more: bool = False
 
 
 @dataclass(frozen=True)
@@ -291,6 +295,7 @@ class Admins(WireMessage):
     wire = "ListAdminsResponse"
 
     admins: tuple[Member, ...]
+    more: bool = False
 
 
 @dataclass(frozen=True)
@@ -313,6 +318,7 @@ class BannedUsers(WireMessage):
     wire = "ListBannedUsersResponse"
 
     users: tuple[BannedUser, ...]
+    more: bool = False
 
 
 @dataclass(frozen=True)
@@ -335,6 +341,7 @@ class Sessions(WireMessage):
     wire = "ListSessionsResponse"
 
     sessions: tuple[SessionInfo, ...]
+    more: bool = False
 
 
 _LIFETIMES = ("min_lifetime", "max_lifetime")

@@ -470,7 +470,7 @@ async def test_the_name_of_a_deleted_account_is_free_and_its_new_user_is_another
     await world.alice.post("/delete-account", password=PASSWORD)
     again = await running.user("alice")
     assert again.user_id != world.alice.user_id
-    assert await again.get("/groups") == {"groups": []}
+    assert await again.get("/groups") == {"groups": [], "more": False}
     assert await again.invited_to() == []
     assert await again.welcomes() == []
     await expect(world.bob.take(again), 404, 300)

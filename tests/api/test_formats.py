@@ -385,13 +385,24 @@ TABLE: dict[str, list[Row]] = {
                     world.group("secret", "private", -1, alice="admin"),
                     world.group("bare", "public", -1, alice="admin"),
                     world.group("club", "public", -1, alice="admin", erin="member"),
-                ]
+                ],
+                "more": False,
             },
         ),
-        Row("none", who="carol", answers=lambda _: {"groups": []}),
+        Row("none", who="carol", answers=lambda _: {"groups": [], "more": False}),
+        Row("a limit below 1", 400, 101, query={"limit": "0"}),
+        Row("after what is not there", 400, 101, query={"after": NOWHERE}),
+        Row(
+            "a page",
+            query={"limit": "1"},
+            answers=lambda world: {
+                "groups": [world.group("friends", "public", DAY, alice="admin", bob="member")],
+                "more": True,
+            },
+        ),
     ],
     f"GET {API}/groups/public": [
-        Row("none", query={"pattern": "secret"}, answers=lambda _: {"groups": []}),
+        Row("none", query={"pattern": "secret"}, answers=lambda _: {"groups": [], "more": False}),
         Row(
             "found",
             query={"pattern": "IEND"},
@@ -399,7 +410,8 @@ TABLE: dict[str, list[Row]] = {
             answers=lambda world: {
                 "groups": [
                     {"group_id": world.groups["friends"], "group_name": "friends", "alias": "", "member_count": 2}
-                ]
+                ],
+                "more": False,
             },
         ),
     ],
@@ -505,8 +517,10 @@ TABLE: dict[str, list[Row]] = {
         Row("too fast", 429, 100, body=INVITE | {"invitee_id": "erin"}, before=hurry("alice", "secret")),
     ],
     f"GET {API}/groups/{{group_id}}/invites": [
-        Row("pending", at={"group_id": "secret"}, answers=lambda world: {"invites": [world.invitation()]}),
-        Row("none", answers=lambda _: {"invites": []}),
+        Row(
+            "pending", at={"group_id": "secret"}, answers=lambda world: {"invites": [world.invitation()], "more": False}
+        ),
+        Row("none", answers=lambda _: {"invites": [], "more": False}),
     ],
     f"POST {API}/groups/{{group_id}}/cancel-invite": [
         Row("nobody named", 400, 100, body={}),
@@ -515,8 +529,8 @@ TABLE: dict[str, list[Row]] = {
         Row("cancelled", at={"group_id": "secret"}, body={"invitee_id": "carol"}),
     ],
     f"GET {API}/invites": [
-        Row("none", answers=lambda _: {"invites": []}),
-        Row("own", who="carol", answers=lambda world: {"invites": [world.invitation()]}),
+        Row("none", answers=lambda _: {"invites": [], "more": False}),
+        Row("own", who="carol", answers=lambda world: {"invites": [world.invitation()], "more": False}),
     ],
     f"POST {API}/invites/{{invite_id}}/accept": [
         Row("no such invite", 404, 300, who="carol", at={"invite_id": "nobody"}),
@@ -529,7 +543,7 @@ TABLE: dict[str, list[Row]] = {
         Row("gone", 404, 300, who="carol"),
     ],
     f"GET {API}/welcomes": [
-        Row("none", answers=lambda _: {"welcomes": []}),
+        Row("none", answers=lambda _: {"welcomes": [], "more": False}),
         Row(
             "own",
             who="erin",
@@ -541,7 +555,8 @@ TABLE: dict[str, list[Row]] = {
                         "welcome_message": WELCOME,
                         "welcome_id": world.others["welcome"],
                     }
-                ]
+                ],
+                "more": False,
             },
         ),
     ],
@@ -634,7 +649,7 @@ TABLE: dict[str, list[Row]] = {
         Row("demoted", body={"user_id": "alice"}, before=promote_bob),
     ],
     f"GET {API}/groups/{{group_id}}/admins": [
-        Row("the admins", answers=lambda world: {"admins": [world.user("alice") | {"role": "admin"}]})
+        Row("the admins", answers=lambda world: {"admins": [world.user("alice") | {"role": "admin"}], "more": False})
     ],
     f"POST {API}/groups/{{group_id}}/ban": [
         Row("nobody named", 400, 100, body=COMMIT),
@@ -650,7 +665,7 @@ TABLE: dict[str, list[Row]] = {
         Row("unbanned", at={"group_id": "club"}, body={"user_id": "mallory"}),
     ],
     f"GET {API}/groups/{{group_id}}/banned": [
-        Row("nobody", answers=lambda _: {"users": []}),
+        Row("nobody", answers=lambda _: {"users": [], "more": False}),
         Row(
             "somebody",
             at={"group_id": "club"},
@@ -663,7 +678,8 @@ TABLE: dict[str, list[Row]] = {
                         "banned_at": world.running.clock.now(),
                         "banned_by": world.users["alice"].user_id,
                     }
-                ]
+                ],
+                "more": False,
             },
         ),
     ],
@@ -677,11 +693,12 @@ TABLE: dict[str, list[Row]] = {
         Row("too fast", 429, 100, body={"commit_message": MESSAGE}, times=8),
     ],
     f"GET {API}/sessions": [
-        Row("one", who="bob", answers=lambda world: {"sessions": [world.session()]}),
+        Row("one", who="bob", answers=lambda world: {"sessions": [world.session()], "more": False}),
         Row(
             "two",
             answers=lambda world: {
-                "sessions": [world.session() | {"id": world.others["phone"], "current": False}, world.session()]
+                "sessions": [world.session() | {"id": world.others["phone"], "current": False}, world.session()],
+                "more": False,
             },
         ),
     ],

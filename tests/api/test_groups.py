@@ -33,7 +33,8 @@ async def test_the_creator_is_sole_member_and_admin(running: Running) -> None:
                 "message_expiry_seconds": -1,
                 "visibility": "private",
             }
-        ]
+        ],
+        "more": False,
     }
 
 
@@ -148,7 +149,7 @@ async def test_a_group_goes_with_its_last_member(running: Running) -> None:
     group = await alice.create_group("friends")
     await alice.send(group)
     await alice.post(f"/groups/{group}/leave", commit_message=encode(b"bye"), group_info=encode(b"empty"))
-    assert await alice.get("/groups") == {"groups": []}
+    assert await alice.get("/groups") == {"groups": [], "more": False}
     assert await running.query("SELECT count(*) FROM tombstones") == [(1,)]
     assert await alice.create_group("friends") != group
 

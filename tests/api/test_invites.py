@@ -57,8 +57,8 @@ async def test_an_invite_is_seen_by_its_invitee_and_the_admins_and_changes_nothi
         "invitee_id": carol.user_id,
         "inviter_id": alice.user_id,
     }
-    assert await carol.get("/invites") == {"invites": [shown]}
-    assert await alice.get(f"/groups/{group}/invites") == {"invites": [shown]}
+    assert await carol.get("/invites") == {"invites": [shown], "more": False}
+    assert await alice.get(f"/groups/{group}/invites") == {"invites": [shown], "more": False}
     for other in (bob, dave):
         await expect(other.get(f"/groups/{group}/invites"), 401, 401)
         assert await other.invited_to() == []

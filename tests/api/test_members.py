@@ -162,7 +162,7 @@ async def test_a_removal_brings_its_commit_by_the_admin(running: Running, action
     assert await carol.roles(group) == {"alice": "admin", "carol": "member"}
     for request in (bob.fetch(group), bob.send(group), bob.leave(group), bob.group_info(group)):
         await expect(request, 401, 400)
-    assert await bob.get("/groups") == {"groups": []}
+    assert await bob.get("/groups") == {"groups": [], "more": False}
 
 
 async def test_a_removal_that_is_refused_stores_no_commit(running: Running) -> None:

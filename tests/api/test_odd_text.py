@@ -61,7 +61,7 @@ async def test_an_odd_pattern_finds_nothing_or_is_refused(running: Running, what
     await alice.create_group("alice")
     status, body = await get(running, b"/groups/public?pattern=" + IN_URLS[what], alice.token)
     if status == 200:
-        assert body == {"groups": []}
+        assert body == {"groups": [], "more": False}
     else:
         assert (status, body["error_code"], list(body["errors"])) == (400, 101, ["pattern"])
     assert (status == 400) == (what in REFUSED)

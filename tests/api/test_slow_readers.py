@@ -3,8 +3,6 @@
 import asyncio
 import contextlib
 import random
-import socket
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +11,14 @@ import pytest
 from conclave import app_keys, response_memory
 from conclave.config.limits import LimitsConfig
 from conclave.config.settings import Config
-from conclave.store.resources import groups, members, messages
+from conclave.store.resources import messages
 from conclave.wire import pace, pieces
 from tests.conftest import Running, StartServer
 from tests.support.client import PACKAGE, Client, expect
 from tests.support.protobuf import ProtobufClient
 from tests.support.racing import right_after
 from tests.support.server import PATIENCE, until
+from tests.support.slow import raw
 
 KIB = 1024
 
@@ -37,23 +36,6 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 def everything_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pieces, "AT_ONCE_BYTES", -1)
     monkeypatch.setattr(pieces, "PIECE_BYTES", 3 * KIB)
-
-
-@contextlib.asynccontextmanager
-async def raw(running: Running, request: bytes) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """Send a request over a connection of its own, which takes little before it is read from."""
-    connection = socket.socket()
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    connection.setblocking(False)
-    await asyncio.get_running_loop().sock_connect(connection, ("127.0.0.1", running.server.port or 0))
-    reader, writer = await asyncio.open_connection(sock=connection, limit=4096)
-    try:
-        writer.write(request)
-        yield reader, writer
-    finally:
-        writer.transport.abort()
-        with contextlib.suppress(ConnectionError):
-            await writer.wait_closed()
 
 
 async def trickle(reader: asyncio.StreamReader) -> None:
@@ -126,7 +108,6 @@ async def test_where_no_memory_is_left_large_answers_are_503_and_others_go_on(ru
     holder.hold(memory.size)
     for request in (
         alice.fetch(group),
-        bob.welcomes(),
         alice.group_info(group),
         bob.join(group),
         alice.post(f"/groups/{group}/invite", user_ids=[bob.user_id]),
@@ -146,25 +127,6 @@ async def test_where_no_memory_is_left_large_answers_are_503_and_others_go_on(ru
         "member_key_packages"
     ]
     assert entry["user_id"] == bob.user_id, "a key package was not taken in vain"
-    await running.settle()
-    assert memory.used == 0
-
-
-@pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize("table", [groups, members])
-async def test_a_long_list_without_bodies_needs_memory_too(
-    running: Running, table: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    alice = await running.user("alice")
-    for number in range(4):
-        await alice.create_group(f"g{number}")
-    monkeypatch.setattr(response_memory, "ROWS_AT_ONCE", 2)
-    memory = running.app[app_keys.BUDGET]
-    holder = memory.share()
-    holder.hold(memory.size)
-    await expect(alice.get("/groups/public" if table is groups else "/groups"), 503, 0)
-    holder.close()
-    assert len((await alice.get("/groups"))["groups"]) == 4
     await running.settle()
     assert memory.used == 0
 
@@ -217,24 +179,6 @@ async def test_many_who_page_at_once_through_little_memory_all_get_everything(
         assert await asyncio.gather(*(page_through() for _ in range(8))) == [bodies] * 8
         await running.settle()
         assert used(running) == 0
-
-
-async def test_a_welcome_that_finds_little_memory_is_listed_when_the_others_were_accepted(
-    config: Config, start_server: StartServer
-) -> None:
-    small = Config(database_path=config.database_path, limits=LimitsConfig(response_memory="1m"))
-    async with start_server(small) as running:
-        alice, bob = await running.users("alice", "bob")
-        sent = []
-        for number in range(6):
-            sent.append(b"%d" % number * 100_000 + b" welcome")
-            await alice.bring(bob, await alice.create_group(f"g{number}"), b"%d" % number * 100_000)
-        found: list[bytes] = []
-        while listed := await bob.welcomes():
-            found += listed
-            for each in (await bob.get("/welcomes"))["welcomes"]:
-                await bob.post(f"/welcomes/{each['welcome_id']}/accept")
-        assert found == sent
 
 
 @pytest.mark.system

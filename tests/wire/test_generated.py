@@ -31,9 +31,9 @@ GroupInfo                   group_id=1 bytes, alias=2 string, members=3 GroupMem
 mls_group_id=5 string, message_expiry_seconds=6 int64, visibility=7 GroupVisibility
 GroupMember                 user_id=1 bytes, username=2 string, alias=3 string, role=4 GroupRole, \
 signing_key_fingerprint=5 string
-ListGroupsResponse          groups=1 GroupInfo[]
+ListGroupsResponse          groups=1 GroupInfo[], more=100 bool
 PublicGroupInfo             group_id=1 bytes, group_name=2 string, alias=3 string, member_count=4 uint32
-ListPublicGroupsResponse    groups=1 PublicGroupInfo[]
+ListPublicGroupsResponse    groups=1 PublicGroupInfo[], more=100 bool
 UpdateGroupRequest          alias=1 string, group_name=2 string, message_expiry_seconds=3 int64, \
 update_message_expiry=4 bool, visibility=5 GroupVisibility, min_lifetime_seconds=100 int64, \
 update_min_lifetime=101 bool, dry_run=102 bool
@@ -56,20 +56,20 @@ InviteToGroupResponse       member_key_packages=1 MemberKeyPackage[]
 EscrowInviteRequest         invitee_id=1 bytes, commit_message=2 bytes, welcome_message=3 bytes, group_info=4 bytes
 PendingInvite               invite_id=1 bytes, group_id=2 bytes, group_name=3 string, group_alias=4 string, \
 inviter_username=5 string, created_at=6 uint64, invitee_id=7 bytes, inviter_id=8 bytes
-ListPendingInvitesResponse  invites=1 PendingInvite[]
-ListGroupPendingInvitesResponse  invites=1 PendingInvite[]
+ListPendingInvitesResponse  invites=1 PendingInvite[], more=100 bool
+ListGroupPendingInvitesResponse  invites=1 PendingInvite[], more=100 bool
 CancelInviteRequest         invitee_id=1 bytes
 PendingWelcome              group_id=1 bytes, group_alias=2 string, welcome_message=3 bytes, welcome_id=4 bytes
-ListPendingWelcomesResponse welcomes=1 PendingWelcome[]
+ListPendingWelcomesResponse welcomes=1 PendingWelcome[], more=100 bool
 PromoteMemberRequest        user_id=1 bytes
 DemoteMemberRequest         user_id=1 bytes
 UnbanMemberRequest          user_id=1 bytes
-ListAdminsResponse          admins=1 GroupMember[]
+ListAdminsResponse          admins=1 GroupMember[], more=100 bool
 RemoveMemberRequest         user_id=1 bytes, commit_message=2 bytes, group_info=3 bytes
 BanMemberRequest            user_id=1 bytes, commit_message=2 bytes, group_info=3 bytes
 LeaveGroupRequest           commit_message=1 bytes, group_info=2 bytes
 BannedUser                  user_id=1 bytes, username=2 string, alias=3 string, banned_at=4 uint64, banned_by=5 bytes
-ListBannedUsersResponse     users=1 BannedUser[]
+ListBannedUsersResponse     users=1 BannedUser[], more=100 bool
 ExternalJoinRequest         commit_message=1 bytes, mls_group_id=2 string
 ErrorResponse               message=1 string, error_code=2 ErrorCode
 ServerEvent                 new_message=1 NewMessageEvent, group_update=2 GroupUpdateEvent, welcome=3 WelcomeEvent, \

@@ -97,7 +97,9 @@ class AccountCalls(Caller):
     async def sessions(self) -> tuple[SessionInfo, ...]:
         """List the user's sessions, the newest first."""
         call = Call("GET", "/sessions", repeatable=True)
-        return (await self.transport.ask(call, Sessions, written_in=Format.JSON)).sessions
+        return await self.read_list(
+            *(call, Sessions, lambda answer: answer.sessions, lambda each: each.id), written_in=Format.JSON
+        )
 
     async def end_session(self, session_id: UUID) -> None:
         """End a session, of a lost device perhaps."""

@@ -4,7 +4,7 @@ from uuid import UUID
 
 from conclave.client.calls.caller import Caller
 from conclave.client.names import checked
-from conclave.client.transport import Call, path
+from conclave.client.transport import MOST_OF_BODIES, Call, path
 from conclave.wire.negotiate import Format
 from conclave.wire.results import (
     Group,
@@ -19,6 +19,9 @@ from conclave.wire.results import (
 )
 from conclave.wire.schemas import commits, groups as wire
 
+GROUPS_AT_ONCE = 100
+"""Own groups are read 100 at a time: each comes with all of its members."""
+
 
 class GroupCalls(Caller):
     """What a user does about groups."""
@@ -32,12 +35,15 @@ class GroupCalls(Caller):
 
     async def groups(self) -> tuple[Group, ...]:
         """List the user's groups."""
-        return (await self.transport.ask(Call("GET", "/groups", repeatable=True), Groups)).groups
+        call = Call("GET", "/groups", repeatable=True, most=MOST_OF_BODIES)
+        return await self.read_list(
+            *(call, Groups, lambda answer: answer.groups, lambda each: each.group_id), limit=GROUPS_AT_ONCE
+        )
 
     async def public_groups(self, pattern: str = "") -> tuple[PublicGroup, ...]:
         """List public groups whose names contain ``pattern``."""
         call = Call("GET", "/groups/public", query={"pattern": pattern}, repeatable=True)
-        return (await self.transport.ask(call, PublicGroups)).groups
+        return await self.read_list(call, PublicGroups, lambda answer: answer.groups, lambda each: each.group_id)
 
     async def update_group(
         self,

@@ -8,6 +8,9 @@ from conclave.client.transport import MOST_OF_BODIES, Call, path
 from conclave.wire.results import Invite, Invites, KeyPackages, KeyPackageTaken, MemberKeyPackage, Welcome, Welcomes
 from conclave.wire.schemas import invites as wire, key_packages
 
+WELCOMES_AT_ONCE = 32
+"""Welcomes are read 32 at a time: each may have a MiB, a third more in JSON."""
+
 
 class InviteCalls(Caller):
     """What a user does about invites."""
@@ -43,13 +46,15 @@ class InviteCalls(Caller):
 
     async def invites(self) -> tuple[Invite, ...]:
         """List the user's invites."""
-        return (await self.transport.ask(Call("GET", "/invites", repeatable=True), Invites)).invites
+        return await self._invites("/invites")
 
     async def invites_of(self, group_id: UUID) -> tuple[Invite, ...]:
         """List a group's invites."""
-        return (
-            await self.transport.ask(Call("GET", path("groups", group_id, "invites"), repeatable=True), Invites)
-        ).invites
+        return await self._invites(path("groups", group_id, "invites"))
+
+    async def _invites(self, where: str) -> tuple[Invite, ...]:
+        call = Call("GET", where, repeatable=True)
+        return await self.read_list(call, Invites, lambda answer: answer.invites, lambda each: each.invite_id)
 
     async def cancel_invite(self, group_id: UUID, invitee_id: UUID) -> None:
         """Withdraw an invite."""
@@ -68,9 +73,10 @@ class InviteCalls(Caller):
 
     async def welcomes(self) -> tuple[Welcome, ...]:
         """List the user's welcomes."""
-        return (
-            await self.transport.ask(Call("GET", "/welcomes", repeatable=True, most=MOST_OF_BODIES), Welcomes)
-        ).welcomes
+        call = Call("GET", "/welcomes", repeatable=True, most=MOST_OF_BODIES)
+        return await self.read_list(
+            *(call, Welcomes, lambda answer: answer.welcomes, lambda each: each.welcome_id), limit=WELCOMES_AT_ONCE
+        )
 
     async def accept_welcome(self, welcome_id: UUID) -> None:
         """Say that a welcome was processed: the server forgets it."""

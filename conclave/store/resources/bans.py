@@ -3,7 +3,7 @@
 import sqlite3
 from dataclasses import dataclass
 
-from conclave.response_memory import Share
+from conclave.store.lists import Listing, Part, Span
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,16 @@ class BannedUser:
     alias: str
     banned_at: int
     banned_by: bytes
+
+
+_OF_GROUP = Listing(
+    columns="user_id, username, alias, banned_at, ifnull(banned_by, x'') AS banned_by",
+    tables="bans JOIN users USING (user_id)",
+    condition="group_key = :group_key",
+    key="ban_key",
+    id="user_id",
+    make=BannedUser,
+)
 
 
 def add(connection: sqlite3.Connection, group_key: int, user_id: bytes, banned_by: bytes, now: int) -> None:
@@ -45,11 +55,6 @@ def banned(connection: sqlite3.Connection, group_key: int) -> set[bytes]:
     return {row[0] for row in connection.execute("SELECT user_id FROM bans WHERE group_key = ?", (group_key,))}
 
 
-def of_group(connection: sqlite3.Connection, group_key: int, share: Share) -> list[BannedUser]:
-    """List the banned users of a group, the oldest ban first. Raises NoRoomError."""
-    rows = connection.execute(
-        "SELECT user_id, username, alias, banned_at, ifnull(banned_by, x'') AS banned_by"
-        " FROM bans JOIN users USING (user_id) WHERE group_key = ? ORDER BY ban_key",
-        (group_key,),
-    )
-    return [BannedUser(**row) for row in share.count(rows)]
+def of_group(connection: sqlite3.Connection, group_key: int, span: Span) -> Part[BannedUser]:
+    """List the banned users of a group, the oldest ban first. Raises NotListedError."""
+    return _OF_GROUP.read(connection, span, {"group_key": group_key})

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from uuid import uuid4
 
 from conclave.failpoints import reach
-from conclave.response_memory import Share
 from conclave.retention import marks
 from conclave.retention.policy import GroupPolicy
 from conclave.retention.policy_row import COLUMNS as OF_POLICY, of_row
 from conclave.retention.resolve import PolicySettings
 from conclave.store import bodies
 from conclave.store.at_rest import NOT_KEYED
+from conclave.store.lists import Listing, Part, Span
 
 LONGEST_NAME = 64
 """A group name has at most 64 characters."""
@@ -93,6 +93,17 @@ COLUMNS = (
 )
 
 
+_PUBLIC = Listing(
+    columns="group_id, group_name, alias,"
+    " (SELECT count(*) FROM members WHERE members.group_key = groups.group_key) AS member_count",
+    tables="groups",
+    condition="visibility = 'public' AND group_name LIKE :pattern ESCAPE '\\'",
+    key="group_name",
+    id="group_id",
+    make=PublicGroup,
+)
+
+
 def add(
     connection: sqlite3.Connection,
     creator_id: bytes,
@@ -135,21 +146,15 @@ def _found(row: sqlite3.Row | None) -> Group | None:
     return Group(**row) if row else None
 
 
-def list_public(connection: sqlite3.Connection, pattern: str, share: Share) -> list[PublicGroup]:
-    """List the public groups whose name contains ``pattern``, ordered by name. Raises NoRoomError.
+def list_public(connection: sqlite3.Connection, pattern: str, span: Span) -> Part[PublicGroup]:
+    """List the public groups whose name contains ``pattern``, ordered by name.
 
-    Upper and lower case of ASCII letters are the same.
+    Upper and lower case of ASCII letters are the same. Raises NotListedError.
     """
     if len(pattern) > LONGEST_NAME:
-        return []
+        return Part([], None, is_end=True)
     escaped = pattern.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
-    rows = connection.execute(
-        "SELECT group_id, group_name, alias,"
-        " (SELECT count(*) FROM members WHERE members.group_key = groups.group_key) AS member_count"
-        " FROM groups WHERE visibility = 'public' AND group_name LIKE ? ESCAPE '\\' ORDER BY group_name",
-        (f"%{escaped}%",),
-    )
-    return [PublicGroup(**row) for row in share.count(rows)]
+    return _PUBLIC.read(connection, span, {"pattern": f"%{escaped}%"})
 
 
 def set_settings(connection: sqlite3.Connection, changed: Group) -> None:

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
-from conclave.response_memory import Share
 from conclave.store import bodies
+from conclave.store.lists import Listing, Part, Span
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,30 @@ _SELECT = (
     " welcome_body, invites.group_info_body FROM invites JOIN groups USING (group_key) WHERE "
 )
 
+_PENDING = (
+    "invite_id, group_id, group_name, groups.alias AS group_alias, username AS inviter_username, invites.created_at,"
+    " invitee_id, inviter_id"
+)
+_PENDING_TABLES = "invites JOIN groups USING (group_key) JOIN users ON user_id = inviter_id"
+_LIVING = "invites.created_at >= :dead_before"
+
+_OF_USER = Listing(
+    columns=_PENDING,
+    tables=_PENDING_TABLES,
+    condition=f"invitee_id = :user_id AND {_LIVING}",
+    key="invite_key",
+    id="invite_id",
+    make=PendingInvite,
+)
+_OF_GROUP = Listing(
+    columns=_PENDING,
+    tables=_PENDING_TABLES,
+    condition=f"invites.group_key = :group_key AND {_LIVING}",
+    key="invite_key",
+    id="invite_id",
+    make=PendingInvite,
+)
+
 _MAY_INVITE = (
     "EXISTS (SELECT 1 FROM members JOIN users USING (user_id) WHERE members.group_key = invites.group_key"
     " AND members.user_id = inviter_id AND role = 'admin' AND NOT disabled)"
@@ -85,14 +109,14 @@ def to_group(connection: sqlite3.Connection, group_key: int, invitee_id: bytes) 
     return _find(connection, "invites.group_key = ? AND invitee_id = ?", group_key, invitee_id)
 
 
-def of_user(connection: sqlite3.Connection, user_id: bytes, dead_before: int, share: Share) -> list[PendingInvite]:
-    """List the living invites of a user, the oldest first. Raises NoRoomError."""
-    return _list(connection, share, "invitee_id = ? AND invites.created_at >= ?", user_id, dead_before)
+def of_user(connection: sqlite3.Connection, user_id: bytes, dead_before: int, span: Span) -> Part[PendingInvite]:
+    """List the living invites of a user, the oldest first. Raises NotListedError."""
+    return _OF_USER.read(connection, span, {"user_id": user_id, "dead_before": dead_before})
 
 
-def of_group(connection: sqlite3.Connection, group_key: int, dead_before: int, share: Share) -> list[PendingInvite]:
-    """List the living invites of a group, the oldest first. Raises NoRoomError."""
-    return _list(connection, share, "invites.group_key = ? AND invites.created_at >= ?", group_key, dead_before)
+def of_group(connection: sqlite3.Connection, group_key: int, dead_before: int, span: Span) -> Part[PendingInvite]:
+    """List the living invites of a group, the oldest first. Raises NotListedError."""
+    return _OF_GROUP.read(connection, span, {"group_key": group_key, "dead_before": dead_before})
 
 
 def living(connection: sqlite3.Connection, invite_id: bytes, dead_before: int) -> Invite | None:
@@ -139,13 +163,3 @@ def remove(connection: sqlite3.Connection, found: Sequence[Invite]) -> None:
 def _find(connection: sqlite3.Connection, condition: str, *values: Any) -> list[Invite]:
     rows: Iterable[sqlite3.Row] = connection.execute(_SELECT + condition, values).fetchall()
     return [Invite(**row) for row in rows]
-
-
-def _list(connection: sqlite3.Connection, share: Share, condition: str, *values: Any) -> list[PendingInvite]:
-    rows = connection.execute(
-        "SELECT invite_id, group_id, group_name, groups.alias AS group_alias, username AS inviter_username,"
-        " invites.created_at, invitee_id, inviter_id FROM invites JOIN groups USING (group_key)"
-        f" JOIN users ON user_id = inviter_id WHERE {condition} ORDER BY invite_key",
-        values,
-    )
-    return [PendingInvite(**row) for row in share.count(rows)]

@@ -1,15 +1,14 @@
 """Members: who is in which group, in which role, and how far each has fetched."""
 
 import sqlite3
-from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from conclave.failpoints import reach
-from conclave.response_memory import Share
 from conclave.retention import marks, stretches, visibility
 from conclave.retention.visibility import Sight
+from conclave.store.lists import Listing, Part, Span
 from conclave.store.resources import groups, welcomes
 from conclave.store.resources.groups import Group
 from conclave.store.resources.users import User
@@ -50,15 +49,14 @@ class Member(User):
     role: str
 
 
-_AS_MEMBER = ", ".join(each.name for each in fields(Member))
-
-
-@dataclass(frozen=True)
-class GroupMembers(Group):
-    """A group with its members, in the order in which they joined."""
-
-    members: Sequence[Member] = ()
-
+_ADMINS = Listing(
+    columns="user_id, username, alias, signing_key_fingerprint, role",
+    tables="members JOIN users USING (user_id)",
+    condition="group_key = :group_key AND role = 'admin'",
+    key="member_id",
+    id="user_id",
+    make=Member,
+)
 
 _MEMBERSHIPS = (
     f"SELECT {groups.COLUMNS}, member_id, user_id, role, watermark, joining, joined_after, read_up_to, missed_from,"
@@ -92,23 +90,6 @@ def _membership(row: sqlite3.Row) -> Membership:
     values = dict(row)
     own = {name: values.pop(name) for name in _OWN}
     return Membership(group=Group(**values), **own)
-
-
-def groups_of(connection: sqlite3.Connection, user_id: bytes, share: Share) -> list[GroupMembers]:
-    """List the user's groups in the order in which they were joined. Raises NoRoomError."""
-    own = connection.execute(
-        f"SELECT {groups.COLUMNS} FROM members JOIN groups USING (group_key) WHERE user_id = ? ORDER BY member_id",
-        (user_id,),
-    ).fetchall()
-    listed: dict[int, list[Member]] = defaultdict(list)
-    rows = connection.execute(
-        f"SELECT group_key, {_AS_MEMBER} FROM members JOIN users USING (user_id)"
-        " WHERE group_key IN (SELECT group_key FROM members WHERE user_id = ?) ORDER BY member_id",
-        (user_id,),
-    )
-    for group_key, *values in share.count(rows):
-        listed[group_key].append(Member(*values))
-    return [GroupMembers(**row, members=listed[row["group_key"]]) for row in own]
 
 
 def group_ids_of(connection: sqlite3.Connection, user_id: bytes) -> list[bytes]:
@@ -149,14 +130,9 @@ def _last_shown(connection: sqlite3.Connection, group: Group, sight: Sight, up_t
     return max((min(part.last_seq, up_to) for part in parts if part.first_seq <= up_to), default=0)
 
 
-def admins_of(connection: sqlite3.Connection, group_key: int, share: Share) -> list[Member]:
-    """List a group's admins, in the order in which they joined. Raises NoRoomError."""
-    rows = connection.execute(
-        "SELECT user_id, username, alias, signing_key_fingerprint, role FROM members JOIN users USING (user_id)"
-        " WHERE group_key = ? AND role = 'admin' ORDER BY member_id",
-        (group_key,),
-    )
-    return [Member(**row) for row in share.count(rows)]
+def admins_of(connection: sqlite3.Connection, group_key: int, span: Span) -> Part[Member]:
+    """List a group's admins, in the order in which they joined. Raises NotListedError."""
+    return _ADMINS.read(connection, span, {"group_key": group_key})
 
 
 def add(connection: sqlite3.Connection, group_key: int, user_id: bytes, now: int, *, joining: bool = False) -> None:

@@ -1,12 +1,15 @@
 """Sessions: to which user a token belongs, and until when."""
 
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 from uuid import uuid4
 
 from conclave.clock import Clock
-from conclave.response_memory import Share
+from conclave.store.lists import Listing, Part, Span
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -22,6 +25,16 @@ class Session:
 
 
 _COLUMNS = "session_id, public_id, user_id, created_at, last_used_at, expires_at"
+
+_OF_USER = Listing(
+    columns=_COLUMNS,
+    tables="sessions",
+    condition="user_id = :user_id",
+    key="session_id",
+    id="public_id",
+    make=Session,
+    descending=True,
+)
 
 
 def add(
@@ -51,10 +64,14 @@ def exists(connection: sqlite3.Connection, session_id: int) -> bool:
     return connection.execute("SELECT 1 FROM sessions WHERE session_id = ?", (session_id,)).fetchone() is not None
 
 
-def of_user(connection: sqlite3.Connection, user_id: bytes, share: Share) -> list[Session]:
-    """List a user's sessions, expired ones too, the newest first. Raises NoRoomError."""
-    rows = connection.execute(f"SELECT {_COLUMNS} FROM sessions WHERE user_id = ? ORDER BY session_id DESC", (user_id,))
-    return [Session(**row) for row in share.count(rows)]
+def of_user(
+    connection: sqlite3.Connection, user_id: bytes, shown: Callable[[Session], T | None], span: Span
+) -> Part[T]:
+    """List a user's sessions, the newest first, each as ``shown`` returns it; it returns None for one that is dead.
+
+    Raises NotListedError.
+    """
+    return _OF_USER.read(connection, span, {"user_id": user_id}, shown)
 
 
 def extend(connection: sqlite3.Connection, last_used: Mapping[int, int], ttl: int, clock: Clock) -> None:

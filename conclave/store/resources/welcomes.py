@@ -1,14 +1,11 @@
 """Welcomes: bodies from accepted invites that wait until the new member fetches them."""
 
 import sqlite3
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import uuid4
 
-from conclave.response_memory import Share
 from conclave.store import bodies
-
-LIST_BYTES = 32 * 1024 * 1024
-"""A list has at most 32 MiB of bodies; the rest is listed once these were accepted."""
+from conclave.store.lists import Listing, Part, Span
 
 
 @dataclass(frozen=True)
@@ -21,6 +18,36 @@ class PendingWelcome:
     welcome_id: bytes
 
 
+@dataclass(frozen=True)
+class LongWelcome:
+    """A welcome whose body is longer than a part of a list may be, without it. ``size``: of the body, in bytes."""
+
+    welcome: PendingWelcome
+    welcome_key: int
+    size: int
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """A welcome, and the id of its body."""
+
+    welcome: PendingWelcome
+    welcome_key: int
+    welcome_body: int
+
+
+_OF_USER = Listing(
+    columns="welcome_key, group_id, alias, welcome_id, welcome_body",
+    tables="welcomes JOIN groups USING (group_key)",
+    condition="user_id = :user_id",
+    key="welcome_key",
+    id="welcome_id",
+    make=lambda welcome_key, group_id, alias, welcome_id, welcome_body: _Stored(
+        PendingWelcome(group_id, alias, b"", welcome_id), welcome_key, welcome_body
+    ),
+)
+
+
 def add(connection: sqlite3.Connection, group_key: int, user_id: bytes, body_id: int) -> None:
     """Keep the stored body ``body_id`` as a welcome for the user."""
     connection.execute(
@@ -29,23 +56,34 @@ def add(connection: sqlite3.Connection, group_key: int, user_id: bytes, body_id:
     )
 
 
-def of_user(connection: sqlite3.Connection, user_id: bytes, share: Share) -> list[PendingWelcome]:
-    """List a user's welcomes, the oldest first, up to LIST_BYTES of bodies, but at least one.
+def of_user(connection: sqlite3.Connection, user_id: bytes, span: Span) -> Part[PendingWelcome]:
+    """List a user's welcomes, the oldest first.
 
-    Fewer if memory is short. Raises NoRoomError.
+    ``Part.long`` is a LongWelcome. Raises NotListedError.
     """
-    rows = connection.execute(
-        "SELECT group_id, alias, welcome_id, welcome_body FROM welcomes JOIN groups USING (group_key)"
-        " WHERE user_id = ? ORDER BY welcome_key",
-        (user_id,),
-    ).fetchall()
-    ids = [row["welcome_body"] for row in rows]
-    count = share.take_bodies(bodies.sizes(connection, ids), LIST_BYTES)
+    listed = _OF_USER.read(connection, span, {"user_id": user_id})
+    ids = [each.welcome_body for each in listed.items]
+    sizes = bodies.sizes(connection, ids)
+    total, count = listed.size, 0
+    for size in sizes:
+        if count and total + size > span.size:
+            break
+        total, count = total + size, count + 1
+    last, is_end = (listed.items[count - 1].welcome_key if count else listed.last), listed.is_end and count == len(ids)
+    if count == 1 and sizes[0] > span.size:
+        first = listed.items[0]
+        return Part([], last, is_end, long=LongWelcome(first.welcome, first.welcome_key, sizes[0]))
     found = bodies.get_many(connection, ids[:count])
-    return [
-        PendingWelcome(row["group_id"], row["alias"], found[row["welcome_body"]], row["welcome_id"])
-        for row in rows[:count]
-    ]
+    items = [replace(each.welcome, welcome_message=found[each.welcome_body]) for each in listed.items[:count]]
+    return Part(items, last, is_end, total)
+
+
+def piece_of_body(connection: sqlite3.Connection, welcome: LongWelcome, user_id: bytes, begin: int, size: int) -> bytes:
+    """Return ``size`` bytes of a welcome's body, fewer at its end; none if the user does not have it any more."""
+    row = connection.execute(
+        "SELECT welcome_body FROM welcomes WHERE welcome_key = ? AND user_id = ?", (welcome.welcome_key, user_id)
+    ).fetchone()
+    return bodies.piece(connection, row["welcome_body"], begin, size) if row else b""
 
 
 def remove_received(connection: sqlite3.Connection, welcome_id: bytes, user_id: bytes) -> bool:

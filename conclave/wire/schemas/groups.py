@@ -16,7 +16,8 @@ from conclave.wire.fields import (
     REQUIRED,
     required,
 )
-from conclave.wire.schemas.base import QuerySchema, RequestSchema
+from conclave.wire.schemas.base import RequestSchema
+from conclave.wire.schemas.lists import ListQuery, Paging
 
 
 @dataclass(frozen=True)
@@ -36,15 +37,15 @@ class CreateGroupRequest(RequestSchema):
     group_name = required(Text, NAME_RULE)
 
 
-@dataclass(frozen=True)
-class FindPublicGroups:
-    """The text to look for in the names of public groups."""
+@dataclass(frozen=True, kw_only=True)
+class FindPublicGroups(Paging):
+    """The text to look for in the names of public groups, and the page."""
 
     pattern: str
 
 
-class PublicGroupsQuery(QuerySchema):
-    """Which public groups: those whose name contains ``pattern``."""
+class PublicGroupsQuery(ListQuery):
+    """Which public groups: those whose name contains ``pattern``, and which page of these as in other lists."""
 
     makes = FindPublicGroups
 

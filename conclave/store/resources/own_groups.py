@@ -1,0 +1,135 @@
+"""A user's groups with their members, read a part at a time.
+
+A group can have any number of members. One whose members are more than a part may have is a ``LongGroup``: its members
+are a list of their own.
+"""
+
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+
+from conclave.store.lists import Key, Listing, Part, Span, weight
+from conclave.store.resources import groups
+from conclave.store.resources.groups import Group
+from conclave.store.resources.members import Member
+
+GROUP_BYTES = 1_024
+"""A part has at most one group for each 1,024 bytes, so that few are read that do not fit it with their members."""
+
+MEASURED_ROWS = 4_096
+"""At most 4,096 members are measured in one transaction: some milliseconds."""
+
+
+@dataclass(frozen=True)
+class GroupMembers(Group):
+    """A group with its members, in the order in which they joined."""
+
+    members: Sequence[Member] = ()
+
+
+@dataclass(frozen=True)
+class LongGroup:
+    """A group with more members than a part of a list may have. ``member_id``: the reader's own membership."""
+
+    group: Group
+    member_id: int
+
+
+@dataclass(frozen=True)
+class Measured:
+    """How much the members of a group are. ``text_bytes``: of their names, aliases and fingerprints, in UTF-8."""
+
+    count: int
+    text_bytes: int
+    last: int | None
+    """The key of the last member that was measured; None: no member was left to measure."""
+
+
+@dataclass
+class _Read:
+    """The members of the groups of one part, as far as they were read."""
+
+    by_group: dict[Key, list[Member]] = field(default_factory=dict)
+    size: int = 0
+    cut_at: Key | None = None
+    """The key of the first group whose members were not all read."""
+
+
+_OWN = Listing(
+    columns=f"{groups.COLUMNS}, member_id",
+    tables="members JOIN groups USING (group_key)",
+    condition="user_id = :user_id",
+    key="member_id",
+    id="group_id",
+    make=lambda member_id, **of_group: LongGroup(Group(**of_group), member_id),
+)
+
+_MEMBERS = Listing(
+    columns="user_id, username, alias, signing_key_fingerprint, role",
+    tables="members JOIN users USING (user_id)",
+    condition="group_key = :group_key AND member_id <= :last",
+    key="member_id",
+    id="user_id",
+    make=Member,
+)
+
+
+def of_user(connection: sqlite3.Connection, user_id: bytes, span: Span) -> Part[GroupMembers]:
+    """List the user's groups in the order in which they were joined.
+
+    ``Part.long`` is a LongGroup. Raises NotListedError.
+    """
+    few = replace(span, rows=min(span.most_rows, span.size // GROUP_BYTES))
+    own = _OWN.read(connection, few, {"user_id": user_id})
+    read = _members(connection, user_id, own, span.size - min(own.size, span.size // 2))
+    found: list[GroupMembers] = []
+    last = None
+    for each in own.items:
+        if each.member_id == read.cut_at:
+            if not found:
+                return Part([], each.member_id, own.is_end and len(own.items) == 1, long=each)
+            return Part(found, last, is_end=False, size=own.size + read.size)
+        last = each.member_id
+        found.append(GroupMembers(**vars(each.group), members=read.by_group.get(last, [])))
+    return Part(found, own.last, own.is_end, own.size + read.size)
+
+
+def _members(connection: sqlite3.Connection, user_id: bytes, own: Part[LongGroup], size: int) -> _Read:
+    """Read the members of the groups in ``own``, up to about ``size`` bytes."""
+    read = _Read()
+    if not own.items:
+        return read
+    # CROSS JOIN: in this order the rows come sorted from the indexes.
+    rows = connection.execute(
+        "SELECT own.member_id, users.user_id, username, alias, signing_key_fingerprint, other.role"
+        " FROM members AS own CROSS JOIN members AS other USING (group_key)"
+        " CROSS JOIN users ON users.user_id = other.user_id"
+        " WHERE own.user_id = ? AND own.member_id BETWEEN ? AND ? ORDER BY own.member_id, other.member_id",
+        (user_id, own.items[0].member_id, own.items[-1].member_id),
+    )
+    with closing(rows):
+        for row in rows:
+            own_key, *values = row
+            if read.size >= size:
+                read.cut_at = own_key
+                break
+            read.size += weight(row)
+            read.by_group.setdefault(own_key, []).append(Member(*values))
+    return read
+
+
+def members(connection: sqlite3.Connection, group_key: int, last: int, span: Span) -> Part[Member]:
+    """List the members of a group up to the key ``last``, inclusive, in the order in which they joined."""
+    return _MEMBERS.read(connection, span, {"group_key": group_key, "last": last})
+
+
+def measure(connection: sqlite3.Connection, group_key: int, after: int) -> Measured:
+    """Measure the next MEASURED_ROWS members of a group, those behind the key ``after``."""
+    row = connection.execute(
+        "SELECT count(*), ifnull(sum(length(CAST(username || alias || signing_key_fingerprint AS BLOB))), 0),"
+        " max(member_id) FROM (SELECT member_id, username, alias, signing_key_fingerprint"
+        " FROM members JOIN users USING (user_id) WHERE group_key = ? AND member_id > ? ORDER BY member_id LIMIT ?)",
+        (group_key, after, MEASURED_ROWS),
+    ).fetchone()
+    return Measured(*row)
