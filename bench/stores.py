@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
-from conclave.actions.authorisation import require_member
 from conclave.actions.messages import append
 from conclave.auth.tokens import new_token, token_hash
 from conclave.clock import FakeClock
@@ -18,6 +17,7 @@ from conclave.store.engine import schema, sqlite
 from conclave.store.resources import groups, sessions, state, users
 from conclave.store.resources.members import Membership
 from conclave.wire.negotiate import Format
+from tests.support.memberships import member_of
 
 BODY = os.urandom(300)
 
@@ -64,7 +64,7 @@ def build(folder: Path, engine: str, now: int, shape: Shape, sent: Sequence[int]
             for each in places:
                 groups_of[each].append(n)
             group_id = groups.add(connection, first, f"group{n}", "", now, config.policy)
-            creators.append(require_member(connection, group_id, first))
+            creators.append(member_of(connection, group_id, first))
             key = creators[-1].group.group_key
             connection.executemany(
                 "INSERT INTO members (group_key, user_id, role, joined_at) VALUES (?, ?, 'member', ?)",

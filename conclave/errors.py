@@ -91,6 +91,26 @@ class UnsupportedMediaTypeError(BadRequestError):
     text = "send the body as Content-Type: application/json or application/x-protobuf"
 
 
+class UnknownEncodingError(UnsupportedMediaTypeError):
+    """The body is compressed in a way that the server does not undo. ``Accept-Encoding`` lists those that it does."""
+
+    text = "send the body without Content-Encoding, or as gzip or deflate, once"
+
+    def __init__(self) -> None:
+        """Name what is known."""
+        super().__init__()
+        self.headers = {"Accept-Encoding": "gzip, deflate"}
+
+
+class UnsupportedCodingError(BadRequestError):
+    """The request has a Transfer-Encoding other than ``chunked``. The connection is closed."""
+
+    status = 501
+    text = (
+        "send the body in chunks as it is, or with a Content-Length: the server knows no Transfer-Encoding but chunked"
+    )
+
+
 class TooManyRequestsError(BadRequestError):
     """The caller has to wait. ``Retry-After`` says how long."""
 

@@ -4,6 +4,7 @@ import sqlite3
 from collections.abc import Sequence
 
 from conclave.actions import users
+from conclave.actions.context import Context
 from conclave.errors import (
     BadRequestError,
     BannedError,
@@ -16,7 +17,7 @@ from conclave.errors import (
 from conclave.store.engine.news import members_of
 from conclave.store.resources import bans, groups, users as stored
 from conclave.store.resources.groups import Group
-from conclave.store.resources.members import Membership, membership
+from conclave.store.resources.members import Membership, current, membership
 
 
 def require_group(connection: sqlite3.Connection, group_id: bytes) -> Group:
@@ -27,17 +28,17 @@ def require_group(connection: sqlite3.Connection, group_id: bytes) -> Group:
     return found
 
 
-def require_member(connection: sqlite3.Connection, group_id: bytes, user_id: bytes) -> Membership:
+def require_member(connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes) -> Membership:
     """Return the caller's membership. Raises NotMemberError also if there is no such group."""
-    found = membership(connection, group_id, user_id)
+    found = current(connection, group_id, user_id, context.clock)
     if found is None:
         raise NotMemberError
     return found
 
 
-def require_admin(connection: sqlite3.Connection, group_id: bytes, user_id: bytes) -> Membership:
+def require_admin(connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes) -> Membership:
     """Return the caller's membership. Raises NotAdminError also if there is no such group or membership."""
-    found = membership(connection, group_id, user_id)
+    found = current(connection, group_id, user_id, context.clock)
     if found is None or found.role != "admin":
         raise NotAdminError
     return found

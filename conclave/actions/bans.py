@@ -25,7 +25,7 @@ def ban(
 
     Raises NotAdminError, or NotFoundError if there is no such user.
     """
-    admin = require_admin(connection, group_id, user_id)
+    admin = require_admin(connection, context, group_id, user_id)
     users.by_id(connection, target_id)
     group_key, now = admin.group.group_key, context.now()
     invites.cancel_pending(connection, group_key, target_id, context.invites_dead_before())
@@ -37,14 +37,17 @@ def ban(
         members.end_and_withdraw(connection, target, now, tells_user=True)
 
 
-def unban(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, target_id: bytes) -> None:
+def unban(connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes, target_id: bytes) -> None:
     """Lift a ban. Raises NotAdminError, NotFoundError (no such user) or BadRequestError (not banned)."""
-    group_key = require_admin(connection, group_id, user_id).group.group_key
+    group_key = require_admin(connection, context, group_id, user_id).group.group_key
     users.by_id(connection, target_id)
     if not bans.remove(connection, group_key, target_id):
         raise BadRequestError("this user is not banned from the group")
 
 
-def list_banned(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, span: Span) -> Part[BannedUser]:
+def list_banned(
+    connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes, span: Span
+) -> Part[BannedUser]:
     """List the banned users, in the order of their bans. Raises NotAdminError or NotListedError."""
-    return bans.of_group(connection, require_admin(connection, group_id, user_id).group.group_key, span)
+    group_key = require_admin(connection, context, group_id, user_id).group.group_key
+    return bans.of_group(connection, group_key, span)

@@ -7,7 +7,7 @@ from conclave.actions.authorisation import require_member
 from conclave.actions.context import Context
 from conclave.actions.messages import append
 from conclave.actions.quotas import Sends, count_commit
-from conclave.errors import BadRequestError, NotFoundError
+from conclave.errors import BadRequestError, NotFoundError, NotMemberError
 from conclave.failpoints import reach
 from conclave.store import bodies
 from conclave.store.engine.news import announce, members_of
@@ -29,7 +29,7 @@ def upload(connection: sqlite3.Connection, context: Context, group_id: bytes, us
 
     Its message counts as one that is sent. Raises NotMemberError, TooManyRequestsError or QuotaError.
     """
-    member = require_member(connection, group_id, user_id)
+    member = require_member(connection, context, group_id, user_id)
     _store(connection, context, member, commit)
     if commit.commit_message:
         others = members_of(connection, member.group.group_key) - {user_id}
@@ -44,7 +44,10 @@ def external_join(
     A member who came by /join is new to all. Any other was a member before, with keys that are void now. Raises
     NotMemberError, BadRequestError, TooManyRequestsError, or QuotaError for who was a member before.
     """
-    member = require_member(connection, group_id, user_id)
+    # Until a join is undone its commit is welcome: it may have arrived in time and waited for its turn.
+    member = members.membership(connection, group_id, user_id)
+    if member is None:
+        raise NotMemberError
     if member.group.group_info_body is None:
         raise BadRequestError("this group has no group info yet")
     _store(connection, context, member, commit, must_fit=not member.joining)
@@ -65,9 +68,9 @@ def store_at_end(
     count_commit(context.quotas, member.group.group_id, member.user_id, len(commit.commit_message))
 
 
-def group_info(connection: sqlite3.Connection, group_id: bytes, user_id: bytes) -> bytes:
+def group_info(connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes) -> bytes:
     """Return the stored group info. Raises NotMemberError, or NotFoundError if there is none."""
-    body_id = require_member(connection, group_id, user_id).group.group_info_body
+    body_id = require_member(connection, context, group_id, user_id).group.group_info_body
     if body_id is None:
         raise NotFoundError("this group has no group info yet")
     return bodies.get(connection, body_id)

@@ -54,7 +54,7 @@ def rehearse(
     connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes, changes: GroupChanges
 ) -> Rehearsed:
     """Rehearse ``changes`` to a group: what expires by them. The database stays. Raises what ``update`` raises."""
-    group = require_admin(connection, group_id, user_id).group
+    group = require_admin(connection, context, group_id, user_id).group
     changed = as_changed(connection, context, group, changes)
     return rehearsal.of_change(connection, group, changed, context.policy, context.now())
 
@@ -72,7 +72,7 @@ def update(
     ``of_policy`` begins here, where anybody may be served meanwhile.
     Raises NotAdminError, TooManyRequestsError, and what ``as_changed`` raises.
     """
-    group = require_admin(connection, group_id, user_id).group
+    group = require_admin(connection, context, group_id, user_id).group
     change(connection, context, group, changes, of_policy)
     if changes.message_expiry_seconds not in (None, group.message_expiry_seconds):
         groups.note_expiry_setter(connection, group.group_key, user_id)
@@ -171,7 +171,7 @@ def _require_still(connection: sqlite3.Connection, long: LongGroup) -> None:
 
 def delete(connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes) -> None:
     """Delete a group for all of its members, and tell them. Raises NotAdminError."""
-    group = require_admin(connection, group_id, user_id).group
+    group = require_admin(connection, context, group_id, user_id).group
     recipients = members_of(connection, group.group_key)
     end(connection, group, context.now())
     announce(connection, recipients, "group_deleted", group_id=group_id)

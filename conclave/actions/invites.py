@@ -29,7 +29,7 @@ def escrow(
     ``users.require_enabled``, ``require_invitable``, ``quotas.require_room`` and ``require_no_invite`` raise.
     """
     users.require_enabled(connection, inviter_id)
-    group = require_admin(connection, group_id, inviter_id).group
+    group = require_admin(connection, context, group_id, inviter_id).group
     require_invitable(connection, group, [invitee_id])
     size = sum(map(len, carried))
     require_room(context.quotas, group_id, inviter_id, size, is_commit=False)
@@ -53,7 +53,7 @@ def list_of_group(
     connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes, span: Span
 ) -> Part[PendingInvite]:
     """List the living invites of a group, the oldest first. Raises NotAdminError or NotListedError."""
-    group_key = require_admin(connection, group_id, user_id).group.group_key
+    group_key = require_admin(connection, context, group_id, user_id).group.group_key
     return invites.of_group(connection, group_key, context.invites_dead_before(), span)
 
 
@@ -66,7 +66,7 @@ def cancel(
     connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes, invitee_id: bytes
 ) -> None:
     """Cancel the invite of a user to a group. Raises NotAdminError, or NotFoundError if none is pending."""
-    group_key = require_admin(connection, group_id, user_id).group.group_key
+    group_key = require_admin(connection, context, group_id, user_id).group.group_key
     if not cancel_pending(connection, group_key, invitee_id, context.invites_dead_before()):
         raise NotFoundError("no invite of this user is pending")
 

@@ -57,7 +57,7 @@ def invite(
 
     Raises NotAdminError, and what ``require_invitable`` and ``fetch`` raise.
     """
-    group = require_admin(connection, group_id, inviter_id).group
+    group = require_admin(connection, context, group_id, inviter_id).group
     invited = [each for each in dict.fromkeys(user_ids) if each != inviter_id]
     require_invitable(connection, group, invited)
     return _hand_out(connection, context, invited)

@@ -19,12 +19,18 @@ from conclave.store.lists import Part, Span
 from conclave.store.resources import members
 from conclave.store.resources.members import Member, Membership
 
+UNDONE_AT_ONCE = 16
+"""At most 16 joins are undone in a transaction: each is told to all members of its group."""
+
 
 def join(connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes) -> bytes:
     """Make the user a member of a public group, and return its group info.
 
     Raises what ``require_joinable``, ``require_no_invite`` and ``quotas.require_room`` raise.
     """
+    former = members.membership(connection, group_id, user_id)
+    if former and former.is_overdue(context.clock.moment().earliest):
+        end_and_withdraw(connection, former, context.now(), tells_user=True)
     group_key, group_info = require_joinable(connection, group_id, user_id)
     invites.require_no_invite(connection, context, group_key, user_id)
     require_room(context.quotas, group_id, user_id, 0)
@@ -32,9 +38,28 @@ def join(connection: sqlite3.Connection, context: Context, group_id: bytes, user
     return bodies.get(connection, group_info)
 
 
+def are_joins_overdue(connection: sqlite3.Connection, context: Context) -> bool:
+    """Return whether ``undo_overdue_joins`` has anything to do."""
+    return bool(members.overdue(connection, context.clock.moment().earliest, 1))
+
+
+def undo_overdue_joins(connection: sqlite3.Connection, context: Context) -> int:
+    """End the memberships of some who have joined and sent no external commit in time; return how many.
+
+    At most UNDONE_AT_ONCE. They and the others learn of it. While the clock is in doubt, none ends by that clock alone.
+    """
+    found = members.overdue(connection, context.clock.moment().earliest, UNDONE_AT_ONCE)
+    for each in found:
+        # Anew: where an admin has gone, another of these may be the admin now.
+        member = members.by_key(connection, each.member_id)
+        if member:
+            end_and_withdraw(connection, member, context.now(), tells_user=True)
+    return len(found)
+
+
 def leave(connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes, commit: Commit) -> None:
     """End the user's membership, with a commit if one is given. Raises NotMemberError."""
-    member, now = require_member(connection, group_id, user_id), context.now()
+    member, now = require_member(connection, context, group_id, user_id), context.now()
     commits.store_at_end(connection, context, member, commit, now)
     end_and_withdraw(connection, member, now)
 
@@ -51,7 +76,7 @@ def remove(
 
     Raises NotAdminError, NotFoundError (no such user) or BadRequestError (no member).
     """
-    admin, now = require_admin(connection, group_id, user_id), context.now()
+    admin, now = require_admin(connection, context, group_id, user_id), context.now()
     target = require_target(connection, group_id, target_id)
     commits.store_at_end(connection, context, admin, commit, now)
     end_and_withdraw(connection, target, now, tells_user=True)
@@ -81,24 +106,26 @@ def end(connection: sqlite3.Connection, member: Membership, now: int, *, tells_u
         announce(connection, remaining, "group_update", group_id=group_id, update_type="role_change")
 
 
-def promote(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, target_id: bytes) -> None:
+def promote(
+    connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes, target_id: bytes
+) -> None:
     """Make a member an admin, and tell all.
 
     Raises NotAdminError, NotFoundError, BadRequestError or ConflictError (one already).
     """
-    require_admin(connection, group_id, user_id)
+    require_admin(connection, context, group_id, user_id)
     target = require_target(connection, group_id, target_id)
     if target.role == "admin":
         raise ConflictError("this member is an admin already")
     _set_role(connection, target, "admin")
 
 
-def demote(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, target_id: bytes) -> None:
+def demote(connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes, target_id: bytes) -> None:
     """Make an admin an ordinary member, whose invites are withdrawn, and tell all.
 
     Raises NotAdminError, NotFoundError or BadRequestError (no admin, or the last).
     """
-    require_admin(connection, group_id, user_id)
+    require_admin(connection, context, group_id, user_id)
     users.by_id(connection, target_id)
     target = members.membership(connection, group_id, target_id)
     if target is None or target.role != "admin":
@@ -109,9 +136,11 @@ def demote(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, targ
     invites.withdraw(connection, target_id)
 
 
-def list_admins(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, span: Span) -> Part[Member]:
+def list_admins(
+    connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes, span: Span
+) -> Part[Member]:
     """List a group's admins, in the order in which they joined. Raises NotMemberError or NotListedError."""
-    group_key = require_member(connection, group_id, user_id).group.group_key
+    group_key = require_member(connection, context, group_id, user_id).group.group_key
     return members.admins_of(connection, group_key, span)
 
 

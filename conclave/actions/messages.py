@@ -13,7 +13,6 @@ from conclave.archive import pages as both_tiers
 from conclave.archive.reader import Archive
 from conclave.cache.groups import Fetched, RememberedGroups
 from conclave.cache.recipients import GroupMembers, Recipients
-from conclave.clock import Clock
 from conclave.errors import ApiError, BadRequestError, NotMemberError
 from conclave.response_memory import NoRoomError, Share
 from conclave.store.engine.database import Database
@@ -77,7 +76,7 @@ class JointSend:
         ids = _SendIds(sends)
         for place, each in enumerate(sends):
             group = self._recipients.find(connection, each.group_id)
-            if not group or each.user_id not in group.members:
+            if not group or not self._is_member(connection, group, each):
                 outcomes[place] = NotMemberError()
                 continue
             if each.send_id and ids.is_known(connection, place, group.group_key, outcomes):
@@ -104,6 +103,12 @@ class JointSend:
         if limited:  # last: what fails before is asked again
             limited.stored()
         return outcomes
+
+    def _is_member(self, connection: sqlite3.Connection, group: GroupMembers, sent: Send) -> bool:
+        """Return whether the sender is a member now: a join may be overdue."""
+        if sent.user_id in group.joining:
+            return members.current(connection, sent.group_id, sent.user_id, self._context.clock) is not None
+        return sent.user_id in group.members
 
 
 def _refusal(
@@ -223,7 +228,7 @@ class JointRead:
         for each in receipts:
             is_left = room <= 0
             if not is_left:
-                member = members.membership(connection, each.group_id, each.user_id)
+                member = members.current(connection, each.group_id, each.user_id, self._context.clock)
                 if member is None:
                     outcomes.append(NotMemberError())
                     continue
@@ -247,18 +252,18 @@ class Reading:
 
         Most say nothing that has to be noted. Very much takes several transactions, so that others get their turn.
         """
-        counted = await self._store.read(_counted, receipt, self._context.clock)
+        counted = await self._store.read(_counted, self._context, receipt)
         is_left = True
         while counted and is_left:
             is_left = await self._store.write_joint(self._write, counted, NEEDS_THREAD)
 
 
-def _counted(connection: sqlite3.Connection, receipt: ReadUpTo, clock: Clock) -> ReadUpTo | None:
+def _counted(connection: sqlite3.Connection, context: Context, receipt: ReadUpTo) -> ReadUpTo | None:
     """Return a receipt as far as it counts; None if that changes nothing. Raises NotMemberError."""
-    member = require_member(connection, receipt.group_id, receipt.user_id)
+    member = require_member(connection, context, receipt.group_id, receipt.user_id)
     if not timers.is_news(member, receipt.up_to):
         return None
-    up_to = fetch_gaps.read(connection, member, clock.moment(), receipt.up_to)
+    up_to = fetch_gaps.read(connection, member, context.clock.moment(), receipt.up_to)
     return receipt._replace(up_to=up_to) if timers.is_news(member, up_to) else None
 
 

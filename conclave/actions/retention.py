@@ -54,7 +54,7 @@ class Retention:
 
 def policy(connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes) -> Retention:
     """Return how long messages of a group live. Raises NotMemberError."""
-    member = require_member(connection, group_id, user_id)
+    member = require_member(connection, context, group_id, user_id)
     group = member.group
     sight = visibility.of_group(connection, group, context.now())
     is_listed = member.role == "admin" and sight.policy.is_after_fetch

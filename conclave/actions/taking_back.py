@@ -73,7 +73,7 @@ class TakingBack:
 
 
 def _look(connection: sqlite3.Connection, context: Context, wish: Wish) -> _Found:
-    group = require_member(connection, wish.group_id, wish.user_id).group
+    group = require_member(connection, context, wish.group_id, wish.user_id).group
     if wish.number > group.archived_seq:
         return _Found(messages.find_sent(connection, group.group_key, wish.number), None)
     sight = visibility.of_group(connection, group, context.clock.moment().earliest)
@@ -89,7 +89,7 @@ def take_back(connection: sqlite3.Connection, context: Context, wish: Wish, sent
 
     Raises as ``TakingBack.take_back`` does.
     """
-    member = require_member(connection, wish.group_id, wish.user_id)
+    member = require_member(connection, context, wish.group_id, wish.user_id)
     group, now = member.group, context.now()
     former = taken_back.find(connection, group.group_key, wish.number)
     is_there = sent is not None and taken_back.is_stored(connection, group.group_key, wish.number)

@@ -25,11 +25,12 @@ async def unban(request: web.Request) -> web.Response:
     """POST /groups/{group_id}/unban: Lift a ban."""
     group_id, user_id = path_id(request, "group_id"), request[tokens.CALLER].user_id
     body = await read_body(request, NamedUser)
-    await act(request, bans.unban, group_id, user_id, body.user_id)
+    await act(request, bans.unban, request.app[app_keys.CONTEXT], group_id, user_id, body.user_id)
     return reply_empty(request)
 
 
 async def list_banned(request: web.Request) -> web.StreamResponse:
     """GET /groups/{group_id}/banned: The users who are banned from a group."""
     group_id, user_id = path_id(request, "group_id"), request[tokens.CALLER].user_id
-    return await answer_list(request, read_query(request, Paging), bans.list_banned, group_id, user_id)
+    context, asked = request.app[app_keys.CONTEXT], read_query(request, Paging)
+    return await answer_list(request, asked, bans.list_banned, context, group_id, user_id)

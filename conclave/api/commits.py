@@ -40,5 +40,5 @@ async def group_info(request: web.Request) -> web.Response:
     """GET /groups/{group_id}/group-info: The stored group info."""
     await request[SHARE].reserve(cost(MAX_BODY_BYTES))
     group_id, user_id = path_id(request, "group_id"), request[tokens.CALLER].user_id
-    stored = await look(request, commits.group_info, group_id, user_id)
+    stored = await look(request, commits.group_info, request.app[app_keys.CONTEXT], group_id, user_id)
     return reply(request, {"group_info": stored})

@@ -47,7 +47,7 @@ async def promote(request: web.Request) -> web.Response:
     """POST /groups/{group_id}/promote: Make a member an admin."""
     group_id, user_id = path_id(request, "group_id"), request[tokens.CALLER].user_id
     body = await read_body(request, NamedUser)
-    await act(request, members.promote, group_id, user_id, body.user_id)
+    await act(request, members.promote, request.app[app_keys.CONTEXT], group_id, user_id, body.user_id)
     return reply_empty(request)
 
 
@@ -55,11 +55,12 @@ async def demote(request: web.Request) -> web.Response:
     """POST /groups/{group_id}/demote: Make an admin a member."""
     group_id, user_id = path_id(request, "group_id"), request[tokens.CALLER].user_id
     body = await read_body(request, NamedUser)
-    await act(request, members.demote, group_id, user_id, body.user_id)
+    await act(request, members.demote, request.app[app_keys.CONTEXT], group_id, user_id, body.user_id)
     return reply_empty(request)
 
 
 async def list_admins(request: web.Request) -> web.StreamResponse:
     """GET /groups/{group_id}/admins: The admins of a group."""
     group_id, user_id = path_id(request, "group_id"), request[tokens.CALLER].user_id
-    return await answer_list(request, read_query(request, Paging), members.list_admins, group_id, user_id)
+    context, asked = request.app[app_keys.CONTEXT], read_query(request, Paging)
+    return await answer_list(request, asked, members.list_admins, context, group_id, user_id)

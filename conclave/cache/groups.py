@@ -193,7 +193,8 @@ class RememberedGroups:
             known = self._by_id[group.group_id] = _Known(group, group.last_seq)
             self._ids[group.group_key] = group.group_id
             self._bytes += known.size
-        if not member.missed_from:  # only the store knows what of that may still be seen
+        # Only the store knows what of a gap may still be seen, and a membership that is joining may end by itself.
+        if not member.missed_from and not member.joining:
             reader = known.readers.setdefault(member.user_id, reader)
         # Which commits a policy keeps, changes with each fetch: such a group's pages are read each time.
         if page.end is not None and not page.sight.policy.keeps_commits:

@@ -12,6 +12,7 @@ from conclave.store import invalidation
 from conclave.store.engine.connection import of_store
 from conclave.store.engine.group_commit import NotCachedError
 from conclave.store.engine.news import members_of
+from conclave.store.resources import members
 
 MOST_MEMBERS = 200_000
 """At most 200,000 members of groups are remembered, which takes about 30 MB; of larger groups those of one."""
@@ -19,10 +20,15 @@ MOST_MEMBERS = 200_000
 
 @dataclass(frozen=True)
 class GroupMembers:
-    """A group's key and the ids of its members."""
+    """A group's key and the ids of its members.
+
+    ``joining``: those of whom the store has to be asked whether they are members still. Their joins were not completed
+    when this was read.
+    """
 
     group_key: int
     members: frozenset[bytes]
+    joining: frozenset[bytes]
 
 
 class Recipients:
@@ -60,7 +66,8 @@ class Recipients:
         row = connection.execute("SELECT group_key FROM groups WHERE group_id = ?", (group_id,)).fetchone()
         if row is None:
             return None
-        found = GroupMembers(row[0], frozenset(members_of(connection, row[0])))
+        everyone, joining = members_of(connection, row[0]), members.joining(connection, row[0])
+        found = GroupMembers(row[0], frozenset(everyone), frozenset(joining))
         self._by_id[group_id], self._ids[found.group_key] = found, group_id
         self._count += len(found.members)
         while self._count > MOST_MEMBERS and len(self._by_id) > 1:

@@ -29,6 +29,7 @@ class HealthPart(StrEnum):
     OUTBOX = "outbox"
     DISCARDED = "discarded"
     TIMERS = "timers"
+    JOINS = "joins"
     LEDGER = "ledger"
     CHECKPOINTS = "checkpoints"
     OVERDUE = "overdue"

@@ -63,8 +63,8 @@ def create_app(config: Config, clock: Clock | None = None, *, accepts_change: bo
     app.on_shutdown.append(_stop)
     add_routes(app)
     app.cleanup_ctx.extend([_store, duties.look_at_storage, duties.keep_ledger, _archive, duties.try_archive])
-    app.cleanup_ctx.extend([duties.stay_alive, duties.end_timers, duties.keep_sessions, duties.forward_news])
-    app.cleanup_ctx.extend([duties.erase_discarded, duties.look_for_overdue, _streams, _serving])
+    app.cleanup_ctx.extend([duties.stay_alive, duties.end_timers, duties.undo_joins, duties.keep_sessions])
+    app.cleanup_ctx.extend([duties.forward_news, duties.erase_discarded, duties.look_for_overdue, _streams, _serving])
     return app
 
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, cast
 
 from aiohttp import StreamReader, web
 
-from conclave.errors import BadRequestError
+from conclave.errors import ApiError, BadRequestError, UnsupportedCodingError
 from conclave.logs.setup import get_logger
 from conclave.response_memory import Share
 from conclave.server import framing
 from conclave.server.behind import MALFORMED, Behind, Outlet
 from conclave.server.busiest import Asked
-from conclave.server.framing import MalformedError
+from conclave.server.framing import MalformedError, UnknownCodingError
 from conclave.server.middleware import new_request_id
 from conclave.wire import ready, receipt
 from conclave.wire.exchange import answer_error
@@ -160,8 +160,10 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 self.state, self._asked, self._held = AHEAD, (head, data[:whole], end), data[whole:]
                 self._loop.call_soon(self._begin)
+        except UnknownCodingError as error:
+            self._refuse(error, UnsupportedCodingError())
         except MalformedError as error:
-            self._refuse(error, MALFORMED)
+            self._refuse(error, BadRequestError(MALFORMED))
         finally:
             if self._held or self._is_paused:
                 self._read_or_pause()
@@ -186,7 +188,8 @@ class Connection(asyncio.BufferedProtocol):
             self._timer = None
 
     def _give_up_head(self) -> None:
-        self._refuse(TimeoutError(), f"the head of the request has not arrived within {HEAD_SECONDS:g} seconds")
+        text = f"the head of the request has not arrived within {HEAD_SECONDS:g} seconds"
+        self._refuse(TimeoutError(), BadRequestError(text))
 
     def eof_received(self) -> bool:
         """Hear that the client sends no more. It still gets the answers to what it has asked for.
@@ -432,14 +435,14 @@ class Connection(asyncio.BufferedProtocol):
         if self._behind:
             self._behind.resume_writing()
 
-    def _refuse(self, error: Exception, text: str) -> None:
+    def _refuse(self, error: Exception, answer: ApiError) -> None:
         """Answer what is no request, and end the connection. Neither the answer nor the log repeats what was sent."""
         transport, request_id = self.transport, new_request_id()
         if transport is None or transport.is_closing():
             return
         log.info("request_malformed", reason=type(error).__name__, request_id=request_id)
         headers = {**ready.headers_of(request_id), "Connection": "close"}
-        refusal = answer_error(Format.JSON, headers, BadRequestError(text))
+        refusal = answer_error(Format.JSON, headers, answer)
         more = self._site.cross_origin.lines(b"")
         ready.write(transport, [ready.written_response(refusal, self._site.clock, more)])
         self.is_refused = True

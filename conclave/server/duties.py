@@ -10,7 +10,7 @@ from pathlib import Path
 from aiohttp import web
 
 from conclave import app_keys
-from conclave.actions import invites, timers
+from conclave.actions import invites, members, timers
 from conclave.actions.replay import IncompleteError, replay
 from conclave.archive.reader import ArchiveError
 from conclave.clock import Clock
@@ -58,6 +58,9 @@ LEDGER_INTERVAL_SECONDS = 1.0
 
 LEDGER_ALIVE_SECONDS = 60.0
 """Every minute the ledger learns that the store is in use, also if nothing else has happened."""
+
+JOINS_INTERVAL_SECONDS = 1.0
+"""Every second the server looks for joins that were not completed in time."""
 
 STORAGE_INTERVAL_SECONDS = 0.5
 
@@ -305,6 +308,21 @@ async def end_timers(app: web.Application) -> AsyncIterator[None]:
         yield
     with app[app_keys.HEALTH].duty(HealthPart.TIMERS):
         await note_heard()
+
+
+async def undo_joins(app: web.Application) -> AsyncIterator[None]:
+    """End memberships that were not completed in time, see ``members.undo_overdue_joins``.
+
+    Requests do not wait for this: by the time, whoever is overdue is no member.
+    """
+    store, context = app[app_keys.STORE], app[app_keys.CONTEXT]
+
+    async def undo() -> None:
+        while await store.read(members.are_joins_overdue, context):
+            await store.write(members.undo_overdue_joins, context)
+
+    async with _every(app, HealthPart.JOINS, JOINS_INTERVAL_SECONDS, undo):
+        yield
 
 
 async def erase_discarded(app: web.Application) -> AsyncIterator[None]:

@@ -6,6 +6,7 @@ about, aiohttp may still refuse, but ends the request at the same byte: a test c
 """
 
 import re
+from contextlib import suppress
 from typing import NamedTuple
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
@@ -47,6 +48,10 @@ class MalformedError(Exception):
     """It is not HTTP. The message is llhttp's, and repeats nothing of what was sent."""
 
 
+class UnknownCodingError(MalformedError):
+    """Its body is in chunks of something that this server does not undo, as gzip (RFC 9112 section 6.1)."""
+
+
 class Head(NamedTuple):
     """What a head says. ``length``: the bytes of the body; None: it is in chunks.
 
@@ -70,8 +75,24 @@ class _Found:
         self.on_header = fields.__setitem__
 
 
+class _Codings:
+    """Has the parser list the transfer codings, of which each header of that name may have several."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self.names: list[bytes] = []
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header."""
+        if name.lower() == _ENCODING:
+            self.names += [each for part in value.lower().split(b",") if (each := part.strip())]
+
+
 def read(head: bytes) -> Head:
-    """Return what a head says. Raises MalformedError. It ends with the first END in it, and begins with its line."""
+    """Return what a head says. Raises MalformedError or UnknownCodingError.
+
+    It ends with the first END in it, and begins with its line.
+    """
     if len(head) > MOST_HEAD:
         raise MalformedError("too long")
     found: dict[bytes, bytes] = {}
@@ -86,6 +107,7 @@ def read(head: bytes) -> Head:
         raise MalformedError("HTTP/2")
     fields = {name.lower(): value for name, value in found.items()}
     if _ENCODING in fields:  # together with a length, or as anything but chunks in the end, llhttp refuses it
+        _require_plain_chunks(head)
         return Head(None, fields)
     length = fields.get(_LENGTH, b"0")
     if not length.isdigit():
@@ -93,6 +115,18 @@ def read(head: bytes) -> Head:
     if not length.isdigit() or len(length) > MOST_DIGITS:
         raise MalformedError("the length is no number, or too large")
     return Head(int(length), fields, upgrades=_UPGRADE in fields)
+
+
+def _require_plain_chunks(head: bytes) -> None:
+    """Raise UnknownCodingError if a body is coded before it is cut into chunks.
+
+    ``head``: one that llhttp takes. It refuses a body that is cut twice.
+    """
+    found = _Codings()
+    with suppress(HttpParserUpgrade):
+        HttpRequestParser(found).feed_data(head)
+    if found.names != [b"chunked"]:
+        raise UnknownCodingError("a transfer coding other than chunked")
 
 
 def measure(head: bytes) -> Head:

@@ -13,6 +13,7 @@ from marshmallow import ValidationError, fields, missing, validate
 
 from conclave.retention.durations import MAX_SECONDS
 from conclave.strict_fields import Text
+from conclave.wire.text_rules import TextRule
 
 REQUIRED = "required, and must not be empty"
 """One of the two messages that make an error a broken constraint (code 100) instead of an invalid value (101)."""
@@ -35,12 +36,12 @@ NAME_RULE = validate.Regexp(
     r"[a-zA-Z0-9][a-zA-Z0-9_]{0,63}\Z", error="must be 1 to 64 letters, digits or _, and not begin with _"
 )
 PASSWORD_RULE = validate.Length(min=8, error="must have at least 8 characters")
-ALIAS_RULE = validate.Regexp(
-    r"[^\x00-\x1f\x7f]{0,64}\Z", error="must have at most 64 characters, and no control characters"
+ALIAS_RULE = TextRule(
+    64, "must have at most 64 characters, and none that is invisible or turns the direction of writing"
 )
-PATTERN_RULE = validate.Regexp(r"[^\x00-\x1f\x7f]*\Z", error="must have no control characters")
-FINGERPRINT_RULE = validate.Regexp(
-    r"[^\x00-\x1f\x7f]{0,256}\Z", error="must have at most 256 characters, and no control characters"
+PATTERN_RULE = TextRule(None, "must have no characters that are invisible or turn the direction of writing")
+FINGERPRINT_RULE = TextRule(
+    256, "must have at most 256 characters, and none that is invisible or turns the direction of writing"
 )
 HEX_RULE = validate.Regexp(r"[0-9a-fA-F]{0,1024}\Z", error="must be hexadecimal, at most 1,024 digits")
 EXPIRY_RULE = validate.Range(

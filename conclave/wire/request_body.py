@@ -2,16 +2,23 @@
 
 import asyncio
 import zlib
+from collections.abc import Sequence
 
 from aiohttp import web
 
-from conclave.errors import BadRequestError, BodyTooLargeError, UnsupportedMediaTypeError
+from conclave.errors import BadRequestError, BodyTooLargeError, UnknownEncodingError, UnsupportedMediaTypeError
 
 MAX_BODY_BYTES = 1_048_576
 """At most 1 MiB in the body of a request, also once it is unpacked."""
 
 BODY_SECONDS = 120.0
 """A body may take 2 minutes, the largest one at 9 KiB/s. It is in memory meanwhile."""
+
+MOST_MEMBERS = 64
+"""A gzip body may have at most 64 members (RFC 1952 section 2.2), each of which costs a look at all that follows it."""
+
+_GZIP = b"\x1f\x8b"
+"""How a gzip member begins."""
 
 _GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS
 
@@ -40,7 +47,7 @@ async def _whole(request: web.Request, *, needs_type: bool) -> bytes:
     body = request.content.read_nowait() if request.content.is_eof() else await _read(request)
     if len(body) > MAX_BODY_BYTES:
         raise BodyTooLargeError
-    return unpack(body, _encoding(request))
+    return unpack(body, _encodings(request))
 
 
 async def _read(request: web.Request) -> bytes:
@@ -67,27 +74,36 @@ async def _has_body(request: web.Request) -> bool:
     return bool(request.content_length) or bool(await request.content.read(1))
 
 
-def _encoding(request: web.Request) -> str:
-    return request.headers.get("Content-Encoding", "").strip().lower()
+def _encodings(request: web.Request) -> list[str]:
+    """Return the content codings of all headers, in the order in which they were applied."""
+    named = ",".join(request.headers.getall("Content-Encoding", ())).lower().split(",")
+    return [each for part in named if (each := part.strip()) not in ("", "identity")]
 
 
-def unpack(body: bytes, encoding: str) -> bytes:
+def unpack(body: bytes, encodings: Sequence[str]) -> bytes:
     """Return what ``body`` was before it was compressed. aiohttp would go on unpacking what is never read.
 
-    ``encoding``: a Content-Encoding: gzip, deflate, identity or "".
-    Raises UnsupportedMediaTypeError, BadRequestError or BodyTooLargeError.
+    ``encodings``: content codings; gzip and deflate are known, and at most one may be there. An empty body stays empty.
+    Raises UnknownEncodingError, BadRequestError or BodyTooLargeError.
     """
-    if encoding in ("", "identity"):
+    if not encodings:
         return body
-    if encoding not in ("gzip", "x-gzip", "deflate"):
-        raise UnsupportedMediaTypeError("send the body without Content-Encoding, or as gzip or deflate")
-    unpacking = zlib.decompressobj(_GZIP_OR_ZLIB)
+    # One alone: each more would take as much time again, and a head has room for thousands.
+    if len(encodings) > 1 or encodings[0] not in ("gzip", "x-gzip", "deflate"):
+        raise UnknownEncodingError
     try:
-        unpacked = unpacking.decompress(body, MAX_BODY_BYTES + 1)
+        unpacked, members = bytearray(), 0
+        while body:
+            members += 1
+            if members > MOST_MEMBERS or (members > 1 and not body.startswith(_GZIP)):
+                raise BadRequestError(f"the body is not {encodings[0]}, or in more than {MOST_MEMBERS} pieces")
+            unpacking = zlib.decompressobj(_GZIP_OR_ZLIB)
+            unpacked += unpacking.decompress(body, MAX_BODY_BYTES + 1 - len(unpacked))
+            if len(unpacked) > MAX_BODY_BYTES:
+                raise BodyTooLargeError
+            if not unpacking.eof:
+                raise BadRequestError(f"the body is not {encodings[0]}, or not all of it")
+            body = unpacking.unused_data
     except zlib.error as error:
-        raise BadRequestError(f"the body is not {encoding}") from error
-    if len(unpacked) > MAX_BODY_BYTES:
-        raise BodyTooLargeError
-    if not unpacking.eof or unpacking.unused_data:
-        raise BadRequestError(f"the body is not {encoding}")
-    return unpacked
+        raise BadRequestError(f"the body is not {encodings[0]}") from error
+    return bytes(unpacked)

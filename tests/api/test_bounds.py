@@ -1,5 +1,6 @@
 """What one request may hold, and how much is said of one that holds more."""
 
+import asyncio
 import gzip
 import json
 import zlib
@@ -9,10 +10,12 @@ import pytest
 
 from conclave.errors import BadRequestError
 from conclave.wire import json_text
+from conclave.wire.request_body import MOST_MEMBERS
 from tests.api.test_transport import JSON, ask
 from tests.conftest import Running
 from tests.support.client import PACKAGE, PASSWORD, Client, RefusedError, encode, expect
 from tests.support.protobuf import PROTOBUF, ProtobufClient
+from tests.support.server import PATIENCE
 
 FORMATS = pytest.mark.parametrize("kind", [Client, ProtobufClient])
 LAST_RESORT = {"data": encode(PACKAGE), "is_last_resort": True}
@@ -130,11 +133,23 @@ async def test_a_password_may_be_as_long_as_there_is_room(running: Running) -> N
 
 
 @pytest.mark.parametrize(
-    ("encoding", "packed"), [("gzip", gzip.compress), ("Deflate", zlib.compress), ("identity", bytes)]
+    ("encoding", "packed"),
+    [
+        *(
+            ("gzip", gzip.compress),
+            ("Deflate", zlib.compress),
+            ("identity", bytes),
+            ("x-gzip, identity", gzip.compress),
+        ),
+        ("gzip", lambda data: gzip.compress(data[:9]) + gzip.compress(data[9:])),
+        ("gzip", lambda data: gzip.compress(data) + gzip.compress(b"")),
+        ("gzip", lambda data: b"".join(gzip.compress(data[at : at + 1]) for at in range(MOST_MEMBERS))),
+    ],
+    ids=["gzip", "deflate", "identity", "a list", "two members", "an empty member", "many members"],
 )
 async def test_a_body_may_be_compressed(running: Running, encoding: str, packed: Any) -> None:
     await running.user("alice")
-    data = packed(json.dumps({"username": "alice", "password": PASSWORD}).encode())
+    data = packed(json.dumps({"username": "alice", "password": PASSWORD}).ljust(MOST_MEMBERS).encode())
     headers = JSON | {"Content-Encoding": encoding}
     assert (await ask(running, "POST", "/api/v1/login", data=data, headers=headers))[0] == 200
 
@@ -146,16 +161,48 @@ async def test_a_body_may_be_compressed(running: Running, encoding: str, packed:
         ("gzip", gzip.compress(b" " * 1_048_576), 400),
         ("gzip", gzip.compress(b"{}")[:-1], 400),
         ("gzip", gzip.compress(b"{}") + b"{}", 400),
+        ("gzip", gzip.compress(b"{}") + bytes(8), 400),
+        ("gzip", gzip.compress(b"{}") + zlib.compress(b""), 400),
+        ("gzip", gzip.compress(b"{}") + gzip.compress(b"")[:-1], 400),
+        ("gzip", gzip.compress(b" " * 1_000_000) + gzip.compress(b" " * 48_577), 413),
+        ("gzip", gzip.compress(b" " * 1_000_000) + gzip.compress(b" " * 48_576), 400),
+        ("gzip", gzip.compress(b"") * (MOST_MEMBERS + 1), 400),
+        ("deflate", zlib.compress(b"{}") * 2, 400),
         ("deflate", b"{}", 400),
         ("br", b"{}", 415),
         ("gzip, gzip", gzip.compress(gzip.compress(b"{}")), 415),
     ],
-    ids=["too much", "as much as may be", "cut short", "with more behind it", "not packed", "unknown", "packed twice"],
+    ids=[
+        *("too much", "as much as may be", "cut short", "with more behind it", "with zeros behind it"),
+        *("with zlib behind it", "a second one cut short", "too much in two", "as much as may be in two", "too many"),
+        *("deflate twice", "not packed", "unknown", "packed twice"),
+    ],
 )
 async def test_a_compressed_body_is_bounded_by_what_it_becomes(
     running: Running, encoding: str, data: bytes, status: int
 ) -> None:
     for kind in (JSON, PROTOBUF):
         headers = kind | {"Content-Encoding": encoding}
-        answered, body, _ = await ask(running, "POST", "/api/v1/login", data=data, headers=headers)
+        answered, body, told = await ask(running, "POST", "/api/v1/login", data=data, headers=headers)
         assert (answered, body["error_code"]) == (status, 100)
+        assert told.get("Accept-Encoding") == ("gzip, deflate" if status == 415 else None)
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "identity"])
+async def test_an_empty_body_is_empty_however_it_is_compressed(running: Running, encoding: str) -> None:
+    alice = await running.user("alice")
+    group = await alice.create_group("friends")
+    headers = JSON | {"Content-Encoding": encoding}
+    path = f"/api/v1/groups/{group}/leave"
+    assert (await ask(running, "POST", path, data=b"", headers=headers, token=alice.token))[0] == 200
+
+
+async def test_codings_count_from_every_header(running: Running) -> None:
+    body = gzip.compress(gzip.compress(b"{}"))
+    head = "POST /api/v1/login HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\n"
+    codings = "Content-Encoding: identity\r\nContent-Encoding: gzip\r\nContent-Encoding: gzip\r\n"
+    reader, writer = await asyncio.open_connection("127.0.0.1", running.server.port)
+    writer.write(f"{head}{codings}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+    assert (await asyncio.wait_for(reader.read(), PATIENCE)).startswith(b"HTTP/1.1 415 ")
+    writer.close()
+    await writer.wait_closed()

@@ -280,15 +280,17 @@ async def test_an_admin_who_bans_himself_is_banned(running: Running) -> None:
 
 
 async def test_who_joined_is_new_once_and_has_begun_anew_after_that(running: Running) -> None:
-    group, (alice, bob) = await friends(running, "alice", "bob")
+    alice, bob = await running.users("alice", "bob")
+    group = await alice.create_group("friends")
     path = f"/groups/{group}/external-join"
     commit = ("group_update", {"group_id": group, "update_type": "commit"})
     reset = ("identity_reset", {"group_id": group, "user_id": bob.user_id})
+    await bob.begin_join(group)
     async with listening(alice) as events:
         await bob.post(path, commit_message=encode(b"one"), mls_group_id="0aFF")
         await bob.post(path, commit_message=encode(b"two"), mls_group_id="ff")
         await bob.leave(group)
-        await bob.join(group)
+        await bob.begin_join(group)
         await bob.post(path, commit_message=encode(b"three"))
         await bob.leave(group)
         await alice.bring(bob, group, b"four")
@@ -323,7 +325,9 @@ async def test_an_external_join_needs_a_group_info(running: Running) -> None:
 
 async def test_an_external_join_needs_no_commit(running: Running) -> None:
     """All hear of it as with one, and nothing is stored."""
-    group, (alice, bob) = await friends(running, "alice", "bob")
+    alice, bob = await running.users("alice", "bob")
+    group = await alice.create_group("friends")
+    await bob.begin_join(group)
     path = f"/groups/{group}/external-join"
     async with listening(alice) as events:
         await bob.post(path, mls_group_id="0aFF")

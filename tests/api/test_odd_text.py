@@ -14,7 +14,7 @@ from conclave.wire.schemas.base import the
 from tests.api.test_transport import JSON, ask
 from tests.conftest import Running
 from tests.support.client import PASSWORD, Client, expect
-from tests.support.protobuf import PROTOBUF
+from tests.support.protobuf import PROTOBUF, ProtobufClient
 from tests.support.sample import some
 from tests.support.server import PATIENCE
 
@@ -67,7 +67,25 @@ async def test_an_odd_pattern_finds_nothing_or_is_refused(running: Running, what
     assert (status == 400) == (what in REFUSED)
 
 
-REFUSED = {"NUL", "NUL behind a name", "a line's end"}
+REFUSED = {"NUL", "NUL behind a name", "a line's end", "from right to left"}
+
+
+@pytest.mark.parametrize("text", ["\x9b31m", "a\x85b", "\u202egnp.exe", "a\u2028b", "\ufeffadmin", "a\U000e0041"])
+@pytest.mark.parametrize("kind", [Client, ProtobufClient])
+async def test_no_alias_has_what_is_unseen_or_turns_the_direction(
+    running: Running, kind: type[Client], text: str
+) -> None:
+    alice = await kind.register(running.http, running.url, "alice")
+    group = await alice.create_group("friends")
+    bob = Client(running.http, running.url)
+    for request in (
+        alice.call("PATCH", "/me", json={"alias": text}),
+        alice.patch(group, alias=text),
+        alice.post("/groups", group_name="others", alias=text),
+        bob.post("/register", username="bob", password=PASSWORD, alias=text),
+    ):
+        await expect(request, 400, 101)
+    assert (await alice.get("/me"))["alias"] == ""
 
 
 @pytest.mark.parametrize("what", IN_URLS)

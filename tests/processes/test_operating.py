@@ -12,11 +12,11 @@ from uuid import UUID
 import pytest
 from aiohttp import ClientError, ClientSession
 
-from conclave.actions.authorisation import require_member
 from conclave.actions.messages import append
 from conclave.store.engine import sqlite
 from tests.support import stores
 from tests.support.client import Client, RefusedError
+from tests.support.memberships import member_of
 from tests.support.server import ServerProcess, conclave, links, waiting
 
 SQL = '[cleanup]\nengine = "sql"\n'
@@ -163,7 +163,7 @@ async def test_a_run_that_takes_too_long_stops_and_the_next_goes_on(tmp_path: Pa
             alice = await Client.register(http, server.url, "alice")
             group = await alice.create_group("g", expiry=1)
             with closing(sqlite.connect(tmp_path / "conclave.db")) as connection, sqlite.write_transaction(connection):
-                member = require_member(connection, UUID(group).bytes, UUID(alice.user_id).bytes)
+                member = member_of(connection, UUID(group).bytes, UUID(alice.user_id).bytes)
                 for _ in range(count):
                     append(connection, member, bytes(200_000), int(time.time()), is_commit=False)
             await asyncio.sleep(2.1)

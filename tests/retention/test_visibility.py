@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from conclave.actions.authorisation import require_group, require_member
+from conclave.actions.authorisation import require_group
 from conclave.clock import FakeClock
 from conclave.response_memory import Budget
 from conclave.retention import rules, visibility
@@ -22,6 +22,7 @@ from conclave.store.resources.members import Membership
 from conclave.wire import page_writer
 from conclave.wire.negotiate import Format
 from tests.support import stores
+from tests.support.memberships import member_of
 
 NOW, DAY = 1_700_000_000, 86_400
 POLICY = PolicySettings(DAY, 2_592_000, 604_800)
@@ -47,7 +48,7 @@ def a_member(connection: sqlite3.Connection, times: list[int]) -> Membership:
         [(1 + number, key, number, user_id, second) for number, second in enumerate(times, 1)],
     )
     connection.execute("UPDATE groups SET last_seq = ?", (len(times),))
-    return require_member(connection, group_id, user_id)
+    return member_of(connection, group_id, user_id)
 
 
 @pytest.mark.parametrize("confirms", [0, 1])

@@ -74,7 +74,7 @@ LINES = [
     *(b"\r\nGET / HTTP/1.1", b"GET /[ HTTP/1.1", b"GET / HTTP/1.1 ", b"GET /?a b HTTP/1.1", b"OPTIONS * HTTP/1.1"),
 ]
 ODD = (b"\r", b"\n", b"\r\n", b" ", b"\t", b":", b"\x00", b"\xff", b"0", b"A", b"\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n")
-STRICTER = ("Empty Transfer-Encoding",)
+STRICTER = ("Empty Transfer-Encoding", "a transfer coding other than chunked")
 """What is refused here though aiohttp's llhttp, which is another version, takes it. No client means anything by it."""
 USUAL = b"GET /api/v1/groups/0a-1/messages?after=1 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer abc\r\n\r\n"
 

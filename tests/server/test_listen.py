@@ -136,6 +136,26 @@ async def test_what_is_not_http_is_answered_as_every_error_is(listening: Listeni
     assert "secret" not in repr((lines, body, headers)).lower()
 
 
+@pytest.mark.parametrize(
+    "codings",
+    [
+        "gzip, chunked",
+        "identity, chunked",
+        "gzip\r\nTransfer-Encoding: chunked",
+        "x , gzip,\r\ntransfer-encoding: Chunked",
+    ],
+)
+async def test_chunks_of_what_is_coded_are_not_read_as_plain_ones(
+    listening: Listening, config: Config, clock: FakeClock, codings: str
+) -> None:
+    """RFC 9112 section 6.1: 501 for a transfer coding that the server does not know."""
+    sent = POST + f"Transfer-Encoding: {codings}\r\n\r\n2\r\n{{}}\r\n0\r\n\r\n".encode()
+    async with serving(create_admin_app(create_app(config, clock), Guard(config.admin))) as operators:
+        for each in (listening, operators):
+            status, headers, body = parse(await each.say(sent + GET))
+            assert (status, body["error_code"], headers["connection"]) == (501, 100, "close")
+
+
 async def test_operators_are_answered_the_same(config: Config, clock: FakeClock) -> None:
     nothing = GET.replace(b"/healthz", b"/nothing").replace(b"Host: x", b"Host: localhost")
     async with serving(create_admin_app(create_app(config, clock), Guard(config.admin))) as listening:

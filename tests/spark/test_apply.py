@@ -12,7 +12,6 @@ from uuid import uuid4
 
 import pytest
 
-from conclave.actions.authorisation import require_member
 from conclave.actions.context import Context
 from conclave.actions.groups import change as change_group
 from conclave.actions.messages import append
@@ -31,6 +30,7 @@ from spark.environment import CleanupError
 from spark.pacer import ALONE_REST, Pacer, garbage
 from spark.run import requirement
 from tests.support import stores
+from tests.support.memberships import member_of
 
 START, HOUR = 1_700_000_000, 3600
 POLICY = PolicySettings(-1, 2_592_000, 604_800)
@@ -49,11 +49,11 @@ def add_group(connection: sqlite3.Connection, expiry: int, count: int) -> Member
     name = uuid4().hex
     user_id = users.add(connection, name, "", "", START)
     group_id = groups.add(connection, user_id, name, "", START, POLICY)
-    change(connection, require_member(connection, group_id, user_id), expiry, START)
-    member = require_member(connection, group_id, user_id)
+    change(connection, member_of(connection, group_id, user_id), expiry, START)
+    member = member_of(connection, group_id, user_id)
     for _ in range(count):
         append(connection, member, b"body", START, is_commit=False)
-    return require_member(connection, group_id, user_id)
+    return member_of(connection, group_id, user_id)
 
 
 def change(connection: sqlite3.Connection, member: Membership, expiry: int, now: int) -> None:
@@ -96,7 +96,7 @@ def test_leaving_delete_after_fetch_between_plan_and_apply_still_deletes_what_al
     member = add_group(connection, 0, 3)
     plan = make_plan(connection, POLICY, START)
     append(connection, member, b"sent after the plan", START, is_commit=False)
-    change(connection, require_member(connection, member.group.group_id, member.user_id), -1, START)
+    change(connection, member_of(connection, member.group.group_id, member.user_id), -1, START)
     assert apply_plan(connection, plan)[rules.FETCHED] == 3
     assert left(connection) == 1
 

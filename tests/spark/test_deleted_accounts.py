@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from conclave.actions.authorisation import require_member
 from conclave.actions.messages import append
 from conclave.clock import FakeClock
 from conclave.config.cleanup import CleanupConfig
@@ -30,6 +29,7 @@ from tests.support import stores
 from tests.support.cleaner import Cleaner
 from tests.support.client import PASSWORD, Client, encode
 from tests.support.forensics import Search
+from tests.support.memberships import member_of
 
 START, HOUR = 1_700_000_000, 3600
 POLICY = PolicySettings(-1, 2_592_000, 604_800)
@@ -161,7 +161,7 @@ def connection(tmp_path: Path) -> Iterator[sqlite3.Connection]:
 def leave_messages(connection: sqlite3.Connection, count: int) -> bytes:
     """Store messages of two users in one group, and delete the account of the one whose id is returned."""
     stays, goes = [users.add(connection, name, "", "", START) for name in ("stays", "goes")]
-    member = require_member(connection, groups.add(connection, stays, "g", "", START, POLICY), stays)
+    member = member_of(connection, groups.add(connection, stays, "g", "", START, POLICY), stays)
     for _ in range(count):
         for user_id in (stays, goes):
             append(connection, replace(member, member_id=0, user_id=user_id), b"body", START, is_commit=False)

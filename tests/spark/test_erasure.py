@@ -10,7 +10,6 @@ import pyarrow.parquet
 import pytest
 from deltalake import DeltaTable
 
-from conclave.actions.authorisation import require_member
 from conclave.config.archive import ArchiveConfig
 from conclave.config.cleanup import CleanupConfig
 from conclave.store.resources import groups
@@ -18,6 +17,7 @@ from tests.proof.stores import examined, kinds
 from tests.support.archived import DAY, USERS, Store
 from tests.support.cleaner import Cleaner
 from tests.support.forensics import BLOCK
+from tests.support.memberships import member_of
 from tests.support.sample import amount
 
 pytestmark = pytest.mark.system
@@ -182,7 +182,7 @@ def test_replaced_group_info_is_in_no_file_after_a_run(tmp_path: Path, cleaner: 
     owned, *_ = [store.group_ids[store.add_group()] for _ in range(GROUPS)]
     for number in (1, 2):
         with store.opened() as connection:
-            group = require_member(connection, owned, USERS[0]).group
+            group = member_of(connection, owned, USERS[0]).group
             groups.set_group_info(connection, group, store.search.body(number, size))
     store.run(cleanup=CleanupConfig(engine="sql"), archive=ArchiveConfig())
     assert store.search.left_of({1}, tmp_path) == set()

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from conclave.actions import accounts, holds
-from conclave.actions.authorisation import require_member
 from conclave.actions.command_runner import Outside
 from conclave.actions.context import Context
 from conclave.actions.groups import change as change_group
@@ -29,6 +28,7 @@ from tests.support import stores
 from tests.support.cleaner import Cleaner
 from tests.support.client import PASSWORD, Client, encode
 from tests.support.forensics import Search
+from tests.support.memberships import member_of
 
 HOUR, SIZE = 3600, 3000
 START = 1_700_000_000
@@ -284,12 +284,12 @@ def test_what_a_run_has_planned_is_kept_if_it_is_held_before_it_is_erased(
     context = Context(POLICY, FakeClock(START))
     user_id = users.add(connection, "alice", "", "", START)
     group_id = groups.add(connection, user_id, "g", "", START, POLICY)
-    member = require_member(connection, group_id, user_id)
+    member = member_of(connection, group_id, user_id)
     expiry = {"expired": HOUR, "fetched": 0}.get(rule, -1)
     changes = GroupChanges(message_expiry_seconds=expiry)
     change_group(connection, context, member.group, changes)
     for _ in range(3):
-        member = require_member(connection, group_id, user_id)
+        member = member_of(connection, group_id, user_id)
         append(connection, member, b"body", START, is_commit=False)
     if rule == "deleted_group":
         groups.remove(connection, member.group, START)

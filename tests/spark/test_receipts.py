@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from conclave.actions.authorisation import require_member
 from conclave.actions.messages import append
 from conclave.clock import FakeClock
 from conclave.retention import marks
@@ -23,6 +22,7 @@ from conclave.store.resources.members import Membership
 from spark import apply
 from spark.pacer import Pacer
 from tests.support import stores
+from tests.support.memberships import member_of
 
 START = 1_700_000_000
 POLICY = PolicySettings(-1, 2_592_000, 604_800)
@@ -41,10 +41,10 @@ def a_group(connection: sqlite3.Connection) -> Membership:
     """A group of one, who has sent 4 messages."""
     user_id = users.add(connection, "alice", "", "", START)
     group_id = groups.add(connection, user_id, "group", "", START, POLICY)
-    member = require_member(connection, group_id, user_id)
+    member = member_of(connection, group_id, user_id)
     for _ in range(4):
         append(connection, member, b"body", START, is_commit=False)
-    return require_member(connection, group_id, user_id)
+    return member_of(connection, group_id, user_id)
 
 
 def move(connection: sqlite3.Connection, member: Membership, *steps: str) -> None:

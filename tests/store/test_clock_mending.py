@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from conclave.actions.authorisation import require_group, require_member
+from conclave.actions.authorisation import require_group
 from conclave.clock import FakeClock
 from conclave.retention import marks, visibility
 from conclave.retention.resolve import PolicySettings
@@ -18,6 +18,7 @@ from conclave.store.engine import sqlite
 from conclave.store.engine.sqlite import Step
 from conclave.store.resources import groups, messages, state, users
 from tests.support import stores
+from tests.support.memberships import member_of
 
 NOW, DAY = 1_700_000_000, 86_400
 TTL = 30 * DAY
@@ -41,7 +42,7 @@ def test_what_is_served_stays_the_same_at_each_step(
     user_id = users.add(connection, "alice", "", "", NOW)
     for name in "abcdef":
         group_id = groups.add(connection, user_id, name, "", NOW, POLICY)
-        key = require_member(connection, group_id, user_id).group.group_key
+        key = member_of(connection, group_id, user_id).group.group_key
         around = chance.choice([NOW, NOW + 400 * DAY])
         for _ in range(chance.randrange(20)):
             at = chance.choice([NOW, around]) + chance.randrange(-5, 6) * chance.choice([1, 60, DAY])

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from conclave import response_memory
-from conclave.actions.authorisation import require_member
 from conclave.actions.messages import append
 from conclave.clock import FakeClock
 from conclave.response_memory import Budget
@@ -21,6 +20,7 @@ from conclave.wire import page_writer
 from conclave.wire.conclave_pb2 import GetMessagesResponse
 from conclave.wire.negotiate import Format
 from tests.support import stores
+from tests.support.memberships import member_of
 
 NOW = 1_700_000_000
 POLICY = PolicySettings(KEEP, 2_592_000, 604_800)
@@ -42,7 +42,7 @@ def test_a_page_has_the_first_messages_that_fit_whatever_their_sizes(
         state.begin_serving(connection, POLICY, FakeClock(NOW).read())
         user_id = users.add(connection, "alice", "", "", 0)
         group_id = groups.add(connection, user_id, "group", "", 0, POLICY)
-        member = require_member(connection, group_id, user_id)
+        member = member_of(connection, group_id, user_id)
         for body in stored:
             append(connection, member, body, NOW, is_commit=False)
         kinds = set()

@@ -2,13 +2,13 @@
 
 from contextlib import closing
 
-from conclave.actions.authorisation import require_member
 from conclave.actions.messages import append
 from conclave.config.settings import Config
 from conclave.store.engine import sqlite
 from conclave.store.resources import groups, users
 from conclave.store.views import storage_usage
 from tests.support import stores
+from tests.support.memberships import member_of
 
 
 def test_a_message_of_the_archive_counts_once_while_a_copy_is_in_the_database_and_once_it_is_restored(
@@ -18,7 +18,7 @@ def test_a_message_of_the_archive_counts_once_while_a_copy_is_in_the_database_an
     with closing(sqlite.connect(config.database)) as connection:
         alice = users.add(connection, "alice", "", "", 1)
         group_id = groups.add(connection, alice, "friends", "", 1, Config().policy)
-        member = require_member(connection, group_id, alice)
+        member = member_of(connection, group_id, alice)
         for body in (b"1", b"22", b"333", b"4444"):
             append(connection, member, body, 1, is_commit=False)
         append(connection, member, b"a commit", 1, is_commit=True)

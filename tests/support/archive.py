@@ -11,7 +11,6 @@ from uuid import UUID
 import pyarrow
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from conclave.actions.authorisation import require_member
 from conclave.actions.messages import append
 from conclave.archive.checksums import checksum
 from conclave.archive.consistency import turn_app
@@ -23,6 +22,7 @@ from conclave.store.archive import moves, restore
 from conclave.store.archive.moves import PartRow
 from conclave.store.archive.restore import Archived
 from conclave.store.engine import sqlite
+from tests.support.memberships import member_of
 
 SCHEMA = pyarrow.schema(
     [
@@ -57,7 +57,7 @@ class Mover:
     def send(self, group: str, user_id: str, body: bytes, at: int, *, is_commit: bool = False) -> int:
         """Store a message as of the second ``at``."""
         with closing(sqlite.connect(self._path)) as connection, sqlite.write_transaction(connection):
-            member = require_member(connection, UUID(group).bytes, UUID(user_id).bytes)
+            member = member_of(connection, UUID(group).bytes, UUID(user_id).bytes)
             return append(connection, member, body, at, is_commit=is_commit)
 
     def append(self, group: str, last: int, lifetime: int = KEEP) -> list[dict[str, Any]]:

@@ -13,7 +13,6 @@ from uuid import uuid4
 import pyarrow
 from deltalake import DeltaTable, QueryBuilder
 
-from conclave.actions.authorisation import require_member
 from conclave.actions.context import Context
 from conclave.actions.groups import change as change_group
 from conclave.clock import FakeClock
@@ -30,6 +29,7 @@ from conclave.store.resources.taken_back import TakenBack
 from tests.support import stores
 from tests.support.cleaner import Cleaner
 from tests.support.forensics import Search
+from tests.support.memberships import member_of
 
 DAY = 86_400
 START = 1_700_000_000 - 1_700_000_000 % DAY
@@ -110,7 +110,7 @@ class Store(Tiers):
     def add_group(self, expiry: int = -1) -> int:
         with self.opened() as connection:
             group_id = groups.add(connection, USERS[0], uuid4().hex, "", self.now, self.config.policy)
-            member = require_member(connection, group_id, USERS[0])
+            member = member_of(connection, group_id, USERS[0])
             connection.executemany(
                 "INSERT INTO members (group_key, user_id, role, joined_at) VALUES (?, ?, 'member', 0)",
                 [(member.group.group_key, user_id) for user_id in USERS[1:]],
@@ -121,7 +121,7 @@ class Store(Tiers):
 
     def set_expiry(self, group_key: int, expiry: int) -> None:
         with self.opened() as connection:
-            member = require_member(connection, self.group_ids[group_key], USERS[0])
+            member = member_of(connection, self.group_ids[group_key], USERS[0])
             self._set(connection, member, expiry)
 
     def _set(self, connection: sqlite3.Connection, member: members.Membership, expiry: int) -> None:
@@ -130,7 +130,7 @@ class Store(Tiers):
 
     def delete_group(self, group_key: int) -> None:
         with self.opened() as connection:
-            member = require_member(connection, self.group_ids[group_key], USERS[0])
+            member = member_of(connection, self.group_ids[group_key], USERS[0])
             groups.remove(connection, member.group, self.now)
 
     def delete_account(self, user_id: bytes) -> None:

@@ -96,6 +96,12 @@ class Client:
         await self.patch(group, message_expiry_seconds=seconds, update_message_expiry=True)
 
     async def join(self, group: str) -> None:
+        """Join a public group as clients do, with an external commit; here without a message."""
+        await self.begin_join(group)
+        await self.post(f"/groups/{group}/external-join")
+
+    async def begin_join(self, group: str) -> None:
+        """Join without the external commit: whoever sends none within a minute is no member."""
         await self.post(f"/groups/{group}/join")
 
     async def leave(self, group: str) -> None:

@@ -12,6 +12,7 @@ from conclave.retention.resolve import PolicySettings
 from conclave.store import bodies
 from conclave.store.at_rest import NOT_KEYED
 from conclave.store.lists import Listing, Part, Span
+from conclave.store.resources.group_info import is_older
 
 LONGEST_NAME = 64
 """A group name has at most 64 characters."""
@@ -193,14 +194,21 @@ def set_mls_group_id(connection: sqlite3.Connection, group: Group, mls_group_id:
 
 
 def set_group_info(connection: sqlite3.Connection, group: Group, group_info: bytes) -> None:
-    """Replace the group info, and erase the former one."""
+    """Replace the group info as ``adopt_group_info`` does."""
     adopt_group_info(connection, group.group_key, bodies.put(connection, group_info))
 
 
 def adopt_group_info(connection: sqlite3.Connection, group_key: int, body_id: int) -> None:
-    """Make the stored body ``body_id`` the group info, and erase the former one."""
+    """Make the stored body ``body_id`` the group info, and erase the former one.
+
+    Unless the former one is newer: then ``body_id`` is erased. By an older one nobody could join from outside.
+    """
     former = connection.execute("SELECT group_info_body FROM groups WHERE group_key = ?", (group_key,)).fetchone()[0]
     if former is not None:
+        found = bodies.get_many(connection, [former, body_id])
+        if is_older(found[body_id], than=found[former]):
+            bodies.erase(connection, [body_id])
+            return
         bodies.erase(connection, [former])
     connection.execute("UPDATE groups SET group_info_body = ? WHERE group_key = ?", (body_id, group_key))
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from conclave.clock import Clock
 from conclave.failpoints import reach
 from conclave.retention import marks, stretches, visibility
 from conclave.retention.visibility import Sight
@@ -12,6 +13,9 @@ from conclave.store.lists import Listing, Part, Span
 from conclave.store.resources import groups, welcomes
 from conclave.store.resources.groups import Group
 from conclave.store.resources.users import User
+
+JOIN_SECONDS = 60
+"""A join has 60 seconds to be completed by the external commit; whoever sends none is no member after that."""
 
 MOST_HOLDING = 100
 """An admin learns of at most 100 members who hold messages back."""
@@ -25,7 +29,8 @@ class NoMembershipError(Exception):
 class Membership:
     """One user's membership of one group. A user who leaves and comes back gets a new one.
 
-    ``watermark``: the member has fetched the messages up to this number, inclusive. ``joining``: see ``add``.
+    ``joined_at``: Unix seconds. ``joining``: see ``add``.
+    ``watermark``: the member has fetched the messages up to this number, inclusive.
     ``joined_after``: messages above this number were sent while this membership lasted. ``read_up_to``: the member has
     read everything up to this number, inclusive. ``missed_from`` and ``missed_to``: see ``missed.Gap``; 0: nothing.
     """
@@ -35,11 +40,16 @@ class Membership:
     user_id: bytes
     role: str
     watermark: int
+    joined_at: int
     joining: bool
     joined_after: int
     read_up_to: int
     missed_from: int
     missed_to: int
+
+    def is_overdue(self, now: int) -> bool:
+        """Return whether the join was not completed in time. ``now``: Unix seconds."""
+        return self.joining and self.joined_at < now - JOIN_SECONDS
 
 
 @dataclass(frozen=True)
@@ -59,19 +69,40 @@ _ADMINS = Listing(
 )
 
 _MEMBERSHIPS = (
-    f"SELECT {groups.COLUMNS}, member_id, user_id, role, watermark, joining, joined_after, read_up_to, missed_from,"
-    " missed_to FROM members JOIN groups USING (group_key)"
+    f"SELECT {groups.COLUMNS}, member_id, user_id, role, watermark, joined_at, joining, joined_after, read_up_to,"
+    " missed_from, missed_to FROM members JOIN groups USING (group_key)"
 )
 _OWN = (
-    *("member_id", "user_id", "role", "watermark", "joining", "joined_after", "read_up_to"),
-    *("missed_from", "missed_to"),
+    *("member_id", "user_id", "role", "watermark", "joined_at", "joining", "joined_after"),
+    *("read_up_to", "missed_from", "missed_to"),
 )
 
 
 def membership(connection: sqlite3.Connection, group_id: bytes, user_id: bytes) -> Membership | None:
-    """Find a membership; None also if there is no such group."""
+    """Find a stored membership; None also if there is no such group.
+
+    It may be one that is overdue: ``current`` returns those that count.
+    """
     row = connection.execute(f"{_MEMBERSHIPS} WHERE group_id = ? AND user_id = ?", (group_id, user_id)).fetchone()
     return _membership(row) if row else None
+
+
+def current(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, clock: Clock) -> Membership | None:
+    """Find a membership that counts; None if there is none, or if its join was not completed in time.
+
+    While the clock is in doubt, a join that is overdue by that clock alone still counts.
+    """
+    found = membership(connection, group_id, user_id)
+    return found if found and not found.is_overdue(clock.moment().earliest) else None
+
+
+def overdue(connection: sqlite3.Connection, now: int, limit: int) -> list[Membership]:
+    """List up to ``limit`` memberships whose joins were not completed in time. ``now``: Unix seconds."""
+    rows = connection.execute(
+        f"{_MEMBERSHIPS} WHERE joining AND joined_at < ? ORDER BY joined_at, member_id LIMIT ?",
+        (now - JOIN_SECONDS, limit),
+    ).fetchall()
+    return [_membership(row) for row in rows]
 
 
 def by_key(connection: sqlite3.Connection, member_id: int) -> Membership | None:
@@ -138,7 +169,8 @@ def admins_of(connection: sqlite3.Connection, group_key: int, span: Span) -> Par
 def add(connection: sqlite3.Connection, group_key: int, user_id: bytes, now: int, *, joining: bool = False) -> None:
     """Add a member to a group.
 
-    ``joining``: the member still has to send the external commit that joining a public group takes.
+    ``joining``: the member still has to send the external commit that joining a public group takes, within
+    JOIN_SECONDS.
     """
     marks.advance_floor(connection, group_key)
     reach("join.floor_raised")
@@ -147,6 +179,12 @@ def add(connection: sqlite3.Connection, group_key: int, user_id: bytes, now: int
         " SELECT group_key, ?, 'member', ?, ?, last_seq, last_seq FROM groups WHERE group_key = ?",
         (user_id, now, joining, group_key),
     )
+
+
+def joining(connection: sqlite3.Connection, group_key: int) -> set[bytes]:
+    """Return the ids of a group's members whose joins are not completed, also of those that are overdue."""
+    rows = connection.execute("SELECT user_id FROM members WHERE group_key = ? AND joining", (group_key,))
+    return {row[0] for row in rows}
 
 
 def has_joined(connection: sqlite3.Connection, member: Membership) -> None:

@@ -226,7 +226,7 @@ def page(
     NoRoomError.
     """
     touch = invalidation.last_invalidation(connection)
-    member = members.membership(connection, group_id, user_id)
+    member = members.current(connection, group_id, user_id, clock)
     if member is None:
         raise NoMembershipError
     group = member.group

@@ -10,7 +10,7 @@ import pytest
 
 from conclave import failpoints
 from conclave.actions import accounts, groups as grouping, invites as inviting
-from conclave.actions.authorisation import require_group, require_member
+from conclave.actions.authorisation import require_group
 from conclave.actions.replay import NUMBERS, IncompleteError, replay
 from conclave.clock import FakeClock
 from conclave.retention import holds
@@ -24,6 +24,7 @@ from conclave.store.resources.taken_back import TakenBack
 from spark.environment import CleanupError
 from tests.store.ledger.world import DAY, HOUR, World
 from tests.support import ledgers
+from tests.support.memberships import member_of
 
 
 class Backed(World):
@@ -39,7 +40,7 @@ class Backed(World):
 
     def member(self, group_id: bytes, user_id: bytes) -> members.Membership:
         with self.reading() as connection:
-            return require_member(connection, group_id, user_id)
+            return member_of(connection, group_id, user_id)
 
     def group(self, group_id: bytes) -> groups.Group:
         with self.reading() as connection:

@@ -216,13 +216,13 @@ class World:
 
     def demote(self, member: Membership) -> None:
         with self.writing() as connection:
-            joining.demote(connection, member.group.group_id, member.user_id, member.user_id)
+            joining.demote(connection, self.context, member.group.group_id, member.user_id, member.user_id)
 
     def promote(self, member: Membership) -> None:
         with self.writing() as connection:
             admin = "SELECT user_id FROM members WHERE group_key = ? AND role = 'admin'"
             admin_id = connection.execute(admin, (member.group.group_key,)).fetchone()[0]
-            joining.promote(connection, member.group.group_id, admin_id, member.user_id)
+            joining.promote(connection, self.context, member.group.group_id, admin_id, member.user_id)
 
     def disable(self, user_id: bytes) -> None:
         with self.writing() as connection:
