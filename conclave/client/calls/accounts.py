@@ -97,7 +97,7 @@ class AccountCalls(Caller):
     async def sessions(self) -> tuple[SessionInfo, ...]:
         """List the user's sessions, the newest first."""
         call = Call("GET", "/sessions", repeatable=True)
-        return await self.read_list(
+        return await self._read_list(
             *(call, Sessions, lambda answer: answer.sessions, lambda each: each.id), written_in=Format.JSON
         )
 

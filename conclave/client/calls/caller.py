@@ -37,17 +37,17 @@ class Caller:
 
     transport: Transport
 
-    async def read_list(
+    async def _read_list(
         self,
         call: Call,
         kind: type[A],
         items: Callable[[A], tuple[T, ...]],
         id_of: Callable[[T], UUID],
         *,
-        limit: int = PAGE,
+        limit: int | None = None,
         written_in: Format | None = None,
     ) -> tuple[T, ...]:
-        """Return a whole list, which is read ``limit`` items at a time.
+        """Return a whole list, which is read ``limit`` items at a time, or PAGE.
 
         ``items`` and ``id_of``: return the list in an answer, and an item's id. Raises ClientError.
         """
@@ -55,7 +55,7 @@ class Caller:
         after: UUID | None = None
         restarts = 0
         for _ in range(MOST_PAGES):
-            query = {**(call.query or {}), "limit": str(limit), **({"after": str(after)} if after else {})}
+            query = {**(call.query or {}), "limit": str(limit or PAGE), **({"after": str(after)} if after else {})}
             try:
                 answer = await self.transport.ask(replace(call, query=query), kind, written_in=written_in)
             except InputError as error:

@@ -36,14 +36,14 @@ class GroupCalls(Caller):
     async def groups(self) -> tuple[Group, ...]:
         """List the user's groups."""
         call = Call("GET", "/groups", repeatable=True, most=MOST_OF_BODIES)
-        return await self.read_list(
+        return await self._read_list(
             *(call, Groups, lambda answer: answer.groups, lambda each: each.group_id), limit=GROUPS_AT_ONCE
         )
 
     async def public_groups(self, pattern: str = "") -> tuple[PublicGroup, ...]:
         """List public groups whose names contain ``pattern``."""
         call = Call("GET", "/groups/public", query={"pattern": pattern}, repeatable=True)
-        return await self.read_list(call, PublicGroups, lambda answer: answer.groups, lambda each: each.group_id)
+        return await self._read_list(call, PublicGroups, lambda answer: answer.groups, lambda each: each.group_id)
 
     async def update_group(
         self,

@@ -54,7 +54,7 @@ class InviteCalls(Caller):
 
     async def _invites(self, where: str) -> tuple[Invite, ...]:
         call = Call("GET", where, repeatable=True)
-        return await self.read_list(call, Invites, lambda answer: answer.invites, lambda each: each.invite_id)
+        return await self._read_list(call, Invites, lambda answer: answer.invites, lambda each: each.invite_id)
 
     async def cancel_invite(self, group_id: UUID, invitee_id: UUID) -> None:
         """Withdraw an invite."""
@@ -74,7 +74,7 @@ class InviteCalls(Caller):
     async def welcomes(self) -> tuple[Welcome, ...]:
         """List the user's welcomes."""
         call = Call("GET", "/welcomes", repeatable=True, most=MOST_OF_BODIES)
-        return await self.read_list(
+        return await self._read_list(
             *(call, Welcomes, lambda answer: answer.welcomes, lambda each: each.welcome_id), limit=WELCOMES_AT_ONCE
         )
 

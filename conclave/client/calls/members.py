@@ -23,7 +23,7 @@ class MemberCalls(Caller):
     async def admins(self, group_id: UUID) -> tuple[Member, ...]:
         """List the admins of a group."""
         call = Call("GET", path("groups", group_id, "admins"), repeatable=True)
-        return await self.read_list(call, Admins, lambda answer: answer.admins, lambda each: each.user_id)
+        return await self._read_list(call, Admins, lambda answer: answer.admins, lambda each: each.user_id)
 
     async def remove(self, group_id: UUID, user_id: UUID, commit_message: bytes = b"", group_info: bytes = b"") -> None:
         """Remove a member."""
@@ -43,7 +43,7 @@ class MemberCalls(Caller):
     async def banned(self, group_id: UUID) -> tuple[BannedUser, ...]:
         """List who is banned from a group."""
         call = Call("GET", path("groups", group_id, "banned"), repeatable=True)
-        return await self.read_list(call, BannedUsers, lambda answer: answer.users, lambda each: each.user_id)
+        return await self._read_list(call, BannedUsers, lambda answer: answer.users, lambda each: each.user_id)
 
     async def _about(self, group_id: UUID, action: str, schema: type[RequestSchema], user_id: UUID) -> None:
         body = wire.NamedUser(user_id.bytes)

@@ -1,6 +1,7 @@
 """Which part of a list is asked for."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from conclave.wire.fields import LONGEST_PAGE, Identifier, QueryInteger
 from conclave.wire.schemas.base import QuerySchema
@@ -22,7 +23,7 @@ class Paging:
 class ListQuery(QuerySchema):
     """Which page of a list: at most ``limit`` items, those after the item with the id ``after``."""
 
-    makes = Paging
+    makes: ClassVar[type] = Paging
 
     limit = QueryInteger(least=1, most=LONGEST_PAGE)
     after = Identifier()
