@@ -182,7 +182,7 @@ class Mirror:
             async for each in self._tell(group_id, is_last=False, has_all=False):
                 yield each
             page = await asyncio.shield(following)
-            if self._forgotten != forgotten:  # the user has left a group: what was asked for before is not stored
+            if self._forgotten != forgotten:  # the user has left a group: nothing of it is decoded any more
                 page = await self._page(group_id, after := self._after(group_id, again=is_known))
         for each in self.forget_group(group_id):
             yield each

@@ -60,6 +60,15 @@ class Lossy:
             text += self._more()
         return text
 
+    def received(self, most: int) -> bytes:
+        """Return up to so many bytes of what has come by now. Raises ConnectionError."""
+        found = b""
+        self.end.setblocking(False)
+        with contextlib.suppress(BlockingIOError, ssl.SSLWantReadError):
+            while len(found) < most and (more := self.end.recv(min(65_536, most - len(found)))):
+                found += more
+        return found
+
     def _more(self) -> bytes:
         found = self.end.recv(65_536)
         if not found:
