@@ -21,13 +21,10 @@ from conclave.store.engine.news import announce, announce_stored
 from conclave.store.engine.writer import NEEDS_THREAD
 from conclave.store.resources import fetch_gaps, members, messages, send_ids, state, timers
 from conclave.store.resources.members import Membership, NoMembershipError
-from conclave.store.resources.messages import Draft
+from conclave.store.resources.messages import Draft, Page
 from conclave.store.resources.send_ids import Sent
 from conclave.wire import page_writer
 from conclave.wire.negotiate import Format
-
-UNCOUNTED_BYTES = 64 * 1024
-"""A page of at most 64 KiB from memory takes none of the memory for responses: any connection may hold that much."""
 
 
 class Send(NamedTuple):
@@ -307,20 +304,23 @@ class Fetching:
         """Read up to ``limit`` messages with numbers greater than ``after``, and take memory for them.
 
         ``include_redacted``: see ``store.messages.page``; what is remembered has nothing that is redacted for anybody.
-        It is no transaction. If memory is short, the store is asked once there is some: less may be seen by then.
-        Raises NotMemberError, NoRoomError, TooLargeError or ArchiveError. Once the reader has a page with news, call
+        It is no transaction. If memory is short, the page is read anew once there is some: less may be seen by then.
+        Raises NotMemberError, UnavailableError or ArchiveError. Once the reader has a page with news, call
         ``confirm``. With ``next_confirms`` call it also if the reader never gets the page: what counts are the ones
         before.
         """
         write = page_writer.writer(written_in)
-        try:
-            found = await share.fit(
-                lambda: both_tiers.page(
-                    *(self._store, self._archive, group_id, user_id, after, limit, self._context.clock),
-                    *(share, write),
-                    include_redacted=include_redacted,
-                )
+
+        async def read() -> Page:
+            found = await both_tiers.page(
+                *(self._store, self._archive, group_id, user_id, after, limit, self._context.clock, write),
+                include_redacted=include_redacted,
             )
+            share.take_for(sum(len(each.piece) for each in found.messages))
+            return found
+
+        try:
+            found = await share.fit(read)
         except NoMembershipError:
             raise NotMemberError from None
         reader = self._groups.remember(found, after, written_in)
@@ -341,7 +341,13 @@ class Fetching:
     ) -> Fetched | None:
         """Return what ``read`` would, if it is remembered and there is memory for it. Raises StoreError."""
         known = self._groups.page(group_id, user_id, after, limit, written_in)
-        return self._counted(known) if known and _has_room(share, known.pieces) else None
+        if not known:
+            return None
+        try:
+            share.take_for(sum(map(len, known.pieces)))
+        except NoRoomError:
+            return None
+        return self._counted(known)
 
     def _counted(self, fetched: Fetched) -> Fetched:
         return fetched._replace(up_to=fetched.claimed) if self.next_confirms else fetched
@@ -356,15 +362,3 @@ class Fetching:
             await self._store.write(fetch_gaps.resume, reader.member_id, fetched.resumed)
         await self._store.write_joint(members.confirm_fetched, (reader.member_id, fetched.up_to))
         reader.watermark = max(reader.watermark, fetched.up_to)
-
-
-def _has_room(share: Share, pieces: list[bytes]) -> bool:
-    """Take memory for a page that is remembered, unless it is small. Return False if there is none now."""
-    size = sum(map(len, pieces))
-    if size <= UNCOUNTED_BYTES:
-        return True
-    try:
-        share.take(size)
-    except NoRoomError:
-        return False
-    return True

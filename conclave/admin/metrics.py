@@ -67,6 +67,8 @@ def _server(served: web.Application, guard: Guard) -> Iterator[Metric]:
     yield GaugeMetricFamily("conclave_response_memory_used_bytes", used, budget.used)
     limit = "Bytes of memory that responses under way may take."
     yield GaugeMetricFamily("conclave_response_memory_limit_bytes", limit, budget.size)
+    cut_off = "Responses that were cut off for their memory, by what it was needed for."
+    yield _counters("conclave_responses_cut_off", cut_off, "reason", dict(budget.cut_off))
     refused = "Requests to the operators' listener that were refused, by what was wrong with them."
     yield _counters("conclave_admin_refused", refused, "reason", dict(guard.refused))
 

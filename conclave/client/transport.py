@@ -34,7 +34,7 @@ MOST_BYTES = 16 * 1024 * 1024
 """An answer has at most 16 MiB, unpacked: a list of groups with 60,000 members together."""
 
 MOST_OF_BODIES = 64 * 1024 * 1024
-"""One with messages or welcomes has at most 64 MiB: the server puts 32 MiB of bodies on a page, 43 MiB in JSON."""
+"""One with messages or welcomes has at most 64 MiB: the server lists 32 MiB of welcomes, 43 MiB in JSON."""
 
 MOST_OF_REFUSAL = 1024 * 1024
 """An error has at most 1 MiB: it may name what is wrong with each item of a request, which has no more."""

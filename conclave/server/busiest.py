@@ -4,7 +4,7 @@ A poll asks whether a group has something new, and nearly always it has not; a p
 others too; a message differs from the one before in its body. To make the task and the objects that aiohttp has for
 each takes longer than to answer it.
 
-What is plain (``framing.py``) and asks for a page that is not large, or for one write, is answered here, by the actions
+What is plain (``framing.py``) and asks for a page or for one write is answered here, by the actions
 that the handlers call. Everything else is left to the handlers: they find what is wrong, and say it.
 
 What headers say is remembered: a client's are the same each time, but for the length of what it sends, and for what a
@@ -16,7 +16,7 @@ import hashlib
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from functools import partial
 from http import HTTPStatus
 from typing import Any, NamedTuple, Protocol
@@ -30,7 +30,7 @@ from conclave.api import messages
 from conclave.auth import tokens
 from conclave.cache.groups import Fetched
 from conclave.errors import ApiError
-from conclave.response_memory import Share, TooLargeError
+from conclave.response_memory import Share
 from conclave.server import framing
 from conclave.server.framing import Head
 from conclave.server.middleware import PIPELINE, new_request_id
@@ -39,13 +39,6 @@ from conclave.wire.exchange import answer_error, asked_format, sent_format
 from conclave.wire.fields import parse_id
 from conclave.wire.negotiate import Format
 from conclave.wire.schemas.messages import GetMessages, GetMessagesQuery, SendMessage, SendMessageRequest, write_number
-
-READ_BYTES = 2 * 1024 * 1024
-"""A page that has to be read is answered here if it takes at most 2 MiB of the memory for responses.
-
-What the store reads in one go (``messages.SMALL_BYTES``, at most 500 messages) takes less. So a page that turns out to
-be larger was measured only, not read in vain.
-"""
 
 MOST_HEADS = 20_000
 """What 20,000 heads say is remembered, in about 8 MB. The one that was used longest ago is forgotten first."""
@@ -74,7 +67,7 @@ class Line(Protocol):
 
 
 class _Page(NamedTuple):
-    """A page that is written in one go: its parts, and the share of the memory that they take."""
+    """A page: its parts, and the share of the memory that they take."""
 
     found: Fetched
     parts: list[bytes]
@@ -88,6 +81,13 @@ class _Unread(NamedTuple):
     user_id: bytes
     query: GetMessages
     share: Share
+
+
+class _Begun(NamedTuple):
+    """A send that has begun: the number that its message gets, and whose it is."""
+
+    number: "asyncio.Future[int]"
+    user_id: bytes
 
 
 class Said(NamedTuple):
@@ -185,10 +185,8 @@ class Busiest:
         answered_in = asked_format(_text(fields, b"accept"), content_type, token)
         return Said(tokens.token_hash(token), answered_in, written_in or answered_in)
 
-    def take(self, asked: Asked, body: bytes, line: Line, leave: Callable[[], None]) -> bool:
+    def take(self, asked: Asked, body: bytes, line: Line) -> bool:
         """Answer a request, now or once it is done. Return False if it is for a handler: then nothing was done.
-
-        ``leave``: called if that turns out only later.
 
         Call it from the event loop, not while bytes are received: what is looked up then is right for all requests that
         have arrived in the same pass.
@@ -200,9 +198,9 @@ class Busiest:
         if isinstance(begun, _Page):
             self._answer_page(asked, line, begun, new_request_id())
         elif isinstance(begun, _Unread):
-            _keep(self._reading, self._read(asked, line, begun, leave))
+            _keep(self._reading, self._read(asked, line, begun))
         elif begun is not None:
-            begun.add_done_callback(partial(self._sent, asked, line))
+            begun.number.add_done_callback(partial(self._sent, asked, line, begun.user_id))
         return begun is not None
 
     def give_up(self) -> None:
@@ -210,7 +208,7 @@ class Busiest:
         for task in self._reading:
             task.cancel()
 
-    def _begin(self, asked: Asked, body: bytes) -> "asyncio.Future[int] | _Page | _Unread | None":
+    def _begin(self, asked: Asked, body: bytes) -> _Begun | _Page | _Unread | None:
         """Begin to send a message, or find a page. None: the request is for a handler.
 
         If it raises, nothing was begun.
@@ -224,25 +222,22 @@ class Busiest:
             sent = SendMessageRequest.quick(asked.said.written_in, body)
             if not isinstance(sent, SendMessage):
                 return None
-            return self._sending.begin(
+            number = self._sending.begin(
                 Send(group_id, caller.user_id, sent.mls_message, sent.self_destruct_seconds, sent.send_id)
             )
+            return _Begun(number, caller.user_id) if number else None
         query = GetMessagesQuery.quick(asked.query)
         if not isinstance(query, GetMessages):
             return None
-        share = self._budget.share(READ_BYTES)
+        share = self._budget.share(caller.user_id)
         written_in = asked.said.answered_in
         found = self._fetching.at_hand(group_id, caller.user_id, query.after, query.limit, written_in, share)
         if not found:
             return _Unread(group_id, caller.user_id, query, share)
-        parts = page_writer.in_one_go(written_in, found.pieces)
-        if parts is None:
-            share.close()
-            return None
-        return _Page(found, parts, share)
+        return _Page(found, page_writer.whole(written_in, found.pieces), share)
 
-    async def _read(self, asked: Asked, line: Line, unread: _Unread, leave: Callable[[], None]) -> None:
-        """Answer with a page that is not remembered. A large one, or an archived one, is for a handler."""
+    async def _read(self, asked: Asked, line: Line, unread: _Unread) -> None:
+        """Answer with a page that is not remembered."""
         request_id, page = new_request_id(), None
         group_id, user_id, query, share = unread
         try:
@@ -254,10 +249,8 @@ class Busiest:
                 )
             parts = page_writer.whole(asked.said.answered_in, found.pieces)
             page = _Page(found._replace(pieces=[]), parts, share)  # joined to JSON, they would be there twice
-        except TooLargeError:
-            leave()
         except Exception as error:  # noqa: BLE001 - after any error the client gets an answer
-            self._refuse(asked, line, error, request_id)
+            self._refuse(asked, line, user_id, error, request_id)
         finally:
             if page is None:
                 share.close()
@@ -284,21 +277,21 @@ class Busiest:
         self._note(asked, status, request_id)
         line.go_on()
 
-    def _sent(self, asked: Asked, line: Line, sent: "asyncio.Future[int]") -> None:
+    def _sent(self, asked: Asked, line: Line, user_id: bytes, sent: "asyncio.Future[int]") -> None:
         written_in, request_id = asked.said.answered_in, new_request_id()
         try:
             parts = ready.written(written_in, request_id, [write_number(written_in, sent.result())], self._clock)
         except Exception as error:  # noqa: BLE001 - after any error the client gets an answer
-            self._refuse(asked, line, error, request_id)
+            self._refuse(asked, line, user_id, error, request_id)
         else:
             self._note(asked, int(HTTPStatus.OK), request_id)
-            line.answer(parts, self._budget.share())
+            line.answer(parts, self._budget.share(user_id))
 
-    def _refuse(self, asked: Asked, line: Line, error: Exception, request_id: str) -> None:
+    def _refuse(self, asked: Asked, line: Line, user_id: bytes, error: Exception, request_id: str) -> None:
         told = self._told(asked, error, request_id)
         answered = answer_error(asked.said.answered_in, ready.headers_of(request_id), told)
         self._note(asked, told.status, request_id)
-        line.answer([ready.written_response(answered, self._clock)], self._budget.share())
+        line.answer([ready.written_response(answered, self._clock)], self._budget.share(user_id))
 
     def _told(self, asked: Asked, error: Exception, request_id: str) -> ApiError:
         with structlog.contextvars.bound_contextvars(request_id=request_id):

@@ -6,7 +6,6 @@ Requests are taken one after the other. What comes behind one that is not answer
 import asyncio
 import errno
 import socket
-from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from aiohttp import StreamReader, web
@@ -214,9 +213,8 @@ class Connection(asyncio.BufferedProtocol):
         """
         if self._asked and self._site.busiest:
             (asked, text, begin), self._asked = self._asked, None
-            leave = partial(self._give, text, 0)
-            if not self._site.busiest.take(asked, text[begin:], self, leave):
-                leave()
+            if not self._site.busiest.take(asked, text[begin:], self):
+                self._give(text, 0)
 
     def answer(self, parts: list[bytes], share: Share) -> None:
         """Write the answer to a request, and go on once the client has it. ``share``: the memory that it takes."""
@@ -271,8 +269,8 @@ class Connection(asyncio.BufferedProtocol):
     async def _taken(self, parts: list[bytes], share: Share) -> bool:
         """Wait until the system has taken an answer, unless the client is too slow. Tell whether it has."""
         assert self.transport  # noqa: S101 - something was written
-        share.hold(sum(map(len, parts)))
         drain_fully(self.transport)
+        share.begin_sending(sum(map(len, parts)), self.transport.get_write_buffer_size, self.transport.abort)
         try:
             return await taken(self._drain, self.transport)
         finally:

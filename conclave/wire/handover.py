@@ -8,6 +8,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 from aiohttp import web
@@ -80,13 +81,17 @@ async def hand_over(request: web.Request, response: web.StreamResponse) -> bool:
     transport = request.transport
     if transport is None:
         return False
-    if isinstance(response, Pieces):
+    share, size = request[SHARE], _size(response)
+    if size > SMALL_BYTES:
         hold_back(transport)
-        request[SHARE].hold(response.memory)
-    else:
-        request[SHARE].hold(2 * _size(response))  # aiohttp joins it with the headers
     drain_fully(transport)
-    return await _watched(_send(request, response), response, transport)
+    # aiohttp joins what is not in pieces with the headers.
+    memory = response.memory if isinstance(response, Pieces) else 2 * size
+    share.begin_sending(memory, partial(_left, response, transport), transport.abort)
+    try:
+        return await _watched(_send(request, response), response, transport)
+    finally:
+        share.end_sending()
 
 
 def drain_fully(transport: asyncio.WriteTransport) -> None:
@@ -130,11 +135,15 @@ async def _keeps_up(
         await asyncio.wait({sending}, timeout=WINDOW_SECONDS)
         if sending.done():
             return True
-        waiting = response.left if isinstance(response, Pieces) else 0
-        before, left = left, waiting + transport.get_write_buffer_size()
+        before, left = left, _left(response, transport)
         is_late = left <= SMALL_BYTES and time.monotonic() > ends
         if is_late or before - left < (1 if left <= SMALL_BYTES else LEAST_RATE * WINDOW_SECONDS):
             return False
+
+
+def _left(response: web.StreamResponse | None, transport: asyncio.WriteTransport) -> int:
+    """Return how many bytes of what is being sent the system has not taken."""
+    return (response.left if isinstance(response, Pieces) else 0) + transport.get_write_buffer_size()
 
 
 def _size(response: web.StreamResponse | None) -> int:
