@@ -100,6 +100,10 @@ class Budget:
         """Return the share of a new response. It has taken nothing yet. ``account``: who asks; None: a stranger."""
         return Share(self, account)
 
+    def room_of(self, account: bytes | None) -> int:
+        """Return how many bytes an account may take now without anybody being cut off."""
+        return min(self.of_account - self._of_account[account], self.size - self.used)
+
     def take(self, share: "Share", more: int) -> bool:
         """Take ``more`` bytes for ``share``. Return whether they were free."""
         with self._lock:
@@ -239,6 +243,11 @@ class Share:
         if claimed > self.held and not self._budget.take(self, claimed - self.held):
             raise NoRoomError(claimed)
         self._claimed = claimed
+
+    @property
+    def room(self) -> int:
+        """The bytes that a response may have now without waiting for memory."""
+        return max(SMALL_BYTES, self.held, self._budget.room_of(self.account))
 
     def take_for(self, size: int) -> None:
         """Take memory for a response of ``size`` bytes, unless it is small. Raises NoRoomError."""

@@ -314,6 +314,7 @@ class Fetching:
         async def read() -> Page:
             found = await both_tiers.page(
                 *(self._store, self._archive, group_id, user_id, after, limit, self._context.clock, write),
+                share.room,
                 include_redacted=include_redacted,
             )
             share.take_for(sum(len(each.piece) for each in found.messages))

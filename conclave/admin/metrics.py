@@ -44,6 +44,7 @@ def registry(served: web.Application, lag: Lag, sizes: Sizes, guard: Guard) -> C
         lambda: _requests(served),
         lambda: _writes(served),
         lambda: _streams(served),
+        lambda: _closed(served),
         lambda: _loop(lag),
         lambda: _cleanup(served),
         lambda: _sizes(sizes),
@@ -115,6 +116,12 @@ def _streams(served: web.Application) -> Iterator[Metric]:
     yield GaugeMetricFamily("conclave_stream_events_waiting_max", longest, backlog.longest)
     lost = "Events that were dropped, since their listener was too slow."
     yield CounterMetricFamily("conclave_stream_events_dropped", lost, events.lost)
+
+
+def _closed(served: web.Application) -> Iterator[Metric]:
+    counts = served[app_keys.CLOSED]
+    closed = "Clients' connections that the server closed or refused, by the reason."
+    yield _counters("conclave_connections_closed", closed, "reason", dict(counts))
 
 
 def _loop(lag: Lag) -> Iterator[Metric]:

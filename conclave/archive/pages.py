@@ -1,11 +1,14 @@
 """Reads a page of a group's messages, from the archive and the hot store as one sequence."""
 
 import asyncio
+import math
 from dataclasses import replace
 
 from conclave.archive.reader import Archive
 from conclave.clock import Clock
+from conclave.response_memory import NoRoomError, cost
 from conclave.retention import stretches as index
+from conclave.retention.stretches import Stretch
 from conclave.retention.visibility import Sight
 from conclave.store.engine.database import Database
 from conclave.store.resources import messages
@@ -21,10 +24,11 @@ async def page(
     limit: int,
     clock: Clock,
     write: WriteMessage,
+    memory: float = math.inf,
     *,
     include_redacted: bool = False,
 ) -> Page:
-    """Read a page as ``messages.page`` does, from both tiers. Raises NoMembershipError or ArchiveError.
+    """Read a page as ``messages.page`` does, from both tiers. Raises NoMembershipError, NoRoomError or ArchiveError.
 
     The store is asked first. Either it has the page, or it says up to which number the archive has it, the border. The
     rest of the page is then read like a page of its own, with the border as ``after``. So no snapshot of the store is
@@ -38,13 +42,14 @@ async def page(
 
     async def look(position: int, served: list[Piece], taken: int) -> Page:
         room = limit - len(served)
-        asked = group_id, user_id, position, room, clock, write, taken
+        asked = group_id, user_id, position, room, clock, write, taken, memory
         return await store.read(messages.page, *asked, include_redacted=include_redacted)
 
     first = found = await look(after, [], 0)
     doubt = first.doubt
     served, taken, position = [*first.messages], 0, after
     while found.archived:
+        _require_memory(found.archived, limit - len(served), taken, memory)
         cold = await archive.read(found.archived, limit - len(served), taken)
         if await store.read(index.relaid) == found.archived.relaid:
             taken += sum(len(message.mls_message) for message in cold.messages)
@@ -63,7 +68,7 @@ async def page(
     if sight.redacts_any(served):
         # A timer has ended meanwhile. What is left of that message is for a new page to say.
         return await page(
-            *(store, archive, group_id, user_id, after, limit, clock, write),
+            *(store, archive, group_id, user_id, after, limit, clock, write, memory),
             include_redacted=include_redacted,
         )
     current = [message for message in served if sight.admits(message)]
@@ -73,7 +78,7 @@ async def page(
     if served and not current:
         # An empty page would say that nothing follows.
         rest = await page(
-            *(store, archive, group_id, user_id, served[-1].sequence_num, limit, clock, write),
+            *(store, archive, group_id, user_id, served[-1].sequence_num, limit, clock, write, memory),
             include_redacted=include_redacted,
         )
         rest = replace(rest, doubt=doubt.joined(rest.doubt))
@@ -81,6 +86,13 @@ async def page(
     last = current[-1].sequence_num if current else 0
     up_to = max(last, first.fetched_up_to)
     return Page(current, first.member, up_to, sight, touch=first.touch, doubt=doubt)
+
+
+def _require_memory(stretch: Stretch, limit: int, taken: int, memory: float) -> None:
+    """Raise NoRoomError if what is read of a stretch may need more memory than there is."""
+    most = min(messages.PAGE_BYTES, taken + sum(part.body_bytes for part in stretch.parts))
+    if cost(most, limit) > memory:
+        raise NoRoomError(cost(most, limit))
 
 
 def _write_all(found: list[StoredMessage], sight: Sight, write: WriteMessage) -> list[Piece]:

@@ -65,6 +65,9 @@ class Line(Protocol):
     def go_on(self) -> None:
         """Go on, after ``hand_over``."""
 
+    def known_as(self, account: bytes) -> None:
+        """Note that a request on it was authenticated."""
+
 
 class _Page(NamedTuple):
     """A page: its parts, and the share of the memory that they take."""
@@ -192,7 +195,7 @@ class Busiest:
         have arrived in the same pass.
         """
         try:
-            begun = self._begin(asked, body)
+            begun = self._begin(asked, body, line)
         except Exception:  # noqa: BLE001 - whatever it is, a handler finds the same, and says it
             return False
         if isinstance(begun, _Page):
@@ -208,7 +211,7 @@ class Busiest:
         for task in self._reading:
             task.cancel()
 
-    def _begin(self, asked: Asked, body: bytes) -> _Begun | _Page | _Unread | None:
+    def _begin(self, asked: Asked, body: bytes, line: Line) -> _Begun | _Page | _Unread | None:
         """Begin to send a message, or find a page. None: the request is for a handler.
 
         If it raises, nothing was begun.
@@ -216,6 +219,7 @@ class Busiest:
         caller = self._pipeline.known_caller(asked.said.token_hash)
         if not caller:
             return None
+        line.known_as(caller.user_id)
         self.remember(asked)
         group_id = parse_id(asked.group)
         if asked.query is None:

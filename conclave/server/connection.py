@@ -18,6 +18,7 @@ from conclave.server.behind import MALFORMED, Behind, Outlet
 from conclave.server.busiest import Asked
 from conclave.server.framing import MalformedError
 from conclave.server.middleware import new_request_id
+from conclave.server.room import Standing
 from conclave.wire import ready
 from conclave.wire.exchange import answer_error
 from conclave.wire.handover import SMALL_BYTES, drain_fully, hold_back, taken
@@ -76,18 +77,26 @@ class Connection(asyncio.BufferedProtocol):
     __slots__ = (
         *("_asked", "_behind", "_body", "_has_begun", "_held", "_is_answered", "_is_broken", "_is_last", "_is_paused"),
         *("_left", "_loop", "_out", "_pauses_for_behind", "_site", "_task", "_timer", "_watch", "_watched"),
-        *("free_since", "is_half_closed", "is_refused", "is_unwanted", "state", "transport"),
+        *("account", "address", "beginning", "free_since", "has_asked", "is_half_closed", "is_refused", "place"),
+        *("state", "transport"),
     )
 
-    def __init__(self, site: "Site") -> None:
-        """``site``: where it came in."""
+    def __init__(self, site: "Site", address: str) -> None:
+        """``site``: where it came in. ``address``: where from, as ``addresses.origin`` tells."""
         self._site = site
+        self.address = address
+        self.account: bytes | None = None
+        """Whose the last authenticated request was."""
+        self.has_asked = False
+        """Whether the whole head of a request has come."""
+        self.place = Standing.SILENT
+        """The standing that it had when it last asked for nothing."""
+        self.beginning: asyncio.Task[None] | None = None
+        """Makes the transport, after the handshake if there is one. None once it is there."""
         self._loop = asyncio.get_running_loop()
         self.transport: asyncio.Transport | None = None
         self.state = FREE
         self.free_since = self._loop.time()
-        self.is_unwanted = False
-        """Whether it has to make room before it is there."""
         self.is_half_closed = False
         """Whether the client has said that it sends no more."""
         self.is_refused = False
@@ -111,13 +120,43 @@ class Connection(asyncio.BufferedProtocol):
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin, unless the connection had to make room for another one before it was there."""
+        """Begin, unless the server stops."""
         self.transport = transport  # type: ignore[assignment] # uvloop's only look like asyncio's
-        self._site.open[self] = None
+        self.beginning = None
         if end := transport.get_extra_info("socket"):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        if self.is_unwanted or self._site.is_stopping:
+        if self._site.is_stopping:
             transport.close()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is under way on it."""
+        return self.state in (FREE, OVER)
+
+    @property
+    def standing(self) -> Standing:
+        """What it was used for."""
+        if self.state == OVER or not self.has_asked:
+            return Standing.SILENT
+        return Standing.STRANGER if self.account is None else Standing.KNOWN
+
+    @property
+    def owner(self) -> bytes | str:
+        """The account that uses it, or the address."""
+        return self.address if self.account is None else self.account
+
+    def known_as(self, account: bytes) -> None:
+        """Note that a request on it was authenticated."""
+        if self.account is None:
+            self._site.room.know(self)
+        self.account = account
+
+    def drop(self) -> None:
+        """Close it at once, also if it is not there yet."""
+        if self.transport:
+            self.transport.abort()
+        elif self.beginning:
+            self.beginning.cancel()
 
     def get_buffer(self, _sizehint: int) -> memoryview:
         """Return where to write what comes."""
@@ -145,6 +184,7 @@ class Connection(asyncio.BufferedProtocol):
                 return
             if self._held:
                 self._end_wait_for_head()
+            self.has_asked = True
             busiest = self._site.busiest
             head = busiest.read_head(data[:end]) if busiest else framing.measure(data[:end])
             whole = end + (head.length or 0)
@@ -286,6 +326,7 @@ class Connection(asyncio.BufferedProtocol):
         if self.state == OVER:
             return
         self.state, self.free_since, self._task = FREE, self._loop.time(), None
+        self._site.room.rest(self)
         self._site.went_on.set()
         if self.transport is None or self.transport.is_closing():
             return
@@ -417,6 +458,8 @@ class Connection(asyncio.BufferedProtocol):
         bytes wait there is reset, and its client loses the answer. With TLS it is left to chance.
         """
         transport, lingers, self.state = self.transport, self.is_refused or bool(self._held), OVER
+        self.free_since = self._loop.time()
+        self._site.room.rest(self)
         self._end_wait_for_head()
         if transport is None or transport.is_closing():
             return
@@ -443,7 +486,7 @@ class Connection(asyncio.BufferedProtocol):
     def _forget(self) -> None:
         self.transport = self._behind = self._body = None
         self._end_wait_for_head()
-        self._site.open.pop(self, None)
+        self._site.room.forget(self)
         self._site.went_on.set()
         if self._out and not self._out.done():
             self._out.set_result(None)
