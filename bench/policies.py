@@ -16,7 +16,6 @@ from conclave.clock import FakeClock
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.retention import RetentionConfig
 from conclave.config.settings import Config
-from conclave.response_memory import Budget
 from conclave.retention import marks
 from conclave.retention.resolve import Lifetimes, Limit, Limits
 from conclave.store.engine import sqlite
@@ -108,5 +107,5 @@ def _page(store: Store, connection: sqlite3.Connection, group: int, now: int) ->
     creator = store.creators[group]
     messages.page(
         *(connection, creator.group.group_id, creator.user_id, 0, 100, FakeClock(now)),
-        *(Budget(10**9).share(), page_writer.writer(Format.JSON)),
+        page_writer.writer(Format.JSON),
     )

@@ -1,5 +1,6 @@
 """The keys under which the application holds what handlers need."""
 
+from collections import Counter
 from collections.abc import Mapping
 
 from aiohttp import web
@@ -51,6 +52,8 @@ EVENTS = web.AppKey("events", Events)
 HEALTH = web.AppKey("health", Health)
 REQUESTS = web.AppKey("requests", Requests)
 TELLING = web.AppKey("telling", Telling)
+CLOSED: web.AppKey[Counter[str]] = web.AppKey("closed")
+"""The connections that were closed or refused by the server, by the reason: see ``Room``."""
 BUDGET = web.AppKey("budget", Budget)
 CONTEXT = web.AppKey("context", Context)
 CROSS_ORIGIN = web.AppKey("cross_origin", CrossOrigin)

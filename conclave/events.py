@@ -158,27 +158,32 @@ class Events:
         self.wheel = TimerWheel(self._remind, keep_alive_seconds)
         self.lost = 0
         self._keep = keep
-        self._streams: dict[bytes, set[Stream]] = {}
+        self._streams: dict[bytes, dict[Stream, None]] = {}
         self._few: deque[Stream] = deque()
         self._many: deque[Stream] = deque()
         self._handing_on = False
         self._stopping = False
         self._gone = asyncio.Event()
 
+    @property
+    def of_accounts(self) -> Mapping[bytes, Mapping[Stream, None]]:
+        """The streams of each user, in the order in which they began."""
+        return self._streams
+
     def add(self, stream: Stream) -> None:
         """Hand a stream its user's events, until ``remove``."""
-        self._streams.setdefault(stream.user_id, set()).add(stream)
+        self._streams.setdefault(stream.user_id, {})[stream] = None
         self.wheel.add(stream)
         if self._stopping:
             stream.end()
 
     def remove(self, stream: Stream) -> None:
         """Forget a stream, if it is still there."""
-        of_user = self._streams.get(stream.user_id, set())
+        of_user = self._streams.get(stream.user_id, {})
         if stream not in of_user:
             return
         self.wheel.remove(stream)
-        of_user.remove(stream)
+        del of_user[stream]
         if not of_user:
             del self._streams[stream.user_id]
         self._notice_end()

@@ -1,20 +1,24 @@
-"""Limits the memory that all responses under way take together.
+"""Limits the memory that all responses under way take together, and what one account takes of it.
 
-A response takes memory before its bodies are read, and gives it back as they leave. Pages are read in threads, where
-their sizes become known. So any thread may take memory. Only the event loop waits for it and gives it back.
+A large response takes memory before it is sent, and gives it back once its client has taken it. Where there is none
+left, the memory of a slow response is taken back: its connection is cut off.
 
+Pages are read in threads, so any thread may take memory. Only the event loop waits for it, gives it back and cuts off.
 A list takes none before it is read: a part of it that is in memory is small, and always granted.
 """
 
 import asyncio
 import math
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from conclave.errors import UnavailableError
+from conclave.logs.setup import get_logger
+
+log = get_logger(__name__)
 
 WAIT_SECONDS = 2.0
 """A request waits at most 2 seconds for memory."""
@@ -22,8 +26,14 @@ WAIT_SECONDS = 2.0
 RETRY_SECONDS = 5
 """A request that waited in vain is told to come back after 5 seconds."""
 
-LEAVES_FREE = 4
-"""A response that can be shortened takes at most a quarter of what is free: small ones still find room."""
+ACCOUNTS = 8
+"""One account takes at most an eighth of the memory."""
+
+SMALL_BYTES = 64 * 1024
+"""A response of at most 64 KiB never waits for memory. It takes some only while its client lets it wait."""
+
+YOUNG_SECONDS = 1.0
+"""How fast a client takes a response is not known in the first second. Such a response is cut off after all others."""
 
 ITEM_BYTES = 1024
 """About 1 KiB: an item of a page costs this besides its body, for its values and their text."""
@@ -38,10 +48,6 @@ class NoRoomError(Exception):
         """``needed``: the bytes that have to be free."""
         super().__init__(needed)
         self.needed = needed
-
-
-class TooLargeError(Exception):
-    """A response needs more memory than its share may take."""
 
 
 def cost(body_bytes: int, items: int = 1) -> int:
@@ -62,64 +68,77 @@ class _Waiter:
 class Budget:
     """The memory that one server's responses take together.
 
-    A response that is larger than all of it may go when no other has taken any. Waiting responses are served in the
-    order of their arrival. If there is too little for the first, a later one that needs less does not wait for it.
+    Responses that wait are served in the order of their arrival, those of each account for themselves.
     """
 
     def __init__(self, size: int) -> None:
         """``size``: bytes."""
         self.size = size
         self.used = 0
+        self.cut_off: Counter[str] = Counter(account=0, memory=0)
+        """How many responses were cut off: since their account took too much, or since others had too little."""
+        self._of_account: Counter[bytes | None] = Counter()
+        self._sending: set[Share] = set()
         self._lock = threading.Lock()
-        self._waiting: deque[_Waiter] = deque()
+        self._waiting: dict[bytes | None, deque[_Waiter]] = {}
         self.turn = asyncio.Semaphore(1)
 
     @property
-    def free(self) -> int:
-        """The bytes that are free."""
-        return max(0, self.size - self.used)
+    def of_account(self) -> int:
+        """The bytes that one account may take."""
+        return self.size // ACCOUNTS
 
     def resize(self, size: int) -> None:
         """Let responses take ``size`` bytes from here on. What they have taken already they keep."""
         self.size = size
         self._serve()
 
-    def share(self, most: float = math.inf) -> "Share":
-        """Return the share of a new response. It has taken nothing yet. ``most``: the bytes that it may take.
+    def share(self, account: bytes | None = None) -> "Share":
+        """Return the share of a new response. It has taken nothing yet. ``account``: who asks; None: a stranger."""
+        return Share(self, account)
 
-        To take more raises TooLargeError.
-        """
-        return Share(self, most)
+    def room_of(self, account: bytes | None) -> int:
+        """Return how many bytes an account may take now without anybody being cut off."""
+        return min(self.of_account - self._of_account[account], self.size - self.used)
 
     def take(self, share: "Share", more: int) -> bool:
         """Take ``more`` bytes for ``share``. Return whether they were free."""
         with self._lock:
-            others = self.used - share.held
-            if share.closed or (others and self.used + more > self.size):
+            of_account = self._of_account[share.account] + more
+            if share.closed or of_account > self.of_account or self.used + more > self.size:
                 return False
-            self.used += more
-            share.held += more
+            self._add(share, more)
             return True
 
     def hold(self, share: "Share", size: int) -> None:
-        """Set what ``share`` holds to ``size`` bytes, more or less than before."""
+        """Set what ``share`` holds to ``size`` bytes, more or less than before. If that is too much, cut off."""
         with self._lock:
             if not share.closed:
-                self.used += size - share.held
-                share.held = size
+                self._add(share, size - share.held)
+        while self._of_account[share.account] > self.of_account and self._cut_off_own(share.account):
+            pass
+        while self.used > self.size and self._cut_off_largest():
+            pass
         self._serve()
 
     def give_back(self, share: "Share") -> None:
         """Take back what a closed share holds."""
-        with self._lock:
-            self.used -= share.held
-            share.held = 0
+        self._take_back(share)
         self._serve()
+
+    def begin_sending(self, share: "Share") -> None:
+        """Note that ``share`` can be cut off."""
+        self._sending.add(share)
+
+    def end_sending(self, share: "Share") -> None:
+        """Note that ``share`` cannot be cut off any more."""
+        self._sending.discard(share)
 
     async def wait(self, share: "Share", needed: int, deadline: float) -> None:
         """Wait until ``share`` holds ``needed`` bytes. Raises UnavailableError at ``deadline``, by the loop's time."""
-        waiter = _Waiter(share, min(needed, self.size), asyncio.get_running_loop().create_future())
-        self._waiting.append(waiter)
+        waiter = _Waiter(share, needed, asyncio.get_running_loop().create_future())
+        line = self._waiting.setdefault(share.account, deque())
+        line.append(waiter)
         try:
             self._serve()  # memory may have become free since the last look
             async with asyncio.timeout_at(deadline):
@@ -127,27 +146,85 @@ class Budget:
         except TimeoutError as error:
             raise UnavailableError("too much is being sent at the moment", seconds=RETRY_SECONDS) from error
         finally:
-            if waiter in self._waiting:
-                self._waiting.remove(waiter)
+            if waiter in line:
+                line.remove(waiter)
+            if not line and self._waiting.get(share.account) is line:
+                del self._waiting[share.account]
+
+    def _add(self, share: "Share", more: int) -> None:
+        """Note that ``share`` holds ``more`` bytes more. The lock is held."""
+        self.used += more
+        share.held += more
+        self._of_account[share.account] += more
+        if not self._of_account[share.account]:
+            del self._of_account[share.account]
+
+    def _take_back(self, share: "Share") -> None:
+        self._sending.discard(share)
+        with self._lock:
+            self._add(share, -share.held)
 
     def _serve(self) -> None:
-        for waiter in tuple(self._waiting):
-            if not waiter.granted.done() and self.take(waiter.share, waiter.needed):
-                self._waiting.remove(waiter)
-                waiter.granted.set_result(None)
+        for line in tuple(self._waiting.values()):
+            while line and (line[0].granted.done() or self._find_room(line[0].share, line[0].needed)):
+                waiter = line.popleft()
+                if not waiter.granted.done():
+                    waiter.granted.set_result(None)
+
+    def _find_room(self, share: "Share", needed: int) -> bool:
+        """Take ``needed`` bytes for ``share``, of others if need be. Return whether it got them."""
+        while not self.take(share, needed):
+            held = self._of_account[share.account]
+            if share.closed or held + needed > self.of_account or not self._cut_off_largest(held):
+                return False
+        return True
+
+    def _cut_off_own(self, account: bytes | None) -> bool:
+        """Cut off the slowest response of an account, unless it has no other. Return whether one was cut off."""
+        own = [each for each in self._sending if each.account == account]
+        if len(own) > 1:
+            self._cut_off(_slowest(own), "account")
+        return len(own) > 1
+
+    def _cut_off_largest(self, more_than: int = 0) -> bool:
+        """Cut off the slowest response of the accounts that hold the most. Return whether one was cut off.
+
+        These are the ones that hold at least half of what the first of them holds: otherwise who asks for a little less
+        than others would have these cut off, however fast they are. ``more_than``: only of accounts that hold more.
+        """
+        of = {each: self._of_account[each.account] for each in self._sending}
+        least = max(of.values(), default=0) / 2
+        among = [each for each, held in of.items() if held >= least and held > more_than]
+        if among:
+            self._cut_off(_slowest(among), "memory")
+        return bool(among)
+
+    def _cut_off(self, share: "Share", reason: str) -> None:
+        log.info("response_cut_off", reason=reason, held_bytes=share.held)
+        self.cut_off[reason] += 1
+        share.closed = True
+        self._take_back(share)
+        share.abort()
+
+
+def _slowest(among: list["Share"]) -> "Share":
+    """Return the one whose client takes the least a second; among young ones, the oldest."""
+    now = asyncio.get_running_loop().time()
+    return min(among, key=lambda each: (each.rate(now), each.began))
 
 
 class Share:
     """One response's share of the budget. It has to be closed, also if the response fails."""
 
-    __slots__ = ("_budget", "_claimed", "_is_used", "_limit", "closed", "held")
+    __slots__ = ("_abort", "_budget", "_claimed", "_is_used", "_left", "_size", "account", "began", "closed", "held")
 
-    def __init__(self, budget: Budget, limit: float) -> None:
+    def __init__(self, budget: Budget, account: bytes | None) -> None:
         """Use ``Budget.share`` instead."""
         self._budget = budget
-        self._limit = limit
         self._claimed = 0
         self._is_used = False
+        self.account = account
+        """Set it before anything is taken."""
         self.held = 0
         self.closed = False
 
@@ -156,73 +233,38 @@ class Share:
         """Hold this while a piece of the response is written: one piece of one response at a time."""
         return self._budget.turn
 
-    @property
-    def claimed(self) -> int:
-        """The bytes that the response uses. It may hold more: memory that it waited for and has not used yet."""
-        return self._claimed
-
-    def require_no_limit(self) -> None:
-        """Raise TooLargeError if there is a limit: what follows takes memory for far more than it may find."""
-        if self._limit < math.inf:
-            raise TooLargeError
-
     def take(self, size: int) -> None:
         """Take ``size`` more bytes. Raises NoRoomError: then ``fit`` waits for memory and begins anew."""
         claimed = self._claimed + size
-        if claimed > self._limit:
-            raise TooLargeError
         self._is_used = True
         if claimed > self.held and not self._budget.take(self, claimed - self.held):
             raise NoRoomError(claimed)
         self._claimed = claimed
 
-    def take_all(self, body_bytes: int, items: int) -> bool:
-        """Take memory for all of some bodies, unless it is a large part of what is free. Return whether it did."""
-        needed = cost(body_bytes, items)
-        if needed > self._most():
-            return False
-        try:
-            self.take(needed)
-        except NoRoomError:
-            return False
-        return True
+    @property
+    def room(self) -> int:
+        """The bytes that a response may have now without waiting for memory."""
+        return max(SMALL_BYTES, self.held, self._budget.room_of(self.account))
 
-    def take_bodies(self, sizes: Sequence[int], limit: int, least: int = 1) -> int:
-        """Take memory for the first of some bodies, and return for how many.
+    def take_for(self, size: int) -> None:
+        """Take memory for a response of ``size`` bytes, unless it is small. Raises NoRoomError."""
+        if size > SMALL_BYTES:
+            self.take(size)
 
-        ``sizes``: the bytes of each body. Takes as many as have ``limit`` bytes together, fewer if there is little
-        memory, but at least ``least``. Raises NoRoomError.
+    def take_bodies(self, sizes: Sequence[int], limit: int) -> int:
+        """Take memory for the first of some bodies, and return for how many. Raises NoRoomError.
+
+        ``sizes``: the bytes of each body. Takes as many as have ``limit`` bytes together, and no more than the account
+        may take; but at least one.
         """
-        while True:
-            most = self._most()
-            count = total = 0
-            for size in sizes:
-                if count >= least and (total + size > limit or cost(total + size, count + 1) > most):
-                    break
-                count += 1
-                total += size
-            try:
-                self.take(cost(total, count))
-            except NoRoomError:
-                if count <= least or self.closed:  # a closed one gets nothing, however often it asks
-                    raise
-            else:
-                return count
-
-    def take_up_to(self, size: int, least: int) -> int:
-        """Take ``size`` bytes, or less if there is little memory, but at least ``least``; return how many.
-
-        Raises NoRoomError.
-        """
-        while True:
-            taken = max(min(size, self._most()), min(size, least))
-            try:
-                self.take(taken)
-            except NoRoomError:
-                if taken <= least or self.closed:
-                    raise
-            else:
-                return taken
+        count = total = 0
+        for size in sizes:
+            if count and (total + size > limit or cost(total + size, count + 1) > self._budget.of_account):
+                break
+            count += 1
+            total += size
+        self.take(cost(total, count))
+        return count
 
     async def fit(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Await ``attempt``, which takes memory. If there is too little, wait for it and try again.
@@ -252,12 +294,32 @@ class Share:
             self._budget.hold(self, size)
         self._claimed = size
 
+    def begin_sending(self, size: int, left: Callable[[], int], abort: Callable[[], None]) -> None:
+        """Hold ``size`` bytes for a response that is on its way, and have it cut off where its memory is needed.
+
+        ``left``: returns how many of its bytes the client has not taken. ``abort``: breaks the connection.
+        """
+        self._size, self._left, self._abort = left(), left, abort
+        self.began = asyncio.get_running_loop().time()
+        self._budget.begin_sending(self)
+        self.hold(size)
+
+    def end_sending(self) -> None:
+        """Give back everything: the response has left, or its connection is broken."""
+        self._budget.end_sending(self)
+        self.hold(0)
+
+    def rate(self, now: float) -> float:
+        """Return how many bytes a second the client takes; infinity while the response is young."""
+        seconds = now - self.began
+        return (self._size - self._left()) / seconds if seconds >= YOUNG_SECONDS else math.inf
+
+    def abort(self) -> None:
+        """Break the connection off."""
+        self._abort()
+
     def close(self) -> None:
         """Give back everything, and refuse to take more: a thread that still reads may ask for it."""
         self.closed = True
         if self._is_used:  # asked only now: a thread that takes anything has set it before it looked for ``closed``
             self._budget.give_back(self)
-
-    def _most(self) -> int:
-        """Return how many bytes a response may take that can be shortened."""
-        return max(self.held - self._claimed, self._budget.free // LEAVES_FREE)

@@ -20,13 +20,10 @@ from conclave.store.engine.news import announce, announce_stored
 from conclave.store.engine.writer import NEEDS_THREAD
 from conclave.store.resources import fetch_gaps, members, messages, send_ids, state, timers
 from conclave.store.resources.members import Membership, NoMembershipError
-from conclave.store.resources.messages import Draft
+from conclave.store.resources.messages import Draft, Page
 from conclave.store.resources.send_ids import Sent
 from conclave.wire import page_writer
 from conclave.wire.negotiate import Format
-
-UNCOUNTED_BYTES = 64 * 1024
-"""A page of at most 64 KiB from memory takes none of the memory for responses: any connection may hold that much."""
 
 
 class Send(NamedTuple):
@@ -316,20 +313,24 @@ class Fetching:
         """Read up to ``limit`` messages with numbers greater than ``after``, and take memory for them.
 
         ``include_redacted``: see ``store.messages.page``; what is remembered has nothing that is redacted for anybody.
-        It is no transaction. If memory is short, the store is asked once there is some: less may be seen by then.
-        Raises NotMemberError, NoRoomError, TooLargeError or ArchiveError. Once a page with news has left, and has
-        arrived if it counts on arrival, call ``confirm``; also if it never arrives. ``next_confirms``: the
-        reader asks that the page counts only once its next fetch says so, as the operator may have set for all.
+        It is no transaction. If memory is short, the page is read anew once there is some: less may be seen by then.
+        Raises NotMemberError, UnavailableError or ArchiveError. Once a page with news has left, and has arrived if it
+        counts on arrival, call ``confirm``; also if it never arrives. ``next_confirms``: the reader asks that the page
+        counts only once its next fetch says so, as the operator may have set for all.
         """
         write = page_writer.writer(written_in)
-        try:
-            found = await share.fit(
-                lambda: both_tiers.page(
-                    *(self._store, self._archive, group_id, user_id, after, limit, self._context.clock),
-                    *(share, write),
-                    include_redacted=include_redacted,
-                )
+
+        async def read() -> Page:
+            found = await both_tiers.page(
+                *(self._store, self._archive, group_id, user_id, after, limit, self._context.clock, write),
+                share.room,
+                include_redacted=include_redacted,
             )
+            share.take_for(sum(len(each.piece) for each in found.messages))
+            return found
+
+        try:
+            found = await share.fit(read)
         except NoMembershipError:
             raise NotMemberError from None
         reader = self._groups.remember(found, after, written_in)
@@ -359,7 +360,13 @@ class Fetching:
     ) -> Fetched | None:
         """Return what ``read`` would, if it is remembered and there is memory for it. Raises StoreError."""
         known = self._groups.page(group_id, user_id, after, limit, written_in)
-        return self._counted(known, next_confirms=next_confirms) if known and _has_room(share, known.pieces) else None
+        if not known:
+            return None
+        try:
+            share.take_for(sum(map(len, known.pieces)))
+        except NoRoomError:
+            return None
+        return self._counted(known, next_confirms=next_confirms)
 
     def _counted(self, fetched: Fetched, *, next_confirms: bool) -> Fetched:
         if not fetched.pieces:
@@ -380,15 +387,3 @@ class Fetching:
         if up_to > reader.watermark:
             await self._store.write_joint(members.confirm_fetched, (reader.member_id, up_to))
             reader.watermark = max(reader.watermark, up_to)
-
-
-def _has_room(share: Share, pieces: list[bytes]) -> bool:
-    """Take memory for a page that is remembered, unless it is small. Return False if there is none now."""
-    size = sum(map(len, pieces))
-    if size <= UNCOUNTED_BYTES:
-        return True
-    try:
-        share.take(size)
-    except NoRoomError:
-        return False
-    return True

@@ -44,6 +44,7 @@ def registry(served: web.Application, lag: Lag, sizes: Sizes, guard: Guard) -> C
         lambda: _requests(served),
         lambda: _writes(served),
         lambda: _streams(served),
+        lambda: _closed(served),
         lambda: _loop(lag),
         lambda: _cleanup(served),
         lambda: _sizes(sizes),
@@ -67,6 +68,8 @@ def _server(served: web.Application, guard: Guard) -> Iterator[Metric]:
     yield GaugeMetricFamily("conclave_response_memory_used_bytes", used, budget.used)
     limit = "Bytes of memory that responses under way may take."
     yield GaugeMetricFamily("conclave_response_memory_limit_bytes", limit, budget.size)
+    cut_off = "Responses that were cut off for their memory, by what it was needed for."
+    yield _counters("conclave_responses_cut_off", cut_off, "reason", dict(budget.cut_off))
     refused = "Requests to the operators' listener that were refused, by what was wrong with them."
     yield _counters("conclave_admin_refused", refused, "reason", dict(guard.refused))
 
@@ -113,6 +116,12 @@ def _streams(served: web.Application) -> Iterator[Metric]:
     yield GaugeMetricFamily("conclave_stream_events_waiting_max", longest, backlog.longest)
     lost = "Events that were dropped, since their listener was too slow."
     yield CounterMetricFamily("conclave_stream_events_dropped", lost, events.lost)
+
+
+def _closed(served: web.Application) -> Iterator[Metric]:
+    counts = served[app_keys.CLOSED]
+    closed = "Clients' connections that the server closed or refused, by the reason."
+    yield _counters("conclave_connections_closed", closed, "reason", dict(counts))
 
 
 def _loop(lag: Lag) -> Iterator[Metric]:

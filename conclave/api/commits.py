@@ -10,7 +10,6 @@ from conclave.auth import tokens
 from conclave.response_memory import cost
 from conclave.wire.exchange import path_id, read_body, reply, reply_empty
 from conclave.wire.handover import SHARE
-from conclave.wire.request_body import MAX_BODY_BYTES
 from conclave.wire.schemas.commits import ExternalJoin, UploadCommit
 
 
@@ -38,7 +37,11 @@ async def external_join(request: web.Request) -> web.Response:
 
 async def group_info(request: web.Request) -> web.Response:
     """GET /groups/{group_id}/group-info: The stored group info."""
-    await request[SHARE].reserve(cost(MAX_BODY_BYTES))
     group_id, user_id = path_id(request, "group_id"), request[tokens.CALLER].user_id
-    stored = await look(request, commits.group_info, request.app[app_keys.CONTEXT], group_id, user_id)
-    return reply(request, {"group_info": stored})
+
+    async def read() -> bytes:
+        stored = await look(request, commits.group_info, request.app[app_keys.CONTEXT], group_id, user_id)
+        request[SHARE].take_for(cost(len(stored)))
+        return stored
+
+    return reply(request, {"group_info": await request[SHARE].fit(read)})

@@ -10,7 +10,6 @@ from conclave.auth import tokens
 from conclave.response_memory import cost
 from conclave.wire.exchange import path_id, read_body, read_query, reply, reply_empty
 from conclave.wire.handover import SHARE
-from conclave.wire.request_body import MAX_BODY_BYTES
 from conclave.wire.schemas.commits import LeaveGroup
 from conclave.wire.schemas.lists import Paging
 from conclave.wire.schemas.members import NamedUser, RemoveMember
@@ -18,10 +17,10 @@ from conclave.wire.schemas.members import NamedUser, RemoveMember
 
 async def join(request: web.Request) -> web.Response:
     """POST /groups/{group_id}/join: Join a public group."""
-    await request[SHARE].reserve(cost(MAX_BODY_BYTES))
     group_id, user_id = path_id(request, "group_id"), request[tokens.CALLER].user_id
     await request.app[app_keys.SENDING].prepare(group_id, user_id, 0)
     group_info = await act(request, members.join, request.app[app_keys.CONTEXT], group_id, user_id)
+    request[SHARE].hold(cost(len(group_info)))  # the user has joined: this answer waits for no memory
     return reply(request, {"group_info": group_info})
 
 

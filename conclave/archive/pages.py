@@ -1,12 +1,14 @@
 """Reads a page of a group's messages, from the archive and the hot store as one sequence."""
 
 import asyncio
+import math
 from dataclasses import replace
 
 from conclave.archive.reader import Archive
 from conclave.clock import Clock
-from conclave.response_memory import Share
+from conclave.response_memory import NoRoomError, cost
 from conclave.retention import stretches as index
+from conclave.retention.stretches import Stretch
 from conclave.retention.visibility import Sight
 from conclave.store.engine.database import Database
 from conclave.store.resources import messages
@@ -21,8 +23,8 @@ async def page(
     after: int,
     limit: int,
     clock: Clock,
-    share: Share,
     write: WriteMessage,
+    memory: float = math.inf,
     *,
     include_redacted: bool = False,
 ) -> Page:
@@ -40,24 +42,21 @@ async def page(
 
     async def look(position: int, served: list[Piece], taken: int) -> Page:
         room = limit - len(served)
-        asked = group_id, user_id, position, room, clock, share, write, taken
+        asked = group_id, user_id, position, room, clock, write, taken, memory
         return await store.read(messages.page, *asked, include_redacted=include_redacted)
 
     first = found = await look(after, [], 0)
     doubt = first.doubt
     served, taken, position = [*first.messages], 0, after
     while found.archived:
-        share.require_no_limit()
-        claimed = share.claimed
-        cold = await archive.read(found.archived, limit - len(served), share, taken)
+        _require_memory(found.archived, limit - len(served), taken, memory)
+        cold = await archive.read(found.archived, limit - len(served), taken)
         if await store.read(index.relaid) == found.archived.relaid:
             taken += sum(len(message.mls_message) for message in cold.messages)
             served += await asyncio.to_thread(_write_all, cold.messages, found.sight, write)
             position = found.archived.border
             if cold.full:
                 break
-        else:
-            share.hold(claimed)
         found = await look(position, served, taken)
         served += found.messages
         doubt = doubt.joined(found.doubt)
@@ -68,9 +67,8 @@ async def page(
         return first
     if sight.redacts_any(served):
         # A timer has ended meanwhile. What is left of that message is for a new page to say.
-        share.hold(0)
         return await page(
-            *(store, archive, group_id, user_id, after, limit, clock, share, write),
+            *(store, archive, group_id, user_id, after, limit, clock, write, memory),
             include_redacted=include_redacted,
         )
     current = [message for message in served if sight.admits(message)]
@@ -79,9 +77,8 @@ async def page(
         doubt = doubt.with_first(dropped.sequence_num)
     if served and not current:
         # An empty page would say that nothing follows.
-        share.hold(0)
         rest = await page(
-            *(store, archive, group_id, user_id, served[-1].sequence_num, limit, clock, share, write),
+            *(store, archive, group_id, user_id, served[-1].sequence_num, limit, clock, write, memory),
             include_redacted=include_redacted,
         )
         rest = replace(rest, doubt=doubt.joined(rest.doubt))
@@ -91,10 +88,13 @@ async def page(
     return Page(current, first.member, up_to, sight, touch=first.touch, doubt=doubt)
 
 
+def _require_memory(stretch: Stretch, limit: int, taken: int, memory: float) -> None:
+    """Raise NoRoomError if what is read of a stretch may need more memory than there is."""
+    most = min(messages.PAGE_BYTES, taken + sum(part.body_bytes for part in stretch.parts))
+    if cost(most, limit) > memory:
+        raise NoRoomError(cost(most, limit))
+
+
 def _write_all(found: list[StoredMessage], sight: Sight, write: WriteMessage) -> list[Piece]:
-    """Write messages in a thread: they may have 32 MiB. Each is let go of once it is written."""
-    found.reverse()
-    written = []
-    while found:
-        written.append(messages.written(found.pop(), sight, write))
-    return written
+    """Write messages, in a thread: they may have 2 MiB."""
+    return [messages.written(each, sight, write) for each in found]

@@ -38,11 +38,10 @@ from conclave.keys.cipher import AlteredError
 from conclave.keys.file import KeyFileError
 from conclave.keys.store import KeyStore
 from conclave.logs.setup import get_logger
-from conclave.response_memory import Share, cost
 from conclave.retention.fate import Sent
 from conclave.retention.hidden import Amount, Sought
 from conclave.retention.stretches import Stretch
-from conclave.store import at_rest, bodies
+from conclave.store import at_rest
 from conclave.store.archive import moves
 from conclave.store.archive.moves import ArchiveState
 from conclave.store.engine import sqlite
@@ -117,18 +116,13 @@ class Archive:
         self._damaged: dict[str, Window] = {}
         """What is not as it was archived, by what health tells of it: what to read to look at it again."""
 
-    async def read(self, stretch: Stretch, limit: int, share: Share, taken: int = 0) -> Found:
+    async def read(self, stretch: Stretch, limit: int, taken: int = 0) -> Found:
         """Return the first ``limit`` messages of ``stretch``, ascending.
 
-        ``taken``: how many bytes of bodies the page has already. Fewer messages are returned if memory is short, or if
-        the page would have more than PAGE_BYTES; but at least one if ``taken`` is 0.
-
-        Raises NoRoomError or ArchiveError.
+        ``taken``: how many bytes of bodies the page has already. Fewer messages are returned if the page would
+        have more than PAGE_BYTES; but at least one if ``taken`` is 0. Raises ArchiveError.
         """
-        before = share.claimed
-        found = await self._in_thread(self._read, stretch, limit, share, taken)
-        share.hold(before + cost(sum(len(message.mls_message) for message in found.messages), len(found.messages)))
-        return found
+        return await self._in_thread(self._read, stretch, limit, taken)
 
     async def find(self, stretch: Stretch) -> Sent | None:
         """Return what is known of the only message of ``stretch``, but its body; None: it is gone.
@@ -192,9 +186,9 @@ class Archive:
         if left:
             raise ArchiveError(left)
 
-    def _read(self, stretch: Stretch, limit: int, share: Share, taken: int) -> Found:
+    def _read(self, stretch: Stretch, limit: int, taken: int) -> Found:
         found: list[StoredMessage] = []
-        after, room, effort = stretch.after, _room(stretch, limit, share, taken), 1
+        after, room, effort = stretch.after, max(0, messages.PAGE_BYTES - taken), 1
         while after < stretch.border and len(found) < limit:
             last = reach(stretch.parts, after, stretch.border, effort * (limit - len(found)), effort * room)
             window = Window(stretch, parts_between(stretch.parts, after, last), after, last, limit - len(found))
@@ -348,18 +342,6 @@ class Archive:
                 return fn(connection)
         except sqlite3.Error as error:
             raise store_error(self._hot, error) from error
-
-
-def _room(stretch: Stretch, limit: int, share: Share, taken: int) -> int:
-    """Take memory for what a read may find; return how many bytes of bodies it is for. Raises NoRoomError.
-
-    It is taken when the read begins, not before: few reads run at the same time, so each may take for its worst case.
-    """
-    room = max(0, messages.PAGE_BYTES - taken)
-    most = min(room, sum(part.body_bytes for part in stretch.parts))
-    least = 0 if taken else min(most, bodies.LONGEST_BYTES)
-    given = share.take_up_to(cost(most, limit), cost(least, limit))
-    return room if given == cost(most, limit) else (given - cost(0, limit)) * 3 // 4
 
 
 def _around(stretch: Stretch, number: int) -> Window:

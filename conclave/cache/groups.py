@@ -31,8 +31,8 @@ GROUP_BYTES = 1024
 
 MEMBER_BYTES = 256
 
-JOINED, JOINED_PAGES = 16, 4
-"""A page of at least 16 messages is remembered as a whole, too: the last 4 of a group."""
+JOINED, JOINED_BYTES, JOINED_PAGES = 16, 256 * 1024, 4
+"""A page of at least 16 messages and at most 256 KiB is remembered as a whole, too: the last 4 of a group."""
 
 RANGES = 4
 """At most 4 ranges of a group are remembered: readers catch up at different places.
@@ -159,13 +159,13 @@ class RememberedGroups:
         return None
 
     def _cut(self, known: _Known, written_in: Format, cached: CachedRange, begin: int, end: int) -> list[bytes]:
-        """Return a page of a range. One of many messages that is sent in one go is joined, for the next readers."""
+        """Return a page of a range. One of many small messages is joined, for the next readers."""
         if end - begin < JOINED:
             return cached.pieces[begin:end]
         cut = written_in, cached.numbers[begin], cached.numbers[end - 1], end - begin
         if cut not in known.joined:
             pieces = cached.pieces[begin:end]
-            if sum(map(len, pieces)) > page_writer.AT_ONCE_BYTES:
+            if sum(map(len, pieces)) > JOINED_BYTES:
                 return pieces
             former = known.joined.pop(next(iter(known.joined))) if len(known.joined) == JOINED_PAGES else b""
             known.joined[cut] = text = page_writer.join(written_in, pieces)

@@ -36,7 +36,7 @@ MOST_BYTES = 16 * 1024 * 1024
 MOST_OF_BODIES = 64 * 1024 * 1024
 """One with messages, welcomes, or groups and their members has at most 64 MiB.
 
-The server puts 32 MiB of bodies on a page, 43 MiB in JSON. A group with 300,000 members takes 57 MB there.
+A group with 300,000 members takes 57 MB in JSON.
 """
 
 MOST_OF_REFUSAL = 1024 * 1024

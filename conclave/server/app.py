@@ -1,5 +1,6 @@
 """Builds the application: its resources, middlewares and routes."""
 
+from collections import Counter
 from collections.abc import AsyncIterator
 from functools import partial
 
@@ -30,6 +31,7 @@ from conclave.health.storage import Storage
 from conclave.measures import Requests
 from conclave.response_memory import Budget
 from conclave.server import duties, middleware
+from conclave.server.room import CLOSED_FOR
 from conclave.server.routes import add_routes
 from conclave.store import keyring
 from conclave.store.engine.database import Database
@@ -54,6 +56,7 @@ def create_app(config: Config, clock: Clock | None = None, *, accepts_change: bo
     app[app_keys.THROTTLE] = Throttle(config.limits, app[app_keys.PASSWORDS], steady)
     app[app_keys.REQUESTS] = Requests()
     app[app_keys.CROSS_ORIGIN] = CrossOrigin(config.web.allowed_origins)
+    app[app_keys.CLOSED] = Counter(dict.fromkeys(CLOSED_FOR, 0))
     app[app_keys.BUDGET] = Budget(config.limits.response_bytes)
     app[app_keys.ACTIVITY] = SessionActivity(config.token_ttl_seconds)
     app[app_keys.CONTEXT] = Context(config.policy, steady, quotas=quotas_of(config.limits, steady))

@@ -15,6 +15,7 @@ from aiohttp.http import HttpVersion11, RawRequestMessage, StreamWriter
 from aiohttp.web_request import BaseRequest
 from multidict import CIMultiDict
 
+from conclave.auth import tokens
 from conclave.clock import Clock
 from conclave.errors import ApiError, BadRequestError
 from conclave.logs.setup import get_logger
@@ -90,6 +91,8 @@ class Behind(web.RequestHandler):
             log.info("request_refused", status=resp.status, request_id=_id_of(request))
             resp = _answer(request, middleware.from_aiohttp(resp))
         finished = await super().finish_response(request, resp, start_time)
+        if tokens.CALLER in request:
+            self.connection.known_as(request[tokens.CALLER].user_id)
         self.connection.answered(stays_open=bool(finished[0].keep_alive))
         return finished
 

@@ -4,7 +4,7 @@ A poll asks whether a group has something new, and nearly always it has not; a p
 others too; a message differs from the one before in its body. To make the task and the objects that aiohttp has for
 each takes longer than to answer it.
 
-What is plain (``framing.py``) and asks for a page that is not large, or for one write, is answered here, by the actions
+What is plain (``framing.py``) and asks for a page or for one write is answered here, by the actions
 that the handlers call. Everything else is left to the handlers: they find what is wrong, and say it.
 
 What headers say is remembered: a client's are the same each time, but for the length of what it sends, and for what a
@@ -16,7 +16,7 @@ import hashlib
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from functools import partial
 from http import HTTPStatus
 from typing import Any, NamedTuple, Protocol
@@ -30,7 +30,7 @@ from conclave.api import messages
 from conclave.auth import tokens
 from conclave.cache.groups import Fetched
 from conclave.errors import ApiError
-from conclave.response_memory import Share, TooLargeError
+from conclave.response_memory import Share
 from conclave.server import framing
 from conclave.server.framing import Head
 from conclave.server.middleware import PIPELINE, new_request_id
@@ -39,13 +39,6 @@ from conclave.wire.exchange import answer_error, asked_format, sent_format
 from conclave.wire.fields import parse_id
 from conclave.wire.negotiate import Format
 from conclave.wire.schemas.messages import GetMessages, GetMessagesQuery, SendMessage, SendMessageRequest, write_number
-
-READ_BYTES = 2 * 1024 * 1024
-"""A page that has to be read is answered here if it takes at most 2 MiB of the memory for responses.
-
-What the store reads in one go (``messages.SMALL_BYTES``, at most 500 messages) takes less. So a page that turns out to
-be larger was measured only, not read in vain.
-"""
 
 MOST_HEADS = 20_000
 """What 20,000 heads say is remembered, in about 8 MB. The one that was used longest ago is forgotten first."""
@@ -72,9 +65,12 @@ class Line(Protocol):
     def go_on(self) -> None:
         """Go on, after ``hand_over``."""
 
+    def known_as(self, account: bytes) -> None:
+        """Note that a request on it was authenticated."""
+
 
 class _Page(NamedTuple):
-    """A page that is written in one go: its parts, and the share of the memory that they take."""
+    """A page: its parts, and the share of the memory that they take."""
 
     found: Fetched
     parts: list[bytes]
@@ -88,6 +84,13 @@ class _Unread(NamedTuple):
     user_id: bytes
     query: GetMessages
     share: Share
+
+
+class _Begun(NamedTuple):
+    """A send that has begun: the number that its message gets, and whose it is."""
+
+    number: "asyncio.Future[int]"
+    user_id: bytes
 
 
 class Said(NamedTuple):
@@ -191,24 +194,22 @@ class Busiest:
         origin = fields.get(b"origin", b"")
         return Said(tokens.token_hash(token), answered_in, written_in or answered_in, origin)
 
-    def take(self, asked: Asked, body: bytes, line: Line, leave: Callable[[], None]) -> bool:
+    def take(self, asked: Asked, body: bytes, line: Line) -> bool:
         """Answer a request, now or once it is done. Return False if it is for a handler: then nothing was done.
-
-        ``leave``: called if that turns out only later.
 
         Call it from the event loop, not while bytes are received: what is looked up then is right for all requests that
         have arrived in the same pass.
         """
         try:
-            begun = self._begin(asked, body)
+            begun = self._begin(asked, body, line)
         except Exception:  # noqa: BLE001 - whatever it is, a handler finds the same, and says it
             return False
         if isinstance(begun, _Page):
             self._answer_page(asked, line, begun, new_request_id())
         elif isinstance(begun, _Unread):
-            _keep(self._reading, self._read(asked, line, begun, leave))
+            _keep(self._reading, self._read(asked, line, begun))
         elif begun is not None:
-            begun.add_done_callback(partial(self._sent, asked, line))
+            begun.number.add_done_callback(partial(self._sent, asked, line, begun.user_id))
         return begun is not None
 
     def give_up(self) -> None:
@@ -221,7 +222,7 @@ class Busiest:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=seconds)
 
-    def _begin(self, asked: Asked, body: bytes) -> "asyncio.Future[int] | _Page | _Unread | None":
+    def _begin(self, asked: Asked, body: bytes, line: Line) -> _Begun | _Page | _Unread | None:
         """Begin to send a message, or find a page. None: the request is for a handler.
 
         If it raises, nothing was begun.
@@ -229,32 +230,30 @@ class Busiest:
         caller = self._pipeline.known_caller(asked.said.token_hash)
         if not caller:
             return None
+        line.known_as(caller.user_id)
         self.remember(asked)
         group_id = parse_id(asked.group)
         if asked.query is None:
             sent = SendMessageRequest.quick(asked.said.written_in, body)
             if not isinstance(sent, SendMessage):
                 return None
-            return self._sending.begin(
+            number = self._sending.begin(
                 Send(group_id, caller.user_id, sent.mls_message, sent.self_destruct_seconds, sent.send_id)
             )
+            return _Begun(number, caller.user_id) if number else None
         query = GetMessagesQuery.quick(asked.query)
         if not isinstance(query, GetMessages):
             return None
-        share = self._budget.share(READ_BYTES)
+        share = self._budget.share(caller.user_id)
         written_in = asked.said.answered_in
         asks_for = group_id, caller.user_id, query.after, query.limit, written_in, share
         found = self._fetching.at_hand(*asks_for, next_confirms=query.next_confirms)
         if not found:
             return _Unread(group_id, caller.user_id, query, share)
-        parts = page_writer.in_one_go(written_in, found.pieces)
-        if parts is None:
-            share.close()
-            return None
-        return _Page(found, parts, share)
+        return _Page(found, page_writer.whole(written_in, found.pieces), share)
 
-    async def _read(self, asked: Asked, line: Line, unread: _Unread, leave: Callable[[], None]) -> None:
-        """Answer with a page that is not remembered. A large one, or an archived one, is for a handler."""
+    async def _read(self, asked: Asked, line: Line, unread: _Unread) -> None:
+        """Answer with a page that is not remembered."""
         request_id, page = new_request_id(), None
         group_id, user_id, query, share = unread
         try:
@@ -267,10 +266,8 @@ class Busiest:
                 )
             parts = page_writer.whole(asked.said.answered_in, found.pieces)
             page = _Page(found._replace(pieces=[]), parts, share)  # joined to JSON, they would be there twice
-        except TooLargeError:
-            leave()
         except Exception as error:  # noqa: BLE001 - after any error the client gets an answer
-            self._refuse(asked, line, error, request_id)
+            self._refuse(asked, line, user_id, error, request_id)
         finally:
             if page is None:
                 share.close()
@@ -297,27 +294,27 @@ class Busiest:
         self._note(asked, status, request_id)
         line.go_on()
 
-    def _sent(self, asked: Asked, line: Line, sent: "asyncio.Future[int]") -> None:
+    def _sent(self, asked: Asked, line: Line, user_id: bytes, sent: "asyncio.Future[int]") -> None:
         request_id = new_request_id()
         try:
             parts = self._written(asked, request_id, [write_number(asked.said.answered_in, sent.result())])
         except Exception as error:  # noqa: BLE001 - after any error the client gets an answer
-            self._refuse(asked, line, error, request_id)
+            self._refuse(asked, line, user_id, error, request_id)
         else:
             self._note(asked, int(HTTPStatus.OK), request_id)
-            line.answer(parts, self._budget.share())
+            line.answer(parts, self._budget.share(user_id))
 
     def _written(self, asked: Asked, request_id: str, parts: list[bytes]) -> list[bytes]:
         """Return a success, head and body. ``parts``: those of the body."""
         more = self._cross_origin.lines(asked.said.origin)
         return ready.written(asked.said.answered_in, request_id, parts, self._clock, more)
 
-    def _refuse(self, asked: Asked, line: Line, error: Exception, request_id: str) -> None:
+    def _refuse(self, asked: Asked, line: Line, user_id: bytes, error: Exception, request_id: str) -> None:
         told = self._told(asked, error, request_id)
         answered = answer_error(asked.said.answered_in, ready.headers_of(request_id), told)
         self._note(asked, told.status, request_id)
         more = self._cross_origin.lines(asked.said.origin)
-        line.answer([ready.written_response(answered, self._clock, more)], self._budget.share())
+        line.answer([ready.written_response(answered, self._clock, more)], self._budget.share(user_id))
 
     def _told(self, asked: Asked, error: Exception, request_id: str) -> ApiError:
         with structlog.contextvars.bound_contextvars(request_id=request_id):

@@ -5,7 +5,6 @@ Requests are taken one after the other. What comes behind one that is not answer
 
 import asyncio
 import socket
-from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from aiohttp import StreamReader, web
@@ -18,6 +17,7 @@ from conclave.server.behind import MALFORMED, Behind, Outlet
 from conclave.server.busiest import Asked
 from conclave.server.framing import MalformedError, UnknownCodingError
 from conclave.server.middleware import new_request_id
+from conclave.server.room import Standing
 from conclave.wire import ready, receipt
 from conclave.wire.exchange import answer_error
 from conclave.wire.handover import drain_fully, hold_back, taken
@@ -74,20 +74,28 @@ class Connection(asyncio.BufferedProtocol):
     __slots__ = (
         *("_asked", "_behind", "_body", "_has_begun", "_held", "_is_answered", "_is_broken", "_is_last", "_is_paused"),
         *("_left", "_loop", "_out", "_pauses_for_behind", "_receipt", "_site", "_task", "_timer", "_watch", "_watched"),
-        *("below", "free_since", "is_half_closed", "is_refused", "is_unwanted", "state", "transport"),
+        *("account", "address", "beginning", "below", "free_since", "has_asked", "is_half_closed", "is_refused"),
+        *("place", "state", "transport"),
     )
 
-    def __init__(self, site: "Site") -> None:
-        """``site``: where it came in."""
+    def __init__(self, site: "Site", address: str) -> None:
+        """``site``: where it came in. ``address``: where from, as ``addresses.origin`` tells."""
         self._site = site
+        self.address = address
+        self.account: bytes | None = None
+        """Whose the last authenticated request was."""
+        self.has_asked = False
+        """Whether the whole head of a request has come."""
+        self.place = Standing.SILENT
+        """The standing that it had when it last asked for nothing."""
+        self.beginning: asyncio.Task[None] | None = None
+        """Makes the transport, after the handshake if there is one. None once it is there."""
         self._loop = asyncio.get_running_loop()
         self.transport: asyncio.Transport | None = None
         self.below: asyncio.Transport | None = None
         """The connection's own transport, if that is not ``transport``, but one below a TLS layer."""
         self.state = FREE
         self.free_since = self._loop.time()
-        self.is_unwanted = False
-        """Whether it has to make room before it is there."""
         self.is_half_closed = False
         """Whether the client has said that it sends no more."""
         self.is_refused = False
@@ -114,13 +122,43 @@ class Connection(asyncio.BufferedProtocol):
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin, unless the connection had to make room for another one before it was there."""
+        """Begin, unless the server stops."""
         self.transport = transport  # type: ignore[assignment] # uvloop's only look like asyncio's
-        self._site.open[self] = None
+        self.beginning = None
         if end := transport.get_extra_info("socket"):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        if self.is_unwanted or self._site.is_stopping:
+        if self._site.is_stopping:
             transport.close()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is under way on it."""
+        return self.state in (FREE, OVER)
+
+    @property
+    def standing(self) -> Standing:
+        """What it was used for."""
+        if self.state == OVER or not self.has_asked:
+            return Standing.SILENT
+        return Standing.STRANGER if self.account is None else Standing.KNOWN
+
+    @property
+    def owner(self) -> bytes | str:
+        """The account that uses it, or the address."""
+        return self.address if self.account is None else self.account
+
+    def known_as(self, account: bytes) -> None:
+        """Note that a request on it was authenticated."""
+        if self.account is None:
+            self._site.room.know(self)
+        self.account = account
+
+    def drop(self) -> None:
+        """Close it at once, also if it is not there yet."""
+        if self.transport:
+            self.transport.abort()
+        elif self.beginning:
+            self.beginning.cancel()
 
     def get_buffer(self, _sizehint: int) -> memoryview:
         """Return where to write what comes."""
@@ -150,6 +188,7 @@ class Connection(asyncio.BufferedProtocol):
                 return
             if self._held:
                 self._end_wait_for_head()
+            self.has_asked = True
             busiest = self._site.busiest
             head = busiest.read_head(data[:end]) if busiest else framing.measure(data[:end])
             whole = end + (head.length or 0)
@@ -223,9 +262,8 @@ class Connection(asyncio.BufferedProtocol):
         """
         if self._asked and self._site.busiest:
             (asked, text, begin), self._asked = self._asked, None
-            leave = partial(self._give, text, 0)
-            if not self._site.busiest.take(asked, text[begin:], self, leave):
-                leave()
+            if not self._site.busiest.take(asked, text[begin:], self):
+                self._give(text, 0)
 
     def answer(self, parts: list[bytes], share: Share) -> None:
         """Write the answer to a request, and go on once the client has it. ``share``: the memory that it takes."""
@@ -306,8 +344,8 @@ class Connection(asyncio.BufferedProtocol):
     async def _taken(self, parts: list[bytes], share: Share) -> bool:
         """Wait until the system has taken an answer, unless the client is too slow. Tell whether it has."""
         assert self.transport  # noqa: S101 - something was written
-        share.hold(sum(map(len, parts)))
         drain_fully(self.transport)
+        share.begin_sending(sum(map(len, parts)), self.transport.get_write_buffer_size, self.transport.abort)
         try:
             return await taken(self._drain, self.transport)
         finally:
@@ -323,6 +361,7 @@ class Connection(asyncio.BufferedProtocol):
         if self.state == OVER:
             return
         self.state, self.free_since, self._task, self._receipt = FREE, self._loop.time(), None, None
+        self._site.room.rest(self)
         self._site.went_on.set()
         if self.transport is None or self.transport.is_closing():
             return
@@ -455,6 +494,8 @@ class Connection(asyncio.BufferedProtocol):
         bytes wait there is reset, and its client loses the answer. With TLS it is left to chance.
         """
         transport, lingers, self.state = self.transport, self.is_refused or bool(self._held), OVER
+        self.free_since = self._loop.time()
+        self._site.room.rest(self)
         self._end_wait_for_head()
         if transport is None or transport.is_closing():
             return
@@ -484,7 +525,7 @@ class Connection(asyncio.BufferedProtocol):
             self._receipt.look(is_last=True)
             self._receipt = None
         self._end_wait_for_head()
-        self._site.open.pop(self, None)
+        self._site.room.forget(self)
         self._site.went_on.set()
         if self._out and not self._out.done():
             self._out.set_result(None)

@@ -1,27 +1,29 @@
-"""Listens for clients, and turns connections away before the process runs out of open files.
+"""Listens for clients, and closes connections before the process runs out of open files.
 
 A process may have only a limited number of files open, and each connection is one. Without a reserve, a full process
-could not open what it needs for itself. If no descriptor at all is free, libuv turns connections away with the help of
-one that it keeps. If a thread takes that one meanwhile, the event loop spins.
+could not open what it needs for itself. Connections are accepted here and not by the event loop: it accepts all that
+wait before it tells of the first one, and spins if no descriptor is left.
 """
 
 import asyncio
+import errno
 import os
 import resource
+import socket
 import ssl
+from collections import Counter
 from contextlib import suppress
 
 from aiohttp import web
 
 from conclave import app_keys
-from conclave.logs.setup import get_logger
+from conclave.config.addresses import origin
 from conclave.server.behind import Making
 from conclave.server.busiest import Busiest
-from conclave.server.connection import AHEAD, FREE, OVER, Connection
-from conclave.server.securing import Securing
+from conclave.server.connection import AHEAD, Connection
+from conclave.server.room import Room
+from conclave.server.securing import secure
 from conclave.wire.cross_origin import CrossOrigin
-
-log = get_logger(__name__)
 
 MOST_FILES = 65_536
 """The limit of open files is raised to at most 65,536. A thousand million, as on some systems, is of no use."""
@@ -36,16 +38,20 @@ Any client that reaches it may connect without a token. Without a bound, silent 
 away, and leave the store none.
 """
 
+ADDRESS_PART = 4
+"""Connections from one address that have carried no authenticated request are at most a quarter of all."""
+
 BACKLOG = 1024
 """At most 1,024 connections wait to be accepted. After a restart all streams come back at once."""
 
-WARN_EVERY_SECONDS = 60.0
+ACCEPTED_AT_ONCE = 16
+"""At most 16 connections are accepted before others are served. Those that are closed for them go only after that."""
 
-IDLE_SECONDS = 3630.0
-"""A connection ends that asks for nothing for an hour, and half a minute: longer than proxies keep theirs."""
+PAUSE_SECONDS = 0.2
+"""If no descriptor is left, the next connection is accepted after 0.2 seconds."""
 
-SWEEP_SECONDS = 20.0
-"""How often that is looked for."""
+SWEEP_SECONDS = 5.0
+"""How often the server looks for connections that have asked for nothing for too long."""
 
 STOP_SECONDS = 2.0
 """Answers under way get 2 seconds to leave when the server stops. aiohttp's get as many after that."""
@@ -63,27 +69,33 @@ def raise_file_limit() -> int:
 
 
 def for_clients(most_files: int) -> int:
-    """Return the number of open files at which clients are turned away. ``most_files``: the process's limit."""
-    return max(most_files - RESERVED_FILES, most_files // 2)
+    """Return how many connections clients may have, besides the files that are open now.
+
+    ``most_files``: the process's limit.
+    """
+    least = os.open(os.devnull, os.O_RDONLY)  # the system always gives out the least free descriptor
+    os.close(least)
+    return max(most_files - RESERVED_FILES, most_files // 2) - least
 
 
 class Site(web.BaseSite):
-    """Listens at an address. Closes a new connection at once if no descriptor can be spared for it."""
+    """Listens at an address, and makes room for new connections."""
 
     def __init__(
         self,
         runner: web.AppRunner,
         address: str,
         port: int,
-        most_files: int,
+        most: int,
         tls: ssl.SSLContext | None = None,
         busiest: Busiest | None = None,
-        most: int | None = None,
+        *,
+        most_unknown: int | None = None,
     ) -> None:
-        """``runner``: was set up. ``most_files``: no connection is accepted once the process has this many files open.
+        """``runner``: was set up. ``most``: so many connections may be open, event streams too.
 
-        ``busiest``: answers plain requests for messages; None: aiohttp answers all. ``most``: so many connections at
-        most; one that waits with nothing to answer makes room for a new one. None: any number.
+        ``most_unknown``: so many of one address that have carried no authenticated request; None: any number.
+        ``busiest``: answers plain requests for messages; None: aiohttp answers all.
         """
         super().__init__(runner, ssl_context=tls, backlog=BACKLOG)
         assert runner.server  # noqa: S101 - it was set up
@@ -94,32 +106,45 @@ class Site(web.BaseSite):
             self.server.request_factory = Making(self.server, self.clock, self.cross_origin)
         self._address = address
         self.port = port
-        self._most_files = most_files
         self._tls = tls
         self.busiest = busiest
-        self._most = most
-        self.open: dict[Connection, None] = {}
-        """The connections, in the order in which they came. A stream is none any more."""
+        self.room = Room(
+            most,
+            most if most_unknown is None else most_unknown,
+            runner.app.get(app_keys.CLOSED, Counter()),
+            runner.app.get(app_keys.EVENTS),
+        )
         self.is_stopping = False
         self.went_on = asyncio.Event()
         """Set whenever a connection is free again, or is lost."""
-        self._securing: set[asyncio.Task[None]] = set()
-        """The handshakes under way."""
-        self._listening: asyncio.Server | None = None
-        self._sweeping: asyncio.TimerHandle | None = None
-        self._warned_at = -WARN_EVERY_SECONDS
+        self._listening: list[socket.socket] = []
+        self._timers: dict[str, asyncio.TimerHandle] = {}
 
     @property
     def name(self) -> str:
         """The address as configured."""
         return f"{self._address} port {self.port}"
 
+    @property
+    def open(self) -> dict[Connection, None]:
+        """The connections, in the order in which they came. A stream is none any more."""
+        return self.room.open
+
     async def start(self) -> None:
         """Begin to listen. Raises OSError."""
         await super().start()
-        self._listening = await asyncio.get_running_loop().create_server(
-            self._let_in, self._address, self.port, backlog=BACKLOG
+        found = await asyncio.get_running_loop().getaddrinfo(
+            self._address or None, self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
+        try:
+            for family, _, _, _, address in dict.fromkeys(found):
+                listening = socket.create_server(address, family=family, backlog=BACKLOG)
+                listening.settimeout(0)
+                self._listening.append(listening)
+        except OSError:
+            self._close()
+            raise
+        self._accept_more()
         self._sweep()
 
     async def stop(self) -> None:
@@ -128,25 +153,30 @@ class Site(web.BaseSite):
         The rest is left to the runner. Answers under way get STOP_SECONDS.
         """
         self.is_stopping = True
-        if self._listening:
-            self._listening.close()
-        if self._sweeping:
-            self._sweeping.cancel()
-        for task in self._securing:
-            task.cancel()
+        self._close()
         for each in tuple(self.open):
-            if each.transport and each.state in (FREE, OVER):
+            if each.transport is None:
+                each.drop()
+            elif each.is_idle:
                 each.transport.close()
         await self._answered(STOP_SECONDS)
         for each in self._ahead():
-            if each.transport:
-                each.transport.abort()
+            each.drop()
         if self.busiest:
             self.busiest.give_up()
         await self._answered(STOP_SECONDS)
         if self.busiest:
             await self.busiest.finish(STOP_SECONDS)
         await super().stop()
+
+    def _close(self) -> None:
+        """Listen no more."""
+        for timer in self._timers.values():
+            timer.cancel()
+        for listening in self._listening:
+            asyncio.get_running_loop().remove_reader(listening)
+            listening.close()
+        self._listening.clear()
 
     def _ahead(self) -> list[Connection]:
         return [each for each in self.open if each.state == AHEAD]
@@ -160,59 +190,65 @@ class Site(web.BaseSite):
                     await self.went_on.wait()
 
     def _sweep(self) -> None:
-        """End the connections that have asked for nothing for IDLE_SECONDS."""
+        """Close the connections that have asked for nothing for too long."""
         loop = asyncio.get_running_loop()
-        for each in tuple(self.open):
-            if each.transport and each.state == FREE and each.free_since < loop.time() - IDLE_SECONDS:
-                each.transport.close()
-        self._sweeping = loop.call_later(SWEEP_SECONDS, self._sweep)
+        self.room.sweep(loop.time())
+        self._timers["sweep"] = loop.call_later(SWEEP_SECONDS, self._sweep)
 
     async def listen(self) -> str:
         """Begin to listen, and return the URL. Raises OSError."""
         await self.start()
-        assert self._listening  # noqa: S101 - it has started
-        host, port = self._listening.sockets[0].getsockname()[:2]
+        host, port = self._listening[0].getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         return f"{'https' if self._tls else 'http'}://{shown}:{port}"
 
-    def _let_in(self) -> asyncio.BaseProtocol:
-        """Decide on a connection that the system has accepted, before any handshake: none is held for long in vain."""
-        if not self.is_stopping and self._is_room() and self._make_room():
-            connection = Connection(self)
-            if self._most is not None:  # otherwise once it is there: after a handshake that fails it never is
-                self.open[connection] = None
-            if self._tls is None:
-                return connection
-            return Securing(connection, self._tls, self._securing, lambda: self.is_stopping)
-        now = asyncio.get_running_loop().time()
-        if now >= self._warned_at + WARN_EVERY_SECONDS:
-            self._warned_at = now
-            log.warning("too_many_connections", open_files=self._most_files)
-        return _Refusal()
+    def _accept_more(self) -> None:
+        for listening in self._listening:
+            asyncio.get_running_loop().add_reader(listening, self._accept, listening)
 
-    def _is_room(self) -> bool:
-        """Tell whether few enough files are open. The system always gives out the least free descriptor."""
-        try:
-            least = os.open(os.devnull, os.O_RDONLY)
-        except OSError:
-            return False
-        os.close(least)
-        return least < self._most_files
+    def _accept(self, listening: socket.socket) -> None:
+        """Accept connections that wait."""
+        for _ in range(ACCEPTED_AT_ONCE):
+            try:
+                end, address = listening.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                    self._pause()
+                    return
+                continue  # that connection has failed already
+            if self.room.make_room(origin(address[0], (), ()), asyncio.get_running_loop().time()):
+                self._begin(end, origin(address[0], (), ()))
+            else:
+                end.close()
 
-    def _make_room(self) -> bool:
-        """Tell whether one more connection may be. The first one that asks for nothing ends for it, if it has to."""
-        if self._most is None or len(self.open) < self._most:
-            return True
-        idle = next((each for each in self.open if each.state in (FREE, OVER)), None)
-        if idle is None:
-            return False
-        del self.open[idle]
-        idle.is_unwanted = True  # also if it is not there yet
-        if idle.transport:
-            idle.transport.close()
-        return True
+    def _pause(self) -> None:
+        """Accept nothing for a while: the system has no descriptor left, or no memory."""
+        loop = asyncio.get_running_loop()
+        self.room.warn(loop.time())
+        self.room.close_idle()
+        for listening in self._listening:
+            loop.remove_reader(listening)
+        self._timers["pause"] = loop.call_later(PAUSE_SECONDS, self._accept_more)
 
+    def _begin(self, end: socket.socket, address: str) -> None:
+        """Begin a connection, with a handshake if it is to be secured."""
+        end.settimeout(0)
+        connection = Connection(self, address)
+        self.room.add(connection)
+        connection.beginning = asyncio.get_running_loop().create_task(self._connect(connection, end))
+        connection.beginning.add_done_callback(lambda _: self._begun(connection, end))
 
-class _Refusal(asyncio.Protocol):
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport.close()
+    async def _connect(self, connection: Connection, end: socket.socket) -> None:
+        with suppress(OSError):  # the client is gone, speaks no TLS, or has taken too long
+            if self._tls:
+                await secure(connection, end, self._tls)
+            else:
+                await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, end)
+
+    def _begun(self, connection: Connection, end: socket.socket) -> None:
+        if connection.beginning:  # it failed or was cancelled, perhaps before it began
+            connection.beginning = None
+            self.room.forget(connection)
+            end.close()

@@ -78,7 +78,8 @@ class RequestPipeline:
                 token_hash = tokens.token_hash(tokens.require_token(request))
                 again: StillCalling = partial(self._caller, token_hash)  # without the request, or it would be a circle
                 request[STILL_CALLING], request[COMES_LATER] = again, not request.content.is_eof()
-                request[tokens.CALLER] = await self._caller(token_hash)
+                request[tokens.CALLER] = caller = await self._caller(token_hash)
+                share.account = caller.user_id
             response = await handler(request)
             if (share.held or _is_behind(request, response)) and not response.prepared:
                 await hand_over(request, response, counts=False)

@@ -22,7 +22,7 @@ from conclave.logs.setup import get_logger
 from conclave.server import ports
 from conclave.server.app import create_app
 from conclave.server.busiest import Busiest
-from conclave.server.listen import MOST_OPERATORS, Site, for_clients, raise_file_limit
+from conclave.server.listen import ADDRESS_PART, MOST_OPERATORS, Site, for_clients, raise_file_limit
 from conclave.server.reload import Reloader
 from conclave.server.stop_limit import StopLimit
 from conclave.server.supervise import Supervisor
@@ -164,13 +164,14 @@ async def _serve(
     try:
         files = raise_file_limit()
         await operators.setup()
-        admin = Site(operators, config.admin.listen_address, config.admin.listen_port, files, most=MOST_OPERATORS)
+        admin = Site(operators, config.admin.listen_address, config.admin.listen_port, MOST_OPERATORS)
         admin_url = await _listen_for_operators(admin)
         await runner.setup()
+        most = for_clients(files)
         url = await _listen(
             Site(
-                *(runner, config.listen_address, config.port, for_clients(files), tls.context if tls else None),
-                busiest=Busiest(app),
+                *(runner, config.listen_address, config.port, most, tls.context if tls else None, Busiest(app)),
+                most_unknown=most // ADDRESS_PART,
             )
         )
         _settle_memory()

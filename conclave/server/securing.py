@@ -1,85 +1,59 @@
-"""Secures a connection by TLS after it was let in.
+"""Makes the transport of a connection that is secured by TLS.
 
-Where asyncio listens with TLS itself, a connection that is refused is closed only after its handshake, for which a
-client may take a minute: silent ones would use up the descriptors that the server keeps for itself. And the transport
-below the TLS layer would be hidden in it: only that knows what the system has not taken yet.
+Where asyncio makes both layers at once, the transport below the TLS layer is hidden in it. Only that one knows what the
+system has not taken yet.
 """
 
 import asyncio
+import socket
 import ssl
-from collections.abc import Callable
-from contextlib import suppress
 from typing import cast
 
 from conclave.server.connection import Connection
 
 
-class Securing(asyncio.Protocol):
-    """A connection that was let in and has yet to secure itself. It holds what comes too early for its successors."""
+async def secure(connection: Connection, end: socket.socket, tls: ssl.SSLContext) -> None:
+    """Do the TLS handshake on ``end``, an accepted socket, and begin ``connection``. Raises OSError.
 
-    def __init__(
-        self,
-        connection: Connection,
-        tls: ssl.SSLContext,
-        tasks: set[asyncio.Task[None]],
-        is_stopping: Callable[[], bool],
-    ) -> None:
-        """``connection``: begins after the handshake. ``tasks``: has the handshake while it lasts, to be cancelled.
+    The client may take a minute for the handshake. If this raises or is cancelled, ``end`` is closed.
+    """
+    loop = asyncio.get_running_loop()
+    below, early = await loop.connect_accepted_socket(_Early, end)
+    try:
+        loop.call_soon(early.hand_on, below)  # comes after the first step of start_tls, before more is read
+        secured = await loop.start_tls(below, early, tls, server_side=True)
+        if secured is None:
+            raise ConnectionAbortedError("the client is gone")
+    except BaseException:
+        below.abort()
+        raise
+    secured.set_protocol(connection)
+    early.successor, connection.below = connection, below
+    connection.connection_made(secured)
+    early.hand_on(secured)
 
-        The connection ends if the server ``is_stopping`` by then.
-        """
-        self._connection = connection
-        self._tls = tls
-        self._tasks = tasks
-        self._is_stopping = is_stopping
-        self._early = b""
-        self._has_begun = False
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin the handshake."""
-        below = cast(asyncio.Transport, transport)
-        if self._is_stopping():
-            below.abort()
-            return
-        task = asyncio.get_running_loop().create_task(self._secure(below))
-        self._tasks.add(task)
+class _Early(asyncio.Protocol):
+    """Holds what comes before the TLS layer is there, and what comes from that before the connection is."""
 
-        def ended(task: asyncio.Task[None]) -> None:
-            self._tasks.discard(task)
-            if task.cancelled():  # perhaps before it began
-                below.abort()
-
-        task.add_done_callback(ended)
+    def __init__(self) -> None:
+        self.successor: Connection | None = None
+        self._held = b""
 
     def data_received(self, data: bytes) -> None:
-        """Hold what comes before the TLS layer is there, and what comes from that before the connection is."""
-        self._early += data
+        self._held += data
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection may have begun since this was on its way."""
-        if self._has_begun:
-            self._connection.connection_lost(exc)
+        if self.successor:
+            self.successor.connection_lost(exc)
 
-    async def _secure(self, below: asyncio.Transport) -> None:
-        loop, secured = asyncio.get_running_loop(), None
-        if not below.is_closing():
-            loop.call_soon(self._hand_on, below)  # comes after the first step of start_tls, before more is read
-            with suppress(OSError):  # the client is gone, speaks no TLS, or has taken too long
-                secured = await loop.start_tls(below, self, self._tls, server_side=True)
-        if secured is None:
-            below.abort()
-            return
-        secured.set_protocol(self._connection)
-        self._has_begun, self._connection.below = True, below
-        self._connection.connection_made(secured)
-        self._hand_on(secured)
-
-    def _hand_on(self, transport: asyncio.Transport) -> None:
-        """Have the protocol that the transport has by now get what came too early for it."""
-        rest, self._early = self._early, b""
+    def hand_on(self, transport: asyncio.Transport) -> None:
+        """Give what is held to the protocol that the transport has by now."""
+        rest, self._held = self._held, b""
         while rest and not transport.is_closing():
             successor = cast(asyncio.BufferedProtocol, transport.get_protocol())
-            buffer = successor.get_buffer(len(rest))
+            buffer = cast(memoryview, successor.get_buffer(len(rest)))
             count = min(len(buffer), len(rest))
             buffer[:count] = rest[:count]
             successor.buffer_updated(count)

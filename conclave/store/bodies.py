@@ -133,13 +133,13 @@ def piece(connection: sqlite3.Connection, body_id: int, begin: int, size: int) -
     return found
 
 
-def first_within(connection: sqlite3.Connection, body_ids: Sequence[int], limit: int) -> list[int]:
-    """Return the first of ``body_ids`` that have at most ``limit`` bytes together, but at least one."""
+def first_within(connection: sqlite3.Connection, body_ids: Sequence[int], limit: int, least: int = 1) -> list[int]:
+    """Return the first of ``body_ids`` that have at most ``limit`` bytes together, but at least ``least``."""
     total = 0
     for count, size in enumerate(sizes(connection, body_ids)):
         total += size
         if total > limit:
-            return list(body_ids[: max(1, count)])
+            return list(body_ids[: max(least, count)])
     return list(body_ids)
 
 

@@ -1,7 +1,6 @@
 """Reads requests into the values that handlers work with, and writes their responses."""
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from http import HTTPStatus
 from itertools import repeat
 from typing import Any, TypeVar
 
@@ -19,7 +18,6 @@ from conclave.errors import (
 from conclave.wire import json_text, page_writer, protobuf, request_body
 from conclave.wire.endpoint import ENDPOINT
 from conclave.wire.fields import NAME_RULE, breaks_constraint, parse_id
-from conclave.wire.handover import Pieces
 from conclave.wire.negotiate import Format, answer_format, body_format
 from conclave.wire.ready import own_headers
 from conclave.wire.schemas.base import MORE, MOST_FAULTS, QuerySchema, RequestSchema, the
@@ -146,16 +144,9 @@ def reply(request: web.Request, value: Any) -> web.Response:
     return _respond(request[FORMAT], endpoint.answer.wire, values, endpoint.status, own_headers(request))
 
 
-def reply_page(request: web.Request, pieces: list[bytes]) -> web.StreamResponse:
-    """Answer with the page that consists of ``pieces``, which ``page_writer`` has written. The list may be used up.
-
-    The caller has taken memory for the pieces: a wait here might outlast what may be seen.
-    """
-    written_in = request[FORMAT]
-    at_once = page_writer.in_one_go(written_in, pieces)
-    if at_once is None:
-        return Pieces(request, page_writer.in_parts(written_in, pieces), HTTPStatus.OK, written_in.value)
-    return reply_written(request, at_once)
+def reply_page(request: web.Request, pieces: list[bytes]) -> web.Response:
+    """Answer with the page that consists of ``pieces``, which ``page_writer`` has written."""
+    return reply_written(request, page_writer.whole(request[FORMAT], pieces))
 
 
 def reply_written(request: web.Request, parts: list[bytes]) -> web.Response:

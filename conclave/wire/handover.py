@@ -8,6 +8,7 @@ import socket
 import struct
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine
+from functools import partial
 from typing import Any, Protocol
 
 from aiohttp import web
@@ -97,16 +98,16 @@ async def hand_over(request: web.Request, response: web.StreamResponse, *, count
     transport = request.transport
     if transport is None:
         return False
-    if isinstance(response, Pieces):
+    share = request[SHARE]
+    if _size(response) > SMALL_BYTES:
         hold_back(transport)
-        request[SHARE].hold(response.memory)
-    elif isinstance(response, Streamed):
-        hold_back(transport)
-    else:
-        request[SHARE].hold(2 * _size(response))  # aiohttp joins it with the headers
     drain_fully(transport)
+    share.begin_sending(_memory(response), partial(_left, response, transport), transport.abort)
     receipts: list[Receipt] = []
-    is_sent = await _watched(_send(request, response, receipts if counts else None), response, transport)
+    try:
+        is_sent = await _watched(_send(request, response, receipts if counts else None), response, transport)
+    finally:
+        share.end_sending()
     return is_sent and bool(receipts) and await receipts[0].wait()
 
 
@@ -156,9 +157,21 @@ async def _keeps_up(
             return True
         if isinstance(response, Streamed) and response.is_being_read:
             continue  # the client has taken all that there was
-        waiting = response.left if isinstance(response, Pieces | Streamed) else 0
-        if not watched.keeps_up(waiting + transport.get_write_buffer_size()):
+        if not watched.keeps_up(_left(response, transport)):
             return False
+
+
+def _memory(response: web.StreamResponse) -> int:
+    """Return how many bytes of memory a response takes when it begins to be sent."""
+    if isinstance(response, Streamed):
+        return 0  # each chunk takes some while it is in memory
+    # aiohttp joins what is not in pieces with the headers.
+    return response.memory if isinstance(response, Pieces) else 2 * _size(response)
+
+
+def _left(response: web.StreamResponse | None, transport: asyncio.WriteTransport) -> int:
+    """Return how many bytes of what is being sent the system has not taken."""
+    return (response.left if isinstance(response, Pieces | Streamed) else 0) + transport.get_write_buffer_size()
 
 
 def _size(response: web.StreamResponse | None) -> int:

@@ -5,7 +5,6 @@ once for all readers: pieces that follow each other are a message in protobuf, a
 """
 
 import base64
-from collections import deque
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -17,9 +16,6 @@ from conclave.wire.protobuf import varint
 
 if TYPE_CHECKING:
     from conclave.store.resources.messages import WriteMessage
-
-AT_ONCE_BYTES = 256 * 1024
-"""A page of at most 256 KiB is written in one go, a larger one in parts of about that size."""
 
 _FIELD = bytes([conclave_pb2.GetMessagesResponse.MESSAGES_FIELD_NUMBER << 3 | 2])
 """What stands before the length of a message in protobuf: its field's number, and that a length follows."""
@@ -37,30 +33,9 @@ def join(written_in: Format, pieces: Sequence[bytes]) -> bytes:
     return (b"" if written_in is Format.PROTOBUF else _BETWEEN).join(pieces)
 
 
-def in_one_go(written_in: Format, pieces: list[bytes]) -> list[bytes] | None:
-    """Return the parts of a page that is written in one go; None if it is too large for that."""
-    return None if sum(map(len, pieces)) > AT_ONCE_BYTES else whole(written_in, pieces)
-
-
 def whole(written_in: Format, pieces: list[bytes]) -> list[bytes]:
     """Return the parts of a page."""
     return pieces if written_in is Format.PROTOBUF else [_BEGIN, join(written_in, pieces), _END]
-
-
-def in_parts(written_in: Format, pieces: list[bytes]) -> deque[bytes]:
-    """Return a page in parts of about AT_ONCE_BYTES. ``pieces`` is used up: each is let go of once it is joined."""
-    parts: deque[bytes] = deque()
-    pieces.reverse()
-    while pieces:
-        part, size = [], 0
-        while pieces and size < AT_ONCE_BYTES:
-            part.append(pieces.pop())
-            size += len(part[-1])
-        parts.append(join(written_in, [*([b""] if parts else []), *part]))
-    if written_in is Format.JSON:
-        parts.appendleft(_BEGIN)
-        parts.append(_END)
-    return parts
 
 
 def _in_protobuf(

@@ -12,7 +12,6 @@ from conclave.archive.window import Found
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.retention import RetentionConfig
 from conclave.config.settings import Config
-from conclave.response_memory import Share
 from conclave.retention.stretches import Stretch
 from conclave.store.resources import members
 from conclave.wire.negotiate import Format
@@ -402,8 +401,8 @@ async def test_a_page_that_waits_for_the_archive_while_the_clock_jumps_does_not_
     reader = running.app[app_keys.ARCHIVE]
     read = reader.read
 
-    async def read_late(stretch: Stretch, limit: int, share: Share, taken: int = 0) -> Found:
-        found = await read(stretch, limit, share, taken)
+    async def read_late(stretch: Stretch, limit: int, taken: int = 0) -> Found:
+        found = await read(stretch, limit, taken)
         running.clock.set_wrong(JUMP)
         return found
 

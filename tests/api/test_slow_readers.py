@@ -14,7 +14,7 @@ from conclave.config.settings import Config
 from conclave.store.resources import messages
 from conclave.wire import pace, pieces
 from tests.conftest import Running, StartServer
-from tests.support.client import PACKAGE, Client, expect
+from tests.support.client import PACKAGE, Client, encode, expect
 from tests.support.protobuf import ProtobufClient
 from tests.support.racing import right_after
 from tests.support.server import PATIENCE, until
@@ -103,16 +103,18 @@ async def test_where_no_memory_is_left_large_answers_are_503_and_others_go_on(ru
     bob = await running.user("bob")
     await bob.upload(PACKAGE)
     await alice.bring(bob, group)
+    await alice.post(f"/groups/{group}/commit", group_info=encode(bytes(100 * KIB)))
     memory = running.app[app_keys.BUDGET]
     holder = memory.share()
     holder.hold(memory.size)
     for request in (
         alice.fetch(group),
         alice.group_info(group),
-        bob.join(group),
         alice.post(f"/groups/{group}/invite", user_ids=[bob.user_id]),
     ):
         await expect(request, 503, 0)
+    await alice.post(f"/groups/{group}/commit", group_info=encode(b"small"))
+    assert await alice.group_info(group) == b"small"
     assert (await alice.call("GET", "/openapi.json"))["openapi"], "strangers take none, and so need none"
     assert await alice.send(group) == len(bodies) + 2
     assert len(await alice.get("/me")) == 4
@@ -144,29 +146,27 @@ async def test_who_waits_a_moment_is_served_when_there_is_room(running: Running)
 
 
 @pytest.mark.parametrize("kind", [Client, ProtobufClient])
-async def test_with_little_memory_pages_are_shorter_and_none_is_missing_or_empty(
-    config: Config, start_server: StartServer, kind: type[Client]
+async def test_a_page_has_at_most_two_mebibytes_of_bodies_and_none_is_missing(
+    running: Running, kind: type[Client]
 ) -> None:
-    small = Config(database_path=config.database_path, limits=LimitsConfig(response_memory="1m"))
-    async with start_server(small) as running:
-        alice, group, bodies = await filled(running, kind)
-        seen: list[bytes] = []
-        lengths = []
-        while page := await alice.fetch(group, len(seen), 500):
-            assert [message.sequence_num for message in page] == list(range(len(seen) + 1, len(seen) + len(page) + 1))
-            seen += [message.body for message in page]
-            lengths.append(len(page))
-        assert seen == bodies
-        assert len(lengths) > 5
-        await running.settle()
-        assert used(running) == 0
-        assert await watermark(running) == len(bodies)
+    alice, group, bodies = await filled(running, kind, size=300 * KIB)
+    seen: list[bytes] = []
+    while page := await alice.fetch(group, len(seen), 500):
+        assert [message.sequence_num for message in page] == list(range(len(seen) + 1, len(seen) + len(page) + 1))
+        total = sum(len(message.body) for message in page)
+        seen += [message.body for message in page]
+        following = bodies[len(seen) : len(seen) + 1]
+        assert total <= messages.PAGE_BYTES < total + sum(map(len, following or [bytes(messages.PAGE_BYTES)]))
+    assert seen == bodies
+    await running.settle()
+    assert used(running) == 0
+    assert await watermark(running) == len(bodies)
 
 
 async def test_many_who_page_at_once_through_little_memory_all_get_everything(
     config: Config, start_server: StartServer
 ) -> None:
-    small = Config(database_path=config.database_path, limits=LimitsConfig(response_memory="1m"))
+    small = Config(database_path=config.database_path, limits=LimitsConfig(response_memory="32m"))
     async with start_server(small) as running:
         alice, group, bodies = await filled(running)
 
@@ -208,7 +208,7 @@ async def test_who_is_slow_but_not_too_slow_gets_everything_and_only_then_has_fe
     async with raw(running, alice.raw_get(f"/groups/{group}/messages")) as (reader, _):
         headers = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
         left = int(headers.split("content-length: ")[1].split("\r\n")[0])
-        assert left > 2000 * KIB
+        assert left > 1500 * KIB
         while left:
             if left > 1000 * KIB:
                 assert await watermark(running) == 0
@@ -306,7 +306,7 @@ def _open_files() -> list[str]:
 
 async def test_little_waits_behind_an_answer_that_is_not_taken_and_all_is_answered_in_the_end(running: Running) -> None:
     """Anybody may send one request behind the other."""
-    alice, group, bodies = await filled(running, size=300 * KIB)
+    alice, group, bodies = await filled(running)
     before = set(running.server.site.open)
     behind = f"GET /healthz HTTP/1.1\r\nhost: x\r\nx-long: {'a' * 8000}\r\n\r\n".encode()
     async with raw(running, alice.raw_get(f"/groups/{group}/messages") + behind * 100) as (reader, _):

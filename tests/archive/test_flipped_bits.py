@@ -13,7 +13,6 @@ from conclave.archive.reader import Archive, ArchiveError
 from conclave.config.archive import ArchiveConfig
 from conclave.config.cleanup import CleanupConfig
 from conclave.health.parts import Health, HealthPart
-from conclave.response_memory import Budget
 from conclave.store.resources.messages import StoredMessage
 from tests.support import sample
 from tests.support.archived import DAY, Store
@@ -57,7 +56,7 @@ def file_of(store: Store) -> Path:
 
 
 async def page(store: Store, archive: Archive, key: int) -> list[StoredMessage]:
-    return (await archive.read(store.stretch(key), 100, Budget(100_000_000).share())).messages
+    return (await archive.read(store.stretch(key), 100)).messages
 
 
 @pytest.mark.system

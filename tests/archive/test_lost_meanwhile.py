@@ -11,7 +11,6 @@ from conclave.archive.reader import Archive
 from conclave.health.parts import Health
 from conclave.keys.cover import Range
 from conclave.keys.store import LAST_NUMBER, KeyStore
-from conclave.response_memory import Budget
 from conclave.store import at_rest
 from conclave.store.archive import moves
 from tests.support.keyed import KeyedBackups
@@ -54,7 +53,7 @@ async def test_messages_whose_block_loses_all_keys_while_they_are_read_are_not_t
 
         archive = Archive(store.config.archive_path, store.config.database, Health(), keys)
         monkeypatch.setattr(at_rest, "opened", after_a_run)
-        found = await archive.read(stretch, 10, Budget(100_000_000).share())
+        found = await archive.read(stretch, 10)
         await archive.close()
     bodies = [store.search.body(store.made[group, number], 300) for number in (1, 2, 3)]
     assert [each.mls_message for each in found.messages] == ([] if is_erased else bodies)

@@ -9,8 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from conclave import app_keys
-from conclave.actions import messages
+from conclave import app_keys, response_memory
 from conclave.store import invalidation
 from conclave.store.engine.faults import StoreError
 from conclave.store.resources import members
@@ -50,11 +49,11 @@ def remove(running: Running) -> None:
 async def test_a_page_that_waits_for_memory_shows_what_may_be_seen_once_it_has_it(
     running: Running, monkeypatch: pytest.MonkeyPatch, happen: Callable[[Running], None], told: Any
 ) -> None:
-    monkeypatch.setattr(messages, "UNCOUNTED_BYTES", 0)
+    monkeypatch.setattr(response_memory, "SMALL_BYTES", 0)
     _, bob, group = await remembered(running)
     budget = running.app[app_keys.BUDGET]
     other = budget.share()
-    other.take(budget.size)
+    other.hold(budget.size)
     fetching = asyncio.create_task(outcome(bob.numbers(group)))
     await waits_for_memory(running)
     happen(running)

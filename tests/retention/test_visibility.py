@@ -11,7 +11,6 @@ import pytest
 
 from conclave.actions.authorisation import require_group
 from conclave.clock import FakeClock
-from conclave.response_memory import Budget
 from conclave.retention import rules, visibility
 from conclave.retention.policy import KEEP
 from conclave.retention.resolve import PolicySettings
@@ -68,8 +67,8 @@ def test_nobody_looks_at_each_message_that_is_hidden_and_kept(connection: sqlite
     if confirms:
         assert members.holding_back(connection, group, sight) == []
     else:
-        share, write = Budget(10**9).share(), page_writer.writer(Format.JSON)
-        values = (group.group_id, member.user_id, 0, 100, FakeClock(NOW), share, write)
+        write = page_writer.writer(Format.JSON)
+        values = (group.group_id, member.user_id, 0, 100, FakeClock(NOW), write)
         assert messages.page(connection, *values).messages == []
     connection.set_progress_handler(None, 0)
     assert steps < 2 * HIDDEN, "SQLite's steps: looking at one message takes more than four"

@@ -10,7 +10,7 @@ import socket
 import sqlite3
 import struct
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,10 +19,8 @@ import structlog
 
 from conclave import app_keys
 from conclave.errors import BadRequestError, NotMemberError, QuotaError, TooManyRequestsError, UnavailableError
-from conclave.response_memory import TooLargeError
 from conclave.server import busiest as module, framing, listen
 from conclave.server.busiest import Asked, Busiest, Line as Answering
-from conclave.server.connection import AHEAD
 from conclave.server.framing import Head
 from conclave.server.listen import Site
 from conclave.store import invalidation
@@ -110,13 +108,9 @@ async def line_to(port: int, *, limit: int = 2**20, buffer: int | None = None) -
 
 @dataclass
 class Taken:
-    """Which requests for messages came to be answered before aiohttp, in their order: whether they were.
-
-    ``left``: how many of these were left to aiohttp later.
-    """
+    """Which requests for messages came to be answered before aiohttp, in their order: whether they were."""
 
     outcomes: list[bool] = field(default_factory=list)
-    left: int = 0
 
     def new(self) -> list[bool]:
         found, self.outcomes[:] = list(self.outcomes), []
@@ -133,12 +127,8 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> Taken:
             noted.outcomes.append(False)
         return found
 
-    def watched_take(busiest: Busiest, request: Asked, body: bytes, line: Answering, leave: Callable[[], None]) -> bool:
-        def watched_leave() -> None:
-            noted.left += 1
-            leave()
-
-        noted.outcomes.append(take(busiest, request, body, line, watched_leave))
+    def watched_take(busiest: Busiest, request: Asked, body: bytes, line: Answering) -> bool:
+        noted.outcomes.append(take(busiest, request, body, line))
         return noted.outcomes[-1]
 
     monkeypatch.setattr(Busiest, "read_head", watched_read_head)
@@ -303,7 +293,6 @@ async def test_a_page_that_is_remembered_is_answered_the_same(
 async def test_a_page_that_has_to_be_read_is_answered_the_same(
     running: Running, line: Line, alice: Client, group: str, taken: Taken, media: str
 ) -> None:
-    """The last one is too large to be answered here."""
     await line.ask(poll(alice, group, 0))
     for size in (10, 20_000, 400_000, 700_000, 700_000):
         await alice.send(group, bytes(size))
@@ -316,7 +305,6 @@ async def test_a_page_that_has_to_be_read_is_answered_the_same(
                 answers.append((await each.ask(poll(alice, group, 0, media, query=asked))).plain())
             assert answers[0] == answers[1]
             assert taken.new() == [True]
-            assert taken.left == (asked == "after=0&limit=100")
     assert running.app[app_keys.BUDGET].used == 0
 
 
@@ -327,42 +315,13 @@ async def test_a_page_that_has_to_be_read_waits_for_memory(
     await alice.send(group, b"new")
     budget = running.app[app_keys.BUDGET]
     holder = budget.share()
-    holder.take(budget.size)
+    holder.hold(budget.size)
     await forget_groups(running)
     await line.say(poll(alice, group, 0))
     await asyncio.sleep(0.2)
     holder.close()
     assert len(json.loads((await line.hear()).body)["messages"]) == 1
     assert budget.used == 0
-
-
-@pytest.mark.parametrize("breaks", [True, False])
-async def test_who_goes_before_a_page_turns_out_to_be_large_leaves_nothing_behind(
-    running: Running, line: Line, alice: Client, group: str, taken: Taken, monkeypatch: pytest.MonkeyPatch, breaks: bool
-) -> None:
-    await line.ask(poll(alice, group, 0))
-    gone, site = asyncio.Event(), running.server.site
-
-    async def too_large(*_: object, **__: object) -> None:
-        await gone.wait()
-        raise TooLargeError
-
-    with monkeypatch.context() as patch:
-        patch.setattr(running.app[app_keys.FETCHING], "at_hand", lambda *_, **__: None)
-        patch.setattr(running.app[app_keys.FETCHING], "read", too_large)
-        async with line_to(running.server.port) as another:
-            await another.say(poll(alice, group, 0))
-            await until(lambda: AHEAD in [each.state for each in site.open])
-            [connection] = [each for each in site.open if each.state == AHEAD]
-            if breaks:
-                another.reset()
-        await until(lambda: connection.is_half_closed or connection not in site.open)
-        assert breaks is (connection not in site.open)
-        gone.set()
-        await until(lambda: taken.left == 1)
-    await until(lambda: connection not in site.open)
-    assert running.app[app_keys.BUDGET].used == 0
-    assert json.loads((await line.ask(poll(alice, group, 0))).body) == {"messages": []}
 
 
 async def test_a_stop_gives_up_pages_that_take_too_long_to_read(

@@ -9,11 +9,11 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from conclave.server import behind, busiest, connection, framing, listen, securing
+from conclave.server import behind, busiest, connection, framing, listen, room, securing
 from conclave.wire import handover, receipt, stream_connection
 from tests.conftest import Running
 
-WAY_IN = (behind, busiest, connection, framing, handover, listen, receipt, securing, stream_connection)
+WAY_IN = (behind, busiest, connection, framing, handover, listen, receipt, room, securing, stream_connection)
 
 
 def private(path: Path, *, own: bool = False) -> Iterator[str]:

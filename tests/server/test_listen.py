@@ -17,7 +17,7 @@ from conclave.admin.access import Guard
 from conclave.admin.app import create_admin_app
 from conclave.clock import FakeClock
 from conclave.config.settings import Config
-from conclave.server import connection, listen
+from conclave.server import connection, listen, room
 from conclave.server.app import create_app
 from conclave.server.connection import Connection
 from tests.support.client import Client
@@ -283,7 +283,8 @@ async def test_a_connection_that_asks_for_nothing_ends(
     config: Config, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listen, "SWEEP_SECONDS", 0.05)
-    monkeypatch.setattr(listen, "IDLE_SECONDS", 0.3)
+    monkeypatch.setattr(room, "SILENT_SECONDS", 0.3)
+    monkeypatch.setattr(room, "IDLE_SECONDS", 0.3)
     async with serving(create_app(config, clock)) as listening:
         assert await listening.say() == b""
         assert (await listening.say(WHOLE)).startswith(b"HTTP/1.1 200 "), "with the end of the connection behind it"

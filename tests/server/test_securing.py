@@ -2,11 +2,9 @@
 
 import asyncio
 import contextlib
-import os
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -15,7 +13,7 @@ from aiohttp import web
 
 from conclave.clock import FakeClock
 from conclave.config.settings import Config
-from conclave.server import listen
+from conclave.server import listen, room
 from conclave.server.app import create_app
 from conclave.server.tls import context_of
 from conclave.wire import ready
@@ -37,14 +35,14 @@ def run(request: pytest.FixtureRequest) -> Iterator[Run]:
 
 
 @contextlib.asynccontextmanager
-async def serving(config: Config, clock: FakeClock, most_files: int) -> AsyncIterator[listen.Site]:
+async def serving(config: Config, clock: FakeClock, most: int) -> AsyncIterator[listen.Site]:
     folder = config.database.parent
     make_certificate(folder)
     tls = context_of(Config(tls_cert_path=str(folder / "cert.pem"), tls_key_path=str(folder / "key.pem")))
     runner = web.AppRunner(create_app(config, clock), shutdown_timeout=1)
     try:
         await runner.setup()
-        site = listen.Site(runner, "127.0.0.1", 0, most_files, tls)
+        site = listen.Site(runner, "127.0.0.1", 0, most, tls)
         site.port = int((await site.listen()).rpartition(":")[2])
         yield site
     finally:
@@ -75,20 +73,42 @@ def test_who_is_turned_away_holds_no_descriptor_for_a_handshake(run: Run, config
     run(played())
 
 
-def test_silent_handshakes_leave_room_for_the_server_itself(run: Run, config: Config, clock: FakeClock) -> None:
+def handshakes(site: listen.Site) -> int:
+    """How many connections there are that are not secured yet."""
+    return sum(each.transport is None for each in site.open)
+
+
+def test_silent_handshakes_make_room_for_others(run: Run, config: Config, clock: FakeClock) -> None:
     async def played() -> None:
-        with Path(os.devnull).open() as least:
-            most = least.fileno() + 40
-        async with serving(config, clock, most) as site:
+        async with serving(config, clock, 10) as site:
             with contextlib.ExitStack() as open_ends:
-                for _ in range(60):  # ends of both sides are in this process
-                    open_ends.enter_context(contextlib.closing(await silent(site)))
+                ends = []
+                for _ in range(60):
+                    ends.append(open_ends.enter_context(contextlib.closing(await silent(site))))
                     await asyncio.sleep(0)
-                await until(lambda: len(site._securing) < 40)
-                assert site._securing, "some were let in"
-                with Path(os.devnull).open() as least:
-                    assert least.fileno() <= most + 60
-            await until(lambda: not site._securing)
+                assert await asyncio.to_thread(ask_in_one_packet, site.port, 1) == 1
+                ended = [asyncio.get_running_loop().sock_recv(each, 1) for each in ends[:50]]
+                assert await asyncio.wait_for(asyncio.gather(*ended), PATIENCE) == [b""] * 50
+                assert handshakes(site) <= 10
+            await until(lambda: not site.open)
+
+    run(played())
+
+
+def test_a_handshake_that_does_not_come_to_its_end_is_broken_off(
+    run: Run, config: Config, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listen, "SWEEP_SECONDS", 0.05)
+    monkeypatch.setattr(room, "SILENT_SECONDS", 0.5)
+
+    async def played() -> None:
+        async with serving(config, clock, 100) as site:
+            loop = asyncio.get_running_loop()
+            for said in (b"", b"\x16\x03\x01\x02\x00"):
+                with contextlib.closing(await silent(site)) as end:
+                    await loop.sock_sendall(end, said)
+                    assert await asyncio.wait_for(loop.sock_recv(end, 1), PATIENCE) == b""
+            assert not site.open
 
     run(played())
 
@@ -142,8 +162,7 @@ def test_a_client_that_speaks_no_tls_or_goes_is_no_error(run: Run, config: Confi
                         with contextlib.suppress(ConnectionError):
                             while await asyncio.wait_for(loop.sock_recv(end, 4096), PATIENCE):
                                 pass
-                await until(lambda: not site._securing)
-            assert not site.open
+                await until(lambda: not site.open)
         assert not failures
 
     run(played())
@@ -153,24 +172,9 @@ def test_a_stop_does_not_wait_for_handshakes(run: Run, config: Config, clock: Fa
     async def played() -> None:
         async with serving(config, clock, 60_000) as site:
             end = await silent(site)
-            await until(lambda: bool(site._securing))
+            await until(lambda: handshakes(site) == 1)
         with contextlib.closing(end):
             assert await asyncio.wait_for(asyncio.get_running_loop().sock_recv(end, 1), PATIENCE) == b""
-
-    run(played())
-
-
-def test_who_was_let_in_just_before_a_stop_begins_no_handshake(run: Run, config: Config, clock: FakeClock) -> None:
-    async def played() -> None:
-        async with serving(config, clock, 60_000) as site:
-            let_in = site._let_in()
-            await site.stop()
-            here, there = socket.socketpair()
-            with contextlib.closing(there):
-                there.setblocking(False)
-                await asyncio.get_running_loop().connect_accepted_socket(lambda: let_in, here)
-                assert not site._securing, "nobody would cancel it"
-                assert await asyncio.wait_for(asyncio.get_running_loop().sock_recv(there, 1), PATIENCE) == b""
 
     run(played())
 

@@ -15,7 +15,6 @@ from conclave.clock import FakeClock
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.retention import RetentionConfig
 from conclave.config.settings import Config
-from conclave.response_memory import Budget
 from conclave.retention import marks
 from conclave.retention.jobs import ALL, PurgeJob, Scope
 from conclave.retention.resolve import Lifetimes
@@ -240,7 +239,6 @@ def served(connection: sqlite3.Connection, config: Config, now: int) -> set[tupl
             0,
             500,
             FakeClock(now),
-            Budget(10**9).share(),
             writer(Format.JSON),
         ).messages
     }

@@ -3,14 +3,14 @@
 import random
 import sqlite3
 from contextlib import closing
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
 
-from conclave import response_memory
+from conclave.actions.authorisation import require_member
 from conclave.actions.messages import append
 from conclave.clock import FakeClock
-from conclave.response_memory import Budget
 from conclave.retention.policy import KEEP
 from conclave.retention.resolve import PolicySettings
 from conclave.store import bodies
@@ -31,12 +31,10 @@ def test_a_page_has_the_first_messages_that_fit_whatever_their_sizes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """Small bodies are read before they are counted, larger ones after; mixed ones in two steps."""
-    monkeypatch.setattr(messages, "SMALL_BYTES", 2_000)
     monkeypatch.setattr(messages, "PAGE_BYTES", 5_000)
     monkeypatch.setattr(bodies, "SEGMENT_BYTES", 6_000)
-    monkeypatch.setattr(response_memory, "ITEM_BYTES", 10)
     chance = random.Random(seed)
-    stored = [chance.randbytes(chance.choice([1, 20, 20, 20, 150, 900, 4_000])) for _ in range(120)]
+    stored = [chance.randbytes(chance.choice([1, 20, 20, 20, 150, 900, 4_000, 6_000])) for _ in range(120)]
     stores.prepare(tmp_path / "hot.db")
     with closing(sqlite.connect(tmp_path / "hot.db")) as connection, sqlite.write_transaction(connection):
         state.begin_serving(connection, POLICY, FakeClock(NOW).read())
@@ -47,36 +45,18 @@ def test_a_page_has_the_first_messages_that_fit_whatever_their_sizes(
             append(connection, member, body, NOW, is_commit=False)
         kinds = set()
         for _ in range(300):
-            after, limit, size = (
-                chance.randrange(120),
-                chance.randint(1, 40),
-                chance.choice([900, 4_000, 30_000, 10**6]),
-            )
-            share, asked = Budget(size).share(), [len(body) for body in stored[after : after + limit]]
-            try:
-                count = Budget(size).share().take_bodies(asked, messages.PAGE_BYTES)
-            except response_memory.NoRoomError:
-                count = 0
-            found = _page(connection, group_id, user_id, after, limit, share)
-            assert found == stored[after : after + count]
-            assert share.claimed == (response_memory.cost(sum(map(len, found)), count) if count else 0)
-            kinds.add((count < len(asked), sum(asked) <= messages.SMALL_BYTES, max(asked) > 2_000 // len(asked)))
+            after, limit = chance.randrange(120), chance.randint(1, 40)
+            asked = [len(body) for body in stored[after : after + limit]]
+            fitting = sum(total <= messages.PAGE_BYTES for total in accumulate(asked))
+            found = _page(connection, group_id, user_id, after, limit)
+            assert found == stored[after : after + max(1, fitting)]
+            kinds.add((fitting, fitting < len(asked), max(asked) > 5_000 // len(asked)))
         assert len(kinds) > 4, "whole and shortened, of small and of large bodies, alike and mixed"
 
 
-def _page(
-    connection: sqlite3.Connection,
-    group_id: bytes,
-    user_id: bytes,
-    after: int,
-    limit: int,
-    share: response_memory.Share,
-) -> list[bytes]:
-    """The bodies of a page; none if there is no memory for it."""
+def _page(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, after: int, limit: int) -> list[bytes]:
+    """The bodies of a page."""
     write = page_writer.writer(Format.PROTOBUF)
-    try:
-        page = messages.page(connection, group_id, user_id, after, limit, FakeClock(NOW), share, write)
-    except response_memory.NoRoomError:
-        return []
+    page = messages.page(connection, group_id, user_id, after, limit, FakeClock(NOW), write)
     found = GetMessagesResponse.FromString(b"".join(each.piece for each in page.messages))
     return [each.mls_message for each in found.messages]

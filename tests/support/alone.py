@@ -13,7 +13,6 @@ from conclave.archive.reader import Archive
 from conclave.auth import tokens
 from conclave.errors import ApiError, ClockInDoubtError, NotMemberError, TokenExpiredError
 from conclave.health.parts import Health
-from conclave.response_memory import Budget
 from conclave.store.engine import sqlite
 from conclave.store.engine.database import Database
 from conclave.store.engine.group_commit import snapshot
@@ -74,7 +73,6 @@ class StoreAlone:
         session = self.session(token)
         if session is None:
             return self.refusal(token)
-        share = Budget(1 << 30).share()
         try:
             found = await pages.page(
                 cast(Database, self),
@@ -84,7 +82,6 @@ class StoreAlone:
                 after,
                 limit,
                 self._app[app_keys.CLOCK],
-                share,
                 _write,
                 include_redacted=include_redacted,
             )
