@@ -99,7 +99,7 @@ async def hand_over(request: web.Request, response: web.StreamResponse, *, count
     if transport is None:
         return False
     share = request[SHARE]
-    if _size(response) > SMALL_BYTES:
+    if _size(response) > pace.SMALL_BYTES:
         hold_back(transport)
     drain_fully(transport)
     share.begin_sending(_memory(response), partial(_left, response, transport), transport.abort)
