@@ -86,10 +86,10 @@ class Configuration:
 def configuration(connection: sqlite3.Connection, context: Context, user_id: bytes) -> Configuration:
     """Return the default policy, the operator's policies for the user's own groups, and the limits."""
     settings = context.policy
-    own = members.group_ids_of(connection, user_id) if settings.overrides else ()
+    own = [each for each in settings.overrides if members.membership(connection, each, user_id)]
     default = _lifetimes(settings.of_setting(KEEP, KEEP))
     told = {DEFAULT: default} if default else {}
-    told |= {str(UUID(bytes=each)): _lifetimes(settings.overrides[each]) for each in own if each in settings.overrides}
+    told |= {str(UUID(bytes=each)): _lifetimes(settings.overrides[each]) for each in own}
     return Configuration(told, _limits(settings))
 
 

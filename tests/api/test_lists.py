@@ -13,7 +13,7 @@ from aiohttp import ClientPayloadError
 from conclave import app_keys
 from conclave.store import bodies
 from conclave.store.resources import own_groups, welcomes
-from conclave.wire import handover, lists
+from conclave.wire import handover, lists, pace
 from tests.conftest import Running
 from tests.support.client import Client, RefusedError, expect
 from tests.support.lists import CASES, Case, Scene, add_members, fill, remove, scene_of
@@ -413,7 +413,7 @@ async def test_who_takes_a_list_slowly_but_takes_it_gets_all_of_it(running: Runn
 
 async def test_who_takes_nothing_of_a_list_is_cut_off(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     alice, _ = await with_large_welcomes(running, Client, 10, 1000 * KIB)
-    monkeypatch.setattr(handover, "WINDOW_SECONDS", 0.3)
+    monkeypatch.setattr(pace, "WINDOW_SECONDS", 0.3)
     memory = running.app[app_keys.BUDGET]
     async with raw(running, alice.raw_get("/welcomes")) as (reader, _):
         await until(lambda: memory.used > 0)

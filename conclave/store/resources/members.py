@@ -123,14 +123,6 @@ def _membership(row: sqlite3.Row) -> Membership:
     return Membership(group=Group(**values), **own)
 
 
-def group_ids_of(connection: sqlite3.Connection, user_id: bytes) -> list[bytes]:
-    """List the ids of the user's groups in the order in which they were joined."""
-    rows = connection.execute(
-        "SELECT group_id FROM members JOIN groups USING (group_key) WHERE user_id = ? ORDER BY member_id", (user_id,)
-    )
-    return [row[0] for row in rows]
-
-
 def holding_back(connection: sqlite3.Connection, group: Group, sight: Sight) -> list[bytes]:
     """List who has not fetched messages that others have, those who are furthest behind first; at most MOST_HOLDING.
 
