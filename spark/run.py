@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from conclave.archive.consistency import TRIES
+from conclave.archive.files import DamagedLogError
 from conclave.clock.guard import time_to_act_on
 from conclave.failpoints import reach
 from conclave.logs.setup import get_logger
@@ -55,7 +56,7 @@ class ClockWrongError(Exception):
 
 EXPECTED = (
     *(CleanupError, ClockWrongError, ClockUnsteadyError, ArchiveError, RestoreError),
-    *(RunTooLongError, WalBusyError),
+    *(RunTooLongError, WalBusyError, DamagedLogError),
 )
 """Errors of a run, or of a command about the archive, that are no fault of the program."""
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from conclave.archive.files import LOG, log_fault
 from conclave.archive.layout import ID_PROPERTY
 from conclave.store.archive.moves import ArchiveState
 
@@ -38,15 +39,30 @@ def turn_of(table: "DeltaTable", archive_id: str) -> int:
     return table.transaction_version(turn_app(archive_id)) or 0
 
 
+def open_table(path: Path, version: int | None = None) -> "DeltaTable":
+    """Open the table as of ``version``; None: the newest one.
+
+    Raises what deltalake raises. Of a damaged entry of the log that has only what is wrong there, without the file's
+    name; here it names the file, and what to do.
+    """
+    from deltalake import DeltaTable  # noqa: PLC0415 - a server without an archive does not pay for it
+    from deltalake.exceptions import DeltaError  # noqa: PLC0415 - as above
+
+    try:
+        return DeltaTable(str(path), version=version)
+    except DeltaError as error:
+        if fault := log_fault(path / LOG):
+            raise DeltaError(fault) from error
+        raise
+
+
 def open_known(path: Path, read_state: Callable[[], ArchiveState]) -> tuple["DeltaTable", str]:
     """Open the table; return it, and why it is not the one that the database knows, see ``find_fault``.
 
     ``read_state`` asks the database what it knows. Raises what deltalake and ``read_state`` raise.
     """
-    from deltalake import DeltaTable  # noqa: PLC0415 - a server without an archive does not pay for it
-
     for _ in range(TRIES):
-        table = DeltaTable(str(path))
+        table = open_table(path)
         fault = find_fault(path, table, read_state())
         if not fault:
             break

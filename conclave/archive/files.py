@@ -5,11 +5,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from conclave.archive.faults import ADVICE
+
 DATA_FILES = "lifetime=*/span=*/*"
 """Where data files lie in the table's folder, by partition."""
 
 LOG = "_delta_log"
 """The folder of the table's log."""
+
+
+class DamagedLogError(Exception):
+    """An entry of the table's log is not as it was written. The message is one line, which begins with its path."""
 
 
 def is_unfinished(name: str) -> bool:
@@ -21,10 +27,26 @@ def is_unfinished(name: str) -> bool:
 
 
 def actions_of(entry: Path) -> Iterator[dict[str, Any]]:
-    """Yield the actions of one entry of the log. Raises OSError and ValueError."""
-    with entry.open(encoding="utf-8") as lines:
-        for line in lines:
-            yield json.loads(line)
+    """Yield the actions of one entry of the log. Raises OSError and DamagedLogError."""
+    for number, line in enumerate(entry.read_bytes().splitlines(), 1):
+        try:
+            action = json.loads(line)
+        except ValueError:
+            action = None
+        if not isinstance(action, dict):
+            raise DamagedLogError(f"{entry}: an entry of the archive's log is damaged, in line {number}{ADVICE}")
+        yield action
+
+
+def log_fault(log: Path) -> str:
+    """Return in one line which entry of the log is damaged, the newest one first; "" if none is. Raises OSError."""
+    try:
+        for entry in sorted(log.glob("*.json"), reverse=True):
+            for _ in actions_of(entry):
+                pass
+    except DamagedLogError as error:
+        return str(error)
+    return ""
 
 
 def told_of(actions: Any, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:

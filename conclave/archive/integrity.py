@@ -9,11 +9,11 @@ from operator import itemgetter
 from pathlib import Path
 
 import pyarrow
-from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from pyarrow import parquet
 
 from conclave.archive.checksums import checksums
+from conclave.archive.consistency import open_table
 from conclave.archive.differences import Key, compare
 from conclave.archive.faults import one_line
 from conclave.archive.scan import batches, by_rows
@@ -62,7 +62,7 @@ def index_faults(folder: Path, index: Iterable[PartRow]) -> dict[Key, list[str]]
     """
     faults: dict[Key, list[str]] = {}
     try:
-        query = by_rows(DeltaTable(str(folder)))
+        query = by_rows(open_table(folder))
         found = (PartRow(**row) for batch in batches(query, _SUMMARY) for row in batch.to_pylist())
         for _, both in groupby(merge(_placed(index, 0), _placed(found, 1)), key=itemgetter(0)):
             sides: tuple[dict[Key, PartRow], dict[Key, PartRow]] = {}, {}

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from pathlib import Path
 
+from conclave.archive.consistency import open_table
 from conclave.archive.faults import one_line
 from conclave.archive.scan import batches, by_rows
 from conclave.keys.cover import Range
@@ -24,12 +25,11 @@ def in_table(folder: Path) -> dict[int, list[Range]]:
     Raises UnreadableError.
     """
     import pyarrow  # noqa: PLC0415 - where nothing is archived, it is not paid for
-    from deltalake import DeltaTable  # noqa: PLC0415 - as above
     from deltalake.exceptions import DeltaError  # noqa: PLC0415 - as above
 
     found: dict[int, list[Range]] = defaultdict(list)
     try:
-        query = by_rows(DeltaTable(str(folder)))
+        query = by_rows(open_table(folder))
         for batch in batches(query, _RUNS):
             for group_key, first, last in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                 found[group_key].append(Range(first, last))

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
 from conclave.archive.checksums import DamagedError
-from conclave.archive.consistency import find_fault
+from conclave.archive.consistency import find_fault, open_table
 from conclave.archive.faults import ADVICE, one_line
 from conclave.archive.files import LOG
 from conclave.archive.library import CONCURRENT_READS, load
@@ -311,8 +311,6 @@ class Archive:
         return known.snapshot
 
     def _refresh(self, version: int, turn: int, *, failed: bool, exact: bool) -> _Open:
-        from deltalake import DeltaTable  # noqa: PLC0415 - a server without an archive does not pay for it
-
         known, table = self._open, self._table
         if known and not known.is_behind(version, turn) and not failed:
             return known  # another thread has refreshed it meanwhile
@@ -321,7 +319,7 @@ class Archive:
             table.update_incremental()
         if table is None or not may_go_on or table.version() < version:
             # Opened again, not updated: later entries of the log may be gone, or the folder may be another one.
-            table = DeltaTable(str(self._folder), version=version if exact else None)
+            table = open_table(self._folder, version if exact else None)
         if fault := find_fault(self._folder, table, self._known()):
             raise _MismatchError(fault)
         self._table = table

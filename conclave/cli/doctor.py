@@ -69,6 +69,7 @@ def _findings(path: Path | None) -> Iterator[Finding]:
     yield from _proxies(config)
     yield from carried_out("disk", partial(machine.disk, config))
     yield from carried_out("permissions", partial(files.permissions, config, source))
+    yield from carried_out("archive", partial(files.archive_log, config))
     yield from carried_out("locks", partial(files.held_locks, config))
     runs = partial(files.is_served, config)
     yield from carried_out("ports", partial(machine.ports, config, runs))

@@ -5,6 +5,8 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from conclave.archive.faults import ADVICE
+from conclave.archive.files import LOG, log_fault
 from conclave.config.settings import Config
 from conclave.doctor.findings import Finding, note, ok, wrong
 from conclave.keys import copying
@@ -79,6 +81,17 @@ def _of_others(paths: list[Path]) -> Iterator[Finding]:
             owner = path.stat().st_uid
             says = f"{path}: belongs to user {owner}, and this is user {user}"
             yield note("permissions", says, f"run Conclave's commands as user {owner}, or chown what is wrong")
+
+
+def archive_log(config: Config) -> Iterator[Finding]:
+    """Yield whether the entries of the archive's log can be read, if there are any."""
+    log = config.archive_path / LOG
+    if fault := log_fault(log):
+        says = fault.removesuffix(ADVICE)
+        remedy = f"a cleanup run, if the power failed; else copy the file from a backup{ADVICE}"
+        yield wrong("archive", says, remedy)
+    elif log.is_dir():
+        yield ok("archive", f"{log}: its entries can be read")
 
 
 def holders(config: Config) -> dict[str, int | None]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from conclave.archive.consistency import open_known
 from conclave.archive.faults import one_line
-from conclave.archive.files import DATA_FILES, LOG, is_recent, removal_times
+from conclave.archive.files import DATA_FILES, LOG, DamagedLogError, is_recent, removal_times
 from conclave.config.settings import Config
 from conclave.proof.findings import Finding, Kind, ProofPart
 from conclave.retention.durations import duration_text
@@ -74,7 +74,7 @@ def _read_table(part: ProofPart, config: Config, known: ArchiveState) -> tuple[s
 def _removal_times(folder: Path) -> dict[str, float]:
     try:
         return removal_times(folder / LOG)
-    except (OSError, ValueError, KeyError, TypeError):  # half an entry: then no file is known to be kept
+    except (OSError, DamagedLogError, KeyError, TypeError):  # half an entry: then no file is known to be kept
         return {}
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow
-from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
+from conclave.archive.consistency import open_table
 from conclave.archive.faults import one_line
 from conclave.archive.layout import in_partitions
 from conclave.archive.scan import batches, by_rows
@@ -119,7 +119,7 @@ def find(path: Path, plan: ArchivePlan, partition: Partition, files: Collection[
     """
     first, last = min(file.first for file in files), max(file.last for file in files)
     try:
-        query = by_rows(DeltaTable(str(path)))
+        query = by_rows(open_table(path))
         queries = (_query(some, plan.held, partition) for some in _divided(plan, first, last))
         found = [batch.cast(_DUE) for each in queries for batch in batches(query, each)]
     except (DeltaError, pyarrow.ArrowException, OSError) as error:

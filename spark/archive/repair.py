@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow
-from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from pyarrow import parquet
 
-from conclave.archive.consistency import find_fault, not_of_one_time, turn_app
+from conclave.archive.consistency import find_fault, not_of_one_time, open_table, turn_app
 from conclave.archive.faults import one_line
 from conclave.store.archive.moves import ArchiveState
 from spark.hot_store import ArchiveError
@@ -154,7 +153,7 @@ class Repair:
     def _require_whole(self, version: int) -> None:
         """Raise ArchiveError unless ``version`` belongs to this archive, and all its files are on the disk."""
         try:
-            table = DeltaTable(str(self._path), version=version)
+            table = open_table(self._path, version)
             fault = find_fault(self._path, table, self._state)
             names = [] if fault else pyarrow.table(table.get_add_actions())["path"].to_pylist()
         except (DeltaError, pyarrow.ArrowException) as error:

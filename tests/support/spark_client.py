@@ -23,8 +23,8 @@ ENDPOINTS = (
 )
 """What a driver has, in local mode or on a cluster."""
 
-FILE = "handed-out"
-"""A file that a session may hand out to its executors."""
+REFUSED_SECONDS = 5
+"""Who does not know the secret is refused at once, or, where it talks to another kind of port, gets no answer."""
 
 
 class SparkClient:
@@ -47,11 +47,14 @@ class SparkClient:
         self._process.wait()
         self._process.stdout.close()
 
-    def answers(self, port: int, secret: str = "") -> list[str]:
-        """Return what has answered at a port of loopback, by name. ``secret``: "" for none."""
+    def answers(self, port: int, secret: str = "", seconds: int = REFUSED_SECONDS) -> list[str]:
+        """Return what has answered at a port of loopback, by name. ``secret``: "" for none.
+
+        ``seconds``: how long it waits for each answer.
+        """
         assert self._process.stdin
         assert self._process.stdout
-        self._process.stdin.write(json.dumps({"port": port, "secret": secret}) + "\n")
+        self._process.stdin.write(json.dumps({"port": port, "secret": secret, "seconds": seconds}) + "\n")
         self._process.stdin.flush()
         found: list[str] = json.loads(self._process.stdout.readline())
         return found
@@ -62,20 +65,22 @@ def main() -> None:
 
     told = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
-    gateway = launch_gateway()
+    gateway = launch_gateway()  # type: ignore[no-untyped-call]
     for line in sys.stdin:
         task = json.loads(line)
-        asks = (_rpc, _file, _blocks, _gateway)
-        found = [each for ask in asks for each in ask(gateway, task["port"], task["secret"])]
+        asks = (_rpc, _files, _blocks, _gateway)
+        found = [each for ask in asks for each in ask(gateway, **task)]
         told.write(json.dumps(found) + "\n")
     gateway.shutdown()
 
 
-def _conf(jvm: Any, secret: str) -> tuple[Any, Any]:
+def _conf(jvm: Any, secret: str, seconds: int) -> tuple[Any, Any]:
     """Return the settings of a process that knows ``secret``, and what authenticates it."""
     conf = jvm.org.apache.spark.SparkConf(False)
     settings = {"spark.master": "spark://none:1", "spark.app.id": "probe"}
-    settings |= dict.fromkeys(("spark.rpc.askTimeout", "spark.rpc.lookupTimeout", "spark.network.timeout"), "30s")
+    settings |= dict.fromkeys(
+        ("spark.rpc.askTimeout", "spark.rpc.lookupTimeout", "spark.network.timeout"), f"{seconds}s"
+    )
     if secret:
         settings |= {
             "spark.authenticate": "true",
@@ -86,20 +91,21 @@ def _conf(jvm: Any, secret: str) -> tuple[Any, Any]:
         }
     for name, value in settings.items():
         conf.set(name, value)
-    no_key, no_file = jvm.scala.Option.empty(), jvm.org.apache.spark.SecurityManager
-    return conf, no_file(conf, no_key, getattr(no_file, "$lessinit$greater$default$3")())
+    security = jvm.org.apache.spark.SecurityManager
+    no_file = getattr(security, "$lessinit$greater$default$3")()
+    return conf, security(conf, jvm.scala.Option.empty(), no_file)
 
 
 def _module(jvm: Any, name: str) -> Any:
     return jvm.java.lang.Class.forName(f"{name}$").getField("MODULE$").get(None)
 
 
-def _rpc(gateway: Any, port: int, secret: str) -> list[str]:
+def _rpc(gateway: Any, port: int, secret: str, seconds: int) -> list[str]:
     """Ask for each endpoint, as an executor does before it sends it anything."""
     from py4j.protocol import Py4JJavaError
 
     jvm = gateway.jvm
-    conf, security = _conf(jvm, secret)
+    conf, security = _conf(jvm, secret, seconds)
     env = _module(jvm, "org.apache.spark.rpc.RpcEnv").create("probe", *["127.0.0.1"] * 2, 0, conf, security, 0, True)
     found = []
     try:
@@ -117,28 +123,30 @@ def _rpc(gateway: Any, port: int, secret: str) -> list[str]:
     return found
 
 
-def _file(gateway: Any, port: int, secret: str) -> list[str]:
-    """Fetch a file, as an executor fetches jars."""
+def _files(gateway: Any, port: int, secret: str, seconds: int) -> list[str]:
+    """Fetch a file, as an executor fetches jars. In local mode there is none: that is the answer."""
     from py4j.protocol import Py4JJavaError
 
     jvm = gateway.jvm
-    conf, security = _conf(jvm, secret)
+    conf, security = _conf(jvm, secret, seconds)
     env = _module(jvm, "org.apache.spark.rpc.RpcEnv").create("probe", *["127.0.0.1"] * 2, 0, conf, security, 0, True)
     try:
-        channel = env.openChannel(f"spark://127.0.0.1:{port}/files/{FILE}")
-        return ["files"] if channel.read(jvm.java.nio.ByteBuffer.allocate(16)) > 0 else []
-    except Py4JJavaError:
-        return []
+        channel = env.openChannel(f"spark://127.0.0.1:{port}/files/none")
+        jvm.java.nio.channels.Channels.newInputStream(channel).read()
+    except Py4JJavaError as error:
+        return ["files"] if "Stream '/files/none' was not found" in str(error) else []
+    else:
+        return ["files"]
     finally:
         env.shutdown()
 
 
-def _blocks(gateway: Any, port: int, secret: str) -> list[str]:
-    """Open a block, as an executor fetches those of others."""
+def _blocks(gateway: Any, port: int, secret: str, seconds: int) -> list[str]:
+    """Open a block, as an executor fetches those of others. There is none of that name: that is the answer."""
     from py4j.protocol import Py4JJavaError
 
     jvm = gateway.jvm
-    conf, security = _conf(jvm, secret)
+    conf, security = _conf(jvm, secret, seconds)
     network, none = jvm.org.apache.spark.network, jvm.scala.Option.empty()
     transport = _module(jvm, "org.apache.spark.network.netty.SparkTransportConf").fromSparkConf(
         conf, "shuffle", 1, none, none
@@ -152,16 +160,16 @@ def _blocks(gateway: Any, port: int, secret: str) -> list[str]:
         names = gateway.new_array(jvm.java.lang.String, 1)
         names[0] = "broadcast_0"
         request = network.shuffle.protocol.OpenBlocks("probe", "driver", names).toByteBuffer()
-        answer = client.sendRpcSync(request, 30_000)
-        decoder = getattr(network.shuffle.protocol, "BlockTransferMessage$Decoder")
-        return ["blocks"] if decoder.fromByteBuffer(answer).getClass().getSimpleName() == "StreamHandle" else []
-    except Py4JJavaError:
-        return []
+        client.sendRpcSync(request, 1000 * seconds)
+    except Py4JJavaError as error:
+        return ["blocks"] if "Block broadcast_0 not found" in str(error) else []
+    else:
+        return ["blocks"]
     finally:
         context.close()
 
 
-def _gateway(_: Any, port: int, secret: str) -> list[str]:
+def _gateway(_: Any, port: int, secret: str, **__: int) -> list[str]:
     """Ask for the time, as the Python of that Java does anything."""
     from py4j.java_gateway import GatewayParameters, JavaGateway
     from py4j.protocol import Py4JError

@@ -4,6 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from conclave.archive.files import DamagedLogError, log_fault, removal_times
+from conclave.doctor.files import archive_log
+from conclave.doctor.findings import Level
 from tests.support.archived import DAY, USERS, Store
 from tests.support.cleaner import Cleaner
 from tests.support.damage import Noise, flip, flip_at, misstate
@@ -113,3 +116,29 @@ def test_compaction_does_not_rewrite_a_damaged_file(store: Store) -> None:
     report = store.try_run("", crowd=1)
     assert path.name in report["error"]
     assert path.exists()
+
+
+@pytest.mark.parametrize(
+    "content", [b'{"add": {"path": "life', b'\x00\xff{"', b"[]"], ids=["cut", "noise", "no action"]
+)
+def test_a_damaged_entry_of_the_log_is_named_by_all_who_read_it(store: Store, content: bytes) -> None:
+    group, _ = archive_two_groups(store)
+    entry = max(store.config.archive_path.glob("_delta_log/*.json"))
+    whole = entry.read_bytes()
+    entry.write_bytes(whole.rstrip() + b"\n" + content)
+    said = f"{entry}: an entry of the archive's log is damaged, in line {1 + len(whole.splitlines())}"
+    advice = "see docs/operations/archive.md#a-damaged-file"
+    store.delete_group(group)
+    for told in (store.try_run("")["error"], store.verify()["error"], log_fault(entry.parent)):
+        assert said in told
+        assert advice in told
+        assert "JSON" not in told
+    with pytest.raises(DamagedLogError, match="is damaged, in line"):
+        removal_times(entry.parent)
+    [found] = archive_log(store.config)
+    assert (found.level, found.about, found.says) == (Level.WRONG, "archive", said)
+    assert advice in found.remedy
+    entry.write_bytes(whole)
+    assert [each.level for each in archive_log(store.config)] == [Level.OK]
+    store.run()
+    store.expect_sound()
