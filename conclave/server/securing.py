@@ -79,7 +79,7 @@ class Securing(asyncio.Protocol):
         rest, self._early = self._early, b""
         while rest and not transport.is_closing():
             successor = cast(asyncio.BufferedProtocol, transport.get_protocol())
-            buffer = successor.get_buffer(len(rest))
+            buffer = memoryview(successor.get_buffer(len(rest)))
             count = min(len(buffer), len(rest))
             buffer[:count] = rest[:count]
             successor.buffer_updated(count)

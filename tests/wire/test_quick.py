@@ -125,7 +125,9 @@ def test_ordinary_bodies_are_read_quickly(body: bytes) -> None:
 
 NUMBERS = st.integers(-3, 10**22).map(str) | st.integers(0, 600).map(str) | st.text("0159+-_ %.٣", max_size=4)
 NAMES = ["after", "limit", "include_redacted", "confirm"]
-VALUES_OF_QUERIES = NUMBERS | st.sampled_from(["true", "false", "True", "1", "", "true%20", "next", "Next", "response", "next%20"])
+VALUES_OF_QUERIES = NUMBERS | st.sampled_from(
+    ["true", "false", "True", "1", "", "true%20", "next", "Next", "response", "next%20"]
+)
 PAIRS = st.tuples(st.sampled_from([*NAMES, "aft%65r", "x", ""]), VALUES_OF_QUERIES).map("=".join)
 QUERIES = st.lists(PAIRS, max_size=5).map("&".join) | st.text("afterlimncudox_=&;0159%+#", max_size=40)
 
@@ -156,7 +158,9 @@ def test_quick_queries_are_the_schemas(text: str) -> None:
 
 
 USUAL = {
-    **{"after": st.integers(0, 10**18 - 1), "limit": st.integers(1, 9999), "include_redacted": st.booleans()},
+    "after": st.integers(0, 10**18 - 1),
+    "limit": st.integers(1, 9999),
+    "include_redacted": st.booleans(),
     "confirm": st.just("next"),
 }
 
