@@ -172,15 +172,13 @@ class Mirror:
                 self._store(group_id, after, page)
             self.note_gone(self._history.enforce())
             lacks_some = page.in_doubt or self._history.again_after(group_id) is not None
-            if is_last:
-                async for each in self._tell(group_id, is_last=True, has_all=not lacks_some):
-                    yield each
+            after, forgotten = self._after(group_id, again=is_known), self._forgotten
+            following = None if is_last else self._ask(group_id, after)
+            async for each in self._tell(group_id, is_last=is_last, has_all=not lacks_some):
+                yield each
+            if following is None:
                 self._has_passed_over |= lacks_some
                 return
-            forgotten = self._forgotten
-            following = self._ask(group_id, after := self._after(group_id, again=is_known))
-            async for each in self._tell(group_id, is_last=False, has_all=False):
-                yield each
             page = await asyncio.shield(following)
             if self._forgotten != forgotten:  # the user has left a group: nothing of it is decoded any more
                 page = await self._page(group_id, after := self._after(group_id, again=is_known))

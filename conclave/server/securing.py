@@ -53,7 +53,7 @@ class _Early(asyncio.Protocol):
         rest, self._held = self._held, b""
         while rest and not transport.is_closing():
             successor = cast(asyncio.BufferedProtocol, transport.get_protocol())
-            buffer = cast(memoryview, successor.get_buffer(len(rest)))
+            buffer = memoryview(successor.get_buffer(len(rest)))
             count = min(len(buffer), len(rest))
             buffer[:count] = rest[:count]
             successor.buffer_updated(count)

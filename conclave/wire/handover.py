@@ -88,9 +88,9 @@ class Line(Protocol):
 async def hand_over(request: web.Request, response: web.StreamResponse, *, counts: bool) -> bool:
     """Send ``response``. If it ``counts`` who gets it, tell whether the client's system has acknowledged all of it.
 
-    False if the connection broke before that, or was cut off, since the client takes less than ``pace.LEAST_RATE``, or if the
-    system does not tell. Also False if the client had ended its side before all was written: it gets the response, but
-    has perhaps gone.
+    False if the connection broke before that, or was cut off, since the client takes less than ``pace.LEAST_RATE``, or
+    if the system does not tell. Also False if the client had ended its side before all was written: it gets the
+    response, but has perhaps gone.
 
     Otherwise wait only until the operating system has taken everything; behind TLS, until the TLS layer has, which may
     hold back up to 80 KiB.
@@ -118,7 +118,7 @@ def drain_fully(transport: asyncio.WriteTransport) -> None:
 
 
 async def taken(drain: Callable[[], Coroutine[Any, Any, bool]], transport: asyncio.Transport) -> bool:
-    """Wait until the system has taken what was written to a connection. Tell whether it has, as ``hand_over`` does for what does not count.
+    """Wait until the system has taken what was written to a connection. Tell whether it has, unless the client is slow.
 
     ``drain``: waits while writing is paused, and tells whether it goes on, see ``drain_fully``.
     """

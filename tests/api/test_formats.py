@@ -590,6 +590,7 @@ TABLE: dict[str, list[Row]] = {
     ],
     f"GET {API}/groups/{{group_id}}/messages": [
         Row("a bad limit", 400, 101, query={"limit": "0"}),
+        Row("a bad confirm", 400, 101, query={"confirm": "response"}),
         Row("a bad number", 400, 101, query={"after": "-1"}),
         Row("a bad word", 400, 101, query={"include_redacted": "maybe"}),
         Row("none left", query={"after": "1"}, answers=lambda _: {"messages": []}),

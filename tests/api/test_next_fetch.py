@@ -15,7 +15,7 @@ from conclave.store.engine.faults import StoreFullError
 from conclave.wire.handover import hand_over
 from tests.conftest import Cleanup, Running, StartServer
 from tests.support.archive import Mover
-from tests.support.client import Client
+from tests.support.client import Client, expect
 from tests.support.forensics import Search
 from tests.support.protobuf import ProtobufClient
 
@@ -160,3 +160,37 @@ async def test_by_default_the_response_confirms(config: Config, start_server: St
         _, bob, group = await two(running)
         await bob.fetch(group, 0, 5)
         assert (await watermarks(running))["bob"] == 5
+
+
+async def test_what_a_reader_may_not_see_is_not_waited_for(running: Running) -> None:
+    alice, _, group = await two(running)
+    [carol] = await running.users("carol")
+    for _ in range(2):
+        await alice.send(group, seconds=60)
+    await carol.join(group)
+    assert await carol.numbers(group) == [*range(1, 11)]
+    assert (await watermarks(running))["carol"] == 0
+    assert await carol.numbers(group, 10) == [], "11 and 12 were sent to others"
+    assert (await watermarks(running))["carol"] == 12
+
+
+@both_formats
+@pytest.mark.parametrize("remembers", [True, False])
+async def test_a_client_asks_for_that_itself(
+    config: Config, start_server: StartServer, monkeypatch: pytest.MonkeyPatch, kind: type[Client], *, remembers: bool
+) -> None:
+    if not remembers:
+        monkeypatch.setattr(RememberedGroups, "page", lambda *_: None)
+    async with start_server(config) as running:
+        _, bob, group = await two(running, kind)
+        for query, confirmed in (
+            ({"after": "0", "confirm": "next"}, 0),
+            ({"confirm": "next", "limit": "3", "after": "3"}, 3),
+            ({"limit": "2", "include_redacted": "true", "confirm": "next", "after": "6"}, 6),
+            ({"after": "2", "limit": "5"}, 7),
+            ({"confirm": "next", "after": "99"}, 10),
+        ):
+            await bob.get(f"/groups/{group}/messages", **query)
+            assert await watermarks(running) == {"alice": 10, "bob": confirmed}, query
+        for value in ("response", "", "Next", "next,next"):
+            await expect(bob.get(f"/groups/{group}/messages", confirm=value), 400, 101)

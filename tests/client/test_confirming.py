@@ -99,10 +99,9 @@ async def test_a_page_that_cannot_be_stored_is_not_confirmed(two: Two, monkeypat
 
     with two.history() as history:
         monkeypatch.setattr(Store, "store", fail)
-        with pytest.raises(sqlite3.OperationalError):
-            async with two.sync(history) as sync:
-                async for _ in sync:
-                    pass
+        async with two.sync(history) as sync:
+            with pytest.raises(sqlite3.OperationalError):
+                _ = [news async for news in sync]
     await two.running.settle()
     assert await two.watermark() == 0
 

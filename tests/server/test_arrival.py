@@ -21,7 +21,7 @@ from conclave.server.busiest import Busiest
 from conclave.server.connection import Connection
 from conclave.server.tls import context_of
 from conclave.wire import pace, receipt
-from tests.conftest import MOST_FILES, Running, StartServer
+from tests.conftest import Running, StartServer
 from tests.server.test_busiest import PROTOBUF, poll
 from tests.support.certificate import make_certificate
 from tests.support.client import Client
@@ -57,7 +57,8 @@ every_way = pytest.mark.parametrize(
     ("loop", "secured", "way"), [*PLAIN, *TLS, ("uvloop", False, "remembered"), ("asyncio", True, "aiohttp")]
 )
 some_ways = pytest.mark.parametrize(
-    ("loop", "secured", "way"), [("asyncio", False, "aiohttp"), ("uvloop", False, "read"), ("uvloop", True, "remembered")]
+    ("loop", "secured", "way"),
+    [("asyncio", False, "aiohttp"), ("uvloop", False, "read"), ("uvloop", True, "remembered")],
 )
 
 
@@ -139,7 +140,7 @@ def at(config: Config, start_server: StartServer, way: str, *, secured: bool) ->
                 make_certificate(folder)
                 tls = context_of(Config(tls_cert_path=str(folder / "cert.pem"), tls_key_path=str(folder / "key.pem")))
             busiest = Busiest(running.app)
-            site = listen.Site(running.server.runner, "127.0.0.1", 0, MOST_FILES, tls, busiest)
+            site = listen.Site(running.server.runner, "127.0.0.1", 0, 60_000, tls, busiest)
             port = int((await site.listen()).rpartition(":")[2])
             with pytest.MonkeyPatch.context() as patch:
                 if not chosen.is_remembered:

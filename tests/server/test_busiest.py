@@ -238,7 +238,18 @@ async def test_after_any_plain_request_the_next_one_takes_it(
         assert taken.new() == [True]
 
 
-@pytest.mark.parametrize("query", ["after=0", "limit=10", "limit=10&after=0", "after=0&include_redacted=true", "x=1"])
+@pytest.mark.parametrize(
+    "query",
+    [
+        "after=0",
+        "limit=10",
+        "limit=10&after=0",
+        "after=0&include_redacted=true",
+        "x=1",
+        "after=0&confirm=next",
+        "confirm=next",
+    ],
+)
 async def test_every_usual_query_takes_it(line: Line, alice: Client, group: str, taken: Taken, query: str) -> None:
     await line.ask(poll(alice, group, 0))
     await line.ask(poll(alice, group, 0, query=query))
