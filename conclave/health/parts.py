@@ -1,5 +1,6 @@
 """What does not work in the server, part by part, and how the last cleanup run went."""
 
+import asyncio
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator
@@ -33,6 +34,10 @@ class HealthPart(StrEnum):
     CHECKPOINTS = "checkpoints"
     OVERDUE = "overdue"
     OVERDUE_WATCH = "overdue_watch"
+    CONFIGURATION = "configuration"
+    CONNECTIONS = "connections"
+    EVENT_LOOP_LAG = "event_loop_lag"
+    SEND_RATE = "send_rate"
 
 
 class Phase(StrEnum):
@@ -117,20 +122,31 @@ class Health:
 
         If the block succeeds, ``part`` works. The log gets the first failure, and the first success after it.
         """
-        had_failed = part in self._faults
         try:
             yield
-        except Exception as error:
-            if not had_failed:
-                if isinstance(error, StoreError | sqlite3.Error | OSError):
-                    log.error("background_duty_failed", duty=part, reason=str(error))
-                else:
-                    log.exception("background_duty_failed", duty=part)
-            self.fault(part, f"{type(error).__name__}: {error}")
+        except (Exception, asyncio.CancelledError) as error:
+            self.note_failure(part, error)
         else:
-            if had_failed:
+            if part in self._faults:
                 log.info("background_duty_works_again", duty=part)
             self.mend(part)
+
+    def note_failure(self, part: HealthPart, error: BaseException) -> None:
+        """Note that ``part`` does not work since a duty has raised ``error``. Call it while that is handled.
+
+        Raises ``error`` if it is the cancellation of the task that runs the duty: that is no failure. A cancellation of
+        anything that the duty waits for is one.
+        """
+        if isinstance(error, asyncio.CancelledError):
+            task = asyncio.current_task()
+            if task and task.cancelling():
+                raise error
+        if part not in self._faults:
+            if isinstance(error, StoreError | sqlite3.Error | OSError):
+                log.error("background_duty_failed", duty=part, reason=str(error))
+            else:
+                log.exception("background_duty_failed", duty=part)
+        self.fault(part, f"{type(error).__name__}: {error}")
 
     @property
     def cleanup(self) -> Cleanup:

@@ -41,10 +41,12 @@ def prepare(data: Path, database: Path, archive: Path) -> None:
 
 
 def require_own(data: Path, database: Path, archive: Path) -> None:
-    """Raise DataFolderError if ``data`` is another user's folder, or OSError if that cannot be told."""
+    """Raise DataFolderError if ``data`` is another user's folder or cannot be made, or OSError if that is unknown."""
     try:
         found = data.stat()
-    except FileNotFoundError:
+    except FileNotFoundError as error:
+        if not data.parent.is_dir():
+            raise DataFolderError(f"data_path: {data}: {_reason(data, error)}") from error
         return
     if not stat.S_ISDIR(found.st_mode):
         raise DataFolderError(f"data_path: {data}: is a file, not a folder")
