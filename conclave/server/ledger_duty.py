@@ -33,6 +33,7 @@ LEDGER_INTERVAL_SECONDS = 1.0
 LEDGER_ALIVE_SECONDS = 60.0
 """Every minute the ledger learns that the store is in use, also if nothing else has happened."""
 
+
 async def keep_ledger(app: web.Application) -> AsyncIterator[None]:
     """Write to the purge ledger what was hidden, ended or deleted; first have a restored database learn of it.
 
@@ -128,5 +129,3 @@ async def _begin_with_ledger(store: Database, path: Path, clock: Clock) -> Ledge
         raise StoreError(f"{error}{ADVICE}") from error
     log.warning("ledger_replayed", **done.counts)
     return None
-
-

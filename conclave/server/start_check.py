@@ -4,9 +4,11 @@ The start asks here before it makes or changes anything, a reload asks of the fi
 `doctor` and `status` ask of the next start.
 """
 
+import os
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from typing import NamedTuple
 
 from conclave.admin.access import TokenError, token_of
@@ -26,6 +28,10 @@ from conclave.system import data_folder
 from conclave.system.data_folder import DataFolderError
 
 
+LOOKS = 3
+"""The database is looked at 3 times at most: again where a process has opened it meanwhile."""
+
+
 class Refusal(NamedTuple):
     """Why a start would be refused, in one line; and whether only since this user may not use a file."""
 
@@ -43,21 +49,47 @@ def refusals(config: Config, clock: Clock | None) -> list[Refusal]:
     found = []
     for look in (context_of, lambda config: token_of(config.admin), _require_address, _require_folders):
         found += _asked(look, config)
-    if found or not path_check.is_taken(config.database):
-        return found
-    found += _asked(_require_known_schema, config)
-    if found or not schema.is_current(config.database):
-        return found  # a start that migrates it looks at the rest by itself
-    for look in (_require_keys, _require_ledger, _require_archive):
-        found += _asked(look, config)
-    return found + (_asked(lambda config: _require_policy(config, clock), config) if clock else [])
+    return found if found or not path_check.is_taken(config.database) else _of_store(config, clock)
+
+
+def _of_store(config: Config, clock: Clock | None) -> list[Refusal]:
+    """Return why what is stored stands against a start. No file is left beside a database that nobody has open."""
+    found: list[Refusal] = []
+    for looks in range(LOOKS):
+        before = path_check.at_rest(config.database) if looks < LOOKS - 1 else None
+
+        def look(config: Config, *, is_frozen: bool = before is not None) -> None:
+            with closing(sqlite.connect(config.database, readonly=True, frozen=is_frozen)) as connection:
+                connection.execute("BEGIN")
+                found[:] = _of_connection(connection, config, clock)
+
+        found[:] = _asked(look, config) or found
+        if before is None or before == path_check.at_rest(config.database):
+            break  # or it was opened meanwhile, and what was read may be of two moments
+    return found
+
+
+def _of_connection(connection: sqlite3.Connection, config: Config, clock: Clock | None) -> list[Refusal]:
+    if not schema.is_current(connection, config.database):
+        return []  # a start that migrates it looks at the rest by itself
+    checks: list[Callable[[Config], object]] = [
+        partial(_require_keys, connection),
+        partial(ledger_duty.require_known, connection),
+        partial(_require_archive, connection),
+    ]
+    if clock:
+        checks.append(partial(_require_policy, connection, clock))
+    return [refusal for look in checks for refusal in _asked(look, config)]
 
 
 def _asked(look: Callable[[Config], object], config: Config) -> list[Refusal]:
     try:
         look(config)
+    except PermissionError as error:
+        remedy = f"the server runs as the user {os.geteuid()}: let it read and write there"
+        return [Refusal(f"{error.filename}: {error.strerror}: {remedy}", is_of_user=True)]
     except OSError as error:
-        return [Refusal(f"{error.filename}: {error.strerror}", _is_of_user(error))]
+        return [Refusal(f"{error.filename}: {error.strerror}")]
     except sqlite3.Error as error:
         return [Refusal(f"{config.database}: {error}")]
     except _EXPECTED as error:
@@ -83,33 +115,18 @@ def _require_folders(config: Config) -> None:
     path_check.require_restored(config.database)
     if path_check.is_taken(config.database):
         path_check.require_writable(config.database)
+    data_folder.require_parent(config.data)
 
 
-def _require_known_schema(config: Config) -> None:
-    schema.is_current(config.database)
+def _require_keys(connection: sqlite3.Connection, config: Config) -> None:
+    keyring.require_fit(connection, config.database, config.keys_path, encrypt=config.keys.encrypt)
 
 
-def _require_keys(config: Config) -> None:
-    with closing(sqlite.connect(config.database, readonly=True)) as connection:
-        keyring.require_fit(connection, config.database, config.keys_path, encrypt=config.keys.encrypt)
-
-
-def _require_ledger(config: Config) -> None:
-    with closing(sqlite.connect(config.database, readonly=True)) as connection:
-        ledger_duty.require_known(connection, config)
-
-
-def _require_archive(config: Config) -> None:
+def _require_archive(connection: sqlite3.Connection, config: Config) -> None:
     """Raise StoreError if no run could erase what is in the archive: it would be kept for ever."""
-    if config.cleanup.engine != "spark":
-        with closing(sqlite.connect(config.database, readonly=True)) as connection:
-            if moves.is_in_use(connection):
-                raise StoreError(
-                    f'cleanup.engine: {config.database} has messages in the archive, which only "spark" can erase'
-                )
+    if config.cleanup.engine != "spark" and moves.is_in_use(connection):
+        raise StoreError(f'cleanup.engine: {config.database} has messages in the archive, which only "spark" can erase')
 
 
-def _require_policy(config: Config, clock: Clock) -> None:
-    with closing(sqlite.connect(config.database, readonly=True)) as connection:
-        connection.execute("BEGIN")
-        state.require_change_allowed(connection, config.policy, clock.read())
+def _require_policy(connection: sqlite3.Connection, clock: Clock, config: Config) -> None:
+    state.require_change_allowed(connection, config.policy, clock.read())

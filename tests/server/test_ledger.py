@@ -14,6 +14,7 @@ from conclave.actions.replay import replay
 from conclave.clock import FakeClock
 from conclave.config.ledger import LedgerConfig
 from conclave.config.settings import Config
+from conclave.health import background
 from conclave.health.parts import HealthPart
 from conclave.server import ledger_duty
 from conclave.store.engine import sqlite
@@ -37,7 +38,7 @@ DAY = 86_400
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Write to the ledger, and try again, ten times a second."""
     monkeypatch.setattr(ledger_duty, "LEDGER_INTERVAL_SECONDS", 0.1)
-    monkeypatch.setattr(ledger_duty, "RETRY_SECONDS", 0.1)
+    monkeypatch.setattr(background, "RETRY_SECONDS", 0.1)
 
 
 @pytest.fixture

@@ -38,6 +38,18 @@ def is_taken(path: Path) -> bool:
     return True
 
 
+def at_rest(path: Path) -> tuple[int, int] | None:
+    """Return size and time of change of a database that no process has open; None: it has a write-ahead log.
+
+    As long as these stay, a connection may take it as frozen, and leaves no files beside it.
+    """
+    try:
+        found = None if path.with_name(path.name + "-wal").exists() else path.stat()
+    except OSError:
+        return None  # a connection says why it cannot be read
+    return (found.st_size, found.st_mtime_ns) if found else None
+
+
 def require_writable(path: Path) -> None:
     """Raise NotWritableError unless the database at ``path``, its log and its folder can be written."""
     files = [path.with_name(path.name + suffix) for suffix in ("", *_SIDE_FILES)]

@@ -83,13 +83,13 @@ def require_current(path: Path, *, writing: bool = False) -> None:
         )
 
 
-def is_current(path: Path) -> bool:
+def is_current(connection: sqlite3.Connection, path: Path) -> bool:
     """Tell whether the database at ``path`` has this program's schema, not an older one that ``prepare`` migrates.
 
     Raises StoreError if ``prepare`` would refuse it. Nothing is changed.
     """
     newest = migrations()[-1][0]
-    with _one_line_errors(path), contextlib.closing(connect(path, readonly=True)) as connection:
+    with _one_line_errors(path):
         return _known_version(connection, path, newest) == newest
 
 
