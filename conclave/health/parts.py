@@ -2,7 +2,7 @@
 
 import asyncio
 import sqlite3
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
@@ -34,6 +34,7 @@ class HealthPart(StrEnum):
     CHECKPOINTS = "checkpoints"
     OVERDUE = "overdue"
     OVERDUE_WATCH = "overdue_watch"
+    RUN_HISTORY = "run_history"
     CONFIGURATION = "configuration"
     CONNECTIONS = "connections"
     EVENT_LOOP_LAG = "event_loop_lag"
@@ -62,6 +63,10 @@ class Cleanup(StrEnum):
     NONE = "none"
 
 
+NOTED_RUNS = 100
+"""Of the last 100 runs it is known that they were noted."""
+
+
 class Health:
     """The faults that last, and how cleanup goes. Without faults all is well.
 
@@ -79,6 +84,7 @@ class Health:
     def __init__(self) -> None:
         """Begin without faults."""
         self._faults: dict[str, str] = {}
+        self._noted: deque[tuple[str, int, int, str]] = deque(maxlen=NOTED_RUNS)
         self.last_run: dict[str, Any] | None = None
         self.last_runs: dict[str, dict[str, Any]] = {}
         self.runs: Counter[tuple[str, str]] = Counter()
@@ -97,8 +103,15 @@ class Health:
         self.overdue = Worst()
 
     def note_run(self, report: dict[str, Any]) -> None:
-        """Note the report of a cleanup run, as ``Report.to_mapping`` makes it."""
+        """Note the report of a cleanup run, as ``Report.to_mapping`` makes it, whoever has started the run.
+
+        Those of the worker come from it, and once more from the history. They count once.
+        """
         job = report["job"]
+        named = job, report["started_at"], report["finished_at"], report["outcome"]
+        if named in self._noted:
+            return
+        self._noted.append(named)
         self.last_run = self.last_runs[job] = report
         self.runs[job, report["outcome"]] += 1
         self.run_seconds[job] += max(0, report["finished_at"] - report["started_at"])

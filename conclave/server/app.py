@@ -62,7 +62,7 @@ def create_app(config: Config, clock: Clock | None = None, *, accepts_change: bo
     add_routes(app)
     app.cleanup_ctx.extend([_store, duties.look_at_storage, ledger_duty.keep_ledger, _archive, duties.try_archive])
     app.cleanup_ctx.extend([duties.stay_alive, duties.end_timers, duties.keep_sessions, duties.forward_news])
-    app.cleanup_ctx.extend([duties.erase_discarded, duties.look_for_overdue, _streams, _serving])
+    app.cleanup_ctx.extend([duties.erase_discarded, duties.note_runs, duties.look_for_overdue, _streams, _serving])
     return app
 
 

@@ -5,6 +5,7 @@ import contextlib
 import math
 import time
 from collections.abc import AsyncIterator
+from dataclasses import asdict
 
 from aiohttp import web
 
@@ -26,7 +27,7 @@ from conclave.store import bodies
 from conclave.store.engine import news, outbox
 from conclave.store.engine.faults import StoreError
 from conclave.store.resources import sessions, state
-from conclave.store.views import overdue
+from conclave.store.views import overdue, runs
 from conclave.store.views.overdue import Worst
 
 log = get_logger(__name__)
@@ -58,6 +59,9 @@ OVERDUE_INTERVAL_SECONDS = 60.0
 
 OVERDUE_SHARE = 100
 """Such looks take at most a hundredth of the time of a reader: after one that was slow, the next one comes later."""
+
+RUNS_INTERVAL_SECONDS = 1.0
+"""Every second the server looks for runs that others have done."""
 
 ARCHIVE_RETRY_SECONDS = 10.0
 """Every 10 seconds an archive that could not be read is tried again, even without requests for it."""
@@ -228,6 +232,23 @@ async def erase_discarded(app: web.Application) -> AsyncIterator[None]:
         yield
 
 
+async def note_runs(app: web.Application) -> AsyncIterator[None]:
+    """Have health note the cleanup runs that others do while the server runs: operators, timers, spark-submit."""
+    store, health = app[app_keys.STORE], app[app_keys.HEALTH]
+    seen = await store.read(runs.newest)
+
+    async def look() -> None:
+        nonlocal seen
+        newest = await store.read(runs.newest)
+        if newest != seen:
+            for each in await store.read(runs.after, seen):
+                health.note_run(asdict(each))
+            seen = newest
+
+    async with _every(app, HealthPart.RUN_HISTORY, RUNS_INTERVAL_SECONDS, look):
+        yield
+
+
 async def look_for_overdue(app: web.Application) -> AsyncIterator[None]:
     """Tell health if groups have something that two runs should have erased.
 
@@ -244,8 +265,8 @@ async def look_for_overdue(app: web.Application) -> AsyncIterator[None]:
             health.mend(HealthPart.OVERDUE)
         elif began >= next_look:
             config = in_force.config
-            runs = schedule(config.retention.purge_jobs, config.cleanup_interval)
-            health.overdue, late = await store.read(overdue.with_late, runs, clock.now())
+            jobs = schedule(config.retention.purge_jobs, config.cleanup_interval)
+            health.overdue, late = await store.read(overdue.with_late, jobs, clock.now())
             next_look = began + OVERDUE_SHARE * (time.monotonic() - began)
             _report_overdue(health, late)
 
