@@ -16,6 +16,7 @@ from conclave.config.settings import Config
 from conclave.config.warnings import doubts
 from conclave.doctor import database, files, machine
 from conclave.doctor.findings import Finding, Level, carried_out, note, ok, wrong
+from conclave.server.start_check import refusals
 from spark import cluster, native
 from spark.cluster import ClusterError
 from spark.java_check import JarsMissingError, JavaMissingError, find_jars, find_java
@@ -71,6 +72,7 @@ def _findings(path: Path | None) -> Iterator[Finding]:
     yield from carried_out("permissions", partial(files.permissions, config, source))
     yield from carried_out("archive", partial(files.archive_log, config))
     yield from carried_out("locks", partial(files.held_locks, config))
+    yield from carried_out("start", partial(_next_start, config))
     runs = partial(files.is_served, config)
     yield from carried_out("ports", partial(machine.ports, config, runs))
     yield from carried_out("database", partial(database.database, config, SystemClock(), is_running=runs()))
@@ -109,6 +111,15 @@ def _spark(config: Config) -> Iterator[Finding]:
         says, _, remedy = str(error).partition(": ")
         level = wrong if config.archive.after >= 0 else note
         yield level("spark", says, remedy)
+
+
+def _next_start(config: Config) -> Iterator[Finding]:
+    """Yield why the next start would be refused. What this user may not use is told with the permissions."""
+    found = [each for each in refusals(config, SystemClock()) if not each.is_of_user]
+    for each in found:
+        yield wrong("start", f"would be refused: {each.says}", "correct that before the server is started again")
+    if not found:
+        yield ok("start", "nothing that lies here stands against it")
 
 
 def _proxies(config: Config) -> Iterator[Finding]:

@@ -30,7 +30,7 @@ from conclave.health.parts import Health, Phase
 from conclave.health.storage import Storage
 from conclave.measures import Requests
 from conclave.response_memory import Budget
-from conclave.server import duties, middleware
+from conclave.server import duties, ledger_duty, middleware
 from conclave.server.room import CLOSED_FOR
 from conclave.server.routes import add_routes
 from conclave.store import keyring
@@ -65,9 +65,10 @@ def create_app(config: Config, clock: Clock | None = None, *, accepts_change: bo
     app.on_response_prepare.append(middleware.add_headers)
     app.on_shutdown.append(_stop)
     add_routes(app)
-    app.cleanup_ctx.extend([_store, duties.look_at_storage, duties.keep_ledger, _archive, duties.try_archive])
+    app.cleanup_ctx.extend([_store, duties.look_at_storage, ledger_duty.keep_ledger, _archive, duties.try_archive])
     app.cleanup_ctx.extend([duties.stay_alive, duties.end_timers, duties.undo_joins, duties.keep_sessions])
-    app.cleanup_ctx.extend([duties.forward_news, duties.erase_discarded, duties.look_for_overdue, _streams, _serving])
+    app.cleanup_ctx.extend([duties.forward_news, duties.erase_discarded, duties.note_runs, duties.look_for_overdue])
+    app.cleanup_ctx.extend([_streams, _serving])
     return app
 
 

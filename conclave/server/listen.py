@@ -12,12 +12,14 @@ import resource
 import socket
 import ssl
 from collections import Counter
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 
 from aiohttp import web
 
 from conclave import app_keys
 from conclave.config.addresses import origin
+from conclave.health import background
+from conclave.health.parts import HealthPart
 from conclave.server.behind import Making
 from conclave.server.busiest import Busiest
 from conclave.server.connection import AHEAD, Connection
@@ -102,6 +104,7 @@ class Site(web.BaseSite):
         self.server = runner.server
         self.clock = runner.app[app_keys.CLOCK]
         self.cross_origin = runner.app.get(app_keys.CROSS_ORIGIN, CrossOrigin())
+        self._health = runner.app[app_keys.HEALTH]
         if not isinstance(self.server.request_factory, Making):
             self.server.request_factory = Making(self.server, self.clock, self.cross_origin)
         self._address = address
@@ -118,7 +121,8 @@ class Site(web.BaseSite):
         self.went_on = asyncio.Event()
         """Set whenever a connection is free again, or is lost."""
         self._listening: list[socket.socket] = []
-        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._pausing: asyncio.TimerHandle | None = None
+        self._sweeping = AsyncExitStack()
 
     @property
     def name(self) -> str:
@@ -145,7 +149,8 @@ class Site(web.BaseSite):
             self._close()
             raise
         self._accept_more()
-        self._sweep()
+        sweep = background.every(self._health, HealthPart.CONNECTIONS, SWEEP_SECONDS, self._sweep)
+        await self._sweeping.enter_async_context(sweep)
 
     async def stop(self) -> None:
         """Accept no more connections. End those that ask for nothing, wait for what is answered here.
@@ -154,6 +159,7 @@ class Site(web.BaseSite):
         """
         self.is_stopping = True
         self._close()
+        await self._sweeping.aclose()
         for each in tuple(self.open):
             if each.transport is None:
                 each.drop()
@@ -171,8 +177,8 @@ class Site(web.BaseSite):
 
     def _close(self) -> None:
         """Listen no more."""
-        for timer in self._timers.values():
-            timer.cancel()
+        if self._pausing:
+            self._pausing.cancel()
         for listening in self._listening:
             asyncio.get_running_loop().remove_reader(listening)
             listening.close()
@@ -189,11 +195,9 @@ class Site(web.BaseSite):
                     self.went_on.clear()
                     await self.went_on.wait()
 
-    def _sweep(self) -> None:
+    async def _sweep(self) -> None:
         """Close the connections that have asked for nothing for too long."""
-        loop = asyncio.get_running_loop()
-        self.room.sweep(loop.time())
-        self._timers["sweep"] = loop.call_later(SWEEP_SECONDS, self._sweep)
+        self.room.sweep(asyncio.get_running_loop().time())
 
     async def listen(self) -> str:
         """Begin to listen, and return the URL. Raises OSError."""
@@ -230,7 +234,7 @@ class Site(web.BaseSite):
         self.room.close_idle()
         for listening in self._listening:
             loop.remove_reader(listening)
-        self._timers["pause"] = loop.call_later(PAUSE_SECONDS, self._accept_more)
+        self._pausing = loop.call_later(PAUSE_SECONDS, self._accept_more)
 
     def _begin(self, end: socket.socket, address: str) -> None:
         """Begin a connection, with a handshake if it is to be secured."""
