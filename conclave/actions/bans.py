@@ -7,7 +7,7 @@ from conclave.actions.authorisation import require_admin
 from conclave.actions.commits import Commit
 from conclave.actions.context import Context
 from conclave.errors import BadRequestError
-from conclave.store.lists import Part, Span
+from conclave.store.lists import ListPart, Span
 from conclave.store.resources import bans
 from conclave.store.resources.bans import BannedUser
 from conclave.store.resources.members import membership
@@ -45,6 +45,6 @@ def unban(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, targe
         raise BadRequestError("this user is not banned from the group")
 
 
-def list_banned(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, span: Span) -> Part[BannedUser]:
+def list_banned(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, span: Span) -> ListPart[BannedUser]:
     """List the banned users, in the order of their bans. Raises NotAdminError or NotListedError."""
     return bans.of_group(connection, require_admin(connection, group_id, user_id).group.group_key, span)

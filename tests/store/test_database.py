@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from conclave.response_memory import Budget
 from conclave.store import bodies
 from conclave.store.engine import database, schema, sqlite
 from conclave.store.engine.database import Database
 from conclave.store.engine.faults import StoreError, StoreFullError, Watch
+from conclave.store.lists import Span
 from conclave.store.resources import sessions, users
 from conclave.store.sender_index import SENT
 
@@ -261,7 +261,7 @@ def test_an_older_database_keeps_what_it_has(tmp_path: Path, monkeypatch: pytest
     monkeypatch.undo()
     schema.prepare(path)
     with contextlib.closing(sqlite.connect(path)) as connection:
-        listed = sessions.of_user(connection, b"\x01", Budget(1).share())
+        listed: list[sessions.Session] = sessions.of_user(connection, b"\x01", lambda each: each, Span()).items
         assert [each.session_id for each in listed] == [2, 1]
         assert len({each.public_id for each in listed}) == 2
         assert {len(each.public_id) for each in listed} == {16}
