@@ -15,7 +15,7 @@ from conclave.retention.former_policies import PolicyChange
 from conclave.retention.policy import exceeds_cap
 from conclave.retention.rehearsal import Rehearsed
 from conclave.store.engine.news import announce, members_of
-from conclave.store.lists import Part, Span
+from conclave.store.lists import ListPart, Span
 from conclave.store.resources import audit, groups, own_groups
 from conclave.store.resources.groups import Group, GroupChanges, list_public
 from conclave.store.resources.members import Member, by_key
@@ -157,7 +157,7 @@ def measure_members(connection: sqlite3.Connection, long: LongGroup, after: int)
     return own_groups.measure(connection, long.group.group_key, after)
 
 
-def list_members(connection: sqlite3.Connection, long: LongGroup, last: int, span: Span) -> Part[Member]:
+def list_members(connection: sqlite3.Connection, long: LongGroup, last: int, span: Span) -> ListPart[Member]:
     """List members of a group on the list of its member, as ``own_groups.members`` does. Raises NotMemberError."""
     _require_still(connection, long)
     return own_groups.members(connection, long.group.group_key, last, span)

@@ -10,7 +10,7 @@ from conclave.actions.quotas import count_accepted, count_invite, require_room
 from conclave.errors import ConflictError, NotFoundError, NotMemberError
 from conclave.failpoints import reach
 from conclave.store.engine.news import announce, announce_stored, members_of
-from conclave.store.lists import Part, Span
+from conclave.store.lists import ListPart, Span
 from conclave.store.resources import groups, invites, members, messages, welcomes
 from conclave.store.resources.invites import Invite, PendingInvite
 
@@ -51,13 +51,13 @@ def escrow(
 
 def list_of_group(
     connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes, span: Span
-) -> Part[PendingInvite]:
+) -> ListPart[PendingInvite]:
     """List the living invites of a group, the oldest first. Raises NotAdminError or NotListedError."""
     group_key = require_admin(connection, context, group_id, user_id).group.group_key
     return invites.of_group(connection, group_key, context.invites_dead_before(), span)
 
 
-def list_own(connection: sqlite3.Connection, context: Context, user_id: bytes, span: Span) -> Part[PendingInvite]:
+def list_own(connection: sqlite3.Connection, context: Context, user_id: bytes, span: Span) -> ListPart[PendingInvite]:
     """List the living invites of a user, the oldest first. Raises NotListedError."""
     return invites.of_user(connection, user_id, context.invites_dead_before(), span)
 

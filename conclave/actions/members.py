@@ -15,7 +15,7 @@ from conclave.actions.quotas import require_room
 from conclave.errors import BadRequestError, ConflictError
 from conclave.store import bodies
 from conclave.store.engine.news import announce, members_of
-from conclave.store.lists import Part, Span
+from conclave.store.lists import ListPart, Span
 from conclave.store.resources import members
 from conclave.store.resources.members import Member, Membership
 
@@ -138,7 +138,7 @@ def demote(connection: sqlite3.Connection, context: Context, group_id: bytes, us
 
 def list_admins(
     connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes, span: Span
-) -> Part[Member]:
+) -> ListPart[Member]:
     """List a group's admins, in the order in which they joined. Raises NotMemberError or NotListedError."""
     group_key = require_member(connection, context, group_id, user_id).group.group_key
     return members.admins_of(connection, group_key, span)

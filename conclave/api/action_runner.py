@@ -71,8 +71,8 @@ async def answer_list(
 ) -> web.StreamResponse:
     """Answer with a list, or a page of it. Raises what ``read_part`` raises.
 
-    ``action``: reads a Part, by a Span as its last argument. ``is_complete``: without parameters the answer has all of
-    the list. ``write_long``: writes what is in ``Part.long``.
+    ``action``: reads a ListPart, by a Span as its last argument. ``is_complete``: without parameters the answer has all
+    of the list. ``write_long``: writes what is in ``ListPart.long``.
     """
     span = first_span(asked, is_complete=is_complete)
     first = await look(request, paging.read_part, action, *args, span)

@@ -30,7 +30,7 @@ class Span:
     """Which part of a list to read: what follows ``after``, up to ``rows`` rows or about ``size`` bytes."""
 
     after: bytes | Key | None = None
-    """The id of a row, as a client names it; or a row's key, as ``Part.last`` has it; None: from the beginning."""
+    """The id of a row, as a client names it; or a row's key, as ``ListPart.last`` has it; None: from the beginning."""
     rows: int | None = None
     """At most so many, and at most MOST_ROWS; None: as many as there are."""
     size: int = 256 * 1024
@@ -43,7 +43,7 @@ class Span:
 
 
 @dataclass(frozen=True)
-class Part(Generic[T]):
+class ListPart(Generic[T]):
     """A part of a list."""
 
     items: list[T]
@@ -79,7 +79,7 @@ class Listing(Generic[T]):
         span: Span,
         values: Mapping[str, Any],
         shown: Callable[[T], Any] = lambda item: item,
-    ) -> Part[Any]:
+    ) -> ListPart[Any]:
         """Read a part. ``values``: the parameters of the condition.
 
         ``shown``: called with each item, returns what is listed in its place; None leaves it out.
@@ -98,13 +98,13 @@ class Listing(Generic[T]):
         with closing(rows):  # or the statement, and its snapshot, would stay open
             for row in rows:
                 if size and (len(items) >= span.most_rows or size >= span.size):
-                    return Part(items, last, is_end=False, size=size)
+                    return ListPart(items, last, is_end=False, size=size)
                 found = dict(row)
                 last, size = found.pop("list_key"), size + weight(row)
                 item = shown(self.make(**found))
                 if item is not None:
                     items.append(item)
-        return Part(items, last, is_end=True, size=size)
+        return ListPart(items, last, is_end=True, size=size)
 
     def _key_of(self, connection: sqlite3.Connection, row_id: bytes, values: Mapping[str, Any]) -> Key:
         row = connection.execute(

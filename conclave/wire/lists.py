@@ -11,7 +11,7 @@ from typing import Any
 
 from aiohttp import web
 
-from conclave.store.lists import Part, Span
+from conclave.store.lists import ListPart, Span
 from conclave.wire.endpoint import ENDPOINT
 from conclave.wire.exchange import FORMAT, reply_written
 from conclave.wire.fields import LONGEST_PAGE
@@ -31,11 +31,11 @@ UNCOUNTED_BYTES = 64 * 1024
 AT_ONCE_BYTES = 32 * 1024
 """What is larger than about 32 KiB is written in a thread."""
 
-Read = Callable[[Span], Awaitable[Part[Any]]]
+Read = Callable[[Span], Awaitable[ListPart[Any]]]
 """Reads a part of a list for a caller whose session is alive. Raises what its action raises."""
 
 WriteLong = Callable[[ListWriter, Any], AsyncIterator[bytes]]
-"""Writes an item that is too long for a part: ``Part.long``."""
+"""Writes an item that is too long for a part: ``ListPart.long``."""
 
 
 def first_span(paging: Paging, *, is_complete: bool) -> Span:
@@ -44,13 +44,13 @@ def first_span(paging: Paging, *, is_complete: bool) -> Span:
     return Span(paging.after, rows, FIRST_BYTES)
 
 
-def next_span(part: Part[Any] | None, rows: int | None = None) -> Span:
+def next_span(part: ListPart[Any] | None, rows: int | None = None) -> Span:
     """Return which part of a list to read after ``part``, up to ``rows`` rows if that is given."""
     return Span(part.last if part else None, rows, CHUNK_BYTES)
 
 
 async def reply(
-    request: web.Request, span: Span, first: Part[Any], read: Read, write_long: WriteLong | None
+    request: web.Request, span: Span, first: ListPart[Any], read: Read, write_long: WriteLong | None
 ) -> web.StreamResponse:
     """Answer with the list that begins with ``first``, which is what ``span`` asked for."""
     endpoint = request[ENDPOINT]
@@ -67,7 +67,7 @@ class _Listed:
     def __init__(self, request: web.Request, writer: ListWriter, read: Read, write_long: WriteLong | None) -> None:
         self._request, self._writer, self._read, self._write_long = request, writer, read, write_long
 
-    async def whole(self, part: Part[Any]) -> web.Response:
+    async def whole(self, part: ListPart[Any]) -> web.Response:
         """Return the response with a list that ``part`` has all of."""
         items = await self._items(part)
         parts = [self._writer.begin(), items, self._writer.end(more=not part.is_end)]
@@ -75,7 +75,7 @@ class _Listed:
             self._request[SHARE].hold(len(items))
         return reply_written(self._request, parts)
 
-    async def chunks(self, part: Part[Any], rows: int | None) -> AsyncGenerator[bytes, None]:
+    async def chunks(self, part: ListPart[Any], rows: int | None) -> AsyncGenerator[bytes, None]:
         """Yield the list a chunk at a time, up to ``rows`` rows if that is given."""
         written = self._writer.begin()
         while True:
@@ -96,7 +96,7 @@ class _Listed:
             part = await self._read(next_span(part, rows))
         yield written + self._writer.end(more=not part.is_end)
 
-    async def _items(self, part: Part[Any]) -> bytes:
+    async def _items(self, part: ListPart[Any]) -> bytes:
         """Write the items of a part. The list in it is empty afterwards."""
         if part.size <= AT_ONCE_BYTES:
             return self._writer.items(part.items)

@@ -261,7 +261,7 @@ def test_an_older_database_keeps_what_it_has(tmp_path: Path, monkeypatch: pytest
     monkeypatch.undo()
     schema.prepare(path)
     with contextlib.closing(sqlite.connect(path)) as connection:
-        listed = sessions.of_user(connection, b"\x01", lambda session: session, Span(None, 10, 1024)).items
+        listed: list[sessions.Session] = sessions.of_user(connection, b"\x01", lambda each: each, Span()).items
         assert [each.session_id for each in listed] == [2, 1]
         assert len({each.public_id for each in listed}) == 2
         assert {len(each.public_id) for each in listed} == {16}

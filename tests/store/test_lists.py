@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from conclave.store.engine.sqlite import connect
-from conclave.store.lists import Listing, NotListedError, Part, Span
+from conclave.store.lists import Listing, ListPart, NotListedError, Span
 from conclave.store.resources import bans, groups, invites, members, own_groups, sessions, users, welcomes
 from tests.support import stores
 
@@ -91,7 +91,7 @@ def test_what_is_not_shown_counts_as_read(connection: sqlite3.Connection) -> Non
     user = users.add(connection, "alice", "hash", "", 0)
     for number in range(30):
         sessions.add(connection, user, "hash", bytes([number]) * 32, 0, 10)
-    part: Part[Any] = sessions.of_user(connection, user, lambda _: None, Span(size=2_000))
+    part: ListPart[Any] = sessions.of_user(connection, user, lambda _: None, Span(size=2_000))
     assert (part.items, part.is_end) == ([], False)
     assert part.last is not None
 

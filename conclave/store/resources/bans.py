@@ -3,7 +3,7 @@
 import sqlite3
 from dataclasses import dataclass
 
-from conclave.store.lists import Listing, Part, Span
+from conclave.store.lists import Listing, ListPart, Span
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,6 @@ def banned(connection: sqlite3.Connection, group_key: int) -> set[bytes]:
     return {row[0] for row in connection.execute("SELECT user_id FROM bans WHERE group_key = ?", (group_key,))}
 
 
-def of_group(connection: sqlite3.Connection, group_key: int, span: Span) -> Part[BannedUser]:
+def of_group(connection: sqlite3.Connection, group_key: int, span: Span) -> ListPart[BannedUser]:
     """List the banned users of a group, the oldest ban first. Raises NotListedError."""
     return _OF_GROUP.read(connection, span, {"group_key": group_key})

@@ -11,7 +11,7 @@ from conclave.retention.policy_row import COLUMNS as OF_POLICY, of_row
 from conclave.retention.resolve import PolicySettings
 from conclave.store import bodies
 from conclave.store.at_rest import NOT_KEYED
-from conclave.store.lists import Listing, Part, Span
+from conclave.store.lists import Listing, ListPart, Span
 from conclave.store.resources.group_info import is_older
 
 LONGEST_NAME = 64
@@ -147,13 +147,13 @@ def _found(row: sqlite3.Row | None) -> Group | None:
     return Group(**row) if row else None
 
 
-def list_public(connection: sqlite3.Connection, pattern: str, span: Span) -> Part[PublicGroup]:
+def list_public(connection: sqlite3.Connection, pattern: str, span: Span) -> ListPart[PublicGroup]:
     """List the public groups whose name contains ``pattern``, ordered by name.
 
     Upper and lower case of ASCII letters are the same. Raises NotListedError.
     """
     if len(pattern) > LONGEST_NAME:
-        return Part([], None, is_end=True)
+        return ListPart([], None, is_end=True)
     escaped = pattern.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
     return _PUBLIC.read(connection, span, {"pattern": f"%{escaped}%"})
 

@@ -15,7 +15,7 @@ from typing import Any
 from uuid import uuid4
 
 from conclave.store import bodies
-from conclave.store.lists import Listing, Part, Span
+from conclave.store.lists import Listing, ListPart, Span
 
 
 @dataclass(frozen=True)
@@ -109,12 +109,12 @@ def to_group(connection: sqlite3.Connection, group_key: int, invitee_id: bytes) 
     return _find(connection, "invites.group_key = ? AND invitee_id = ?", group_key, invitee_id)
 
 
-def of_user(connection: sqlite3.Connection, user_id: bytes, dead_before: int, span: Span) -> Part[PendingInvite]:
+def of_user(connection: sqlite3.Connection, user_id: bytes, dead_before: int, span: Span) -> ListPart[PendingInvite]:
     """List the living invites of a user, the oldest first. Raises NotListedError."""
     return _OF_USER.read(connection, span, {"user_id": user_id, "dead_before": dead_before})
 
 
-def of_group(connection: sqlite3.Connection, group_key: int, dead_before: int, span: Span) -> Part[PendingInvite]:
+def of_group(connection: sqlite3.Connection, group_key: int, dead_before: int, span: Span) -> ListPart[PendingInvite]:
     """List the living invites of a group, the oldest first. Raises NotListedError."""
     return _OF_GROUP.read(connection, span, {"group_key": group_key, "dead_before": dead_before})
 

@@ -9,7 +9,7 @@ from conclave.clock import Clock
 from conclave.failpoints import reach
 from conclave.retention import marks, stretches, visibility
 from conclave.retention.visibility import Sight
-from conclave.store.lists import Listing, Part, Span
+from conclave.store.lists import Listing, ListPart, Span
 from conclave.store.resources import groups, welcomes
 from conclave.store.resources.groups import Group
 from conclave.store.resources.users import User
@@ -153,7 +153,7 @@ def _last_shown(connection: sqlite3.Connection, group: Group, sight: Sight, up_t
     return max((min(part.last_seq, up_to) for part in parts if part.first_seq <= up_to), default=0)
 
 
-def admins_of(connection: sqlite3.Connection, group_key: int, span: Span) -> Part[Member]:
+def admins_of(connection: sqlite3.Connection, group_key: int, span: Span) -> ListPart[Member]:
     """List a group's admins, in the order in which they joined. Raises NotListedError."""
     return _ADMINS.read(connection, span, {"group_key": group_key})
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 
-from conclave.store.lists import Key, Listing, Part, Span, weight
+from conclave.store.lists import Key, Listing, ListPart, Span, weight
 from conclave.store.resources import groups
 from conclave.store.resources.groups import Group
 from conclave.store.resources.members import Member
@@ -75,10 +75,10 @@ _MEMBERS = Listing(
 )
 
 
-def of_user(connection: sqlite3.Connection, user_id: bytes, span: Span) -> Part[GroupMembers]:
+def of_user(connection: sqlite3.Connection, user_id: bytes, span: Span) -> ListPart[GroupMembers]:
     """List the user's groups in the order in which they were joined.
 
-    ``Part.long`` is a LongGroup. Raises NotListedError.
+    ``ListPart.long`` is a LongGroup. Raises NotListedError.
     """
     few = replace(span, rows=min(span.most_rows, span.size // GROUP_BYTES))
     own = _OWN.read(connection, few, {"user_id": user_id})
@@ -88,14 +88,14 @@ def of_user(connection: sqlite3.Connection, user_id: bytes, span: Span) -> Part[
     for each in own.items:
         if each.member_id == read.cut_at:
             if not found:
-                return Part([], each.member_id, own.is_end and len(own.items) == 1, long=each)
-            return Part(found, last, is_end=False, size=own.size + read.size)
+                return ListPart([], each.member_id, own.is_end and len(own.items) == 1, long=each)
+            return ListPart(found, last, is_end=False, size=own.size + read.size)
         last = each.member_id
         found.append(GroupMembers(**vars(each.group), members=read.by_group.get(last, [])))
-    return Part(found, own.last, own.is_end, own.size + read.size)
+    return ListPart(found, own.last, own.is_end, own.size + read.size)
 
 
-def _members(connection: sqlite3.Connection, user_id: bytes, own: Part[LongGroup], size: int) -> _Read:
+def _members(connection: sqlite3.Connection, user_id: bytes, own: ListPart[LongGroup], size: int) -> _Read:
     """Read the members of the groups in ``own``, up to about ``size`` bytes."""
     read = _Read()
     if not own.items:
@@ -119,7 +119,7 @@ def _members(connection: sqlite3.Connection, user_id: bytes, own: Part[LongGroup
     return read
 
 
-def members(connection: sqlite3.Connection, group_key: int, last: int, span: Span) -> Part[Member]:
+def members(connection: sqlite3.Connection, group_key: int, last: int, span: Span) -> ListPart[Member]:
     """List the members of a group up to the key ``last``, inclusive, in the order in which they joined."""
     return _MEMBERS.read(connection, span, {"group_key": group_key, "last": last})
 

@@ -7,7 +7,7 @@ from typing import TypeVar
 from uuid import uuid4
 
 from conclave.clock import Clock
-from conclave.store.lists import Listing, Part, Span
+from conclave.store.lists import Listing, ListPart, Span
 
 T = TypeVar("T")
 
@@ -66,7 +66,7 @@ def exists(connection: sqlite3.Connection, session_id: int) -> bool:
 
 def of_user(
     connection: sqlite3.Connection, user_id: bytes, shown: Callable[[Session], T | None], span: Span
-) -> Part[T]:
+) -> ListPart[T]:
     """List a user's sessions, the newest first, each as ``shown`` returns it; it returns None for one that is dead.
 
     Raises NotListedError.

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from uuid import uuid4
 
 from conclave.store import bodies
-from conclave.store.lists import Listing, Part, Span
+from conclave.store.lists import Listing, ListPart, Span
 
 
 @dataclass(frozen=True)
@@ -56,10 +56,10 @@ def add(connection: sqlite3.Connection, group_key: int, user_id: bytes, body_id:
     )
 
 
-def of_user(connection: sqlite3.Connection, user_id: bytes, span: Span) -> Part[PendingWelcome]:
+def of_user(connection: sqlite3.Connection, user_id: bytes, span: Span) -> ListPart[PendingWelcome]:
     """List a user's welcomes, the oldest first.
 
-    ``Part.long`` is a LongWelcome. Raises NotListedError.
+    ``ListPart.long`` is a LongWelcome. Raises NotListedError.
     """
     listed = _OF_USER.read(connection, span, {"user_id": user_id})
     ids = [each.welcome_body for each in listed.items]
@@ -72,10 +72,10 @@ def of_user(connection: sqlite3.Connection, user_id: bytes, span: Span) -> Part[
     last, is_end = (listed.items[count - 1].welcome_key if count else listed.last), listed.is_end and count == len(ids)
     if count == 1 and sizes[0] > span.size:
         first = listed.items[0]
-        return Part([], last, is_end, long=LongWelcome(first.welcome, first.welcome_key, sizes[0]))
+        return ListPart([], last, is_end, long=LongWelcome(first.welcome, first.welcome_key, sizes[0]))
     found = bodies.get_many(connection, ids[:count])
     items = [replace(each.welcome, welcome_message=found[each.welcome_body]) for each in listed.items[:count]]
-    return Part(items, last, is_end, total)
+    return ListPart(items, last, is_end, total)
 
 
 def piece_of_body(connection: sqlite3.Connection, welcome: LongWelcome, user_id: bytes, begin: int, size: int) -> bytes:
