@@ -18,12 +18,12 @@ from conclave.server.busiest import Asked
 from conclave.server.framing import MalformedError, UnknownCodingError
 from conclave.server.middleware import new_request_id
 from conclave.server.room import Standing
-from conclave.wire import ready, receipt
+from conclave.wire import acknowledgement, ready
+from conclave.wire.acknowledgement import Acknowledgement
 from conclave.wire.exchange import answer_error
 from conclave.wire.handover import drain_fully, hold_back, taken
 from conclave.wire.negotiate import Format
 from conclave.wire.pace import SMALL_BYTES
-from conclave.wire.receipt import Receipt
 
 if TYPE_CHECKING:
     from conclave.server.listen import Site
@@ -72,10 +72,10 @@ class Connection(asyncio.BufferedProtocol):
     """A connection to a client."""
 
     __slots__ = (
-        *("_asked", "_behind", "_body", "_has_begun", "_held", "_is_answered", "_is_broken", "_is_last", "_is_paused"),
-        *("_left", "_loop", "_out", "_pauses_for_behind", "_receipt", "_site", "_task", "_timer", "_watch", "_watched"),
-        *("account", "address", "beginning", "below", "free_since", "has_asked", "is_half_closed", "is_refused"),
-        *("place", "state", "transport"),
+        *("_asked", "_awaited", "_behind", "_body", "_has_begun", "_held", "_is_answered", "_is_broken", "_is_last"),
+        *("_is_paused", "_left", "_loop", "_out", "_pauses_for_behind", "_site", "_task", "_timer", "_watch"),
+        *("_watched", "account", "address", "beginning", "below", "free_since", "has_asked", "is_half_closed"),
+        *("is_refused", "place", "state", "transport"),
     )
 
     def __init__(self, site: "Site", address: str) -> None:
@@ -115,7 +115,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_paused = self._pauses_for_behind = False
         self._out: asyncio.Future[None] | None = None
         """Set while writing is paused. Done once it goes on, or never will."""
-        self._receipt: Receipt | None = None
+        self._awaited: Acknowledgement | None = None
         """Set while a request is answered whose answer counts as fetched once the client's system has acknowledged it.
         """
         self._task: asyncio.Task[None] | None = None
@@ -173,8 +173,8 @@ class Connection(asyncio.BufferedProtocol):
             self._hand_on_body(data)
         elif self.state != OVER:
             self._held += data
-            if self._receipt:
-                self._receipt.look()  # a client's next request has the acknowledgement of the answer before
+            if self._awaited:
+                self._awaited.look()  # a client's next request has the acknowledgement of the answer before
             self._read_or_pause()
 
     def _take_apart(self, data: bytes) -> None:
@@ -237,8 +237,8 @@ class Connection(asyncio.BufferedProtocol):
         alone.
         """
         self.is_half_closed = True
-        if self._receipt:
-            self._receipt.look(is_last=True)
+        if self._awaited:
+            self._awaited.look(is_last=True)
         if self.transport is None or self.transport.get_extra_info("sslcontext"):
             return False
         is_whole = not (self._left or self._watch) or (self._body is not None and self._body.is_eof())
@@ -288,7 +288,7 @@ class Connection(asyncio.BufferedProtocol):
         transport = self.transport
         if self.is_half_closed or transport is None or transport.is_closing():
             return True
-        return not receipt.is_open(transport.get_extra_info("socket"))
+        return not acknowledgement.is_open(transport.get_extra_info("socket"))
 
     def unacknowledged(self) -> int | None:
         """Return how much of what was written the client's system has not acknowledged. None: nobody can tell any more.
@@ -298,14 +298,14 @@ class Connection(asyncio.BufferedProtocol):
         transport, below = self.transport, self.below
         if transport is None or transport.is_closing() or (below and below.is_closing()):
             return None
-        left = receipt.unacknowledged(transport.get_extra_info("socket"))
+        left = acknowledgement.unacknowledged(transport.get_extra_info("socket"))
         if left is None:
             return None
         return left + transport.get_write_buffer_size() + (below.get_write_buffer_size() if below else 0)
 
-    def begin_receipt(self) -> Receipt:
+    def expect_acknowledgement(self) -> Acknowledgement:
         """Begin to look for the acknowledgement of everything that was written."""
-        self._receipt = begun = Receipt(self.unacknowledged, self._cut_off)
+        self._awaited = begun = Acknowledgement(self.unacknowledged, self._cut_off)
         begun.look()
         return begun
 
@@ -321,7 +321,7 @@ class Connection(asyncio.BufferedProtocol):
         """
         counts = counts and not self.may_be_gone()
         is_taken = self._write(parts)
-        begun = self.begin_receipt() if counts else None
+        begun = self.expect_acknowledgement() if counts else None
         if is_taken:
             share.close()
         else:
@@ -360,7 +360,7 @@ class Connection(asyncio.BufferedProtocol):
         """Take the next request, if it has come; or end what is to end."""
         if self.state == OVER:
             return
-        self.state, self.free_since, self._task, self._receipt = FREE, self._loop.time(), None, None
+        self.state, self.free_since, self._task, self._awaited = FREE, self._loop.time(), None, None
         self._site.room.rest(self)
         self._site.went_on.set()
         if self.transport is None or self.transport.is_closing():
@@ -521,9 +521,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def _forget(self) -> None:
         self.transport = self._behind = self._body = None
-        if self._receipt:
-            self._receipt.look(is_last=True)
-            self._receipt = None
+        if self._awaited:
+            self._awaited.look(is_last=True)
+            self._awaited = None
         self._end_wait_for_head()
         self._site.room.forget(self)
         self._site.went_on.set()

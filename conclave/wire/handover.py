@@ -17,9 +17,9 @@ from conclave.errors import ApiError
 from conclave.logs.setup import get_logger
 from conclave.response_memory import Share
 from conclave.wire import pace
+from conclave.wire.acknowledgement import Acknowledgement
 from conclave.wire.pace import Pace
 from conclave.wire.ready import own_headers
-from conclave.wire.receipt import Receipt
 
 log = get_logger(__name__)
 
@@ -81,7 +81,7 @@ class Line(Protocol):
     def may_be_gone(self) -> bool:
         """Tell whether the client sends no more, or the connection is broken; also if the system does not tell."""
 
-    def begin_receipt(self) -> Receipt:
+    def expect_acknowledgement(self) -> Acknowledgement:
         """Begin to look for the acknowledgement of everything that was written."""
 
 
@@ -103,12 +103,12 @@ async def hand_over(request: web.Request, response: web.StreamResponse, *, count
         hold_back(transport)
     drain_fully(transport)
     share.begin_sending(_memory(response), partial(_left, response, transport), transport.abort)
-    receipts: list[Receipt] = []
+    awaited: list[Acknowledgement] = []
     try:
-        is_sent = await _watched(_send(request, response, receipts if counts else None), response, transport)
+        is_sent = await _watched(_send(request, response, awaited if counts else None), response, transport)
     finally:
         share.end_sending()
-    return is_sent and bool(receipts) and await receipts[0].wait()
+    return is_sent and bool(awaited) and await awaited[0].wait()
 
 
 def drain_fully(transport: asyncio.WriteTransport) -> None:
@@ -180,8 +180,8 @@ def _size(response: web.StreamResponse | None) -> int:
     return len(response.body) if isinstance(response, web.Response) and isinstance(response.body, bytes) else 0
 
 
-async def _send(request: web.Request, response: web.StreamResponse, receipts: list[Receipt] | None) -> bool:
-    """Send a response. ``receipts``: gets one for it, as soon as all is written; None: nobody asks for one."""
+async def _send(request: web.Request, response: web.StreamResponse, awaited: list[Acknowledgement] | None) -> bool:
+    """Send a response. ``awaited``: gets the acknowledgement to wait for, once all is written; None: none is needed."""
     protocol, transport, last = request.protocol, request.transport, b""
     line: Line | None = transport.get_extra_info(LINE) if transport else None
     await response.prepare(request)
@@ -189,12 +189,13 @@ async def _send(request: web.Request, response: web.StreamResponse, receipts: li
         last = await _send_all_but_last(response, request[SHARE])
     elif isinstance(response, Streamed) and request.method != "HEAD":
         await _send_chunks(request, response)
-    may_be_gone = receipts is None or line is None or line.may_be_gone()
+    may_be_gone = awaited is None or line is None or line.may_be_gone()
     await response.write_eof(last)
-    if receipts is not None and line is not None and not may_be_gone:
-        receipts.append(line.begin_receipt())  # at once: a client may close the connection as soon as it has all
-    # Whether the connection still stands says nothing, therefore. But if it is lost while writing is paused, writing
-    # stays paused.
+    if awaited is not None and line is not None and not may_be_gone:
+        # At once: many clients close the connection as soon as they have everything.
+        awaited.append(line.expect_acknowledgement())
+    # So whether the connection still stands says nothing. But if it is lost while writing is paused, writing stays
+    # paused.
     return not protocol.writing_paused
 
 

@@ -20,7 +20,7 @@ from conclave.server import listen
 from conclave.server.busiest import Busiest
 from conclave.server.connection import Connection
 from conclave.server.tls import context_of
-from conclave.wire import pace, receipt
+from conclave.wire import acknowledgement, pace
 from tests.conftest import Running, StartServer
 from tests.server.test_busiest import PROTOBUF, poll
 from tests.support.certificate import make_certificate
@@ -93,7 +93,7 @@ class Place:
 
     def waiting(self) -> list[Connection]:
         """Return the connections on which an answer waits, in this process or for its acknowledgement."""
-        return [each for each in self.site.open if each._receipt or _has_some(each)]
+        return [each for each in self.site.open if each._awaited or _has_some(each)]
 
     async def counts(self) -> None:
         """Wait until the page counts as fetched."""
@@ -191,7 +191,7 @@ def test_the_next_request_and_an_end_in_order_have_the_acknowledgement(
     run: Run, at: Any, connect: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody waits for a pause to be over, and the next answer comes after the watermark has moved."""
-    monkeypatch.setattr(receipt, "FIRST_PAUSE_SECONDS", 1e6)
+    monkeypatch.setattr(acknowledgement, "FIRST_PAUSE_SECONDS", 1e6)
 
     async def played() -> None:
         async with at() as place:
@@ -269,7 +269,7 @@ def test_a_client_that_is_killed_has_no_page(run: Run, at: Any) -> None:
 def test_where_the_system_does_not_tell_only_the_next_fetch_says_what_has_arrived(
     run: Run, at: Any, connect: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(receipt, "_IS_TOLD", False)
+    monkeypatch.setattr(acknowledgement, "_IS_TOLD", False)
 
     async def played() -> None:
         async with at() as place:

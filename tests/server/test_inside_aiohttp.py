@@ -10,10 +10,10 @@ import pytest
 from aiohttp import web
 
 from conclave.server import behind, busiest, connection, framing, listen, room, securing
-from conclave.wire import handover, receipt, stream_connection
+from conclave.wire import acknowledgement, handover, stream_connection
 from tests.conftest import Running
 
-WAY_IN = (behind, busiest, connection, framing, handover, listen, receipt, room, securing, stream_connection)
+WAY_IN = (acknowledgement, behind, busiest, connection, framing, handover, listen, room, securing, stream_connection)
 
 
 def private(path: Path, *, own: bool = False) -> Iterator[str]:

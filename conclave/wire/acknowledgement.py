@@ -60,7 +60,7 @@ def _state(end: Any) -> int | None:
     return end.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] if _IS_TOLD else None
 
 
-class Receipt:
+class Acknowledgement:
     """Waits for one acknowledgement. A client that takes too long is cut off, as one that takes a response slowly."""
 
     __slots__ = ("_cut_off", "_loop", "_pace", "_pause", "_received", "_timer", "_unacknowledged", "_window_ends")
