@@ -33,7 +33,13 @@ SMALL_BYTES = 64 * 1024
 """A response of at most 64 KiB never waits for memory. It takes some only while its client lets it wait."""
 
 YOUNG_SECONDS = 1.0
-"""How fast a client takes a response is not known in the first second. Such a response is cut off after all others."""
+"""How fast a client takes a response is known only after a second. The less of it is over, the more counts as taken."""
+
+SLOW_SECONDS = 60.0
+"""An account of which a response was cut off for others has none of others cut off for it for a minute.
+
+Otherwise slow accounts would cut off each other without end, and those who ask once would wait behind them.
+"""
 
 ITEM_BYTES = 1024
 """About 1 KiB: an item of a page costs this besides its body, for its values and their text."""
@@ -79,6 +85,8 @@ class Budget:
         """How many responses were cut off: since their account took too much, or since others had too little."""
         self._of_account: Counter[bytes | None] = Counter()
         self._sending: set[Share] = set()
+        self._slow: dict[bytes | None, float] = {}
+        """The accounts of which a response was cut off for others, and when, by the loop's time."""
         self._lock = threading.Lock()
         self._waiting: dict[bytes | None, deque[_Waiter]] = {}
         self.turn = asyncio.Semaphore(1)
@@ -175,9 +183,15 @@ class Budget:
         """Take ``needed`` bytes for ``share``, of others if need be. Return whether it got them."""
         while not self.take(share, needed):
             held = self._of_account[share.account]
-            if share.closed or held + needed > self.of_account or not self._cut_off_largest(held):
+            if share.closed or held + needed > self.of_account:
+                return False
+            if self._was_slow(share.account) or not self._cut_off_largest(held):
                 return False
         return True
+
+    def _was_slow(self, account: bytes | None) -> bool:
+        """Tell whether a response of an account was cut off for others within SLOW_SECONDS."""
+        return self._slow.get(account, -math.inf) > asyncio.get_running_loop().time() - SLOW_SECONDS
 
     def _cut_off_own(self, account: bytes | None) -> bool:
         """Cut off the slowest response of an account, unless it has no other. Return whether one was cut off."""
@@ -196,7 +210,12 @@ class Budget:
         least = max(of.values(), default=0) / 2
         among = [each for each, held in of.items() if held >= least and held > more_than]
         if among:
-            self._cut_off(_slowest(among), "memory")
+            slowest = _slowest(among)
+            self._slow.pop(slowest.account, None)
+            self._slow[slowest.account] = asyncio.get_running_loop().time()
+            while self._slow and not self._was_slow(first := next(iter(self._slow))):
+                del self._slow[first]
+            self._cut_off(slowest, "memory")
         return bool(among)
 
     def _cut_off(self, share: "Share", reason: str) -> None:
@@ -208,9 +227,9 @@ class Budget:
 
 
 def _slowest(among: list["Share"]) -> "Share":
-    """Return the one whose client takes the least a second; among young ones, the oldest."""
+    """Return the one whose client takes the least a second."""
     now = asyncio.get_running_loop().time()
-    return min(among, key=lambda each: (each.rate(now), each.began))
+    return min(among, key=lambda each: each.rate(now))
 
 
 class Share:
@@ -310,9 +329,10 @@ class Share:
         self.hold(0)
 
     def rate(self, now: float) -> float:
-        """Return how many bytes a second the client takes; infinity while the response is young."""
-        seconds = now - self.began
-        return (self._size - self._left()) / seconds if seconds >= YOUNG_SECONDS else math.inf
+        """Return how many bytes a second the client takes, and would take of a young response at the best."""
+        seconds, left = now - self.began, self._left()
+        hoped = left * max(0.0, 1 - seconds / YOUNG_SECONDS)
+        return (self._size - left + hoped) / max(seconds, YOUNG_SECONDS)
 
     def abort(self) -> None:
         """Break the connection off."""

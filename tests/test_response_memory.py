@@ -199,14 +199,37 @@ async def test_who_holds_as_much_as_all_others_waits_and_cuts_off_nobody(monkeyp
 
 
 @pytest.mark.usefixtures("accounts")
-async def test_a_response_that_has_just_begun_is_cut_off_after_all_others(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_account_that_was_too_slow_for_others_has_nobody_cut_off_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise slow accounts would cut off each other without end."""
     memory = Budget(400)
-    young = [Sent(memory, name, 100, seconds=0) for name in "abc"]
-    old = Sent(memory, "d", 100, taken=99)
-    assert not await refused(memory.share(b"e"), 100, monkeypatch)
-    assert [each.is_cut_off for each in (*young, old)] == [False, False, False, True]
-    assert not await refused(memory.share(b"f"), 100, monkeypatch)
-    assert [each.is_cut_off for each in young] == [True, False, False], "but better than nobody"
+    slow = Sent(memory, "slow", 100)
+    others = [Sent(memory, name, 100, taken=10) for name in "abc"]
+    assert not await refused(memory.share(b"new"), 100, monkeypatch)
+    assert slow.is_cut_off
+    assert await refused(memory.share(b"slow"), 100, monkeypatch)
+    assert not any(each.is_cut_off for each in others)
+    others[0].share.end_sending()
+    assert not await refused(memory.share(b"slow"), 50, monkeypatch), "it gets what is free"
+    monkeypatch.setattr(response_memory, "SLOW_SECONDS", -1.0)
+    assert not await refused(memory.share(b"slow"), 50, monkeypatch)
+    assert not await refused(memory.share(b"d"), 100, monkeypatch)
+    assert sum(each.is_cut_off for each in others[1:]) == 1
+
+
+@pytest.mark.usefixtures("accounts")
+async def test_a_response_that_has_just_begun_counts_as_quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But not for long: slow clients that ask again and again would have those cut off that take longer, but more."""
+    memory = Budget(400)
+    newest = Sent(memory, "a", 100, seconds=0)
+    quick = Sent(memory, "b", 100, seconds=1.5, taken=90)
+    slow = Sent(memory, "c", 100, seconds=30, taken=99)
+    young = Sent(memory, "d", 100, seconds=0.8, taken=10)
+    for account, expected in (("e", slow), ("f", young), ("g", quick), ("h", newest)):
+        assert not expected.is_cut_off
+        assert not await refused(memory.share(account.encode()), 100, monkeypatch)
+        assert expected.is_cut_off
 
 
 @pytest.mark.usefixtures("accounts")

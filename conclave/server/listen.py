@@ -40,8 +40,11 @@ Any client that reaches it may connect without a token. Without a bound, silent 
 away, and leave the store none.
 """
 
-ADDRESS_PART = 4
-"""Connections from one address that have carried no authenticated request are at most a quarter of all."""
+ADDRESS_PART, LEAST_OF_ADDRESS = 4, 64
+"""Connections from one address without an authenticated request are at most a quarter of all, or 64 if that is less.
+
+So many may come at once after a restart, by a proxy, before the request of the first one is read.
+"""
 
 BACKLOG = 1024
 """At most 1,024 connections wait to be accepted. After a restart all streams come back at once."""
@@ -78,6 +81,11 @@ def for_clients(most_files: int) -> int:
     least = os.open(os.devnull, os.O_RDONLY)  # the system always gives out the least free descriptor
     os.close(least)
     return max(most_files - RESERVED_FILES, most_files // 2) - least
+
+
+def of_address(most: int) -> int:
+    """Return how many of ``most`` connections may be of one address without an authenticated request."""
+    return max(most // ADDRESS_PART, LEAST_OF_ADDRESS)
 
 
 class Site(web.BaseSite):
@@ -231,7 +239,7 @@ class Site(web.BaseSite):
         """Accept nothing for a while: the system has no descriptor left, or no memory."""
         loop = asyncio.get_running_loop()
         self.room.warn(loop.time())
-        self.room.close_idle()
+        self.room.close_idle(loop.time())
         for listening in self._listening:
             loop.remove_reader(listening)
         self._pausing = loop.call_later(PAUSE_SECONDS, self._accept_more)

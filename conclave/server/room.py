@@ -24,6 +24,9 @@ SPARED = 4
 SILENT_SECONDS = 60.0
 """A new connection has a minute for the head of its first request, and for the TLS handshake before that."""
 
+NEW_SECONDS = 1.0
+"""What comes on a connection in its first second may not have been read yet. So others are closed before it."""
+
 IDLE_SECONDS = 3630.0
 """A connection ends that asks for nothing for an hour, and half a minute: longer than proxies keep theirs."""
 
@@ -106,15 +109,19 @@ class Room:
         if self._count() < self._most:
             return True
         self.warn(now)
-        if self.close_idle() or self._close_of_largest(address):
+        if self.close_idle(now - NEW_SECONDS) or self._close_of_largest(address) or self.close_idle(now):
             return True
         self._closed["refused"] += 1
         return False
 
-    def close_idle(self) -> bool:
-        """Close a connection that asks for nothing. Return whether there was one."""
-        for each in self._idle:
-            if first := _first_idle(each):
+    def close_idle(self, before: float) -> bool:
+        """Close a connection that asks for nothing. Return whether there was one.
+
+        ``before``: one that has never asked is closed only if it came until then, by the loop's time.
+        """
+        for standing, each in zip(Standing, self._idle, strict=True):
+            first = _first_idle(each)
+            if first and (standing is not Standing.SILENT or first.free_since <= before):
                 self._close(first, "room")
                 return True
         return False

@@ -22,7 +22,7 @@ from conclave.logs.setup import get_logger
 from conclave.server import ports, start_check
 from conclave.server.app import create_app
 from conclave.server.busiest import Busiest
-from conclave.server.listen import ADDRESS_PART, MOST_OPERATORS, Site, for_clients, raise_file_limit
+from conclave.server.listen import MOST_OPERATORS, Site, for_clients, of_address, raise_file_limit
 from conclave.server.reload import Reloader
 from conclave.server.stop_limit import StopLimit
 from conclave.server.supervise import Supervisor
@@ -171,7 +171,7 @@ async def _serve(
         url = await _listen(
             Site(
                 *(runner, config.listen_address, config.port, most, tls.context if tls else None, Busiest(app)),
-                most_unknown=most // ADDRESS_PART,
+                most_unknown=of_address(most),
             )
         )
         _settle_memory()

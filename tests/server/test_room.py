@@ -91,6 +91,7 @@ def closed(running: Running) -> dict[str, int]:
     return {reason: count for reason, count in running.app[app_keys.CLOSED].items() if count}
 
 
+@pytest.mark.usefixtures("none_is_new")
 async def test_those_that_never_asked_go_first_then_strangers_then_the_longest_idle(running: Running) -> None:
     alice = await running.user("alice")
     async with door(running, 6) as entrance:
@@ -104,6 +105,27 @@ async def test_those_that_never_asked_go_first_then_strangers_then_the_longest_i
             await entrance.connect(alice.raw_get("/me"))
             assert await first.is_closed()
     assert closed(running) == {"room": 6}
+
+
+async def test_a_new_one_that_has_not_asked_yet_is_closed_after_others(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its request may be there, and not read yet."""
+    monkeypatch.setattr(room, "NEW_SECONDS", 3600.0)
+    async with door(running, 4) as entrance:
+        new, stranger = await entrance.connect(), await entrance.connect(HEALTH)
+        busy = [await entrance.connect() for _ in range(2)]
+        for each in busy:
+            await each.say(SLOW_BODY)
+        await until(lambda: sum(each.is_idle for each in entrance.site.open) == 2)
+        another = await entrance.connect()
+        assert await stranger.is_closed()
+        assert not await new.is_closed()
+        await another.say(SLOW_BODY)
+        await until(lambda: sum(each.is_idle for each in entrance.site.open) == 1)
+        await entrance.connect()
+        assert await new.is_closed()
+    assert closed(running) == {"room": 2}
 
 
 async def test_none_with_a_request_under_way_is_closed(running: Running) -> None:
@@ -170,6 +192,11 @@ async def test_one_that_becomes_a_stream_counts_as_one(running: Running) -> None
         await until(lambda: running.app[app_keys.EVENTS].wheel.size == 0)
         await entrance.connect()
     assert closed(running) == {"room": 1}
+
+
+@pytest.fixture
+def none_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "NEW_SECONDS", 0.0)
 
 
 @pytest.fixture
