@@ -128,7 +128,7 @@ class QueryInteger(fields.Integer):
 
     default_error_messages = {"invalid": "must be an integer"}
 
-    def __init__(self, *, least: int, most: int, default: int) -> None:
+    def __init__(self, *, least: int, most: int, default: int | None) -> None:
         """``least``: a smaller integer is an error."""
         rule = validate.Range(min=least, error="must be at least {min}")
         super().__init__(load_default=default, validate=rule)

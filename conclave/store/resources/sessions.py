@@ -7,6 +7,7 @@ from uuid import uuid4
 
 from conclave.clock import Clock
 from conclave.response_memory import Share
+from conclave.retention.policy import end_of
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ def add(
     stored = connection.execute(
         "INSERT INTO sessions (public_id, token_hash, user_id, created_at, last_used_at, expires_at)"
         " SELECT ?, ?, user_id, ?, ?, ? FROM users WHERE user_id = ? AND password_hash = ? AND NOT disabled",
-        (uuid4().bytes, token_hash, now, now, now + ttl, user_id, password_hash),
+        (uuid4().bytes, token_hash, now, now, end_of(now, ttl), user_id, password_hash),
     )
     return stored.rowcount > 0
 
@@ -66,7 +67,7 @@ def extend(connection: sqlite3.Connection, last_used: Mapping[int, int], ttl: in
     now = clock.now()
     connection.executemany(
         "UPDATE sessions SET last_used_at = max(last_used_at, ?), expires_at = max(expires_at, ?) WHERE session_id = ?",
-        [(min(used, now), min(used, now) + ttl, session_id) for session_id, used in last_used.items()],
+        [(min(used, now), end_of(min(used, now), ttl), session_id) for session_id, used in last_used.items()],
     )
 
 
