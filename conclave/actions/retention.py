@@ -36,8 +36,9 @@ class Retention:
     counts. ``min_lifetime_seconds``: nothing younger is erased, 0 for no bound. ``policy_source``: a ``Source``.
     ``held_by``: the members whose missing fetch holds messages back, only for admins. ``hidden_before``: what was
     created before this Unix second is hidden for ever, by a purge or by a policy that was in force once; 0 for nothing.
-    ``taken_back``: the numbers of the last messages that were taken back, at most 1,000, ascending. ``expiry_set_by``:
-    the admin who has set ``group_expiry_seconds``; empty if that is not known.
+    ``taken_back``: numbers of messages that were taken back, at most 1,000, ascending: the last that were, or those
+    that were asked for. ``more``: whether there are others, or others follow. ``expiry_set_by``: the admin who has set
+    ``group_expiry_seconds``; empty if that is not known.
     """
 
     server_retention_seconds: int
@@ -50,13 +51,24 @@ class Retention:
     hidden_before: int
     taken_back: Sequence[int]
     expiry_set_by: bytes
+    more: bool
 
 
-def policy(connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes) -> Retention:
-    """Return how long messages of a group live. Raises NotMemberError."""
+def policy(
+    connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes, taken_back_after: int | None
+) -> Retention:
+    """Return how long messages of a group live. Raises NotMemberError.
+
+    ``taken_back_after``: only what was taken back of greater numbers; None: what was taken back last.
+    """
     member = require_member(connection, context, group_id, user_id)
     group = member.group
     sight = visibility.of_group(connection, group, context.now())
+    taken = (
+        taken_back.latest(connection, group.group_key)
+        if taken_back_after is None
+        else taken_back.numbered_after(connection, group.group_key, taken_back_after)
+    )
     is_listed = member.role == "admin" and sight.policy.is_after_fetch
     return Retention(
         server_retention_seconds=context.policy.message_retention,
@@ -67,8 +79,9 @@ def policy(connection: sqlite3.Connection, context: Context, group_id: bytes, us
         legal_hold=holds.is_held(connection, group.group_key),
         held_by=members.holding_back(connection, group, sight) if is_listed else (),
         hidden_before=sight.hidden_for_ever,
-        taken_back=taken_back.latest(connection, group.group_key),
+        taken_back=taken.numbers,
         expiry_set_by=expiry_setter(connection, group.group_key),
+        more=taken.more,
     )
 
 

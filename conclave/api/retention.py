@@ -6,13 +6,15 @@ from conclave import app_keys
 from conclave.actions import retention
 from conclave.api.action_runner import look
 from conclave.auth import tokens
-from conclave.wire.exchange import path_id, reply
+from conclave.wire.exchange import path_id, read_query, reply
+from conclave.wire.schemas.retention import GetRetention
 
 
 async def policy(request: web.Request) -> web.Response:
     """GET /groups/{group_id}/retention: How long messages of a group live."""
     group_id, user_id = path_id(request, "group_id"), request[tokens.CALLER].user_id
-    return reply(request, await look(request, retention.policy, request.app[app_keys.CONTEXT], group_id, user_id))
+    context, after = request.app[app_keys.CONTEXT], read_query(request, GetRetention).taken_back_after
+    return reply(request, await look(request, retention.policy, context, group_id, user_id, after))
 
 
 async def configuration(request: web.Request) -> web.Response:

@@ -36,6 +36,6 @@ async def list_own(request: web.Request) -> web.StreamResponse:
 
 
 async def revoke(request: web.Request) -> web.Response:
-    """DELETE /sessions/{session_id}: End one of the caller's sessions."""
-    await act(request, sessions.revoke, request[tokens.CALLER].user_id, path_id(request, "session_id"))
+    """DELETE /sessions/{id}: End one of the caller's sessions."""
+    await act(request, sessions.revoke, request[tokens.CALLER].user_id, path_id(request, "id"))
     return reply_empty(request)

@@ -5,7 +5,7 @@ import asyncio
 from conclave.auth.tokens import Caller
 from conclave.clock import Moment
 from conclave.errors import ClockInDoubtError, TokenExpiredError
-from conclave.retention.policy import session_lag
+from conclave.retention.policy import end_of, session_lag
 from conclave.store.resources.sessions import Session
 
 
@@ -48,7 +48,7 @@ class SessionActivity:
     def expires_at(self, session: Session) -> int:
         """Return the first second at which a session is dead."""
         used = self._last_used.get(session.session_id)
-        return session.expires_at if used is None else max(session.expires_at, used + self._ttl)
+        return session.expires_at if used is None else max(session.expires_at, end_of(used, self._ttl))
 
     def keep(self, session_id: int, now: int) -> None:
         """Extend a session that is in use without a new request. ``now``: Unix seconds."""

@@ -103,9 +103,21 @@ class Mirror:
             yield n.PolicyChanged(group_id, found.effective_expiry_seconds)
         self.note_gone(self._history.forget_before(group_id, found.hidden_before))
         self.forget_taken_back(group_id, found.taken_back)
+        if found.more:
+            await self._read_all_taken_back(group_id)
         self.note_gone(self._history.enforce())
         for gone in self.take_gone():
             yield gone
+
+    async def _read_all_taken_back(self, group_id: UUID) -> None:
+        """Forget what was taken back of the messages that are here: the policy lists only the last ones."""
+        held = [*self._codec.kept(group_id), *(each.sequence_num for each in self._history.messages(group_id, limit=1))]
+        after, more = max(0, min(held, default=0) - 1), bool(held)
+        while more:
+            found = await self._client.retention(group_id, taken_back_after=after)
+            self.forget_taken_back(group_id, found.taken_back)
+            last = max(found.taken_back, default=0)
+            more, after = found.more and last > after, last  # a server that lists nothing new has no more
 
     async def _compare_self_destructing(self, group_id: UUID) -> None:
         """Forget what the user may not see any more: another device of the user's may have read it.

@@ -28,6 +28,11 @@ SESSION_LAG_SECONDS = 60
 """The stored expiry of a session in use lags behind its true one by at most 60 seconds."""
 
 
+def end_of(begin: int, seconds: int) -> int:
+    """Return the Unix second that comes ``seconds`` after ``begin``, at most LAST_SECOND."""
+    return min(begin + seconds, LAST_SECOND)
+
+
 def effective_expiry(server: int, group: int) -> int:
     """Combine the server's retention with a group's setting.
 

@@ -33,6 +33,7 @@ from conclave.wire.schemas import (
     key_packages as key_package_schemas,
     members as member_schemas,
     messages as message_schemas,
+    retention as retention_schemas,
 )
 from conclave.wire.schemas.lists import ListQuery
 
@@ -174,6 +175,7 @@ ROUTES = (
         f"{_GROUP}/retention",
         retention.policy,
         Who.MEMBER,
+        query=retention_schemas.RetentionQuery,
         answer=results.Retention,
     ),
     Endpoint(
@@ -364,7 +366,7 @@ ROUTES = (
     Endpoint("GET", f"{API}/sessions", sessions.list_own, query=ListQuery, answer=results.Sessions, format=Format.JSON),
     Endpoint(
         "DELETE",
-        f"{API}/sessions/{{session_id}}",
+        f"{API}/sessions/{{id}}",
         sessions.revoke,
         status=204,
         refuses=(e.NotFoundError,),

@@ -140,9 +140,10 @@ class Retention(WireMessage):
     ``policy_source``: what the effective expiry comes from. ``min_lifetime_seconds``: nothing younger is erased; 0 for
     no bound. ``legal_hold``: whether the operator keeps everything of the group from being erased. ``held_by``: for
     admins, the members whose missing fetch holds messages back, at most 100. ``hidden_before``: what was created before
-    this Unix second is hidden for ever, also under a later policy; 0 for nothing. ``taken_back``: the numbers of the
-    last messages that were taken back, at most 1,000. ``expiry_set_by``: the admin who has set the group's expiry;
-    empty if none has, or if that is not known any more.
+    this Unix second is hidden for ever, also under a later policy; 0 for nothing. ``taken_back``: numbers of
+    messages that were taken back, at most 1,000: the last that were, or the first above those that were asked for.
+    ``expiry_set_by``: the admin who has set the group's expiry; empty if none has, or if that is not known any more.
+    ``more``: whether other messages were taken back, or others with greater numbers than those that are listed.
     """
 
     wire = "GetRetentionPolicyResponse"
@@ -157,6 +158,7 @@ class Retention(WireMessage):
     hidden_before: int = 0
     taken_back: tuple[int, ...] = ()
     expiry_set_by: UUID | None = None
+    more: bool = False
 
 
 @dataclass(frozen=True)

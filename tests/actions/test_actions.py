@@ -70,7 +70,7 @@ def test_actions_need_no_server(tmp_path: Path) -> None:
         assert members.join(connection, context, group, bob) == b"group info"
         sending = JointSend(context)
         assert sending(connection, [Send(group, bob, b"hello"), Send(group, alice, b"and you")]) == [2, 3]
-        assert vars(retention.policy(connection, context, group, bob)) == {
+        assert vars(retention.policy(connection, context, group, bob, None)) == {
             "server_retention_seconds": -1,
             "group_expiry_seconds": 60,
             "effective_expiry_seconds": 60,
@@ -80,6 +80,7 @@ def test_actions_need_no_server(tmp_path: Path) -> None:
             "held_by": (),
             "hidden_before": 0,
             "taken_back": [],
+            "more": False,
             "expiry_set_by": alice,
         }
         accounts.delete(connection, context, bob, "hash")

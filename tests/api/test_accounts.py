@@ -5,6 +5,7 @@ import contextlib
 import json
 import subprocess
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,9 @@ from conclave import app_keys
 from conclave.actions import groups
 from conclave.actions.accounts import disable, own_credentials
 from conclave.config.settings import Config
-from conclave.store.resources import state, users
+from conclave.retention.policy import LAST_SECOND
+from conclave.store.engine import sqlite
+from conclave.store.resources import sessions, state, users
 from tests.conftest import Running, StartServer
 from tests.support.client import API, PACKAGE, PASSWORD, Client, RefusedError, encode, expect
 from tests.support.listening import listening
@@ -543,3 +546,35 @@ async def test_a_request_to_a_group_on_its_way_when_the_account_is_deleted_is_a_
     method = "GET" if action == "group-info" else "POST"
     request = world.alice.call(method, f"/groups/{world.friends}/{action}", json=bodies.get(action))
     await expect(request, 401, 401 if action in ("invite", "ban", "delete") else 400)
+
+
+async def test_no_time_is_greater_than_json_readers_hold(config: Config, start_server: StartServer) -> None:
+    """With the longest life of a session: as it begins, in use, as it is stored then, and after a crash."""
+    forever = replace(config, token_ttl_seconds=LAST_SECOND)
+    async with start_server(forever) as running:
+        alice = await running.user("alice")
+        for _ in range(2):
+            [session] = (await alice.get("/sessions"))["sessions"]
+            assert session["expires_at"] == LAST_SECOND
+            running.clock.advance(100)
+        uses = running.app[app_keys.ACTIVITY].unwritten()
+        await running.app[app_keys.STORE].write(sessions.extend, uses, LAST_SECOND, running.clock)
+        assert await running.query("SELECT expires_at, last_used_at FROM sessions") == [
+            (LAST_SECOND, running.clock.now() - 100)
+        ]
+    with closing(sqlite.connect(config.database)) as connection:
+        connection.execute("UPDATE server_state SET stopped_cleanly = 0")
+    async with start_server(forever) as running:
+        assert await running.query("SELECT expires_at FROM sessions") == [(LAST_SECOND,)]
+
+
+@pytest.mark.parametrize("kind", [Client, ProtobufClient])
+async def test_a_wrong_login_says_what_is_wrong(running: Running, kind: type[Client]) -> None:
+    """Its code is that of an expired token, by which existing clients go; its words are not."""
+    alice = await kind.register(running.http, running.url, "alice")
+    alice.token = ""
+    for username, password in (("alice", "wrong horse"), ("nobody", PASSWORD)):
+        with pytest.raises(RefusedError) as refused:
+            await alice.post("/login", username=username, password=password)
+        assert (refused.value.status, refused.value.code) == (401, 202)
+        assert refused.value.body["message"] == "wrong username or password"

@@ -229,7 +229,7 @@ DEFAULTS = {
     "group_id": "friends",
     "invite_id": "invite",
     "welcome_id": "welcome",
-    "session_id": "phone",
+    "id": "phone",
     "sequence_num": "1",
 }
 """What the ids in a path are, where a row says nothing else."""
@@ -456,6 +456,7 @@ TABLE: dict[str, list[Row]] = {
                 "held_by": [],
                 "hidden_before": world.running.clock.now() - 30 * DAY,
                 "taken_back": [],
+                "more": False,
                 "expiry_set_by": world.users["alice"].user_id,
             },
         ),
@@ -472,6 +473,7 @@ TABLE: dict[str, list[Row]] = {
                 "held_by": [world.users["bob"].user_id],
                 "hidden_before": world.running.clock.now() - DAY,
                 "taken_back": [],
+                "more": False,
                 "expiry_set_by": world.users["alice"].user_id,
             },
         ),
@@ -703,7 +705,7 @@ TABLE: dict[str, list[Row]] = {
             },
         ),
     ],
-    f"DELETE {API}/sessions/{{session_id}}": [
+    f"DELETE {API}/sessions/{{id}}": [
         Row("somebody else's", 404, 300, who="bob"),
         Row("revoked", 204),
         Row("gone", 404, 300),

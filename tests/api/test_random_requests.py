@@ -27,7 +27,7 @@ LASTS = 25
 ROUTES_ASKED = [route for route in ROUTES if not route.path.endswith("/events")]
 """But for the stream, which does not end, and takes no body."""
 
-ENDS_SESSIONS = ("/logout", "/delete-account", "/change-password", "/sessions/{session_id}")
+ENDS_SESSIONS = ("/logout", "/delete-account", "/change-password", "/sessions/{id}")
 """Asked by somebody whom nobody else needs."""
 
 
@@ -112,7 +112,7 @@ def requests(draw: st.DrawFn) -> Asked:
         "group_id": draw(st.sampled_from([*["friends"] * 4, "secret", "gone", "nobody"])),
         "invite_id": draw(st.sampled_from(["invite", "invite", "nobody"])),
         "welcome_id": draw(st.sampled_from(["welcome", "welcome", "nobody"])),
-        "session_id": draw(st.sampled_from(["session", "session", "nobody"])),
+        "id": draw(st.sampled_from(["session", "session", "nobody"])),
         "username": draw(st.sampled_from(["username", "password"])),
         "sequence_num": draw(st.sampled_from(["first", "first", "nobody"])),
     }

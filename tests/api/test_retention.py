@@ -97,6 +97,7 @@ async def test_members_learn_which_policy_is_in_force_and_where_it_comes_from(
                 "held_by": [],
                 "hidden_before": 0,
                 "taken_back": [],
+                "more": False,
                 "expiry_set_by": "" if own[0] == KEEP else alice.user_id,
             }, why
 

@@ -147,7 +147,7 @@ class World:
             "member": [each["group_id"] for each in (await bob.get("/groups"))["groups"]],
             "invite_id": [each["invite_id"] for each in (await carol.get("/invites"))["invites"]],
             "welcome_id": [each["welcome_id"] for each in (await bob.get("/welcomes"))["welcomes"]],
-            "session_id": [each["id"] for each in (await alice.get("/sessions"))["sessions"] if not each["current"]],
+            "id": [each["id"] for each in (await alice.get("/sessions"))["sessions"] if not each["current"]],
         }
 
     def known(self, name: str, value: Any) -> Any:

@@ -348,3 +348,35 @@ async def test_what_only_a_wrong_clock_hides_has_to_wait(running: Running) -> No
     running.clock.set_wrong(-2 * DAY)
     for number in (2, 5):
         await room.bob.take_back(room.group, number)
+
+
+@pytest.mark.parametrize("kind", [Client, ProtobufClient])
+async def test_whoever_was_away_learns_of_all_that_was_taken_back(running: Running, kind: type[Client]) -> None:
+    """However many: the last 1,000, that there are others, and all of them in pages."""
+    alice = await kind.register(running.http, running.url, "alice")
+    group = await alice.create_group("friends")
+    path, mover = f"/groups/{group}/retention", Mover(running.config)
+    key, most = mover.key(group), taken_back.MOST_TOLD
+    found = await alice.get(path)
+    assert (found["taken_back"], found["more"]) == ([], False)
+    for first, last in ((1, most), (most + 1, 2 * most + 300)):
+        # The greater a number, the earlier it was taken back.
+        mover.execute(
+            "WITH RECURSIVE numbers (number) AS (SELECT ? UNION ALL SELECT number + 1 FROM numbers WHERE number < ?)"
+            " INSERT INTO taken_back SELECT ?, number, 10000 - number, x'', 1, NULL FROM numbers",
+            *(first, last, key),
+        )
+        found = await alice.get(path)
+        assert found["taken_back"] == list(range(1, most + 1)), "the last that were taken back"
+        assert found["more"] == (last > most)
+    pages = list[list[int]]()
+    more, after = True, 0
+    while more:
+        found = await alice.get(path, taken_back_after=after)
+        pages.append(found["taken_back"])
+        more, after = found["more"], found["taken_back"][-1]
+    assert pages == [[*range(1, 1_001)], [*range(1_001, 2_001)], [*range(2_001, 2_301)]]
+    found = await alice.get(path, taken_back_after=2_300)
+    assert (found["taken_back"], found["more"]) == ([], False)
+    for wrong in ("-1", "x", ""):
+        await expect(alice.get(path, taken_back_after=wrong), 400, 101)

@@ -37,6 +37,7 @@ from conclave.client import (
 from conclave.client.events import Lagged
 from conclave.clock import Clock
 from conclave.config.settings import Config
+from conclave.store.resources import taken_back
 from conclave.wire.events import InviteReceived, MemberRemoved
 from conclave.wire.stream_connection import Listener as Connection
 from tests.conftest import Running
@@ -435,6 +436,27 @@ async def test_what_was_taken_back_and_erased_goes_from_each_device_that_was_awa
         await each.connect()
         assert await each.hear_a(MessagesGone) == MessagesGone(group, (number,))
         assert each.shown(group) == []
+
+
+async def test_a_device_that_was_away_reads_of_all_that_was_taken_back(
+    pair: tuple[Device, Device, UUID], device: NewDevice, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Also of more than an answer lists."""
+    monkeypatch.setattr(taken_back, "MOST_TOLD", 2)
+    alice, bob, group = pair
+    phone = await device("bob", tmp_path / "phone.db", register=False)
+    await phone.connect()
+    slips = [await alice.sync.send(group, f"slip {number}") for number in range(5)]
+    await alice.sync.send(group, "meant")
+    for each in (bob, phone):
+        await each.hear_text("meant")
+        await each.disconnect()
+    for number in slips:
+        await alice.sync.take_back(group, number)
+    await bob.connect()
+    await until(lambda: bob.shown(group) == ["meant"])
+    await phone.connect()
+    await until(lambda: phone.shown(group) == ["meant"])
 
 
 async def test_a_group_that_is_over_leaves_nothing(pair: tuple[Device, Device, UUID]) -> None:

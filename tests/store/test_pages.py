@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from conclave.actions.authorisation import require_member
 from conclave.actions.messages import append
 from conclave.clock import FakeClock
 from conclave.retention.policy import KEEP

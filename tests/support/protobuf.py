@@ -69,7 +69,7 @@ MESSAGES = {
     "POST /groups/{group_id}/external-join": ("ExternalJoinRequest", "Empty"),
     "GET /retention/configuration": (None, None),
     "GET /sessions": (None, None),
-    "DELETE /sessions/{session_id}": (None, None),
+    "DELETE /sessions/{id}": (None, None),
     "GET /events": (None, None),
 }
 """Of each endpoint the messages of its request and of its response."""

@@ -41,7 +41,7 @@ UpdateGroupResponse         messages_expiring=100 uint64, oldest_expiring=101 ui
 GetRetentionPolicyResponse  server_retention_seconds=1 int64, group_expiry_seconds=2 int64, \
 effective_expiry_seconds=100 int64, min_lifetime_seconds=101 int64, policy_source=102 string, legal_hold=103 bool, \
 held_by=104 bytes[], hidden_before=105 uint64, taken_back=106 uint64[], \
-expiry_set_by=107 bytes
+expiry_set_by=107 bytes, more=108 bool
 GetGroupInfoResponse        group_info=1 bytes
 UploadCommitRequest         commit_message=1 bytes, group_info=2 bytes, mls_group_id=3 string
 SendMessageRequest          mls_message=1 bytes, self_destruct_seconds=100 uint32, send_id=101 bytes

@@ -12,7 +12,6 @@ from yarl import URL
 
 from conclave.errors import BadRequestError
 from conclave.wire import conclave_pb2, exchange, json_text, page_writer, protobuf
-from conclave.wire.handover import Pieces
 from conclave.wire.negotiate import Format
 from conclave.wire.results import Page, Sent
 from conclave.wire.schemas.base import the

@@ -78,9 +78,14 @@ class GroupCalls(Caller):
         """Delete a group with all that it has."""
         await self.transport.tell(Call("POST", path("groups", group_id, "delete")))
 
-    async def retention(self, group_id: UUID) -> Retention:
-        """Return how long a group's messages live."""
-        return await self.transport.ask(Call("GET", path("groups", group_id, "retention"), repeatable=True), Retention)
+    async def retention(self, group_id: UUID, *, taken_back_after: int | None = None) -> Retention:
+        """Return how long a group's messages live.
+
+        ``taken_back_after``: have it list the first of the greater numbers that were taken back, not the last ones.
+        """
+        query = {} if taken_back_after is None else {"taken_back_after": str(taken_back_after)}
+        call = Call("GET", path("groups", group_id, "retention"), query=query, repeatable=True)
+        return await self.transport.ask(call, Retention)
 
     async def retention_configuration(self) -> RetentionConfiguration:
         """Return what the operator has set."""

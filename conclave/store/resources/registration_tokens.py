@@ -3,6 +3,8 @@
 import sqlite3
 from dataclasses import dataclass
 
+from conclave.retention.policy import end_of
+
 KEPT_SECONDS = 30 * 86_400
 """A token that has expired stays in the list for 30 days more."""
 
@@ -27,7 +29,7 @@ class RegistrationToken:
     @property
     def expires_at(self) -> int:
         """The first second at which it is not valid any more."""
-        return self.created_at + self.lifetime
+        return end_of(self.created_at, self.lifetime)
 
     def state(self, now: int) -> str:
         """Return whether it is valid, used up or expired."""

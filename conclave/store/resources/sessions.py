@@ -7,6 +7,7 @@ from typing import TypeVar
 from uuid import uuid4
 
 from conclave.clock import Clock
+from conclave.retention.policy import end_of
 from conclave.store.lists import Listing, ListPart, Span
 
 T = TypeVar("T")
@@ -48,7 +49,7 @@ def add(
     stored = connection.execute(
         "INSERT INTO sessions (public_id, token_hash, user_id, created_at, last_used_at, expires_at)"
         " SELECT ?, ?, user_id, ?, ?, ? FROM users WHERE user_id = ? AND password_hash = ? AND NOT disabled",
-        (uuid4().bytes, token_hash, now, now, now + ttl, user_id, password_hash),
+        (uuid4().bytes, token_hash, now, now, end_of(now, ttl), user_id, password_hash),
     )
     return stored.rowcount > 0
 
@@ -83,7 +84,7 @@ def extend(connection: sqlite3.Connection, last_used: Mapping[int, int], ttl: in
     now = clock.now()
     connection.executemany(
         "UPDATE sessions SET last_used_at = max(last_used_at, ?), expires_at = max(expires_at, ?) WHERE session_id = ?",
-        [(min(used, now), min(used, now) + ttl, session_id) for session_id, used in last_used.items()],
+        [(min(used, now), end_of(min(used, now), ttl), session_id) for session_id, used in last_used.items()],
     )
 
 

@@ -8,7 +8,7 @@ from conclave.clock import Reading
 from conclave.clock.guard import clock_fault, time_to_act_on
 from conclave.clock.steady import Floor
 from conclave.retention import marks, rehearsal
-from conclave.retention.policy import session_lag
+from conclave.retention.policy import LAST_SECOND, session_lag
 from conclave.retention.rehearsal import Change
 from conclave.retention.resolve import PolicySettings
 from conclave.store.resources import audit
@@ -101,8 +101,8 @@ def begin_serving(
     if not row["stopped_cleanly"]:
         ttl = former.token_ttl_seconds
         connection.execute(
-            "UPDATE sessions SET expires_at = max(expires_at, last_used_at + ?) WHERE expires_at > ?",
-            (ttl + session_lag(ttl), row["last_alive"]),
+            "UPDATE sessions SET expires_at = max(expires_at, min(?, last_used_at + ?)) WHERE expires_at > ?",
+            (LAST_SECOND, ttl + session_lag(ttl), row["last_alive"]),
         )
     connection.execute("UPDATE server_state SET stopped_cleanly = 0")
     return replace(begun, clock_fault=begun.clock_fault or still_alive(connection, clock).fault)

@@ -21,7 +21,7 @@ A least lifetime or a legal hold may keep them for long, and each read of the ar
 """
 
 MOST_TOLD = 1_000
-"""Members can read of the last 1,000 messages of a group that were taken back which these are."""
+"""At most 1,000 numbers of messages that were taken back are in an answer."""
 
 ROWS_AT_ONCE = 64
 """Of at most 64 messages members are told in one transaction."""
@@ -159,12 +159,31 @@ def of_group(connection: sqlite3.Connection, group_key: int) -> list[int]:
     return [row[0] for row in rows]
 
 
-def latest(connection: sqlite3.Connection, group_key: int) -> list[int]:
-    """Return the numbers of the last MOST_TOLD messages of a group that were taken back, erased or not, ascending."""
+class Numbers(NamedTuple):
+    """Some numbers of messages that were taken back, ascending. ``more``: whether there are others, or some follow."""
+
+    numbers: list[int]
+    more: bool
+
+
+def latest(connection: sqlite3.Connection, group_key: int) -> Numbers:
+    """Return the MOST_TOLD messages of a group that were taken back last, erased or not."""
     rows = connection.execute(
-        "SELECT sequence_num FROM taken_back WHERE group_key = ? ORDER BY taken_at DESC LIMIT ?", (group_key, MOST_TOLD)
+        "SELECT sequence_num FROM taken_back WHERE group_key = ? ORDER BY taken_at DESC LIMIT ?",
+        (group_key, MOST_TOLD + 1),
     )
-    return sorted(row[0] for row in rows)
+    found = [row[0] for row in rows]
+    return Numbers(sorted(found[:MOST_TOLD]), len(found) > MOST_TOLD)
+
+
+def numbered_after(connection: sqlite3.Connection, group_key: int, after: int) -> Numbers:
+    """Return the first MOST_TOLD of a group's numbers greater than ``after`` that were taken back, erased or not."""
+    rows = connection.execute(
+        "SELECT sequence_num FROM taken_back WHERE group_key = ? AND sequence_num > ? ORDER BY sequence_num LIMIT ?",
+        (group_key, after, MOST_TOLD + 1),
+    )
+    found = [row[0] for row in rows]
+    return Numbers(found[:MOST_TOLD], len(found) > MOST_TOLD)
 
 
 def forget_erased(
