@@ -22,11 +22,11 @@ async def secure(connection: Connection, end: socket.socket, tls: ssl.SSLContext
     try:
         loop.call_soon(early.hand_on, below)  # comes after the first step of start_tls, before more is read
         secured = await loop.start_tls(below, early, tls, server_side=True)
-        if secured is None:
-            raise ConnectionAbortedError("the client is gone")
     except BaseException:
         below.abort()
         raise
+    if secured is None:
+        raise ConnectionAbortedError("the client is gone")
     secured.set_protocol(connection)
     early.successor, connection.below = connection, below
     connection.connection_made(secured)
