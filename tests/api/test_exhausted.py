@@ -68,9 +68,13 @@ async def greedy(running: Running, name: str, kind: type[Client]) -> Greedy:
     return Greedy(client, scene, [*lists, f"/groups/{group}/messages?limit=500", f"/groups/{group}/group-info"])
 
 
-async def read_greedily(running: Running, account: Greedy, chance: random.Random) -> None:
-    """Ask for several things at once, and take as much of them, as fast, as chance has it. Never ends."""
+async def read_greedily(running: Running, account: Greedy, chance: random.Random, seen: list[int]) -> None:
+    """Ask for several things at once, and take as much of them, as fast, as chance has it. Never ends.
+
+    ``seen``: the most memory for responses that was held.
+    """
     while True:
+        seen[0] = max(seen[0], running.app[app_keys.BUDGET].used)
         asked = b"".join(account.client.raw_get(chance.choice(account.paths)) for _ in range(chance.randrange(1, 4)))
         with contextlib.suppress(ConnectionError, TimeoutError):
             async with raw(running, asked) as (reader, _), asyncio.timeout(chance.choice((0.05, 1, 5))):
@@ -154,9 +158,9 @@ class Others:
                 break
         self.served["group info"] += 1
 
-    async def go_on(self, seconds: float, chance: random.Random, until_held: int = 0) -> None:
-        """Do all of this in any order, for as long, and each at least once; and until so much memory has been held."""
-        ends, held, memory = self._clock() + seconds, 0, self.running.app[app_keys.BUDGET]
+    async def go_on(self, seconds: float, chance: random.Random, is_seen: Callable[[], bool] = lambda: True) -> None:
+        """Do all of this in any order, for as long, each at least once, and until ``is_seen``."""
+        ends = self._clock() + seconds
         steps: list[Callable[[], Awaitable[None]]] = [
             *(self.log_in_and_out, self.join_and_be_removed, self.see_own_changes),
             *(self.ask_for_each_list, self.ask_for_group_info),
@@ -165,8 +169,7 @@ class Others:
             for step in chance.sample(steps, len(steps)):
                 await step()
                 self.served[step.__name__] += 1
-                held = max(held, memory.used)
-            if self._clock() > ends and held >= until_held:
+            if self._clock() > ends and is_seen():
                 break
 
 
@@ -194,14 +197,17 @@ async def test_whoever_exhausts_the_memory_others_read_what_is_and_are_served(
         group = str(UUID(bytes=scene.group_id))
         await alice.post(f"/groups/{group}/commit", group_info=encode(b"group info"))
         await alice.patch(group, visibility="public")
+        seen = [0]
         readers = [
-            asyncio.create_task(read_greedily(running, each, random.Random(chance.random())))
+            asyncio.create_task(read_greedily(running, each, random.Random(chance.random()), seen))
             for each in accounts
             for _ in range(READERS)
         ]
         memory, others = running.app[app_keys.BUDGET], Others(running, alice, scene, time.monotonic)
         try:
-            await others.go_on(sample.amount(600, 30), chance, until_held=memory.size // 2)
+            seconds = sample.amount(600, 30)
+            async with asyncio.timeout(seconds + PATIENCE):
+                await others.go_on(seconds, chance, lambda: seen[0] > memory.size // 2)
         finally:
             for each in readers:
                 each.cancel()
