@@ -7,6 +7,7 @@ wait before it tells of the first one, and spins if no descriptor is left.
 
 import asyncio
 import errno
+import math
 import os
 import resource
 import socket
@@ -100,11 +101,11 @@ class Site(web.BaseSite):
         tls: ssl.SSLContext | None = None,
         busiest: Busiest | None = None,
         *,
-        most_unknown: int | None = None,
+        most_unknown: float = math.inf,
     ) -> None:
         """``runner``: was set up. ``most``: so many connections may be open, event streams too.
 
-        ``most_unknown``: so many of one address that have carried no authenticated request; None: any number.
+        ``most_unknown``: so many of one address that have carried no authenticated request.
         ``busiest``: answers plain requests for messages; None: aiohttp answers all.
         """
         super().__init__(runner, ssl_context=tls, backlog=BACKLOG)
@@ -120,10 +121,7 @@ class Site(web.BaseSite):
         self._tls = tls
         self.busiest = busiest
         self.room = Room(
-            most,
-            most if most_unknown is None else most_unknown,
-            runner.app.get(app_keys.CLOSED, Counter()),
-            runner.app.get(app_keys.EVENTS),
+            most, most_unknown, runner.app.get(app_keys.CLOSED, Counter()), runner.app.get(app_keys.EVENTS)
         )
         self.is_stopping = False
         self.went_on = asyncio.Event()

@@ -52,7 +52,7 @@ class Standing(IntEnum):
 class Room:
     """The connections of a site, but for those that became event streams."""
 
-    def __init__(self, most: int, most_unknown: int, closed: Counter[str], events: Events | None = None) -> None:
+    def __init__(self, most: int, most_unknown: float, closed: Counter[str], events: Events | None = None) -> None:
         """``most``: so many connections may be open, streams of ``events`` too.
 
         ``most_unknown``: so many of one address that have carried no authenticated request.

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 import socket
 from collections.abc import AsyncIterator
 
@@ -76,7 +77,7 @@ class Door:
 
 
 @contextlib.asynccontextmanager
-async def door(running: Running, most: int, most_unknown: int | None = None) -> AsyncIterator[Door]:
+async def door(running: Running, most: int, most_unknown: float = math.inf) -> AsyncIterator[Door]:
     assert running.server.runner
     site = listen.Site(running.server.runner, "127.0.0.1", 0, most, most_unknown=most_unknown)
     site.port = int((await site.listen()).rpartition(":")[2])
