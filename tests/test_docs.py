@@ -22,6 +22,7 @@ from conclave.config.retention import LifetimesSchema, LimitSchema, LimitsSchema
 from conclave.config.settings import Config, setting_names
 from conclave.config.warnings import doubts
 from conclave.errors import ErrorCode
+from conclave.health import background
 from conclave.health.parts import HealthPart
 from conclave.retention.rules import REPORTED
 from conclave.server import duties

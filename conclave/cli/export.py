@@ -14,10 +14,10 @@ from uuid import UUID
 import click
 
 from conclave.actions import explain, export as actions
-from conclave.actions.export import Export
 from conclave.actions.command_runner import Outside, OutsideError
 from conclave.actions.context import Context
 from conclave.actions.explain import SettingsError
+from conclave.actions.export import Export
 from conclave.archive import user_export
 from conclave.cli.common import NUMBER, InputError, Name, config_option, configured, one_line_errors, orderly_end
 from conclave.cli.retention import archive_state
@@ -111,7 +111,9 @@ def _write(file: BinaryIO, outside: Outside, config: Config, begun: Export) -> i
     head = json.dumps({"exported_at": context.now(), **begun.about}, default=_base64, indent=1)
     file.write(head.removesuffix("\n}").encode() + b',\n "messages": [')
     count = 0
-    found = _held(outside, config, begun.user_id) if begun.is_held else _messages(outside, config, begun.user_id, context)
+    found = (
+        _held(outside, config, begun.user_id) if begun.is_held else _messages(outside, config, begun.user_id, context)
+    )
     for each in found:
         line = json.dumps(each, default=_base64)
         file.write(f"{',' if count else ''}\n  {line}".encode())

@@ -4,7 +4,6 @@ import contextlib
 import os
 import sqlite3
 from collections.abc import Iterator
-from pathlib import Path
 
 from conclave.clock import Clock
 from conclave.config.settings import Config

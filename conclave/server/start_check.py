@@ -27,7 +27,6 @@ from conclave.store.resources.state import PolicyChangeError, PolicyFrozenError
 from conclave.system import data_folder
 from conclave.system.data_folder import DataFolderError
 
-
 LOOKS = 3
 """The database is looked at 3 times at most: again where a process has opened it meanwhile."""
 

@@ -52,11 +52,11 @@ WHERE EXISTS (SELECT 1 FROM archive_parts WHERE archive_parts.group_key = govern
 So what it leaves to another job has no condition that holds, also where a part is rewritten for other groups.
 """
 
-_SENDERS = f"""
+_SENDERS = """
 SELECT sender_id, group_key, erasable_before >
     (SELECT max(newest) FROM archive_parts WHERE archive_parts.group_key = archive_senders.group_key) AS is_all
 FROM archive_senders JOIN user_tombstones ON user_id = sender_id JOIN temp.archive_marks USING (group_key)
-WHERE {{unheld}}
+WHERE {unheld}
 """
 """Deleted accounts with archived messages that may be erased, and whether all of them are old enough."""
 

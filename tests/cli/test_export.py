@@ -296,9 +296,7 @@ async def test_what_a_hold_keeps_is_exported_after_the_account_and_its_groups_ar
     assert "no such hold on a user: 1" in refused(await asyncio.to_thread(run, "export", "--hold", "1"))
 
 
-async def test_what_a_hold_keeps_in_the_archive_is_exported_too(
-    running: Running, run: Run
-) -> None:
+async def test_what_a_hold_keeps_in_the_archive_is_exported_too(running: Running, run: Run) -> None:
     alice, bob = await running.users("alice", "bob")
     group = await alice.create_group("friends")
     await bob.join(group)
