@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from aiohttp import web
 
@@ -167,7 +168,7 @@ _Written = tuple[bytes, list[KeyCopy]]
 """The id of the keys, and where copies of the key file were written."""
 
 
-def _of_store(connection: sqlite3.Connection) -> tuple[dict[str, int], _Written | None]:
+def _of_store(connection: sqlite3.Connection) -> tuple[dict[str, Any], _Written | None]:
     """Return what the store tells of itself, and where copies of the key file were written; None: there are no keys."""
     state = message_keys.state(connection)
     written = (state.keys_id, message_keys.copies(connection)) if state else None

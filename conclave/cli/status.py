@@ -68,9 +68,10 @@ class Answer(NamedTuple):
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object; times in Unix seconds.")
 def status(path: Path | None, url: str | None, *, as_json: bool) -> None:
-    """Print how the running server is: health, runs, what is overdue, sizes; and why its next start would be refused.
+    """Print how the running server is: health, runs, what is overdue, sizes.
 
-    It asks the listener of [admin]; what concerns the next start it sees in the configuration and the files. If no server answers there, the exit status is 1.
+    It asks the listener of [admin]. From the configuration and the files it tells why the next start would be refused,
+    if it would. If no server answers there, the exit status is 1.
     """
     with one_line_errors(ConfigError, InputError, TokenError):
         config = configured(path)

@@ -21,7 +21,10 @@ class TimerWheel(Generic[Member]):
     """Calls on each member once a round. The timer runs only while there are members."""
 
     def __init__(self, call: Callable[[Member], None], seconds: float) -> None:
-        """``call``: if it raises, the other members of its slot wait for the next round. ``seconds``: how long a round takes; a change counts from the next slot on."""
+        """``call``: if it raises, the rest of its slot waits for the next round.
+
+        ``seconds``: how long a round takes; a change counts from the next slot on.
+        """
         self.seconds = seconds
         self._call = call
         self._slots: list[set[Member]] = [set() for _ in range(SLOTS)]

@@ -24,7 +24,7 @@ async def keep_running(health: Health, part: HealthPart, work: Duty) -> None:
     while True:
         try:
             return await work()
-        except (Exception, asyncio.CancelledError) as error:
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - whatever it is, health shows it
             health.note_failure(part, error)
         await asyncio.sleep(RETRY_SECONDS)
 

@@ -138,7 +138,7 @@ class Health:
         """
         try:
             yield
-        except (Exception, asyncio.CancelledError) as error:
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - whatever it is, health shows it
             self.note_failure(part, error)
         else:
             if part in self._faults:
@@ -159,7 +159,7 @@ class Health:
             if isinstance(error, StoreError | sqlite3.Error | OSError):
                 log.error("background_duty_failed", duty=part, reason=str(error))
             else:
-                log.exception("background_duty_failed", duty=part)
+                log.error("background_duty_failed", duty=part, exc_info=error)
         self.fault(part, f"{type(error).__name__}: {error}")
 
     @property

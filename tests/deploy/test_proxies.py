@@ -1,7 +1,6 @@
 """A real server behind the real nginx and the real Caddy, with the configurations of deploy/."""
 
 import asyncio
-import io
 import base64
 import io
 import json
@@ -98,7 +97,9 @@ async def test_a_body_that_the_proxy_refuses_itself_is_refused_in_the_words_of_t
         async with http.post(f"{front.url}/api/v1/login", data=io.BytesIO(b" " * (2 << 20)), headers=as_json) as answer:
             assert (answer.status, answer.content_type) == (413, "application/json")
             told = await answer.json()
-        async with http.post(f"{front.url}/api/v1/login", data=io.BytesIO(b" " * ((1 << 20) + 1)), headers=as_json) as answer:
+        async with http.post(
+            f"{front.url}/api/v1/login", data=io.BytesIO(b" " * ((1 << 20) + 1)), headers=as_json
+        ) as answer:
             assert (answer.status, await answer.json()) == (413, told), "as the server says it"
     assert told["error_code"] == 100
 
@@ -196,7 +197,9 @@ async def test_without_tls_nothing_is_served(front: Proxy) -> None:
 
 
 async def test_nginx_limits_the_connections_of_an_address(tmp_path: Path, server: ServerProcess) -> None:
-    with proxy("nginx", tmp_path / "nginx", server.url, lambda text: text.replace("clients 2000", "clients 2")) as front:
+    with proxy(
+        "nginx", tmp_path / "nginx", server.url, lambda text: text.replace("clients 2000", "clients 2")
+    ) as front:
         async with connection("127.0.0.2") as http, connection("127.0.0.3") as other:
             alice = await Client.register(http, front.url, "alice")
             headers = {"Authorization": f"Bearer {alice.token}"}

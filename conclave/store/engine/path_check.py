@@ -13,7 +13,7 @@ RESTORING = ".restoring"
 
 
 class NotWritableError(StoreError):
-    """This user cannot write to a file of the database, or nobody can."""
+    """A file of the database cannot be written by this user, or by anybody."""
 
 
 def is_taken(path: Path) -> bool:

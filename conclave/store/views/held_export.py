@@ -1,4 +1,4 @@
-"""What the store has of a user under a legal hold, for the export: also what is hidden, and after the account is gone."""
+"""What is stored of a user under a legal hold, for the export: also what is hidden, and after the account is gone."""
 
 import sqlite3
 from typing import NamedTuple
