@@ -211,7 +211,7 @@ class Site(web.BaseSite):
         """Accept connections that wait."""
         for _ in range(ACCEPTED_AT_ONCE):
             try:
-                end, address = listening.accept()
+                end, (host, *_) = listening.accept()
             except BlockingIOError:
                 return
             except OSError as error:
@@ -219,8 +219,9 @@ class Site(web.BaseSite):
                     self._pause()
                     return
                 continue  # that connection has failed already
-            if self.room.make_room(origin(address[0], (), ()), asyncio.get_running_loop().time()):
-                self._begin(end, origin(address[0], (), ()))
+            address = origin(host, (), ())
+            if self.room.make_room(address, asyncio.get_running_loop().time()):
+                self._begin(end, address)
             else:
                 end.close()
 
