@@ -220,7 +220,7 @@ class Site(web.BaseSite):
         """Accept connections that wait."""
         for _ in range(ACCEPTED_AT_ONCE):
             try:
-                end, address = listening.accept()
+                end, (host, *_) = listening.accept()
             except BlockingIOError:
                 return
             except OSError as error:
@@ -228,8 +228,9 @@ class Site(web.BaseSite):
                     self._pause()
                     return
                 continue  # that connection has failed already
-            if self.room.make_room(origin(address[0], (), ()), asyncio.get_running_loop().time()):
-                self._begin(end, origin(address[0], (), ()))
+            address = origin(host, (), ())
+            if self.room.make_room(address, asyncio.get_running_loop().time()):
+                self._begin(end, address)
             else:
                 end.close()
 
