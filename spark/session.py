@@ -17,7 +17,7 @@ from pyspark.version import __version__ as pyspark_version
 
 from conclave.archive.layout import PAGE_ROWS, ROW_GROUP_BYTES
 from conclave.config.settings import Config
-from spark import cluster, delta_jars, native
+from spark import cluster, delta_jars, native, ports
 from spark.java import Java
 from spark.java_check import WITHOUT_TRACES, DeployModeError, JarsMissingError, find_jars, spark_home
 from spark.native import NativeLibraryError
@@ -83,20 +83,29 @@ def build_session(
         "SPARK_LOCAL_DIRS": str(work),
         "TMPDIR": str(work),
     }
-    settings = _settings(master, address, work) | (_delta_settings() if archive else {})
+    settings = _settings(master, address, work) | (_delta_settings(master) if archive else {})
     if not submitted:
         with _library(work) if archive else contextlib.nullcontext() as library:
             settings |= _java_settings(config, folder, library, archive=archive)
             lent = (folder.descriptor, *held, *([library] if library is not None else []))
             _connect(*java.start(spark_home(), settings, work, lent))
-    builder = SparkSession.builder
-    for name, value in (settings | submitted | _protection(master)).items():
-        builder = builder.config(name, value)
     with ThreadPoolExecutor(1) as beside:  # in the main thread PySpark would take Ctrl-C for itself
-        session = beside.submit(builder.getOrCreate).result()
+        session = beside.submit(_begin, master, settings | submitted | _protection(master)).result()
     if archive:
         _require_library(session)
     return session
+
+
+def _begin(master: str, settings: Mapping[str, str]) -> SparkSession:
+    """Begin a session. Ports that are not needed are closed before there is anything to be had at them."""
+    context = SparkContext.getOrCreate(SparkConf().setAll(list(settings.items())))
+    ports.hand_out_nothing(context)
+    if master.startswith("local"):
+        ports.stop_listening(context)
+    builder = SparkSession.builder
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
 
 
 @contextlib.contextmanager
@@ -257,10 +266,11 @@ def _require_submitted(submitted: Mapping[str, str], *, archive: bool) -> None:
         raise JarsMissingError(f"the archive needs its jars: give spark-submit --jars with all of {delta_jars.TARGET}")
 
 
-def _delta_settings() -> dict[str, str]:
-    raw = "org.apache.hadoop.fs"
-    return {
-        "spark.jars": ",".join(map(str, find_jars())),
+def _delta_settings(master: str) -> dict[str, str]:
+    raw, jars = "org.apache.hadoop.fs", list(map(str, find_jars()))
+    # In local mode Java loads them from where they were compared; only executors of a cluster need copies.
+    given = {"spark.jars": ",".join(jars)} if cluster.is_cluster(master) else {_CLASS_PATHS[-1]: os.pathsep.join(jars)}
+    return given | {
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.databricks.delta.snapshotPartitions": "2",

@@ -27,10 +27,14 @@ from conclave.config.settings import Config
 from spark import session
 from spark.java import Java
 from spark.work_folder import WorkFolder
+if sys.argv[2] != "as it is":
+    session.ports.stop_listening = lambda _: None
 if sys.argv[2] == "open":
-    session._protection = lambda master: {}
+    session.ports.hand_out_nothing = lambda _: None
+    session._protection = lambda _: {}
 java = Java()
 spark = session.build_session(Config(), WorkFolder(Path(sys.argv[1])), java)
+spark.range(3).repartition(2).collect()  # this has Spark hand out the folder of artifacts, if it may
 context = spark.sparkContext
 env = context._jsc.sc().env()
 found = {
@@ -57,7 +61,11 @@ WRONG = "0" * 64
 
 @contextlib.contextmanager
 def session(folder: Path, kind: str) -> Iterator[dict[str, str | int]]:
-    """Have the session of a run, and say its ports and secrets. ``kind``: "as it is" or "open"."""
+    """Have the session of a run, and say its ports and secrets.
+
+    ``kind``: "as it is"; "listening", where the ports stay open as those of a cluster's driver; or "open", where they
+    are as Spark has them.
+    """
     process = subprocess.Popen(
         [sys.executable, "-P", "-c", SESSION, folder / "work", kind],
         env=os.environ | {"PYTHONPATH": str(ROOT)},
@@ -72,24 +80,30 @@ def session(folder: Path, kind: str) -> Iterator[dict[str, str | int]]:
         process.communicate("\n")
 
 
-def test_spark_answers_who_knows_its_secret_and_nobody_else(tmp_path: Path) -> None:
-    """The ports are all that listen, and each is asked all that Spark's own processes ask."""
+def test_only_the_port_of_its_python_is_open_and_answers_who_has_its_token(tmp_path: Path) -> None:
     with SparkClient() as client, session(tmp_path, "as it is") as told:
-        driver, blocks, gateway = (int(told[name]) for name in ("driver", "blocks", "gateway"))
-        secret, token = str(told["secret"]), str(told["token"])
+        gateway, secret, token = int(told["gateway"]), str(told["secret"]), str(told["token"])
         processes = [int(told["pid"]), *descendants(int(told["pid"]))]
-        assert sorted(listening(processes)) == sorted((127, port) for port in (driver, blocks, gateway))
-        for port in (driver, blocks, gateway):
-            assert client.answers(port) == []
-            assert client.answers(port, WRONG) == []
-        assert {*client.answers(driver, secret, LONG)} == {*ENDPOINTS_OF_LOCAL_MODE, "the verifier", "files"}
-        assert client.answers(blocks, secret, LONG) == ["blocks"]
+        assert listening(processes) == [(127, gateway)]
+        assert client.answers(gateway) == []
+        assert client.answers(gateway, WRONG) == []
         assert client.answers(gateway, token, LONG) == ["the gateway"]
         assert all(secret not in each and token not in each for pid in processes for each in shown(pid))
         assert [path for path in tmp_path.rglob("*") if path.is_file() and secret in path.read_text("latin-1")] == []
 
 
-def test_without_its_protection_spark_would_answer_anybody(tmp_path: Path) -> None:
+def test_ports_that_are_open_answer_who_knows_the_secret_and_nobody_else(tmp_path: Path) -> None:
+    """Those of a driver are open while it starts, and all the time where it has a cluster."""
+    with SparkClient() as client, session(tmp_path, "listening") as told:
+        driver, blocks, secret = int(told["driver"]), int(told["blocks"]), str(told["secret"])
+        for port in (driver, blocks):
+            assert client.answers(port) == []
+            assert client.answers(port, WRONG) == []
+        assert {*client.answers(driver, secret, LONG)} == {*ENDPOINTS_OF_LOCAL_MODE, "the verifier"}
+        assert client.answers(blocks, secret, LONG) == ["blocks"]
+
+
+def test_as_spark_has_them_its_ports_answer_anybody_and_hand_out_every_file(tmp_path: Path) -> None:
     """What the other tests take for no answer would be one."""
     with SparkClient() as client, session(tmp_path, "open") as told:
         assert {*client.answers(int(told["driver"]), seconds=LONG)} == {
@@ -108,13 +122,12 @@ def shown(pid: int) -> Iterator[str]:
 
 
 def expect_no_answer(client: SparkClient, java: int, others: Sequence[int]) -> None:
-    """The driver, its blocks and the gateway listen, on loopback and in Java alone; none of them answers."""
-    ports = [port for address, port in listening([java]) if address == 127]
-    assert len(ports) == len(listening([java])) == 3
+    """Only Java listens, at one port of loopback, for its Python; that does not answer."""
+    [(address, port)] = listening([java])
+    assert address == 127
     assert listening(others) == []
-    for port in ports:
-        assert client.answers(port) == []
-        assert client.answers(port, WRONG) == []
+    assert client.answers(port) == []
+    assert client.answers(port, WRONG) == []
 
 
 def test_a_server_whose_java_waits_for_the_next_run_answers_nobody(tmp_path: Path) -> None:

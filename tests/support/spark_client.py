@@ -50,11 +50,13 @@ class SparkClient:
     def answers(self, port: int, secret: str = "", seconds: int = REFUSED_SECONDS) -> list[str]:
         """Return what has answered at a port of loopback, by name. ``secret``: "" for none.
 
-        ``seconds``: how long it waits for each answer.
+        ``seconds``: how long it waits for each answer. The file that it asks for is this program's.
         """
         assert self._process.stdin
         assert self._process.stdout
-        self._process.stdin.write(json.dumps({"port": port, "secret": secret, "seconds": seconds}) + "\n")
+        self._process.stdin.write(
+            json.dumps({"port": port, "secret": secret, "seconds": seconds, "file": __file__}) + "\n"
+        )
         self._process.stdin.flush()
         found: list[str] = json.loads(self._process.stdout.readline())
         return found
@@ -100,7 +102,7 @@ def _module(jvm: Any, name: str) -> Any:
     return jvm.java.lang.Class.forName(f"{name}$").getField("MODULE$").get(None)
 
 
-def _rpc(gateway: Any, port: int, secret: str, seconds: int) -> list[str]:
+def _rpc(gateway: Any, port: int, secret: str, seconds: int, **_: str) -> list[str]:
     """Ask for each endpoint, as an executor does before it sends it anything."""
     from py4j.protocol import Py4JJavaError
 
@@ -123,25 +125,23 @@ def _rpc(gateway: Any, port: int, secret: str, seconds: int) -> list[str]:
     return found
 
 
-def _files(gateway: Any, port: int, secret: str, seconds: int) -> list[str]:
-    """Fetch a file, as an executor fetches jars. In local mode there is none: that is the answer."""
+def _files(gateway: Any, port: int, secret: str, seconds: int, file: str) -> list[str]:
+    """Fetch a file as an executor fetches an artifact, but one that is none."""
     from py4j.protocol import Py4JJavaError
 
     jvm = gateway.jvm
     conf, security = _conf(jvm, secret, seconds)
     env = _module(jvm, "org.apache.spark.rpc.RpcEnv").create("probe", *["127.0.0.1"] * 2, 0, conf, security, 0, True)
     try:
-        channel = env.openChannel(f"spark://127.0.0.1:{port}/files/none")
-        jvm.java.nio.channels.Channels.newInputStream(channel).read()
-    except Py4JJavaError as error:
-        return ["files"] if "Stream '/files/none' was not found" in str(error) else []
-    else:
-        return ["files"]
+        channel = env.openChannel(f"spark://127.0.0.1:{port}/artifacts/{'../' * 20}{file.lstrip('/')}")
+        return ["files"] if jvm.java.nio.channels.Channels.newInputStream(channel).read() >= 0 else []
+    except Py4JJavaError:
+        return []
     finally:
         env.shutdown()
 
 
-def _blocks(gateway: Any, port: int, secret: str, seconds: int) -> list[str]:
+def _blocks(gateway: Any, port: int, secret: str, seconds: int, **_: str) -> list[str]:
     """Open a block, as an executor fetches those of others. There is none of that name: that is the answer."""
     from py4j.protocol import Py4JJavaError
 
@@ -169,7 +169,7 @@ def _blocks(gateway: Any, port: int, secret: str, seconds: int) -> list[str]:
         context.close()
 
 
-def _gateway(_: Any, port: int, secret: str, **__: int) -> list[str]:
+def _gateway(_: Any, port: int, secret: str, **__: Any) -> list[str]:
     """Ask for the time, as the Python of that Java does anything."""
     from py4j.java_gateway import GatewayParameters, JavaGateway
     from py4j.protocol import Py4JError

@@ -51,10 +51,10 @@ class WarmJava:
         self._log = (folder / "java.log").open("w")
         options = f"-Djava.io.tmpdir={folder} {QUICK}"
         # What it knows from the start, it also obeys where it keeps what it has opened: the modes of files.
-        known = _delta_settings() | ({} if is_all() else LEAN)
+        known = _delta_settings("local[2]") | ({} if is_all() else LEAN)
         settings = [f"--conf={name}={value}" for name, value in known.items()]
         self._process = subprocess.Popen(
-            [SUBMIT, "--jars", known["spark.jars"], "--driver-java-options", options, *settings, "pyspark-shell"],
+            [SUBMIT, "--driver-java-options", options, *settings, "pyspark-shell"],
             env=os.environ | {"_PYSPARK_DRIVER_CONN_INFO_PATH": str(self._told), "SPARK_LOCAL_IP": "127.0.0.1"},
             cwd=folder,
             umask=0o077,  # as the commands have it
