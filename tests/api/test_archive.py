@@ -511,7 +511,7 @@ async def test_a_page_from_the_archive_waits_for_memory_as_any_page_does(
     holder = memory.share()
     holder.hold(memory.size)
     await expect(alice.fetch(group), 503, 0)
-    holder.hold(memory.size - 3_000_000)
+    holder.hold(memory.size - 7_000_000)
     seen: list[bytes] = []
     while page := await alice.fetch(group, len(seen), 500):
         seen += [message.body for message in page]

@@ -11,7 +11,7 @@ import pytest
 
 from conclave import app_keys
 from conclave.config.cleanup import CleanupConfig
-from conclave.health import storage
+from conclave.health import background, storage
 from conclave.server import duties
 from conclave.store import bodies
 from conclave.store.engine import database, sqlite
@@ -28,7 +28,7 @@ from tests.support.server import until
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("ALIVE", "OUTBOX", "STORAGE"):
         monkeypatch.setattr(duties, f"{name}_INTERVAL_SECONDS", 0.02)
-    monkeypatch.setattr(duties, "RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(background, "RETRY_SECONDS", 0.02)
     monkeypatch.setattr(duties, "session_lag", lambda _: 0.02)
     monkeypatch.setattr(database, "CHECKPOINT_INTERVAL_SECONDS", 0.02)
     monkeypatch.setattr(storage, "PLENTY_SECONDS", 0)
