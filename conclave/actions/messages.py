@@ -369,6 +369,8 @@ class Fetching:
         return self._counted(known, next_confirms=next_confirms)
 
     def _counted(self, fetched: Fetched, *, next_confirms: bool) -> Fetched:
+        if fetched.up_to == fetched.claimed:
+            return fetched
         if not fetched.pieces:
             # What its reader may not see is not waited for, and nothing is lost with an empty page.
             return fetched._replace(claimed=fetched.up_to)
