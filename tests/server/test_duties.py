@@ -16,7 +16,10 @@ from conclave.health import background
 from conclave.health.parts import Health, HealthPart
 from conclave.server.reload import Reloader
 from conclave.server.supervise import Supervisor
+from conclave.store.views import runs
+from conclave.store.views.runs import Run
 from conclave.system.notify import ServiceManager
+from spark.report import Report
 from tests.admin.conftest import operating_beside
 from tests.conftest import StartServer
 from tests.support.server import PATIENCE, until
@@ -130,6 +133,21 @@ async def test_a_reload_that_fails_in_a_way_that_nobody_expected_shows_in_health
             monkeypatch.setattr(reloader, "_read", read)
             again.set()
             await until(lambda: not health.faults)
+
+
+async def test_runs_of_others_are_noted_once_and_those_of_the_worker_not_twice(
+    config: Config, start_server: StartServer
+) -> None:
+    async with start_server(config) as running:
+        health, store = running.app[app_keys.HEALTH], running.app[app_keys.STORE]
+        by_worker = Report("sql", 100, finished_at=107)
+        health.note_run(by_worker.to_mapping())
+        by_hand = Report("sql", 200, finished_at=207, archived=5)
+        for report in (by_worker, by_hand):
+            await store.write(runs.add, Run(**report.to_mapping()))
+        await until(lambda: health.last_run and health.last_run["started_at"] == 200)
+        assert dict(health.runs) == {("everything", "ok"): 2}
+        assert health.archived == 5
 
 
 async def test_a_stream_that_fails_as_it_is_reminded_is_not_the_fault_of_others() -> None:
