@@ -257,8 +257,11 @@ class Events:
             self._hand_on_soon()
 
     def _remind(self, stream: Stream) -> None:
-        self._keep(stream.session_id)
-        _try(stream, stream.keep_alive)
+        def remind() -> None:
+            self._keep(stream.session_id)
+            stream.keep_alive()
+
+        _try(stream, remind)
 
 
 def _try(stream: Stream, do: Callable[[], None]) -> None:

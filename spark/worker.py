@@ -257,21 +257,25 @@ def _take_stdout() -> TextIO:
 
 def _listen_to_server(engine: RunEnvironment, orders: Orders) -> None:
     """Take what the server sends until it ends, then end. Its side of the pipe closes even if it crashes."""
-    while line := sys.stdin.readline():
-        if order := order_of(line):
-            orders.give(order)
-        else:
-            orders.receive(Config.from_json(line))
+    try:
+        while line := sys.stdin.readline():
+            if order := order_of(line):
+                orders.give(order)
+            else:
+                orders.receive(Config.from_json(line))
+    except Exception:
+        log.exception("cleanup_failed")  # without this thread nothing would end this process: another one starts anew
+        _end(engine, 1)
     _end(engine)
 
 
-def _end(engine: RunEnvironment) -> None:
+def _end(engine: RunEnvironment, status: int = 0) -> None:
     """End without finishing the work under way; Java ends too."""
     with _ENDING:
         try:
             engine.halt()
         finally:
-            os._exit(0)
+            os._exit(status)
 
 
 if __name__ == "__main__":

@@ -136,6 +136,37 @@ def in_a_circle(graph: Mapping[str, AbstractSet[str]]) -> list[str]:
     return []
 
 
+TASKS_OF_THEIR_OWN = {
+    "conclave.health.background": "it runs the duties",
+    "conclave.server.supervise": "by keep_running of the above",
+    "conclave.server.reload": "a change of settings, which is finished also if the server stops",
+    "conclave.server.busiest": "a request",
+    "conclave.server.connection": "a request, and the time-outs of a connection",
+    "conclave.server.securing": "a handshake",
+    "conclave.wire.handover": "an answer",
+    "conclave.wire.stream_connection": "the end of a stream",
+    "conclave.admin.page.snapshot": "a request for the page, which tells its error",
+    "conclave.admin.sizes": "a request for the numbers, which tells its error",
+    "conclave.store.engine.database": "checkpoints, by Health.duty; and who holds a stop up",
+    "conclave.clock.timer_wheel": "it goes on after an error",
+    "conclave.logs.setup": "once for each line that waits",
+    "conclave.system.notify": "catches all errors; the service manager acts if nothing comes",
+}
+"""What may start a task or a timer by itself, and what it is: all else that repeats is a duty, which no error ends."""
+
+
+def test_what_repeats_beside_requests_is_a_duty() -> None:
+    found = set()
+    for module, path in modules().items():
+        if is_within(module, "conclave.client", "conclave.cli", "spark"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            called = node.func if isinstance(node, ast.Call) else None
+            if isinstance(called, ast.Attribute) and called.attr in ("create_task", "call_later", "call_at"):
+                found.add(module)
+    assert found == TASKS_OF_THEIR_OWN.keys()
+
+
 def test_only_the_command_line_imports_cleanup() -> None:
     assert {room_of(module) for module in importers("spark")} == {"conclave.cli"}
 

@@ -22,6 +22,7 @@ from conclave.config.retention import LifetimesSchema, LimitSchema, LimitsSchema
 from conclave.config.settings import Config, setting_names
 from conclave.config.warnings import doubts
 from conclave.errors import ErrorCode
+from conclave.health import background
 from conclave.health.parts import HealthPart
 from conclave.retention.rules import REPORTED
 from conclave.server import duties
@@ -186,7 +187,7 @@ def test_how_soon_what_has_failed_is_tried_again_is_told_of_every_part() -> None
     assert sorted(re.findall(r"`([a-z_]+)`", told)) == sorted(set(HealthPart) - {HealthPart.CLOCK})
     for words in ("every second (`alive`", "`storage_watch` twice a second", "`archive` every 10 seconds"):
         assert words in told
-    assert (duties.RETRY_SECONDS, database.CHECKPOINT_INTERVAL_SECONDS) == (1, 1)
+    assert (background.RETRY_SECONDS, database.CHECKPOINT_INTERVAL_SECONDS) == (1, 1)
     assert (duties.STORAGE_INTERVAL_SECONDS, duties.ARCHIVE_RETRY_SECONDS) == (1 / 2, 10)
 
 

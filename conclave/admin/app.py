@@ -13,11 +13,13 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from conclave import app_keys
 from conclave.admin.access import IS_OPERATOR, Guard
-from conclave.admin.event_loop_lag import Lag
+from conclave.admin.event_loop_lag import LOOK_SECONDS, Lag
 from conclave.admin.metrics import registry
 from conclave.admin.page.actions import PageActions, Worker
 from conclave.admin.page.routes import Page
 from conclave.admin.sizes import Sizes
+from conclave.health import background
+from conclave.health.parts import HealthPart
 from conclave.health.readiness import Standing, standing
 from conclave.wire.ready import HEADERS
 
@@ -35,7 +37,7 @@ def create_admin_app(served: web.Application, guard: Guard, worker: Worker | Non
     """Build the operators' application beside ``served``, the clients'. ``worker``: what does cleanup, if anything."""
     app = web.Application(middlewares=[guard.middleware()])
     app[SERVED] = served
-    app[app_keys.CLOCK] = served[app_keys.CLOCK]
+    app[app_keys.CLOCK], app[app_keys.HEALTH] = served[app_keys.CLOCK], served[app_keys.HEALTH]
     app[LAG] = lag = Lag()
     app[SIZES] = sizes = Sizes(served)
     app[METRICS] = registry(served, lag, sizes, guard)
@@ -49,9 +51,9 @@ def create_admin_app(served: web.Application, guard: Guard, worker: Worker | Non
 
 
 async def _measuring(app: web.Application) -> AsyncIterator[None]:
-    app[LAG].begin()
-    yield
-    app[LAG].end()
+    health = app[app_keys.HEALTH]
+    async with background.every(health, HealthPart.EVENT_LOOP_LAG, LOOK_SECONDS, app[LAG].measure):
+        yield
     await app[SIZES].close()
 
 

@@ -1,6 +1,5 @@
 """Measures how late the event loop comes to what is due: while it is late, no client is answered."""
 
-import asyncio
 import time
 
 from conclave.measures import Histogram
@@ -19,30 +18,16 @@ class Lag:
         self.lags = Histogram()
         self._worst = (0.0, 0.0)
         """Of this window and of the one before."""
-        self._window_ends = 0.0
-        self._due = 0.0
-        self._timer: asyncio.TimerHandle | None = None
+        self._window_ends = time.monotonic() + WINDOW_SECONDS
+        self._due = time.monotonic() + LOOK_SECONDS
 
     @property
     def worst(self) -> float:
         """The longest lag, in seconds, of the last one to two minutes."""
         return max(self._worst)
 
-    def begin(self) -> None:
-        """Measure from now on."""
-        self._window_ends = time.monotonic() + WINDOW_SECONDS
-        self._wait()
-
-    def end(self) -> None:
-        """Measure no more."""
-        if self._timer:
-            self._timer.cancel()
-
-    def _wait(self) -> None:
-        self._due = time.monotonic() + LOOK_SECONDS
-        self._timer = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look)
-
-    def _look(self) -> None:
+    async def measure(self) -> None:
+        """Note how late this is called: it is due LOOK_SECONDS after the last time."""
         now = time.monotonic()
         late = max(0.0, now - self._due)  # the loop counts in milliseconds, and may come a little early
         self.lags.note(late)
@@ -51,4 +36,4 @@ class Lag:
             self._window_ends = now + WINDOW_SECONDS
             this, before = 0.0, this
         self._worst = max(this, late), before
-        self._wait()
+        self._due = time.monotonic() + LOOK_SECONDS

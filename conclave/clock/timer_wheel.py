@@ -21,7 +21,10 @@ class TimerWheel(Generic[Member]):
     """Calls on each member once a round. The timer runs only while there are members."""
 
     def __init__(self, call: Callable[[Member], None], seconds: float) -> None:
-        """``call`` must not raise. ``seconds``: how long a round takes; a change counts from the next slot on."""
+        """``call``: if it raises, the rest of its slot waits for the next round.
+
+        ``seconds``: how long a round takes; a change counts from the next slot on.
+        """
         self.seconds = seconds
         self._call = call
         self._slots: list[set[Member]] = [set() for _ in range(SLOTS)]
@@ -62,12 +65,14 @@ class TimerWheel(Generic[Member]):
         """Call the slots that are due: more than one if the loop was held up, but no whole round twice."""
         now = asyncio.get_running_loop().time()
         self._due = max(self._due, now - self.seconds)
-        while True:
-            self._now = (self._now + 1) % SLOTS
-            for member in tuple(self._slots[self._now]):
-                self._call(member)
-            if self._due + self.seconds / SLOTS > now:
-                break
-            self._due += self.seconds / SLOTS
-        if self._size:
-            self._wait()
+        try:
+            while True:
+                self._now = (self._now + 1) % SLOTS
+                for member in tuple(self._slots[self._now]):
+                    self._call(member)
+                if self._due + self.seconds / SLOTS > now:
+                    break
+                self._due += self.seconds / SLOTS
+        finally:
+            if self._size:
+                self._wait()

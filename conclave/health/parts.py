@@ -1,7 +1,8 @@
 """What does not work in the server, part by part, and how the last cleanup run went."""
 
+import asyncio
 import sqlite3
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
@@ -33,6 +34,11 @@ class HealthPart(StrEnum):
     CHECKPOINTS = "checkpoints"
     OVERDUE = "overdue"
     OVERDUE_WATCH = "overdue_watch"
+    RUN_HISTORY = "run_history"
+    CONFIGURATION = "configuration"
+    CONNECTIONS = "connections"
+    EVENT_LOOP_LAG = "event_loop_lag"
+    SEND_RATE = "send_rate"
 
 
 class Phase(StrEnum):
@@ -57,6 +63,10 @@ class Cleanup(StrEnum):
     NONE = "none"
 
 
+NOTED_RUNS = 100
+"""Of the last 100 runs it is known that they were noted."""
+
+
 class Health:
     """The faults that last, and how cleanup goes. Without faults all is well.
 
@@ -74,6 +84,7 @@ class Health:
     def __init__(self) -> None:
         """Begin without faults."""
         self._faults: dict[str, str] = {}
+        self._noted: deque[tuple[str, int, int, str]] = deque(maxlen=NOTED_RUNS)
         self.last_run: dict[str, Any] | None = None
         self.last_runs: dict[str, dict[str, Any]] = {}
         self.runs: Counter[tuple[str, str]] = Counter()
@@ -92,8 +103,15 @@ class Health:
         self.overdue = Worst()
 
     def note_run(self, report: dict[str, Any]) -> None:
-        """Note the report of a cleanup run, as ``Report.to_mapping`` makes it."""
+        """Note the report of a cleanup run, as ``Report.to_mapping`` makes it, whoever has started the run.
+
+        Those of the worker come from it, and once more from the history. They count once.
+        """
         job = report["job"]
+        named = job, report["started_at"], report["finished_at"], report["outcome"]
+        if named in self._noted:
+            return
+        self._noted.append(named)
         self.last_run = self.last_runs[job] = report
         self.runs[job, report["outcome"]] += 1
         self.run_seconds[job] += max(0, report["finished_at"] - report["started_at"])
@@ -117,20 +135,31 @@ class Health:
 
         If the block succeeds, ``part`` works. The log gets the first failure, and the first success after it.
         """
-        had_failed = part in self._faults
         try:
             yield
-        except Exception as error:
-            if not had_failed:
-                if isinstance(error, StoreError | sqlite3.Error | OSError):
-                    log.error("background_duty_failed", duty=part, reason=str(error))
-                else:
-                    log.exception("background_duty_failed", duty=part)
-            self.fault(part, f"{type(error).__name__}: {error}")
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - whatever it is, health shows it
+            self.note_failure(part, error)
         else:
-            if had_failed:
+            if part in self._faults:
                 log.info("background_duty_works_again", duty=part)
             self.mend(part)
+
+    def note_failure(self, part: HealthPart, error: BaseException) -> None:
+        """Note that ``part`` does not work since a duty has raised ``error``. Call it while that is handled.
+
+        Raises ``error`` if it is the cancellation of the task that runs the duty: that is no failure. A cancellation of
+        anything that the duty waits for is one.
+        """
+        if isinstance(error, asyncio.CancelledError):
+            task = asyncio.current_task()
+            if task and task.cancelling():
+                raise error
+        if part not in self._faults:
+            if isinstance(error, StoreError | sqlite3.Error | OSError):
+                log.error("background_duty_failed", duty=part, reason=str(error))
+            else:
+                log.error("background_duty_failed", duty=part, exc_info=error)
+        self.fault(part, f"{type(error).__name__}: {error}")
 
     @property
     def cleanup(self) -> Cleanup:

@@ -29,7 +29,7 @@ from conclave.health.parts import Health, Phase
 from conclave.health.storage import Storage
 from conclave.measures import Requests
 from conclave.response_memory import Budget
-from conclave.server import duties, middleware
+from conclave.server import duties, ledger_duty, middleware
 from conclave.server.routes import add_routes
 from conclave.store import keyring
 from conclave.store.engine.database import Database
@@ -60,9 +60,9 @@ def create_app(config: Config, clock: Clock | None = None, *, accepts_change: bo
     app.on_response_prepare.append(middleware.add_headers)
     app.on_shutdown.append(_stop)
     add_routes(app)
-    app.cleanup_ctx.extend([_store, duties.look_at_storage, duties.keep_ledger, _archive, duties.try_archive])
+    app.cleanup_ctx.extend([_store, duties.look_at_storage, ledger_duty.keep_ledger, _archive, duties.try_archive])
     app.cleanup_ctx.extend([duties.stay_alive, duties.end_timers, duties.keep_sessions, duties.forward_news])
-    app.cleanup_ctx.extend([duties.erase_discarded, duties.look_for_overdue, _streams, _serving])
+    app.cleanup_ctx.extend([duties.erase_discarded, duties.note_runs, duties.look_for_overdue, _streams, _serving])
     return app
 
 

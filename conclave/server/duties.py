@@ -4,19 +4,18 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
+from collections.abc import AsyncIterator
+from dataclasses import asdict
 
 from aiohttp import web
 
 from conclave import app_keys
 from conclave.actions import invites, timers
-from conclave.actions.replay import IncompleteError, replay
 from conclave.archive.reader import ArchiveError
-from conclave.clock import Clock
 from conclave.config.warnings import doubts, of_unknown_group
 from conclave.errors import UntrustedClockError
 from conclave.failpoints import reach
+from conclave.health import background
 from conclave.health.clock_watch import ClockWatch
 from conclave.health.parts import Health, HealthPart
 from conclave.logs.setup import get_logger
@@ -26,14 +25,10 @@ from conclave.retention.jobs import schedule
 from conclave.retention.policy import session_lag
 from conclave.store import bodies
 from conclave.store.engine import news, outbox
-from conclave.store.engine.database import Database
 from conclave.store.engine.faults import StoreError
-from conclave.store.ledger import book, branches, changes
-from conclave.store.ledger.book import LedgerError
 from conclave.store.resources import sessions, state
-from conclave.store.views import overdue
+from conclave.store.views import overdue, runs
 from conclave.store.views.overdue import Worst
-from conclave.system import ledger_mark
 
 log = get_logger(__name__)
 
@@ -53,12 +48,6 @@ MOST_STARTING_SECONDS = 2.0
 No client sees the messages in any case.
 """
 
-LEDGER_INTERVAL_SECONDS = 1.0
-"""Every second the purge ledger learns what was hidden, ended or deleted."""
-
-LEDGER_ALIVE_SECONDS = 60.0
-"""Every minute the ledger learns that the store is in use, also if nothing else has happened."""
-
 STORAGE_INTERVAL_SECONDS = 0.5
 
 DISCARDED_INTERVAL_SECONDS = 1.0
@@ -71,8 +60,8 @@ OVERDUE_INTERVAL_SECONDS = 60.0
 OVERDUE_SHARE = 100
 """Such looks take at most a hundredth of the time of a reader: after one that was slow, the next one comes later."""
 
-RETRY_SECONDS = 1.0
-"""A duty that has failed is tried again after at most 1 second."""
+RUNS_INTERVAL_SECONDS = 1.0
+"""Every second the server looks for runs that others have done."""
 
 ARCHIVE_RETRY_SECONDS = 10.0
 """Every 10 seconds an archive that could not be read is tried again, even without requests for it."""
@@ -117,12 +106,11 @@ async def try_archive(app: web.Application) -> AsyncIterator[None]:
                 await try_out()
 
     # The start does not wait for it: new messages can be read without the archive.
-    is_to_be_there = await app[app_keys.STORE].read(stretches.is_to_be_there)
-    trying = asyncio.create_task(try_out()) if is_to_be_there else None
-    async with _every(app, HealthPart.ARCHIVE_WATCH, ARCHIVE_RETRY_SECONDS, try_again):
+    async with contextlib.AsyncExitStack() as started:
+        if await app[app_keys.STORE].read(stretches.is_to_be_there):
+            await started.enter_async_context(background.running(health, HealthPart.ARCHIVE_WATCH, try_out))
+        await started.enter_async_context(_every(app, HealthPart.ARCHIVE_WATCH, ARCHIVE_RETRY_SECONDS, try_again))
         yield
-    if trying:
-        await trying
 
 
 async def stay_alive(app: web.Application) -> AsyncIterator[None]:
@@ -165,82 +153,6 @@ async def keep_sessions(app: web.Application) -> AsyncIterator[None]:
         yield
     with app[app_keys.HEALTH].duty(HealthPart.SESSION_ACTIVITY):
         await write()
-
-
-async def keep_ledger(app: web.Application) -> AsyncIterator[None]:
-    """Write to the purge ledger what was hidden, ended or deleted; first have a restored database learn of it.
-
-    No request waits for the ledger: what cannot be written yet waits in the database. Raises StoreError at the start if
-    the database is an older copy, and the ledger is not there, or cannot tell all that it must not bring back.
-    """
-    store, health, clock = app[app_keys.STORE], app[app_keys.HEALTH], app[app_keys.CLOCK]
-    config, next_alive = app[app_keys.IN_FORCE].config, 0.0
-    path, data = config.ledger_path, config.data
-    await _require_ledger_of_copy(store, path, data)
-    flaw, flawed_file = await _begin_with_ledger(store, path, clock), book.identity(path)
-
-    async def write(*, is_stopping: bool = False) -> None:
-        nonlocal next_alive
-        is_alive = is_stopping or time.monotonic() >= next_alive
-        if is_alive or await store.read(changes.are_waiting):
-            claimed = await store.write(changes.claim, is_alive=is_alive)
-            next_alive = time.monotonic() + LEDGER_ALIVE_SECONDS
-            await asyncio.to_thread(ledger_mark.note, data, claimed.ledger_id, claimed.claimed)
-            while entries := await store.read(changes.waiting, claimed.claimed, clock.now()):
-                last = await asyncio.to_thread(book.append, path, claimed.ledger_id, claimed.written, entries)
-                changes.require_own(await store.read(changes.standing), path, last)
-                await store.write(changes.were_written, entries)
-        if flaw and book.identity(path) == flawed_file:
-            raise LedgerError(str(flaw))  # it goes on, but what it had is not what it should have
-
-    with health.duty(HealthPart.LEDGER):
-        await write()
-    async with _every(app, HealthPart.LEDGER, LEDGER_INTERVAL_SECONDS, write):
-        yield
-    with health.duty(HealthPart.LEDGER):
-        await write(is_stopping=True)
-
-
-async def _require_ledger_of_copy(store: Database, path: Path, data: Path) -> None:
-    """Raise StoreError if the database is an older copy of the one that was served here, and its ledger is not there.
-
-    A database that is no copy is served without its ledger: clients do not wait for that.
-    """
-    standing = await store.read(changes.standing)
-    if await asyncio.to_thread(ledger_mark.noted, data, standing.ledger_id) <= standing.counter:
-        return
-    try:
-        tip = await asyncio.to_thread(book.tip, path)
-        reason = "" if tip and tip[0] == standing.ledger_id else f"{path}: that is not there"
-    except LedgerError as error:
-        reason = str(error)
-    if reason:
-        raise StoreError(
-            f"{store.path}: is an older copy of the database that was served here, and the purge ledger, which tells"
-            f" what must not come back, is away: {reason}. Bring it back; or remove {data / ledger_mark.NAME}, and what"
-            " was deleted since is served again"
-        )
-
-
-async def _begin_with_ledger(store: Database, path: Path, clock: Clock) -> LedgerError | None:
-    """Have a restored database learn from the ledger; return what is wrong with the file. Raises StoreError."""
-    try:
-        tip = await asyncio.to_thread(book.tip, path)
-        standing = await store.read(changes.standing)
-        if not branches.is_older(standing, tip):
-            await asyncio.to_thread(book.require_sound, path, standing.ledger_id, standing.written)
-            with contextlib.suppress(StoreError):  # the first write tells of what is wrong
-                number = await asyncio.to_thread(branches.take_up, standing, path, clock.now())
-                await store.write(changes.know_restored, number)
-            return None
-    except LedgerError as error:
-        return error
-    try:
-        done = await store.write(replay, path, clock.now())
-    except IncompleteError as error:
-        raise StoreError(f"{error}; see docs/operations/ledger.md#if-it-cannot-be-written") from error
-    log.warning("ledger_replayed", **done.counts)
-    return None
 
 
 async def forward_news(app: web.Application) -> AsyncIterator[None]:
@@ -320,6 +232,23 @@ async def erase_discarded(app: web.Application) -> AsyncIterator[None]:
         yield
 
 
+async def note_runs(app: web.Application) -> AsyncIterator[None]:
+    """Have health note the cleanup runs that others do while the server runs: operators, timers, spark-submit."""
+    store, health = app[app_keys.STORE], app[app_keys.HEALTH]
+    seen = await store.read(runs.newest)
+
+    async def look() -> None:
+        nonlocal seen
+        newest = await store.read(runs.newest)
+        if newest != seen:
+            for each in await store.read(runs.after, seen):
+                health.note_run(asdict(each))
+            seen = newest
+
+    async with _every(app, HealthPart.RUN_HISTORY, RUNS_INTERVAL_SECONDS, look):
+        yield
+
+
 async def look_for_overdue(app: web.Application) -> AsyncIterator[None]:
     """Tell health if groups have something that two runs should have erased.
 
@@ -336,8 +265,8 @@ async def look_for_overdue(app: web.Application) -> AsyncIterator[None]:
             health.mend(HealthPart.OVERDUE)
         elif began >= next_look:
             config = in_force.config
-            runs = schedule(config.retention.purge_jobs, config.cleanup_interval)
-            health.overdue, late = await store.read(overdue.with_late, runs, clock.now())
+            jobs = schedule(config.retention.purge_jobs, config.cleanup_interval)
+            health.overdue, late = await store.read(overdue.with_late, jobs, clock.now())
             next_look = began + OVERDUE_SHARE * (time.monotonic() - began)
             _report_overdue(health, late)
 
@@ -364,34 +293,7 @@ def _report_overdue(health: Health, late: Worst) -> None:
     )
 
 
-@contextlib.asynccontextmanager
-async def _every(
-    app: web.Application,
-    part: HealthPart,
-    seconds: float,
-    duty: Callable[[], Awaitable[None]],
-    early: asyncio.Event | None = None,
-) -> AsyncIterator[None]:
-    """Run ``duty`` every ``seconds`` while the block lasts, and at once whenever ``early`` is set.
-
-    Its success or failure is the ``part`` of health. A duty that has failed is tried again within RETRY_SECONDS.
-    """
-    health, early = app[app_keys.HEALTH], early or asyncio.Event()
-
-    async def repeat() -> None:
-        while True:
-            with contextlib.suppress(TimeoutError):
-                # wait_for loses a cancellation that comes together with what it waits for.
-                async with asyncio.timeout(min(seconds, RETRY_SECONDS) if part in health.faults else seconds):
-                    await early.wait()
-            early.clear()
-            with health.duty(part):
-                await duty()
-
-    task = asyncio.create_task(repeat())
-    try:
-        yield
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+def _every(
+    app: web.Application, part: HealthPart, seconds: float, duty: background.Duty, early: asyncio.Event | None = None
+) -> contextlib.AbstractAsyncContextManager[None]:
+    return background.every(app[app_keys.HEALTH], part, seconds, duty, early)

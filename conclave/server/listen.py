@@ -9,11 +9,13 @@ import asyncio
 import os
 import resource
 import ssl
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 
 from aiohttp import web
 
 from conclave import app_keys
+from conclave.health import background
+from conclave.health.parts import HealthPart
 from conclave.logs.setup import get_logger
 from conclave.server.behind import Making
 from conclave.server.busiest import Busiest
@@ -88,6 +90,7 @@ class Site(web.BaseSite):
         assert runner.server  # noqa: S101 - it was set up
         self.server = runner.server
         self.clock = runner.app[app_keys.CLOCK]
+        self._health = runner.app[app_keys.HEALTH]
         if not isinstance(self.server.request_factory, Making):
             self.server.request_factory = Making(self.server, self.clock)
         self._address = address
@@ -104,7 +107,7 @@ class Site(web.BaseSite):
         self._securing: set[asyncio.Task[None]] = set()
         """The handshakes under way."""
         self._listening: asyncio.Server | None = None
-        self._sweeping: asyncio.TimerHandle | None = None
+        self._sweeping = AsyncExitStack()
         self._warned_at = -WARN_EVERY_SECONDS
 
     @property
@@ -118,7 +121,9 @@ class Site(web.BaseSite):
         self._listening = await asyncio.get_running_loop().create_server(
             self._let_in, self._address, self.port, backlog=BACKLOG
         )
-        self._sweep()
+        sweep = background.every(self._health, HealthPart.CONNECTIONS, SWEEP_SECONDS, self._sweep)
+        if self._most is None:  # otherwise idle ones make room where it is needed
+            await self._sweeping.enter_async_context(sweep)
 
     async def stop(self) -> None:
         """Accept no more connections. End those that ask for nothing, wait for what is answered here.
@@ -128,8 +133,7 @@ class Site(web.BaseSite):
         self.is_stopping = True
         if self._listening:
             self._listening.close()
-        if self._sweeping:
-            self._sweeping.cancel()
+        await self._sweeping.aclose()
         for task in self._securing:
             task.cancel()
         for each in tuple(self.open):
@@ -155,13 +159,12 @@ class Site(web.BaseSite):
                     self.went_on.clear()
                     await self.went_on.wait()
 
-    def _sweep(self) -> None:
+    async def _sweep(self) -> None:
         """End the connections that have asked for nothing for IDLE_SECONDS."""
         loop = asyncio.get_running_loop()
         for each in tuple(self.open):
             if each.transport and each.state == FREE and each.free_since < loop.time() - IDLE_SECONDS:
                 each.transport.close()
-        self._sweeping = loop.call_later(SWEEP_SECONDS, self._sweep)
 
     async def listen(self) -> str:
         """Begin to listen, and return the URL. Raises OSError."""

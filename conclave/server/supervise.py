@@ -14,10 +14,11 @@ from collections.abc import AsyncIterator
 from typing import Any, Self
 
 from conclave.config.settings import Config
+from conclave.health.background import keep_running
 from conclave.health.parts import Health, HealthPart
 from conclave.keys import copying
 from conclave.logs.setup import get_logger
-from conclave.server.worker_sleep import Lead, Sleep
+from conclave.server.worker_sleep import Allowance, Lead, Sleep
 from conclave.system.child_process import tied
 from conclave.system.worker_protocol import (
     EXIT_GIVE_UP,
@@ -79,7 +80,9 @@ class Supervisor:
         self._config = config
         self._health = health
         self._doing = ""
-        self._times = 1
+        self._starting = Allowance(READY_SECONDS, LONGEST_READY_SECONDS)
+        self._preparing = Allowance(PREPARE_SECONDS, LONGEST_READY_SECONDS)
+        self._preparing_since = 0.0
         self._fault = ""
         self._process: Process | None = None
         self._failing: dict[str, str] = {}
@@ -101,7 +104,7 @@ class Supervisor:
         await self._stop()
 
     def _start(self) -> None:
-        self._task = asyncio.create_task(self._keep_running())
+        self._task = asyncio.create_task(keep_running(self._health, HealthPart.CLEANUP, self._keep_running))
 
     async def _stop(self) -> None:
         self._task.cancel()
@@ -182,7 +185,13 @@ class Supervisor:
         self._orders.clear()
         self._note_counted({"error": why})
 
+    def _begin_anew(self, why: str) -> None:
+        """Have the next worker do everything at once, and wait for nothing that a former one was to do."""
+        self._sleep, self._health.is_asleep = None, False
+        self._forget(why)
+
     async def _keep_running(self) -> None:
+        self._begin_anew("the cleanup worker was lost")
         pause = FIRST_PAUSE_SECONDS
         while True:
             ran = False
@@ -200,13 +209,12 @@ class Supervisor:
             except TimeoutError:
                 reason = f"the cleanup worker hung ({self._doing}), and was killed"
                 if self._doing in (_STARTING, _PREPARING):
-                    self._times *= 2
-                    seconds = self._longer(READY_SECONDS if self._doing == _STARTING else PREPARE_SECONDS)
-                    reason += f"; the next one gets {seconds:.0f} seconds to start"
+                    allowed = self._starting if self._doing == _STARTING else self._preparing
+                    allowed.was_too_short()
+                    reason += f"; the next one gets {allowed.seconds:.0f} seconds to start"
             except (OSError, ValueError) as error:  # it could not be started, or sent a line that is no message
                 reason = f"the cleanup worker failed: {error}"
-            self._sleep, self._health.is_asleep = None, False  # the next one does everything at once
-            self._forget("the cleanup worker ended meanwhile")
+            self._begin_anew("the cleanup worker ended meanwhile")
             self._health.fault(HealthPart.CLEANUP, reason)
             self._health.worker_ends += 1
             pause = FIRST_PAUSE_SECONDS if ran else min(2 * pause, LONGEST_PAUSE_SECONDS)
@@ -247,7 +255,7 @@ class Supervisor:
                 began = self._due_at = time.monotonic()
                 if former:
                     self._due_at += former.due_in
-                async with asyncio.timeout(self._longer(READY_SECONDS)) as limit:
+                async with asyncio.timeout(self._starting.seconds) as limit:
                     async for line in process.stdout:
                         told = from_line(line)
                         self._learn(told, time.monotonic() - began, is_woken=former is not None)
@@ -279,19 +287,18 @@ class Supervisor:
 
     def _learn(self, told: Message, seconds: float, *, is_woken: bool) -> None:
         """Learn how long a worker and its Java take to start. ``seconds``: since it was started."""
+        if self._doing == _PREPARING and told is not State.PREPARING:
+            self._preparing.note(time.monotonic() - self._preparing_since)
         if isinstance(told, Warm):
             self._health.java_starts += 1
             self._health.java_start_seconds = told.seconds
             self._lead.note_java(told.seconds)
             log.debug("cleanup_java_started", seconds=round(told.seconds, 1))
         elif told is State.READY:
+            self._starting.note(seconds)
             self._lead.note_worker(seconds)
             if is_woken:
                 log.debug("cleanup_woken")
-
-    def _longer(self, seconds: float) -> float:
-        """Return for how long a worker may start that has ``seconds`` at the first try."""
-        return min(self._times * seconds, LONGEST_READY_SECONDS)
 
     def _patience(self, told: Message) -> float:
         """Return the seconds until the worker has to send its next message. A run ends itself in time."""
@@ -301,7 +308,8 @@ class Supervisor:
             return self._config.cleanup.max_run_time + silent + KILL_SECONDS
         if told is State.PREPARING:
             self._doing = _PREPARING
-            return self._longer(PREPARE_SECONDS)
+            self._preparing_since = time.monotonic()
+            return self._preparing.seconds
         if isinstance(told, Asleep):
             self._doing = "falling asleep"
             return KILL_SECONDS

@@ -1,4 +1,4 @@
-"""For how long there is no cleanup worker, and how early the next one is started, so that its run is on time."""
+"""For how long there is no cleanup worker, how early the next one is started, and for how long it may start."""
 
 import time
 from dataclasses import dataclass
@@ -55,3 +55,26 @@ class Lead:
     def note_java(self, seconds: float) -> None:
         """Note how long Java took to start."""
         self.seconds = min(MOST_LEAD_SECONDS, max(LEAST_LEAD_SECONDS, LEAD_FACTOR * (self._worker + seconds)))
+
+
+class Allowance:
+    """For how many ``seconds`` a stage of a worker's start may last: twice as long each time that was not enough.
+
+    A stage that ends says how long it takes here: from then on it may last twice that.
+    """
+
+    def __init__(self, least: float, most: float) -> None:
+        """Begin with ``least`` seconds."""
+        self.seconds = self._least = least
+        self._most = most
+
+    def was_too_short(self) -> None:
+        """Note that a worker did not get through the stage in time."""
+        self._allow(2 * self.seconds)
+
+    def note(self, seconds: float) -> None:
+        """Note how long a worker took."""
+        self._allow(2 * seconds)
+
+    def _allow(self, seconds: float) -> None:
+        self.seconds = min(max(self._least, seconds), self._most)

@@ -11,7 +11,7 @@ import pytest
 from conclave.clock import FakeClock
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.settings import Config
-from conclave.server import duties
+from conclave.health import background
 from conclave.system import operator_identity
 from spark.environment import RunEnvironment
 from spark.run import clean_up
@@ -115,7 +115,7 @@ async def test_other_settings_at_the_start_and_an_accepted_clock_are_noted(
         assert accepted["at"] == clock.now()
         async with asyncio.timeout(PATIENCE):
             while await server.query("SELECT clock_fault FROM server_state") != [("",)]:
-                await asyncio.sleep(duties.RETRY_SECONDS)
+                await asyncio.sleep(background.RETRY_SECONDS)
     async with start_server(replace(config, message_retention=30 * DAY)):
         assert len(await audited(run)) == 2, "the same settings again are no change"
 

@@ -14,8 +14,9 @@ from conclave.actions.replay import replay
 from conclave.clock import FakeClock
 from conclave.config.ledger import LedgerConfig
 from conclave.config.settings import Config
+from conclave.health import background
 from conclave.health.parts import HealthPart
-from conclave.server import duties
+from conclave.server import ledger_duty
 from conclave.store.engine import sqlite
 from conclave.store.engine.faults import StoreError
 from conclave.store.ledger import book, changes
@@ -36,8 +37,8 @@ DAY = 86_400
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Write to the ledger, and try again, ten times a second."""
-    monkeypatch.setattr(duties, "LEDGER_INTERVAL_SECONDS", 0.1)
-    monkeypatch.setattr(duties, "RETRY_SECONDS", 0.1)
+    monkeypatch.setattr(ledger_duty, "LEDGER_INTERVAL_SECONDS", 0.1)
+    monkeypatch.setattr(background, "RETRY_SECONDS", 0.1)
 
 
 @pytest.fixture

@@ -13,6 +13,8 @@ from conclave.config.settings import Config
 from conclave.health.parts import Health, HealthPart
 from conclave.server import supervise
 from conclave.server.supervise import Supervisor
+from conclave.server.worker_sleep import Allowance
+from conclave.system.worker_protocol import State, to_line
 from tests.support.server import PATIENCE, alive
 
 NOBODY = 2**30
@@ -181,3 +183,24 @@ async def test_a_worker_is_killed_at_once_from_another_thread(
         await asyncio.to_thread(supervisor.kill)
         await seen(lambda: not alive(started[0]))
     await asyncio.to_thread(supervisor.kill)  # without a worker nothing is done
+
+
+def test_what_a_start_may_take_is_bounded_and_goes_down_once_one_succeeds() -> None:
+    allowed = Allowance(120, 3600)
+    for _ in range(5_000):
+        allowed.was_too_short()
+    assert allowed.seconds == 3600
+    allowed.note(100)
+    assert allowed.seconds == 200, "a machine that needs 100 seconds gets them the next time too"
+    allowed.note(3)
+    assert allowed.seconds == 120
+
+
+async def test_a_worker_that_is_ready_ends_the_longer_wait(monkeypatch: pytest.MonkeyPatch, started: list[int]) -> None:
+    have_workers(monkeypatch, f"print({to_line(State.READY).strip()!r}, flush=True); import time; time.sleep(600)")
+    supervisor = Supervisor(Config(), Health())
+    for _ in range(5_000):
+        supervisor._starting.was_too_short()
+    async with supervisor:
+        await seen(lambda: supervisor._starting.seconds < supervise.LONGEST_READY_SECONDS)
+    assert not any(map(alive, started))

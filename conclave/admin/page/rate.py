@@ -1,6 +1,5 @@
 """Measures how many messages are sent in a second, over the last minute."""
 
-import asyncio
 import time
 from collections import deque
 
@@ -22,17 +21,10 @@ class SendRate:
         """``requests``: what the server has answered."""
         self._requests = requests
         self._counts: deque[tuple[float, int]] = deque(maxlen=int(WINDOW_SECONDS / EVERY_SECONDS) + 1)
-        self._timer: asyncio.TimerHandle | None = None
 
-    def begin(self) -> None:
-        """Count from now on."""
+    async def note(self) -> None:
+        """Take the count. It is to be called every EVERY_SECONDS, the first time at the start."""
         self._counts.append((time.monotonic(), self._count()))
-        self._timer = asyncio.get_running_loop().call_later(EVERY_SECONDS, self.begin)
-
-    def end(self) -> None:
-        """Count no more."""
-        if self._timer:
-            self._timer.cancel()
 
     @property
     def rate(self) -> float:

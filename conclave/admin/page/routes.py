@@ -13,11 +13,13 @@ from conclave import app_keys
 from conclave.admin.page import view
 from conclave.admin.page.actions import PageActions
 from conclave.admin.page.form_tokens import TicketError, Tickets
-from conclave.admin.page.rate import SendRate
+from conclave.admin.page.rate import EVERY_SECONDS, SendRate
 from conclave.admin.page.snapshot import PageSnapshot
 from conclave.admin.page.view import Sources
 from conclave.admin.sizes import Sizes
 from conclave.errors import ApiError, BadRequestError, ForbiddenError, UnavailableError
+from conclave.health import background
+from conclave.health.parts import HealthPart
 from conclave.store.engine.faults import StoreError
 from conclave.wire.ready import HEADERS
 
@@ -71,10 +73,11 @@ class Page:
         app.router.add_post("/actions/{action}", self.act)
         app.cleanup_ctx.append(self._working)
 
-    async def _working(self, _: web.Application) -> AsyncIterator[None]:
-        self._sources.rate.begin()
-        yield
-        self._sources.rate.end()
+    async def _working(self, app: web.Application) -> AsyncIterator[None]:
+        rate = self._sources.rate
+        await rate.note()
+        async with background.every(app[app_keys.HEALTH], HealthPart.SEND_RATE, EVERY_SECONDS, rate.note):
+            yield
         await self.snapshot.close()
 
     async def show(self, _: web.Request) -> web.Response:

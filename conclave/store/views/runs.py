@@ -79,6 +79,21 @@ def last(connection: sqlite3.Connection, limit: int) -> list[Run]:
     return [_run(row) for row in rows]
 
 
+def newest(connection: sqlite3.Connection) -> int:
+    """Return the number of the last run; 0 if there was none."""
+    return int(connection.execute("SELECT ifnull(max(run_id), 0) FROM cleanup_runs").fetchone()[0])
+
+
+def after(connection: sqlite3.Connection, number: int) -> list[Run]:
+    """Return the runs with numbers greater than ``number``, the oldest first."""
+    rows = connection.execute(
+        "SELECT engine, started_at, finished_at, outcome, error, counts FROM cleanup_runs WHERE run_id > ?"
+        " ORDER BY run_id",
+        (number,),
+    )
+    return [_run(row) for row in rows]
+
+
 def last_successes(connection: sqlite3.Connection) -> dict[str, int]:
     """Return when the last run of each job began that succeeded, Unix seconds, by the name of the job."""
     rows = connection.execute(
