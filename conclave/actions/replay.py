@@ -77,9 +77,7 @@ def replay(connection: sqlite3.Connection, path: Path, now: int, *, despite: boo
     )
     with transaction:
         standing = changes.standing(connection)
-        found = _found(path, standing)
-        end = branches.own_end(path, standing, found.last_change) if found else None
-        flaw = _flaw(found, standing, end)
+        found, end, flaw = _looked_at(path, standing)
         if flaw and not despite:
             raise IncompleteError(f"{path}: {flaw}")
         known = found.last_change if found else standing.counter
@@ -102,6 +100,20 @@ def replay(connection: sqlite3.Connection, path: Path, now: int, *, despite: boo
         restore = Entry(known, now, RESTORE, number, {"number": number, "from": standing.counter} | lacks)
         book.append(path, standing.ledger_id, known, [restore])
     return done
+
+
+def require_complete(path: Path, standing: Standing) -> None:
+    """Raise LedgerError if ``replay`` would for a copy that is ``standing`` so. Nothing is changed."""
+    _, _, flaw = _looked_at(path, standing)
+    if flaw:
+        raise IncompleteError(f"{path}: {flaw}")
+
+
+def _looked_at(path: Path, standing: Standing) -> tuple[Contents | None, int | None, str]:
+    """Return what the ledger is, see ``branches.own_end``, and what it lacks, "" for nothing. Raises LedgerError."""
+    found = _found(path, standing)
+    end = branches.own_end(path, standing, found.last_change) if found else None
+    return found, end, _flaw(found, standing, end)
 
 
 def _found(path: Path, standing: Standing) -> Contents | None:

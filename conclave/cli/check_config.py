@@ -4,6 +4,7 @@ import json
 import sqlite3
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -11,7 +12,6 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from conclave.admin.access import TokenError, token_of
 from conclave.cli.common import CONFIG_VARIABLE, log_for_people
 from conclave.cli.tables import WIDTH_OF_FILES, counted, visible
 from conclave.clock import SystemClock
@@ -21,7 +21,8 @@ from conclave.config.settings import Config, ConfigSchema
 from conclave.config.warnings import Doubt, doubts, of_unknown_group
 from conclave.retention.durations import duration_words
 from conclave.retention.policy import AFTER_FETCH, KEEP
-from conclave.server.tls import TlsError, context_of
+from conclave.server.start_check import refusals
+from conclave.server.tls import TlsError, context_of, log_doubt
 from conclave.store.engine.faults import StoreError
 from conclave.store.ledger import book
 from conclave.store.ledger.book import LedgerError
@@ -79,7 +80,7 @@ def _check(path: Path | None) -> _Checked:
         return found
     found.database = config.database_path
     found.warnings += doubts(config)
-    found.faults = _look_at_files(config, found.warnings)
+    _look_at_the_next_start(config, found)
     found.durations = dict(_durations(config))
     try:
         book.require_writable(config.ledger_path)
@@ -89,22 +90,17 @@ def _check(path: Path | None) -> _Checked:
     return found
 
 
-def _look_at_files(config: Config, warnings: list[Doubt]) -> list[str]:
-    """Return why a server would not start for what is in the files that a configuration names.
-
-    What this user may not read is a warning: the server's user may.
-    """
-    faults = []
-    for look in (context_of, lambda config: token_of(config.admin)):
-        try:
-            look(config)
-        except (TlsError, TokenError) as error:
-            if isinstance(error.__cause__, PermissionError):
-                setting, _, means = str(error).partition(": ")
-                warnings.append(Doubt(setting, means))
-            else:
-                faults.append(str(error))
-    return faults
+def _look_at_the_next_start(config: Config, found: _Checked) -> None:
+    """Note why a start would be refused. What only this user may not use is a warning: the server's user may."""
+    with suppress(TlsError):
+        if context := context_of(config):
+            log_doubt(context, config)
+    for each in refusals(config, SystemClock()):
+        if each.is_of_user:
+            setting, _, means = each.says.partition(": ")
+            found.warnings.append(Doubt(setting, means))
+        else:
+            found.faults.append(each.says)
 
 
 def _compare(config: Config, found: _Checked) -> None:
@@ -130,9 +126,10 @@ def _durations(config: Config) -> Iterator[tuple[str, int]]:
 def _show(found: _Checked, console: Console) -> None:
     for line in found.faults:
         click.echo(f"conclave: {visible(f'{found.source}: {line}')}", err=True)
-    if found.faults:
-        return
-    table = Table("setting", "seconds", "in words", title=f"{visible(str(found.source))}: valid")
+    if not found.durations:
+        return  # it cannot be read
+    says = "a start with it would be refused" if found.faults else "valid"
+    table = Table("setting", "seconds", "in words", title=f"{visible(str(found.source))}: {says}")
     table.columns[0].overflow = "fold"  # the ids of groups make some names long
     table.columns[1].no_wrap = table.columns[2].no_wrap = True
     if not console.is_terminal:
@@ -166,11 +163,6 @@ def _comparison(seen: Comparison) -> Iterator[str]:
         )
         if change.sooner:
             yield f"in {counted(change.sooner, 'group')}, messages may be erased sooner than before"
-        if change.is_large:
-            yield (
-                f"warning: that is more than a tenth of all {change.total:,} messages: `conclave serve` refuses it,"
-                " unless started with --accept-policy-change"
-            )
     yield f"a run under the settings in force would erase {_erased(seen.now_erased)}"
     if seen.differing:
         yield f"a run after a start with it would erase {_erased(seen.then_erased)}"

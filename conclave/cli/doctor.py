@@ -16,6 +16,7 @@ from conclave.config.settings import Config
 from conclave.config.warnings import doubts
 from conclave.doctor import database, files, machine
 from conclave.doctor.findings import Finding, Level, carried_out, note, ok, wrong
+from conclave.server.start_check import refusals
 from spark.java_check import JarsMissingError, JavaMissingError, find_jars, find_java
 from spark.session import spark_version
 
@@ -67,6 +68,7 @@ def _findings(path: Path | None) -> Iterator[Finding]:
     yield from carried_out("disk", partial(machine.disk, config))
     yield from carried_out("permissions", partial(files.permissions, config, source))
     yield from carried_out("locks", partial(files.held_locks, config))
+    yield from carried_out("start", partial(_next_start, config))
     runs = partial(files.is_served, config)
     yield from carried_out("ports", partial(machine.ports, config, runs))
     yield from carried_out("database", partial(database.database, config, SystemClock(), is_running=runs()))
@@ -88,6 +90,15 @@ def _java(config: Config | None) -> Iterator[Finding]:
         is_archiving = config is not None and config.archive.after >= 0
         says, _, remedy = str(error).partition(": ")
         yield wrong("spark", says, remedy) if is_archiving else ok("spark", f"{says}; without [archive] none is needed")
+
+
+def _next_start(config: Config) -> Iterator[Finding]:
+    """Yield why the next start would be refused. What this user may not use is told with the permissions."""
+    found = [each for each in refusals(config, SystemClock()) if not each.is_of_user]
+    for each in found:
+        yield wrong("start", f"would be refused: {each.says}", "correct that before the server is started again")
+    if not found:
+        yield ok("start", "nothing that lies here stands against it")
 
 
 def _proxies(config: Config) -> Iterator[Finding]:

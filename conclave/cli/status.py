@@ -15,10 +15,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from conclave.admin.access import TokenError, token_of
 from conclave.cli.common import InputError, config_option, configured, one_line_errors
 from conclave.cli.tables import about, counted, second, visible
+from conclave.clock import SystemClock
 from conclave.config.load import ConfigError
 from conclave.config.settings import Config
 from conclave.logs.humanize import size_text
 from conclave.retention.jobs import schedule
+from conclave.server.start_check import refusals
 
 PATIENCE_SECONDS = 5.0
 """The server gets 5 seconds for each answer."""
@@ -68,22 +70,27 @@ class Answer(NamedTuple):
 def status(path: Path | None, url: str | None, *, as_json: bool) -> None:
     """Print how the running server is: health, runs, what is overdue, sizes.
 
-    It asks the listener of [admin], and nothing else. If no server answers there, the exit status is 1.
+    It asks the listener of [admin]. From the configuration and the files it tells why the next start would be refused,
+    if it would. If no server answers there, the exit status is 1.
     """
     with one_line_errors(ConfigError, InputError, TokenError):
         config = configured(path)
         asked = url or _url(config)
         answer = _ask(asked, token_of(config.admin))
+    # Elsewhere other files may lie where the configuration leads.
+    refused = [] if url else [each.says for each in refusals(config, SystemClock()) if not each.is_of_user]
     if as_json:
         metrics = [
             {"name": name, "labels": dict(labels), "value": value}
             for name, found in answer.samples.items()
             for labels, value in found.items()
         ]
-        click.echo(json.dumps({"url": asked, "health": answer.health, "metrics": metrics}))
+        click.echo(json.dumps({"url": asked, "health": answer.health, "metrics": metrics, "start_refused": refused}))
         return
     for name, value in lines(answer, config, int(time.time())):
         click.echo(f"{name + ':':12}{visible(value)}")
+    for each in refused:
+        click.echo(f"next start: would be refused: {visible(each)}")
 
 
 def _url(config: Config) -> str:

@@ -4,7 +4,6 @@ import contextlib
 import os
 import sqlite3
 from collections.abc import Iterator
-from pathlib import Path
 
 from conclave.clock import Clock
 from conclave.config.settings import Config
@@ -40,22 +39,12 @@ def database(config: Config, clock: Clock, *, is_running: bool | None) -> Iterat
         )
         return
     for looks in range(LOOKS):
-        # Without a log no process has it open, and a connection that takes it as frozen leaves no files beside it.
-        before = _at_rest(path) if looks < LOOKS - 1 else None
+        before = path_check.at_rest(path) if looks < LOOKS - 1 else None
         found = list(_read(config, clock, is_running=is_running, frozen=before is not None))
-        if before is None or before == _at_rest(path):
+        if before is None or before == path_check.at_rest(path):
             break  # or it was opened meanwhile, and what was read may be of two moments
     yield from found
     yield from _log(config)
-
-
-def _at_rest(path: Path) -> tuple[int, int] | None:
-    """Return size and time of change of a database that no process has open; None: it has a write-ahead log."""
-    try:
-        found = None if path.with_name(path.name + "-wal").exists() else path.stat()
-    except OSError:
-        return None  # the connection says why it cannot be read
-    return (found.st_size, found.st_mtime_ns) if found else None
 
 
 def _read(config: Config, clock: Clock, *, is_running: bool | None, frozen: bool) -> Iterator[Finding]:

@@ -44,7 +44,7 @@ def is_there(target: Path, keys_id: bytes) -> bool:
     return False
 
 
-def later_serial(target: Path, keys: KeyFile) -> int:
+def later_serial(target: Path, keys: KeyFile | Inspection) -> int:
     """Return the number of the last change of a copy of ``keys``, if it is whole and that change is not known; else 0.
 
     Raises KeyFileError as ``head`` does.

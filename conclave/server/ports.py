@@ -13,6 +13,22 @@ FREE_FOR_ALL = 1024
 """Only who may do more than others can listen on a port below 1024."""
 
 
+class AddressError(Exception):
+    """An address cannot be listened on. The message is one line for the operator."""
+
+
+def require_address(address: str, port: int) -> None:
+    """Raise AddressError unless ``address`` is one of this machine. Whether ``port`` is free there is not looked at."""
+    try:
+        for family, kind, protocol, _, place in socket.getaddrinfo(
+            address, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        ):
+            with socket.socket(family, kind, protocol) as tried:
+                tried.bind(place)
+    except OSError as error:
+        raise AddressError(f"cannot listen on {address} port {port}: {why_not(error, port)}") from error
+
+
 def why_not(error: OSError, port: int) -> str:
     """Return in a line why ``port`` cannot be listened on, and what to do."""
     if isinstance(error, socket.gaierror):

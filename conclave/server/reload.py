@@ -17,11 +17,14 @@ from conclave.admin.access import Guard, TokenError
 from conclave.config.load import BUILT_IN, ConfigError, find_config, load_config
 from conclave.config.settings import Config, setting_names
 from conclave.config.warnings import doubts
+from conclave.health import background
+from conclave.health.parts import Health, HealthPart
 from conclave.logs.setup import configure_logging, get_logger
 from conclave.retention import marks
 from conclave.retention.durations import duration_text
+from conclave.server import start_check
 from conclave.server.supervise import Supervisor
-from conclave.server.tls import Tls, TlsError, context_of
+from conclave.server.tls import Tls, TlsError, context_of, log_doubt
 from conclave.store.engine.faults import StoreError
 from conclave.store.resources.state import PolicyChangeError, PolicyFrozenError
 from conclave.system import certificate
@@ -145,6 +148,7 @@ class Reloader:
         ``manager`` is told when a reload begins and ends. ``guard`` has the token that operators go by.
         """
         self._app = app
+        self._health: Health = app[app_keys.HEALTH]
         self._guard = guard
         self._supervisor = supervisor
         self._tls = tls
@@ -156,18 +160,17 @@ class Reloader:
 
     async def __aenter__(self) -> Self:
         """Begin to wait for being asked."""
-        self._task = asyncio.create_task(self._keep_reloading())
+        self._waiting = background.running(self._health, HealthPart.CONFIGURATION, self._keep_reloading)
+        await self._waiting.__aenter__()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         """Stop. A reload under way is broken off if it has not begun to change anything yet, or else finished."""
-        self._task.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._task
+        await self._waiting.__aexit__(None, None, None)
         if self._adopting and not self._adopting.done():
             [failure] = await asyncio.gather(self._adopting, return_exceptions=True)
             if failure:
-                _refuse(str(failure).splitlines())
+                self._refuse(str(failure).splitlines())
 
     async def _keep_reloading(self) -> None:
         while True:
@@ -177,8 +180,9 @@ class Reloader:
             taken = False
             try:
                 taken = await self.reload()
-            except Exception:
+            except Exception as error:
                 log.exception("reload_failed")
+                self._note_refusal([f"{type(error).__name__}: {error}"])
             self._manager.ready("serving; " + ("the configuration was read again" if taken else REFUSED))
 
     async def reload(self) -> bool:
@@ -191,10 +195,11 @@ class Reloader:
             self._adopting = asyncio.create_task(self._adopt(former, config, renewed))
             await asyncio.shield(self._adopting)
         except ConfigError as error:
-            _refuse(error.faults)
+            self._refuse(error.faults)
         except (TlsError, TokenError, PolicyChangeError, PolicyFrozenError, StoreError) as error:
-            _refuse(str(error).splitlines())
+            self._refuse(str(error).splitlines())
         else:
+            self._health.mend(HealthPart.CONFIGURATION)
             left = differing(config, read)
             if not has_same_token and not {"admin.token", "admin.token_file"} & set(left):
                 left.append("admin.token_file")  # of the same name, with another token in it
@@ -206,6 +211,18 @@ class Reloader:
             return True
         return False
 
+    def _refuse(self, faults: list[str]) -> None:
+        for fault in faults:
+            log.error("reload_refused", fault=fault)
+        self._note_refusal(faults)
+
+    def _note_refusal(self, faults: list[str]) -> None:
+        """Have health show that the file is not in force, until a reload succeeds or the server is restarted."""
+        self._health.fault(
+            HealthPart.CONFIGURATION,
+            f"the last reload was refused, and the former settings are in force: {'; '.join(faults)}",
+        )
+
     async def _log_warnings(self, config: Config) -> None:
         """Log what ``config`` may do to the groups that are there, and what its operator may not expect."""
         with suppress(StoreError):  # the watch of the storage tells of that
@@ -216,7 +233,8 @@ class Reloader:
     def _read(self, former: Config) -> tuple[Config, _Renewed | None, bool]:
         """Read the settings, the certificate, and whether operators go by the token that is set.
 
-        ``former``: the settings in force. Raises ConfigError, TlsError and TokenError.
+        ``former``: the settings in force. Raises ConfigError, TlsError and TokenError. What the next start would refuse
+        is a ConfigError, also of a setting that only a start takes over.
         """
         source = self._source or find_config()
         if source:
@@ -224,7 +242,11 @@ class Reloader:
         read = load_config(source, lambda name, means: log.warning("ambiguous_setting", setting=name, means=means))
         if read == Config() != former:
             raise ConfigError(str(source or BUILT_IN), [_SETS_NOTHING])
+        if found := start_check.refusals(read, None):
+            raise ConfigError(str(source or BUILT_IN), [each.says for each in found])
         context = context_of(read) if self._tls else None
+        if context:
+            log_doubt(context, read)
         renewed = _Renewed(context, certificate.expiry(read.tls_cert_path)) if context else None
         return read, renewed, self._guard.goes_by(read.admin)
 
@@ -318,8 +340,3 @@ def _require_file(source: Path) -> None:
     with suppress(OSError):  # load_config tells of it
         if is_stream(source):
             raise ConfigError(str(source), ["cannot be read again: it is no file; start the server with one"])
-
-
-def _refuse(faults: list[str]) -> None:
-    for fault in faults:
-        log.error("reload_refused", fault=fault)

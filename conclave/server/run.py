@@ -19,14 +19,14 @@ from conclave.config.load import BUILT_IN
 from conclave.config.settings import Config
 from conclave.health.parts import Phase
 from conclave.logs.setup import get_logger
-from conclave.server import ports
+from conclave.server import ports, start_check
 from conclave.server.app import create_app
 from conclave.server.busiest import Busiest
 from conclave.server.listen import MOST_OPERATORS, Site, for_clients, raise_file_limit
 from conclave.server.reload import Reloader
 from conclave.server.stop_limit import StopLimit
 from conclave.server.supervise import Supervisor
-from conclave.server.tls import Tls, TlsError, context_of
+from conclave.server.tls import Tls, TlsError, context_of, log_doubt
 from conclave.store.engine import path_check, schema
 from conclave.store.engine.faults import StoreError
 from conclave.store.resources import state
@@ -50,7 +50,7 @@ SHUTDOWN_SECONDS = 2.0
 
 
 class ServeError(Exception):
-    """The server cannot start. The message is one line for the operator."""
+    """The server cannot start. The message is for the operator, a line for each reason."""
 
 
 def serve(config: Config, source: Path | None, hangups: Hangups, *, accepts_change: bool = False) -> None:
@@ -62,10 +62,14 @@ def serve(config: Config, source: Path | None, hangups: Hangups, *, accepts_chan
     manager = ServiceManager.from_environment()
     give_back_large()
     sys.setswitchinterval(SWITCH_SECONDS)
+    if found := start_check.refusals(config, None):
+        raise ServeError("\n".join(each.says for each in found))
     try:
         context, guard = context_of(config), Guard(config.admin)
     except (TlsError, TokenError) as error:
         raise ServeError(str(error)) from error
+    if context:
+        log_doubt(context, config)
     tls = Tls(context) if context else None
     with _only_server(config), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
@@ -94,12 +98,8 @@ def _only_server(config: Config) -> Iterator[None]:
 
 
 def _hold(config: Config, held: ExitStack) -> None:
-    """Take every lock of a server. What is there is looked at and locked before anything is made or changed."""
-    data_folder.require_own(config.data, config.database, config.archive_path)
-    path_check.require_restored(config.database)
+    """Take every lock of a server. What is there is locked before anything is made or changed."""
     exists = path_check.is_taken(config.database)
-    if exists:
-        path_check.require_writable(config.database)
     with _unshared(f"{config.database}: another server is running on this database"):
         held.enter_context(locks.hold_name(config.database, locks.SERVER))
         if exists:

@@ -39,7 +39,7 @@ class Tls:
 def context_of(config: Config) -> ssl.SSLContext | None:
     """Return a context with the certificate of a configuration; None if it has none. Raises TlsError.
 
-    Warns of a certificate that has expired, or is not valid yet.
+    ``log_doubt`` warns of a certificate that has expired, or is not valid yet.
     """
     certificate, key = config.tls_cert_path, config.tls_key_path
     if not (certificate and key):
@@ -52,9 +52,14 @@ def context_of(config: Config) -> ssl.SSLContext | None:
         context.load_cert_chain(certificate, key, password="")
     except OSError as error:
         raise TlsError(_fault(certificate, key, error)) from error
-    if doubt := _doubt(context, certificate):
-        log.warning("certificate_not_valid", path=certificate, reason=f"{doubt}: clients will refuse it; renew it")
     return context
+
+
+def log_doubt(context: ssl.SSLContext, config: Config) -> None:
+    """Warn of the certificate in ``context`` if it has expired, or is not valid yet."""
+    certificate = config.tls_cert_path
+    if certificate and (doubt := _doubt(context, certificate)):
+        log.warning("certificate_not_valid", path=certificate, reason=f"{doubt}: clients will refuse it; renew it")
 
 
 def _require_pem(setting: str, path: str) -> None:

@@ -6,11 +6,13 @@ key file that is missing is never replaced: only a database that never had one g
 
 import secrets
 import sqlite3
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-from conclave.keys import file, records
+from conclave.keys import copying, file, records
 from conclave.keys.file import KeyFileError
+from conclave.keys.inspection import Inspection
 from conclave.keys.store import KeyStore
 from conclave.logs.setup import get_logger
 from conclave.store.engine import sqlite
@@ -34,11 +36,7 @@ def open_to_serve(database: Path, path: Path, *, encrypt: bool) -> KeyStore | No
         state = message_keys.state(connection)
         if state is None:
             return _begin(connection, path) if encrypt else None
-        if not encrypt:
-            raise StoreError(
-                f"{database}: its messages are under keys, and those to come cannot be stored without, or copies would"
-                f" not forget them: set keys.encrypt to true{ADVICE}"
-            )
+        _require_encrypting(database, encrypt=encrypt)
         keys = _opened(connection, database, path, state)
         if is_old := keys.serial < state.lost_serial:
             log.warning("older_key_file", path=str(path))
@@ -47,6 +45,66 @@ def open_to_serve(database: Path, path: Path, *, encrypt: bool) -> KeyStore | No
         if is_old or not state.is_settled:
             _settle(connection, keys)
         return keys
+
+
+def require_fit(connection: sqlite3.Connection, database: Path, path: Path, *, encrypt: bool) -> None:
+    """Raise StoreError if ``open_to_serve`` would. It takes no lock, and changes nothing."""
+    state = message_keys.state(connection)
+    if state is None and not (encrypt and path.exists()):
+        return
+    if state:
+        _require_encrypting(database, encrypt=encrypt)
+        _require_there(database, path)
+    try:
+        found = Inspection(path)
+        if state is None:
+            _require_empty(path, is_empty=not found.blocks())
+        else:
+            _require_own(database, path, found.keys_id, state)
+            copies = (Path(each.path) for each in message_keys.copies(connection) if each.serial > found.serial)
+            _require_newest(path, next((each for each in copies if _is_later(each, found)), None))
+    except KeyFileError as error:
+        raise StoreError(f"keys.path: {error}") from error
+
+
+def _is_later(copy: Path, found: Inspection) -> bool:
+    with suppress(KeyFileError):  # it is away, or something else, or its disk does not answer
+        return copying.later_serial(copy, found) > 0
+    return False
+
+
+def _require_encrypting(database: Path, *, encrypt: bool) -> None:
+    if not encrypt:
+        raise StoreError(
+            f"{database}: its messages are under keys, and those to come cannot be stored without, or copies would"
+            f" not forget them: set keys.encrypt to true{ADVICE}"
+        )
+
+
+def _require_there(database: Path, path: Path) -> None:
+    if not path.exists():
+        raise StoreError(
+            f"{path}: there is no key file, and without it no message of {database} can be read: bring it back, or a"
+            f" copy of it{ADVICE}"
+        )
+
+
+def _require_own(database: Path, path: Path, keys_id: bytes, state: KeyState) -> None:
+    if keys_id != state.keys_id:
+        raise StoreError(f"{path}: has the keys of another database than {database}{ADVICE}")
+
+
+def _require_empty(path: Path, *, is_empty: bool) -> None:
+    if not is_empty:
+        raise StoreError(f"{path}: has the keys of another database: move it away, and keep it{ADVICE}")
+
+
+def _require_newest(path: Path, newer: Path | None) -> None:
+    if newer:
+        raise StoreError(
+            f"{path}: is older than its copy {newer}, in which it has keys that it lacks: put that in its place, or"
+            f" move it away{ADVICE}"
+        )
 
 
 def open_to_read(database: Path, path: Path) -> KeyStore | None:
@@ -62,9 +120,8 @@ def _begin(connection: sqlite3.Connection, path: Path) -> KeyStore:
         if not path.exists():
             file.create(path, secrets.token_bytes(records.ID_BYTES))
         keys = KeyStore(path)
-        if not keys.is_empty:
-            keys.close()
-            raise StoreError(f"{path}: has the keys of another database: move it away, and keep it{ADVICE}")
+        with _closed_if_unfit(keys):
+            _require_empty(path, is_empty=keys.is_empty)
     except (KeyFileError, OSError) as error:
         raise StoreError(f"keys.path: {error}") from error
     with sqlite.write_transaction(connection):
@@ -74,30 +131,24 @@ def _begin(connection: sqlite3.Connection, path: Path) -> KeyStore:
 
 
 def _opened(connection: sqlite3.Connection, database: Path, path: Path, state: KeyState) -> KeyStore:
-    if not path.exists():
-        raise StoreError(
-            f"{path}: there is no key file, and without it no message of {database} can be read: bring it back, or a"
-            f" copy of it{ADVICE}"
-        )
+    _require_there(database, path)
     try:
         keys = KeyStore(path)
+        with _closed_if_unfit(keys):
+            _require_own(database, path, keys.keys_id, state)
+            _require_newest(path, _newer_copy(connection, keys))
     except KeyFileError as error:
         raise StoreError(f"keys.path: {error}") from error
-    if keys.keys_id != state.keys_id:
-        keys.close()
-        raise StoreError(f"{path}: has the keys of another database than {database}{ADVICE}")
-    try:
-        newer = _newer_copy(connection, keys)
-    except KeyFileError as error:
-        keys.close()
-        raise StoreError(f"keys.path: {error}") from error
-    if newer:
-        keys.close()
-        raise StoreError(
-            f"{path}: is older than its copy {newer}, in which it has keys that it lacks: put that in its place, or"
-            f" move it away{ADVICE}"
-        )
     return keys
+
+
+@contextmanager
+def _closed_if_unfit(keys: KeyStore) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        keys.close()
+        raise
 
 
 def _newer_copy(connection: sqlite3.Connection, keys: KeyStore) -> Path | None:

@@ -78,7 +78,16 @@ def _not_of_a_table(folder: Path) -> Iterator[str]:
             yield each.name
 
 
+def require_parent(data: Path) -> None:
+    """Raise DataFolderError if ``data`` cannot be made, since there is no folder for it."""
+    if not data.parent.is_dir():
+        raise DataFolderError(f"data_path: {data}: {_NO_PARENT.format(data.parent)}")
+
+
+_NO_PARENT = "there is no folder {}; is its disk mounted?"
+
+
 def _reason(data: Path, error: OSError) -> str:
     if error.errno == errno.ENOENT:
-        return f"there is no folder {data.parent}; is its disk mounted?"
+        return _NO_PARENT.format(data.parent)
     return f"cannot be used: {error.strerror}"

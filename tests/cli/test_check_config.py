@@ -28,9 +28,9 @@ def check(*arguments: str) -> Result:
     return CliRunner().invoke(main, ["check-config", *arguments])
 
 
-def checked(config: Path) -> dict[str, Any]:
+def checked(config: Path, status: int = 0) -> dict[str, Any]:
     done = check(str(config), "--json")
-    assert done.exit_code == 0, done.output
+    assert done.exit_code == status, done.output
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
@@ -181,16 +181,19 @@ def test_a_database_that_was_never_served_is_not_compared(folder: Path) -> None:
     assert "has not been served yet" in checked(write(folder, ""))["uncompared"]
 
 
-def test_what_is_no_database_is_not_compared(folder: Path) -> None:
+def test_what_is_no_database_is_a_fault(folder: Path) -> None:
     (folder / "conclave.db").write_bytes(b"something else" * 100)
-    assert checked(write(folder, ""))["uncompared"]
+    found = checked(write(folder, ""), status=1)
+    assert found["uncompared"]
+    [fault] = found["faults"]
+    assert "file is not a database" in fault
 
 
 def test_it_tells_what_a_change_would_hide_and_erase_and_touches_nothing(folder: Path) -> None:
     path = serve(folder, 40 * DAY, 35 * DAY, 20 * DAY, DAY, settings='message_retention = "38d"')
     config = write(folder, 'message_retention = "30d"')
     former = digest(path)
-    found = checked(config)
+    found = checked(config, status=1)
     seen = found["foresight"]
     assert digest(path) == former
     assert (seen["differing"], seen["clock_fault"], seen["unknown_groups"]) == (["message_retention"], "", [])
@@ -199,18 +202,18 @@ def test_it_tells_what_a_change_would_hide_and_erase_and_touches_nothing(folder:
     assert [change[name] for name in ("groups", "hiding", "messages", "body_bytes", "total")] == [1, 1, 1, 3, 4]
     assert (seen["now_erased"]["counts"]["expired"], seen["now_erased"]["body_bytes"]) == (1, 2)
     assert (seen["then_erased"]["counts"]["expired"], seen["then_erased"]["body_bytes"]) == (2, 5)
-    shown = check(str(folder / "new.toml")).stdout
+    done = check(str(folder / "new.toml"))
+    assert "message_retention: this change would hide 1 of 4 messages at once" in done.stderr
+    assert "a start with it would be refused" in done.stdout
     for line in (
         "changed: message_retention: another policy for 1 group",
         "a start with it would hide 1 message (3 bytes) in the database and 0 (0 bytes) in the archive, in 1 group",
-        "warning: that is more than a tenth of all 4 messages: `conclave serve` refuses it, unless started with"
-        " --accept-policy-change",
         "a run under the settings in force would erase 1 message (2 bytes) in the database and 0 (0 bytes) in the"
         " archive, in 1 group",
         "a run after a start with it would erase 2 messages (5 bytes) in the database and 0 (0 bytes) in the archive,"
         " in 1 group",
     ):
-        assert line in shown.splitlines()
+        assert line in done.stdout.splitlines()
 
 
 def test_an_unchanged_policy_is_said_to_be_the_one_in_force(folder: Path) -> None:

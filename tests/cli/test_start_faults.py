@@ -51,6 +51,13 @@ def refusal(folder: Path, *options: str, env: dict[str, str] | None = None) -> s
     return line.removeprefix("conclave: ")
 
 
+def foreseen(folder: Path) -> list[str]:
+    """The lines with which `check-config` refuses what a start refuses."""
+    done = conclave("check-config", cwd=folder)
+    assert done.returncode == 1, done.stdout
+    return [line.removeprefix("conclave: conclave.toml: ") for line in done.stderr.splitlines()]
+
+
 Make = Callable[[Path], object]
 
 
@@ -81,6 +88,7 @@ def test_a_start_is_refused_in_one_line(tmp_path: Path, make: Make | None, setti
     line = refusal(tmp_path)
     for part in told.split("|"):
         assert part in line
+    assert line in foreseen(tmp_path)
 
 
 def test_a_port_in_use_is_told_with_who_uses_it(tmp_path: Path) -> None:
@@ -109,7 +117,9 @@ def test_files_of_tls_are_named_with_what_is_wrong(
     tmp_path: Path, pairs: Path, certificate: str, key: str, told: str
 ) -> None:
     configure(tmp_path, f'tls_cert_path = "{pairs / certificate}"\ntls_key_path = "{pairs / key}"')
-    assert refusal(tmp_path).replace(f"{pairs}/", "").startswith(told)
+    line = refusal(tmp_path)
+    assert line.replace(f"{pairs}/", "").startswith(told)
+    assert line in foreseen(tmp_path)
     assert not (tmp_path / "conclave.db").exists(), "nothing was begun"
 
 

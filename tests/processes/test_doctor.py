@@ -97,9 +97,9 @@ def test_a_broken_database_does_not_keep_it_from_looking_at_the_rest(tmp_path: P
     for content in (b"no database at all" * 1000, b"SQLite format 3\0" + bytes(range(256)) * 50):
         (tmp_path / "conclave.db").write_bytes(content)
         (tmp_path / "conclave.db").chmod(0o600)
-        assert "cannot be read" in says(doctor(tmp_path, wrong=("database",)), "database")
+        assert "cannot be read" in says(doctor(tmp_path, wrong=("database", "start")), "database")
     (tmp_path / "conclave.db").write_bytes(b"")
-    assert "is empty" in says(doctor(tmp_path, wrong=("database",)), "database")
+    assert "is empty" in says(doctor(tmp_path, wrong=("database", "start")), "database")
 
 
 def test_files_that_others_can_use_are_named_with_the_command_that_helps(tmp_path: Path) -> None:
@@ -119,11 +119,13 @@ def test_a_key_that_is_not_there_and_one_that_others_can_read_are_told(tmp_path:
     (tmp_path / "conclave.toml").write_text(
         f'tls_cert_path = "cert.pem"\ntls_key_path = "key.pem"\nlisten_port = 0\n{SQL}'
     )
-    assert "tls_key_path: key.pem: cannot be read" in says(doctor(tmp_path, wrong=("permissions",)), "permissions")
+    assert "tls_key_path: key.pem: cannot be read" in says(
+        doctor(tmp_path, wrong=("permissions", "start")), "permissions"
+    )
     for name in ("cert.pem", "key.pem"):
         (tmp_path / name).write_text("")
         (tmp_path / name).chmod(0o644)
-    found = doctor(tmp_path, wrong=("permissions",))
+    found = doctor(tmp_path, wrong=("permissions", "start"))
     assert [each["remedy"] for each in found if each["about"] == "permissions"] == ["chmod 600 key.pem"]
 
 
@@ -142,7 +144,7 @@ def test_nobody_else_can_read_the_token_of_operators(tmp_path: Path) -> None:
     assert [each["remedy"] for each in found if each["about"] == "permissions"] == [f"chmod 600 {config}"]
     assert token.read_text() not in json.dumps(found)
     config.write_text(f'{SQL}[admin]\nlisten_port = 0\ntoken_file = "{token}-gone"\n')
-    found = doctor(tmp_path, wrong=("permissions",))
+    found = doctor(tmp_path, wrong=("permissions", "start"))
     assert f"admin.token_file: {token}-gone: cannot be read" in says(found, "permissions")
 
 

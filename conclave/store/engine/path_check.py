@@ -12,6 +12,10 @@ RESTORING = ".restoring"
 """The suffix of the folder beside a database in which a restore works. It is there until the restore is complete."""
 
 
+class NotWritableError(StoreError):
+    """A file of the database cannot be written by this user, or by anybody."""
+
+
 def is_taken(path: Path) -> bool:
     """Tell whether there is a file that may be a database.
 
@@ -34,12 +38,24 @@ def is_taken(path: Path) -> bool:
     return True
 
 
+def at_rest(path: Path) -> tuple[int, int] | None:
+    """Return size and time of change of a database that no process has open; None: it has a write-ahead log.
+
+    As long as these stay, a connection may take it as frozen, and leaves no files beside it.
+    """
+    try:
+        found = None if path.with_name(path.name + "-wal").exists() else path.stat()
+    except OSError:
+        return None  # a connection says why it cannot be read
+    return (found.st_size, found.st_mtime_ns) if found else None
+
+
 def require_writable(path: Path) -> None:
-    """Raise StoreError unless the database at ``path``, its log and its folder can be written."""
+    """Raise NotWritableError unless the database at ``path``, its log and its folder can be written."""
     files = [path.with_name(path.name + suffix) for suffix in ("", *_SIDE_FILES)]
     for each in (*filter(Path.exists, files), path.parent):
         if not os.access(each, os.W_OK):
-            raise StoreError(f"{each}: cannot be written to; is it another user's, or its disk read-only?")
+            raise NotWritableError(f"{each}: cannot be written to; is it another user's, or its disk read-only?")
 
 
 def restoring(path: Path) -> Path:

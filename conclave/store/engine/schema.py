@@ -83,6 +83,16 @@ def require_current(path: Path, *, writing: bool = False) -> None:
         )
 
 
+def is_current(connection: sqlite3.Connection, path: Path) -> bool:
+    """Tell whether the database at ``path`` has this program's schema, not an older one that ``prepare`` migrates.
+
+    Raises StoreError if ``prepare`` would refuse it. Nothing is changed.
+    """
+    newest = migrations()[-1][0]
+    with _one_line_errors(path):
+        return _known_version(connection, path, newest) == newest
+
+
 @contextlib.contextmanager
 def _one_line_errors(path: Path) -> Iterator[None]:
     try:
@@ -100,14 +110,20 @@ def _too_new(path: Path, version: int, newest: int) -> str:
     return f"{path}: its schema version is {version}, this program knows up to {newest}: use a newer Conclave"
 
 
+def _known_version(connection: sqlite3.Connection, path: Path, newest: int) -> int:
+    """Return the schema version of a database; 0 for a file without tables. Raises StoreError if it is unknown."""
+    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    if version > newest:
+        raise StoreError(_too_new(path, version, newest))
+    if version == 0 and connection.execute("SELECT 1 FROM sqlite_schema").fetchone():
+        raise StoreError(f"{path}: is a database, but not one of Conclave's")
+    return version
+
+
 def _migrate(connection: sqlite3.Connection, path: Path, complete: Complete) -> None:
     steps = migrations()
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
-    if version > steps[-1][0]:
-        raise StoreError(_too_new(path, version, steps[-1][0]))
+    version = _known_version(connection, path, steps[-1][0])
     if version == 0:
-        if connection.execute("SELECT 1 FROM sqlite_schema").fetchone():
-            raise StoreError(f"{path}: is a database, but not one of Conclave's")
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
     _require_wal(connection)
     if version == steps[-1][0]:

@@ -130,23 +130,52 @@ def _adopt(
 ) -> Begun:
     """Settle the marks under the ``former`` settings, and store ``policy``. Raises as ``begin_serving`` does."""
     fault = find_clock_fault(connection, clock)
-    if fault and not policy.hides_as(former):
-        # A wrong clock may move no mark; without marks it would be forgotten what the old policy has hidden.
-        raise PolicyFrozenError(
-            f"{fault}: {', '.join(policy.differing(former))} cannot change until the clock is right and accepted by"
-            " `conclave cleanup run --accept-clock`; start with the former settings first"
-        )
-    # A cleanup run started by hand may have acted on the old settings after the server was last alive.
-    at = connection.execute("SELECT max(last_alive, acted_until) FROM server_state").fetchone()[0]
+    _require_right_clock(former, policy, fault)
+    at = _last_in_force(connection)
     change = rehearsal.settle(connection, former, policy, at, time_to_act_on(clock.wall, at))
-    if change.is_large and not accepts_change:
-        raise PolicyChangeError(_refusal(policy.differing(former), change))
+    if not accepts_change:
+        _require_small(former, policy, change)
     if changed := policy.changes(former):
         accepted = {"accepted": True, "hides": change.hidden} if change.is_large else {}
         details = {"changed": changed, **accepted}
         audit.note(connection, clock.wall, audit.SERVER, audit.AuditAction.SETTINGS_CHANGED, details=details)
     connection.execute("UPDATE server_state SET policy_settings = ?", (json.dumps(policy.to_mapping()),))
     return Begun(former, change, fault)
+
+
+def require_change_allowed(connection: sqlite3.Connection, policy: PolicySettings, clock: Reading) -> None:
+    """Raise PolicyFrozenError or PolicyChangeError if ``begin_serving`` would. Nothing is written.
+
+    The connection must not be used for anything else afterwards: see ``rehearsal.rehearse``.
+    """
+    former = stored_policy(connection)
+    if former is None or former == policy:
+        return
+    _require_right_clock(former, policy, look_at_clock(connection, clock))
+    now = time_to_act_on(clock.wall, _last_in_force(connection))
+    _require_small(former, policy, rehearsal.rehearse(connection, former, policy, now))
+
+
+def _last_in_force(connection: sqlite3.Connection) -> int:
+    """Return the last Unix second at which the stored policy was in force.
+
+    A cleanup run started by hand may have acted on it after the server was last alive.
+    """
+    return int(connection.execute("SELECT max(last_alive, acted_until) FROM server_state").fetchone()[0])
+
+
+def _require_right_clock(former: PolicySettings, policy: PolicySettings, fault: str) -> None:
+    if fault and not policy.hides_as(former):
+        # A wrong clock may move no mark; without marks it would be forgotten what the old policy has hidden.
+        raise PolicyFrozenError(
+            f"{fault}: {', '.join(policy.differing(former))} cannot change until the clock is right and accepted by"
+            " `conclave cleanup run --accept-clock`; start with the former settings first"
+        )
+
+
+def _require_small(former: PolicySettings, policy: PolicySettings, change: Change) -> None:
+    if change.is_large:
+        raise PolicyChangeError(_refusal(policy.differing(former), change))
 
 
 def _refusal(differing: list[str], change: Change) -> str:

@@ -1,0 +1,131 @@
+"""Decides what a start would refuse, by its configuration and by the files that lie where that leads.
+
+The start asks here before it makes or changes anything, a reload asks of the file that it reads, and `check-config`,
+`doctor` and `status` ask of the next start.
+"""
+
+import os
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
+from typing import NamedTuple
+
+from conclave.admin.access import TokenError, token_of
+from conclave.clock import Clock
+from conclave.config.settings import Config
+from conclave.server import ledger_duty, ports
+from conclave.server.ports import AddressError
+from conclave.server.tls import TlsError, context_of
+from conclave.store import keyring
+from conclave.store.archive import moves
+from conclave.store.engine import path_check, schema, sqlite
+from conclave.store.engine.faults import StoreError
+from conclave.store.engine.path_check import NotWritableError
+from conclave.store.resources import state
+from conclave.store.resources.state import PolicyChangeError, PolicyFrozenError
+from conclave.system import data_folder
+from conclave.system.data_folder import DataFolderError
+
+LOOKS = 3
+"""The database is looked at 3 times at most: again where a process has opened it meanwhile."""
+
+
+class Refusal(NamedTuple):
+    """Why a start would be refused, in one line; and whether only since this user may not use a file."""
+
+    says: str
+    is_of_user: bool = False
+
+
+def refusals(config: Config, clock: Clock | None) -> list[Refusal]:
+    """Return why a start with ``config`` would be refused; nothing if it would not.
+
+    It changes nothing and takes no lock, so a server may run meanwhile: that another one runs, or that a port is taken,
+    is not looked at. ``clock``: None leaves out whether the policy may change, which a start and a reload decide in the
+    transaction that changes it.
+    """
+    found = []
+    for look in (context_of, lambda config: token_of(config.admin), _require_address, _require_folders):
+        found += _asked(look, config)
+    return found if found or not path_check.is_taken(config.database) else _of_store(config, clock)
+
+
+def _of_store(config: Config, clock: Clock | None) -> list[Refusal]:
+    """Return why what is stored stands against a start. No file is left beside a database that nobody has open."""
+    found: list[Refusal] = []
+    for looks in range(LOOKS):
+        before = path_check.at_rest(config.database) if looks < LOOKS - 1 else None
+
+        def look(config: Config, *, is_frozen: bool = before is not None) -> None:
+            with closing(sqlite.connect(config.database, readonly=True, frozen=is_frozen)) as connection:
+                connection.execute("BEGIN")
+                found[:] = _of_connection(connection, config, clock)
+
+        found[:] = _asked(look, config) or found
+        if before is None or before == path_check.at_rest(config.database):
+            break  # or it was opened meanwhile, and what was read may be of two moments
+    return found
+
+
+def _of_connection(connection: sqlite3.Connection, config: Config, clock: Clock | None) -> list[Refusal]:
+    if not schema.is_current(connection, config.database):
+        return []  # a start that migrates it looks at the rest by itself
+    checks: list[Callable[[Config], object]] = [
+        partial(_require_keys, connection),
+        partial(ledger_duty.require_known, connection),
+        partial(_require_archive, connection),
+    ]
+    if clock:
+        checks.append(partial(_require_policy, connection, clock))
+    return [refusal for look in checks for refusal in _asked(look, config)]
+
+
+def _asked(look: Callable[[Config], object], config: Config) -> list[Refusal]:
+    try:
+        look(config)
+    except PermissionError as error:
+        remedy = f"the server runs as the user {os.geteuid()}: let it read and write there"
+        return [Refusal(f"{error.filename}: {error.strerror}: {remedy}", is_of_user=True)]
+    except OSError as error:
+        return [Refusal(f"{error.filename}: {error.strerror}")]
+    except sqlite3.Error as error:
+        return [Refusal(f"{config.database}: {error}")]
+    except _EXPECTED as error:
+        return [Refusal(str(error), _is_of_user(error))]
+    return []
+
+
+def _is_of_user(error: BaseException | None) -> bool:
+    while error and not isinstance(error, PermissionError | NotWritableError):
+        error = error.__cause__
+    return error is not None
+
+
+_EXPECTED = (TlsError, TokenError, AddressError, DataFolderError, StoreError, PolicyChangeError, PolicyFrozenError)
+
+
+def _require_address(config: Config) -> None:
+    ports.require_address(config.listen_address, config.port)
+
+
+def _require_folders(config: Config) -> None:
+    data_folder.require_own(config.data, config.database, config.archive_path)
+    path_check.require_restored(config.database)
+    if path_check.is_taken(config.database):
+        path_check.require_writable(config.database)
+    data_folder.require_parent(config.data)
+
+
+def _require_keys(connection: sqlite3.Connection, config: Config) -> None:
+    keyring.require_fit(connection, config.database, config.keys_path, encrypt=config.keys.encrypt)
+
+
+def _require_archive(connection: sqlite3.Connection, config: Config) -> None:
+    """Raise StoreError if no run could erase what is in the archive: it would be kept for ever."""
+    if config.cleanup.engine != "spark" and moves.is_in_use(connection):
+        raise StoreError(f'cleanup.engine: {config.database} has messages in the archive, which only "spark" can erase')
+
+
+def _require_policy(connection: sqlite3.Connection, clock: Clock, config: Config) -> None:
+    state.require_change_allowed(connection, config.policy, clock.read())
