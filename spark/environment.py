@@ -15,7 +15,9 @@ from conclave.config.archive import ArchiveConfig
 from conclave.config.settings import Config
 from conclave.keys.store import KeyStore
 from conclave.logs.setup import get_logger
+from conclave.retention import due
 from conclave.retention.durations import duration_text
+from conclave.retention.holds import has_any
 from conclave.retention.jobs import ALL, Scope
 from conclave.retention.plan import Plan, make_plan
 from conclave.retention.policy import KEEP
@@ -302,6 +304,18 @@ class RunEnvironment:
         if self.config.cleanup.engine != "spark" or not self._uses_archive():
             return None
         return self.archive(hot, config) if hot.read(needs.of_archive, hot, config, scope, risen) else None
+
+    def count_held(self, hot: Hot, risen: Collection[tuple[int, int]] = ()) -> int:
+        """Return how many messages of both tiers legal holds have kept so far, see ``due.held_back``.
+
+        Raises ArchiveError.
+        """
+        count = hot.read(due.held_back, hot.now, risen)
+        if self.config.cleanup.engine != "spark" or not self._uses_archive() or not hot.read(has_any):
+            return count
+        from spark.archive import held  # noqa: PLC0415 - as above
+
+        return count + held.count(hot, self.config.archive_path, risen)
 
     def keys(self, hot: Hot) -> KeyStore:
         """Return the keys of the messages, which stay open; ``hot`` has some. Raises StoreError."""

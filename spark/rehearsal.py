@@ -33,15 +33,13 @@ class Planned:
     """The keys of the groups in which something is due."""
     counts: Counter[str]
     """Rows by rule."""
-    held: int
-    """See ``due.held_back``."""
 
 
 def of_run(connection: sqlite3.Connection, hot: Hot, made: Plan | None = None) -> Planned:
     """Rehearse a run that carries out the plan ``made``; None: one over everything, planned here without Java."""
     plan = made or make_plan(connection, hot.settings, hot.now, ALL)
     groups, counts = due.groups(connection, plan), apply.count_plan(connection, plan)
-    return Planned(plan, groups, counts, due.held_back(connection, hot.now, plan.risen))
+    return Planned(plan, groups, counts)
 
 
 def after_a_start(hot: Hot, former: PolicySettings) -> Hot:
@@ -127,10 +125,7 @@ WHERE (group_key, lifetime, span) IN (SELECT value ->> 0, value ->> 1, value ->>
 
 def _body_bytes(connection: sqlite3.Connection, made: Plan) -> int:
     """Return the bytes of all bodies that a plan lets go; each counts once, also if several rules name it."""
-    connection.execute("CREATE TEMP TABLE let_go (message_id INTEGER PRIMARY KEY)")
-    for each in due.of_plan(connection, made):
-        query, values = each.select("message_id")
-        connection.execute(f"INSERT OR IGNORE INTO temp.let_go {query}", values)
+    due.list_let_go(connection, made)
     total = bodies.total_size(connection, (row[0] for row in connection.execute("SELECT message_id FROM temp.let_go")))
     connection.execute("DROP TABLE temp.let_go")
     return total

@@ -277,12 +277,14 @@ def _write_receipts(
         _drop_old_of_ledger(engine, settings, hot, done)
     try:
         hot.write_steps(steps)
-        done.held = hot.read(due.held_back, now)
+        done.held = engine.count_held(hot)
         if done.error or scope != ALL:  # a run over everything that went well leaves nothing; the server looks besides
             left = hot.read(overdue.worst, now)
             done.overdue_groups, done.overdue_seconds = left.groups, left.seconds
     except (StoreError, sqlite3.Error) as error:
         done.error = done.error or f"receipts: {error}"
+    except ArchiveError as error:
+        done.error = done.error or f"what legal holds keep could not be counted: {error}"
 
 
 def _drop_old_of_ledger(engine: RunEnvironment, settings: PolicySettings, hot: Hot, done: Report) -> None:
@@ -367,12 +369,13 @@ def _planned(engine: RunEnvironment, scope: Scope) -> Report:
             engine.get_ready(settings, scope, planned.started_at)
             plan = engine.make_plan(settings, planned.started_at, scope)
             found = hot.read(rehearsal.of_run, hot, plan)
-        planned.groups_touched, planned.counts, planned.held = len(found.groups), found.counts, found.held
+        planned.groups_touched, planned.counts = len(found.groups), found.counts
+        planned.held = engine.count_held(hot, found.plan.risen)
         with closing(sqlite.connect(engine.path, readonly=True)) as connection:
             planned.error = state.look_at_clock(connection, engine.clock.read())
         at_once = replace(engine.config.archive, rewrite_after=0)
         if archive := engine.find_archive_work(hot, ALL, at_once, found.plan.risen):
-            archive.count(planned, found.groups, found.plan.risen)
+            archive.count(planned, found.groups, found.plan)
         planned.finished_at = engine.clock.now()
         return planned
 

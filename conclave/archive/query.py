@@ -81,6 +81,14 @@ def of_sender(stretch: Stretch, sender_id: bytes) -> str:
     )
 
 
+def of_sender_anywhere(sender_id: bytes) -> str:
+    """Write the query for all messages that one user has sent, in any order, whoever may see them."""
+    return (
+        "SELECT group_key, sequence_num, created_at, is_commit, mls_message, checksum FROM archive"
+        f" WHERE sender_id = X'{sender_id.hex()}'"
+    )
+
+
 def facts(stretch: Stretch) -> str:
     """Write the query for what is known of the messages of ``stretch`` but their bodies, in any order."""
     where = _where(stretch, stretch.parts, stretch.after, stretch.border)

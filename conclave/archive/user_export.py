@@ -1,8 +1,8 @@
 """Reads from the archive what one user has sent to a group, for the export: a batch at a time."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from conclave.archive import checksums, query
 from conclave.archive.checksums import DamagedError
@@ -15,6 +15,7 @@ from conclave.keys.store import KeyStore
 from conclave.retention.stretches import Stretch
 from conclave.store import at_rest
 from conclave.store.archive.moves import ArchiveState
+from conclave.store.views.held_export import Place
 
 
 class UnreadableError(Exception):
@@ -39,6 +40,31 @@ def read(
     ``path``: the table's folder. ``read_state``: asks the database what it knows of the table. ``keys``: those of the
     messages, if they are under some. No run may take place meanwhile.
     """
+    for row in _rows(path, read_state, query.of_sender(found, user_id)):
+        if each := _opened(path, row, found.group_key, found.group_id, found.keyed_after, user_id, keys):
+            yield each
+
+
+def read_held(
+    path: Path,
+    read_state: Callable[[], ArchiveState],
+    places: Mapping[int, Place],
+    user_id: bytes,
+    keys: KeyStore | None,
+) -> Iterator[tuple[bytes, Archived]]:
+    """Yield all messages of a user with the ids of their groups, in any order, whoever may see them.
+
+    ``places``: all groups, by their keys. The rest is as for ``read``. What the hot store has again is left to it.
+    """
+    for row in _rows(path, read_state, query.of_sender_anywhere(user_id)):
+        place = places.get(row["group_key"])
+        if place is None or (place.is_living and row["sequence_num"] > place.archived_seq):
+            continue
+        if each := _opened(path, row, place.group_key, place.group_id, place.keyed_after, user_id, keys):
+            yield place.group_id, each
+
+
+def _rows(path: Path, read_state: Callable[[], ArchiveState], asked: str) -> Iterator[dict[str, Any]]:
     import pyarrow  # noqa: PLC0415 - other commands do not pay for it
     from deltalake.exceptions import DeltaError  # noqa: PLC0415 - as above
 
@@ -46,19 +72,31 @@ def read(
         table, fault = open_known(path, read_state)
         if fault:
             raise UnreadableError(fault)
-        for batch in batches(by_rows(table), query.of_sender(found, user_id)):
-            for row in batch.to_pylist():
-                each = Archived(row["sequence_num"], row["created_at"], row["is_commit"], row["mls_message"])
-                checksums.require_sound(
-                    *(found.group_key, each.sequence_num, user_id, each.created_at, each.body, row["checksum"]),
-                    is_commit=each.is_commit,
-                )
-                body = at_rest.opened(keys, found.group_id, found.keyed_after, [each.sequence_num], [each.body])[0]
-                if body is not None:
-                    yield each._replace(body=body)
+        for batch in batches(by_rows(table), asked):
+            yield from batch.to_pylist()
+    except (DeltaError, pyarrow.ArrowException, OSError) as error:
+        raise UnreadableError(f"{path}: {one_line(error)}") from error
+
+
+def _opened(
+    path: Path,
+    row: dict[str, Any],
+    group_key: int,
+    group_id: bytes,
+    keyed_after: int,
+    user_id: bytes,
+    keys: KeyStore | None,
+) -> Archived | None:
+    """Return a message as it was sent; None if it was erased. Raises UnreadableError."""
+    each = Archived(row["sequence_num"], row["created_at"], row["is_commit"], row["mls_message"])
+    try:
+        checksums.require_sound(
+            *(group_key, each.sequence_num, user_id, each.created_at, each.body, row["checksum"]),
+            is_commit=each.is_commit,
+        )
+        body = at_rest.opened(keys, group_id, keyed_after, [each.sequence_num], [each.body])[0]
     except (AlteredError, KeyFileError) as error:
         raise UnreadableError(f"{path}: {error}") from error
     except DamagedError as error:
         raise UnreadableError(f"{path}: message {error} of a group is not as it was archived{ADVICE}") from error
-    except (DeltaError, pyarrow.ArrowException, OSError) as error:
-        raise UnreadableError(f"{path}: {one_line(error)}") from error
+    return None if body is None else each._replace(body=body)

@@ -17,16 +17,18 @@ from conclave.actions import explain, export as actions
 from conclave.actions.command_runner import Outside, OutsideError
 from conclave.actions.context import Context
 from conclave.actions.explain import SettingsError
+from conclave.actions.export import Export
 from conclave.archive import user_export
-from conclave.cli.common import InputError, Name, config_option, configured, one_line_errors, orderly_end
+from conclave.cli.common import NUMBER, InputError, Name, config_option, configured, one_line_errors, orderly_end
 from conclave.cli.retention import archive_state
-from conclave.cli.tables import counted
+from conclave.cli.tables import counted, visible
 from conclave.clock import SystemClock
 from conclave.config.load import ConfigError
 from conclave.config.settings import Config
 from conclave.errors import NotFoundError
 from conclave.retention.policy import KEEP
 from conclave.store.archive import moves
+from conclave.store.views import held_export
 from conclave.system import operator_identity
 
 _EXPECTED = (ConfigError, OutsideError, NotFoundError, SettingsError, InputError, user_export.UnreadableError)
@@ -40,14 +42,22 @@ _EXPECTED = (ConfigError, OutsideError, NotFoundError, SettingsError, InputError
     metavar="FILE",
     help="A new file, of mode 0600; default: standard output.",
 )
-@click.argument("user", metavar="USER", type=Name())
-def export(path: Path | None, output: Path | None, user: str) -> None:
+@click.option(
+    "--hold", "hold_id", type=NUMBER, metavar="ID", help="Export what this legal hold on a user keeps, instead of USER."
+)
+@click.argument("user", metavar="[USER]", required=False, type=Name())
+def export(path: Path | None, output: Path | None, hold_id: int | None, user: str | None) -> None:
     """Export what the server holds about USER, a name or an id, as JSON.
 
     Account, sessions, memberships, key packages, invites, bans, holds, entries of the audit log, and the messages that
     the user has sent, with their bodies as the client has encrypted them. What has expired is left out, as clients do
     not get it either.
+
+    With --hold everything is exported that the user has sent and that is stored: also what is hidden, and after the
+    account is gone. A deleted account under a hold may be named by its id as well.
     """
+    if (user is None) == (hold_id is None):
+        raise click.UsageError("give either USER or --hold")
     with orderly_end(), one_line_errors(*_EXPECTED), ExitStack() as held:
         config = configured(path)
         outside = Outside(config, SystemClock(), with_keys=True)
@@ -57,10 +67,14 @@ def export(path: Path | None, output: Path | None, user: str) -> None:
             held.enter_context(
                 outside.without_runs(partial(click.echo, "waiting for the cleanup run under way", err=True))
             )
-        user_id, about = outside.write(actions.begin, outside.context(), operator_identity.current(), user)
+        who = outside.context(), operator_identity.current()
+        if hold_id is not None:
+            begun = outside.write(actions.begin_held, *who, hold_id)
+        else:
+            begun = outside.write(actions.begin, *who, user or "")
         with _opened(output) as file:
-            count = _write(file, outside, config, user_id, about)
-    click.echo(f"{about['account']['username']}: exported, with {counted(count, 'message')}", err=True)
+            count = _write(file, outside, config, begun)
+    click.echo(visible(f"{begun.name}: exported, with {counted(count, 'message')}"), err=True)
 
 
 @contextmanager
@@ -91,13 +105,16 @@ def _named_errors(where: Path | str) -> Iterator[None]:
         raise InputError(f"{where}: {error.strerror}") from error
 
 
-def _write(file: BinaryIO, outside: Outside, config: Config, user_id: bytes, about: dict[str, Any]) -> int:
+def _write(file: BinaryIO, outside: Outside, config: Config, begun: Export) -> int:
     """Write one JSON object, its messages a line each; return how many there are."""
     context = outside.context()
-    head = json.dumps({"exported_at": context.now(), **about}, default=_base64, indent=1)
+    head = json.dumps({"exported_at": context.now(), **begun.about}, default=_base64, indent=1)
     file.write(head.removesuffix("\n}").encode() + b',\n "messages": [')
     count = 0
-    for each in _messages(outside, config, user_id, context):
+    found = (
+        _held(outside, config, begun.user_id) if begun.is_held else _messages(outside, config, begun.user_id, context)
+    )
+    for each in found:
         line = json.dumps(each, default=_base64)
         file.write(f"{',' if count else ''}\n  {line}".encode())
         count += 1
@@ -125,6 +142,22 @@ def _messages(outside: Outside, config: Config, user_id: bytes, context: Context
                 break  # the group was deleted meanwhile
             for message in page.messages:
                 yield of_group | message._asdict()
+            after = page.after
+
+
+def _held(outside: Outside, config: Config, user_id: bytes) -> Iterator[dict[str, Any]]:
+    """Yield all that is stored of the user's messages, whoever may see them: those of the archive first."""
+    if outside.read(moves.has_parts):
+        with outside.keys() as keys:
+            state, places = partial(archive_state, config), outside.read(held_export.places)
+            for group_id, old in user_export.read_held(config.archive_path, state, places, user_id, keys):
+                yield {"group_id": str(UUID(bytes=group_id))} | old._asdict() | {"self_destruct_seconds": 0}
+    for place in outside.read(held_export.places_of_sender, user_id):
+        after: int | None = 0
+        while after is not None:
+            page = outside.read(held_export.page, place, user_id, after)
+            for message in page.messages:
+                yield {"group_id": str(UUID(bytes=place.group_id))} | message._asdict()
             after = page.after
 
 

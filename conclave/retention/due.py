@@ -254,12 +254,44 @@ def groups(connection: sqlite3.Connection, plan: Plan) -> set[int]:
     return keys
 
 
-def held_back(connection: sqlite3.Connection, now: int, risen: Iterable[tuple[int, int]] = ()) -> int:
-    """Return how many messages would have been erased by now, if no legal hold covered them.
+def list_let_go(connection: sqlite3.Connection, plan: Plan) -> None:
+    """List in temp.let_go the ids of the messages that ``plan`` lets go, also those that several rules name once."""
+    connection.execute("CREATE TEMP TABLE let_go (message_id INTEGER PRIMARY KEY)")
+    for each in of_plan(connection, plan):
+        query, values = each.select("message_id")
+        connection.execute(f"INSERT OR IGNORE INTO temp.let_go {query}", values)
 
-    Of the archive, parts that would have gone as a whole count. Of what held users have sent, commits do not count, nor
-    what is archived. ``risen``: pairs of a mark ``gone_below`` and a group key. A dry run gives those that it would
-    have raised.
+
+def leave_out(connection: sqlite3.Connection, plan: Plan) -> None:
+    """Have the connection see the messages, and the self-destructing ones, without those that ``plan`` lets go.
+
+    By temporary tables and views of the same names. Nothing is written to the database.
+    """
+    list_let_go(connection, plan)
+    connection.execute(
+        "CREATE TEMP TABLE let_go_timed AS SELECT group_key, sequence_num FROM self_destructing"
+        " JOIN messages USING (group_key, sequence_num) WHERE message_id IN (SELECT message_id FROM temp.let_go)"
+    )
+    if connection.execute("SELECT 1 FROM temp.sqlite_schema WHERE name = 'self_destructing'").fetchone():
+        connection.execute(f"DELETE FROM temp.self_destructing WHERE {_TIMED_GO}")  # shadow rows, see ``rehearsal``
+    else:
+        connection.execute(
+            f"CREATE TEMP VIEW self_destructing AS SELECT * FROM main.self_destructing WHERE NOT {_TIMED_GO}"
+        )
+    connection.execute(
+        "CREATE TEMP VIEW messages AS SELECT * FROM main.messages"
+        " WHERE message_id NOT IN (SELECT message_id FROM temp.let_go)"
+    )
+
+
+_TIMED_GO = "(group_key, sequence_num) IN (SELECT group_key, sequence_num FROM temp.let_go_timed)"
+
+
+def held_back(connection: sqlite3.Connection, now: int, risen: Iterable[tuple[int, int]] = ()) -> int:
+    """Return how many messages of the hot store would have been erased by now, if no legal hold covered them.
+
+    Each counts once. ``spark/archive/held.py`` counts those of the archive. ``risen``: pairs of a mark ``gone_below``
+    and a group key. A dry run gives those that it would have raised.
     """
     held = [row[0] for row in connection.execute(f"SELECT DISTINCT group_key FROM ({HELD_GROUPS})")]
     users = [row[0] for row in connection.execute(f"SELECT DISTINCT user_id FROM ({HELD_SENDERS})")]
@@ -286,8 +318,7 @@ UNION ALL SELECT TRUE, {FOREVER}, {FOREVER}, {FOREVER}, old_enough_before
 _HELD_OF = f"""{_RISEN}
 SELECT count(*) FROM {SENT} LEFT JOIN governed_groups AS governed USING (group_key)
     LEFT JOIN governed_tombstones AS deleted USING (group_key) LEFT JOIN risen USING (group_key)
-WHERE sender_id = :user_id AND NOT is_commit
-    AND messages.created_at < ifnull(governed.old_enough_before, deleted.old_enough_before)
+WHERE sender_id = :user_id AND messages.created_at < ifnull(governed.old_enough_before, deleted.old_enough_before)
     AND group_key NOT IN ({HELD_GROUPS})
     AND (governed.group_key IS NULL OR {rules.named(OF_LIVING, Bounds(gone=_GONE))} IS NOT NULL)
 """
@@ -300,7 +331,4 @@ def _held_in(connection: sqlite3.Connection, values: Values) -> int:
     named = (DELETED_GROUP,) if row["is_deleted"] else OF_LIVING
     bounds = _GIVEN._replace(unheld="")
     query, values = Due(named, "group_key = :group_key", bounds, {**values, **dict(row)}).select("message_id")
-    whole = rules.whole_part(named, bounds)
-    archived = f"SELECT ifnull(sum(message_count), 0) FROM readable_parts WHERE group_key = :group_key AND {whole}"
-    counts = connection.execute(f"SELECT (SELECT count(*) FROM ({query})), ({archived})", values)
-    return sum(counts.fetchone())
+    return int(connection.execute(f"SELECT count(*) FROM ({query})", values).fetchone()[0])

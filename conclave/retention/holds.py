@@ -70,6 +70,11 @@ def remove(connection: sqlite3.Connection, hold_id: int) -> Hold | None:
     return Hold(*row) if row else None
 
 
+def has_any(connection: sqlite3.Connection) -> bool:
+    """Tell whether any legal hold is in force."""
+    return connection.execute("SELECT 1 FROM holds LIMIT 1").fetchone() is not None
+
+
 def has_held_senders(connection: sqlite3.Connection) -> bool:
     """Tell whether a legal hold covers what any user has sent."""
     return connection.execute(HELD_SENDERS).fetchone() is not None

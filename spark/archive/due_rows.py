@@ -112,15 +112,22 @@ class DueRows:
         return self._numbers.slice(first, end - first) if first < end else None
 
 
-def find(path: Path, plan: ArchivePlan, partition: Partition, files: Collection[StoredFile]) -> DueRows:
+def find(
+    path: Path,
+    plan: ArchivePlan,
+    partition: Partition,
+    files: Collection[StoredFile],
+    held_groups: Collection[int] | None = None,
+) -> DueRows:
     """Return what goes by ``plan.groups`` from a partition of the table at ``path``. Raises ArchiveError.
 
-    ``files``: those of the partition that may have messages of these groups.
+    ``files``: those of the partition that may have messages of these groups. ``held_groups``: return what would go and
+    is under a legal hold instead, on one of these groups or on its sender.
     """
     first, last = min(file.first for file in files), max(file.last for file in files)
     try:
         query = by_rows(DeltaTable(str(path)))
-        queries = (_query(some, plan.held, partition) for some in _divided(plan, first, last))
+        queries = (_query(some, plan.held, partition, held_groups) for some in _divided(plan, first, last))
         found = [batch.cast(_DUE) for each in queries for batch in batches(query, each)]
     except (DeltaError, pyarrow.ArrowException, OSError) as error:
         require_whole(path, files)
@@ -155,7 +162,12 @@ def _divided(plan: ArchivePlan, first: int, last: int) -> Iterator[dict[int, tup
         yield some
 
 
-def _query(groups: Mapping[int, tuple[Any, ...]], held: Collection[bytes], partition: Partition) -> str:
+def _query(
+    groups: Mapping[int, tuple[Any, ...]],
+    held: Collection[bytes],
+    partition: Partition,
+    held_groups: Collection[int] | None,
+) -> str:
     senders, taken = list[tuple[int, str]](), list[tuple[int, int]]()
     for group_key, (*_, of_senders, numbers) in groups.items():
         senders += [(group_key, each.hex()) for each in sorted(set(of_senders))]
@@ -163,7 +175,7 @@ def _query(groups: Mapping[int, tuple[Any, ...]], held: Collection[bytes], parti
     users = [(each.hex(),) for each in sorted(set(held))]
     bounds = Bounds(
         gone=a.GONE_BELOW,
-        unheld="held_sender IS NULL" if users else "",
+        unheld=_chosen(users, groups, held_groups),
         by_deleted="due_sender IS NOT NULL" if senders else "FALSE",
         is_deleted=a.IS_GONE,
         is_taken_back="taken_number IS NOT NULL" if taken else "FALSE",
@@ -180,6 +192,16 @@ def _query(groups: Mapping[int, tuple[Any, ...]], held: Collection[bytes], parti
         least=min(groups),
         most=max(groups),
     )
+
+
+def _chosen(users: Collection[Any], groups: Collection[int], held_groups: Collection[int] | None) -> str:
+    """Return the condition for what no legal hold covers, or for what one does if ``held_groups`` are given."""
+    if held_groups is None:
+        return "held_sender IS NULL" if users else ""
+    of_groups = ", ".join(str(key) for key in sorted({*groups} & {*held_groups}))
+    conditions = [f"messages.{a.GROUP_KEY} IN ({of_groups})"] if of_groups else []
+    conditions += ["held_sender IS NOT NULL"] if users else []
+    return f"({' OR '.join(conditions) or 'FALSE'})"
 
 
 def _values(rows: Sequence[tuple[Any, ...]], **types: str) -> str:

@@ -40,11 +40,11 @@ _MARKS = f"""
 CREATE TEMP TABLE archive_marks AS
 WITH {GOVERNED}
 SELECT group_key, 0 AS is_gone, gone_below, archived_seq,
-    iif({{covered}}, cutoff, expired_before) AS cutoff, erasable_before, commits_above
+    iif({{covered}}, cutoff, expired_before) AS cutoff, {{erasable_before}} AS erasable_before, commits_above
 FROM governed_groups AS governed
 WHERE EXISTS (SELECT 1 FROM archive_parts WHERE archive_parts.group_key = governed.group_key)
 UNION ALL
-SELECT group_key, 1, 0, {FOREVER}, 0, erasable_before, {FOREVER} FROM governed_tombstones AS governed
+SELECT group_key, 1, 0, {FOREVER}, 0, {{erasable_before}}, {FOREVER} FROM governed_tombstones AS governed
 WHERE EXISTS (SELECT 1 FROM archive_parts WHERE archive_parts.group_key = governed.group_key)
 """
 """What the run erases of each group: of one that it does not cover, only what is past a mark.
@@ -52,11 +52,11 @@ WHERE EXISTS (SELECT 1 FROM archive_parts WHERE archive_parts.group_key = govern
 So what it leaves to another job has no condition that holds, also where a part is rewritten for other groups.
 """
 
-_SENDERS = f"""
+_SENDERS = """
 SELECT sender_id, group_key, erasable_before >
     (SELECT max(newest) FROM archive_parts WHERE archive_parts.group_key = archive_senders.group_key) AS is_all
 FROM archive_senders JOIN user_tombstones ON user_id = sender_id JOIN temp.archive_marks USING (group_key)
-WHERE {UNHELD}
+WHERE {unheld}
 """
 """Deleted accounts with archived messages that may be erased, and whether all of them are old enough."""
 
@@ -73,15 +73,14 @@ WITH due AS (
         {rules.whole_part(RULES, _BOUNDS)} AS is_over, since
     FROM archive_parts JOIN temp.archive_marks USING (group_key)
         LEFT JOIN archive_unreadable USING (group_key, lifetime, span)
-    WHERE first_seq > archived_seq OR {rules.some_of_part(RULES, _BOUNDS._replace(commits_above=""))}
-        OR {_FORESEEN}
+    WHERE first_seq > archived_seq OR {{some}} OR {_FORESEEN}
 )
 SELECT group_key, lifetime, span, message_count, first_seq, last_seq, newest, is_gone, gone_below, cutoff,
     erasable_before, commits_above, is_restored OR is_over AS is_whole, is_restored, is_fetched,
     since, {_FORESEEN} AS is_foreseen,
     is_restored OR {_FORESEEN} OR EXISTS (SELECT 1 FROM readable_parts AS archive_parts
         WHERE archive_parts.group_key = due.group_key AND archive_parts.lifetime = due.lifetime
-        AND archive_parts.span = due.span AND {rules.some_of_part(RULES, _BOUNDS._replace(commits_above=""))}) AS is_new
+        AND archive_parts.span = due.span AND {{some}}) AS is_new
 FROM due ORDER BY group_key, lifetime, span
 """
 """The rows of the index to look at: where something is due, and where a run that did not end may have erased something.
@@ -146,23 +145,29 @@ def make_plan(
     scope: Scope,
     risen: Collection[tuple[int, int]] = (),
     rewrite_after: int = 0,
+    *,
+    despite_holds: bool = False,
 ) -> ArchivePlan:
     """Plan from one snapshot of the hot store, after the run has raised the marks there.
 
     ``scope``: which groups belong to the run. ``risen``: pairs of a mark ``gone_below`` and a group key. A dry run
     gives those that it would have raised. ``rewrite_after``: for how many seconds what is unreadable may wait.
+    ``despite_holds``: plan what would go if there were no legal holds. Then too no partition goes as a whole while what
+    a user has sent is under one.
     """
-    connection.execute(_MARKS.format(covered=scope.covered), {"now": hot.now})
+    erasable, unheld = ("old_enough_before", "TRUE") if despite_holds else ("erasable_before", UNHELD)
+    connection.execute(_MARKS.format(covered=scope.covered, erasable_before=erasable), {"now": hot.now})
     connection.execute("CREATE UNIQUE INDEX temp.archive_marks_by_group ON archive_marks (group_key)")
     connection.executemany("UPDATE temp.archive_marks SET gone_below = max(gone_below, ?) WHERE group_key = ?", risen)
     held = [row[0] for row in connection.execute(HELD_SENDERS)]
     senders: dict[int, list[bytes]] = defaultdict(list)
     plan = ArchivePlan(held=held)
-    for sender_id, group_key, is_all in connection.execute(_SENDERS):
+    for sender_id, group_key, is_all in connection.execute(_SENDERS.format(unheld=unheld)):
         senders[group_key].append(sender_id)
         if is_all:
             plan.senders.append((sender_id, group_key))
-    due = connection.execute(_DUE).fetchall()
+    some = rules.some_of_part(RULES, _BOUNDS._replace(commits_above="", **({"unheld": ""} if despite_holds else {})))
+    due = connection.execute(_DUE.format(some=some)).fetchall()
     for group_key in {row["group_key"] for row in due}:
         if numbers := taken_back.of_group(connection, group_key):
             plan.taken_back[group_key] = numbers

@@ -125,7 +125,7 @@ class Mover:
         self._delete(self._hot.read(moves.copies))
 
     def count(self, archive: ArchiveConfig) -> int:
-        """Return about how many messages would move."""
+        """Return how many messages would move."""
         return self._hot.read(self._count, archive)
 
     def _plan(self, connection: sqlite3.Connection, archive: ArchiveConfig, before: int) -> list[int]:

@@ -3,10 +3,12 @@
 It finishes a batch under way, applies the rules, moves messages, compacts the table, and erases replaced files.
 """
 
+import sqlite3
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import pyarrow
@@ -21,7 +23,9 @@ from conclave.config.archive import ArchiveConfig
 from conclave.failpoints import reach
 from conclave.keys.store import KeyStore
 from conclave.logs.setup import get_logger
+from conclave.retention import due
 from conclave.retention.jobs import ALL, Scope
+from conclave.retention.plan import Plan
 from conclave.retention.policy import KEEP
 from conclave.store import clock_mending
 from conclave.store.archive import move_selection, moves
@@ -118,22 +122,26 @@ class ArchiveRun:
                 with suppress(FileNotFoundError):  # if the process is about to end, Java may still be writing
                     done.archive_bytes_returned = max(0, size - self._bytes())
 
-    def count(self, planned: Report, counted: Collection[int], risen: Collection[tuple[int, int]]) -> None:
+    def count(self, planned: Report, counted: Collection[int], made: Plan) -> None:
         """Add to ``planned`` what a run would do; changes nothing. Raises ArchiveError.
 
-        ``counted``: as for ``run``. ``risen``: the marks that the run would raise before, see
-        ``expiry_plan.make_plan``.
+        ``counted``: as for ``run``. ``made``: what the run would do in the hot store before. What it lets go there does
+        not move, and the marks that it raises let messages go here.
         """
         state = self._hot.read(moves.find_state)
-        mover = Mover(self._hot, self._table, "")
         if self._config.after != KEEP:
-            planned.archived = mover.count(self._config)
-        plan = self._hot.read(expiry_plan.make_plan, self._hot, ALL, risen)
+            left = self._hot.seen_through(partial(self._leave_out, made))
+            planned.archived = Mover(left, self._table, "").count(self._config)
+        plan = self._hot.read(expiry_plan.make_plan, self._hot, ALL, made.risen)
         if plan and state:
             self._table.prepare(self._hot.archive_state, is_new=False)
             planned.groups_touched += len(plan.group_keys.difference(counted))
             with self._as_archive_errors():
                 planned.counts.update(self._expiry(plan).count(plan))
+
+    def _leave_out(self, made: Plan, connection: sqlite3.Connection) -> None:
+        self._hot.prepare(connection)
+        due.leave_out(connection, made)
 
     def check(self) -> Check:
         """Read the whole table and compare it with the index; changes nothing. Raises ArchiveError."""

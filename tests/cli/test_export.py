@@ -15,7 +15,7 @@ from conclave import app_keys
 from conclave.actions import export as actions
 from conclave.clock import FakeClock
 from conclave.config.settings import Config
-from conclave.store.views import export as store
+from conclave.store.views import export as store, held_export
 from conclave.system import locks
 from conclave.system.locks import LockedError
 from tests.conftest import Running
@@ -249,3 +249,65 @@ async def test_a_message_that_the_disk_has_altered_is_not_exported(running: Runn
     assert not target.exists()
     path.write_bytes(b"\0" * path.stat().st_size)
     assert str(mover.folder) in refused(await asyncio.to_thread(run, "export", "alice")), "in one line, too"
+
+
+def all_own(told: dict[str, Any]) -> list[tuple[str, int, bytes]]:
+    found = ((each["group_id"], each["sequence_num"], base64.b64decode(each["body"])) for each in told["messages"])
+    return sorted(found)
+
+
+async def test_what_a_hold_keeps_is_exported_after_the_account_and_its_groups_are_gone(
+    running: Running, run: Run, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(held_export, "WINDOW", 3)
+    monkeypatch.setattr(held_export, "PAGE_MESSAGES", 2)
+    alice, bob = await running.users("alice", "bob")
+    group, deleted = await alice.create_group("friends", expiry=100), await alice.create_group("deleted")
+    for each in (group, deleted):
+        await bob.join(each)
+    for number in range(8):
+        await (bob if number % 3 else alice).send(group, b"body %d" % number)
+    commit = await bob.post(f"/groups/{group}/commit", commit_message=encode(b"commit"))
+    await bob.send(deleted, b"in a group that goes")
+    await bob.send(group, b"burns", 5)
+    done(await asyncio.to_thread(run, "hold", "add", "--user", "bob", "--reason", "case 17"))
+    clock.advance(200)
+    await alice.post(f"/groups/{deleted}/delete")
+    expected = [(group, number + 1, b"body %d" % number) for number in range(8) if number % 3]
+    expected = sorted([*expected, (group, 9, b"commit"), (group, 10, b"burns"), (deleted, 1, b"in a group that goes")])
+    assert commit is not None
+    assert all_own(await exported(run, "bob")) == [], "all is hidden by now"
+    by_hold = json.loads(done(await asyncio.to_thread(run, "export", "--hold", "1")))
+    assert all_own(by_hold) == expected
+    assert by_hold["account"]["username"] == "bob"
+    await bob.post("/delete-account", password=PASSWORD)
+    refusal = refused(await asyncio.to_thread(run, "export", "bob"))
+    assert "a deleted account under a legal hold is named by its id, or by --hold" in refusal
+    for words in (("--hold", "1"), (bob.user_id,)):
+        told = json.loads(done(await asyncio.to_thread(run, "export", *words)))
+        assert all_own(told) == expected
+        assert told["account"] == {"user_id": bob.user_id, "deleted": True, "username": "bob"}
+        assert [each["reason"] for each in told["holds"]] == ["case 17"]
+    assert told["audit"][-1]["details"] == {"hold": 1}
+    listed = done(await asyncio.to_thread(run, "hold", "list", "--json"))
+    assert json.loads(listed)["subject_id"] == bob.user_id
+    done(await asyncio.to_thread(run, "hold", "release", "1"))
+    assert "no such user" in refused(await asyncio.to_thread(run, "export", bob.user_id))
+    assert "no such hold on a user: 1" in refused(await asyncio.to_thread(run, "export", "--hold", "1"))
+
+
+async def test_what_a_hold_keeps_in_the_archive_is_exported_too(running: Running, run: Run) -> None:
+    alice, bob = await running.users("alice", "bob")
+    group = await alice.create_group("friends")
+    await bob.join(group)
+    for number in range(4):
+        await (bob if number % 2 else alice).send(group, b"body %d" % number)
+    await bob.post(f"/groups/{group}/commit", commit_message=encode(b"commit"))
+    Mover(running.config).move(group, 5)
+    await bob.send(group, b"after it")
+    done(await asyncio.to_thread(run, "hold", "add", "--user", "bob", "--reason", "case 17"))
+    expected = [(group, 2, b"body 1"), (group, 4, b"body 3"), (group, 5, b"commit"), (group, 6, b"after it")]
+    assert all_own(json.loads(done(await asyncio.to_thread(run, "export", "--hold", "1")))) == expected
+    await bob.post("/delete-account", password=PASSWORD)
+    await alice.post(f"/groups/{group}/delete")
+    assert all_own(json.loads(done(await asyncio.to_thread(run, "export", "--hold", "1")))) == expected

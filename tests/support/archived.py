@@ -195,6 +195,10 @@ class Store(Tiers):
         """Do a cleanup run, now."""
         return self.cleaner.run(replace(self.config, **changed), self.now)
 
+    def dry_run(self) -> dict[str, Any]:
+        """Do a dry run, now."""
+        return self.cleaner.dry_run(self.config, self.now)
+
     def run_in_batches(self, rows: int, crowd: int) -> dict[str, Any]:
         """Do a cleanup run, now, by smaller measures than usual: see Cleaner.try_run."""
         return self.cleaner.run(self.config, self.now, batch_rows=rows, crowd=crowd)

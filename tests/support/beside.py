@@ -214,8 +214,7 @@ class Beside:
         self._compare_receipts(report, gone)
         self.model.erase(gone)
         self.erased += len(gone)
-        if self.tier == "hot":
-            self.expect(report["held"], self.model.kept_by_holds(), "kept by holds")
+        self.expect(report["held"], self.model.kept_by_holds(), "kept by holds")
         if job == EVERYTHING:
             with closing(sqlite.connect(self.base.database, readonly=True)) as connection:
                 self.expect(overdue.find(connection, self.now), {}, "overdue")

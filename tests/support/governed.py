@@ -418,12 +418,9 @@ class Model:
             yield from (second for end in timed.ends.values() for second in (end - 1, end))
 
     def kept_by_holds(self) -> int:
-        """Count what a run has left only because of legal holds. Commits of held users do not count."""
-        held, found = self.held, self._left_by_holds()
-        return sum(
-            bool(group.holds or (held.get(group.messages[number].sender) and not group.messages[number].is_commit))
-            for group, number in found
-        )
+        """Count what a run has left only because of legal holds."""
+        found = self._left_by_holds()
+        return sum(bool(group.holds or self.held.get(group.messages[number].sender)) for group, number in found)
 
     def _left_by_holds(self) -> list[tuple[Group, int]]:
         """List what would go if there were no holds."""

@@ -46,7 +46,7 @@ class Page:
 
 
 def about(connection: sqlite3.Connection, user_id: bytes, invites_dead_before: int) -> dict[str, Any]:
-    """Return everything about a user but the messages, as JSON has it. There has to be such a user.
+    """Return everything about a user but the messages, as JSON has it. Of a deleted account there is less.
 
     No password, no token and no hash of one is in it. Times are Unix seconds. ``invites_dead_before``: those created
     before this second have expired.
@@ -57,7 +57,7 @@ def about(connection: sqlite3.Connection, user_id: bytes, invites_dead_before: i
         user_id,
     )
     return {
-        "account": account[0],
+        "account": account[0] if account else {"user_id": str(UUID(bytes=user_id)), "deleted": True},
         "sessions": _rows(
             connection,
             "SELECT public_id AS session_id, created_at, last_used_at, expires_at FROM sessions WHERE user_id = ?"

@@ -144,6 +144,36 @@ def test_a_restored_group_is_noted_once_it_is_served_from_the_database(store: St
     assert (entry.subject.subject_id, entry.details) == (store.group_ids[group_key], {"messages": 3})
 
 
+def test_what_holds_keep_is_counted_exactly_in_both_tiers_also_where_only_some_of_a_part_is_due(store: Store) -> None:
+    timed, fetched, kept = store.add_group(20 * DAY), store.add_group(), store.add_group()
+    for _ in range(3):  # in one part of the archive, and due one after the other
+        store.send(timed, 4)
+        store.send(timed, 2, sender=USERS[1], is_commit=True)
+        store.now += DAY
+    for group_key in (fetched, kept):
+        store.send(group_key, 4)
+        store.send(group_key, 3, sender=USERS[1])
+    store.now += 8 * DAY
+    assert store.run()["archived"] == 32
+    store.send(timed, 2, sender=USERS[1], is_commit=True)
+    of_group = hold(store, group_key=timed)
+    assert store.run()["held"] == 0
+    store.now += 11 * DAY  # the first 12 of 18 in the archive are due
+    assert (store.dry_run()["held"], store.run()["held"]) == (12, 12)
+    of_user = hold(store, user_id=USERS[1])
+    assert store.run()["held"] == 12, "none counts twice"
+    with store.opened() as connection:
+        marks.hide_before(connection, fetched, store.now)
+    assert (store.dry_run()["held"], store.run()["held"]) == (15, 15)
+    store.now += 11 * DAY
+    assert (store.dry_run()["held"], store.run()["held"]) == (23, 23), "the last two are in the database"
+    release(store, of_group)
+    assert (store.dry_run()["held"], store.run()["held"]) == (11, 11), "of the user: commits count too"
+    release(store, of_user)
+    assert store.run()["held"] == 0
+    store.expect_sound()
+
+
 def test_a_run_changes_nothing_in_the_archive_while_all_that_is_due_there_is_held(store: Store) -> None:
     group_key, kept = store.add_group(20 * DAY), store.add_group()
     for sender in (USERS[0], USERS[1]):

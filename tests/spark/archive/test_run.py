@@ -6,6 +6,7 @@ import pytest
 from deltalake import DeltaTable
 
 from conclave import failpoints
+from conclave.retention import marks
 from tests.support.archived import DAY, USERS, Store
 from tests.support.cleaner import Cleaner
 from tests.support.sample import some
@@ -20,6 +21,22 @@ def store(tmp_path: Path, cleaner: Cleaner) -> Store:
 
 def keys(group_key: int, numbers: range) -> set[tuple[int, int]]:
     return {(group_key, number) for number in numbers}
+
+
+def test_a_dry_run_counts_each_message_where_the_run_puts_it(store: Store) -> None:
+    """What the run deletes from the database first does not move."""
+    lasting, timed = store.add_group(), store.add_group(20 * DAY)
+    for group_key in (lasting, timed):
+        store.send(group_key, 5)
+    store.now += 10 * DAY
+    for group_key in (lasting, timed):
+        store.send(group_key, 4)
+    store.now += 12 * DAY
+    with store.opened() as connection:
+        marks.hide_before(connection, lasting, store.now - 15 * DAY)
+    told, done = store.dry_run(), store.run()
+    assert (told["deleted"]["expired"], told["archived"]) == (10, 8)
+    assert (done["deleted"], done["archived"]) == (told["deleted"], told["archived"])
 
 
 def test_older_messages_move_and_nothing_else_changes(store: Store) -> None:

@@ -1,0 +1,69 @@
+"""What is stored of a user under a legal hold, for the export: also what is hidden, and after the account is gone."""
+
+import sqlite3
+from typing import NamedTuple
+
+from conclave.store import at_rest, bodies
+from conclave.store.sender_index import SENT
+from conclave.store.views.export import PAGE_BYTES, PAGE_MESSAGES, WINDOW, OwnMessage, Page
+
+
+class Place(NamedTuple):
+    """A group, living or deleted, of which messages may be stored."""
+
+    group_key: int
+    group_id: bytes
+    keyed_after: int
+    archived_seq: int
+    """Messages up to this number are in the archive; 0 in a deleted group, which has no border any more."""
+    is_living: bool
+
+
+_PLACES = """
+SELECT group_key, group_id, keyed_after, archived_seq, TRUE AS is_living FROM groups
+UNION ALL SELECT group_key, group_id, keyed_after, 0, FALSE FROM tombstones
+"""
+
+
+def places(connection: sqlite3.Connection) -> dict[int, Place]:
+    """Return all groups of which messages may be stored, deleted ones too, by their keys."""
+    return {row[0]: Place(*row) for row in connection.execute(_PLACES)}
+
+
+def places_of_sender(connection: sqlite3.Connection, user_id: bytes) -> list[Place]:
+    """Return the groups, deleted ones too, in which the hot store has messages of a user."""
+    rows = connection.execute(
+        f"SELECT * FROM ({_PLACES}) WHERE group_key IN (SELECT group_key FROM {SENT} WHERE sender_id = ?)"
+        " ORDER BY group_key",
+        (user_id,),
+    )
+    return [Place(*row) for row in rows]
+
+
+def page(connection: sqlite3.Connection, place: Place, user_id: bytes, after: int) -> Page:
+    """Return messages of a user in the hot store with numbers greater than ``after``, whoever may see them."""
+    begin = max(after, place.archived_seq)
+    end = connection.execute(
+        "SELECT max(sequence_num) FROM (SELECT sequence_num FROM messages WHERE group_key = ? AND sequence_num > ?"
+        " ORDER BY sequence_num LIMIT ?)",
+        (place.group_key, begin, WINDOW),
+    ).fetchone()[0]
+    if end is None:
+        return Page([], None)
+    rows = connection.execute(
+        "SELECT message_id, sequence_num, messages.created_at, is_commit, ifnull(seconds, 0) FROM messages"
+        " LEFT JOIN self_destructing USING (group_key, sequence_num) WHERE group_key = ? AND sender_id = ?"
+        " AND sequence_num > ? AND sequence_num <= ? ORDER BY sequence_num LIMIT ?",
+        (place.group_key, user_id, begin, end, PAGE_MESSAGES),
+    ).fetchall()
+    found: list[OwnMessage] = []
+    size = 0
+    for body_id, number, created_at, is_commit, seconds in rows:
+        stored = bodies.get(connection, body_id)
+        (body,) = at_rest.decrypted(connection, place.group_id, place.keyed_after, [(number, body_id)], [stored])
+        if body is not None:
+            found.append(OwnMessage(number, created_at, bool(is_commit), seconds, body))
+            size += len(body)
+        if size > PAGE_BYTES:
+            return Page(found, number)
+    return Page(found, rows[-1]["sequence_num"] if len(rows) == PAGE_MESSAGES else end)
