@@ -1,7 +1,8 @@
 """Advises how often to clean up: what runs have cost, and what they would cost at other intervals. Pure.
 
 A run is taken to cost a fixed part, which one with little to erase shows, and a part for each row that it erases. How
-much expires in a day does not depend on how often it is erased, so only the fixed part does.
+much expires in a day does not depend on how often it is erased, so only the fixed part does. It is what runs erase in a
+day on average; what they have erased in less than a day counts as a day's.
 """
 
 import statistics
@@ -82,7 +83,8 @@ def advise(job: str, setting: str, costs: Sequence[Cost], interval: int) -> Advi
     span = ordered[-1].began - ordered[0].began if ordered else 0
     if len(ordered) < LEAST_RUNS or span <= 0:
         return Advice(job, setting, f"No advice on {setting} yet: it takes {LEAST_RUNS} runs that went well.")
-    daily = sum(each.rows for each in ordered[1:]) * DAY / span
+    # Runs of a few hours may have erased what had gathered for weeks. So no day is taken to bring more than they did.
+    daily = sum(each.rows for each in ordered[1:]) * DAY / max(span, DAY)
     seconds = statistics.median(max(0, each.ended - each.began) for each in ordered)
     projections = [
         Projection(

@@ -148,3 +148,10 @@ def test_one_run_of_which_the_cost_is_known_is_not_enough() -> None:
     found = of([Cost(first.began, first.ended, 5000, 9.0, 2.0, 0.5), *others])
     assert {(each.cpu, each.lock) for each in found.projections} == {(None, None)}
     assert (found.cpu, found.longest_lock) == (9.0, 0.5), "it is told all the same"
+
+
+def test_a_backlog_that_runs_have_erased_within_minutes_is_not_taken_for_what_expires_all_day() -> None:
+    """A store of 155,000 messages was said to have millions waiting."""
+    costs = [Cost(minute * 60, minute * 60 + 5, 31_000, 1.0, 0.1, 0.01) for minute in range(6)]
+    found = advise("everything", "cleanup_interval", costs, 3600)
+    assert max(each.waiting for each in found.projections) < 155_000
