@@ -1,7 +1,9 @@
 PYTHON = .venv/bin/python
 # Tests start hundreds of Pythons: whatever the environment wants, none is to compile everything anew.
 COMPILED = PYTHONDONTWRITEBYTECODE=
-PIP = $(PYTHON) -m pip install --quiet --disable-pip-version-check --no-build-isolation
+# What is installed is readable by all, whatever the mask of the user who installs it: the server has a user of its own.
+SHARED = umask 022 &&
+PIP = $(SHARED) $(PYTHON) -m pip install --quiet --disable-pip-version-check --no-build-isolation
 
 .DEFAULT_GOAL := help
 .PHONY: help setup serve chat test test-system test-all trials pytest java interop fuzz generators histories lint format layout man dist proto demo bench pin clean
@@ -10,7 +12,7 @@ help:  ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile
 
 setup: .venv/runtime  ## Create .venv and install what the server needs
-	@if scripts/java --required; then $(PYTHON) -P -m spark.delta_jars || echo "the archive will not work without them"; fi
+	@if scripts/java --required; then ($(SHARED) $(PYTHON) -P -m spark.delta_jars) || echo "the archive will not work without them"; fi
 
 serve: setup  ## Start the server on embedded defaults: ./conclave.db, port 8080
 	@.venv/bin/conclave serve
@@ -94,21 +96,22 @@ clean:  ## Remove .venv and the caches
 
 # Build tools first and pinned too: pip would otherwise fetch whichever are newest to build pyspark.
 .venv/runtime: requirements/build.txt requirements/runtime.txt pyproject.toml
-	@python=$$(scripts/python) && echo "setting up .venv (a few minutes the first time)" && $$python -m venv .venv
+	@python=$$(scripts/python) && echo "setting up .venv (a few minutes the first time)" && $(SHARED) $$python -m venv .venv
 	@$(PIP) --require-hashes -r requirements/build.txt
 	@$(PIP) --require-hashes -r requirements/runtime.txt
 	@$(PIP) --no-deps -e .
-	@touch $@
+	@$(SHARED) $(PYTHON) -m compileall -q conclave spark
+	@$(SHARED) touch $@
 
 # Tests start many Java processes, and the file halves what each start takes.
 java: .venv/development
 	@scripts/java --required
-	@$(PYTHON) -P -m spark.delta_jars
+	@$(SHARED) $(PYTHON) -P -m spark.delta_jars
 	@[ .java_cache/classes.jsa -nt .venv/runtime ] || $(PYTHON) -m tests.support.java_classes || true
 
 .venv/development: .venv/runtime requirements/dev.txt
 	@$(PIP) --require-hashes -r requirements/dev.txt
-	@touch $@
+	@$(SHARED) touch $@
 
 # Apart from .venv: they bring some forty packages, which nothing else needs.
 .generators/ready: requirements/generators.txt | .venv/development

@@ -91,6 +91,19 @@ async def test_pages_of_megabytes_pass_and_leave_nothing_in_a_file(front: Proxy)
     assert not [path for path, written in front.written().items() if word in written or b"[crit]" in written]
 
 
+async def test_a_body_that_the_proxy_refuses_itself_is_refused_in_the_words_of_the_api(front: Proxy) -> None:
+    as_json = {"Content-Type": "application/json"}
+    async with connection() as http:
+        async with http.post(f"{front.url}/api/v1/login", data=io.BytesIO(b" " * (2 << 20)), headers=as_json) as answer:
+            assert (answer.status, answer.content_type) == (413, "application/json")
+            told = await answer.json()
+        async with http.post(
+            f"{front.url}/api/v1/login", data=io.BytesIO(b" " * ((1 << 20) + 1)), headers=as_json
+        ) as answer:
+            assert (answer.status, await answer.json()) == (413, told), "as the server says it"
+    assert told["error_code"] == 100
+
+
 @with_curl
 async def test_http2_passes_and_leaves_nothing_in_a_file(front: Proxy) -> None:
     """Also bodies whose length nobody has said."""
@@ -152,6 +165,9 @@ async def test_the_end_of_the_server_ends_streams_and_no_log_has_ids(front: Prox
             stream.wait(PATIENCE)
         async with http.get(f"{front.url}/api/v1/groups/{group}/messages", headers=headers) as answer:
             assert answer.status == 502
+            assert (await answer.json())["message"] == "the server does not answer"
+            assert answer.headers["Retry-After"] == "10"
+            assert answer.headers["Strict-Transport-Security"]
         front.process.terminate()
         front.process.wait()
     told = [word.encode() for word in (group, alice.user_id, alice.token)]
@@ -181,7 +197,9 @@ async def test_without_tls_nothing_is_served(front: Proxy) -> None:
 
 
 async def test_nginx_limits_the_connections_of_an_address(tmp_path: Path, server: ServerProcess) -> None:
-    with proxy("nginx", tmp_path / "nginx", server.url, lambda text: text.replace("clients 200", "clients 2")) as front:
+    with proxy(
+        "nginx", tmp_path / "nginx", server.url, lambda text: text.replace("clients 2000", "clients 2")
+    ) as front:
         async with connection("127.0.0.2") as http, connection("127.0.0.3") as other:
             alice = await Client.register(http, front.url, "alice")
             headers = {"Authorization": f"Bearer {alice.token}"}
@@ -193,6 +211,8 @@ async def test_nginx_limits_the_connections_of_an_address(tmp_path: Path, server
                 for session, status in ((http, 429), (other, 200)):
                     async with session.get(f"{front.url}/healthz") as answer:
                         assert answer.status == status
+                        if status == 429:
+                            assert ((await answer.json())["error_code"], answer.headers["Retry-After"]) == (100, "10")
                 cut(first)
                 cut(second)
 
