@@ -67,6 +67,9 @@ def _server(served: web.Application, guard: Guard) -> Iterator[Metric]:
     yield GaugeMetricFamily("conclave_response_memory_used_bytes", used, budget.used)
     limit = "Bytes of memory that responses under way may take."
     yield GaugeMetricFamily("conclave_response_memory_limit_bytes", limit, budget.size)
+    if ends := served[app_keys.IN_FORCE].certificate_ends:
+        text = "When the certificate that handshakes get ends."
+        yield GaugeMetricFamily("conclave_certificate_end_timestamp_seconds", text, ends)
     refused = "Requests to the operators' listener that were refused, by what was wrong with them."
     yield _counters("conclave_admin_refused", refused, "reason", dict(guard.refused))
 
@@ -188,6 +191,9 @@ def _sizes(sizes: Sizes) -> Iterator[Metric]:
     if last.free_pages is not None:
         free = "Bytes in the database's file that nothing uses."
         yield GaugeMetricFamily("conclave_database_free_bytes", free, last.free_pages)
+    if last.backup_at is not None:
+        made = "When the last backup was made, as the audit log says; 0: it knows of none."
+        yield GaugeMetricFamily("conclave_backup_timestamp_seconds", made, last.backup_at)
     if last.key_copies is not None:
         copies = "Copies of the key file that are there."
         yield GaugeMetricFamily("conclave_key_copies", copies, len(last.key_copies))

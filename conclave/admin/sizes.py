@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from aiohttp import web
 
@@ -22,7 +23,8 @@ from conclave.health.parts import Phase
 from conclave.keys import copying
 from conclave.store.archive import unreadable
 from conclave.store.engine.faults import StoreError, file_size
-from conclave.store.resources import message_keys
+from conclave.store.resources import audit, message_keys
+from conclave.store.resources.audit import AuditAction
 from conclave.store.resources.message_keys import KeyCopy
 
 FRESH_SECONDS = 5.0
@@ -59,6 +61,12 @@ class Measured:
     """How many messages lie as they came, if there are keys."""
     unreadable: int = 0
     """How many archived messages have lost their keys, and wait to be overwritten."""
+    backup_at: int | None = None
+    """When the last backup was made, Unix seconds; 0 for none that is known, None before the first look."""
+
+
+_OF_STORE = ("free_pages", "key_copies", "without_key", "unreadable", "backup_at")
+"""What the store tells, not the files."""
 
 
 class Sizes:
@@ -102,16 +110,14 @@ class Sizes:
         former = self.last
         self.last = replace(
             found,
-            **{name: getattr(former, name) for name in ("free_pages", "key_copies", "without_key", "unreadable")},
+            **{name: getattr(former, name) for name in _OF_STORE},
         )
         if self._served[app_keys.HEALTH].phase is Phase.SERVING:
             # Health tells of what fails in the store. ValueError: the store has been closed meanwhile.
             with suppress(StoreError, sqlite3.Error, ValueError):
-                free_pages, written, plain, dead = await self._served[app_keys.STORE].read(_of_store)
+                told, written = await self._served[app_keys.STORE].read(_of_store)
                 there = await loop.run_in_executor(self._thread, _there, written)
-                self.last = replace(
-                    self.last, free_pages=free_pages, key_copies=there, without_key=plain, unreadable=dead
-                )
+                self.last = replace(self.last, key_copies=there, **told)
 
     def _look(self, worker: int | None) -> Measured:
         config = self._served[app_keys.IN_FORCE].config
@@ -162,15 +168,17 @@ _Written = tuple[bytes, list[KeyCopy]]
 """The id of the keys, and where copies of the key file were written."""
 
 
-def _of_store(connection: sqlite3.Connection) -> tuple[int, _Written | None, int, int]:
-    """Return the bytes that nothing uses, where copies of the key file were written, and how many messages are special.
-
-    Those that lie as they came, and those of the archive that are unreadable. None: there are no keys.
-    """
+def _of_store(connection: sqlite3.Connection) -> tuple[dict[str, Any], _Written | None]:
+    """Return what the store tells of itself, and where copies of the key file were written; None: there are no keys."""
     state = message_keys.state(connection)
     written = (state.keys_id, message_keys.copies(connection)) if state else None
-    dead = unreadable.waiting(connection).messages
-    return _free_bytes(connection), written, message_keys.count_plain(connection), dead
+    told = {
+        "free_pages": _free_bytes(connection),
+        "without_key": message_keys.count_plain(connection),
+        "unreadable": unreadable.waiting(connection).messages,
+        "backup_at": audit.last_at(connection, AuditAction.BACKUP_MADE),
+    }
+    return told, written
 
 
 def _there(written: _Written | None) -> dict[str, int] | None:

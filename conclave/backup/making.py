@@ -26,9 +26,11 @@ from conclave.backup.manifest import ArchiveEntry, BackupError, Manifest
 from conclave.clock import Clock
 from conclave.config.settings import Config
 from conclave.failpoints import reach
-from conclave.store.engine import schema
+from conclave.store.engine import schema, sqlite
 from conclave.store.engine.faults import StoreError, StoreFullError, free_bytes, free_text, is_of_the_disk, store_error
-from conclave.system import locks
+from conclave.store.resources import audit
+from conclave.store.resources.audit import AuditAction
+from conclave.system import locks, operator_identity
 from conclave.system.durable import sync
 from conclave.system.locks import DatabaseLock, Wait
 
@@ -138,11 +140,19 @@ class _Making:
         reach("backup.manifest_written")
         path = self._place.complete(made_at)
         reach("backup.completed")
+        self._note_made(path, made_at)
         removed = self._place.prune(keep) if keep is not None else []
         sizes = self._archive.copied_bytes, self._archive.shared_bytes
         notes = [note.replace(f"{self._here}/", f"{path}/") for note in self._notes]
         notes += self._place.unread() if keep is not None else []
         return Made(path, whole, *sizes, self._locked_seconds, removed, notes)
+
+    def _note_made(self, path: Path, made_at: int) -> None:
+        """Note in the audit log that there is a backup: the server tells its age by that."""
+        details = {"folder": str(path), "made_at": made_at}
+        with closing(sqlite.connect(self._config.database)) as connection, sqlite.write_transaction(connection):
+            actor = operator_identity.current()
+            audit.note(connection, self._clock.now(), actor, AuditAction.BACKUP_MADE, details=details)
 
     def _earlier(self) -> dict[str, Path]:
         """Return the files of the archive in the last backup that were whole then, by their names in it."""

@@ -38,6 +38,7 @@ class AuditAction(StrEnum):
     ACCOUNT_DISABLED = "account_disabled"
     ACCOUNT_ENABLED = "account_enabled"
     ACCOUNT_DELETED = "account_deleted"
+    BACKUP_MADE = "backup_made"
     BACKUP_RESTORED = "backup_restored"
     ACCOUNT_CREATED = "account_created"
     ACCOUNT_EXPORTED = "account_exported"
@@ -90,6 +91,12 @@ class Wanted:
     actions: tuple[AuditAction, ...]
     subject_id: bytes | None
     name: str
+
+
+def last_at(connection: sqlite3.Connection, action: AuditAction) -> int:
+    """Return when something was done for the last time, Unix seconds; 0 if the log does not tell."""
+    row = connection.execute("SELECT ifnull(max(at), 0) FROM audit WHERE action = ?", (action,)).fetchone()
+    return int(row[0])
 
 
 def note(
