@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from marshmallow import ValidationError, fields, validate
+from marshmallow import ValidationError, fields, missing, validate
 
 from conclave.retention.durations import MAX_SECONDS
 from conclave.strict_fields import Text
@@ -129,9 +129,9 @@ class QueryInteger(fields.Integer):
     default_error_messages = {"invalid": "must be an integer"}
 
     def __init__(self, *, least: int, most: int, default: int | None) -> None:
-        """``least``: a smaller integer is an error."""
+        """``least``: a smaller integer is an error. ``default``: None if one that is absent stays so."""
         rule = validate.Range(min=least, error="must be at least {min}")
-        super().__init__(load_default=default, validate=rule)
+        super().__init__(load_default=missing if default is None else default, validate=rule)
         self.most = most
 
     def _deserialize(self, value: Any, *args: Any, **kwargs: Any) -> int:

@@ -11,7 +11,7 @@ from conclave.wire.schemas.messages import MAX_SEQUENCE_NUM
 class GetRetention:
     """After which number to list what was taken back; None: what was taken back last."""
 
-    taken_back_after: int | None
+    taken_back_after: int | None = None
 
 
 class RetentionQuery(QuerySchema):
