@@ -101,7 +101,7 @@ async def test_settings_of_a_group_are_heard_by_all_members_the_sender_included(
 
 async def test_a_changed_alias_is_heard_in_each_group_of_the_user(room: Room) -> None:
     other = await room.carol.create_group("others")
-    await room.eve.join(other)
+    await room.eve.begin_join(other)
     await room.told(carol=[update(other, "group_settings")])
     await room.carol.call("PATCH", "/me", json={"alias": "x"})
     both = [update(room.group, "group_settings"), update(other, "group_settings")]
@@ -142,7 +142,7 @@ async def test_who_leaves_hears_nothing_of_it_and_the_others_of_the_new_admin_to
 
 
 async def test_a_joiner_is_new_to_all_and_a_member_who_joins_anew_to_the_others(room: Room) -> None:
-    await room.dave.join(room.group)
+    await room.dave.begin_join(room.group)
     await room.told()
     path = f"/groups/{room.group}/external-join"
     await room.dave.post(path, commit_message=encode(b"c"))

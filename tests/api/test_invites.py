@@ -478,7 +478,7 @@ async def test_a_dead_invite_that_makes_way_is_told_once(running: Running, by: s
             told = {"invite_id": invite, "group_id": group, "inviter_id": carol.user_id}
             expected["bob"] = [("invite_received", told | {"group_name": "friends", "group_alias": ""})]
         elif by == "joining":
-            await bob.join(group)
+            await bob.begin_join(group)
         else:
             await carol.act("ban", group, bob)
         assert await gathered.heard() == expected

@@ -110,6 +110,8 @@ async def test_commits_count_as_messages_do_and_leaving_is_never_refused(
         await expect(alice.post(f"/groups/{group}/commit", **commit), 429, 100)
         await alice.post(f"/groups/{group}/commit", group_info=encode(b"other info"))  # without a message
         server.clock.advance(2 * MINUTE)
+        await bob.leave(group)
+        await bob.begin_join(group)
         await bob.post(f"/groups/{group}/commit", **commit)
         await expect(bob.post(f"/groups/{group}/commit", **commit), 403, 302)
         await bob.post(f"/groups/{group}/external-join", **commit)

@@ -275,7 +275,7 @@ async def test_who_has_left_hears_nothing(running: Running, room: Room) -> None:
     running.clock.advance(60)
     await until_told(running)
     async with listening(room.bob) as bob:
-        await room.bob.join(room.group)
+        await room.bob.begin_join(room.group)
         await room.alice.send(room.group, b"x")
         assert (await bob.next())[0] == "new_message"
 

@@ -106,6 +106,7 @@ async def pair(running: Running, tmp_path: Path) -> AsyncIterator[Pair]:
         stack.push_async_callback(bob.end)
         await bob.begin()
         await bob.client.join(group)
+        await bob.client.external_join(group)
         await bob.connect()
         await bob.disconnect()
         yield Pair(running, alice, bob, group)

@@ -352,6 +352,7 @@ async def begun(running: Running, url: str, path: Path, stack: AsyncExitStack) -
     stack.push_async_callback(bob.end)
     await bob.begin()
     await bob.client.join(group)
+    await bob.client.external_join(group)
     await bob.connect()
     return alice, bob, group
 

@@ -150,6 +150,7 @@ async def pair(device: NewDevice, tmp_path: Path) -> tuple[Device, Device, UUID]
     await alice.connect()
     group = await alice.sync.membership.create("club", public=True)
     await bob.client.join(group)
+    await bob.client.external_join(group)
     await bob.connect()
     return alice, bob, group
 
@@ -266,6 +267,7 @@ async def test_a_stream_that_lags_reads_everything_again(pair: tuple[Device, Dev
     alice, bob, _ = pair
     other = await alice.sync.membership.create("other", public=True)
     await bob.client.join(other)
+    await bob.client.external_join(other)
     await alice.client.send(other, b"unheard")
     events = bob.sync._on(Lagged(3))
     told = [each async for each in events]
@@ -465,6 +467,7 @@ async def test_a_group_that_is_over_leaves_nothing(pair: tuple[Device, Device, U
     third = await alice.sync.membership.create("third", public=True)
     for each in (other, third):
         await bob.client.join(each)
+        await bob.client.external_join(each)
         await alice.sync.send(each, "hello")
         await bob.hear_text("hello")
     await alice.client.remove(group, bob.client.session.user_id)
@@ -497,6 +500,7 @@ async def test_who_is_back_before_the_removal_is_heard_of_keeps_what_came_since(
                     break  # the stream is open; from here on nothing is asked for
             await alice.client.remove(group, bob.client.session.user_id)
             await bob.client.join(group)
+            await bob.client.external_join(group)
             await alice.sync.send(group, "welcome back")
             async for news in coming:
                 told.append(news)
@@ -565,6 +569,7 @@ async def test_what_a_deleted_account_has_sent_goes_and_what_somebody_who_left_h
     for each in others:
         await each.connect()
         await each.client.join(group)
+        await each.client.external_join(group)
         await each.sync.send(group, f"{each.name} was here")
         await bob.hear_text(f"{each.name} was here")
     carol, dave, eve = others
@@ -586,6 +591,7 @@ async def test_a_group_that_one_leaves_is_erased_at_once_and_told(pair: tuple[De
     alice, bob, group = pair
     other = await alice.sync.membership.create("other", public=True)
     await bob.client.join(other)
+    await bob.client.external_join(other)
     for each in (group, other):
         await alice.sync.send(each, "hello")
         await bob.hear_text("hello")

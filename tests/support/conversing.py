@@ -126,6 +126,7 @@ class Chat:
         group_id = await self.conversation.sync.membership.create(name, public=public)
         for each in others:
             await each.client.join(group_id)
+            await each.client.external_join(group_id)
         for each in (self, *others):
             if each.is_open:
                 await each.renew()

@@ -90,6 +90,7 @@ class TestWhoCalls:
         assert bob.told.calls == ["club: just us"]
         assert alice.told.calls == [], "one's own does not"
         await carol.client.join(group)
+        await carol.client.external_join(group)
         for each in (alice, bob, carol):
             await each.renew()
         alice.send(group, "anybody?", "well, @bob?", "or @Carol?")
@@ -103,6 +104,7 @@ class TestWhoCalls:
         alice, bob, group = pair
         dora = await chat("dora", tmp_path / "dora")
         await dora.client.join(group)
+        await dora.client.external_join(group)
         for each in (alice, bob, dora):
             await each.renew()
         alice.send(group, "one", "two, @dora", "three")

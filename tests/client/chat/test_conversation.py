@@ -266,6 +266,7 @@ class TestPolicies:
         alice, bob, group = pair
         carol = await chat("carol", connects=False)
         await carol.client.join(group)
+        await carol.client.external_join(group)
         await alice.conversation.lifetimes.change(group, 0, dry_run=False)
         alice.send(group, "for all")
         await bob.shows(group, "for all")
@@ -398,6 +399,7 @@ class TestMembership:
         carol, dave = await chat("carol", connects=False), await chat("dave", connects=False)
         for each in (carol, dave):
             await each.client.join(group)
+            await each.client.external_join(group)
             for _ in range(20):
                 await each.client.send(group, b"text")
         await bob.disconnect()

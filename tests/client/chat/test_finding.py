@@ -163,6 +163,7 @@ class TestAnswering:
         alice, bob, club = desks
         carol = await chat("carol")
         await carol.client.join(club)
+        await carol.client.external_join(club)
         for each in (alice.chat, bob.chat, carol):
             await each.renew()
         alice.chat.send(club, "shall we?")

@@ -41,6 +41,7 @@ class TestLoading:
         await alice.client.commit(group, group_info=b"info")
         await alice.client.update_group(group, visibility="public")
         await bob.client.join(group)
+        await bob.client.external_join(group)
         await say(alice, group, self.MANY)
         await bob.connect()
         await bob.until(lambda: bob.room(group).unread == self.MANY)
