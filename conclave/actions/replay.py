@@ -102,9 +102,9 @@ def replay(connection: sqlite3.Connection, path: Path, now: int, *, despite: boo
     return done
 
 
-def require_complete(path: Path, standing: Standing) -> None:
-    """Raise LedgerError if ``replay`` would for a copy that is ``standing`` so. Nothing is changed."""
-    _, _, flaw = _looked_at(path, standing)
+def require_complete(connection: sqlite3.Connection, path: Path) -> None:
+    """Raise LedgerError if ``replay`` would for this copy. Nothing is changed."""
+    _, _, flaw = _looked_at(path, changes.standing(connection))
     if flaw:
         raise IncompleteError(f"{path}: {flaw}")
 

@@ -97,16 +97,17 @@ def _look_at_the_next_start(config: Config, found: _Checked) -> None:
     with suppress(TlsError):
         if context := context_of(config):
             log_doubt(context, config)
-    for each in refusals(config, SystemClock()):
-        if each.is_of_user:
-            setting, _, means = each.says.partition(": ")
-            found.warnings.append(Doubt(setting, means))
-        else:
-            found.faults.append(each.says)
+    refused = [(each.says, each.is_of_user) for each in refusals(config, SystemClock())]
     try:
         _require_secret(config)
     except ClusterError as error:
-        found.faults.append(str(error))
+        refused.append((str(error), isinstance(error.__cause__, PermissionError)))
+    for says, is_of_user in refused:
+        if is_of_user:
+            setting, _, means = says.partition(": ")
+            found.warnings.append(Doubt(setting, means))
+        else:
+            found.faults.append(says)
 
 
 def _require_secret(config: Config) -> None:

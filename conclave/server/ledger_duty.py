@@ -82,7 +82,7 @@ def require_known(connection: sqlite3.Connection, config: Config) -> None:
     _require_ledger_of_copy(connection, config.database, path, config.data)
     if branches.is_older(standing, tip):
         try:
-            require_complete(path, standing)
+            require_complete(connection, path)
         except IncompleteError as error:
             raise StoreError(f"{error}{ADVICE}") from error
         except LedgerError:
