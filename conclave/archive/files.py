@@ -38,10 +38,10 @@ def actions_of(entry: Path) -> Iterator[dict[str, Any]]:
         yield action
 
 
-def log_fault(folder: Path) -> str:
-    """Return in one line which entry of the log is damaged, the newest one first; "" if none is. Raises OSError."""
+def log_fault(entries: Path) -> str:
+    """Return in one line which entry of a log is damaged, the newest one first; "" if none is. Raises OSError."""
     try:
-        for entry in sorted(folder.glob("*.json"), reverse=True):
+        for entry in sorted(entries.glob("*.json"), reverse=True):
             for _ in actions_of(entry):
                 pass
     except DamagedLogError as error:
