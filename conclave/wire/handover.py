@@ -87,7 +87,7 @@ async def hand_over(request: web.Request, response: web.StreamResponse) -> bool:
     drain_fully(transport)
     # aiohttp joins what is not in pieces with the headers.
     memory = response.memory if isinstance(response, Pieces) else 2 * size
-    share.begin_sending(memory, partial(_left, response, transport), transport.abort)
+    share.begin_sending(memory, size, partial(_left, response, transport), transport.abort)
     try:
         return await _watched(_send(request, response), response, transport)
     finally:

@@ -122,7 +122,7 @@ async def test_who_comes_back_starts_anew(running: Running) -> None:
 async def test_a_connection_that_broke_before_the_body_was_written_moves_no_watermark(running: Running) -> None:
     alice, bob, group = await group_of_two(running)
     for _ in range(30):
-        await alice.send(group, bytes(750_000))
+        await alice.send(group, bytes(69_000))
     reader, writer = await asyncio.open_connection("127.0.0.1", running.server.port, limit=2**16)
     writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     writer.write(bob.raw_get(f"/groups/{group}/messages"))
@@ -141,7 +141,7 @@ async def test_a_connection_that_broke_before_the_body_was_written_moves_no_wate
 async def test_a_slow_client_moves_its_watermark_once_it_has_everything(running: Running) -> None:
     alice, bob, group = await group_of_two(running)
     for _ in range(30):
-        await alice.send(group, bytes(750_000))
+        await alice.send(group, bytes(69_000))
     reader, writer = await asyncio.open_connection("127.0.0.1", running.server.port, limit=2**16)
     writer.write(bob.raw_get(f"/groups/{group}/messages"))
     headers = (await reader.readuntil(b"\r\n\r\n")).decode().lower()

@@ -190,9 +190,9 @@ class _Asked(dict[Any, Any]):
 
 
 @many
-@given(MESSAGES, st.sampled_from(list(Format)), st.sampled_from([1, 200, 256 * 1024]))
+@given(MESSAGES, st.sampled_from(list(Format)))
 def test_a_page_of_pieces_is_what_the_schema_makes(
-    messages: list[tuple[int, bytes, bytes, int, int, int, bool]], written_in: Format, at_once: int
+    messages: list[tuple[int, bytes, bytes, int, int, int, bool]], written_in: Format
 ) -> None:
     names = (
         *("sequence_num", "sender_id", "mls_message", "created_at", "expires_at"),
@@ -201,9 +201,7 @@ def test_a_page_of_pieces_is_what_the_schema_makes(
     values = [dict(zip(names, each, strict=True)) for each in messages]
     dumped = schema_of(Page).dump({"messages": values})
     told = exchange.write(written_in, "GetMessagesResponse", dumped)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(page_writer, "AT_ONCE_BYTES", at_once)
-        found = _body(exchange.reply_page(_Asked({exchange.FORMAT: written_in}), _pieces(written_in, messages)))  # type: ignore[arg-type]  # it needs no more
+    found = _body(exchange.reply_page(_Asked({exchange.FORMAT: written_in}), _pieces(written_in, messages)))  # type: ignore[arg-type]  # it needs no more
     if written_in is Format.JSON:
         assert found == told
     else:
