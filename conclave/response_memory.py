@@ -32,8 +32,10 @@ ACCOUNTS = 8
 SMALL_BYTES = 64 * 1024
 """A response of at most 64 KiB never waits for memory. It takes some only while its client lets it wait."""
 
-YOUNG_SECONDS = 1.0
-"""How fast a client takes a response is known only after a second. The less of it is over, the more counts as taken."""
+YOUNG_SECONDS, HOPED_BYTES = 1.0, 4 * 1024 * 1024
+"""How fast a client takes a response is known only after a second. At its beginning 4 MiB count as taken besides what
+was, more than any response has, and less and less until then.
+"""
 
 SLOW_SECONDS = 60.0
 """An account of which a response was cut off for others has none of others cut off for it for a minute.
@@ -74,7 +76,8 @@ class _Waiter:
 class Budget:
     """The memory that one server's responses take together.
 
-    Responses that wait are served in the order of their arrival, those of each account for themselves.
+    Responses that wait are served in the order of their arrival, those of each account for themselves. Accounts that
+    were too slow for others come last, and of the rest those first that hold the least.
     """
 
     def __init__(self, size: int) -> None:
@@ -85,6 +88,7 @@ class Budget:
         """How many responses were cut off: since their account took too much, or since others had too little."""
         self._of_account: Counter[bytes | None] = Counter()
         self._sending: set[Share] = set()
+        """Those whose memory can be taken back: of responses on their way, and of those that wait to be read anew."""
         self._slow: dict[bytes | None, float] = {}
         """The accounts of which a response was cut off for others, and when, by the loop's time."""
         self._lock = threading.Lock()
@@ -125,7 +129,7 @@ class Budget:
                 self._add(share, size - share.held)
         while self._of_account[share.account] > self.of_account and self._cut_off_own(share.account):
             pass
-        while self.used > self.size and self._cut_off_largest():
+        while self.used > self.size and self._cut_off_largest(but_not=share):
             pass
         self._serve()
 
@@ -173,11 +177,15 @@ class Budget:
             self._add(share, -share.held)
 
     def _serve(self) -> None:
-        for line in tuple(self._waiting.values()):
+        if not self._waiting:
+            return
+        lines = sorted(self._waiting.items(), key=lambda each: (self._was_slow(each[0]), self._of_account[each[0]]))
+        for _, line in lines:
             while line and (line[0].granted.done() or self._find_room(line[0].share, line[0].needed)):
                 waiter = line.popleft()
                 if not waiter.granted.done():
                     waiter.granted.set_result(None)
+                    self._sending.add(waiter.share)
 
     def _find_room(self, share: "Share", needed: int) -> bool:
         """Take ``needed`` bytes for ``share``, of others if need be. Return whether it got them."""
@@ -195,22 +203,26 @@ class Budget:
 
     def _cut_off_own(self, account: bytes | None) -> bool:
         """Cut off the slowest response of an account, unless it has no other. Return whether one was cut off."""
-        own = [each for each in self._sending if each.account == account]
+        own = [each for each in tuple(self._sending) if each.account == account and each.is_sending]
         if len(own) > 1:
             self._cut_off(_slowest(own), "account")
         return len(own) > 1
 
-    def _cut_off_largest(self, more_than: int = 0) -> bool:
+    def _cut_off_largest(self, more_than: int = 0, but_not: "Share | None" = None) -> bool:
         """Cut off the slowest response of the accounts that hold the most. Return whether one was cut off.
+
+        One that waits to be read goes before all others: it only waits again.
 
         These are the ones that hold at least half of what the first of them holds: otherwise who asks for a little less
         than others would have these cut off, however fast they are. ``more_than``: only of accounts that hold more.
+        ``but_not``: it is not cut off.
         """
-        of = {each: self._of_account[each.account] for each in self._sending}
+        of = {each: self._of_account[each.account] for each in tuple(self._sending)}  # threads remove some
         least = max(of.values(), default=0) / 2
-        among = [each for each, held in of.items() if held >= least and held > more_than]
-        if among:
-            slowest = _slowest(among)
+        among = [each for each, held in of.items() if held >= least and held > more_than and each is not but_not]
+        if among and not (slowest := _slowest(among)).is_sending:
+            self._take_back(slowest)
+        elif among:
             self._slow.pop(slowest.account, None)
             self._slow[slowest.account] = asyncio.get_running_loop().time()
             while self._slow and not self._was_slow(first := next(iter(self._slow))):
@@ -237,11 +249,14 @@ class Share:
 
     __slots__ = ("_abort", "_budget", "_claimed", "_is_used", "_left", "_size", "account", "began", "closed", "held")
 
+    _left: Callable[[], int] | None
+
     def __init__(self, budget: Budget, account: bytes | None) -> None:
         """Use ``Budget.share`` instead."""
         self._budget = budget
         self._claimed = 0
         self._is_used = False
+        self._left = None
         self.account = account
         """Set it before anything is taken."""
         self.held = 0
@@ -256,9 +271,15 @@ class Share:
         """Take ``size`` more bytes. Raises NoRoomError: then ``fit`` waits for memory and begins anew."""
         claimed = self._claimed + size
         self._is_used = True
+        self._budget.end_sending(self)  # what it may have waited for is used from here on
         if claimed > self.held and not self._budget.take(self, claimed - self.held):
             raise NoRoomError(claimed)
         self._claimed = claimed
+
+    @property
+    def is_sending(self) -> bool:
+        """Whether the response is on its way."""
+        return self._left is not None
 
     @property
     def room(self) -> int:
@@ -288,15 +309,18 @@ class Share:
     async def fit(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Await ``attempt``, which takes memory. If there is too little, wait for it and try again.
 
-        Raises UnavailableError after WAIT_SECONDS.
+        Raises UnavailableError if it waits for more than WAIT_SECONDS after the first try.
         """
-        deadline = asyncio.get_running_loop().time() + WAIT_SECONDS
+        deadline = math.inf
         while True:
             try:
                 return await attempt()
             except NoRoomError as error:
-                self.hold(0)
-                await self._budget.wait(self, error.needed, deadline)
+                needed = error.needed
+            # The error is gone here, and with it all that was read: its traceback would keep that.
+            self.hold(0)
+            deadline = min(deadline, asyncio.get_running_loop().time() + WAIT_SECONDS)
+            await self._budget.wait(self, needed, deadline)
 
     async def reserve(self, size: int) -> None:
         """Take ``size`` bytes more, once there is room. Raises UnavailableError after WAIT_SECONDS."""
@@ -313,15 +337,15 @@ class Share:
             self._budget.hold(self, size)
         self._claimed = size
 
-    def begin_sending(self, size: int, left: Callable[[], int], abort: Callable[[], None]) -> None:
-        """Hold ``size`` bytes for a response that is on its way, and have it cut off where its memory is needed.
+    def begin_sending(self, memory: int, size: int, left: Callable[[], int], abort: Callable[[], None]) -> None:
+        """Hold ``memory`` for a response of ``size`` bytes that is on its way. It is cut off if its memory is needed.
 
-        ``left``: returns how many of its bytes the client has not taken. ``abort``: breaks the connection.
+        ``left``: returns how many of its bytes wait for the client. ``abort``: breaks the connection.
         """
-        self._size, self._left, self._abort = left(), left, abort
+        self._size, self._left, self._abort = size, left, abort
         self.began = asyncio.get_running_loop().time()
         self._budget.begin_sending(self)
-        self.hold(size)
+        self.hold(memory)
 
     def end_sending(self) -> None:
         """Give back everything: the response has left, or its connection is broken."""
@@ -329,10 +353,15 @@ class Share:
         self.hold(0)
 
     def rate(self, now: float) -> float:
-        """Return how many bytes a second the client takes, and would take of a young response at the best."""
-        seconds, left = now - self.began, self._left()
-        hoped = left * max(0.0, 1 - seconds / YOUNG_SECONDS)
-        return (self._size - left + hoped) / max(seconds, YOUNG_SECONDS)
+        """Return how many bytes a second the client takes, and may take of a young response.
+
+        Less than 0: nothing was read yet for which the memory is.
+        """
+        if self._left is None:
+            return -1.0
+        seconds = now - self.began
+        hoped = HOPED_BYTES * max(0.0, 1 - seconds / YOUNG_SECONDS)
+        return (self._size - self._left() + hoped) / max(seconds, YOUNG_SECONDS)
 
     def abort(self) -> None:
         """Break the connection off."""

@@ -118,7 +118,7 @@ class Sent:
         self.share = memory.share(account.encode())
         self.left = size
         self.is_cut_off = False
-        self.share.begin_sending(size, lambda: self.left, self._abort)
+        self.share.begin_sending(size, size, lambda: self.left, self._abort)
         self.share.began -= seconds
         self.left -= taken
 
@@ -220,16 +220,45 @@ async def test_an_account_that_was_too_slow_for_others_has_nobody_cut_off_for_a_
 
 @pytest.mark.usefixtures("accounts")
 async def test_a_response_that_has_just_begun_counts_as_quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """But not for long: slow clients that ask again and again would have those cut off that take longer, but more."""
+    """But only for a second, whatever its size."""
     memory = Budget(400)
     newest = Sent(memory, "a", 100, seconds=0)
     quick = Sent(memory, "b", 100, seconds=1.5, taken=90)
     slow = Sent(memory, "c", 100, seconds=30, taken=99)
     young = Sent(memory, "d", 100, seconds=0.8, taken=10)
-    for account, expected in (("e", slow), ("f", young), ("g", quick), ("h", newest)):
+    for account, expected in (("e", slow), ("f", quick), ("g", young), ("h", newest)):
         assert not expected.is_cut_off
         assert not await refused(memory.share(account.encode()), 100, monkeypatch)
         assert expected.is_cut_off
+
+
+@pytest.mark.usefixtures("accounts")
+async def test_memory_for_what_was_not_read_yet_is_taken_back_before_anything_is_cut_off() -> None:
+    """Otherwise others would wait until very much was read that nobody takes."""
+    memory = Budget(400)
+    sent = [Sent(memory, name, 80) for name in "abcde"]
+    waits = memory.share(b"f")
+    waiting, tries, is_read = asyncio.Event(), 0, asyncio.Event()
+
+    async def read() -> None:
+        nonlocal tries
+        tries += 1
+        if tries == 2:
+            waiting.set()
+            await is_read.wait()
+        waits.take(80)
+
+    reading = asyncio.create_task(waits.fit(read))
+    await waiting.wait()
+    assert [each.is_cut_off for each in sent].count(True) == 1
+    assert waits.held == 80
+    await memory.share(b"g").reserve(80)
+    assert [each.is_cut_off for each in sent].count(True) == 1
+    assert waits.held == 0
+    is_read.set()
+    await reading
+    assert (tries, waits.held) == (3, 80)
+    assert [each.is_cut_off for each in sent].count(True) == 2
 
 
 @pytest.mark.usefixtures("accounts")
@@ -300,7 +329,7 @@ async def respond(chance: random.Random, memory: Budget) -> None:
     try:
         for _ in range(chance.randrange(4)):
             await take_something(chance, share, memory.size)
-            share.begin_sending(chance.randrange(share.held + 2), lambda: 0, lambda: None)
+            share.begin_sending(chance.randrange(share.held + 2), 1, lambda: 0, lambda: None)
             await asyncio.sleep(0)
             share.end_sending()
             if chance.random() < 0.1:

@@ -37,7 +37,8 @@ async def page(
     between, there is one more stretch to read from the archive. If messages go to other partitions of the archive or
     back into the hot store before they are read, the search is repeated.
 
-    ``memory``: how many bytes there are for the page, see ``messages.page``. Reads of the archive wait in line. Messages that expire meanwhile are left out just before the page is returned.
+    ``memory``: how many bytes there are for the page, see ``messages.page``. Reads of the archive wait in line.
+    Messages that expire meanwhile are left out just before the page is returned.
     """
 
     async def look(position: int, served: list[Piece], taken: int) -> Page:

@@ -345,7 +345,8 @@ class Connection(asyncio.BufferedProtocol):
         """Wait until the system has taken an answer, unless the client is too slow. Tell whether it has."""
         assert self.transport  # noqa: S101 - something was written
         drain_fully(self.transport)
-        share.begin_sending(sum(map(len, parts)), self.transport.get_write_buffer_size, self.transport.abort)
+        size = sum(map(len, parts))
+        share.begin_sending(size, size, self.transport.get_write_buffer_size, self.transport.abort)
         try:
             return await taken(self._drain, self.transport)
         finally:

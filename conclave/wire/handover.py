@@ -102,7 +102,7 @@ async def hand_over(request: web.Request, response: web.StreamResponse, *, count
     if _size(response) > pace.SMALL_BYTES:
         hold_back(transport)
     drain_fully(transport)
-    share.begin_sending(_memory(response), partial(_left, response, transport), transport.abort)
+    share.begin_sending(_memory(response), _size(response), partial(_left, response, transport), transport.abort)
     awaited: list[Acknowledgement] = []
     try:
         is_sent = await _watched(_send(request, response, awaited if counts else None), response, transport)
