@@ -50,7 +50,8 @@ def plant(repository: Path, ran: Path) -> None:
     modules = []
     for name in delta_jars.listed():
         group, _, rest = name.removesuffix(".jar").partition("_")
-        modules.append((name.removesuffix(".jar") != first, group, *rest.rsplit("-", 1)))
+        module, _, version = rest.rpartition("-")
+        modules.append((name.removesuffix(".jar") != first, group, module, version))
     modules.sort()
     for is_other, group, module, version in modules:
         folder = repository / group.replace(".", "/") / module / version
