@@ -1,4 +1,4 @@
-"""Requires that what works for this process on other machines, or takes orders there, shows a secret."""
+"""Refuses a cluster to which anyone could give work: one without authentication, or without a secret."""
 
 import os
 import re

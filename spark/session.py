@@ -61,7 +61,7 @@ def build_session(
 ) -> SparkSession:
     """Start Spark, with all its temporary files in ``folder``.
 
-    In local mode it listens on loopback only, and answers nobody who does not show the secret of this start.
+    In local mode only the port for calls of this process stays open, on loopback, and asks for a token.
 
     ``archive``: Spark can use Delta tables; this takes some seconds and some hundred megabytes more. If spark-submit
     started this process, its settings override those made here, and its Java is used. Otherwise ``java`` is started,
@@ -100,7 +100,7 @@ def _begin(master: str, settings: Mapping[str, str]) -> SparkSession:
     """Begin a session. Ports that are not needed are closed before there is anything to be had at them."""
     context = SparkContext.getOrCreate(SparkConf().setAll(list(settings.items())))
     ports.hand_out_nothing(context)
-    if master.startswith("local"):
+    if re.fullmatch(r"local(\[.*\])?", master):
         ports.stop_listening(context)
     builder = SparkSession.builder
     for name, value in settings.items():
