@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -206,7 +207,7 @@ async def test_whole_partitions_go_without_it(server: Running, monkeypatch: pyte
 
 
 async def test_a_run_starts_it_for_much_that_is_to_be_rewritten(
-    server: Running, monkeypatch: pytest.MonkeyPatch
+    server: Running, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The table tells how much it is: the run looks before it decides."""
     archive = ArchiveConfig(after=7 * DAY, margin=0)
@@ -214,6 +215,10 @@ async def test_a_run_starts_it_for_much_that_is_to_be_rewritten(
     with sqlite.connect(server.config.database) as connection, write_transaction(connection):
         connection.execute("UPDATE groups SET expired_before = ? WHERE group_id = ?", (2**40, UUID(one).bytes))
     cluster = SparkConfig(master="spark://127.0.0.1:7077")
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    settings = tmp_path / "spark-defaults.conf"
+    settings.touch(0o600)
+    settings.write_text("spark.authenticate true\nspark.authenticate.secret 0123456789abcdef\n")
     done = await asyncio.to_thread(clean_up, engine_of(server, archive=archive, spark=cluster))
     assert done.error.startswith("StartedError"), "for whatever is rewritten, where there is a cluster"
     monkeypatch.setattr(arrow_eraser, "MOST_BYTES", 0)
