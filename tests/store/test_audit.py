@@ -66,7 +66,8 @@ def test_entries_are_found_by_id_or_by_the_name_of_that_time_the_newest_first(co
 
 def test_each_action_is_about_a_group_a_user_or_the_server() -> None:
     of_server = {
-        *(AuditAction.SETTINGS_CHANGED, AuditAction.CLOCK_ACCEPTED, AuditAction.BACKUP_RESTORED),
+        *(AuditAction.SETTINGS_CHANGED, AuditAction.CLOCK_ACCEPTED),
+        *(AuditAction.BACKUP_MADE, AuditAction.BACKUP_RESTORED),
         *(AuditAction.TOKEN_ADDED, AuditAction.TOKEN_REVOKED, AuditAction.CLEANUP_ORDERED),
     }
     assert {*audit.OF_GROUPS, *audit.OF_USERS, *of_server} == set(AuditAction)
