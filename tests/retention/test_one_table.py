@@ -86,6 +86,7 @@ ELSEWHERE = {
     "conclave/store/views/explain.py": ({"holds", "keeps_commits", "tombstones", "watermark"}, LISTS),
     "conclave/store/views/export.py": ({"holds"}, LISTS),
     "conclave/store/views/group_list.py": ({"holds", "tombstones"}, LISTS),
+    "conclave/store/views/held_export.py": ({"tombstones"}, LISTS),
     "conclave/store/views/overdue.py": ({"cutoff", "erasable_before", "erases", "user_tombstones"}, NARROWS),
     "conclave/store/views/overview.py": ({"effective_expiry", "gone_below", "tombstones", "watermark"}, BEHIND),
     "spark/apply.py": ({"floor_seq", "gone_below", "keeps_commits"}, WRITES),
