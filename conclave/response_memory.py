@@ -86,7 +86,7 @@ class Budget:
         self.used = 0
         self.cut_off: Counter[str] = Counter(account=0, memory=0)
         """How many responses were cut off: since their account took too much, or since others had too little."""
-        self._of_account: Counter[bytes | None] = Counter()
+        self._of_account: dict[bytes | None, int] = {}
         self._sending: set[Share] = set()
         """Those whose memory can be taken back: of responses on their way, and of those that wait to be read anew."""
         self._slow: dict[bytes | None, float] = {}
@@ -111,12 +111,12 @@ class Budget:
 
     def room_of(self, account: bytes | None) -> int:
         """Return how many bytes an account may take now without anybody being cut off."""
-        return min(self.of_account - self._of_account[account], self.size - self.used)
+        return min(self.of_account - self._of_account.get(account, 0), self.size - self.used)
 
     def take(self, share: "Share", more: int) -> bool:
         """Take ``more`` bytes for ``share``. Return whether they were free."""
         with self._lock:
-            of_account = self._of_account[share.account] + more
+            of_account = self._of_account.get(share.account, 0) + more
             if share.closed or of_account > self.of_account or self.used + more > self.size:
                 return False
             self._add(share, more)
@@ -127,7 +127,7 @@ class Budget:
         with self._lock:
             if not share.closed:
                 self._add(share, size - share.held)
-        while self._of_account[share.account] > self.of_account and self._cut_off_own(share.account):
+        while self._of_account.get(share.account, 0) > self.of_account and self._cut_off_own(share.account):
             pass
         while self.used > self.size and self._cut_off_largest(but_not=share):
             pass
@@ -136,7 +136,8 @@ class Budget:
     def give_back(self, share: "Share") -> None:
         """Take back what a closed share holds."""
         self._take_back(share)
-        self._serve()
+        if self._waiting:
+            self._serve()
 
     def begin_sending(self, share: "Share") -> None:
         """Note that ``share`` can be cut off."""
@@ -167,9 +168,9 @@ class Budget:
         """Note that ``share`` holds ``more`` bytes more. The lock is held."""
         self.used += more
         share.held += more
-        self._of_account[share.account] += more
-        if not self._of_account[share.account]:
-            del self._of_account[share.account]
+        of_account = self._of_account.pop(share.account, 0) + more
+        if of_account:
+            self._of_account[share.account] = of_account
 
     def _take_back(self, share: "Share") -> None:
         self._sending.discard(share)
@@ -179,7 +180,9 @@ class Budget:
     def _serve(self) -> None:
         if not self._waiting:
             return
-        lines = sorted(self._waiting.items(), key=lambda each: (self._was_slow(each[0]), self._of_account[each[0]]))
+        lines = sorted(
+            self._waiting.items(), key=lambda each: (self._was_slow(each[0]), self._of_account.get(each[0], 0))
+        )
         for _, line in lines:
             while line and (line[0].granted.done() or self._find_room(line[0].share, line[0].needed)):
                 waiter = line.popleft()
@@ -190,7 +193,7 @@ class Budget:
     def _find_room(self, share: "Share", needed: int) -> bool:
         """Take ``needed`` bytes for ``share``, of others if need be. Return whether it got them."""
         while not self.take(share, needed):
-            held = self._of_account[share.account]
+            held = self._of_account.get(share.account, 0)
             if share.closed or held + needed > self.of_account:
                 return False
             if self._was_slow(share.account) or not self._cut_off_largest(held):
@@ -217,7 +220,7 @@ class Budget:
         than others would have these cut off, however fast they are. ``more_than``: only of accounts that hold more.
         ``but_not``: it is not cut off.
         """
-        of = {each: self._of_account[each.account] for each in tuple(self._sending)}  # threads remove some
+        of = {each: self._of_account.get(each.account, 0) for each in tuple(self._sending)}  # threads remove some
         least = max(of.values(), default=0) / 2
         among = [each for each, held in of.items() if held >= least and held > more_than and each is not but_not]
         if among and not (slowest := _slowest(among)).is_sending:
