@@ -211,7 +211,8 @@ async def test_what_others_write_is_shown_and_does_nothing(
 ) -> None:
     session = await signed_up(tmp_path, server.url, "target")
     attacker = await Client.register(http, server.url, "attacker")
-    await attacker.call("PATCH", "/me", json={"alias": "[red]alias[/] \u202ebidi"})
+    alias = "UPDATE users SET alias = ? WHERE username = 'attacker'"
+    once(server.folder / "conclave.db", alias, "[red]alias[/] \u202ebidi")  # as a hostile server would have it
     group = await attacker.create_group("trap")
     await attacker.patch(group, alias="[bold]title[/] [@click=app.quit]x[/]")
     target = Client(http, server.url, session.token, str(session.user_id))
@@ -220,7 +221,7 @@ async def test_what_others_write_is_shown_and_does_nothing(
     second = await attacker.create_group("second_trap", public=False)
     await attacker.invite(second, target)
     rename = "UPDATE groups SET group_name = ? WHERE group_name = 'second_trap'"
-    once(server.folder / "conclave.db", rename, HOSTILE)  # as a hostile server would have it
+    once(server.folder / "conclave.db", rename, HOSTILE)
     async with chatting(tmp_path) as chat:
         await chat.open("trap")
         await attacker.send(group, HOSTILE.encode())
