@@ -228,10 +228,10 @@ def _private_sockets(folder: WorkFolder) -> dict[str, str]:
     """Return the settings by which Java and this process exchange rows over sockets that no other user can reach.
 
     By default each is a port on loopback, which takes one connection: another user's would have the run fail. These
-    are files in ``folder``, named by the descriptor that both have open, since the path of a socket may have only 107
+    are files in ``folder``, named by this process's descriptor of it, since the path of a socket may have only 107
     bytes. Elsewhere than on Linux they are ports, with a secret.
     """
-    place = Path(native.path_of(folder.descriptor))
+    place = Path(f"/proc/{os.getpid()}/fd/{folder.descriptor}")
     if not place.exists():
         return {}
     return {

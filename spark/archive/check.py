@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+import pyarrow
 from pyspark.sql import Column, DataFrame, SparkSession, functions as F
 
 from conclave.archive.differences import Key, compare, names, place
@@ -16,7 +17,7 @@ from spark.archive import columns as a
 from spark.hot_store import Hot
 from spark.session import PAGE_SUMS
 
-_MOVING = "group_key BIGINT, first_seq BIGINT, last_seq BIGINT"
+_MOVING = pyarrow.schema([(name, pyarrow.int64()) for name in ("group_key", "first_seq", "last_seq")])
 
 
 @dataclass
@@ -50,9 +51,9 @@ def examine(spark: SparkSession, hot: Hot, rows: DataFrame, group_key: int | Non
     if group_key is not None:
         rows = rows.where(F.col(a.GROUP_KEY) == group_key)
     if moving:
-        ranges = F.broadcast(
-            spark.createDataFrame([(each.group_key, each.first_seq, each.last_seq) for each in moving], _MOVING)
-        )
+        # Of Arrow, not of rows: these would have to pass through a process of Python that Spark starts.
+        columns = {name: [getattr(each, name) for each in moving] for name in _MOVING.names}
+        ranges = F.broadcast(spark.createDataFrame(pyarrow.table(columns, schema=_MOVING)))
         is_moving = (rows[a.GROUP_KEY] == ranges["group_key"]) & rows[a.SEQUENCE_NUM].between(
             ranges["first_seq"], ranges["last_seq"]
         )

@@ -36,6 +36,7 @@ java = Java()
 spark = session.build_session(Config(), WorkFolder(Path(sys.argv[1])), java)
 spark.range(3).repartition(2).collect()  # this has Spark hand out the folder of artifacts, if it may
 context = spark.sparkContext
+assert context.parallelize([1], 1).map(lambda number: number + 1).collect() == [2]  # in a Python that Java starts
 env = context._jsc.sc().env()
 found = {
     "driver": env.rpcEnv().address().port(),
