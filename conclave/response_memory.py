@@ -11,7 +11,7 @@ import asyncio
 import math
 import threading
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -293,21 +293,6 @@ class Share:
         """Take memory for a response of ``size`` bytes, unless it is small. Raises NoRoomError."""
         if size > SMALL_BYTES:
             self.take(size)
-
-    def take_bodies(self, sizes: Sequence[int], limit: int) -> int:
-        """Take memory for the first of some bodies, and return for how many. Raises NoRoomError.
-
-        ``sizes``: the bytes of each body. Takes as many as have ``limit`` bytes together, and no more than the account
-        may take; but at least one.
-        """
-        count = total = 0
-        for size in sizes:
-            if count and (total + size > limit or cost(total + size, count + 1) > self._budget.of_account):
-                break
-            count += 1
-            total += size
-        self.take(cost(total, count))
-        return count
 
     async def fit(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Await ``attempt``, which takes memory. If there is too little, wait for it and try again.

@@ -57,15 +57,6 @@ def test_a_share_that_is_closed_takes_nothing_any_more() -> None:
     assert memory.used == 0
 
 
-def test_bodies_are_taken_up_to_a_limit_and_at_least_one() -> None:
-    share = Budget(10**9).share()
-    assert share.take_bodies([10, 10, 10], 25) == 2
-    assert share.held == cost(20, 2)
-    assert share.take_bodies([50], 25) == 1
-    assert share.take_bodies([], 25) == 0
-    assert Budget(10 * ITEM_BYTES).share().take_bodies([0] * 1000, 1) == 10, "no more than an account may have"
-
-
 def test_a_small_response_takes_no_memory() -> None:
     memory = Budget(100)
     holder, share = memory.share(), memory.share()
@@ -317,7 +308,7 @@ async def take_something(chance: random.Random, share: Share, size: int) -> None
     if what == 0:
         await share.reserve(chance.randrange(size))
     elif what == 1:
-        await share.fit(lambda: asyncio.to_thread(share.take_bodies, [1] * 9, 9))
+        await share.fit(lambda: asyncio.to_thread(share.take, cost(9, 9)))
     elif what == 2:
         await share.fit(lambda: asyncio.to_thread(share.take, chance.randrange(200)))
     else:

@@ -20,7 +20,7 @@ from conclave.store.resources import members
 from conclave.store.resources.members import Member, Membership
 
 UNDONE_AT_ONCE = 16
-"""At most 16 joins are undone in a transaction: each is told to all members of its group."""
+"""At most 16 joins are undone in a transaction: each sends an event to all members of its group."""
 
 
 def join(connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes) -> bytes:

@@ -82,7 +82,7 @@ def of_sender(stretch: Stretch, sender_id: bytes) -> str:
 
 
 def of_sender_anywhere(sender_id: bytes) -> str:
-    """Write the query for all messages that one user has sent, in any order, whoever may see them."""
+    """Write the query for all messages that one user has sent, in any order, hidden ones too."""
     return (
         "SELECT group_key, sequence_num, created_at, is_commit, mls_message, checksum FROM archive"
         f" WHERE sender_id = X'{sender_id.hex()}'"

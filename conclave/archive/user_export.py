@@ -52,7 +52,7 @@ def read_held(
     user_id: bytes,
     keys: KeyStore | None,
 ) -> Iterator[tuple[bytes, Archived]]:
-    """Yield all messages of a user with the ids of their groups, in any order, whoever may see them.
+    """Yield all messages of a user with the ids of their groups, in any order, hidden ones too.
 
     ``places``: all groups, by their keys. The rest is as for ``read``. What the hot store has again is left to it.
     """

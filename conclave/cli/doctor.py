@@ -114,7 +114,7 @@ def _spark(config: Config) -> Iterator[Finding]:
 
 
 def _next_start(config: Config) -> Iterator[Finding]:
-    """Yield why the next start would be refused. What this user may not use is told with the permissions."""
+    """Yield why the next start would be refused, but for files that only this user cannot use: see permissions."""
     found = [each for each in refusals(config, SystemClock()) if not each.is_of_user]
     for each in found:
         yield wrong("start", f"would be refused: {each.says}", "correct that before the server is started again")

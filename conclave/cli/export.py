@@ -146,7 +146,7 @@ def _messages(outside: Outside, config: Config, user_id: bytes, context: Context
 
 
 def _held(outside: Outside, config: Config, user_id: bytes) -> Iterator[dict[str, Any]]:
-    """Yield all that is stored of the user's messages, whoever may see them: those of the archive first."""
+    """Yield all stored messages of the user, hidden ones too; those of the archive first."""
     if outside.read(moves.has_parts):
         with outside.keys() as keys:
             state, places = partial(archive_state, config), outside.read(held_export.places)

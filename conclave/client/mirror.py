@@ -165,8 +165,8 @@ class Mirror:
         nothing is told before that, since a codec encrypts nothing until it has read everything. If pages have left
         something out because the server did not know the time, what comes after them is fetched again first.
 
-        A page is confirmed as soon as it is stored, by asking for the next one: what is told may keep the application
-        busy, or have it end.
+        A page is confirmed as soon as it is stored, by asking for the next one: the application may take long to
+        handle its messages, or may end meanwhile.
         """
         async for each in self._prepare(group_id):
             yield each
@@ -219,7 +219,7 @@ class Mirror:
         def ended(task: "asyncio.Task[_Page | None]") -> None:
             self._asking.discard(task)
             if not task.cancelled():
-                task.exception()  # perhaps nobody else looks
+                task.exception()  # marks it as retrieved: it may not be awaited again
 
         task.add_done_callback(ended)
         return task

@@ -1,7 +1,7 @@
 """Runs the background duties of a server: no error ends one, and health shows each that fails.
 
 Whatever repeats while the server runs is started here. A task or a timer that repeats by itself would end with the
-first error that nobody expected, and nothing would show that.
+first unexpected error, and health would not show it.
 """
 
 import asyncio

@@ -104,7 +104,7 @@ class Health:
         self.overdue = Worst()
 
     def note_run(self, report: dict[str, Any]) -> None:
-        """Note the report of a cleanup run, as ``Report.to_mapping`` makes it, whoever has started the run.
+        """Note the report of a cleanup run, as ``Report.to_mapping`` makes it, of any process.
 
         Those of the worker come from it, and once more from the history. They count once.
         """

@@ -291,7 +291,7 @@ class Connection(asyncio.BufferedProtocol):
         return not acknowledgement.is_open(transport.get_extra_info("socket"))
 
     def unacknowledged(self) -> int | None:
-        """Return how much of what was written the client's system has not acknowledged. None: nobody can tell any more.
+        """Return how many written bytes the client's system has not acknowledged; None if that is not known any more.
 
         Of what still waits in this process, or in a TLS layer, that is the number of bytes, more or less.
         """

@@ -225,7 +225,7 @@ async def end_timers(app: web.Application) -> AsyncIterator[None]:
 async def undo_joins(app: web.Application) -> AsyncIterator[None]:
     """End memberships that were not completed in time, see ``members.undo_overdue_joins``.
 
-    Requests do not wait for this: by the time, whoever is overdue is no member.
+    Requests do not depend on this: they do not count an overdue joiner as a member.
     """
     store, context = app[app_keys.STORE], app[app_keys.CONTEXT]
 

@@ -66,7 +66,7 @@ class Acknowledgement:
     __slots__ = ("_cut_off", "_loop", "_pace", "_pause", "_received", "_timer", "_unacknowledged", "_window_ends")
 
     def __init__(self, unacknowledged: Callable[[], int | None], cut_off: Callable[[], None]) -> None:
-        """``unacknowledged``: tells how many bytes are left; None: the connection is broken, or nobody can tell.
+        """``unacknowledged``: returns how many bytes are left; None if the connection is broken or that is not known.
 
         ``cut_off``: breaks the connection off.
         """

@@ -86,7 +86,7 @@ class _LongItem:
             self._head, self._tail = before + b'"%s":%s' % (field.encode(), empty[:1]), empty[1:] + after
 
     def _opening(self, size: int) -> bytes:
-        """Return what stands before an item of ``size`` bytes. In JSON the size is not told."""
+        """Return what stands before an item of ``size`` bytes. JSON does not state the size."""
         told = b"" if self._is_json else opening(self._outer.kind.wire, self._outer.field, size)
         return self._outer.separator() + told
 

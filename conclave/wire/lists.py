@@ -11,6 +11,7 @@ from typing import Any
 
 from aiohttp import web
 
+from conclave.response_memory import SMALL_BYTES
 from conclave.store.lists import ListPart, Span
 from conclave.wire.endpoint import ENDPOINT
 from conclave.wire.exchange import FORMAT, reply_written
@@ -24,9 +25,6 @@ FIRST_BYTES = 256 * 1024
 
 CHUNK_BYTES = 64 * 1024
 """What follows goes in chunks of about 64 KiB."""
-
-UNCOUNTED_BYTES = 64 * 1024
-"""An answer of at most 64 KiB takes nothing of the memory for responses: any connection may hold as much."""
 
 AT_ONCE_BYTES = 32 * 1024
 """What is larger than about 32 KiB is written in a thread."""
@@ -71,7 +69,7 @@ class _Listed:
         """Return the response with a list that ``part`` has all of."""
         items = await self._items(part)
         parts = [self._writer.begin(), items, self._writer.end(more=not part.is_end)]
-        if len(items) > UNCOUNTED_BYTES:
+        if len(items) > SMALL_BYTES:
             self._request[SHARE].hold(len(items))
         return reply_written(self._request, parts)
 

@@ -101,6 +101,12 @@ class Place:
             while await self.watermark() != self.way.last:
                 await asyncio.sleep(0.01)
 
+    async def lose_page_of(self, client: Lossy) -> None:
+        """Have a client ask for a page that does not reach it, and wait until the server waits for it to arrive."""
+        client.lose()
+        await self.ask(client)
+        await until(self.waiting)
+
     async def ask(self, client: Lossy, after: int = 2) -> None:
         """Ask for what follows on a number."""
         self.answered = self._answered()
@@ -160,9 +166,7 @@ def test_a_page_that_is_lost_with_its_connection_does_not_count(run: Run, at: An
     async def played() -> None:
         async with at() as place:
             with await connect(place) as client:
-                client.lose()
-                await place.ask(client)
-                await until(place.waiting)
+                await place.lose_page_of(client)
                 client.reset()
                 await place.has_ended()
             assert await place.watermark() == 2
@@ -175,9 +179,7 @@ def test_a_page_that_arrives_late_counts_from_then_on(run: Run, at: Any, connect
     async def played() -> None:
         async with at() as place:
             with await connect(place) as client:
-                client.lose()
-                await place.ask(client)
-                await until(place.waiting)
+                await place.lose_page_of(client)
                 assert await place.watermark() == 2
                 client.mend()
                 assert len(await asyncio.to_thread(client.hear)) > place.way.size
@@ -293,9 +295,7 @@ def test_a_stop_waits_a_moment_for_the_acknowledgement(run: Run, at: Any, connec
     async def played() -> None:
         async with at() as place:
             with await connect(place) as client:
-                client.lose()
-                await place.ask(client)
-                await until(place.waiting)
+                await place.lose_page_of(client)
                 stopping = asyncio.create_task(place.site.stop())
                 await until(lambda: place.site.is_stopping)
                 if arrives:

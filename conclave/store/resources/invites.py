@@ -10,7 +10,7 @@ by ``withdraw`` of the actions.
 import json
 import sqlite3
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import uuid4
 
@@ -52,29 +52,18 @@ _SELECT = (
     " welcome_body, invites.group_info_body FROM invites JOIN groups USING (group_key) WHERE "
 )
 
-_PENDING = (
-    "invite_id, group_id, group_name, groups.alias AS group_alias, username AS inviter_username, invites.created_at,"
-    " invitee_id, inviter_id"
-)
-_PENDING_TABLES = "invites JOIN groups USING (group_key) JOIN users ON user_id = inviter_id"
 _LIVING = "invites.created_at >= :dead_before"
 
 _OF_USER = Listing(
-    columns=_PENDING,
-    tables=_PENDING_TABLES,
+    columns="invite_id, group_id, group_name, groups.alias AS group_alias, username AS inviter_username,"
+    " invites.created_at, invitee_id, inviter_id",
+    tables="invites JOIN groups USING (group_key) JOIN users ON user_id = inviter_id",
     condition=f"invitee_id = :user_id AND {_LIVING}",
     key="invite_key",
     id="invite_id",
     make=PendingInvite,
 )
-_OF_GROUP = Listing(
-    columns=_PENDING,
-    tables=_PENDING_TABLES,
-    condition=f"invites.group_key = :group_key AND {_LIVING}",
-    key="invite_key",
-    id="invite_id",
-    make=PendingInvite,
-)
+_OF_GROUP = replace(_OF_USER, condition=f"invites.group_key = :group_key AND {_LIVING}")
 
 _MAY_INVITE = (
     "EXISTS (SELECT 1 FROM members JOIN users USING (user_id) WHERE members.group_key = invites.group_key"

@@ -15,7 +15,7 @@ from conclave.store.resources.groups import Group
 from conclave.store.resources.users import User
 
 JOIN_SECONDS = 60
-"""A join has 60 seconds to be completed by the external commit; whoever sends none is no member after that."""
+"""A join has 60 seconds to be completed by the external commit; a joiner who sends none is not a member after that."""
 
 MOST_HOLDING = 100
 """An admin learns of at most 100 members who hold messages back."""

@@ -41,7 +41,7 @@ def places_of_sender(connection: sqlite3.Connection, user_id: bytes) -> list[Pla
 
 
 def page(connection: sqlite3.Connection, place: Place, user_id: bytes, after: int) -> Page:
-    """Return messages of a user in the hot store with numbers greater than ``after``, whoever may see them."""
+    """Return messages of a user in the hot store with numbers greater than ``after``, hidden ones too."""
     begin = max(after, place.archived_seq)
     end = connection.execute(
         "SELECT max(sequence_num) FROM (SELECT sequence_num FROM messages WHERE group_key = ? AND sequence_num > ?"
