@@ -93,6 +93,7 @@ PIN = --quiet --universal --python-version 3.11 --generate-hashes --no-header --
 
 clean:  ## Remove .venv and the caches
 	rm -rf .venv dist .generators .interop_peer .java_cache .mypy_cache .pytest_cache .ruff_cache .hypothesis tests/interop_peer/Cargo.lock
+	find conclave spark tests bench scripts -name __pycache__ -prune -exec rm -rf {} +
 
 # Build tools first and pinned too: pip would otherwise fetch whichever are newest to build pyspark.
 .venv/runtime: requirements/build.txt requirements/runtime.txt pyproject.toml

@@ -101,7 +101,8 @@ def write_nginx(folder: Path, change: Callable[[str], str], port: int, plain_por
     text = (DEPLOY / "nginx" / "conclave.conf").read_text()
     text = re.sub(r"listen \[::\].*\n", "", text)
     text = text.replace("listen 80;", f"listen 127.0.0.1:{plain_port};")
-    text = text.replace("listen 443 ", f"listen 127.0.0.1:{port} ")
+    # Little waits in the system: a page that a client does not take is in nginx, or in a file of it.
+    text = text.replace("listen 443 ", f"listen 127.0.0.1:{port} sndbuf=32k ")
     text = text.replace("/etc/letsencrypt/live/chat.example.org/fullchain.pem", f"{folder}/cert.pem")
     text = text.replace("/etc/letsencrypt/live/chat.example.org/privkey.pem", f"{folder}/key.pem")
     text = text.replace("/var/log/nginx/conclave.log", f"{folder}/conclave.log")
