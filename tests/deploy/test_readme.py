@@ -103,17 +103,20 @@ class Newcomer:
         return f"http://localhost:{self._port}" if self._port else ADDRESS
 
     def serve(self) -> None:
-        before = self.server.screen(back=True).count("listening")
-        self.server.type("make serve", "Enter")
+        self._type_to_server("make serve", "Enter", until="listening")
+
+    def stop(self) -> None:
+        self._type_to_server("", "C-c", until="stopped")
+
+    def _type_to_server(self, text: str, key: str, *, until: str) -> None:
+        """Wait for a word that it may have said before."""
+        before = self.server.screen(back=True).count(until)
+        self.server.type(text, key)
         for _ in range(SET_UP_SECONDS):
-            if self.server.screen(back=True).count("listening") > before:
+            if self.server.screen(back=True).count(until) > before:
                 return
             time.sleep(1)
         raise AssertionError(self.server.screen(back=True))
-
-    def stop(self) -> None:
-        self.server.type("", "C-c")
-        self.server.shows("stopped")
 
     def chat(self, line: str) -> None:
         opened = self.terminal()

@@ -151,7 +151,7 @@ async def withdraw_invite(context: CommandContext, rest: str) -> None:
 
 async def accept_invite(context: CommandContext, rest: str) -> None:
     """Accept an invite, and open its group."""
-    invite = _one_invite(context, rest)
+    invite = await _one_invite(context, rest)
     await context.conversation.answer(invite.invite_id, accept=True)
     if invite.group_id in context.conversation.rooms.all:
         context.go(invite.group_id, is_awaited=True)
@@ -159,16 +159,25 @@ async def accept_invite(context: CommandContext, rest: str) -> None:
 
 async def decline_invite(context: CommandContext, rest: str) -> None:
     """Decline an invite."""
-    await context.conversation.answer(_one_invite(context, rest).invite_id, accept=False)
+    await context.conversation.answer((await _one_invite(context, rest)).invite_id, accept=False)
 
 
-def _one_invite(context: CommandContext, name: str) -> Invite:
-    invites = context.conversation.rooms.invites
-    found = named(name, invites, lambda each: each.group_name) if name else invites[0] if len(invites) == 1 else None
-    if found:
+async def _one_invite(context: CommandContext, name: str) -> Invite:
+    """Return the invite to the group that is named, or the only one. Raises CommandError."""
+    if found := _find_invite(context, name):
         return found
-    names = formatting.listed([formatting.called(each.group_name) for each in invites])
+    await context.conversation.renew()  # the chat announces an invite before it has read the list again
+    if found := _find_invite(context, name):
+        return found
+    names = formatting.listed([formatting.called(each.group_name) for each in context.conversation.rooms.invites])
     raise CommandError(f"name one of the groups that you are invited to: {names}" if names else "you have no invites")
+
+
+def _find_invite(context: CommandContext, name: str) -> Invite | None:
+    invites = context.conversation.rooms.invites
+    if name:
+        return named(name, invites, lambda each: each.group_name)
+    return invites[0] if len(invites) == 1 else None
 
 
 async def set_expiry(context: CommandContext, rest: str) -> None:
