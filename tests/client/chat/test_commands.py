@@ -569,6 +569,16 @@ class TestMembers:
         assert bob.room.name == "den"
         await alice.chat.until(lambda: alice.room and len(alice.room.group.members) == 2)
 
+    async def test_an_invite_that_is_not_listed_yet_can_be_accepted(
+        self, alice: RecordingDesk, bob: RecordingDesk
+    ) -> None:
+        await alice.does("/new den")
+        await alice.does("/invite bob")
+        bob.conversation.rooms.invites = ()
+        await bob.does("/accept")
+        assert bob.room
+        assert bob.room.name == "den"
+
     async def test_which_invite_is_meant(self, alice: RecordingDesk, bob: RecordingDesk) -> None:
         for line in ("/accept", "/decline", "/accept den"):
             with pytest.raises(CommandError, match="you have no invites"):
