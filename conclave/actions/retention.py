@@ -52,6 +52,7 @@ class Retention:
     taken_back: Sequence[int]
     expiry_set_by: bytes
     more: bool
+    last_sequence_num: int
 
 
 def policy(
@@ -82,6 +83,7 @@ def policy(
         taken_back=taken.numbers,
         expiry_set_by=expiry_setter(connection, group.group_key),
         more=taken.more,
+        last_sequence_num=group.last_seq,
     )
 
 

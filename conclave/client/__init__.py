@@ -24,6 +24,7 @@ from conclave.client.errors import (
     WrongPasswordError,
 )
 from conclave.client.events import (
+    ClockDiffers,
     EncryptionChanged,
     EncryptionNotice,
     GroupGone,
@@ -54,6 +55,7 @@ __all__ = [
     "Change",
     "Client",
     "ClientError",
+    "ClockDiffers",
     "Codec",
     "EncryptionChanged",
     "EncryptionError",

@@ -1,7 +1,7 @@
 """What turns text into payloads and back: where end-to-end encryption plugs in. The one here does not encrypt."""
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 from uuid import UUID
@@ -173,10 +173,11 @@ class Codec(Protocol):
         """The history has all that was decoded up to a number. It is said before each fetch too."""
         ...
 
-    def caught_up(self, group_id: UUID, *, has_all: bool = True) -> None:
+    def caught_up(self, group_id: UUID, *, has_all: bool = True, last: int = 0) -> None:
         """All that the server has of a group was handed over. Nothing is encrypted before that.
 
-        ``has_all``: False if the server left something out while its clock was in doubt, which comes later.
+        ``has_all``: False if the server left something out while its clock was in doubt, which comes later. ``last``:
+        the greatest number that a message of the group had got before that, as far as the server tells; 0: it does not.
         """
         ...
 
@@ -228,6 +229,10 @@ class Codec(Protocol):
         ...
 
     # What goes on by itself
+
+    def use_time(self, now: Callable[[], int]) -> None:
+        """Take the time from ``now``, Unix seconds of the server: a clock of this machine may be wrong."""
+        ...
 
     def changed(self, group_id: UUID) -> None:
         """Members of a group may have changed: have it looked at."""
@@ -341,7 +346,7 @@ class PlaintextCodec:
     def stored(self, group_id: UUID, up_to: int) -> None:
         """Do nothing: nothing is kept of what was decoded."""
 
-    def caught_up(self, group_id: UUID, *, has_all: bool = True) -> None:
+    def caught_up(self, group_id: UUID, *, has_all: bool = True, last: int = 0) -> None:
         """Do nothing: there are no keys."""
 
     def has_keys(self, group_id: UUID) -> bool:
@@ -386,6 +391,9 @@ class PlaintextCodec:
 
     def new_keys(self) -> None:
         """Do nothing: there are no keys."""
+
+    def use_time(self, now: Callable[[], int]) -> None:
+        """Do nothing: there is nothing that has a time."""
 
     def changed(self, group_id: UUID) -> None:
         """Do nothing: there are no keys."""

@@ -57,6 +57,13 @@ class TimeCorrected:
 
 
 @dataclass(frozen=True)
+class ClockDiffers:
+    """The machine's clock is ``seconds`` ahead of the server's; negative: behind. Lifetimes go by the server's."""
+
+    seconds: int
+
+
+@dataclass(frozen=True)
 class GroupGone:
     """The user is not in a group any more, or it is deleted. What it had here is erased."""
 
@@ -134,6 +141,7 @@ News = (
     | MessageArrived
     | MessagesGone
     | TimeCorrected
+    | ClockDiffers
     | GroupGone
     | PolicyChanged
     | OfKeys

@@ -43,6 +43,7 @@ class Mirror:
         self._codec = codec
         self._told_invites: set[UUID] = set()
         self._caught_up: set[UUID] = set()
+        self._last_numbers: dict[UUID, int] = {}
         self._gone: list[n.MessagesGone | n.GroupGone] = []
         self._has_passed_over = False
         self._page_size, self._arrived = PAGE, 0
@@ -99,6 +100,7 @@ class Mirror:
 
     async def _read_policy(self, group_id: UUID) -> AsyncIterator[n.News]:
         found = await self._client.retention(group_id)
+        self._last_numbers[group_id] = found.last_sequence_num
         if self._history.set_expiry(group_id, found.effective_expiry_seconds):
             yield n.PolicyChanged(group_id, found.effective_expiry_seconds)
         self.note_gone(self._history.forget_before(group_id, found.hidden_before))
@@ -285,7 +287,7 @@ class Mirror:
     async def _tell(self, group_id: UUID, *, is_last: bool, has_all: bool) -> AsyncIterator[n.News]:
         """Tell what was stored. Who answers to it would wait in vain if there were more to be read before that."""
         if is_last:
-            self._codec.caught_up(group_id, has_all=has_all)
+            self._codec.caught_up(group_id, has_all=has_all, last=self._last_numbers.get(group_id, 0))
             if has_all and self._history.is_time_known:
                 self._forget_kept(group_id)
             self._caught_up.add(group_id)

@@ -48,6 +48,9 @@ MOST_UNSTEADY = 4
 ENFORCED_EVERY = 0.5
 """What may not be in the history any more goes within half a second."""
 
+CLOCK_TOLERANCE = 60
+"""A clock of this machine that differs from the server's by more than a minute is told."""
+
 READY_WITHIN, READY_LOOKED_EVERY = 30.0, 0.1
 """A text waits up to 30 seconds for the keys of its group."""
 
@@ -76,6 +79,7 @@ class Sync:
         self.client = client
         self.history = history
         self.codec = codec
+        codec.use_time(history.sure)
         self.membership = Membership(client, codec, self.look_at)
         self._backoff = backoff
         self._chance = chance
@@ -86,6 +90,7 @@ class Sync:
         self._to_fetch: set[UUID] = set()
         self._wake = asyncio.Event()
         self._enforcing: asyncio.Task[None] | None = None
+        self._has_told_clock = False
         self._news: AsyncIterator[n.News] | None = None
 
     async def __aenter__(self) -> Self:
@@ -209,6 +214,9 @@ class Sync:
             try:
                 async with self.client.listen() as stream:
                     yield n.Online()
+                    if abs(off := self.history.machine_ahead) > CLOCK_TOLERANCE and not self._has_told_clock:
+                        self._has_told_clock = True
+                        yield n.ClockDiffers(off)
                     await self._upkeep.refill()
                     async for each in self._mirror.catch_up():
                         yield each

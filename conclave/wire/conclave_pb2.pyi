@@ -274,7 +274,7 @@ class UpdateGroupResponse(_message.Message):
     def __init__(self, messages_expiring: _Optional[int] = ..., oldest_expiring: _Optional[int] = ...) -> None: ...
 
 class GetRetentionPolicyResponse(_message.Message):
-    __slots__ = ("server_retention_seconds", "group_expiry_seconds", "effective_expiry_seconds", "min_lifetime_seconds", "policy_source", "legal_hold", "held_by", "hidden_before", "taken_back", "expiry_set_by", "more")
+    __slots__ = ("server_retention_seconds", "group_expiry_seconds", "effective_expiry_seconds", "min_lifetime_seconds", "policy_source", "legal_hold", "held_by", "hidden_before", "taken_back", "expiry_set_by", "more", "last_sequence_num")
     SERVER_RETENTION_SECONDS_FIELD_NUMBER: _ClassVar[int]
     GROUP_EXPIRY_SECONDS_FIELD_NUMBER: _ClassVar[int]
     EFFECTIVE_EXPIRY_SECONDS_FIELD_NUMBER: _ClassVar[int]
@@ -286,6 +286,7 @@ class GetRetentionPolicyResponse(_message.Message):
     TAKEN_BACK_FIELD_NUMBER: _ClassVar[int]
     EXPIRY_SET_BY_FIELD_NUMBER: _ClassVar[int]
     MORE_FIELD_NUMBER: _ClassVar[int]
+    LAST_SEQUENCE_NUM_FIELD_NUMBER: _ClassVar[int]
     server_retention_seconds: int
     group_expiry_seconds: int
     effective_expiry_seconds: int
@@ -297,7 +298,8 @@ class GetRetentionPolicyResponse(_message.Message):
     taken_back: _containers.RepeatedScalarFieldContainer[int]
     expiry_set_by: bytes
     more: bool
-    def __init__(self, server_retention_seconds: _Optional[int] = ..., group_expiry_seconds: _Optional[int] = ..., effective_expiry_seconds: _Optional[int] = ..., min_lifetime_seconds: _Optional[int] = ..., policy_source: _Optional[str] = ..., legal_hold: _Optional[bool] = ..., held_by: _Optional[_Iterable[bytes]] = ..., hidden_before: _Optional[int] = ..., taken_back: _Optional[_Iterable[int]] = ..., expiry_set_by: _Optional[bytes] = ..., more: _Optional[bool] = ...) -> None: ...
+    last_sequence_num: int
+    def __init__(self, server_retention_seconds: _Optional[int] = ..., group_expiry_seconds: _Optional[int] = ..., effective_expiry_seconds: _Optional[int] = ..., min_lifetime_seconds: _Optional[int] = ..., policy_source: _Optional[str] = ..., legal_hold: _Optional[bool] = ..., held_by: _Optional[_Iterable[bytes]] = ..., hidden_before: _Optional[int] = ..., taken_back: _Optional[_Iterable[int]] = ..., expiry_set_by: _Optional[bytes] = ..., more: _Optional[bool] = ..., last_sequence_num: _Optional[int] = ...) -> None: ...
 
 class GetGroupInfoResponse(_message.Message):
     __slots__ = ("group_info",)

@@ -144,6 +144,7 @@ class Retention(WireMessage):
     messages that were taken back, at most 1,000: the last that were, or the first above those that were asked for.
     ``expiry_set_by``: the admin who has set the group's expiry; empty if none has, or if that is not known any more.
     ``more``: whether other messages were taken back, or others with greater numbers than those that are listed.
+    ``last_sequence_num``: the greatest number that a message of the group has got so far; 0: it never had any.
     """
 
     wire = "GetRetentionPolicyResponse"
@@ -159,6 +160,7 @@ class Retention(WireMessage):
     taken_back: tuple[int, ...] = ()
     expiry_set_by: UUID | None = None
     more: bool = False
+    last_sequence_num: int = 0
 
 
 @dataclass(frozen=True)

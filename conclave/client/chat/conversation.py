@@ -227,11 +227,8 @@ class Conversation:
             case n.GroupGone():
                 self._left(news.group_id)
                 self._want_renewal()  # one that is under way may have read it as it was
-            case n.Lagged():
-                self._listener.say(
-                    f"{formatting.count(news.lost, 'event')} lost on a slow connection; all was read again"
-                )
-                self._want_renewal()
+            case n.Lagged() | n.ClockDiffers():
+                self._say_of_connection(news)
             case n.KeyChanged() | n.EncryptionChanged() | n.EncryptionNotice():
                 self.keys.hear(news)
             case _:
@@ -246,6 +243,14 @@ class Conversation:
             self._online.set()
             self._want_renewal()
         self._listener.rooms_changed()
+
+    def _say_of_connection(self, news: n.Lagged | n.ClockDiffers) -> None:
+        if isinstance(news, n.ClockDiffers):
+            off = f"{formatting.remaining(abs(news.seconds))} {'ahead of' if news.seconds > 0 else 'behind'}"
+            self._listener.say(f"The clock of this machine is {off} the server's. Messages go by the server's")
+            return
+        self._listener.say(f"{formatting.count(news.lost, 'event')} lost on a slow connection; all was read again")
+        self._want_renewal()
 
     def _hear_of_trouble(self, error: NoAnswerError | None) -> None:
         """A request has no answer: the connection may look well for some time yet."""

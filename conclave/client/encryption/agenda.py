@@ -38,7 +38,7 @@ class GroupAgenda:
     something waits that several members could do. ``ahead``: something came of an epoch that this client is not in.
     ``claimed``: a group info of such an epoch, seen first at ``claimed_at``. ``asked_at``: when the user asked in.
     ``is_caught_up``: all that was at the server at the start was read.
-    ``has_read_all``: everything since the epoch began was.
+    ``has_read_all``: everything since the epoch began was. ``has_sent``: an own text has come back since the start.
     ``contested``: how often something of another branch was replaced at the server.
     """
 
@@ -53,6 +53,7 @@ class GroupAgenda:
     claimed_at: float = 0.0
     asked_at: float = -inf
     is_caught_up: bool = False
+    has_sent: bool = False
     has_read_all: bool = False
     attempts: int = 0
     entered_at: float | None = None

@@ -55,11 +55,12 @@ class MlsCodec:
         now: Callable[[], int] = _unix_now,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``path``: the file, made if it is not there; None: in memory only. ``now``: Unix seconds.
+        """``path``: the file, made if it is not there; None: in memory only.
 
-        ``clock``: seconds that only go forward. Raises KeyStoreError.
+        ``now``: Unix seconds, until ``use_time`` gives the server's. ``clock``: seconds that only go forward.
+        Raises KeyStoreError.
         """
-        self._user_id, self._now = user_id, now
+        self._user_id, self._time = user_id, now
         self._vault = Vault(path, user_id)
         self._news: list[News] = []
         self._agenda = Agenda(clock)
@@ -67,9 +68,9 @@ class MlsCodec:
         self._texts = Texts(self._vault)
         self._people = People(self._vault, user_id)
         self._sight = Sight(user_id, self._groups, self._people, self._agenda)
-        self._packages = Packages(self._vault, user_id, now)
-        self._order = Order(user_id, self._groups, self._people, self._texts, self._agenda, self._news, now)
-        self._keeper = Keeper(self, self._agenda, user_id, self._news, now)
+        self._packages = Packages(self._vault, user_id, self._now)
+        self._order = Order(user_id, self._groups, self._people, self._texts, self._agenda, self._news, self._now)
+        self._keeper = Keeper(self, self._agenda, user_id, self._news, self._now)
 
     def __enter__(self) -> Self:
         return self
@@ -80,6 +81,13 @@ class MlsCodec:
     def close(self) -> None:
         """Close the file."""
         self._vault.close()
+
+    def use_time(self, now: Callable[[], int]) -> None:
+        """Take the time from ``now``: the lifetime of a key package is compared with other machines' time."""
+        self._time = now
+
+    def _now(self) -> int:
+        return self._time()
 
     # What is shown
 
@@ -129,6 +137,9 @@ class MlsCodec:
             if agenda.ahead or not agenda.is_caught_up:  # the state may be an old one, whose keys were used
                 self._agenda.want(group_id)
                 raise NotReadyError("what came to this group is still being read: it goes on by itself")
+            if held.is_doubtful:
+                self._agenda.want(group_id, 0)
+                raise NotReadyError("messages are gone that may have been sent from here: new keys are on their way")
             if group.has_proposals:
                 self._agenda.want(group_id, 0)
                 raise NotReadyError("the group is being changed: it goes on in a moment")
@@ -210,14 +221,18 @@ class MlsCodec:
             with self._vault.transaction():
                 self._texts.drop_read(held, up_to)
 
-    def caught_up(self, group_id: UUID, *, has_all: bool = True) -> None:
+    def caught_up(self, group_id: UUID, *, has_all: bool = True, last: int = 0) -> None:
         """Note that everything was read: from here on it is known what was sent by these keys.
 
         What an earlier program has encrypted and is not there now never will be, and what it has decrypted without
         having stored it is not asked for any more: their texts go.
         """
-        self._agenda.of(group_id).is_caught_up = True
-        held = self._groups.get(group_id)
+        agenda, held = self._agenda.of(group_id), self._groups.get(group_id)
+        if held and 0 < held.up_to < last and not agenda.is_caught_up:
+            with self._changing(group_id) as held:
+                self._order.misses(held)
+                held.up_to = last
+        agenda.is_caught_up = True
         if has_all and held and (self._texts.has_former(held, self._now()) or self._texts.read(held)):
             with self._vault.transaction():
                 self._texts.drop_former(held, self._now())

@@ -51,7 +51,8 @@ class Held:
     ``renewed_at``: when the own leaf was made (Unix seconds). ``welcome``: hash of the last one that was taken.
     ``base_tag``: the tag of the epoch from which the own external commit went on; b"": it was none.
     ``entered_at``: the number of the commit by which the user came in; 0: the user began the group. ``in_since``: when
-    that came (Unix seconds); 0: long ago.
+    that came (Unix seconds); 0: long ago. ``is_doubtful``: the state may be an old copy, from which messages were sent
+    that it does not know of. Nothing is sent in its epoch: keys and nonces would be used twice.
     ``confirmed_by``: an earlier member, of whom a message with these keys was read; b"": none yet.
     """
 
@@ -71,6 +72,7 @@ class Held:
     entered_at: int = 0
     confirmed_by: bytes = b""
     in_since: int = 0
+    is_doubtful: bool = False
 
     @property
     def is_unsure(self) -> bool:
@@ -85,12 +87,12 @@ class Held:
         """Give the state up."""
         self.had_keys = self.had_keys or self.stage is Stage.IN
         self.stage, self.group, self.awaited = stage, None, Awaited(0, b"")
-        self.base_tag, self.confirmed_by = b"", b""
+        self.base_tag, self.confirmed_by, self.is_doubtful = b"", b"", False
 
 
 _COLUMNS = (
     "stage, awaited_epoch, awaited_tag, first_epoch, entered_epoch, up_to, missed, had_keys, renewed_at, welcome,"
-    " base_tag, entered_at, confirmed_by, in_since, segment, body_id"
+    " base_tag, entered_at, confirmed_by, in_since, is_doubtful, segment, body_id"
 )
 
 
@@ -152,7 +154,7 @@ class Groups:
                     held.had_keys,
                 ),
                 *(held.renewed_at, held.welcome, held.base_tag, held.entered_at, held.confirmed_by),
-                *(held.in_since, *place, held.group_key),
+                *(held.in_since, held.is_doubtful, *place, held.group_key),
             ),
         )
 
@@ -285,10 +287,10 @@ class Groups:
         return self._vault.connection
 
     def _read(self, group_id: UUID, row: tuple[object, ...]) -> Held:
-        key, stage, epoch, tag, first, entered, up_to, missed, had_keys, *since, segment, body_id = row
+        key, stage, epoch, tag, first, entered, up_to, missed, had_keys, *since, doubtful, segment, body_id = row
         state = self._vault.get((segment, body_id))  # type: ignore[arg-type]  # rows have no types
         group = Group.from_bytes(state, self._policy) if state else None
         return Held(
             *(group_id, key, Stage(stage), group, Awaited(epoch, tag), first, entered, up_to, missed),  # type: ignore[arg-type]
-            *(bool(had_keys), *since),  # type: ignore[arg-type]
+            *(bool(had_keys), *since, bool(doubtful)),  # type: ignore[arg-type]
         )

@@ -115,7 +115,7 @@ class Keeper:
             agenda.needed_since = None
         elif not self._has_turn(group, ours, agenda):
             return False
-        is_old = self._now() - held.renewed_at >= RENEWED_SECONDS
+        is_old = held.is_doubtful or self._now() - held.renewed_at >= RENEWED_SECONDS
         if not is_needed and not is_old:
             return False
         change = self._keys.commit(group_id, removable)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from uuid import UUID
 
 from conclave.client.codec import Readable
-from conclave.client.encryption.agenda import Agenda
+from conclave.client.encryption.agenda import SOON, Agenda
 from conclave.client.encryption.groups import Awaited, Groups, Held, Stage
 from conclave.client.encryption.headers import Header, read_header
 from conclave.client.encryption.people import People, user_of
@@ -76,7 +76,7 @@ class Order:
                 found.append(Readable(message, known[number]))
                 continue
             if held.up_to and number > held.up_to + 1:
-                self._misses(held)
+                self.misses(held, is_own=self._texts.own(held, message.mls_message) is not None)
             is_own, readable = self._take_own(held, message)
             if not is_own:
                 readable = self._take(held, message)
@@ -86,13 +86,20 @@ class Order:
             held.up_to = max(held.up_to, number)
         return found
 
-    def _misses(self, held: Held) -> None:
-        """Something has gone that was not read here: it may have been a commit."""
+    def misses(self, held: Held, *, is_own: bool = False) -> None:
+        """Note that messages are gone that were not read here. Within a transaction.
+
+        One of them may have been a commit. At the start, or where the first own text (``is_own``) comes back after
+        them, they may also have been sent from here, and these keys are an old copy.
+        """
         agenda = self._agenda.of(held.group_id)
         agenda.misses(held.group.epoch if held.group else -1)
-        if held.stage is Stage.IN:
-            agenda.doubt_info()
-            self._agenda.want(held.group_id)
+        if held.stage is not Stage.IN:
+            return
+        if not agenda.is_caught_up or (is_own and not agenda.has_sent):
+            held.is_doubtful = True
+        agenda.doubt_info(is_own=held.is_doubtful)
+        self._agenda.want(held.group_id, 0 if held.is_doubtful else SOON)
 
     def _take_own(self, held: Held, message: StoredMessage) -> tuple[bool, Readable | None]:
         """Tell whether a message is a text that the user has sent, and return it, unless it was sent before."""
@@ -105,10 +112,11 @@ class Order:
     def _put_own(self, held: Held, own: OwnText, message: StoredMessage) -> None:
         """Erase a text that is here as a message now, or keep it as long as others may not have read it."""
         what = own, message.sequence_num, message.self_destruct_seconds
+        self._agenda.of(held.group_id).has_sent = True
         self._texts.drop_other_tries(held, own)
         if not own.text:
             self._texts.drop_own(own.text_key)
-        elif self._is_too_late(held, own):
+        elif self._is_too_late(held, own) or held.is_doubtful:
             self._texts.keep_to_send_again(*what)
         elif not self.is_sure(held) or self._now() - held.in_since < UNSURE_SECONDS:
             self._texts.keep_until_sure(*what)
@@ -186,6 +194,7 @@ class Order:
         if not isinstance(received, CommitApplied) or received.effect is None:
             return
         agenda, effect = self._agenda.of(held.group_id), received.effect
+        held.is_doubtful = False  # what was sent in the epoch that is over does not matter any more
         if effect.removed_self or held.group is None or not held.group.is_member:
             self._groups.note_commit(held, held.up_to + 1, before.epoch, b"")
             self._removed(held, effect.committer, message)

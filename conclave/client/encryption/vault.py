@@ -49,7 +49,8 @@ CREATE TABLE groups (
     base_tag BLOB NOT NULL DEFAULT x'',
     entered_at INTEGER NOT NULL DEFAULT 0,
     in_since INTEGER NOT NULL DEFAULT 0,
-    confirmed_by BLOB NOT NULL DEFAULT x''
+    confirmed_by BLOB NOT NULL DEFAULT x'',
+    is_doubtful INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 CREATE TABLE comers (                           -- who came in, and by which message last
     group_key INTEGER NOT NULL REFERENCES groups ON DELETE CASCADE,

@@ -92,6 +92,11 @@ class ServerClock:
         asked_at = self._silent_at or (self.doubt.anchor.at if self.doubt else None)
         return asked_at is not None and _passed(asked_at, self._clock.read()) >= APART_SECONDS
 
+    @property
+    def machine_ahead(self) -> int:
+        """By how many seconds the wall clock was ahead of the server's time when that was heard last."""
+        return self.anchor.at.wall - self.anchor.server if self.anchor else 0
+
     def now(self) -> int:
         """Return the latest that the server's time may be, Unix seconds: by it things are hidden."""
         reading = self._clock.read()

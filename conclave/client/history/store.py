@@ -114,6 +114,11 @@ class History:
         return self._clock.silences
 
     @property
+    def machine_ahead(self) -> int:
+        """By how many seconds this machine's clock is ahead of the server's; negative: it is behind."""
+        return self._clock.machine_ahead
+
+    @property
     def wants_time(self) -> bool:
         """Whether to ask the server for the time: a doubt ends by several answers, and its silence by one."""
         return self._clock.wants_answers

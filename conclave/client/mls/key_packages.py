@@ -126,7 +126,7 @@ def create_key_package(
         credential=basic(identity),
         capabilities=own_capabilities(last_resort=last_resort),
         leaf_node_source=LeafNodeSource.KEY_PACKAGE,
-        lifetime=Lifetime(now - DATED_BACK, now + LIFETIME),
+        lifetime=Lifetime(max(0, now - DATED_BACK), now + LIFETIME),
     ).signed(suite, signature_private)
     extensions = (Extension(ExtensionType.LAST_RESORT, b""),) if last_resort else ()
     key_package = KeyPackage(MLS10, suite.number, init.public, leaf, extensions).signed(signature_private)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from conclave.clock import Clock
 from tests.client.encryption.devices import Device
 from tests.conftest import Running
 
@@ -18,9 +19,16 @@ async def device(running: Running, tmp_path: Path) -> AsyncIterator[NewDevice]:
     async with AsyncExitStack() as stack:
 
         async def make(
-            name: str, *, register: bool = True, folder: Path = tmp_path, takes_changed_keys: bool = True
+            name: str,
+            *,
+            register: bool = True,
+            folder: Path = tmp_path,
+            takes_changed_keys: bool = True,
+            clock: Clock | None = None,
         ) -> Device:
-            made = Device(running.url, name, folder, running.clock)
+            """``clock``: of its machine; then the device goes by the time that it hears."""
+            made = Device(running.url, name, folder, clock or running.clock)
+            made.hears_time = clock is not None
             made.takes_changed_keys = takes_changed_keys
             stack.push_async_callback(made.end)
             await made.begin(register=register)

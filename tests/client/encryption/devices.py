@@ -30,6 +30,8 @@ class Device:
         self.name, self.folder, self.clock = name, folder, clock
         self.told: list[News] = []
         self.takes_invites = self.takes_changed_keys = True
+        self.hears_time = False
+        """Whether it goes by the server's time, which stands still in most tests."""
         self.ahead = 0.0
         """So many seconds its clocks are ahead: a test lets days pass for its keys."""
         self._listening: asyncio.Task[None] | None = None
@@ -56,15 +58,12 @@ class Device:
     def open(self, points: Failpoints | None = None) -> None:
         """Open the files; nothing is read yet."""
         self.history = History(self.folder / f"{self.name}.history", clock=self.clock)
-        self.codec = MlsCodec(
-            self.keys_path,
-            self.user_id,
-            now=lambda: int(time.time() + self.ahead),
-            clock=lambda: time.monotonic() + self.ahead,
-        )
+        self.codec = MlsCodec(self.keys_path, self.user_id, clock=lambda: time.monotonic() + self.ahead)
         self.sync = Sync(
             self.client, self.history, self.codec, backoff=QUICK, takes_changed_keys=self.takes_changed_keys
         )
+        if not self.hears_time:
+            self.codec.use_time(lambda: int(time.time() + self.ahead))
         if points:
             points.arm(self.client, self.codec, self.history)
 
@@ -77,7 +76,8 @@ class Device:
 
     async def _listen(self) -> None:
         async with self.sync:
-            self.client.transport.on_time = lambda _: None  # the server's clock stands still in these tests
+            if not self.hears_time:
+                self.client.transport.on_time = lambda _: None
             async for news in self.sync:
                 self.told.append(news)
                 if isinstance(news, InviteReceived) and self.takes_invites:

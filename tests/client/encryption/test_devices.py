@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
@@ -14,6 +15,7 @@ from conclave.client.errors import KeyInDoubtError
 from conclave.client.events import EncryptionNotice, KeyChanged
 from conclave.client.mls import Group as MlsGroup
 from conclave.client.sync import READY_WITHIN
+from conclave.wire.results import Retention
 from tests.client.encryption.conftest import NewDevice
 from tests.client.encryption.devices import Device, agree
 from tests.conftest import Running
@@ -145,6 +147,62 @@ class TestAnOldCopy:
         assert bob.mls(group).epoch > last
         assert len(notices(bob, "restored")) == 1
         assert not notices(alice, "refused")
+
+    @pytest.mark.parametrize("server_tells", [True, False])
+    async def test_it_is_not_used_where_all_that_it_does_not_know_of_is_gone(
+        self, device: NewDevice, tmp_path: Path, *, server_tells: bool
+    ) -> None:
+        """If the server tells no last number, the first texts are sent with keys that were used, and sent again."""
+        group, [alice, bob] = await club(device, "alice", "bob")
+        await alice.sync.send(group, "before")
+        await bob.hears("before")
+        await bob.stop()
+        for each in ("bob.keys", "bob.history"):
+            shutil.copy(tmp_path / each, tmp_path / f"{each}.old")
+        await bob.connect()
+        numbers = [await bob.sync.send(group, f"since {number}") for number in range(3)]
+        await alice.hears("since 2")
+        await bob.hears("since 2")
+        epoch = bob.mls(group).epoch
+        for number in numbers:
+            await bob.sync.take_back(group, number)
+        await bob.stop()
+        for each in ("bob.keys", "bob.history"):
+            shutil.move(tmp_path / f"{each}.old", tmp_path / each)
+        bob.told.clear()
+        if not server_tells:
+            asks = bob.client.retention
+
+            async def without(group_id: UUID) -> Retention:
+                return replace(await asks(group_id), last_sequence_num=0)
+
+            bob.client.retention = without  # type: ignore[method-assign,assignment]
+        await bob.connect()
+        for number in range(4):
+            await bob.sync.send(group, f"after {number}")
+        for number in range(4):
+            await alice.hears(f"after {number}")
+        await agree(group, alice, bob)
+        assert alice.mls(group).epoch > epoch
+        assert bool(notices(alice, "refused")) is not server_tells
+        assert [text for text in alice.texts_told() if text and text.startswith("after")].count("after 0") == 1
+
+    async def test_who_was_away_while_messages_went_changes_the_keys_once_and_reads_on(self, device: NewDevice) -> None:
+        group, [alice, bob] = await club(device, "alice", "bob")
+        await alice.sync.send(group, "before")
+        await bob.hears("before")
+        await bob.stop()
+        gone = await alice.sync.send(group, "which is gone")
+        await alice.sync.take_back(group, gone)
+        await alice.sync.send(group, "which is there")
+        epoch = alice.mls(group).epoch
+        await bob.connect()
+        await bob.hears("which is there")
+        for text in ("one", "two"):
+            await bob.sync.send(group, text)
+            await alice.hears(text)
+        await agree(group, alice, bob)
+        assert alice.mls(group).epoch == epoch + 1
 
     async def test_nothing_is_encrypted_before_all_was_read(self, device: NewDevice) -> None:
         group, [alice, bob] = await club(device, "alice", "bob")
