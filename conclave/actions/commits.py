@@ -7,7 +7,7 @@ from conclave.actions.authorisation import require_member
 from conclave.actions.context import Context
 from conclave.actions.messages import append
 from conclave.actions.quotas import Sends, count_commit
-from conclave.errors import BadRequestError, NotFoundError, NotMemberError
+from conclave.errors import BadRequestError, ConflictError, NotFoundError, NotMemberError
 from conclave.failpoints import reach
 from conclave.store import bodies
 from conclave.store.engine.news import announce, members_of
@@ -41,8 +41,10 @@ def external_join(
 ) -> None:
     """Store the commit by which a member has joined the MLS group.
 
-    A member who came by /join is new to all. Any other was a member before, with keys that are void now. Raises
-    NotMemberError, BadRequestError, TooManyRequestsError, or QuotaError for who was a member before.
+    A member who came by /join is new to all. Any other was a member before, with keys that are void now. If the group
+    info of the epoch is given, and another commit has led there first, nothing is stored: the others would not take the
+    commit. Raises NotMemberError, BadRequestError, ConflictError, TooManyRequestsError, or QuotaError for who was a
+    member before.
     """
     # Until a join is undone its commit is welcome: it may have arrived in time and waited for its turn.
     member = members.membership(connection, group_id, user_id)
@@ -50,6 +52,8 @@ def external_join(
         raise NotMemberError
     if member.group.group_info_body is None:
         raise BadRequestError("this group has no group info yet")
+    if commit.group_info and groups.has_passed(connection, member.group, commit.group_info):
+        raise ConflictError("another commit came first: make this one anew from the group info that is stored now")
     _store(connection, context, member, commit, must_fit=not member.joining)
     recipients = members_of(connection, member.group.group_key)
     if member.joining:
@@ -97,7 +101,8 @@ def store(connection: sqlite3.Connection, member: Membership, commit: Commit, no
         append(connection, member, commit.commit_message, now, is_commit=True)
         reach("commit.message_stored")
     if commit.group_info:
-        groups.set_group_info(connection, member.group, commit.group_info)
+        with_commit = bool(commit.commit_message)
+        groups.set_group_info(connection, member.group, commit.group_info, with_commit=with_commit)
         reach("commit.info_replaced")
     if commit.mls_group_id:
         groups.set_mls_group_id(connection, member.group, commit.mls_group_id)

@@ -86,7 +86,7 @@ def accept(connection: sqlite3.Connection, context: Context, invite_id: bytes, u
     welcomes.add(connection, group.group_key, user_id, invite.welcome_body)
     commit = invite.inviter_id, invite.commit_body
     announce_stored(connection, [messages.append_stored(connection, group.group_key, *commit, now, is_commit=True)])
-    groups.adopt_group_info(connection, group.group_key, invite.group_info_body)
+    groups.adopt_group_info(connection, group.group_key, invite.group_info_body, with_commit=True)
     reach("accept.stored")
     announce(connection, [user_id], "welcome", group_id=group.group_id, group_alias=group.alias)
     announce(connection, others, "group_update", group_id=group.group_id, update_type="commit")

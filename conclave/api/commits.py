@@ -28,7 +28,7 @@ async def external_join(request: web.Request) -> web.Response:
     """POST /groups/{group_id}/external-join: Announce that the caller joined the MLS group, and store the commit."""
     group_id, user_id = path_id(request, "group_id"), request[tokens.CALLER].user_id
     body = await read_body(request, ExternalJoin)
-    commit = Commit(body.commit_message, mls_group_id=body.mls_group_id)
+    commit = Commit(body.commit_message, body.group_info, body.mls_group_id)
     if commit.commit_message:
         await request.app[app_keys.SENDING].prepare(group_id, user_id, len(commit.commit_message))
     await act(request, commits.external_join, request.app[app_keys.CONTEXT], group_id, user_id, commit)

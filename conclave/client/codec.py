@@ -40,6 +40,8 @@ class Joining(NamedTuple):
     commit: bytes
     mls_group_id: str = ""
     """As that of a beginning."""
+    group_info: bytes = b""
+    """That of the epoch to which the commit leads."""
 
 
 @dataclass(frozen=True)
@@ -224,6 +226,10 @@ class Codec(Protocol):
         """Forget a group: the user is not in it any more."""
         ...
 
+    def leave(self, group_id: UUID) -> None:
+        """Give the keys of a group up, which lead nowhere: the user comes in anew."""
+        ...
+
     def new_keys(self) -> None:
         """Begin with new keys, and ask into all groups anew."""
         ...
@@ -387,6 +393,9 @@ class PlaintextCodec:
         return set()
 
     def forget(self, group_id: UUID) -> None:
+        """Do nothing: there are no keys."""
+
+    def leave(self, group_id: UUID) -> None:
         """Do nothing: there are no keys."""
 
     def new_keys(self) -> None:

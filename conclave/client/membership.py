@@ -49,11 +49,19 @@ class Membership:
         await self._client.deposit_invite(group_id, user.user_id, change.commit, change.welcome, change.group_info)
 
     async def join(self, group_id: UUID) -> None:
-        """Join a public group, and tell its members by an external commit."""
+        """Join a public group, and tell its members by an external commit.
+
+        If another commit came first, the user is a member, and the codec makes the commit anew by itself.
+        """
         try:
             group_info = await self._client.join(group_id)
             joining = self._codec.join(group_id, group_info)
-            await self._client.external_join(group_id, joining.commit, joining.mls_group_id)
+            try:
+                await self._client.external_join(group_id, *joining)
+            except ResourceError as error:
+                if error.code != ErrorCode.RESOURCE_CONFLICT:
+                    raise
+                self._codec.leave(group_id)
         finally:
             self._codec.changed(group_id)  # an answer may be lost, and no event tells the user of what is the user's
             self._changed(group_id)

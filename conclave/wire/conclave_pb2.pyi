@@ -318,12 +318,14 @@ class UploadCommitRequest(_message.Message):
     def __init__(self, commit_message: _Optional[bytes] = ..., group_info: _Optional[bytes] = ..., mls_group_id: _Optional[str] = ...) -> None: ...
 
 class ExternalJoinRequest(_message.Message):
-    __slots__ = ("commit_message", "mls_group_id")
+    __slots__ = ("commit_message", "mls_group_id", "group_info")
     COMMIT_MESSAGE_FIELD_NUMBER: _ClassVar[int]
     MLS_GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    GROUP_INFO_FIELD_NUMBER: _ClassVar[int]
     commit_message: bytes
     mls_group_id: str
-    def __init__(self, commit_message: _Optional[bytes] = ..., mls_group_id: _Optional[str] = ...) -> None: ...
+    group_info: bytes
+    def __init__(self, commit_message: _Optional[bytes] = ..., mls_group_id: _Optional[str] = ..., group_info: _Optional[bytes] = ...) -> None: ...
 
 class SendMessageRequest(_message.Message):
     __slots__ = ("mls_message", "self_destruct_seconds", "send_id")

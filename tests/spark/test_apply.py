@@ -104,7 +104,7 @@ def test_leaving_delete_after_fetch_between_plan_and_apply_still_deletes_what_al
 def test_entering_delete_after_fetch_between_plan_and_apply_keeps_the_new_floor(connection: sqlite3.Connection) -> None:
     member = add_group(connection, HOUR, 10)
     newcomer = users.add(connection, "newcomer", "", "", START)
-    groups.set_group_info(connection, member.group, b"info")
+    groups.set_group_info(connection, member.group, b"info", with_commit=True)
     connection.execute("UPDATE groups SET visibility = 'public'")
     members.add(connection, member.group.group_key, newcomer, START)
     connection.execute("UPDATE messages SET created_at = created_at - ? WHERE sequence_num <= 5", (2 * HOUR,))

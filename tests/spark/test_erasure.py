@@ -183,7 +183,7 @@ def test_replaced_group_info_is_in_no_file_after_a_run(tmp_path: Path, cleaner: 
     for number in (1, 2):
         with store.opened() as connection:
             group = member_of(connection, owned, USERS[0]).group
-            groups.set_group_info(connection, group, store.search.body(number, size))
+            groups.set_group_info(connection, group, store.search.body(number, size), with_commit=True)
     store.run(cleanup=CleanupConfig(engine="sql"), archive=ArchiveConfig())
     assert store.search.left_of({1}, tmp_path) == set()
     assert store.search.left_of({2}, tmp_path) == ({2} if size >= 12 else set()), "the newest stays"

@@ -5,7 +5,7 @@ from hypothesis import example, given, strategies as st
 
 from conclave.client.mls.codec import Reader, opaque, uint16, uint64
 from conclave.client.mls.errors import MlsError
-from conclave.store.resources.group_info import Epoch, epoch_of, is_older
+from conclave.store.resources.group_info import Epoch, epoch_of, is_outdated
 
 EPOCHS = st.integers(0, 2**64 - 1)
 
@@ -45,13 +45,19 @@ def test_any_bytes_are_read_as_the_client_reads_them(data: bytes) -> None:
     assert epoch_of(data) == read(data)
 
 
-@given(EPOCHS, EPOCHS, st.binary(max_size=8), st.binary(max_size=8))
-def test_only_an_earlier_epoch_of_the_same_group_is_older(one: int, two: int, first: bytes, second: bytes) -> None:
-    assert is_older(written(first, one), than=written(first, two)) == (one < two)
+@given(EPOCHS, EPOCHS, st.binary(max_size=8), st.binary(max_size=8), st.booleans())
+def test_an_earlier_epoch_of_the_same_group_is_outdated_and_with_a_commit_the_same_epoch(
+    one: int, two: int, first: bytes, second: bytes, with_commit: bool
+) -> None:
+    def outdated(group_info: bytes, by: bytes) -> bool:
+        return is_outdated(group_info, by=by, with_commit=with_commit)
+
+    assert outdated(written(first, one), written(first, two)) == (one < two or (with_commit and one == two))
+    assert outdated(written(first, one), written(first, one)) == with_commit
     if first != second:
-        assert not is_older(written(first, one), than=written(second, two))
-    assert not is_older(b"group info", than=written(first, two))
-    assert not is_older(written(first, one), than=b"group info")
+        assert not outdated(written(first, one), written(second, two))
+    assert not outdated(b"group info", written(first, two))
+    assert not outdated(written(first, one), b"group info")
 
 
 @pytest.mark.parametrize("head", [(2, 4, 1, 1), (1, 3, 1, 1), (1, 5, 1, 1), (1, 4, 2, 1)])

@@ -108,9 +108,15 @@ class GroupCalls(Caller):
         """Join a public group; return its group info, to make an external commit with."""
         return (await self.transport.ask(Call("POST", path("groups", group_id, "join")), GroupInfoStored)).group_info
 
-    async def external_join(self, group_id: UUID, commit_message: bytes = b"", mls_group_id: str = "") -> None:
-        """Make the user known to the others, with an external commit."""
-        body = commits.ExternalJoin(commit_message, mls_group_id)
+    async def external_join(
+        self, group_id: UUID, commit_message: bytes = b"", mls_group_id: str = "", group_info: bytes = b""
+    ) -> None:
+        """Make the user known to the others, with an external commit.
+
+        ``group_info``: that of the epoch to which the commit leads. If another commit has led there first, a
+        ResourceError says so (status 409), and nothing is stored.
+        """
+        body = commits.ExternalJoin(commit_message, mls_group_id, group_info)
         await self.transport.tell(
             Call("POST", path("groups", group_id, "external-join"), commits.ExternalJoinRequest, body)
         )

@@ -36,9 +36,10 @@ class GroupAgenda:
 
     ``at``: when to look at it. ``info_at``: when to compare the server's group info. ``needed_since``: since when
     something waits that several members could do. ``ahead``: something came of an epoch that this client is not in.
-    ``claimed``: a group info of such an epoch, seen first at ``claimed_at``. ``asked_at``: when the user asked in.
+    ``claimed``: a group info of such an epoch, seen first at ``claimed_at``; if ``is_new``: the own epoch. ``asked_at``: when the user asked in.
     ``is_caught_up``: all that was at the server at the start was read.
     ``has_read_all``: everything since the epoch began was. ``has_sent``: an own text has come back since the start.
+    ``is_new``: the user has come in, and the keys were not compared with the server's group info since then.
     ``contested``: how often something of another branch was replaced at the server.
     """
 
@@ -49,11 +50,12 @@ class GroupAgenda:
     stranger_since: float | None = None
     is_stranger_told: bool = False
     ahead: bool = False
-    claimed: InfoHeader | None = None
+    claimed: InfoHeader | int | None = None
     claimed_at: float = 0.0
     asked_at: float = -inf
     is_caught_up: bool = False
     has_sent: bool = False
+    is_new: bool = False
     has_read_all: bool = False
     attempts: int = 0
     entered_at: float | None = None
@@ -152,8 +154,13 @@ class GroupAgenda:
         """An earlier member has sent something with the same keys."""
         self.contested = 0
 
-    def entered(self, epoch: int) -> None:
-        """The user has the keys."""
+    def is_late(self) -> None:
+        """Another one has come in at the same moment: that is no failure, and is not waited for longer each time."""
+        self.attempts = 0
+
+    def entered(self, epoch: int, *, is_new: bool) -> None:
+        """The user has the keys. ``is_new``: of a group of others."""
+        self.is_new = is_new
         self._has_missed = False
         self.changed(epoch)
         self.ahead, self.claimed, self.entered_at, self.is_caught_up = False, None, self.clock(), True

@@ -22,6 +22,9 @@ from conclave.client.mls import Group as MlsGroup
 if TYPE_CHECKING:
     from conclave.client.api import Client
 
+NEW_SECONDS = 0.5
+"""Who has just come in gives way so soon to a branch that is ahead, if what leads there does not come."""
+
 SENIOR_SECONDS, JUNIOR_SECONDS = 3.0, 12.0
 """Who is unsure gives way to another branch after so long, of somebody who was there before, or who came in later."""
 
@@ -71,21 +74,23 @@ class Branches:
         group_id = held.group_id
         info = await fetch_info(client, group_id)
         header = read_info(info)
+        agenda.is_new = agenda.is_new and header is not None and header.epoch >= ours.epoch
         if header == InfoHeader(ours.group_id, ours.epoch, ours.confirmation_tag):
             agenda.ahead, agenda.claimed = False, None
             if agenda.uploaded_at_epoch != ours.epoch:  # or it says only what this client has said
                 agenda.bad, agenda.bad_commits = 0, 0
+            agenda.is_new = False
             return False
         if header and header.mls_group_id == ours.group_id and not self._keys.is_passed(held, header):
             signer = signer_of(info)
             wait = self._patience(held, ours, agenda, header, signer)
-            if wait is not None and await self._give_way(client, held, agenda, info, header, wait):
+            if wait is not None and await self._give_way(client, held, ours, agenda, info, header, wait):
                 return True
             if header.epoch > ours.epoch and not agenda.bad:  # or what was refused has told it already
                 self._news.append(EncryptionNotice(group_id, "refused", FALSE_INFO))
             if signer and signer.identity != self._user_id.bytes:  # or it is what this client told before it lost
                 agenda.contest()
-        agenda.ahead, agenda.claimed = False, None
+        agenda.ahead, agenda.claimed, agenda.is_new = False, None, False
         agenda.uploaded_at_epoch = ours.epoch  # also where the answer is lost
         await client.commit(group_id, group_info=ours.group_info())
         agenda.check_info(CHECKED_AGAIN)
@@ -98,10 +103,12 @@ class Branches:
         is_credible = signer is not None and self._is_credible(ours, agenda, signer)
         is_senior = is_credible and signer is not None and self._keys.is_senior(held, UUID(bytes=signer.identity))
         if held.is_unsure and is_credible:
+            if agenda.is_new:
+                return NEW_SECONDS if header.epoch > ours.epoch else 0.0
             return (SENIOR_SECONDS if is_senior else JUNIOR_SECONDS) * 2.0 ** min(agenda.attempts, MOST_DOUBLINGS)
         is_new = 0 < held.first_epoch == ours.epoch
         cannot_read = not agenda.good and agenda.bad >= (1 if is_new or not agenda.has_read_all else MANY)
-        if header.epoch > ours.epoch and (header != agenda.claimed or not agenda.knows_all):
+        if header.epoch > ours.epoch and (_claim(header, ours, agenda) != agenda.claimed or not agenda.knows_all):
             return 0.0  # the others may be there: what leads there is fetched first
         if header.epoch >= ours.epoch and cannot_read:
             return 0.0  # nobody else followed: others may have other rules than those here
@@ -116,22 +123,38 @@ class Branches:
         return is_known and UUID(bytes=signer.identity) in (agenda.listed or ())
 
     async def _give_way(
-        self, client: "Client", held: Held, agenda: GroupAgenda, info: bytes, header: InfoHeader, wait: float
+        self,
+        client: "Client",
+        held: Held,
+        ours: MlsGroup,
+        agenda: GroupAgenda,
+        info: bytes,
+        header: InfoHeader,
+        wait: float,
     ) -> bool:
         """Fetch what may lead to another branch; if it does not come, come in there. False: nobody can by it."""
         group_id, now = held.group_id, self._agenda.clock()
-        if header != agenda.claimed:
-            agenda.claimed, agenda.claimed_at = header, now
-        elif now - agenda.claimed_at >= wait:
+        claim = _claim(header, ours, agenda)
+        is_void = agenda.is_new and header.epoch == ours.epoch  # another commit came first: nothing leads on from here
+        if claim != agenda.claimed and not is_void:
+            agenda.claimed, agenda.claimed_at = claim, now
+        elif is_void or now - agenda.claimed_at >= wait:
             if self._keys.gives_way(group_id, info):
                 return True
             try:
                 joining = self._keys.join(group_id, info, anew=True)
             except EncryptionError:
                 return False
-            self._news.extend([EncryptionNotice(group_id, "lost", LOST), EncryptionChanged(group_id)])
+            if not agenda.is_new:
+                self._news.append(EncryptionNotice(group_id, "lost", LOST))
+            self._news.append(EncryptionChanged(group_id))
             await self._entry.ask(client, group_id, joining, agenda)
             return True
         agenda.doubt_info()
         self._agenda.want(group_id)
         return True
+
+
+def _claim(header: InfoHeader, ours: MlsGroup, agenda: GroupAgenda) -> InfoHeader | int:
+    """Return what a claim is remembered by. While many come in, the group info is another one at each look."""
+    return ours.epoch if agenda.is_new else header

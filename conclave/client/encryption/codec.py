@@ -137,6 +137,9 @@ class MlsCodec:
             if agenda.ahead or not agenda.is_caught_up:  # the state may be an old one, whose keys were used
                 self._agenda.want(group_id)
                 raise NotReadyError("what came to this group is still being read: it goes on by itself")
+            if agenda.is_new:  # what is said in a branch that the others are not in would be lost
+                self._agenda.want(group_id, 0)
+                raise NotReadyError("this client has just come in, and compares its keys with those of the others")
             if held.is_doubtful:
                 self._agenda.want(group_id, 0)
                 raise NotReadyError("messages are gone that may have been sent from here: new keys are on their way")
@@ -314,7 +317,7 @@ class MlsCodec:
                 self._agenda.of(group_id).asked_at = self._agenda.clock()
         except MlsError as error:
             raise EncryptionError(f"the group info that the server has is of no use: {error}") from error
-        return Joining(commit, group.group_id.hex())
+        return Joining(commit, group.group_id.hex(), group.group_info())
 
     def welcomed(self, group_id: UUID, welcome: bytes) -> bool:
         """Take the state that a Welcome leads to. It counts once the commit that it belongs to has come."""

@@ -1,6 +1,7 @@
 """Coming in from outside: asks in by what the server has for those who come in, or begins a group that never began."""
 
-from collections.abc import Sequence
+import random
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
 
@@ -10,6 +11,7 @@ from conclave.client.encryption.groups import Held
 from conclave.client.encryption.headers import InfoHeader, read_info
 from conclave.client.errors import RefusedError, ResourceError
 from conclave.client.mls import Group as MlsGroup
+from conclave.errors import ErrorCode
 from conclave.wire.results import Group
 
 if TYPE_CHECKING:
@@ -20,6 +22,9 @@ AWAITED_SECONDS = 5.0
 
 TRIES_BY_STALE_INFO = 3
 """So often a joiner waits for a newer group info; then a commit that says otherwise may be rubbish."""
+
+LATE_SECONDS = 0.2
+"""Of several who come in at the same moment all but one are late: each asks again after 0.2 to 0.4 seconds."""
 
 REFUSED_BELOW = 500
 """With a status below 500 nothing was done."""
@@ -72,8 +77,8 @@ class Keys(Protocol):
 class ComingIn:
     """Brings the user into groups."""
 
-    def __init__(self, keys: Keys, agenda: Agenda, user_id: UUID) -> None:
-        self._keys, self._agenda, self._user_id = keys, agenda, user_id
+    def __init__(self, keys: Keys, agenda: Agenda, user_id: UUID, chance: Callable[[], float] = random.random) -> None:
+        self._keys, self._agenda, self._user_id, self._chance = keys, agenda, user_id, chance
 
     async def come_in(self, client: "Client", group: Group, agenda: GroupAgenda) -> bool:
         """Ask in by an external commit, or begin the group if it never began. Tell whether it is to be fetched."""
@@ -105,11 +110,14 @@ class ComingIn:
         agenda.attempts += 1
         self._agenda.want(group_id, max(AWAITED_SECONDS, agenda.wait()))
         try:
-            await client.external_join(group_id, joining.commit, joining.mls_group_id)
+            await client.external_join(group_id, *joining)
         except RefusedError as error:
             if error.status < REFUSED_BELOW:
                 self._keys.leave(group_id)
-            raise
+            if error.code != ErrorCode.RESOURCE_CONFLICT:
+                raise
+            agenda.is_late()
+            self._agenda.want(group_id, LATE_SECONDS * (1 + self._chance()))
 
     async def _begin(self, client: "Client", group_id: UUID) -> None:
         """Begin a group that has members, but no keys: its creator's client died, or did not encrypt."""

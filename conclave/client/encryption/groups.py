@@ -191,9 +191,13 @@ class Groups:
         return row and (int(row[0]), bytes(row[1]))
 
     def commit_into(self, held: Held, epoch: int) -> bytes | None:
-        """Return the tag of the first commit that is remembered to lead into an epoch; None: there is none."""
+        """Return the tag of the first commit that leads into an epoch; None if that is not known.
+
+        Of the first epoch that is remembered it is not: another commit may have come before the user did.
+        """
         row = self._connection.execute(
-            "SELECT tag FROM commits WHERE group_key = ? AND epoch = ? ORDER BY sequence_num LIMIT 1",
+            "SELECT tag FROM commits WHERE group_key = ?1 AND epoch = ?2 AND EXISTS"
+            " (SELECT 1 FROM commits WHERE group_key = ?1 AND epoch < ?2) ORDER BY sequence_num LIMIT 1",
             (held.group_key, epoch - 1),
         ).fetchone()
         return bytes(row[0]) if row and row[0] else None

@@ -38,6 +38,9 @@ LONGEST_NUMBER = 18
 LAST_EPOCH = 2**62
 """Later epochs are none that a group comes to."""
 
+INFO_FOLLOWS = 2.0
+"""A client that came in has uploaded its group info within two seconds."""
+
 REPLACED = (
     "Another device has taken the place of this one in this group, under your name: what is said now cannot be read"
     " here. /reset brings this device back with new keys, and puts the other one out. If you have no other device,"
@@ -216,7 +219,8 @@ class Order:
         if came_by_itself or effect.added:
             held.entered_epoch = held.group.epoch
         if came_by_itself or agenda.uploaded_at_epoch == before.epoch:
-            agenda.doubt_info()  # the group info of an external commit follows it, and may be lost
+            # Existing clients upload the group info of an external commit after it, and that may be lost.
+            agenda.check_info(INFO_FOLLOWS if came_by_itself else SOON)
         agenda.changed(held.group.epoch, by_others=by_others)
         self._agenda.want(held.group_id)
 
@@ -336,7 +340,12 @@ class Order:
         return None
 
     def _refuse(self, held: Held, message: StoredMessage, why: str) -> Readable | None:
-        """Say that something was refused; it is for nobody."""
+        """Say that something was refused; it is for nobody.
+
+        Where members may be in different branches, it is no forgery: who is not with the others sends it again.
+        """
+        if not self.is_sure(held):
+            return None
         sentence = f"Something that seems to come from this member was refused: {why}."
         self._news.append(EncryptionNotice(held.group_id, "refused", sentence, message.sender_id))
         return None
@@ -392,7 +401,7 @@ class Order:
             self._news.append(_came(held))
         held.missed, held.had_keys = 0, True
         agenda = self._agenda.of(held.group_id)
-        agenda.entered(held.group.epoch)
+        agenda.entered(held.group.epoch, is_new=number > 0)
         agenda.doubt_info(is_own=True)
         self._agenda.want(held.group_id)
 

@@ -43,10 +43,12 @@ def epoch_of(group_info: bytes) -> Epoch | None:
     return Epoch(group_info[begin:end], _EPOCH.unpack_from(group_info, end)[0])
 
 
-def is_older(group_info: bytes, than: bytes) -> bool:
-    """Return whether a group info is of an earlier epoch of the same MLS group than another.
+def is_outdated(group_info: bytes, by: bytes, *, with_commit: bool) -> bool:
+    """Return whether a group info is of an earlier epoch of the same MLS group than another, the one ``by``.
 
-    It is not if either cannot be read.
+    ``with_commit``: it came with the commit that leads into its epoch. Then it is outdated too if the other one is of
+    the same epoch: another commit led there first, and of two commits for one epoch the first counts. False if either
+    cannot be read.
     """
-    own, other = epoch_of(group_info), epoch_of(than)
-    return bool(own and other and own.mls_group == other.mls_group and own.number < other.number)
+    own, other = epoch_of(group_info), epoch_of(by)
+    return bool(own and other and own.mls_group == other.mls_group and own.number < other.number + with_commit)

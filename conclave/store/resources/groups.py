@@ -12,7 +12,7 @@ from conclave.retention.resolve import PolicySettings
 from conclave.store import bodies
 from conclave.store.at_rest import NOT_KEYED
 from conclave.store.lists import Listing, ListPart, Span
-from conclave.store.resources.group_info import is_older
+from conclave.store.resources.group_info import is_outdated
 
 LONGEST_NAME = 64
 """A group name has at most 64 characters."""
@@ -193,20 +193,27 @@ def set_mls_group_id(connection: sqlite3.Connection, group: Group, mls_group_id:
     )
 
 
-def set_group_info(connection: sqlite3.Connection, group: Group, group_info: bytes) -> None:
+def set_group_info(connection: sqlite3.Connection, group: Group, group_info: bytes, *, with_commit: bool) -> None:
     """Replace the group info as ``adopt_group_info`` does."""
-    adopt_group_info(connection, group.group_key, bodies.put(connection, group_info))
+    adopt_group_info(connection, group.group_key, bodies.put(connection, group_info), with_commit=with_commit)
 
 
-def adopt_group_info(connection: sqlite3.Connection, group_key: int, body_id: int) -> None:
+def has_passed(connection: sqlite3.Connection, group: Group, group_info: bytes) -> bool:
+    """Return whether another commit has led into the epoch of ``group_info``, or a later one."""
+    stored = group.group_info_body
+    return stored is not None and is_outdated(group_info, by=bodies.get(connection, stored), with_commit=True)
+
+
+def adopt_group_info(connection: sqlite3.Connection, group_key: int, body_id: int, *, with_commit: bool) -> None:
     """Make the stored body ``body_id`` the group info, and erase the former one.
 
-    Unless the former one is newer: then ``body_id`` is erased. By an older one nobody could join from outside.
+    If the new one is outdated by the former one, erase it instead: it would bring nobody in. ``with_commit``: see
+    ``is_outdated``.
     """
     former = connection.execute("SELECT group_info_body FROM groups WHERE group_key = ?", (group_key,)).fetchone()[0]
     if former is not None:
         found = bodies.get_many(connection, [former, body_id])
-        if is_older(found[body_id], than=found[former]):
+        if is_outdated(found[body_id], by=found[former], with_commit=with_commit):
             bodies.erase(connection, [body_id])
             return
         bodies.erase(connection, [former])

@@ -46,6 +46,7 @@ class ExternalJoin:
 
     commit_message: bytes
     mls_group_id: str
+    group_info: bytes = b""
 
 
 class ExternalJoinRequest(RequestSchema):
@@ -55,3 +56,4 @@ class ExternalJoinRequest(RequestSchema):
 
     commit_message = Bytes(load_default=b"")
     mls_group_id = Text(load_default="", validate=HEX_RULE)
+    group_info = Bytes(load_default=b"")

@@ -86,7 +86,7 @@ class Person:
         self.server.store(self.user_id, commit_message, group_info)
         self.server.mls_group_id = self.server.mls_group_id or mls_group_id
 
-    async def external_join(self, _: UUID, message: bytes, __: str) -> None:
+    async def external_join(self, _: UUID, message: bytes, __: str, group_info: bytes = b"") -> None:
         self.server.store(self.user_id, message)
 
     # What it does
