@@ -36,7 +36,8 @@ class GroupAgenda:
 
     ``at``: when to look at it. ``info_at``: when to compare the server's group info. ``needed_since``: since when
     something waits that several members could do. ``ahead``: something came of an epoch that this client is not in.
-    ``claimed``: a group info of such an epoch, seen first at ``claimed_at``; if ``is_new``: the own epoch. ``asked_at``: when the user asked in.
+    ``claimed``: a group info of such an epoch, seen first at ``claimed_at``; if ``is_new``: the own epoch.
+    ``asked_at``: when the user asked in.
     ``is_caught_up``: all that was at the server at the start was read.
     ``has_read_all``: everything since the epoch began was. ``has_sent``: an own text has come back since the start.
     ``is_new``: the user has come in, and the keys were not compared with the server's group info since then.
