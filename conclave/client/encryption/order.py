@@ -301,14 +301,14 @@ class Order:
         unreadable = Readable(message, None)
         if header is None:
             return self._refuse(held, message, "it is not encrypted, or not a message at all")
+        agenda = self._agenda.of(held.group_id)
         self._note_comers(held, message, header)
         if header.is_commit and message.sender_id != self._user_id:
-            self._agenda.of(held.group_id).suspects()
+            agenda.suspects()
         if isinstance(error, StaleError):
             return self._passed(held, group, message, header)
         if isinstance(error, ReplayedError):
             return None if message.sequence_num <= held.up_to else self._refuse(held, message, str(error))
-        agenda = self._agenda.of(held.group_id)
         if isinstance(error, OwnMessageError):
             return unreadable if header.is_application else None
         is_foreign = isinstance(error, ForgedError) or header.is_application
@@ -316,6 +316,8 @@ class Order:
         self._agenda.want(held.group_id)
         if message.sender_id == self._user_id:
             return unreadable if header.is_application else None
+        if isinstance(error, ForgedError) and group.find(message.sender_id.bytes) is None:
+            return None  # no forgery: who has no keys here has others, gives way, and sends it again
         return self._refuse(held, message, str(error))
 
     def _passed(self, held: Held, group: Group, message: StoredMessage, header: Header) -> Readable | None:
@@ -340,12 +342,7 @@ class Order:
         return None
 
     def _refuse(self, held: Held, message: StoredMessage, why: str) -> Readable | None:
-        """Say that something was refused; it is for nobody.
-
-        Where members may be in different branches, it is no forgery: who is not with the others sends it again.
-        """
-        if not self.is_sure(held):
-            return None
+        """Say that something was refused; it is for nobody."""
         sentence = f"Something that seems to come from this member was refused: {why}."
         self._news.append(EncryptionNotice(held.group_id, "refused", sentence, message.sender_id))
         return None

@@ -26,6 +26,7 @@ from conclave.client.mls.framing import PublicMessage
 from conclave.client.mls.welcome import GroupInfo
 from conclave.errors import ErrorCode
 from conclave.wire.results import Group, Member, StoredMessage
+from tests.client.encryption.devices import compared
 
 GROUP = uuid4()
 START = 1_000_000
@@ -123,6 +124,7 @@ class Person:
         self.server.info, self.server.mls_group_id = beginning.group_info, beginning.mls_group_id
 
     def says(self, text: str) -> None:
+        compared(self.codec)  # or it would wait until it knows whether it is alone in a branch
         self.server.store(self.user_id, self.codec.encode(GROUP, text))
 
     def joins(self, *, is_admin: bool = False) -> None:

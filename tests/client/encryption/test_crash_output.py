@@ -14,6 +14,7 @@ from conclave.client.encryption.codec import MlsCodec
 from conclave.client.mls.key_schedule import EpochSecrets
 from conclave.client.mls.suites import Aead, Kdf, KeyPair
 from conclave.wire.results import StoredMessage
+from tests.client.encryption.devices import compared
 from tests.client.encryption.test_files import LEAST, secrets
 
 ALICE, BOB, GROUP = uuid4(), uuid4(), uuid4()
@@ -63,6 +64,7 @@ def talk(alice: MlsCodec, bob: MlsCodec, watch: Watch) -> None:
     alice.decode(GROUP, [StoredMessage(1, ALICE, change.commit, 0)])
     bob.welcomed(GROUP, change.welcome)
     bob.decode(GROUP, [StoredMessage(1, ALICE, change.commit, 0)])
+    compared(bob)
     number = 1
     for committer, its_id in ((alice, ALICE), (bob, BOB)):
         sent = [(its_id, committer.encode(GROUP, TEXT)), (its_id, committer.commit(GROUP).commit)]

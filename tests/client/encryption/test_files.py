@@ -14,6 +14,7 @@ from conclave.client.encryption.texts import UNSURE_SECONDS
 from conclave.client.encryption.vault import KeyStoreError
 from conclave.client.mls import Group
 from conclave.wire.results import StoredMessage
+from tests.client.encryption.devices import compared
 
 ALICE, BOB, GROUP = uuid4(), uuid4(), uuid4()
 LEAST = 24
@@ -61,6 +62,7 @@ def test_what_is_used_up_is_in_no_byte_of_the_file(tmp_path: Path) -> None:
     alice.decode(GROUP, [StoredMessage(1, ALICE, change.commit, 0)])
     bob.welcomed(GROUP, change.welcome)
     bob.decode(GROUP, [StoredMessage(1, ALICE, change.commit, 0)])
+    compared(bob)
     used = next(each for each in ours if each not in bob._packages.kept())
     seen = {used.init_private, used.encryption_private}
     times.append(times[-1] + UNSURE_SECONDS)

@@ -62,6 +62,7 @@ async def test_who_left_is_removed_by_a_commit_with_new_keys(device: NewDevice) 
     await agree(group, alice, bob)
     assert leaf(alice, bob, group).encryption_key != old
     with pytest.raises(StaleError):
+        compared(bob.codec)
         former.receive(bob.codec.encode(group, "without Carol"), 0)
 
 
@@ -143,6 +144,7 @@ async def test_a_removal_that_came_without_a_commit_is_made_up_for(device: NewDe
     await bob.until(lambda: bob.mls(group).find(carol.user_id.bytes) is None)
     await agree(group, alice, bob)
     with pytest.raises(StaleError):
+        compared(bob.codec)
         former.receive(bob.codec.encode(group, "without Carol"), 0)
 
 

@@ -14,6 +14,7 @@ from conclave.client.events import EncryptionNotice
 from conclave.client.mls import MlsError
 from conclave.client.mls.codec import MAX_MESSAGE
 from conclave.wire.results import StoredMessage
+from tests.client.encryption.devices import compared
 from tests.support import sample
 
 ALICE, BOB, CAROL = (uuid4() for _ in range(3))
@@ -35,6 +36,7 @@ class Pair:
         self.number -= 1
         self.give(self.bob, ALICE, self.change.commit)
         assert self.bob.view(GROUP).standing is Standing.ENCRYPTED
+        compared(self.bob)
         for _ in range(2):  # in epoch 3 any bit that is flipped in it leads to one that is known, or was not reached
             renewal = self.alice.commit(GROUP).commit
             self.give(self.alice, ALICE, renewal)
