@@ -1,4 +1,4 @@
-"""A group info is replaced by whatever brings one, but never by one of an earlier epoch of the same MLS group."""
+"""A group info is replaced by whatever brings one, but never by one that another commit has outdated."""
 
 from collections.abc import Awaitable, Callable
 
@@ -6,7 +6,8 @@ import pytest
 
 from conclave.client.mls.codec import opaque, uint16, uint64
 from tests.conftest import Running
-from tests.support.client import Client, encode
+from tests.support.client import Client, encode, expect
+from tests.support.protobuf import ProtobufClient
 
 Way = Callable[[Client, Client, str, bytes], Awaitable[None]]
 """A way by which alice or bob, both members, store a group info."""
@@ -46,7 +47,7 @@ async def accepts(alice: Client, bob: Client, group: str, new: bytes) -> None:
     ("stored", "new", "stays"),
     [
         (info(7), info(6), True),
-        (info(7), info(7) + b" again", False),
+        (info(7), info(7) + b" of a commit that lost", True),
         (info(7), info(8), False),
         (info(2**63), info(2**63 - 1), True),
         (info(7), info(6, b"another"), False),
@@ -62,3 +63,33 @@ async def test_a_newer_group_info_stays(running: Running, way: Way, stored: byte
     await way(alice, bob, group, new)
     assert await alice.group_info(group) == (stored if stays else new)
     assert [each.body for each in await alice.fetch(group)] == [b"commit"], "what else it brings counts all the same"
+
+
+async def test_without_a_commit_one_of_the_same_epoch_replaces_it(running: Running) -> None:
+    """Clients mend it so."""
+    alice = await running.user("alice")
+    group = await alice.create_group("friends")
+    for new in (info(7), info(7) + b" mended"):
+        await alice.post(f"/groups/{group}/commit", group_info=encode(new))
+        assert await alice.group_info(group) == new
+
+
+@pytest.mark.parametrize("kind", [Client, ProtobufClient])
+async def test_of_two_who_come_in_by_one_group_info_the_second_is_refused(running: Running, kind: type[Client]) -> None:
+    alice, bob, carol = [await kind.register(running.http, running.url, each) for each in ("alice", "bob", "carol")]
+    group = await alice.create_group("friends")
+    await alice.post(f"/groups/{group}/commit", group_info=encode(info(7)))
+    for each in (bob, carol):
+        await each.begin_join(group)
+
+    def joins(who: Client, epoch: int) -> Awaitable[object]:
+        brought = {"commit_message": encode(who.name.encode()), "group_info": encode(info(epoch) + who.name.encode())}
+        return who.post(f"/groups/{group}/external-join", **brought)
+
+    await joins(bob, 8)
+    for epoch in (8, 7):
+        await expect(joins(carol, epoch), 409, 301)
+    assert await alice.group_info(group) == info(8) + b"bob"
+    await joins(carol, 9)
+    assert [each.body for each in await alice.fetch(group)] == [b"bob", b"carol"]
+    assert await alice.group_info(group) == info(9) + b"carol"

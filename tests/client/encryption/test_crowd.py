@@ -1,0 +1,78 @@
+"""Many who are invited accept within a few seconds, and write at once."""
+
+import asyncio
+import sys
+import time
+from uuid import UUID
+
+import pytest
+
+from conclave.client.events import EncryptionNotice
+from tests.client.encryption.conftest import NewDevice
+from tests.client.encryption.devices import Device, agree
+from tests.support import sample
+from tests.support.server import PATIENCE
+
+pytestmark = pytest.mark.system
+
+ALARMS = {"refused", "lost", "stranger", "replaced", "restored"}
+CROWDS = [(1, 12), (1, 25), (2, 48)]
+"""How many admins have invited how many people."""
+
+
+@pytest.mark.parametrize(("admins", "count"), sample.some(CROWDS, 1, "crowds"))
+async def test_all_come_into_one_epoch_and_each_text_reaches_all_who_were_there(
+    device: NewDevice, admins: int, count: int
+) -> None:
+    group, inviters, guests = await invited(device, admins, count)
+    there: list[Device] = [*inviters]
+    sent: dict[str, set[str]] = {}
+    """By text, who has to read it."""
+
+    async def accept(guest: Device, wait: float) -> None:
+        await asyncio.sleep(wait)
+        guest.takes_invites = True
+        await guest.connect()
+        await guest.comes_in(group)
+        for turn in range(3):
+            text = f"{guest.name} says {turn}"
+            sent[text] = {each.name for each in there}
+            await guest.sync.send(group, text)
+            if turn == 0:
+                there.append(guest)
+            await asyncio.sleep(0.5)
+
+    began = time.monotonic()
+    await asyncio.gather(*(accept(guest, sample.chance(guest.name).uniform(0, 2)) for guest in guests))
+    everyone = [*inviters, *guests]
+    await agree(group, *everyone)
+    sys.stdout.write(f"{count} came in, and wrote three texts each, in {time.monotonic() - began:.1f} s\n")
+    for each in everyone:
+        text = f"{each.name} is here"
+        await each.sync.send(group, text)
+        sent[text] = {other.name for other in everyone}
+    for text, readers in sent.items():
+        for each in everyone:
+            if each.name in readers:
+                await each.hears(text)
+                assert each.texts_told().count(text) == 1
+    told = [(each.name, notice.kind) for each in everyone for notice in each.all_told(EncryptionNotice)]
+    assert [each for each in told if each[1] in ALARMS] == []
+
+
+async def invited(device: NewDevice, admins: int, count: int) -> tuple[UUID, list[Device], list[Device]]:
+    """Return a group, its admins, and people who are invited and away."""
+    inviters = [await device(f"admin{number}") for number in range(admins)]
+    first = inviters[0]
+    group = await first.sync.membership.create("club", public=True)
+    for each in inviters[1:]:
+        await each.sync.membership.join(group)
+        await agree(group, first, each)
+        await first.client.promote(group, each.user_id)
+    guests = [await device(f"guest{number}") for number in range(count)]
+    for number, guest in enumerate(guests):
+        guest.takes_invites = False
+        await guest.stop()
+        async with asyncio.timeout(PATIENCE):
+            await inviters[number % admins].sync.membership.invite(group, guest.name)
+    return group, inviters, guests
