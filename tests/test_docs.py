@@ -392,7 +392,8 @@ def test_the_conversation_of_the_quickstart_says_what_the_page_says(talk: Talk) 
     in_force = '"effective_expiry_seconds":3600,"min_lifetime_seconds":0,"policy_source":"group"'
     layers = '"server_retention_seconds":-1,"group_expiry_seconds":3600'
     rest = '"legal_hold":false,"held_by":[],"hidden_before":0,"taken_back":[]'
-    told = rf"\{{{re.escape(f'{layers},{in_force},{rest}')},\"expiry_set_by\":\"[0-9a-f-]{{36}}\",\"more\":false\}}"
+    setter = r'"expiry_set_by":"[0-9a-f-]{36}","more":false,"last_sequence_num":\d+'
+    told = rf"\{{{re.escape(f'{layers},{in_force},{rest}')},{setter}\}}"
     assert any(re.fullmatch(told, line) for line in printed)
     assert '{"policies":{},"limits":{}}' in printed
     assert '{"messages_expiring":0,"oldest_expiring":0}' in printed

@@ -83,13 +83,14 @@ async def test_of_two_who_come_in_by_one_group_info_the_second_is_refused(runnin
         await each.begin_join(group)
 
     def joins(who: Client, epoch: int) -> Awaitable[object]:
-        brought = {"commit_message": encode(who.name.encode()), "group_info": encode(info(epoch) + who.name.encode())}
+        name = who.user_id.encode()
+        brought = {"commit_message": encode(name), "group_info": encode(info(epoch) + name)}
         return who.post(f"/groups/{group}/external-join", **brought)
 
     await joins(bob, 8)
     for epoch in (8, 7):
         await expect(joins(carol, epoch), 409, 301)
-    assert await alice.group_info(group) == info(8) + b"bob"
+    assert await alice.group_info(group) == info(8) + bob.user_id.encode()
     await joins(carol, 9)
-    assert [each.body for each in await alice.fetch(group)] == [b"bob", b"carol"]
-    assert await alice.group_info(group) == info(9) + b"carol"
+    assert [each.body for each in await alice.fetch(group)] == [bob.user_id.encode(), carol.user_id.encode()]
+    assert await alice.group_info(group) == info(9) + carol.user_id.encode()

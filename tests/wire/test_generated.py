@@ -41,7 +41,7 @@ UpdateGroupResponse         messages_expiring=100 uint64, oldest_expiring=101 ui
 GetRetentionPolicyResponse  server_retention_seconds=1 int64, group_expiry_seconds=2 int64, \
 effective_expiry_seconds=100 int64, min_lifetime_seconds=101 int64, policy_source=102 string, legal_hold=103 bool, \
 held_by=104 bytes[], hidden_before=105 uint64, taken_back=106 uint64[], \
-expiry_set_by=107 bytes, more=108 bool
+expiry_set_by=107 bytes, more=108 bool, last_sequence_num=109 uint64
 GetGroupInfoResponse        group_info=1 bytes
 UploadCommitRequest         commit_message=1 bytes, group_info=2 bytes, mls_group_id=3 string
 SendMessageRequest          mls_message=1 bytes, self_destruct_seconds=100 uint32, send_id=101 bytes
@@ -70,7 +70,7 @@ BanMemberRequest            user_id=1 bytes, commit_message=2 bytes, group_info=
 LeaveGroupRequest           commit_message=1 bytes, group_info=2 bytes
 BannedUser                  user_id=1 bytes, username=2 string, alias=3 string, banned_at=4 uint64, banned_by=5 bytes
 ListBannedUsersResponse     users=1 BannedUser[], more=100 bool
-ExternalJoinRequest         commit_message=1 bytes, mls_group_id=2 string
+ExternalJoinRequest         commit_message=1 bytes, mls_group_id=2 string, group_info=100 bytes
 ErrorResponse               message=1 string, error_code=2 ErrorCode
 ServerEvent                 new_message=1 NewMessageEvent, group_update=2 GroupUpdateEvent, welcome=3 WelcomeEvent, \
 member_removed=4 MemberRemovedEvent, identity_reset=5 IdentityResetEvent, invite_received=6 InviteReceivedEvent, \

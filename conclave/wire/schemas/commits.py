@@ -46,7 +46,7 @@ class ExternalJoin:
 
     commit_message: bytes
     mls_group_id: str
-    group_info: bytes = b""
+    group_info: bytes
 
 
 class ExternalJoinRequest(RequestSchema):
