@@ -1,8 +1,13 @@
-"""Clients of one group, at random: they talk and change it, die at any step, miss answers, and it goes on."""
+"""Clients of one group, at random: they talk and change it, die at any step, miss answers, and it goes on.
+
+Their files are put back from old copies, and the clocks of their machines are set.
+"""
 
 import asyncio
 import itertools
+import shutil
 import tempfile
+import time
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
@@ -28,7 +33,7 @@ from tests.support.server import PATIENCE
 
 pytestmark = pytest.mark.system
 
-NAMES = ("alice", "bob", "carol", "dave")
+NAMES = ("alice", "bob", "carol", "dave", "erin", "frank")
 """Alice is an admin and stays; Bob begins as one."""
 AFTERWARDS = 0.6
 """So many seconds each client goes on after its action, unless it has died."""
@@ -61,7 +66,12 @@ class Act:
         return {"leave": self.who, "kick": self.whom}.get(self.what, "")
 
 
-WHATS = ["send", "send", "send", "rotate", "invite", "accept", "join", "kick", "leave", "stop", "restart"]
+WHATS = [
+    *("send", "send", "send", "send", "rotate", "invite", "accept", "join", "kick", "leave", "stop", "restart"),
+    *("copy", "restore", "clock"),
+]
+OFF = [-400 * 86_400, -3 * 86_400, -7_200, 7_200, 3 * 86_400, 400 * 86_400]
+"""By so many seconds the clock of a machine is set."""
 faults = st.sampled_from([(0, 0), (0, 0), (1, 0), (0, 1)]).flatmap(
     lambda which: st.tuples(
         st.integers(1, 40) if which[0] else st.just(0), st.integers(1, 8) if which[1] else st.just(0)
@@ -83,7 +93,6 @@ class Machine(RuleBasedStateMachine):
     """
 
     start: StartServer
-    clock: FakeClock
 
     def __init__(self) -> None:
         super().__init__()
@@ -109,9 +118,9 @@ class Machine(RuleBasedStateMachine):
         folder = Path(self.folder.name)
         config = Config(database_path=str(folder / "hot.db"), cleanup=CleanupConfig(disk_reserve=0))
         running = await self.stack.enter_async_context(type(self).start(config))
-        self.devices = {name: Device(running.url, name, folder, type(self).clock) for name in NAMES}
+        self.devices = {name: Device(running.url, name, folder, FakeClock(int(time.time()))) for name in NAMES}
         for each in self.devices.values():
-            each.takes_invites = False
+            each.takes_invites, each.hears_time = False, True
             self.stack.push_async_callback(each.end)
             await each.begin()
             await each.connect()
@@ -182,10 +191,17 @@ class Machine(RuleBasedStateMachine):
         points.disarm()
 
     async def _do(self, act: Act, device: Device, points: Failpoints, keyed: set[str]) -> None:
-        if act.what in ("stop", "restart"):
+        if act.what in ("stop", "restart", "copy", "restore"):
             await device.stop()
         if act.what == "stop":
             return
+        if act.what == "copy":
+            self._copy(device)
+        elif act.what == "restore":
+            self._restore(device)
+        elif act.what == "clock":
+            assert isinstance(device.clock, FakeClock)
+            device.clock.set_wrong(OFF[next(self.numbers) % len(OFF)])
         if not device.is_running:
             await device.connect(points)
         else:
@@ -193,6 +209,27 @@ class Machine(RuleBasedStateMachine):
         with suppress(ClientError):  # as their users would see
             await self._perform(act, device, keyed)
         await asyncio.sleep(AFTERWARDS)
+
+    def _copy(self, device: Device) -> None:
+        for each in device.folder.glob(f"{device.name}.*"):
+            shutil.copy(each, self._copies(device) / each.name)
+
+    def _restore(self, device: Device) -> None:
+        """Put a copy back. What was sent since then nobody can send again, and what is read anew may be unreadable."""
+        copied = [*self._copies(device).iterdir()]
+        if not copied:
+            return
+        self._goes(device.name)
+        self.seen[device.name].clear()
+        for each in device.folder.glob(f"{device.name}.*"):
+            each.unlink()
+        for each in copied:
+            shutil.copy(each, device.folder / each.name)
+
+    def _copies(self, device: Device) -> Path:
+        folder = device.folder / f"copies of {device.name}"
+        folder.mkdir(exist_ok=True)
+        return folder
 
     async def _perform(self, act: Act, device: Device, keyed: set[str]) -> None:
         group, membership = self.group, device.sync.membership
@@ -296,13 +333,13 @@ class Machine(RuleBasedStateMachine):
 
 
 def test_a_group_whose_clients_die_at_random_goes_on_and_loses_nothing(
-    start_server: StartServer, clock: FakeClock
+    start_server: StartServer,
 ) -> None:
-    machine = type("Clients", (Machine,), {"start": staticmethod(start_server), "clock": clock})
+    machine = type("Clients", (Machine,), {"start": staticmethod(start_server)})
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=sample.amount(60, 3),
+            max_examples=sample.amount(200, 4),
             stateful_step_count=12,
             database=None,
             phases=[Phase.generate],  # what happens depends on the order of answers too: nothing to make smaller
