@@ -7,6 +7,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self
 
@@ -68,11 +70,12 @@ def main() -> None:
     told = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     gateway = launch_gateway()  # type: ignore[no-untyped-call]
-    for line in sys.stdin:
-        task = json.loads(line)
-        asks = (_rpc, _files, _blocks, _gateway)
-        found = [each for ask in asks for each in ask(gateway, **task)]
-        told.write(json.dumps(found) + "\n")
+    asks: list[Callable[..., list[str]]] = [_rpc, _files, _blocks, _gateway]
+    with ThreadPoolExecutor(len(asks)) as threads:  # most wait for an answer in vain
+        for line in sys.stdin:
+            task = json.loads(line)
+            answers = [threads.submit(ask, gateway, **task) for ask in asks]
+            told.write(json.dumps([each for answer in answers for each in answer.result()]) + "\n")
     gateway.shutdown()
 
 
