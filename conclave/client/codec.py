@@ -160,6 +160,14 @@ class Codec(Protocol):
         """Return the numbers under which the text of a message was sent anew, as far as it was read before."""
         ...
 
+    def wants_members(self, group_id: UUID, messages: Sequence[StoredMessage]) -> bool:
+        """Tell whether ``note_members`` is to come before these messages: who changes the group has to be judged."""
+        ...
+
+    def note_members(self, groups: Sequence[Group]) -> None:
+        """Take the user's groups, as the server lists them now."""
+        ...
+
     def decode(self, group_id: UUID, messages: Sequence[StoredMessage]) -> list[Readable]:
         """Take what the server hands out, in its order; return what is for people.
 
@@ -321,6 +329,13 @@ class PlaintextCodec:
     def repeated(self, group_id: UUID, number: int) -> list[int]:
         """Return nothing: nothing has to be sent anew."""
         return []
+
+    def wants_members(self, group_id: UUID, messages: Sequence[StoredMessage]) -> bool:
+        """Return False: there is nothing to judge."""
+        return False
+
+    def note_members(self, groups: Sequence[Group]) -> None:
+        """Do nothing."""
 
     def decode(self, group_id: UUID, messages: Sequence[StoredMessage]) -> list[Readable]:
         """Return the texts, but not what this codec gives in place of commits."""

@@ -76,9 +76,7 @@ class Keeper:
 
     async def _look(self, client: "Client", group: Group, agenda: GroupAgenda) -> bool:
         """Look at a group. Tell whether it is to be fetched."""
-        listed = frozenset(each.user_id for each in group.members)
-        if listed != agenda.listed:  # who cannot read yet, and who can without being a member, is shown by it
-            agenda.listed = listed
+        if agenda.take_list(group):  # who cannot read yet, and who can without being a member, is shown by it
             self._news.append(EncryptionChanged(group.group_id))
         held = self._keys.held(group.group_id)
         if held and held.stage is Stage.REPLACED:

@@ -60,6 +60,12 @@ def _count(committed: Sequence[Committed], kind: type[Proposal]) -> int:
     return sum(isinstance(one.proposal, kind) for one in committed)
 
 
+def check_kind(proposal: Proposal, policy: Policy) -> None:
+    """Check that the application takes proposals of this kind."""
+    if proposal.proposal_type not in policy.proposals:
+        raise InvalidError(f"proposals of type {proposal.proposal_type:d} have no use here")
+
+
 def check_list(committed: Sequence[Committed], committer: Sender) -> None:
     """Check which proposals are together in a commit (section 12.2)."""
     if committer.sender_type == SenderType.NEW_MEMBER_COMMIT:
@@ -144,6 +150,7 @@ def _setting_after(public: PublicGroup, committed: Sequence[Committed], policy: 
     """Check what does not change the tree; return by which extensions the rest is judged."""
     setting = setting_of(public, policy, now)
     for one in committed:
+        check_kind(one.proposal, policy)
         if isinstance(one.proposal, GroupContextExtensions):
             setting = replace(setting, extensions=one.proposal.extensions)
         elif isinstance(one.proposal, ReInit) and one.proposal.version < MLS10:
