@@ -41,7 +41,8 @@ class GroupAgenda:
     ``is_caught_up``: all that was at the server at the start was read.
     ``has_read_all``: everything since the epoch began was.
     ``contested``: how often something of another branch was replaced at the server.
-    ``listed``, ``admins``: of the server's list as it was read last; None: not yet.
+    ``listed``, ``admins``: of the server's list as it was read last; None: not yet. ``without_right``: members who have
+    made a change that they had no right to: they are in a branch of their own.
     """
 
     clock: Callable[[], float]
@@ -61,6 +62,7 @@ class GroupAgenda:
     uploaded_at_epoch: int | None = None
     listed: frozenset[UUID] | None = None
     admins: frozenset[UUID] = frozenset()
+    without_right: set[UUID] = field(default_factory=set)
     _epoch: int = -1
     contested: int = 0
     _contested_at: float = -inf

@@ -326,6 +326,7 @@ class Order:
             return None if message.sequence_num <= held.up_to else self._refuse(held, message, str(error))
         agenda = self._agenda.of(held.group_id)
         if isinstance(error, NoRightError):  # nothing is wrong with this client's keys
+            agenda.without_right.add(message.sender_id)
             self._agenda.want(held.group_id)
             return self._refuse(held, message, str(error))
         if isinstance(error, OwnMessageError):
