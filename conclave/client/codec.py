@@ -194,6 +194,10 @@ class Codec(Protocol):
         """Tell whether there are keys of a group; if not, a welcome may have them."""
         ...
 
+    def note_own_key(self, listed: str) -> None:
+        """Take the fingerprint that the server has for the account, before it is replaced; "" if it has none."""
+        ...
+
     def key_packages(self, regular: int, *, last_resort: bool) -> KeyPackages:
         """Make key packages, by which others can add the user."""
         ...
@@ -362,6 +366,9 @@ class PlaintextCodec:
     def has_keys(self, group_id: UUID) -> bool:
         """Return True: none are needed."""
         return True
+
+    def note_own_key(self, listed: str) -> None:
+        """Do nothing: there are no keys."""
 
     def key_packages(self, regular: int, *, last_resort: bool) -> KeyPackages:
         """Make key packages of chance: there is no key in them."""

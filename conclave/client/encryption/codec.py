@@ -31,6 +31,7 @@ from conclave.client.mls import (
     MlsError,
     NotForUsError,
     decode_message,
+    fingerprint,
 )
 from conclave.client.mls.codec import MAX_MESSAGE
 from conclave.wire.results import Group, StoredMessage
@@ -74,6 +75,7 @@ class MlsCodec:
         self._user_id, self._now = user_id, now
         self._vault = Vault(path, user_id)
         self._news: list[News] = []
+        self._listed_keys: set[str] = set()
         self._agenda = Agenda(clock)
         self._groups = Groups(self._vault, POLICY, self._lost)
         self._texts = Texts(self._vault)
@@ -206,7 +208,11 @@ class MlsCodec:
     def note_members(self, groups: Sequence[Group]) -> None:
         """Take the members and admins of the user's groups, as the server lists them now."""
         for group in groups:
+            for each in group.members:
+                if each.user_id == self._user_id:
+                    self.note_own_key(each.signing_key_fingerprint)
             if self._agenda.of(group.group_id).take_list(group):
+                # Who cannot read yet, and who can without being a member, is shown by it.
                 self._news.append(EncryptionChanged(group.group_id))
 
     def decode(self, group_id: UUID, messages: Sequence[StoredMessage]) -> list[Readable]:
@@ -283,6 +289,11 @@ class MlsCodec:
             held.renewed_at, held.missed = self._now(), 0
             self._order.enter(held)
             return Beginning(held.group.group_info(), held.group.group_id.hex())
+
+    def note_own_key(self, listed: str) -> None:
+        """Note the fingerprint that the server has for the account; "": none. Another device has uploaded another."""
+        if listed:
+            self._listed_keys.add(listed)
 
     def add(self, group_id: UUID, user_id: UUID, key_package: bytes) -> Change:
         """Make a commit that adds a user. Raises NotReadyError, and EncryptionError for a key of somebody else."""
@@ -430,6 +441,8 @@ class MlsCodec:
         key = key_in(group_info, self._user_id.bytes)
         if key is None or self._packages.made(key):
             return False  # the group info may be of the time before new keys
+        if self._listed_keys and fingerprint(key) not in self._listed_keys:
+            return False  # no device has logged in with that key: a member has made it up
         try:  # or anybody who gives the server something false could keep this device out
             MlsGroup.join_external(group_info, self._packages.own_leaf(), self._now(), resync=True, policy=POLICY)
         except MlsError:
