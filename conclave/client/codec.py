@@ -223,8 +223,11 @@ class Codec(Protocol):
         """Return what brings the user into a group from outside. Raises EncryptionError."""
         ...
 
-    def welcomed(self, group_id: UUID, welcome: bytes) -> bool:
-        """Take part in a group from a welcome on. False if it is not for these keys, and may be for others."""
+    def welcomed(self, group_id: UUID, welcome: bytes, inviter: UUID | None = None) -> bool:
+        """Take part in a group from a welcome on. False if it is not for these keys, and may be for others.
+
+        ``inviter``: who has invited, as the user was told; None if that is not known any more.
+        """
         ...
 
     def groups(self) -> set[UUID]:
@@ -395,7 +398,7 @@ class PlaintextCodec:
         """Return a word in place of an external commit."""
         return Joining(self._CONTROL + b"join")
 
-    def welcomed(self, group_id: UUID, welcome: bytes) -> bool:
+    def welcomed(self, group_id: UUID, welcome: bytes, inviter: UUID | None = None) -> bool:
         """Do nothing: there are no keys."""
         return True
 

@@ -42,6 +42,7 @@ class Mirror:
         self._history = history
         self._codec = codec
         self._told_invites: set[UUID] = set()
+        self._inviters: dict[UUID, UUID] = {}
         self._caught_up: set[UUID] = set()
         self._gone: list[n.MessagesGone | n.GroupGone] = []
         self._has_passed_over = False
@@ -80,6 +81,7 @@ class Mirror:
     def invited(self, invite: protocol.InviteReceived) -> protocol.InviteReceived:
         """Note that the application hears of an invite."""
         self._told_invites.add(invite.invite_id)
+        self._inviters[invite.group_id] = invite.inviter_id
         return invite
 
     async def refresh(self, group_id: UUID) -> AsyncIterator[n.News]:
@@ -348,7 +350,8 @@ class Mirror:
     async def take_welcomes(self) -> None:
         """Hand welcomes to the codec."""
         for welcome in await self._client.welcomes():
-            if not self._codec.welcomed(welcome.group_id, welcome.welcome_message):
+            inviter = self._inviters.get(welcome.group_id)
+            if not self._codec.welcomed(welcome.group_id, welcome.welcome_message, inviter):
                 continue  # it may be for another device
             with contextlib.suppress(ResourceError):  # accepted before, and the answer was lost
                 await self._client.accept_welcome(welcome.welcome_id)

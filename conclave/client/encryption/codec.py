@@ -50,6 +50,10 @@ LOST = "The keys of this group cannot be used on this device any more. It comes 
 
 WELCOMED = "This member's keys have signed what let you in."
 
+WELCOMED_BY_ANOTHER = (
+    "This member's keys have signed what let you in, and the server had named somebody else as the one who invites you."
+)
+
 
 def _unix_now() -> int:
     return int(time.time())
@@ -337,8 +341,11 @@ class MlsCodec:
             self._agenda.of(group_id).asked_at = self._agenda.clock()
         return Joining(commit, group.group_id.hex())
 
-    def welcomed(self, group_id: UUID, welcome: bytes) -> bool:
-        """Take the state that a Welcome leads to. It counts once the commit that it belongs to has come."""
+    def welcomed(self, group_id: UUID, welcome: bytes, inviter: UUID | None = None) -> bool:
+        """Take the state that a Welcome leads to. It counts once the commit that it belongs to has come.
+
+        Who has signed it is told, loudly if it is not the ``inviter`` whom the server has named.
+        """
         digest = hashlib.sha256(welcome).digest()
         held = self._groups.get(group_id)
         if held and held.welcome == digest:
@@ -362,7 +369,9 @@ class MlsCodec:
             return True
         if group.welcomed_by:
             by = user_of(group.welcomed_by)
-            self._news.append(EncryptionNotice(group_id, "welcomed", WELCOMED, by))
+            is_named = inviter in (None, by)
+            kind, sentence = ("welcomed", WELCOMED) if is_named else ("refused", WELCOMED_BY_ANOTHER)
+            self._news.append(EncryptionNotice(group_id, kind, sentence, by))
         self._agenda.want(group_id, AWAITED_SECONDS)
         return True
 
