@@ -29,6 +29,7 @@ from conclave.client.mls import (
     StaleError,
 )
 from conclave.client.mls.commits import Effect
+from conclave.client.mls.errors import UnwantedError
 from conclave.client.mls.framing import SenderType
 from conclave.client.mls.proposals import Add, Remove
 from conclave.client.mls.state import MAX_PAST
@@ -325,7 +326,7 @@ class Order:
         if isinstance(error, ReplayedError):
             return None if message.sequence_num <= held.up_to else self._refuse(held, message, str(error))
         agenda = self._agenda.of(held.group_id)
-        if isinstance(error, NoRightError):  # nothing is wrong with this client's keys
+        if isinstance(error, (NoRightError, UnwantedError)):  # nothing is wrong with this client's keys
             agenda.without_right.add(message.sender_id)
             self._agenda.want(held.group_id)
             return self._refuse(held, message, str(error))

@@ -28,6 +28,10 @@ class ForgedError(InvalidError):
     """The signature or the tag that shows who a message is from is wrong in this epoch: it is not from its members."""
 
 
+class UnwantedError(InvalidError):
+    """A proposal is of a kind that the application does not take (``Policy.proposals``)."""
+
+
 class StaleError(MlsError):
     """The message is of an epoch that is not the group's, and whose keys are not there."""
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from conclave.client.mls.credentials import Extension
-from conclave.client.mls.errors import InvalidError
+from conclave.client.mls.errors import InvalidError, UnwantedError
 from conclave.client.mls.framing import Sender, SenderType
 from conclave.client.mls.key_packages import KeyPackage
 from conclave.client.mls.key_schedule import PreSharedKeyID, PSKType, ResumptionPSKUsage
@@ -61,9 +61,9 @@ def _count(committed: Sequence[Committed], kind: type[Proposal]) -> int:
 
 
 def check_kind(proposal: Proposal, policy: Policy) -> None:
-    """Check that the application takes proposals of this kind."""
+    """Check that the application takes proposals of this kind. Raises UnwantedError."""
     if proposal.proposal_type not in policy.proposals:
-        raise InvalidError(f"proposals of type {proposal.proposal_type:d} have no use here")
+        raise UnwantedError(f"proposals of type {proposal.proposal_type:d} have no use here")
 
 
 def check_list(committed: Sequence[Committed], committer: Sender) -> None:
