@@ -162,6 +162,14 @@ class Codec(Protocol):
         """Return the numbers under which the text of a message was sent anew, as far as it was read before."""
         ...
 
+    def wants_members(self, group_id: UUID, messages: Sequence[StoredMessage]) -> bool:
+        """Tell whether ``note_members`` is to come before these messages: who changes the group has to be judged."""
+        ...
+
+    def note_members(self, groups: Sequence[Group]) -> None:
+        """Take the user's groups, as the server lists them now."""
+        ...
+
     def decode(self, group_id: UUID, messages: Sequence[StoredMessage]) -> list[Readable]:
         """Take what the server hands out, in its order; return what is for people.
 
@@ -189,6 +197,10 @@ class Codec(Protocol):
         """Tell whether there are keys of a group; if not, a welcome may have them."""
         ...
 
+    def note_own_key(self, listed: str) -> None:
+        """Take the fingerprint that the server has for the account, before it is replaced; "" if it has none."""
+        ...
+
     def key_packages(self, regular: int, *, last_resort: bool) -> KeyPackages:
         """Make key packages, by which others can add the user."""
         ...
@@ -214,8 +226,11 @@ class Codec(Protocol):
         """Return what brings the user into a group from outside. Raises EncryptionError."""
         ...
 
-    def welcomed(self, group_id: UUID, welcome: bytes) -> bool:
-        """Take part in a group from a welcome on. False if it is not for these keys, and may be for others."""
+    def welcomed(self, group_id: UUID, welcome: bytes, inviter: UUID | None = None) -> bool:
+        """Take part in a group from a welcome on. False if it is not for these keys, and may be for others.
+
+        ``inviter``: who has invited, as the user was told; None if that is not known any more.
+        """
         ...
 
     def groups(self) -> set[UUID]:
@@ -333,6 +348,13 @@ class PlaintextCodec:
         """Return nothing: nothing has to be sent anew."""
         return []
 
+    def wants_members(self, group_id: UUID, messages: Sequence[StoredMessage]) -> bool:
+        """Return False: there is nothing to judge."""
+        return False
+
+    def note_members(self, groups: Sequence[Group]) -> None:
+        """Do nothing."""
+
     def decode(self, group_id: UUID, messages: Sequence[StoredMessage]) -> list[Readable]:
         """Return the texts, but not what this codec gives in place of commits."""
         return [
@@ -359,6 +381,9 @@ class PlaintextCodec:
         """Return True: none are needed."""
         return True
 
+    def note_own_key(self, listed: str) -> None:
+        """Do nothing: there are no keys."""
+
     def key_packages(self, regular: int, *, last_resort: bool) -> KeyPackages:
         """Make key packages of chance: there is no key in them."""
         return KeyPackages(
@@ -384,7 +409,7 @@ class PlaintextCodec:
         """Return a word in place of an external commit."""
         return Joining(self._CONTROL + b"join")
 
-    def welcomed(self, group_id: UUID, welcome: bytes) -> bool:
+    def welcomed(self, group_id: UUID, welcome: bytes, inviter: UUID | None = None) -> bool:
         """Do nothing: there are no keys."""
         return True
 

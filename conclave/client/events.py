@@ -123,13 +123,16 @@ class EncryptionNotice:
     seems, and was not taken; ``user_id``: from whom it seems to be. "stranger": ``user_id`` has keys of the group
     without being a member. "mended": such keys were taken away. "replaced": another device of the account has taken the
     place of this one, which stays out until ``Sync.reset``. "restored": the keys here were an old copy, and are not
-    used. "lost": this client could not follow the others; after both it comes in again by itself.
+    used. "lost": this client could not follow the others, or its state of the group cannot be used; after both it comes
+    in again by itself. "removed": ``user_id`` has taken the keys of ``other_id`` out of the group. "welcomed":
+    ``user_id`` has signed the welcome by which the user came in.
     """
 
     group_id: UUID
     kind: str
     sentence: str
     user_id: UUID | None = None
+    other_id: UUID | None = None
 
 
 OfKeys = KeyChanged | EncryptionChanged | EncryptionNotice

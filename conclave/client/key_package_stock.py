@@ -29,6 +29,8 @@ class KeyPackageUpkeep:
         begins = not self._has_begun or self._codec.wants_key_packages
         if not begins and not self._taken:
             return
+        if begins:
+            self._codec.note_own_key((await self._client.me()).signing_key_fingerprint)
         taken = self._taken
         made = self._codec.key_packages(REGULAR if begins else min(taken, 2 * REGULAR), last_resort=begins)
         if made.replaces_all:

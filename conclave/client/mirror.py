@@ -42,6 +42,7 @@ class Mirror:
         self._history = history
         self._codec = codec
         self._told_invites: set[UUID] = set()
+        self._inviters: dict[UUID, UUID] = {}
         self._caught_up: set[UUID] = set()
         self._last_numbers: dict[UUID, int] = {}
         self._gone: list[n.MessagesGone | n.GroupGone] = []
@@ -81,6 +82,7 @@ class Mirror:
     def invited(self, invite: protocol.InviteReceived) -> protocol.InviteReceived:
         """Note that the application hears of an invite."""
         self._told_invites.add(invite.invite_id)
+        self._inviters[invite.group_id] = invite.inviter_id
         return invite
 
     async def refresh(self, group_id: UUID) -> AsyncIterator[n.News]:
@@ -177,10 +179,8 @@ class Mirror:
         page = await self._page(group_id, after := self._after(group_id, again=is_known))
         while page is not None:
             is_known = is_known and not page.in_doubt
-            # Before anything is stored: by a former policy the history would refuse what is served now.
-            if self._contradicts(group_id, page.messages):
-                async for each in self._read_policy_if_member(group_id):
-                    yield each
+            async for each in self._prepare_page(group_id, page.messages):
+                yield each
             is_last = not page.messages and after >= self._history.fetched_up_to(group_id)
             if not is_last:
                 self._store(group_id, after, page)
@@ -257,6 +257,17 @@ class Mirror:
                 yield each
         if not self._codec.has_keys(group_id):
             await self.take_welcomes()  # it was stored before any message that it is for
+
+    async def _prepare_page(self, group_id: UUID, page: Sequence[StoredMessage]) -> AsyncIterator[n.News]:
+        """Read what has to be known before a page is stored: who is an admin now, and the policy in force.
+
+        By a former policy the history would refuse what is served now.
+        """
+        if self._codec.wants_members(group_id, page):
+            self._codec.note_members(await self._client.groups())
+        if self._contradicts(group_id, page):
+            async for each in self._read_policy_if_member(group_id):
+                yield each
 
     @property
     def wants_to_compare(self) -> bool:
@@ -341,7 +352,8 @@ class Mirror:
     async def take_welcomes(self) -> None:
         """Hand welcomes to the codec."""
         for welcome in await self._client.welcomes():
-            if not self._codec.welcomed(welcome.group_id, welcome.welcome_message):
+            inviter = self._inviters.get(welcome.group_id)
+            if not self._codec.welcomed(welcome.group_id, welcome.welcome_message, inviter):
                 continue  # it may be for another device
             with contextlib.suppress(ResourceError):  # accepted before, and the answer was lost
                 await self._client.accept_welcome(welcome.welcome_id)

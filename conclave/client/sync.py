@@ -17,14 +17,11 @@ from conclave.client import events as n
 from conclave.client.api import Client
 from conclave.client.codec import Codec
 from conclave.client.errors import (
-    AnswerError,
-    BusyError,
+    AuthError,
     ClientError,
     KeyInDoubtError,
-    NoAnswerError,
     NotReadyError,
     RefusedError,
-    ServerError,
     is_final,
     is_not_member,
 )
@@ -33,7 +30,7 @@ from conclave.client.key_package_stock import KeyPackageUpkeep
 from conclave.client.membership import Membership
 from conclave.client.mirror import Mirror
 from conclave.client.repeating import Repeating
-from conclave.client.retry import GATEWAY_STATUSES, Backoff
+from conclave.client.retry import Backoff
 from conclave.client.taking_back import take_back
 from conclave.wire import events as protocol
 
@@ -393,10 +390,8 @@ class Sync:
 
 
 def _passes(error: ClientError) -> bool:
-    """Tell whether it is worth trying again later."""
-    if isinstance(error, RefusedError) and error.status in GATEWAY_STATUSES:
-        return True
-    return isinstance(error, (NoAnswerError, AnswerError, BusyError, ServerError))
+    """Tell whether to try again later. Only what is wrong with the session ends the conversation."""
+    return not isinstance(error, AuthError)
 
 
 async def _next(stream: AsyncIterator[protocol.Event | n.Lagged]) -> protocol.Event | n.Lagged | None:

@@ -66,7 +66,8 @@ class Keys:
             return
         if isinstance(news, n.EncryptionNotice):
             who = f"{self._rooms.called(news.user_id)}: " if news.user_id else ""
-            room.notice(f"{who}{news.sentence}", self._now(), is_bad=news.kind in GRAVE)
+            whom = f" ({self._rooms.called(news.other_id)})" if news.other_id else ""
+            room.notice(f"{who}{news.sentence}{whom}", self._now(), is_bad=news.kind in GRAVE)
         self._outbox.release(room)
         self._listener.room_changed(news.group_id)
 

@@ -7,6 +7,7 @@ from math import inf
 from uuid import UUID
 
 from conclave.client.encryption.headers import InfoHeader
+from conclave.wire.results import Group
 
 SOON = 0.2
 """Several changes that come together are looked at once, after 0.2 seconds."""
@@ -42,6 +43,8 @@ class GroupAgenda:
     ``has_read_all``: everything since the epoch began was. ``has_sent``: an own text has come back since the start.
     ``is_new``: the user has come in, and the keys were not compared with the server's group info since then.
     ``contested``: how often something of another branch was replaced at the server.
+    ``listed``, ``admins``: of the server's list as it was read last; None: not yet. ``without_right``: members who have
+    made a change that they had no right to: they are in a branch of their own.
     """
 
     clock: Callable[[], float]
@@ -62,6 +65,8 @@ class GroupAgenda:
     entered_at: float | None = None
     uploaded_at_epoch: int | None = None
     listed: frozenset[UUID] | None = None
+    admins: frozenset[UUID] = frozenset()
+    without_right: set[UUID] = field(default_factory=set)
     _epoch: int = -1
     contested: int = 0
     _contested_at: float = -inf
@@ -72,6 +77,12 @@ class GroupAgenda:
     good: int = 0
     bad: int = 0
     bad_commits: int = 0
+
+    def take_list(self, group: Group) -> bool:
+        """Note the members and admins as the server lists them now. Tell whether there are other members."""
+        former, self.listed = self.listed, frozenset(each.user_id for each in group.members)
+        self.admins = frozenset(each.user_id for each in group.members if each.role == "admin")
+        return self.listed != former
 
     def reads_others(self, epoch: int, sent_in: int) -> None:
         """A message could be read in this epoch, which was encrypted in that or an earlier one."""

@@ -40,6 +40,9 @@ CHECKED_AGAIN = 5.0
 MANY = 8
 """Who has read all, but cannot read what the others say: after eight messages in an epoch it is this client's fault."""
 
+NO_INFO = b"none"
+"""What is no group info: no client comes in by it."""
+
 LOST = "This device had lost its way among the keys of this group, and comes in again."
 
 FALSE_INFO = (
@@ -92,6 +95,9 @@ class Branches:
                 agenda.contest()
         agenda.ahead, agenda.claimed, agenda.is_new = False, None, False
         agenda.uploaded_at_epoch = ours.epoch  # also where the answer is lost
+        if info and (header is None or header.epoch > ours.epoch):
+            # The server replaces what says a later epoch only by what says none. Joiners wait meanwhile.
+            await client.commit(group_id, group_info=NO_INFO)
         await client.commit(group_id, group_info=ours.group_info())
         agenda.check_info(CHECKED_AGAIN)
         return False
@@ -100,6 +106,8 @@ class Branches:
         self, held: Held, ours: MlsGroup, agenda: GroupAgenda, header: InfoHeader, signer: Signer | None
     ) -> float | None:
         """Return how long another branch has to stay before this client gives way to it; None: it does not."""
+        if signer and signer.identity in {each.bytes for each in agenda.without_right}:
+            return None
         is_credible = signer is not None and self._is_credible(ours, agenda, signer)
         is_senior = is_credible and signer is not None and self._keys.is_senior(held, UUID(bytes=signer.identity))
         if held.is_unsure and is_credible:

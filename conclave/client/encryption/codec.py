@@ -1,6 +1,7 @@
 """The codec that encrypts: MLS, by RFC 9420, as existing clients of the protocol use it."""
 
 import hashlib
+import sqlite3
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,30 +13,46 @@ from conclave.client.codec import Beginning, Change, Joining, KeyPackages, Reada
 from conclave.client.encryption.agenda import Agenda
 from conclave.client.encryption.coming_in import AWAITED_SECONDS
 from conclave.client.encryption.groups import Awaited, Groups, Held, Stage
-from conclave.client.encryption.headers import InfoHeader, key_in, read_info
+from conclave.client.encryption.headers import InfoHeader, key_in, read_header, read_info
 from conclave.client.encryption.keeper import Keeper
 from conclave.client.encryption.order import Order, in_the_clear
 from conclave.client.encryption.packages import Packages
-from conclave.client.encryption.people import POLICY, People
+from conclave.client.encryption.people import POLICY, People, user_of
 from conclave.client.encryption.sight import Sight
 from conclave.client.encryption.texts import Texts
 from conclave.client.encryption.vault import Vault
 from conclave.client.encryption.view import GroupView, KnownKey, Trust
-from conclave.client.errors import EncryptionError, NotReadyError, ReplacedError
-from conclave.client.events import EncryptionChanged, News
+from conclave.client.errors import ClientError, EncryptionError, NotReadyError, ReplacedError
+from conclave.client.events import EncryptionChanged, EncryptionNotice, News
 from conclave.client.mls import (
     Commitment,
     Group as MlsGroup,
     KeyPackage,
-    LimitError,
     MlsError,
     NotForUsError,
     decode_message,
+    fingerprint,
 )
+from conclave.client.mls.codec import MAX_MESSAGE
 from conclave.wire.results import Group, StoredMessage
 
 if TYPE_CHECKING:
     from conclave.client.api import Client
+
+
+OF_THE_DISK = (sqlite3.OperationalError, sqlite3.InternalError)
+"""What SQLite raises where the file or the disk fails, and not for what is to be stored."""
+
+MOST_BYTES = 750_000
+"""Bytes of a commit and what goes with it: a request has 1 MiB at most, and bytes take 4/3 of their length in JSON."""
+
+LOST = "The keys of this group cannot be used on this device any more. It comes in again."
+
+WELCOMED = "This member's keys have signed what let you in."
+
+WELCOMED_BY_ANOTHER = (
+    "This member's keys have signed what let you in, and the server had named somebody else as the one who invites you."
+)
 
 
 def _unix_now() -> int:
@@ -63,8 +80,9 @@ class MlsCodec:
         self._user_id, self._time = user_id, now
         self._vault = Vault(path, user_id)
         self._news: list[News] = []
+        self._listed_keys: set[str] = set()
         self._agenda = Agenda(clock)
-        self._groups = Groups(self._vault, POLICY)
+        self._groups = Groups(self._vault, POLICY, self._lost)
         self._texts = Texts(self._vault)
         self._people = People(self._vault, user_id)
         self._sight = Sight(user_id, self._groups, self._people, self._agenda)
@@ -121,9 +139,11 @@ class MlsCodec:
     # Messages
 
     def encode(self, group_id: UUID, text: str, *, send_id: UUID | None = None) -> bytes:
-        """Encrypt a text. Raises ValueError for an empty one, and NotReadyError."""
+        """Encrypt a text. Raises ValueError for an empty one or one that is too long, and EncryptionError."""
         if not text:
             raise ValueError("a message must not be empty")
+        if len(text.encode()) > MAX_MESSAGE // 2:
+            raise ValueError(f"a message has more than {MAX_MESSAGE // 2} bytes")
         return self._encrypt(group_id, text, send_id=send_id.bytes if send_id else b"")
 
     def encode_again(self, again: SendAgain) -> bytes:
@@ -146,10 +166,7 @@ class MlsCodec:
             if group.has_proposals:
                 self._agenda.want(group_id, 0)
                 raise NotReadyError("the group is being changed: it goes on in a moment")
-            try:
-                payload = group.encrypt(text.encode(), in_the_clear(original) if original else b"")
-            except LimitError as error:
-                raise ValueError(str(error)) from error
+            payload = group.encrypt(text.encode(), in_the_clear(original) if original else b"")
             now = self._now()
             self._texts.keep_own(held, payload, text, group.epoch, now, original=original, send_id=send_id)
         return payload
@@ -198,15 +215,42 @@ class MlsCodec:
         held = self._groups.get(group_id)
         return self._texts.repeated(held, number) if held else []
 
+    def wants_members(self, group_id: UUID, messages: Sequence[StoredMessage]) -> bool:
+        """Tell whether somebody changes the members who was no admin when the list was read last, or none was read."""
+        if not self.has_keys(group_id):
+            return False
+        agenda = self._agenda.of(group_id)
+        headers = (read_header(each.mls_message) for each in messages if each.sender_id not in agenda.admins)
+        return any(header is not None and header.may_change_members for header in headers)
+
+    def note_members(self, groups: Sequence[Group]) -> None:
+        """Take the members and admins of the user's groups, as the server lists them now."""
+        for group in groups:
+            for each in group.members:
+                if each.user_id == self._user_id:
+                    self.note_own_key(each.signing_key_fingerprint)
+            if self._agenda.of(group.group_id).take_list(group):
+                # Who cannot read yet, and who can without being a member, is shown by it.
+                self._news.append(EncryptionChanged(group.group_id))
+
     def decode(self, group_id: UUID, messages: Sequence[StoredMessage]) -> list[Readable]:
-        """Decrypt messages, and take commits. All that it leads to is on the disk when it returns."""
+        """Decrypt messages, and take commits. All that it leads to is on the disk when it returns.
+
+        If that fails, the keys of the group are given up, and the messages are passed by.
+        """
         if not messages:
             return []
         standing = self.view(group_id).standing
-        with self._changing(group_id) as held:
-            epoch = held.group.epoch if held.group else -1
-            found = self._order.read(held, messages)
-            changed = (held.group.epoch if held.group else -1) != epoch
+        try:
+            with self._changing(group_id) as held:
+                epoch = held.group.epoch if held.group else -1
+                found = self._order.read(held, messages)
+                changed = (held.group.epoch if held.group else -1) != epoch
+        except EncryptionError:
+            with self._changing(group_id) as held:
+                self._order.pass_over(held, messages)
+            self._lost(group_id)
+            found, changed = [], True
         if changed or self.view(group_id).standing is not standing:
             self._news.append(EncryptionChanged(group_id))
         return found
@@ -268,16 +312,18 @@ class MlsCodec:
             self._order.enter(held)
             return Beginning(held.group.group_info(), held.group.group_id.hex())
 
+    def note_own_key(self, listed: str) -> None:
+        """Note the fingerprint that the server has for the account; "": none. Another device has uploaded another."""
+        if listed:
+            self._listed_keys.add(listed)
+
     def add(self, group_id: UUID, user_id: UUID, key_package: bytes) -> Change:
         """Make a commit that adds a user. Raises NotReadyError, and EncryptionError for a key of somebody else."""
-        try:
+        with self._changing(group_id, "this user cannot be added") as held:
             package = decode_message(key_package)
             if not isinstance(package, KeyPackage) or package.leaf_node.credential.identity != user_id.bytes:
                 raise EncryptionError("the server has given a key that is not this user's: nobody was added")
-            with self._changing(group_id) as held:
-                made = self._ready(held).commit(self._now(), add=[package])
-        except MlsError as error:
-            raise EncryptionError(f"this user cannot be added: {error}") from error
+            made = self._ready(held).commit(self._now(), add=[package])
         return _change(made)
 
     def remove(self, group_id: UUID, user_id: UUID) -> Change:
@@ -290,11 +336,8 @@ class MlsCodec:
 
     def commit(self, group_id: UUID, remove: Sequence[int] = ()) -> Change:
         """Make a commit with new own keys, which removes leaves, and takes proposals along. Raises EncryptionError."""
-        try:
-            with self._changing(group_id) as held:
-                made = self._ready(held).commit(self._now(), remove=remove)
-        except MlsError as error:
-            raise EncryptionError(f"the group cannot be changed: {error}") from error
+        with self._changing(group_id, "the group cannot be changed") as held:
+            made = self._ready(held).commit(self._now(), remove=remove)
         return _change(made)
 
     def join(self, group_id: UUID, group_info: bytes, *, anew: bool = False) -> Joining:
@@ -302,25 +345,25 @@ class MlsCodec:
 
         ``anew``: which commits there were is forgotten, since they led into another branch.
         """
-        try:
-            with self._changing(group_id) as held:
-                self._order.give_up(held)
-                if anew:
-                    self._groups.forget_commits(held)
-                own = self._packages.own_leaf()
-                group, commit = MlsGroup.join_external(group_info, own, self._now(), resync=True, policy=POLICY)
-                info = read_info(group_info)
-                held.group = group
-                held.awaits(Awaited(group.epoch - 1, group.confirmation_tag), info.tag if info else b"")
-                held.renewed_at = self._now()
-                self._groups.note_request(held, group.confirmation_tag)
-                self._agenda.of(group_id).asked_at = self._agenda.clock()
-        except MlsError as error:
-            raise EncryptionError(f"the group info that the server has is of no use: {error}") from error
-        return Joining(commit, group.group_id.hex(), group.group_info())
+        with self._changing(group_id, "the group info that the server has is of no use") as held:
+            self._order.give_up(held)
+            if anew:
+                self._groups.forget_commits(held)
+            own = self._packages.own_leaf()
+            group, commit = MlsGroup.join_external(group_info, own, self._now(), resync=True, policy=POLICY)
+            info = read_info(group_info)
+            held.group = group
+            held.awaits(Awaited(group.epoch - 1, group.confirmation_tag), info.tag if info else b"")
+            held.renewed_at = self._now()
+            self._groups.note_request(held, group.confirmation_tag)
+            self._agenda.of(group_id).asked_at = self._agenda.clock()
+        return Joining(commit, group.group_id.hex(), _fitting(group.group_info(), commit))
 
-    def welcomed(self, group_id: UUID, welcome: bytes) -> bool:
-        """Take the state that a Welcome leads to. It counts once the commit that it belongs to has come."""
+    def welcomed(self, group_id: UUID, welcome: bytes, inviter: UUID | None = None) -> bool:
+        """Take the state that a Welcome leads to. It counts once the commit that it belongs to has come.
+
+        Who has signed it is told, loudly if it is not the ``inviter`` whom the server has named.
+        """
         digest = hashlib.sha256(welcome).digest()
         held = self._groups.get(group_id)
         if held and held.welcome == digest:
@@ -331,14 +374,22 @@ class MlsCodec:
             return held is not None and held.stage is Stage.IN
         except MlsError:
             return True  # it is of no use: the user asks in
-        with self._changing(group_id) as held:
-            self._order.give_up(held)
-            self._packages.used(used)
-            held.group, held.welcome = group, digest
-            held.awaits(Awaited(group.epoch - 1, group.confirmation_tag), b"")
-            self._agenda.of(group_id).asked_at = self._agenda.clock()
-            held.renewed_at = 0 if used.key_package.is_last_resort else self._now()
-            self._order.decide(held)
+        try:
+            with self._changing(group_id) as held:
+                self._order.give_up(held)
+                self._packages.used(used)
+                held.group, held.welcome = group, digest
+                held.awaits(Awaited(group.epoch - 1, group.confirmation_tag), b"")
+                self._agenda.of(group_id).asked_at = self._agenda.clock()
+                held.renewed_at = 0 if used.key_package.is_last_resort else self._now()
+                self._order.decide(held)
+        except EncryptionError:
+            return True
+        if group.welcomed_by:
+            by = user_of(group.welcomed_by)
+            is_named = inviter in (None, by)
+            kind, sentence = ("welcomed", WELCOMED) if is_named else ("refused", WELCOMED_BY_ANOTHER)
+            self._news.append(EncryptionNotice(group_id, kind, sentence, by))
         self._agenda.want(group_id, AWAITED_SECONDS)
         return True
 
@@ -417,6 +468,8 @@ class MlsCodec:
         key = key_in(group_info, self._user_id.bytes)
         if key is None or self._packages.made(key):
             return False  # the group info may be of the time before new keys
+        if self._listed_keys and fingerprint(key) not in self._listed_keys:
+            return False  # no device has logged in with that key: a member has made it up
         try:  # or anybody who gives the server something false could keep this device out
             MlsGroup.join_external(group_info, self._packages.own_leaf(), self._now(), resync=True, policy=POLICY)
         except MlsError:
@@ -426,20 +479,31 @@ class MlsCodec:
         self._news.append(EncryptionChanged(group_id))
         return True
 
+    def _lost(self, group_id: UUID) -> None:
+        """Tell that the state of a group cannot be used, and come in again."""
+        self._news += [EncryptionNotice(group_id, "lost", LOST), EncryptionChanged(group_id)]
+        self._agenda.want(group_id)
+
     @contextmanager
-    def _changing(self, group_id: UUID) -> Iterator[Held]:
-        """Change a group, all or nothing: what is changed is on the disk at the end."""
+    def _changing(self, group_id: UUID, what_failed: str = "the keys of this group cannot be used") -> Iterator[Held]:
+        """Change a group, all or nothing: what is changed is on the disk at the end.
+
+        Whatever the data of the group leads to raises EncryptionError, so that only this group is affected. What the
+        disk raises concerns all groups, and is raised as it is.
+        """
         news = len(self._news)
         try:
             with self._vault.transaction():
                 held = self._groups.get_or_make(group_id)
                 yield held
                 self._groups.save(held)
-        except BaseException:
+        except BaseException as error:
             self._groups.reload(group_id)
             self._people.reload()
             del self._news[news:]
-            raise
+            if not isinstance(error, Exception) or isinstance(error, (ClientError, OSError, *OF_THE_DISK)):
+                raise
+            raise EncryptionError(f"{what_failed}: {error}") from error
 
     def _ready(self, held: Held) -> MlsGroup:
         if held.stage is Stage.REPLACED:
@@ -451,4 +515,13 @@ class MlsCodec:
 
 
 def _change(made: Commitment) -> Change:
-    return Change(made.message, made.group_info, made.welcome or b"")
+    welcome = made.welcome or b""
+    return Change(made.message, _fitting(made.group_info, made.message, welcome), welcome)
+
+
+def _fitting(group_info: bytes, *others: bytes) -> bytes:
+    """Return a group info if it fits into one request with the others; otherwise b"".
+
+    Then nobody comes in without an invite until the group is smaller, but members can be removed.
+    """
+    return group_info if sum(map(len, others)) + len(group_info) <= MOST_BYTES else b""

@@ -49,6 +49,10 @@ class Keys(Protocol):
         """Make a commit."""
         ...
 
+    def note_members(self, groups: Sequence[Group]) -> None:
+        """Take the members and admins of groups, as the server lists them now."""
+        ...
+
     def leave(self, group_id: UUID) -> None:
         """Give a state up."""
         ...

@@ -1,14 +1,15 @@
 """What is kept of each group: how the user stands in it, and the state of MLS."""
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 from uuid import UUID
 
 from conclave.client.encryption.vault import NOWHERE, Place, Vault
-from conclave.client.mls import Group, Policy
+from conclave.client.mls import Group, LimitError, MlsError, Policy
+from conclave.client.mls.codec import MAX_STATE
 
 MOST_COMMITS = 256
 """Commits that are remembered of a group."""
@@ -102,8 +103,9 @@ class Groups:
     After an error call ``reload``: what was not saved is forgotten.
     """
 
-    def __init__(self, vault: Vault, policy: Policy) -> None:
-        self._vault, self._policy = vault, policy
+    def __init__(self, vault: Vault, policy: Policy, lost: Callable[[UUID], None]) -> None:
+        """``lost``: is told of a group whose state cannot be loaded."""
+        self._vault, self._policy, self._lost = vault, policy, lost
         self._cache: dict[UUID, Held] = {}
 
     def ids(self) -> list[UUID]:
@@ -131,11 +133,16 @@ class Groups:
         return held
 
     def save(self, held: Held) -> None:
-        """Write a group; the state that was there is overwritten. Within a transaction."""
+        """Write a group; the state that was there is overwritten. Within a transaction.
+
+        Raises LimitError for a state that could not be loaded again.
+        """
         row = self._connection.execute(
             "SELECT segment, body_id FROM groups WHERE group_key = ?", (held.group_key,)
         ).fetchone()
         state = held.group.to_bytes() if held.group else b""
+        if len(state) > MAX_STATE:
+            raise LimitError(f"the state of a group has more than {MAX_STATE} bytes")
         place = Place(*row)
         if state != (self._vault.get(place) if place != NOWHERE else b""):
             self._vault.erase(place)
@@ -293,8 +300,13 @@ class Groups:
     def _read(self, group_id: UUID, row: tuple[object, ...]) -> Held:
         key, stage, epoch, tag, first, entered, up_to, missed, had_keys, *since, doubtful, segment, body_id = row
         state = self._vault.get((segment, body_id))  # type: ignore[arg-type]  # rows have no types
-        group = Group.from_bytes(state, self._policy) if state else None
-        return Held(
-            *(group_id, key, Stage(stage), group, Awaited(epoch, tag), first, entered, up_to, missed),  # type: ignore[arg-type]
+        held = Held(
+            *(group_id, key, Stage(stage), None, Awaited(epoch, tag), first, entered, up_to, missed),  # type: ignore[arg-type]
             *(bool(had_keys), *since, bool(doubtful)),  # type: ignore[arg-type]
         )
+        try:
+            held.group = Group.from_bytes(state, self._policy) if state else None
+        except MlsError:
+            held.leave()
+            self._lost(group_id)
+        return held

@@ -11,7 +11,8 @@ from conclave.client.mls.welcome import GroupInfo
 class Header(NamedTuple):
     """A message. ``tag``: the confirmation tag of a commit, if it is not encrypted.
 
-    ``is_external``: by this commit its sender comes in.
+    ``is_external``: by this commit its sender comes in. ``may_change_members``: as far as it can be seen, others may be
+    added or removed by it.
     """
 
     mls_group_id: bytes
@@ -20,6 +21,7 @@ class Header(NamedTuple):
     is_application: bool
     tag: bytes = b""
     is_external: bool = False
+    may_change_members: bool = False
 
 
 def read_header(payload: bytes) -> Header | None:
@@ -31,13 +33,14 @@ def read_header(payload: bytes) -> Header | None:
     if isinstance(body, PublicMessage):
         content = body.content
         if not isinstance(content.content, Commit):
-            return Header(content.group_id, content.epoch, is_commit=False, is_application=False)
+            return Header(content.group_id, content.epoch, False, False, may_change_members=True)  # noqa: FBT003 - no commit, no text
         is_external = content.sender.sender_type == SenderType.NEW_MEMBER_COMMIT
-        what = body.auth.confirmation_tag or b"", is_external
+        what = body.auth.confirmation_tag or b"", is_external, bool(content.content.proposals) and not is_external
         return Header(content.group_id, content.epoch, True, False, *what)  # noqa: FBT003 - a commit, no text
     if isinstance(body, PrivateMessage):
         is_application = body.content_type == ContentType.APPLICATION
-        return Header(body.group_id, body.epoch, body.content_type == ContentType.COMMIT, is_application)
+        is_commit = body.content_type == ContentType.COMMIT
+        return Header(body.group_id, body.epoch, is_commit, is_application, may_change_members=not is_application)
     return None
 
 

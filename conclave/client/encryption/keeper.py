@@ -17,7 +17,7 @@ from conclave.client.errors import (
     ClientError,
     SessionOverError,
 )
-from conclave.client.events import EncryptionChanged, EncryptionNotice, News
+from conclave.client.events import EncryptionNotice, News
 from conclave.client.mls import Group as MlsGroup
 from conclave.wire.results import Group
 
@@ -76,10 +76,7 @@ class Keeper:
 
     async def _look(self, client: "Client", group: Group, agenda: GroupAgenda) -> bool:
         """Look at a group. Tell whether it is to be fetched."""
-        listed = frozenset(each.user_id for each in group.members)
-        if listed != agenda.listed:  # who cannot read yet, and who can without being a member, is shown by it
-            agenda.listed = listed
-            self._news.append(EncryptionChanged(group.group_id))
+        self._keys.note_members([group])
         held = self._keys.held(group.group_id)
         if held and held.stage is Stage.REPLACED:
             return False

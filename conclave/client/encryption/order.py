@@ -28,15 +28,15 @@ from conclave.client.mls import (
     ReplayedError,
     StaleError,
 )
+from conclave.client.mls.commits import Effect
+from conclave.client.mls.errors import UnwantedError
 from conclave.client.mls.framing import SenderType
+from conclave.client.mls.proposals import Add, Remove
 from conclave.client.mls.state import MAX_PAST
 from conclave.wire.results import StoredMessage
 
 LONGEST_NUMBER = 18
 """Digits of a message's number."""
-
-LAST_EPOCH = 2**62
-"""Later epochs are none that a group comes to."""
 
 INFO_FOLLOWS = 2.0
 """A client that came in has uploaded its group info within two seconds."""
@@ -47,10 +47,16 @@ REPLACED = (
     " somebody has your password: change it first."
 )
 
+REMOVED = "This member's client has taken the keys of a member out of the group."
+
 RESTORED = (
     "The keys on this device are an old copy: more was sent with them than they know of. They are not used any more,"
     " and this device comes in again."
 )
+
+
+class NoRightError(InvalidError):
+    """A change of the group is valid for MLS, and its sender has no right to make it."""
 
 
 class Order:
@@ -151,6 +157,7 @@ class Order:
         try:
             received = held.group.receive(message.mls_message, self._now())
             self._check_sender(before, received, message.sender_id)
+            self._check_rights(held, before, received)
             text = received.data.decode() if isinstance(received, ApplicationMessage) else None
         except UnicodeDecodeError:
             return Readable(message, None)  # it is a member's, but no text: the key is used up
@@ -189,6 +196,21 @@ class Order:
         if user_of(sender) != sender_id:
             raise InvalidError("it is signed by another member than the one whom the server names")
 
+    def _check_rights(self, held: Held, before: Group, received: Received) -> None:
+        """Check that who changes the members may do so, by the server's list as it is now.
+
+        Admins may. Every member may remove those who are not on the list, its own leaf, and add those who are on it:
+        the list may be newer than the change. A proposal is judged when it comes, by its own sender.
+        """
+        added, removed, by = _changes(before, received)
+        agenda = self._agenda.of(held.group_id)
+        if by is None or agenda.listed is None or by in agenda.admins:
+            return
+        if any(user_id in agenda.listed and user_id != by for user_id in removed):
+            raise NoRightError("it removes a member, and only an admin may do that")
+        if not agenda.listed.issuperset(added):
+            raise NoRightError("it adds somebody who is no member, and only an admin may do that")
+
     def _taken(self, held: Held, before: Group, received: Received, message: StoredMessage) -> None:
         """Go on from a change of the group."""
         if isinstance(received, ProposalArrived):
@@ -198,6 +220,7 @@ class Order:
             return
         agenda, effect = self._agenda.of(held.group_id), received.effect
         held.is_doubtful = False  # what was sent in the epoch that is over does not matter any more
+        self._tell_removed(held, effect)
         if effect.removed_self or held.group is None or not held.group.is_member:
             self._groups.note_commit(held, held.up_to + 1, before.epoch, b"")
             self._removed(held, effect.committer, message)
@@ -223,6 +246,13 @@ class Order:
             agenda.check_info(INFO_FOLLOWS if came_by_itself else SOON)
         agenda.changed(held.group.epoch, by_others=by_others)
         self._agenda.want(held.group_id)
+
+    def _tell_removed(self, held: Held, effect: Effect) -> None:
+        """Tell who has removed whom, unless somebody has replaced an own leaf."""
+        by = user_of(effect.committer)
+        for user_id in (user_of(each) for each in effect.removed):
+            if user_id != by:
+                self._news.append(EncryptionNotice(held.group_id, "removed", REMOVED, by, user_id))
 
     def _comes(self, held: Held, user_id: UUID, number: int) -> None:
         """Note that somebody has come in. Who is new gets nothing that was said before, nor by its being sent again."""
@@ -309,6 +339,10 @@ class Order:
             return self._passed(held, group, message, header)
         if isinstance(error, ReplayedError):
             return None if message.sequence_num <= held.up_to else self._refuse(held, message, str(error))
+        if isinstance(error, (NoRightError, UnwantedError)):  # nothing is wrong with this client's keys
+            agenda.without_right.add(message.sender_id)
+            self._agenda.want(held.group_id)
+            return self._refuse(held, message, str(error))
         if isinstance(error, OwnMessageError):
             return unreadable if header.is_application else None
         is_foreign = isinstance(error, ForgedError) or header.is_application
@@ -356,9 +390,16 @@ class Order:
             held.missed += message.sender_id != self._user_id and (header is None or header.is_application)
             return
         self._note_comers(held, message, header)
-        self._groups.note_commit(held, message.sequence_num, min(header.epoch, LAST_EPOCH), header.tag)
+        self._groups.note_commit(held, message.sequence_num, header.epoch, header.tag)
         if held.stage is Stage.AWAITING:
             self.decide(held)
+
+    def pass_over(self, held: Held, messages: Sequence[StoredMessage]) -> None:
+        """Give the keys up, and look at messages without them. Within a transaction."""
+        self.give_up(held)
+        for message in messages:
+            self._pass_by(held, message)
+            held.up_to = max(held.up_to, message.sequence_num)
 
     def decide(self, held: Held) -> None:
         """Enter the group if the commit that is awaited has come, and is the first of its epoch. Within a transaction.
@@ -401,6 +442,21 @@ class Order:
         agenda.entered(held.group.epoch, is_new=number > 0)
         agenda.doubt_info(is_own=True)
         self._agenda.want(held.group_id)
+
+
+def _changes(before: Group, received: Received) -> tuple[list[UUID], list[UUID], UUID | None]:
+    """Return whom a change of the group adds and removes, and who needs the right to that; None: it is no change."""
+    if isinstance(received, CommitApplied) and received.effect and not received.own:
+        effect = received.effect
+        added = [user_of(each) for each in effect.added if each not in effect.proposed]
+        removed = [user_of(each) for each in effect.removed if each not in effect.proposed]
+        return added, removed, user_of(effect.committer)
+    if isinstance(received, ProposalArrived) and received.sender.sender_type == SenderType.MEMBER:
+        members, proposal = before.members(), received.proposal
+        added = [UUID(bytes=proposal.key_package.leaf_node.credential.identity)] if isinstance(proposal, Add) else []
+        gone = members.get(proposal.removed) if isinstance(proposal, Remove) else None
+        return added, [user_of(gone)] if gone else [], user_of(members[received.sender.index])
+    return [], [], None
 
 
 _AGAIN = b"again "

@@ -7,6 +7,8 @@ from uuid import UUID
 from conclave.client.encryption.vault import Vault
 from conclave.client.encryption.view import KnownKey, Trust
 from conclave.client.mls import Credential, Member, Policy, fingerprint
+from conclave.client.mls.credentials import DEFAULT_PROPOSALS
+from conclave.client.mls.proposals import ProposalType
 
 ID_BYTES = 16
 """A credential has the id of a user."""
@@ -17,8 +19,8 @@ def _is_a_user(credential: Credential, _signature_key: bytes) -> bool:
     return len(credential.identity) == ID_BYTES
 
 
-POLICY = Policy(authenticate=_is_a_user)
-"""Whom groups take."""
+POLICY = Policy(authenticate=_is_a_user, proposals=DEFAULT_PROPOSALS - {ProposalType.PSK, ProposalType.REINIT})
+"""Whom groups take, and which changes. No client of the protocol has pre-shared keys, or goes on in another group."""
 
 
 class People:

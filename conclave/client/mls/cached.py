@@ -1,34 +1,44 @@
 """Proposals that wait for a commit (RFC 9420 sections 12.1, 12.2 and 12.4): which are kept, and which taken along.
 
-What a proposal costs is paid when it comes: whether it could be committed alone is checked once, and kept with it.
+What a proposal costs is paid when it comes: whether it can be committed alone is tried once, and kept with it.
 """
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
 
-from conclave.client.mls.commits import Around
+from conclave.client.mls.commits import Around, Wishes, create_commit
 from conclave.client.mls.crypto import make_proposal_ref
 from conclave.client.mls.errors import LimitError, MlsError
 from conclave.client.mls.framing import AuthenticatedContent, Sender, SenderType, member
-from conclave.client.mls.proposal_lists import Committed, apply, check_list
-from conclave.client.mls.proposals import Add, GroupContextExtensions, PreSharedKey, Proposal, ReInit, Remove, Update
-from conclave.client.mls.state import MAX_CACHED, MAX_CACHED_OF_ONE, CachedProposal, GroupState
-from conclave.client.mls.validation import Policy, check_members
+from conclave.client.mls.proposal_lists import check_kind
+from conclave.client.mls.proposals import Add, Proposal, Remove, Update
+from conclave.client.mls.state import MAX_CACHED, MAX_CACHED_BYTES, MAX_CACHED_OF_ONE, CachedProposal, GroupState
+from conclave.client.mls.validation import Policy
+
+TAKEN_ALONG = (Add, Update, Remove)
+"""Proposals that own commits take along. Members cannot be kept from committing others, as far as the policy goes."""
 
 
 def cache_proposal(
     state: GroupState, authenticated: AuthenticatedContent, proposal: Proposal, around: Around
 ) -> GroupState:
-    """Keep a proposal for the next commit, whoever makes it: another may find sound what this member does not."""
+    """Keep a proposal for the next commit, whoever makes it: another may find sound what this member does not.
+
+    Raises InvalidError for a kind that no commit may have here, LimitError if too much waits.
+    """
+    check_kind(proposal, around.policy)
     sender = authenticated.content.sender
     reference = make_proposal_ref(state.suite, authenticated.encode())
     if any(cached.reference == reference for cached in state.proposals):
         return state
-    same = sum(_whose(cached.sender) == _whose(sender) for cached in state.proposals)
-    if len(state.proposals) >= MAX_CACHED or same >= MAX_CACHED_OF_ONE:
+    new = CachedProposal(reference, sender, proposal, sound=False)
+    same = [new, *(cached for cached in state.proposals if _whose(cached.sender) == _whose(sender))]
+    if len(state.proposals) >= MAX_CACHED or len(same) > MAX_CACHED_OF_ONE:
         raise LimitError("more proposals wait for a commit than are kept")
-    sound = _may_be_committed(state, [Committed(sender, proposal)], around)
-    return replace(state, proposals=(*state.proposals, CachedProposal(reference, sender, proposal, sound)))
+    if sum(len(each.encode()) for each in same) > MAX_CACHED_BYTES:
+        raise LimitError("the proposals of a member that wait for a commit have too many bytes")
+    new = replace(new, sound=_can_be_committed(state, new, around))
+    return replace(state, proposals=(*state.proposals, new))
 
 
 def _whose(sender: Sender) -> tuple[SenderType, int]:
@@ -36,20 +46,21 @@ def _whose(sender: Sender) -> tuple[SenderType, int]:
     return sender.sender_type, sender.index
 
 
-def _may_be_committed(state: GroupState, committed: Sequence[Committed], around: Around) -> bool:
+def _can_be_committed(state: GroupState, cached: CachedProposal, around: Around) -> bool:
+    """Make the whole commit, and drop it: also its path and its Welcome may fail."""
+    if not isinstance(cached.proposal, TAKEN_ALONG):
+        return False
     try:
-        check_list(committed, member(state.own_index))
-        check_members(apply(state.public, committed, around.policy, around.now).tree)
+        create_commit(replace(state, proposals=(cached,)), Wishes(references=(cached,)), around)
     except MlsError:
         return False
     return True
 
 
 def _is_taken_along(cached: CachedProposal, policy: Policy) -> bool:
-    """Tell whether own commits take a proposal along; ReInit never, since nothing here goes on after it."""
-    if isinstance(cached.proposal, ReInit) or not cached.sound:
-        return False
-    return policy.admit_new_members or cached.sender.sender_type != SenderType.NEW_MEMBER_PROPOSAL
+    """Tell whether own commits take a proposal along."""
+    is_outside = cached.sender.sender_type == SenderType.NEW_MEMBER_PROPOSAL
+    return cached.sound and (policy.admit_new_members or not is_outside)
 
 
 def must_commit(state: GroupState, policy: Policy) -> bool:
@@ -61,23 +72,21 @@ def must_commit(state: GroupState, policy: Policy) -> bool:
     )
 
 
-def committable(state: GroupState, wanted: Sequence[Proposal], around: Around) -> tuple[CachedProposal, ...]:
-    """Return the cached proposals that the next own commit takes along, besides those that are ``wanted`` in it.
+def committable(state: GroupState, wanted: Sequence[Proposal], policy: Policy) -> tuple[CachedProposal, ...]:
+    """Return the cached proposals for the next own commit, besides those that are ``wanted`` in it.
 
-    A Remove is preferred to an Update, and the newest to older ones (section 12.2).
+    A Remove is preferred to an Update, and the newest to older ones (section 12.2). Together they may still fail.
     """
     own = member(state.own_index)
-    by_value = [Committed(own, proposal) for proposal in wanted]
-    taken = {claim for one in by_value for claim in _claims(one.sender, one.proposal)}
+    taken = {claim for proposal in wanted for claim in _claims(own, proposal)}
     chosen: list[CachedProposal] = []
     newest_first = state.proposals[::-1]
     for cached in sorted(newest_first, key=lambda one: not isinstance(one.proposal, Remove)):
         claims = set(_claims(cached.sender, cached.proposal))
-        if _is_taken_along(cached, around.policy) and taken.isdisjoint(claims):
+        if _is_taken_along(cached, policy) and taken.isdisjoint(claims):
             chosen.append(cached)
             taken |= claims
-    by_reference = [Committed(cached.sender, cached.proposal) for cached in chosen]
-    return tuple(chosen) if chosen and _may_be_committed(state, [*by_reference, *by_value], around) else ()
+    return tuple(chosen)
 
 
 def _claims(sender: Sender, proposal: Proposal) -> Iterator[Hashable]:
@@ -90,7 +99,3 @@ def _claims(sender: Sender, proposal: Proposal) -> Iterator[Hashable]:
     elif isinstance(proposal, Add):
         leaf = proposal.key_package.leaf_node
         yield from (("identity", leaf.credential), ("key", leaf.encryption_key), ("signature", leaf.signature_key))
-    elif isinstance(proposal, PreSharedKey):
-        yield "psk", proposal.psk
-    elif isinstance(proposal, GroupContextExtensions):
-        yield "extensions"

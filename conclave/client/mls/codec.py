@@ -19,6 +19,10 @@ MAX_STATE = 64 * 1024 * 1024
 """Bytes of a stored state."""
 MAX_STATE_ELEMENTS = 1_048_576
 """Structures in all vectors of a stored state together."""
+MAX_EPOCH = (1 << 62) - 1
+"""The last epoch. A group needs a commit for each, and SQLite stores signed numbers of 64 bits."""
+MAX_SHORT = 255
+"""Bytes of an id, a hash or a nonce."""
 MAX_NUMBERS = 1_024
 """Numbers in one vector of numbers, such as a list of capabilities."""
 VARINT_LENGTHS = ((1 << 6, 1, 0x00), (1 << 14, 2, 0x40), (1 << 30, 4, 0x80))
@@ -125,6 +129,18 @@ class Reader:
         """Read a number of 64 bits."""
         return int.from_bytes(self.fixed(8), "big")
 
+    def epoch(self) -> int:
+        """Read the number of an epoch, up to MAX_EPOCH."""
+        number = self.uint64()
+        if number > MAX_EPOCH:
+            raise LimitError(f"an epoch is later than {MAX_EPOCH}")
+        return number
+
+    @property
+    def position(self) -> int:
+        """How many bytes have been read."""
+        return self._position
+
     def varint(self) -> int:
         """Read a length; one that is encoded in more bytes than it takes is refused (section 2.1.2)."""
         first = self.uint8()
@@ -147,6 +163,13 @@ class Reader:
                 self._position = stop
                 return self._data[start:stop]
         return self.fixed(self.varint())
+
+    def short(self) -> bytes:
+        """Read ``opaque data<V>`` of up to MAX_SHORT bytes."""
+        data = self.opaque()
+        if len(data) > MAX_SHORT:
+            raise LimitError(f"an id, a hash or a nonce has {len(data)} bytes, more than {MAX_SHORT}")
+        return data
 
     def vector(self, read: Callable[[Self], T], at_most: int) -> tuple[T, ...]:
         """Read a vector of structures, by ``read`` each."""

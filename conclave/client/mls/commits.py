@@ -1,6 +1,6 @@
 """Commits of a member: making them (RFC 9420 section 12.4.1), and applying own ones and others' (section 12.4.2)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from conclave.client.mls import hpke, tree_math
@@ -13,6 +13,7 @@ from conclave.client.mls.framing import (
     FramedContent,
     FramedContentAuthData,
     Sender,
+    SenderType,
     WireFormat,
     member,
 )
@@ -21,7 +22,7 @@ from conclave.client.mls.key_schedule import Schedule, external_init_secret, ext
 from conclave.client.mls.nodes import LeafNode, LeafNodeSource
 from conclave.client.mls.parent_hash import with_path
 from conclave.client.mls.proposal_lists import Applied, Committed, apply, check_list
-from conclave.client.mls.proposals import Commit, Proposal, ProposalOrRef
+from conclave.client.mls.proposals import Add, Commit, Proposal, ProposalOrRef, Remove
 from conclave.client.mls.protection import sign
 from conclave.client.mls.state import (
     MAX_PAST,
@@ -67,13 +68,17 @@ class OwnPath:
 
 @dataclass(frozen=True)
 class Effect:
-    """What a commit has changed. ``removed_self``: the reader is no member any more, and there is no state."""
+    """What a commit has changed. ``removed_self``: the reader is no member any more, and there is no state.
+
+    ``proposed``: those whom another member than the committer had proposed to add or to remove.
+    """
 
     committer: Member
     added: tuple[Member, ...]
     removed: tuple[Member, ...]
     updated: tuple[Member, ...]
     removed_self: bool = False
+    proposed: tuple[Member, ...] = ()
 
 
 # Applying
@@ -91,7 +96,7 @@ def advance(
         raise InvalidError("a message is no commit")
     committed = committed_proposals(state, content.content, content.sender)
     staged = stage(state.public, content.content, content.sender, committed, around.policy, around.now)
-    effect = _effect(state, staged)
+    effect = _effect(state, staged, committed)
     if effect.removed_self:
         return None, effect, None
     keys = _keys_that_stay(state, staged)
@@ -124,14 +129,23 @@ def apply_commit(
     return new, effect
 
 
-def _effect(state: GroupState, staged: Staged) -> Effect:
+def _effect(state: GroupState, staged: Staged, committed: Sequence[Committed]) -> Effect:
     before, after, applied = state.members(), members_of(staged.tree), staged.applied
+    by_others = [
+        one.sender.sender_type == SenderType.MEMBER and one.sender != member(staged.committer) for one in committed
+    ]
+    adds = [by_other for one, by_other in zip(committed, by_others, strict=True) if isinstance(one.proposal, Add)]
+    proposed = [after[i] for i, by_other in zip(applied.added, adds, strict=True) if by_other]
+    for one, by_other in zip(committed, by_others, strict=True):
+        if by_other and isinstance(one.proposal, Remove):
+            proposed.append(before[one.proposal.removed])
     return Effect(
         committer=after[staged.committer],
         added=tuple(after[i] for i in applied.added),
         removed=tuple(before[i] for i in applied.removed),
         updated=tuple(after[i] for i in applied.updated),
         removed_self=state.own_index in applied.removed,
+        proposed=tuple(proposed),
     )
 
 

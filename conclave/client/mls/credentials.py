@@ -6,10 +6,12 @@ from enum import IntEnum
 from typing import Annotated, Self, TypeAlias
 
 from conclave.client.mls.codec import Reader, opaque, uint16, vector
-from conclave.client.mls.errors import MalformedError
+from conclave.client.mls.errors import InvalidError, LimitError, MalformedError
 from conclave.client.mls.structs import Form, Opaque, Struct, Uint16, Uint16s
 
 MAX_EXTENSIONS = 64
+MAX_EXTENSION_BYTES = 16_384
+"""Bytes of all extensions of one list, but for those of a group info, which has the tree among them."""
 MAX_CERTIFICATES = 16
 MAX_EXTERNAL_SENDERS = 256
 
@@ -34,6 +36,16 @@ class ExtensionType(IntEnum):
 
 DEFAULT_EXTENSIONS = frozenset(range(1, 6))
 """Extensions that every client knows: capabilities do not list them (section 7.2)."""
+LEAF, KEY_PACKAGE, GROUP_CONTEXT, GROUP_INFO = "a leaf", "a key package", "a group context", "a group info"
+PLACES: dict[int, str] = {
+    ExtensionType.APPLICATION_ID: LEAF,
+    ExtensionType.RATCHET_TREE: GROUP_INFO,
+    ExtensionType.REQUIRED_CAPABILITIES: GROUP_CONTEXT,
+    ExtensionType.EXTERNAL_PUB: GROUP_INFO,
+    ExtensionType.EXTERNAL_SENDERS: GROUP_CONTEXT,
+    ExtensionType.LAST_RESORT: KEY_PACKAGE,
+}
+"""Where an extension may be (section 17.3). Other types may be anywhere."""
 DEFAULT_PROPOSALS = frozenset(range(1, 8))
 """Proposals that every client knows (section 7.2)."""
 
@@ -81,6 +93,14 @@ class Extension(Struct):
 
 
 def read_extensions(reader: Reader) -> tuple[Extension, ...]:
+    """Read ``Extension extensions<V>`` of up to MAX_EXTENSION_BYTES."""
+    extensions = read_large_extensions(reader)
+    if sum(len(extension.extension_data) for extension in extensions) > MAX_EXTENSION_BYTES:
+        raise LimitError(f"a list of extensions has more than {MAX_EXTENSION_BYTES} bytes")
+    return extensions
+
+
+def read_large_extensions(reader: Reader) -> tuple[Extension, ...]:
     """Read ``Extension extensions<V>``; two of one type are refused (section 13.4)."""
     extensions = reader.vector(Extension.decode, MAX_EXTENSIONS)
     if len({extension.extension_type for extension in extensions}) != len(extensions):
@@ -89,6 +109,15 @@ def read_extensions(reader: Reader) -> tuple[Extension, ...]:
 
 
 Extensions: TypeAlias = Annotated[tuple[Extension, ...], Form(vector, read_extensions)]
+
+
+LargeExtensions: TypeAlias = Annotated[tuple[Extension, ...], Form(vector, read_large_extensions)]
+
+
+def check_places(extensions: Iterable[Extension], place: str) -> None:
+    """Check that extensions are where their types may be. ``place``: one of those of PLACES."""
+    if any(PLACES.get(extension.extension_type, place) != place for extension in extensions):
+        raise InvalidError(f"{place} has an extension that belongs elsewhere")
 
 
 def find_extension(extensions: Iterable[Extension], extension_type: int) -> bytes | None:

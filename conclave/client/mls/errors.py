@@ -1,5 +1,12 @@
 """What can go wrong in MLS: a class for each way to go on, a plain sentence in each error."""
 
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
 
 class MlsError(Exception):
     """Whatever this package raises. No text of it has a key or a message."""
@@ -19,6 +26,10 @@ class InvalidError(MlsError):
 
 class ForgedError(InvalidError):
     """The signature or the tag that shows who a message is from is wrong in this epoch: it is not from its members."""
+
+
+class UnwantedError(InvalidError):
+    """A proposal is of a kind that the application does not take (``Policy.proposals``)."""
 
 
 class StaleError(MlsError):
@@ -43,3 +54,21 @@ class NotForUsError(MlsError):
 
 class StateError(MlsError):
     """The group is not in a state in which this can be done."""
+
+
+def refusing(call: Callable[P, R]) -> Callable[P, R]:
+    """Raise an MlsError for whatever a call raises: what others send must not end the program.
+
+    For calls without side effects, at the border of this package.
+    """
+
+    @wraps(call)
+    def inner(*args: P.args, **named: P.kwargs) -> R:
+        try:
+            return call(*args, **named)
+        except MlsError:
+            raise
+        except Exception as error:
+            raise InvalidError(f"it cannot be processed ({type(error).__name__})") from error
+
+    return inner

@@ -5,11 +5,11 @@ from enum import IntEnum
 from typing import Annotated, Self, TypeAlias
 
 from conclave.client.mls.codec import Reader, opaque, uint8, uint16, uint32, uint64
-from conclave.client.mls.errors import MalformedError
+from conclave.client.mls.errors import MalformedError, refusing
 from conclave.client.mls.key_packages import KeyPackage
 from conclave.client.mls.nodes import MLS10
 from conclave.client.mls.proposals import Commit, Proposal, decode_proposal, encode_proposal
-from conclave.client.mls.structs import Opaque, Struct, Uint64, named
+from conclave.client.mls.structs import Epoch, Opaque, Short, Struct, named
 from conclave.client.mls.welcome import GroupInfo, Welcome
 
 
@@ -116,7 +116,7 @@ class FramedContent:
     @classmethod
     def decode(cls, reader: Reader) -> Self:
         """Decode."""
-        where = reader.opaque(), reader.uint64(), Sender.decode(reader), reader.opaque()
+        where = reader.short(), reader.epoch(), Sender.decode(reader), reader.opaque()
         return cls(*where, decode_content(reader, reader.enum(ContentType, reader.uint8())))
 
 
@@ -192,8 +192,8 @@ class PublicMessage:
 class PrivateMessage(Struct):
     """A message that members can read (section 6.3)."""
 
-    group_id: Opaque
-    epoch: Uint64
+    group_id: Short
+    epoch: Epoch
     content_type: Annotated[ContentType, named(ContentType)]
     authenticated_data: Opaque
     encrypted_sender_data: Opaque
@@ -225,6 +225,7 @@ def encode_message(body: Body) -> bytes:
     return uint16(MLS10) + uint16(wire_format) + body.encode()
 
 
+@refusing
 def decode_message(data: bytes) -> Body:
     """Decode an MLSMessage (section 6)."""
     reader = Reader(data)

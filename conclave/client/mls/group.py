@@ -14,7 +14,7 @@ from conclave.client.mls.cached import cache_proposal, committable, must_commit
 from conclave.client.mls.commits import Around, OwnPath, Wishes, create_commit, group_info
 from conclave.client.mls.credentials import Extension
 from conclave.client.mls.crypto import fingerprint, random_secret
-from conclave.client.mls.errors import LimitError, MalformedError, StateError
+from conclave.client.mls.errors import LimitError, MalformedError, MlsError, StateError, refusing
 from conclave.client.mls.framing import (
     PrivateMessage,
     PublicMessage,
@@ -65,6 +65,8 @@ class Group:
     def __init__(self, state: GroupState, policy: Policy) -> None:
         self._current: GroupState | None = state
         self.policy = policy
+        self.welcomed_by: Member | None = None
+        """Who has signed the Welcome, if this object has joined by one; it is not stored."""
 
     # Coming in
 
@@ -84,6 +86,7 @@ class Group:
         return cls(joining.create(own, chosen, tuple(extensions), policy, now), policy)
 
     @classmethod
+    @refusing
     def join(
         cls,
         welcome: bytes,
@@ -104,10 +107,13 @@ class Group:
             raise MalformedError("a message is no Welcome")
         policy = policy or Policy()
         around = Around(policy, now, psks)
-        state, used = joining.join(body, own_key_packages, around, known_groups, tree)
-        return cls(state, policy), used
+        state, used, signer = joining.join(body, own_key_packages, around, known_groups, tree)
+        group = cls(state, policy)
+        group.welcomed_by = signer
+        return group, used
 
     @classmethod
+    @refusing
     def join_external(
         cls,
         info: bytes,
@@ -232,6 +238,7 @@ class Group:
 
     # Changing the group
 
+    @refusing
     def commit(
         self,
         now: int,
@@ -257,8 +264,13 @@ class Group:
         wanted += [] if extensions is None else [GroupContextExtensions(tuple(extensions))]
         wanted += [PreSharedKey(PreSharedKeyID(PSKType.EXTERNAL, random_secret(self.suite), one)) for one in psks]
         wire_format = WireFormat.PRIVATE_MESSAGE if private else WireFormat.PUBLIC_MESSAGE
-        references = committable(state, wanted, around)
-        made = create_commit(state, Wishes(tuple(wanted), references, authenticated_data, wire_format), around)
+        wishes = Wishes(tuple(wanted), committable(state, wanted, self.policy), authenticated_data, wire_format)
+        try:
+            made = create_commit(state, wishes, around)
+        except MlsError:
+            if not wishes.references:
+                raise
+            made = create_commit(state, replace(wishes, references=()), around)
         state, message = protected(state, made.authenticated)
         pending = PendingCommit(message, made.authenticated, made.own.leaf_private, made.own.path_secret)
         self._current = replace(state, pending=(*state.pending, pending))
@@ -325,6 +337,7 @@ class Group:
 
     # Messages
 
+    @refusing
     def encrypt(self, data: bytes, authenticated_data: bytes = b"") -> bytes:
         """Encrypt application data for this epoch; StateError while proposals wait for a commit (section 12.4)."""
         state = self._state
@@ -336,6 +349,7 @@ class Group:
         self._current, message = protected(state, authenticated)
         return message
 
+    @refusing
     def receive(self, message: bytes, now: int, psks: Mapping[bytes, bytes] = NO_PSKS) -> Received:
         """Take a message, in the order of the server; a refused one raises an MlsError and changes nothing.
 
@@ -369,6 +383,7 @@ class Group:
         return encode_state(self._state)
 
     @classmethod
+    @refusing
     def from_bytes(cls, data: bytes, policy: Policy | None = None) -> Self:
         """Return the group as it was stored."""
         return cls(decode_state(data), policy or Policy())

@@ -25,7 +25,7 @@ from conclave.client.mls.key_schedule import (
 from conclave.client.mls.proposal_lists import Committed, apply, setting_of
 from conclave.client.mls.proposals import Commit, ExternalInit, Proposal, ProposalOrRef, Remove
 from conclave.client.mls.protection import protect_public
-from conclave.client.mls.state import GroupState, PublicGroup, message_hash, opened
+from conclave.client.mls.state import GroupState, Member, PublicGroup, member_at, message_hash, opened
 from conclave.client.mls.transition import committer_of, external_psk, finish, stage
 from conclave.client.mls.tree import RatchetTree
 from conclave.client.mls.treekem import derive_path
@@ -59,8 +59,8 @@ def join(
     around: Around,
     known_groups: Collection[bytes] = (),
     tree: bytes | None = None,
-) -> tuple[GroupState, OwnKeyPackage]:
-    """Join by a Welcome (section 12.4.3.1): return the state, and which key package was used.
+) -> tuple[GroupState, OwnKeyPackage, Member]:
+    """Join by a Welcome (section 12.4.3.1): return the state, which key package was used, and who has signed it.
 
     ``known_groups``: ids of the groups that this client is in. ``tree``: the tree, if it comes apart.
     """
@@ -84,7 +84,8 @@ def join(
     schedule = derive_epoch(suite, secrets.joiner_secret, psk, info.group_context.encode())
     tag = suite.mac(schedule.secrets.confirmation_key, info.group_context.confirmed_transcript_hash)
     check_equal(info.confirmation_tag, tag, "the confirmation tag of a group info is wrong")
-    return opened(public, own_index, own.signature_private, keys, schedule), own
+    signer = member_at(info.signer, public.tree.member(info.signer))
+    return opened(public, own_index, own.signature_private, keys, schedule), own, signer
 
 
 def _find_secrets(welcome: Welcome, own_key_packages: Sequence[OwnKeyPackage]) -> tuple[OwnKeyPackage, GroupSecrets]:
@@ -153,6 +154,7 @@ def external_join(
     suite, leaf = public.suite, own.key_package.leaf_node
     if info.external_pub is None:
         raise InvalidError("nobody may join this group by itself")
+    suite.kem.check_public(info.external_pub, "a group info has an external key")
     if own.suite != suite:
         raise InvalidError("a group is of another cipher suite than the key package")
     kem_output, init_secret = external_init(suite, info.external_pub)

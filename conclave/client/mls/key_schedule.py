@@ -11,7 +11,7 @@ from conclave.client.mls.credentials import Extensions
 from conclave.client.mls.crypto import derive_secret, expand_with_label, zeros
 from conclave.client.mls.errors import MalformedError
 from conclave.client.mls.nodes import MLS10
-from conclave.client.mls.structs import Opaque, Struct, Uint16, Uint64
+from conclave.client.mls.structs import Epoch, Opaque, Short, Struct, Uint16
 from conclave.client.mls.suites import CipherSuite, KeyPair, suite_of
 
 EXTERNAL_INIT_LABEL = b"MLS 1.0 external init secret"
@@ -22,10 +22,10 @@ class GroupContext(Struct):
     """What all members agree on (section 8.1). The version of the protocol goes before it."""
 
     cipher_suite: Uint16
-    group_id: Opaque
-    epoch: Uint64
-    tree_hash: Opaque
-    confirmed_transcript_hash: Opaque
+    group_id: Short
+    epoch: Epoch
+    tree_hash: Short
+    confirmed_transcript_hash: Short
     extensions: Extensions = ()
 
     def encode(self) -> bytes:
@@ -184,11 +184,11 @@ class PreSharedKeyID:
         """Decode."""
         psktype = reader.enum(PSKType, reader.uint8())
         if psktype == PSKType.EXTERNAL:
-            psk_id = reader.opaque()
-            return cls(psktype, reader.opaque(), psk_id)
+            psk_id = reader.short()
+            return cls(psktype, reader.short(), psk_id)
         usage = reader.enum(ResumptionPSKUsage, reader.uint8())
-        group_id, epoch = reader.opaque(), reader.uint64()
-        return cls(psktype, reader.opaque(), usage=usage, psk_group_id=group_id, psk_epoch=epoch)
+        group_id, epoch = reader.short(), reader.epoch()
+        return cls(psktype, reader.short(), usage=usage, psk_group_id=group_id, psk_epoch=epoch)
 
 
 def derive_psk_secret(suite: CipherSuite, psks: Sequence[tuple[PreSharedKeyID, bytes]]) -> bytes:

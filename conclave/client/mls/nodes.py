@@ -8,12 +8,15 @@ from typing import Annotated, Self, TypeAlias
 from conclave.client.mls.codec import Reader, opaque, uint8, uint32, vector
 from conclave.client.mls.credentials import Credential, CredentialType, Extension, ExtensionType, read_extensions
 from conclave.client.mls.crypto import sign_with_label, verify_with_label
+from conclave.client.mls.errors import LimitError
 from conclave.client.mls.structs import Opaque, Struct, Uint16s, Uint64, numbers
 from conclave.client.mls.suites import CipherSuite
 
 MLS10 = 1
 MAX_LEAVES = 4_096
 """Leaves that a tree may have, blank ones too."""
+MAX_LEAF = 2_048
+"""Bytes of a leaf. Every leaf is in each group info, and that has to fit into a request."""
 
 
 class LeafNodeSource(IntEnum):
@@ -96,13 +99,17 @@ class LeafNode:
 
     @classmethod
     def decode(cls, reader: Reader) -> Self:
-        """Decode."""
+        """Decode a leaf of up to MAX_LEAF bytes."""
+        start = reader.position
         keys = reader.opaque(), reader.opaque()
         who = Credential.decode(reader), Capabilities.decode(reader)
         source = reader.enum(LeafNodeSource, reader.uint8())
         lifetime = Lifetime.decode(reader) if source == LeafNodeSource.KEY_PACKAGE else None
         parent_hash = reader.opaque() if source == LeafNodeSource.COMMIT else None
-        return cls(*keys, *who, source, lifetime, parent_hash, read_extensions(reader), reader.opaque())
+        leaf = cls(*keys, *who, source, lifetime, parent_hash, read_extensions(reader), reader.opaque())
+        if reader.position - start > MAX_LEAF:
+            raise LimitError(f"a leaf has more than {MAX_LEAF} bytes")
+        return leaf
 
     def to_be_signed(self, group_id: bytes, leaf_index: int) -> bytes:
         """LeafNodeTBS: bound to the group and the place in it, but for a key package, which knows of neither."""

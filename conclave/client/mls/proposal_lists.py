@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from conclave.client.mls.credentials import Extension
-from conclave.client.mls.errors import InvalidError
+from conclave.client.mls.errors import InvalidError, UnwantedError
 from conclave.client.mls.framing import Sender, SenderType
 from conclave.client.mls.key_packages import KeyPackage
 from conclave.client.mls.key_schedule import PreSharedKeyID, PSKType, ResumptionPSKUsage
@@ -58,6 +58,12 @@ def setting_of(public: PublicGroup, policy: Policy, now: int) -> Setting:
 
 def _count(committed: Sequence[Committed], kind: type[Proposal]) -> int:
     return sum(isinstance(one.proposal, kind) for one in committed)
+
+
+def check_kind(proposal: Proposal, policy: Policy) -> None:
+    """Check that the application takes proposals of this kind. Raises UnwantedError."""
+    if proposal.proposal_type not in policy.proposals:
+        raise UnwantedError(f"proposals of type {proposal.proposal_type:d} have no use here")
 
 
 def check_list(committed: Sequence[Committed], committer: Sender) -> None:
@@ -144,6 +150,7 @@ def _setting_after(public: PublicGroup, committed: Sequence[Committed], policy: 
     """Check what does not change the tree; return by which extensions the rest is judged."""
     setting = setting_of(public, policy, now)
     for one in committed:
+        check_kind(one.proposal, policy)
         if isinstance(one.proposal, GroupContextExtensions):
             setting = replace(setting, extensions=one.proposal.extensions)
         elif isinstance(one.proposal, ReInit) and one.proposal.version < MLS10:

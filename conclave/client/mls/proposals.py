@@ -10,7 +10,7 @@ from conclave.client.mls.errors import MalformedError
 from conclave.client.mls.key_packages import KeyPackage
 from conclave.client.mls.key_schedule import PreSharedKeyID
 from conclave.client.mls.nodes import LeafNode
-from conclave.client.mls.structs import Form, Opaque, Struct, Uint16, Uint32, many, maybe
+from conclave.client.mls.structs import Form, Opaque, Short, Struct, Uint16, Uint32, many, maybe
 from conclave.client.mls.treekem import UpdatePath
 
 MAX_PROPOSALS = 4_096
@@ -65,7 +65,7 @@ class PreSharedKey(Struct):
 class ReInit(Struct):
     """End the group, and begin another in its place."""
 
-    group_id: Opaque
+    group_id: Short
     version: Uint16
     cipher_suite: Uint16
     extensions: Extensions

@@ -21,6 +21,8 @@ MAX_CACHED = 1_024
 """Proposals that wait for a commit."""
 MAX_CACHED_OF_ONE = 64
 """Proposals of one sender that wait for a commit; all new members together count as one."""
+MAX_CACHED_BYTES = 262_144
+"""Bytes of the proposals of one sender that wait for a commit, as they are stored."""
 MAX_PENDING = 32
 """Own commits that wait for the server to tell which commit counts."""
 

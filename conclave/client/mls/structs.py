@@ -31,7 +31,9 @@ class Form(NamedTuple):
 Uint16: TypeAlias = Annotated[int, Form(uint16, Reader.uint16)]
 Uint32: TypeAlias = Annotated[int, Form(uint32, Reader.uint32)]
 Uint64: TypeAlias = Annotated[int, Form(uint64, Reader.uint64)]
+Epoch: TypeAlias = Annotated[int, Form(uint64, Reader.epoch)]
 Opaque: TypeAlias = Annotated[bytes, Form(opaque, Reader.opaque)]
+Short: TypeAlias = Annotated[bytes, Form(opaque, Reader.short)]
 Uint16s: TypeAlias = Annotated[tuple[int, ...], Form(uint16s, Reader.uint16s)]
 Flag: TypeAlias = Annotated[bool, Form(uint8, lambda reader: bool(reader.uint8()))]
 

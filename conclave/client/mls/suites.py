@@ -54,6 +54,20 @@ class Kem:
     private: type[X25519PrivateKey] | type[X448PrivateKey]
     diffie_hellman: Callable[[bytes | None, bytes], tuple[bytes, bytes]]
     size: int
+    prime: int
+    low_order: frozenset[int]
+
+    def check_public(self, key: bytes, owner: str) -> None:
+        """Check a public key on receipt: its length, and that it gives a secret (RFC 7748 section 6).
+
+        ``owner``: what has the key, for the error. The points of small order are known, so nothing is computed.
+        """
+        if len(key) != self.size:
+            raise InvalidError(f"{owner} of the wrong length")
+        number = int.from_bytes(key, "little")
+        number &= (1 << self.prime.bit_length()) - 1  # X25519 ignores the highest bit
+        if number % self.prime in self.low_order:
+            raise InvalidError(f"{owner} that gives no secret")
 
     def public_of(self, private: bytes) -> bytes:
         """Return the public key of a private one."""
@@ -169,8 +183,14 @@ class CipherSuite:
 
 HKDF_SHA256 = Kdf(0x0001, "sha256", 32)
 HKDF_SHA512 = Kdf(0x0003, "sha512", 64)
-DHKEM_X25519 = Kem(0x0020, HKDF_SHA256, X25519PrivateKey, _x25519, 32)
-DHKEM_X448 = Kem(0x0021, HKDF_SHA512, X448PrivateKey, _x448, 56)
+P25519, P448 = 2**255 - 19, 2**448 - 2**224 - 1
+ORDER_8 = (
+    325606250916557431795983626356110631294008115727848805560023387167927233504,
+    39382357235489614581723060781553021112529911719440698176882885853963445705823,
+)
+"""The points of order 8 of Curve25519, by their u. Both curves have points of small order at 0, 1 and -1."""
+DHKEM_X25519 = Kem(0x0020, HKDF_SHA256, X25519PrivateKey, _x25519, 32, P25519, frozenset((0, 1, P25519 - 1, *ORDER_8)))
+DHKEM_X448 = Kem(0x0021, HKDF_SHA512, X448PrivateKey, _x448, 56, P448, frozenset((0, 1, P448 - 1)))
 AES_128_GCM = Aead(0x0001, AESGCM, 16, 12)
 CHACHA20_POLY1305 = Aead(0x0003, ChaCha20Poly1305, 32, 12)
 ED25519 = Signature(Ed25519PrivateKey, Ed25519PublicKey, 32)

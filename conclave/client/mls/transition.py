@@ -7,6 +7,7 @@ found: by those who made the path from what they know, by the others from what w
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from conclave.client.mls.codec import MAX_EPOCH
 from conclave.client.mls.errors import InvalidError, LimitError, StateError
 from conclave.client.mls.framing import AuthenticatedContent, Sender, SenderType
 from conclave.client.mls.key_schedule import (
@@ -28,8 +29,6 @@ from conclave.client.mls.state import GroupState, PublicGroup
 from conclave.client.mls.tree import RatchetTree
 from conclave.client.mls.treekem import UpdatePath, check_path
 from conclave.client.mls.validation import Policy, check_leaf, check_members
-
-LAST_EPOCH = (1 << 64) - 1
 
 
 @dataclass(frozen=True)
@@ -108,7 +107,7 @@ def _with_update_path(applied: Applied, committer: int, path: UpdatePath) -> Rat
 
 def provisional_context(public: PublicGroup, applied: Applied, tree: RatchetTree) -> GroupContext:
     """Return the new group context, still with the old transcript hash (section 12.4.1)."""
-    if public.context.epoch >= LAST_EPOCH:
+    if public.context.epoch >= MAX_EPOCH:
         raise LimitError("a group has come to its last epoch")
     return replace(
         public.context,

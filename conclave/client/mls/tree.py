@@ -192,8 +192,8 @@ class RatchetTree:
             node, is_leaf = one.optional(decode_node), next(positions) % 2 == 0
             if node is not None and isinstance(node, LeafNode) != is_leaf:
                 raise MalformedError("a tree has a leaf in the place of a parent, or the reverse")
-            if node is not None and len(node.encryption_key) != suite.kem.size:
-                raise InvalidError("a tree has a key of the wrong length")
+            if node is not None:
+                suite.kem.check_public(node.encryption_key, "a tree has a key")
             return node
 
         nodes = reader.vector(read, tree_math.node_width(MAX_LEAVES))

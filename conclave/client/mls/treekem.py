@@ -103,8 +103,7 @@ def check_path(tree: RatchetTree, committer: int, path: UpdatePath, added: Colle
     for (_, copath), node in zip(filtered, path.nodes, strict=True):
         if len(node.encrypted_path_secret) != len(copath_resolution(tree, copath, added)):
             raise InvalidError("a path is not encrypted to exactly those who need it")
-        if len(node.encryption_key) != tree.suite.kem.size:
-            raise InvalidError("a path has a key of the wrong length")
+        tree.suite.kem.check_public(node.encryption_key, "a path has a key")
     new = [path.leaf_node.encryption_key, *(node.encryption_key for node in path.nodes)]
     known = {node.encryption_key for node in tree.nodes if node is not None}
     if len(set(new)) != len(new) or not known.isdisjoint(new):

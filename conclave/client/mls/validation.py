@@ -8,11 +8,15 @@ from conclave.client.mls.codec import decode
 from conclave.client.mls.credentials import (
     DEFAULT_EXTENSIONS,
     DEFAULT_PROPOSALS,
+    GROUP_CONTEXT,
+    KEY_PACKAGE,
+    LEAF,
     Credential,
     CredentialType,
     Extension,
     ExtensionType,
     RequiredCapabilities,
+    check_places,
     find_extension,
     read_external_senders,
 )
@@ -40,12 +44,14 @@ class Policy:
     ``authenticate``: the Authentication Service (section 5.3.1): whether that credential belongs to that signature key.
     ``max_lifetime``: seconds that a key package may be used at most. ``skew``: seconds that clocks may differ.
     ``admit_new_members``: whether own commits take along the wishes of people outside to be added.
+    ``proposals``: the types that are taken at all (section 17.4).
     """
 
     authenticate: Callable[[Credential, bytes], bool] = anybody
     max_lifetime: int = 400 * DAY
     skew: int = DAY
     admit_new_members: bool = False
+    proposals: frozenset[int] = DEFAULT_PROPOSALS
 
 
 @dataclass(frozen=True)
@@ -71,8 +77,8 @@ def check_leaf(leaf: LeafNode, source: LeafNodeSource, leaf_index: int, setting:
     """Check a leaf by itself (section 7.3), where it is received."""
     if leaf.leaf_node_source != source:
         raise InvalidError("a leaf did not come into being as its place demands")
-    if len(leaf.encryption_key) != setting.suite.kem.size:
-        raise InvalidError("a leaf has an encryption key of the wrong length")
+    setting.suite.kem.check_public(leaf.encryption_key, "a leaf has an encryption key")
+    check_places(leaf.extensions, LEAF)
     if not leaf.is_signed(setting.suite, setting.group_id, leaf_index):
         raise InvalidError("the signature of a leaf is wrong")
     check_credential(leaf.credential, leaf.signature_key, setting.policy)
@@ -128,8 +134,8 @@ def check_key_package(key_package: KeyPackage, setting: Setting) -> None:
         raise InvalidError("the signature of a key package is wrong")
     if key_package.init_key == key_package.leaf_node.encryption_key:
         raise InvalidError("a key package has one key for two purposes")
-    if len(key_package.init_key) != setting.suite.kem.size:
-        raise InvalidError("a key package has an init key of the wrong length")
+    setting.suite.kem.check_public(key_package.init_key, "a key package has an init key")
+    check_places(key_package.extensions, KEY_PACKAGE)
 
 
 def check_usable_now(key_package: KeyPackage, setting: Setting) -> None:
@@ -161,6 +167,7 @@ def _check_differ(values: Iterable[bytes], sentence: str) -> None:
 
 def check_extensions(extensions: tuple[Extension, ...], tree: RatchetTree, policy: Policy) -> None:
     """Check the extensions of a group against its members and the Authentication Service (sections 5.3.1, 12.1.7)."""
+    check_places(extensions, GROUP_CONTEXT)
     for _, leaf in tree.leaves():
         check_supports(leaf, extensions)
     data = find_extension(extensions, ExtensionType.EXTERNAL_SENDERS)

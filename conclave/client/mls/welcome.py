@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated
 
 from conclave.client.mls.codec import Reader, decode
-from conclave.client.mls.credentials import Extensions, ExtensionType, find_extension
+from conclave.client.mls.credentials import GROUP_INFO, ExtensionType, LargeExtensions, check_places, find_extension
 from conclave.client.mls.crypto import (
     HPKECiphertext,
     decrypt_with_label,
@@ -14,7 +14,7 @@ from conclave.client.mls.crypto import (
     sign_with_label,
     verify_with_label,
 )
-from conclave.client.mls.errors import InvalidError
+from conclave.client.mls.errors import InvalidError, refusing
 from conclave.client.mls.key_packages import KeyPackage, OwnKeyPackage
 from conclave.client.mls.key_schedule import GroupContext, PreSharedKeyID
 from conclave.client.mls.nodes import MAX_LEAVES
@@ -30,7 +30,7 @@ class GroupInfo(Struct):
     """The state of a group, as a member signs it for those who join."""
 
     group_context: GroupContext
-    extensions: Extensions
+    extensions: LargeExtensions
     confirmation_tag: Opaque
     signer: Uint32
     signature: Opaque = b""
@@ -44,7 +44,8 @@ class GroupInfo(Struct):
         return replace(self, signature=sign_with_label(suite, private, "GroupInfoTBS", self.to_be_signed()))
 
     def check_signature(self, tree: RatchetTree) -> None:
-        """Check that the member who is named as the signer has signed."""
+        """Check that the member who is named as the signer has signed, and the places of extensions."""
+        check_places(self.extensions, GROUP_INFO)
         signer = tree.leaf(self.signer)
         if signer is None:
             raise InvalidError("a group info is signed by nobody in the group")
@@ -52,6 +53,7 @@ class GroupInfo(Struct):
         if not verify_with_label(tree.suite, signer.signature_key, "GroupInfoTBS", tbs, self.signature):
             raise InvalidError("the signature of a group info is wrong")
 
+    @refusing
     def tree(self, apart: bytes | None) -> RatchetTree:
         """Return the tree that comes with it, or ``apart`` from it; its hash must be the group's."""
         data = find_extension(self.extensions, ExtensionType.RATCHET_TREE) if apart is None else apart

@@ -101,6 +101,13 @@ class TestNews:
         assert isinstance(last, Notice)
         assert (last.text, last.is_bad) == ("bob: something was so" if who else "something was so", is_bad)
 
+    async def test_who_has_removed_whom_is_named(self, both: Both) -> None:
+        who, whom = both.bob.user_id, both.alice.user_id
+        both.alice.conversation.keys.hear(n.EncryptionNotice(both.group, "removed", "keys are gone", who, whom))
+        last = both.alice.items(both.group)[-1]
+        assert isinstance(last, Notice)
+        assert last.text.startswith("bob: keys are gone (")
+
 
 class TestSending:
     async def test_nothing_is_sent_until_a_changed_key_is_judged(self, both: Both) -> None:

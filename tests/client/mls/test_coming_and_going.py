@@ -20,7 +20,7 @@ from conclave.client.mls import (
     fingerprint,
     suite_of,
 )
-from conclave.client.mls.codec import vector
+from conclave.client.mls.codec import opaque, vector
 from conclave.client.mls.credentials import ExtensionType, ExternalSender, basic
 from conclave.client.mls.key_packages import DATED_BACK, LIFETIME
 from conclave.client.mls.nodes import LeafNodeSource, own_capabilities
@@ -82,8 +82,8 @@ def test_a_group_is_created_with_an_id_or_without() -> None:
     assert own.key_package.leaf_node.capabilities == own_capabilities()
     with pytest.raises(InvalidError, match="does not support an extension"):
         Group.create(own, NOW, extensions=[Extension(0xF00D, b"")])
-    label = Extension(ExtensionType.APPLICATION_ID, b"x")
-    assert Group.create(own, NOW, extensions=[label]).extensions == (label,)
+    senders = Extension(ExtensionType.EXTERNAL_SENDERS, opaque(b""))
+    assert Group.create(own, NOW, extensions=[senders]).extensions == (senders,)
 
 
 def test_a_group_is_not_created_against_the_rules_of_the_application() -> None:

@@ -21,7 +21,7 @@ from conclave.client.mls import (
     encode_message,
     suite_of,
 )
-from conclave.client.mls.codec import opaque
+from conclave.client.mls.codec import MAX_EPOCH, opaque
 from conclave.client.mls.commits import Made, Wishes, create_commit, group_info
 from conclave.client.mls.credentials import Certificate, Credential, CredentialType, Extension, ExtensionType
 from conclave.client.mls.crypto import encrypt_with_label, random_secret
@@ -177,8 +177,14 @@ def test_another_suite_is_not_joined() -> None:
 
 
 def test_a_group_in_its_last_epoch_is_not_joined() -> None:
-    context = replace(ALICE.context, epoch=(1 << 64) - 1)
+    context = replace(ALICE.context, epoch=MAX_EPOCH)
     refused(info_of(ALICE, group_context=context), "last epoch", kind=LimitError)
+
+
+@pytest.mark.parametrize("epoch", [MAX_EPOCH + 1, 1 << 63, (1 << 64) - 1])
+def test_an_epoch_that_cannot_be_stored_is_not_read(epoch: int) -> None:
+    context = replace(ALICE.context, epoch=epoch)
+    refused(info_of(ALICE, group_context=context), "later than", kind=LimitError)
 
 
 # Trees
