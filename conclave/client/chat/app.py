@@ -9,6 +9,7 @@ from typing import ClassVar
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.color import Color
+from textual.filter import Monochrome, NoColor
 from textual.screen import Screen
 from textual.theme import Theme
 from textual.worker import WorkerFailed
@@ -21,6 +22,7 @@ from conclave.client.chat.login import LoginScreen
 from conclave.client.chat.options import ChatOptions
 from conclave.client.chat.palette import Doings
 from conclave.client.chat.screen import ChatScreen
+from conclave.client.chat.terminal import TerminalDriver
 from conclave.client.encryption.vault import KeyStoreError
 from conclave.client.errors import ClientError, SessionOverError
 from conclave.client.history.schema import HistoryError
@@ -76,7 +78,9 @@ class ChatApp(App[str]):
 
     def __init__(self, options: ChatOptions) -> None:
         """Take what a start was told."""
-        super().__init__()
+        super().__init__(driver_class=TerminalDriver)
+        # Textual makes greys of colours, which are as hard to read on some grounds as the colours were.
+        self._filters = [NoColor() if isinstance(each, Monochrome) else each for each in self._filters]
         self._options = options
         self._stack = AsyncExitStack()
         self._account: Account | None = None

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import pty
 import re
 import shutil
 import signal
@@ -77,6 +78,10 @@ class Terminal:
         self._tmux("send-keys", "-t", "it", "-l", text)
         if keys:
             self._tmux("send-keys", "-t", "it", *keys)
+
+    def sends(self, *data: int) -> None:
+        """Hand over bytes as a terminal does, whatever they are."""
+        self._tmux("send-keys", "-t", "it", "-H", *(f"{each:02x}" for each in data))
 
     def screen(self, *, back: bool = False, with_colours: bool = False) -> str:
         """What stands on it; ``back``: and what was scrolled out of it; ``with_colours``: and how it is told."""
@@ -194,6 +199,47 @@ def test_a_terminal_that_closes_ends_it_and_loses_nothing(
         again.shows("closer at", "online", SAYING)
         again.type("/quit", "Enter")
         again.ended(process)
+
+
+def test_bytes_that_are_no_text_are_shown_as_such_and_end_nothing(
+    server: ServerProcess, terminal: Terminal, tmp_path: Path
+) -> None:
+    asyncio.run(signed_up(tmp_path / "home", server.url, "latin"))
+    process = terminal.start("--plaintext")
+    terminal.shows("You are in no group yet.")
+    terminal.type("/new latin", "Enter")
+    terminal.shows("latin is yours")
+    terminal.type("a caf")
+    terminal.sends(0xE9)
+    terminal.type(" noir")
+    terminal.shows("a caf\N{REPLACEMENT CHARACTER} noir")
+    terminal.sends(0x1B, ord("["), ord("M"), 0x20, 0xE9, 0xC3)  # a report of the mouse in bytes
+    terminal.type(", please")
+    terminal.shows("a caf\N{REPLACEMENT CHARACTER} noir, please")
+    terminal.type("", "Enter")
+    terminal.type("/quit", "Enter")
+    terminal.ended(process)
+
+
+def test_a_terminal_that_is_gone_ends_a_chat_that_ignores_the_hangup(server: ServerProcess, tmp_path: Path) -> None:
+    asyncio.run(signed_up(tmp_path / "home", server.url, "gone"))
+    command = [sys.executable, "-P", "-m", "conclave", "chat", "--home", str(tmp_path / "home"), "--plaintext"]
+    process, terminal = pty.fork()
+    if process == 0:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        os.execve(command[0], command, {**os.environ, "TERM": "xterm-256color", "PYTHONPATH": str(ROOT)})
+    try:
+        shown = b""
+        while b"gone at" not in shown:
+            shown += os.read(terminal, 65536)
+        os.close(terminal)
+        for _ in waiting("the end of the chat"):
+            if os.waitpid(process, os.WNOHANG)[0]:
+                return
+    except AssertionError:
+        os.kill(process, signal.SIGKILL)
+        os.waitpid(process, 0)
+        raise
 
 
 async def write_to(server: ServerProcess, group: str, *texts: str) -> None:
