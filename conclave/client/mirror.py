@@ -10,7 +10,7 @@ from uuid import UUID
 from conclave.client import events as n
 from conclave.client.api import Client
 from conclave.client.codec import Codec
-from conclave.client.errors import AnswerError, GroupError, NoAnswerError, ResourceError, is_not_member
+from conclave.client.errors import AnswerError, DiskError, GroupError, NoAnswerError, ResourceError, is_not_member
 from conclave.client.history.erasing import Erased
 from conclave.client.history.pages import Arrived
 from conclave.client.history.store import History
@@ -44,6 +44,7 @@ class Mirror:
         self._told_invites: set[UUID] = set()
         self._caught_up: set[UUID] = set()
         self._gone: list[n.MessagesGone | n.GroupGone] = []
+        self._to_drop: dict[UUID, set[int]] = {}
         self._has_passed_over = False
         self._page_size, self._arrived = PAGE, 0
         self._asking: set[asyncio.Task[_Page | None]] = set()
@@ -355,13 +356,22 @@ class Mirror:
         return [n.GroupGone(group_id)] if self._history.forget_group(group_id) else []
 
     def note_gone(self, erased: Sequence[Erased]) -> None:
-        """Keep what is gone until it is told. What of it had to be sent anew is not: it would live once more."""
+        """Keep what is gone until it is told. What of it had to be sent anew is not: it would live once more.
+
+        Raises DiskError; what the codec could not erase is erased with the next call.
+        """
         by_group: dict[UUID, list[int]] = {}
         for group_id, number in erased:
             by_group.setdefault(group_id, []).append(number)
-        for group_id, numbers in by_group.items():
-            self._codec.gone(group_id, numbers)
+            self._to_drop.setdefault(group_id, set()).add(number)
         self._gone += [n.MessagesGone(group_id, tuple(sorted(numbers))) for group_id, numbers in by_group.items()]
+        for group_id in list(self._to_drop):
+            try:
+                self._codec.gone(group_id, self._to_drop[group_id])
+            except DiskError:
+                self._history.give_room()
+                raise
+            del self._to_drop[group_id]
 
     def forget_taken_back(self, group_id: UUID, numbers: Collection[int]) -> None:
         """Erase messages that were taken back, here or elsewhere; what of them had to be sent anew is not, or goes."""

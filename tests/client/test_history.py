@@ -331,6 +331,7 @@ def test_nobody_else_can_read_the_files(kept: Kept) -> None:
     assert {path.name: path.stat().st_mode & 0o777 for path in kept.folder.iterdir()}.items() <= {
         ("history.db", 0o600),
         ("history.db-journal", 0o600),
+        ("history.db.reserve", 0o600),
     }
 
 

@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 from yarl import URL
 
+from conclave.client.history import reserve
 from conclave.client.history.store import History
 from conclave.client.session import Session, SessionFileError, load
 
@@ -94,7 +95,7 @@ class Account:
                 with History(self.history_path) as history:
                     history.forget_all()
             _overwrite_and_remove(self.folder / _CODEC)
-            for name in (_HISTORY, f"{_HISTORY}-journal", _LOCK):
+            for name in (_HISTORY, f"{_HISTORY}-journal", f"{_HISTORY}{reserve.SUFFIX}", _LOCK):
                 (self.folder / name).unlink(missing_ok=True)
         with suppress(OSError):  # it is not empty
             self.folder.rmdir()

@@ -22,7 +22,7 @@ from conclave.client.chat.rooms import Room, Rooms
 from conclave.client.chat.searching import Finder
 from conclave.client.chat.send_queue import SendQueue
 from conclave.client.codec import Codec
-from conclave.client.errors import ClientError, NoAnswerError, ResourceError, SessionOverError
+from conclave.client.errors import ClientError, DiskError, NoAnswerError, ResourceError, SessionOverError
 from conclave.client.history.store import History
 from conclave.client.retry import Backoff
 from conclave.client.sync import Sync
@@ -89,6 +89,11 @@ class Conversation:
         return self._offline.why if self._offline else self._trouble or None
 
     @property
+    def is_disk_full(self) -> bool:
+        """Whether that is so since nothing can be stored here."""
+        return self._offline is not None and self._offline.is_disk
+
+    @property
     def user_id(self) -> UUID:
         """Who the user is."""
         return self.rooms.user_id
@@ -145,7 +150,8 @@ class Conversation:
     def _note_seen(self, room: Room, numbers: Iterable[int] | None) -> None:
         group_id = room.group.group_id
         unread, read = room.unread, self.history.read_up_to(group_id)
-        self.sync.seen(group_id, numbers)
+        with contextlib.suppress(DiskError):  # it stays unread, and no timer begins
+            self.sync.seen(group_id, numbers)
         is_read_on = self.history.read_up_to(group_id) != read
         if is_read_on and any(each.self_destruct_seconds for each in room.messages.values()):
             self._reload(room)

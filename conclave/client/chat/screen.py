@@ -485,6 +485,8 @@ class ChatScreen(Screen[None]):
     async def _judge(self, room: Room) -> None:
         try:
             await judging.judge_changed(self, room)
+        except ClientError as error:
+            self.say(in_words(error), is_bad=True)
         finally:
             self._is_judging = False
 

@@ -10,6 +10,7 @@ from conclave.client.chat.rooms import Draft, Room
 from conclave.client.encryption.view import Standing
 from conclave.client.errors import (
     ClientError,
+    DiskError,
     EncryptionError,
     RefusedError,
     ReplacedError,
@@ -56,7 +57,8 @@ class SendQueue:
 
     def send(self, room: Room, text: str, self_destruct_seconds: int = 0) -> None:
         """Send a text as soon as there is a connection, after what was typed before it. Whoever writes has read."""
-        self._sync.seen(room.group.group_id)
+        with contextlib.suppress(DiskError):
+            self._sync.seen(room.group.group_id)
         room.read_before = None
         room.drafts.append(Draft(room.group.group_id, text, self_destruct_seconds))
         self._go_on(room)

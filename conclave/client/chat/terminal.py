@@ -65,7 +65,7 @@ class TerminalDriver(LinuxDriver):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self._file = Lasting(self._file)  # type: ignore[assignment]  # it has what is used of a file
+        self._file = Lasting(self._file)  # type: ignore[assignment, arg-type]  # it has what is used of a file
 
     def _run_input_thread(self) -> None:
         try:

@@ -34,7 +34,8 @@ SAYING = "the heron stands in the reeds"
 class Terminal:
     """A terminal of 80 columns and 24 rows, with a shell in it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, within: str = "") -> None:
+        """``within``: what is done in a place of its own before the shell starts."""
         self._name = f"conclave-{uuid.uuid4().hex[:8]}"
         self._folder = folder
         variables = {
@@ -44,6 +45,9 @@ class Terminal:
             "TEXTUAL_LOG": str(folder / "textual.log"),
         }
         command = ["env", *(f"{name}={value}" for name, value in variables.items()), "sh"]
+        if within:
+            own = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--map-root-user"])]
+            command = [*own, "sh", "-c", f'{within} && exec "$@"', "sh", *command]
         self._tmux(
             "-f", "/dev/null", "new-session", "-d", "-s", "it", "-x", "80", "-y", "24", "-c", str(folder), *command
         )
@@ -72,6 +76,11 @@ class Terminal:
                 if f"{self._folder}/home".encode() in command and b"-m\0conclave\0chat" in command:
                     found.append(int(entry.name))
         return found
+
+    def seen_from_within(self, path: Path) -> Path:
+        """What the shell in it sees at a path."""
+        shell = self._tmux("display-message", "-p", "-t", "it", "#{pane_pid}").strip()
+        return Path(f"/proc/{shell}/root{path}")
 
     def type(self, text: str, *keys: str) -> None:
         """Type a text, then press keys by tmux's names."""
@@ -240,6 +249,46 @@ def test_a_terminal_that_is_gone_ends_a_chat_that_ignores_the_hangup(server: Ser
         os.kill(process, signal.SIGKILL)
         os.waitpid(process, 0)
         raise
+
+
+def test_on_a_full_disk_the_chat_stays_and_forgets(server: ServerProcess, tmp_path: Path) -> None:
+    if not shutil.which("tmux") or not shutil.which("unshare"):
+        pytest.skip("no terminal, or no disk of its own")
+    (tmp_path / "home").mkdir()
+    with closing(Terminal(tmp_path, within=f"mount -t tmpfs -o size=8m tmpfs {tmp_path}/home")) as terminal:
+        terminal.shows("$")
+        home = terminal.seen_from_within(tmp_path / "home")
+        asyncio.run(signed_up(home, server.url, "full"))
+
+        def kept(text: str) -> list[str]:
+            return [each.name for each in home.rglob("*") if each.is_file() and text.encode() in each.read_bytes()]
+
+        process = terminal.start()
+        terminal.shows("You are in no group yet.")
+        terminal.type("/new full", "Enter")
+        terminal.shows("full is yours")
+        terminal.type("/expire 12s", "Enter")
+        terminal.shows("gone after 12 seconds")
+        terminal.type("goes soon", "Enter")
+        terminal.shows("goes soon")
+        for _ in waiting("the text to be stored"):
+            if "history" in kept("goes soon"):
+                break
+        with contextlib.suppress(OSError), (home / "fill").open("wb", buffering=0) as fill:
+            while fill.write(bytes(4096)):
+                pass
+        terminal.hides("goes soon")
+        for _ in waiting("it to be erased"):
+            if not kept("goes soon"):
+                break
+        terminal.type("typed on a full disk", "Enter")
+        terminal.shows("nothing can be stored: the disk is full", "typed on a full disk")
+        assert alive(process)
+        (home / "fill").unlink()
+        terminal.shows("full at", "online", "typed on a full disk")
+        terminal.hides("waits")
+        terminal.type("/quit", "Enter")
+        terminal.ended(process)
 
 
 async def write_to(server: ServerProcess, group: str, *texts: str) -> None:
