@@ -6,6 +6,7 @@ from uuid import UUID
 from conclave.client import names
 from conclave.client.chat import formatting
 from conclave.client.chat.command_context import CommandContext, CommandError, Work
+from conclave.client.chat.formatting import AFTER_FETCH
 from conclave.client.chat.rooms import Room, named
 from conclave.client.errors import ResourceError
 from conclave.errors import ErrorCode
@@ -194,7 +195,8 @@ async def set_expiry(context: CommandContext, rest: str) -> None:
     if room.retention and room.retention.policy_source == "override":
         decided = " The operator has decided that for this group: what you set is stored, and has no effect."
     if would.messages_expiring:
-        text = f"From now on messages of {room.name} are {formatting.policy(effective)}.{decided}\n\n{_hidden(would)}"
+        what = _deleted(would, conversation.history.keep_after_fetch) if effective == AFTER_FETCH else _hidden(would)
+        text = f"From now on messages of {room.name} are {formatting.policy(effective)}.{decided}\n\n{what}"
         if not await context.ask("Change how long messages live?", text, "Change it"):
             return
     is_as_before = room.expiry == effective
@@ -209,6 +211,20 @@ def _hidden(would: GroupUpdated) -> str:
         formatting.date_and_time(would.oldest_expiring),
     )
     return f"{number}, the oldest of {since}, will be hidden at once, for everybody. Nothing brings them back."
+
+
+def _deleted(would: GroupUpdated, keep: int | None) -> str:
+    """Say what goes from the server with delete-after-fetch, and what stays on devices."""
+    number, since = (
+        formatting.count(would.messages_expiring, "message"),
+        formatting.date_and_time(would.oldest_expiring),
+    )
+    kept = "until it is taken back" if keep is None else f"for {duration_words(keep)} after it came"
+    return (
+        f"{number}, the oldest of {since}, will go from the server at once, since all have fetched them: who comes in"
+        f" later cannot read them. They stay on the devices that have them. In this chat what counts down goes on doing"
+        f" so; the rest stays {kept}."
+    )
 
 
 async def send_burning(context: CommandContext, rest: str) -> None:

@@ -149,6 +149,11 @@ class History:
         """
         return self._clock.sure()
 
+    @property
+    def keep_after_fetch(self) -> int | None:
+        """For how many seconds messages of delete-after-fetch groups are kept; None: they stay."""
+        return self._keep
+
     def groups(self) -> dict[UUID, int]:
         """Return the groups that are known here, and the effective expiry of each."""
         return {UUID(bytes=row[0]): row[1] for row in self._connection.execute("SELECT group_id, expiry FROM groups")}
@@ -168,13 +173,16 @@ class History:
     def set_expiry(self, group_id: UUID, expiry: int) -> bool:
         """Note a group's effective expiry, which holds for all its messages at once. Tell whether it is another one.
 
-        What it forbids is gone with the next ``enforce``, and not shown before that.
+        What it forbids is gone with the next ``enforce``, and not shown before that. With delete-after-fetch what is
+        here keeps the lifetime that it had.
         """
         with self._transaction() as connection:
             group_key, former = known_group(connection, group_id)
             if former == expiry:
                 return False
             connection.execute("UPDATE groups SET expiry = ? WHERE group_key = ?", (expiry, group_key))
+            lifetime = former if expiry == AFTER_FETCH and former > 0 else None
+            connection.execute("UPDATE messages SET lifetime = ? WHERE group_key = ?", (lifetime, group_key))
             self._settle(connection, group_key)
         return True
 

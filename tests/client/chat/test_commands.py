@@ -516,6 +516,27 @@ class TestSettings:
         for each in (alice, bob):
             await each.chat.shows(club, "young")
 
+    async def test_expire_fetched_says_what_goes_from_the_server_and_what_stays_here(
+        self, alice: RecordingDesk, bob: RecordingDesk, club: UUID, running: Running
+    ) -> None:
+        await alice.does("/expire 1h")
+        bob.chat.send(club, "counts down")
+        for each in (alice, bob):
+            await each.chat.shows(club, "counts down")
+        await alice.chat.until(lambda: alice.chat.room(club).expiry == HOUR)
+        await asyncio.sleep(0.2)  # both confirm what they have fetched
+        await alice.does("/expire fetched")
+        [(_, text, _)] = alice.asked
+        assert re.search(r"1 message, the oldest of .* 2023, .*, will go from the server at once, since all have", text)
+        assert "Nothing brings" not in text
+        assert "They stay on the devices that have them. In this chat what counts down goes on doing so; the" in text
+        for each in (alice, bob):
+            await each.chat.until(lambda each=each: each.chat.room(club).expiry == 0)  # type: ignore[misc]  # no type
+            assert [m.text for m in each.chat.history.messages(club) if m.gone_at] == ["counts down"]
+        running.clock.advance(HOUR + 1)
+        for each in (alice, bob):
+            await each.chat.shows(club)
+
     @pytest.mark.parametrize(
         ("typed", "setting", "becomes"),
         [
@@ -524,6 +545,7 @@ class TestSettings:
             ("off", -1, "kept for good"),
             ("2 days", 172_800, "gone after 2 days"),
             ("90min", 5_400, "gone after 90 minutes"),
+            ("5m", 300, "gone after 5 minutes"),
         ],
     )
     async def test_expire_takes_times_and_words(
@@ -540,7 +562,6 @@ class TestSettings:
     @pytest.mark.parametrize(
         ("typed", "wrong"),
         [
-            ("5m", "5m could mean minutes or months: write 5min or 5mo; or fetched: until all"),
             ("soon", "soon is no time: write a number and one of s, min, h, d, w, mo, y, as 1h; or fetched"),
             ("0", "0 is no time"),
             ("-1", "-1 is no time"),
@@ -713,7 +734,7 @@ class TestTexts:
         assert club in alice.chat.told.shown
         assert [alice.room.self_destruct_seconds] == [0]
 
-    @pytest.mark.parametrize("typed", ["soon", "0s", "5m", "-1", "30 seconds x", "fetched", "off hello"])
+    @pytest.mark.parametrize("typed", ["soon", "0s", "-1", "30 seconds x", "fetched", "off hello"])
     async def test_burn_of_what_is_no_time(self, alice: RecordingDesk, club: UUID, typed: str) -> None:
         with pytest.raises(CommandError, match=r": /burn 30s hello$"):
             await alice.does(f"/burn {typed}")

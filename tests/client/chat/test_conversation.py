@@ -1,7 +1,6 @@
 """What goes on between the server and the screen, told to a listener that only records."""
 
 import asyncio
-import sqlite3
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
