@@ -1,5 +1,6 @@
 """The program: logs in, holds the conversation, and shows it."""
 
+import asyncio
 import sqlite3
 import traceback
 from contextlib import AsyncExitStack
@@ -24,7 +25,7 @@ from conclave.client.chat.palette import Doings
 from conclave.client.chat.screen import ChatScreen
 from conclave.client.chat.terminal import TerminalDriver
 from conclave.client.encryption.vault import KeyStoreError
-from conclave.client.errors import ClientError, SessionOverError
+from conclave.client.errors import ClientError, RefusedError, SessionOverError, is_final
 from conclave.client.history.schema import HistoryError
 from conclave.client.session import Session, SessionFileError
 
@@ -60,6 +61,17 @@ LIGHT = Theme(
 
 STANDING_BACK = {"muted": 0.65, "faint": 0.55}
 """How much of the colour of letters is in that of a time, or of a line between two days; the rest is of the ground."""
+
+
+ENDED_EVERY = 2.0
+"""A session that could not be ended is tried again every 2 seconds."""
+
+LOGGED_OUT = "You are logged out, and nothing of it is here any more."
+
+NOT_ENDED = (
+    f"{LOGGED_OUT} The server did not answer: your session there ends once it does while this program runs, or by"
+    " itself some days after its last use, or when you change your password."
+)
 
 
 class Leaving(Ask):
@@ -147,16 +159,34 @@ class ChatApp(App[str]):
         else:
             await self._begin(event.session)
 
-    async def on_chat_screen_logged_out(self) -> None:
+    async def on_chat_screen_logged_out(self, event: ChatScreen.LoggedOut) -> None:
         """Forget everything here."""
-        account = self._account
-        await self._show_only(LoginScreen(self._last, why="You are logged out, and nothing of it is here any more."))
+        account, session = self._account, self.conversation.client.session if self.conversation else None
+        await self._show_only(LoginScreen(self._last, why=LOGGED_OUT if event.has_ended else NOT_ENDED))
         await self.close_conversation()
+        if session and not event.has_ended:
+            self.run_worker(self._end(session))
         try:
             if account:
                 account.forget()
         except (HistoryError, AccountInUseError, OSError, sqlite3.Error) as error:
             self.exit(f"you are logged out, but something is still here: {described(error)}", return_code=1)
+
+    async def _end(self, session: Session) -> None:
+        """End a session as soon as the server answers."""
+        async with self._options.client(session.url) as client:
+            client.resume(session)
+            while True:
+                try:
+                    await client.logout()
+                except RefusedError as error:
+                    if is_final(error):
+                        return
+                except ClientError:
+                    pass
+                else:
+                    return
+                await asyncio.sleep(ENDED_EVERY)
 
     async def on_chat_screen_ended(self, event: ChatScreen.Ended) -> None:
         """The session is over, or the disk fails."""

@@ -45,6 +45,9 @@ GATHERED = 0.03
 LOW = 20
 """On a screen of less than 20 rows the heading tells only what has to be known."""
 
+LOGGED_OUT_WITHIN = 3.0
+"""For 3 seconds it is waited that the server ends the session."""
+
 LEAVES = "Ctrl+C again leaves, as Ctrl+Q does"
 """As long as that can be read, it does."""
 
@@ -73,7 +76,11 @@ class ChatScreen(Screen[None]):
             super().__init__()
 
     class LoggedOut(UiMessage):
-        """The user has logged out."""
+        """The user has logged out. ``has_ended``: the server has ended the session too."""
+
+        def __init__(self, *, has_ended: bool) -> None:
+            self.has_ended = has_ended
+            super().__init__()
 
     conversation: Conversation
     """What goes on with the server. It is set before the screen is shown."""
@@ -576,10 +583,14 @@ class ChatScreen(Screen[None]):
             self.say("The password is changed: log in with it")
 
     async def log_out(self) -> None:
-        """End the session, and forget what is here."""
-        self._is_leaving = True
-        await self.conversation.client.logout()
-        self.app.post_message(self.LoggedOut())
+        """End the session, and forget what is here: that also without a server."""
+        self._is_leaving, has_ended = True, True
+        try:
+            async with asyncio.timeout(LOGGED_OUT_WITHIN):
+                await self.conversation.client.logout()
+        except (ClientError, TimeoutError):
+            has_ended = False
+        self.app.post_message(self.LoggedOut(has_ended=has_ended))
 
     async def leave_chat(self) -> None:
         """End the program."""
