@@ -131,9 +131,16 @@ class ChatApp(App[str]):
 
     async def action_quit(self) -> None:
         """Leave, unless something was typed that is not sent."""
+        for screen in self.screen_stack:
+            if isinstance(screen, ChatScreen):
+                screen.keep_unsent()
         unsent = self.conversation.rooms.unsent() if self.conversation else 0
         if unsent and not isinstance(self.screen, Leaving):  # whoever asks twice to leave means it
-            text = f"{unsent} of your messages could not be sent. They are kept nowhere: they are lost if you leave."
+            is_kept = self.conversation is not None and self.conversation.unsent.is_kept
+            kept = (
+                "They are sent once you are back." if is_kept else "They are kept nowhere: they are lost if you leave."
+            )
+            text = f"{unsent} of your messages could not be sent. {kept}"
             await self.push_screen(Leaving("Leave?", text, ("Leave", "Stay"), is_grave=True), self._leave)
         else:
             self.exit("")
@@ -194,7 +201,8 @@ class ChatApp(App[str]):
             self.exit(described(event.why), return_code=1)
         elif self.conversation:  # more than one task may have noticed
             account, unsent = self._account, self.conversation.rooms.unsent()
-            lost = f" {formatting.count(unsent, 'message')} of yours had not been sent: type what is missing anew."
+            missing = "it waits for that" if self.conversation.unsent.is_kept else "type what is missing anew"
+            lost = f" {formatting.count(unsent, 'message')} of yours had not been sent: {missing}."
             why = "Your session is over: log in again." + (lost if unsent else "")
             await self._show_only(LoginScreen(self._last, why=why))
             await self.close_conversation()

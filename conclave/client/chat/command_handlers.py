@@ -317,9 +317,9 @@ async def send_again(context: CommandContext, _: str) -> None:
 
 
 async def discard_refused(context: CommandContext, _: str) -> None:
-    """Drop what was refused."""
-    if not context.conversation.send_queue.discard(_room(context)):
-        context.say("Nothing was refused here")
+    """Drop what was refused, or else what is not sent yet."""
+    number = context.conversation.send_queue.discard(_room(context))
+    context.say(f"{formatting.count(number, 'message')} not sent" if number else "Everything here is sent")
 
 
 async def leave_group(context: CommandContext, _: str) -> None:

@@ -206,7 +206,7 @@ COMMANDS = {
             command_handlers.send_burning,
             at_once=True,
         ),
-        Command("undo", "", "take back your last message here, for everybody", taking_back.undo),
+        Command("undo", "", "take back your last message here, for everybody; or call it back", taking_back.undo),
         Command(
             "delete",
             "WORDS",
@@ -226,7 +226,13 @@ COMMANDS = {
         Command("public", "", "let everybody find and join the group", command_handlers.make_public),
         Command("private", "", "let people in by invite only", command_handlers.make_private),
         Command("retry", "", "send again what was refused", command_handlers.send_again, at_once=True),
-        Command("discard", "", "drop what was refused", command_handlers.discard_refused, at_once=True),
+        Command(
+            "discard",
+            "",
+            "drop what was refused, or else what still waits",
+            command_handlers.discard_refused,
+            at_once=True,
+        ),
         Command("leave", "", "leave the group, and erase it here", command_handlers.leave_group),
         Command("disband", "", "delete the group for all", command_handlers.delete_group),
         Command(

@@ -21,6 +21,7 @@ from conclave.client.chat.observer import Listener
 from conclave.client.chat.rooms import Room, Rooms
 from conclave.client.chat.searching import Finder
 from conclave.client.chat.send_queue import SendQueue
+from conclave.client.chat.unsent import Unsent
 from conclave.client.codec import Codec
 from conclave.client.errors import ClientError, DiskError, NoAnswerError, ResourceError, SessionOverError
 from conclave.client.history.store import History
@@ -66,7 +67,10 @@ class Conversation:
         self.finder = Finder(history, self.rooms, self._learn_names)
         self._background = Background(listener)
         self._start = self._background.start
-        self.send_queue = SendQueue(self.sync, self._online, self._start, self._count_and_show, listener.held)
+        self.unsent = Unsent(codec, self.rooms, self.now)
+        self.send_queue = SendQueue(
+            self.sync, self._online, self._start, self._count_and_show, listener.held, self.unsent.keep
+        )
         self.keys = Keys(codec, self.rooms, self.send_queue, listener, self.now)
 
     async def __aenter__(self) -> Self:
@@ -189,6 +193,8 @@ class Conversation:
             for group_id in self.rooms.all.keys() - {each.group_id for each in groups}:
                 self._left(group_id)
             self.rooms.renew(groups, self.now())
+            for room in self.unsent.restore():
+                self.send_queue.go_on(room)
             for room in list(self.rooms.all.values()):
                 self._count(room)
                 if room.retention is None:

@@ -39,8 +39,9 @@ class Draft:
 
     ``number``: what it got; it is shown as a draft until it comes as a message. ``is_stored``: it has come already,
     before the answer to the request, which may be lost. ``is_held``: it waits until the user has judged a member's key.
-    ``tried_at``: when a first try had no answer, by a clock that goes on while the machine sleeps. ``is_unknown``: that
-    is so long ago that the server may have it, and would store it once more.
+    ``tried_at``: when a first try began that had no answer, by a clock that goes on while the machine sleeps.
+    ``is_trying``: the answer to a try may still come. ``is_unknown``: the first try is so long ago that the server may
+    have it, and would store it once more. ``is_called_back``: it is not sent any more, and taken back if it comes.
     """
 
     group_id: UUID
@@ -52,12 +53,19 @@ class Draft:
     is_stored: bool = False
     is_held: bool = False
     tried_at: float | None = None
+    is_trying: bool = False
     is_unknown: bool = False
+    is_called_back: bool = False
+
+    @property
+    def may_be_there(self) -> bool:
+        """Whether the server may have it."""
+        return self.is_trying or self.tried_at is not None or self.number is not None
 
     @property
     def waits(self) -> bool:
         """Whether it is still to be sent."""
-        return not self.refused and not self.is_held and self.number is None
+        return not (self.refused or self.is_held or self.is_called_back) and self.number is None
 
     def refuse(self, why: str) -> None:
         """The server does not take it: what came in its place was another one, with the same text."""
@@ -164,7 +172,7 @@ class Room:
             if not message.is_gone(now):
                 yield message
         yield from notices
-        yield from (each for each in self.drafts if not each.is_stored)
+        yield from (each for each in self.drafts if not (each.is_stored or each.is_called_back))
 
 
 class Rooms:
@@ -210,7 +218,7 @@ class Rooms:
     def unsent(self) -> int:
         """Return how many texts were not sent."""
         drafts = [each for room in self.all.values() for each in room.drafts]
-        return sum(each.number is None and not each.is_stored for each in drafts)
+        return sum(each.number is None and not (each.is_stored or each.is_called_back) for each in drafts)
 
     def renew(self, groups: Sequence[Group], now: int) -> None:
         """Take the groups as they are now; what has changed is told in them."""

@@ -285,8 +285,14 @@ class ChatScreen(Screen[None]):
             self._second = now
             self.query_one(Timeline).tick(now)
             self._show_hint()  # it may quote what is gone by now
+            self.keep_unsent()
         if self.app.screen is self and self.app.app_focus and self._sayings.tick(LOOKED_EVERY):
             self._show_said()
+
+    def keep_unsent(self) -> None:
+        """Have what is typed kept, for after a crash."""
+        typed = self.query_one(Composer).text
+        self.conversation.unsent.keep(self.room, "" if commands.is_command(typed) else typed)
 
     # What the user does.
 

@@ -226,6 +226,15 @@ class MlsCodec:
             with self._vault.transaction():
                 self._texts.drop_kept(held, self._now())
 
+    def keep_unsent(self, data: bytes) -> None:
+        """Keep what is not sent, encrypted with a key that is made of the account's."""
+        with self._vault.transaction():
+            self._packages.keep_unsent(data)
+
+    def kept_unsent(self) -> bytes:
+        """Return what is kept so."""
+        return self._packages.kept_unsent()
+
     # Members
 
     def has_keys(self, group_id: UUID) -> bool:

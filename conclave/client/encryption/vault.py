@@ -120,6 +120,11 @@ CREATE TABLE unwanted (                         -- own messages that were sent a
     sequence_num INTEGER NOT NULL,
     PRIMARY KEY (group_key, sequence_num)
 ) STRICT, WITHOUT ROWID;
+CREATE TABLE unsent (                           -- what was typed and is not sent, encrypted
+    id INTEGER PRIMARY KEY CHECK (id = 1),
+    segment INTEGER NOT NULL,
+    body_id INTEGER NOT NULL
+) STRICT;
 CREATE TABLE people (
     user_id BLOB PRIMARY KEY,
     fingerprint TEXT NOT NULL,
@@ -142,6 +147,7 @@ _PLACES = {
     "key_packages": "package_key",
     "own_texts": "text_key",
     "read_texts": "group_key, sequence_num",
+    "unsent": "id",
 }
 """The tables whose rows have something in a segment, with their keys."""
 

@@ -11,6 +11,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import closing
@@ -20,8 +21,9 @@ import pytest
 
 from conclave.client import Client, PlaintextCodec, ResourceError
 from conclave.client.membership import Membership
-from tests.support.chatting import signed_up
+from tests.support.chatting import SETTINGS, signed_up
 from tests.support.client import PASSWORD
+from tests.support.proxies import free_ports
 from tests.support.server import PATIENCE, ServerProcess, alive, conclave, waiting
 
 pytestmark = pytest.mark.system
@@ -289,6 +291,45 @@ def test_on_a_full_disk_the_chat_stays_and_forgets(server: ServerProcess, tmp_pa
         terminal.hides("waits")
         terminal.type("/quit", "Enter")
         terminal.ended(process)
+
+
+def test_what_is_typed_and_what_waits_survive_a_kill_and_are_in_no_file_as_they_are(
+    terminal: Terminal, tmp_path: Path
+) -> None:
+    home, folder = tmp_path / "home", tmp_path / "server"
+    folder.mkdir()
+    text = f'listen_address = "127.0.0.1"\nlisten_port = {free_ports(1)[0]}\n{SETTINGS}\n[admin]\nlisten_port = 0\n'
+    file = folder / "conclave.toml", text
+    with ServerProcess(folder, file=file) as server:
+        asyncio.run(signed_up(home, server.url, "typist"))
+        process = terminal.start()
+        terminal.shows("You are in no group yet.")
+        terminal.type("/new drafts", "Enter")
+        terminal.shows("drafts is yours")
+        server.stop()
+        terminal.shows("no connection")
+        terminal.type("waits to be sent", "Enter")
+        terminal.type("half a sentence")
+        terminal.shows("waits to be sent", "half a sentence")
+        time.sleep(2)  # what is typed is kept once a second
+        os.kill(process, signal.SIGKILL)
+        for _ in waiting("its end"):
+            if not alive(process):
+                break
+    for path in home.rglob("*"):
+        data = path.read_bytes() if path.is_file() else b""
+        assert b"waits to be sent" not in data
+        assert b"half a sentence" not in data
+    with ServerProcess(folder, file=file) as server, closing(Terminal(tmp_path)) as another:
+        process = another.start()
+        another.shows("online", "waits to be sent", "half a sentence")
+        for _ in waiting("the text to be stored"):
+            if stored(server) == 1:
+                break
+        another.type("", "C-c")
+        another.hides("half a sentence")
+        another.type("/quit", "Enter")
+        another.ended(process)
 
 
 async def write_to(server: ServerProcess, group: str, *texts: str) -> None:
