@@ -93,7 +93,10 @@ async def join_group(context: CommandContext, rest: str) -> None:
     group = named(rest, found, lambda each: each.group_name)
     if group is None:
         raise CommandError(f"there is no public group {formatting.harmless(rest)}; /find lists those that there are")
-    await context.conversation.sync.membership.join(group.group_id)
+    try:
+        await context.conversation.sync.membership.join(group.group_id)
+    finally:
+        context.conversation.want_renewal()  # the answer may be lost, and no event tells of it
     await context.conversation.renew()
     context.go(group.group_id, is_awaited=True)
 
@@ -318,8 +321,8 @@ async def send_again(context: CommandContext, _: str) -> None:
 
 async def discard_refused(context: CommandContext, _: str) -> None:
     """Drop what was refused, or else what is not sent yet."""
-    number = context.conversation.send_queue.discard(_room(context))
-    context.say(f"{formatting.count(number, 'message')} not sent" if number else "Everything here is sent")
+    if not context.conversation.send_queue.discard(_room(context)):
+        context.say("Everything here is sent")
 
 
 async def leave_group(context: CommandContext, _: str) -> None:

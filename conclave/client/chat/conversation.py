@@ -238,12 +238,12 @@ class Conversation:
                 self._policy_changed(news)
             case n.GroupGone():
                 self._left(news.group_id)
-                self._want_renewal()  # one that is under way may have read it as it was
+                self.want_renewal()  # one that is under way may have read it as it was
             case n.Lagged():
                 self._listener.say(
                     f"{formatting.count(news.lost, 'event')} lost on a slow connection; all was read again"
                 )
-                self._want_renewal()
+                self.want_renewal()
             case n.KeyChanged() | n.EncryptionChanged() | n.EncryptionNotice():
                 self.keys.hear(news)
             case _:
@@ -256,7 +256,7 @@ class Conversation:
         else:
             self._offline = None
             self._online.set()
-            self._want_renewal()
+            self.want_renewal()
         self._listener.rooms_changed()
 
     def _hear_of_trouble(self, error: NoAnswerError | None) -> None:
@@ -285,19 +285,19 @@ class Conversation:
                 self._listener.say("An invite was withdrawn, or it has expired")
             case protocol.InviteDeclined():
                 self._start(self._tell_declined(event))
-        self._want_renewal()
+        self.want_renewal()
 
     def _arrived(self, message: n.Message) -> None:
         room = self.rooms.all.get(message.group_id)
         if room is None:
-            self._want_renewal()
+            self.want_renewal()
             return
         if message.sender_id == self.user_id:
             self.send_queue.has_arrived(room, message)
         if room.is_loaded:
             loading.add(room, message)
         if self.rooms.person(message.sender_id) is None:
-            self._want_renewal()  # somebody came in, of whom no event has told
+            self.want_renewal()  # somebody came in, of whom no event has told
         self._learn_names([message])
         self._attention.arrived(room, message)
         self._count(room)
@@ -407,7 +407,8 @@ class Conversation:
         self._listener.room_changed(room.group.group_id)
         self._listener.rooms_changed()
 
-    def _want_renewal(self) -> None:
+    def want_renewal(self) -> None:
+        """Have groups and invites read again soon."""
         self._wants_renewal.set()
 
     async def _renew(self) -> None:
@@ -423,7 +424,7 @@ class Conversation:
                 raise
             except ClientError:
                 failures += 1
-                self._want_renewal()
+                self.want_renewal()
                 await asyncio.sleep(self._backoff.delay(failures, 1.0))
             else:
                 failures = 0

@@ -293,6 +293,9 @@ class MlsCodec:
 
         ``anew``: which commits there were is forgotten, since they led into another branch.
         """
+        info = read_info(group_info)
+        if info is None:
+            raise EncryptionError("this group was made without encryption keys, or by a client that encrypts otherwise")
         try:
             with self._changing(group_id) as held:
                 self._order.give_up(held)
@@ -300,9 +303,8 @@ class MlsCodec:
                     self._groups.forget_commits(held)
                 own = self._packages.own_leaf()
                 group, commit = MlsGroup.join_external(group_info, own, self._now(), resync=True, policy=POLICY)
-                info = read_info(group_info)
                 held.group = group
-                held.awaits(Awaited(group.epoch - 1, group.confirmation_tag), info.tag if info else b"")
+                held.awaits(Awaited(group.epoch - 1, group.confirmation_tag), info.tag)
                 held.renewed_at = self._now()
                 self._groups.note_request(held, group.confirmation_tag)
                 self._agenda.of(group_id).asked_at = self._agenda.clock()

@@ -4,12 +4,12 @@ import asyncio
 import re
 from dataclasses import replace
 from pathlib import Path
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 
 from conclave import app_keys
-from conclave.client import Client, GroupError, InputError, ResourceError
+from conclave.client import Client, EncryptionError, GroupError, InputError, MlsCodec, ResourceError
 from conclave.client.chat import commands, formatting, help_text
 from conclave.client.chat.command_context import CommandContext, CommandError
 from conclave.client.chat.commands import COMMANDS
@@ -365,6 +365,15 @@ class TestGroups:
         await bob.does("/join den")
         assert bob.room.name == "den", "where one is already, one goes"
         assert len(bob.room.group.members) == 2
+
+    async def test_a_join_that_cannot_be_is_undone_and_says_why(self, alice: RecordingDesk, chat: NewChat) -> None:
+        await alice.does("/new open_group public")
+        codec = MlsCodec(None, uuid4())
+        dora = RecordingDesk(await chat("dora", codec=codec))
+        for _ in range(2):
+            with pytest.raises(EncryptionError, match="this group was made without encryption keys"):
+                await dora.does("/join open_group")
+            assert await dora.chat.client.groups() == ()
 
     async def test_join_says_which_of_two_is_meant(self, alice: RecordingDesk, bob: RecordingDesk) -> None:
         await alice.does("/new den public")
@@ -749,8 +758,8 @@ class TestTexts:
         await alice.does("/burn 1y")
 
     async def test_retry_and_discard(self, alice: RecordingDesk, bob: RecordingDesk, club: UUID) -> None:
-        for line in ("/retry", "/discard"):
-            assert await alice.does(line) == ["Nothing was refused here"]
+        assert await alice.does("/retry") == ["Nothing was refused here"]
+        assert await alice.does("/discard") == ["Everything here is sent"]
         room = alice.room
         assert room
         alice.chat.send(club, "one", "two", self_destruct_seconds=10**9)
