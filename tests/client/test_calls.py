@@ -10,6 +10,7 @@ from urllib.parse import unquote
 from uuid import UUID, uuid4
 
 import pytest
+from aiohttp import ClientSession
 
 from conclave.client import (
     AuthError,
@@ -32,7 +33,7 @@ from conclave.errors import ErrorCode
 from conclave.wire.events import GroupUpdate, NewMessage
 from conclave.wire.results import User
 from tests.conftest import Running, StartServer
-from tests.support.client import PACKAGE, PASSWORD
+from tests.support.client import PACKAGE, PASSWORD, Client as PlainClient
 
 NewUser = Callable[[str], Any]
 DAY = 86_400
@@ -305,3 +306,32 @@ async def test_each_part_of_a_path_stays_one_part(running: Running, part: str) -
 def test_no_part_of_a_path_leads_elsewhere(part: str) -> None:
     with pytest.raises(ValueError, match="leads out of it"):
         path("users", part)
+
+
+async def test_a_password_is_the_same_however_its_letters_are_put_together(running: Running) -> None:
+    composed, apart = "caf\u00e9 \u00e0 la cr\u00e8me", "cafe\u0301 a\u0300 la cre\u0300me"
+    async with Client(running.url) as client:
+        await client.register("composer", apart)
+        for each in (composed, apart):
+            await client.login("composer", each)
+        await client.change_password(apart, PASSWORD)
+        await client.login("composer", PASSWORD)
+
+
+async def test_a_password_that_another_client_has_set_as_it_was_typed_is_tried_so(running: Running) -> None:
+    apart = "cafe\u0301 a\u0300 la cre\u0300me"
+    async with ClientSession() as http:
+        await PlainClient(http, running.url).post("/register", username="other_client", password=apart)
+    async with Client(running.url) as client:
+        await client.login("other_client", apart)
+        with pytest.raises(WrongPasswordError):
+            await client.login("other_client", apart + "x")
+
+
+@pytest.mark.parametrize("written_in", list(Format))
+async def test_half_a_character_is_refused_before_anything_is_sent(running: Running, written_in: Format) -> None:
+    async with Client(running.url, written_in=written_in) as client:
+        with pytest.raises(InputError, match="half of a character"):
+            await client.register("halved", "correct horse \ud83d")
+        with pytest.raises(InputError, match="half of a character"):
+            await client.login("halved", "correct horse \ud83d")

@@ -41,6 +41,11 @@ class Account:
         """Where the local history is."""
         return self.folder / _HISTORY
 
+    @property
+    def has_keys(self) -> bool:
+        """Whether a codec has kept something for it here."""
+        return (self.folder / _CODEC).is_dir()
+
     def codec_folder(self) -> Path:
         """Make the folder in which a codec keeps its keys, and return it. Raises OSError."""
         self._make()
@@ -72,7 +77,7 @@ class Account:
                 _compare(descriptor, self.folder / _LOCK)
             except (BlockingIOError, FileNotFoundError):
                 raise AccountInUseError(
-                    f"another conclave chat has {self.folder} open: use that one, or another --home"
+                    f"another conclave chat has {self.folder} open: use that one; an account has one chat at a time"
                 ) from None
             yield
         finally:
