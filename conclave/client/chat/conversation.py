@@ -113,6 +113,8 @@ class Conversation:
         room = self.rooms.all.get(group_id)
         self.open_room = group_id if room else None
         if room:
+            with contextlib.suppress(DiskError):  # the next start opens another one
+                self.history.open(group_id)
             self._load(room)
             room.found = None
             room.read_before = None if room.unread_from is None else room.unread_from - 1
@@ -120,6 +122,18 @@ class Conversation:
                 self._start(self.lifetimes.read(group_id))
                 self.sync.look_at(group_id)
         return room
+
+    def opens_by_itself(self) -> Room | None:
+        """Return the group to open at the start: the one that was open last, or the first one.
+
+        None: there is none, or one of its unread messages destroys itself once it is on a screen.
+        """
+        rooms = [room for each in self.history.opened_last() if (room := self.rooms.all.get(each))]
+        room = next(iter([*rooms, *self.rooms.ordered()]), None)
+        if room is None:
+            return None
+        unread = self.history.unread(room.group.group_id, self.user_id)
+        return None if {*unread} & {*self.history.self_destructing(room.group.group_id)} else room
 
     def load_earlier(self, room: Room) -> bool:
         """Load a page of messages before those that are loaded. Tell whether there were some."""

@@ -51,6 +51,11 @@ LOGGED_OUT_WITHIN = 3.0
 LEAVES = "Ctrl+C again leaves, as Ctrl+Q does"
 """As long as that can be read, it does."""
 
+CHOOSING = ("pageup", "pagedown", "ctrl+g", "ctrl+end", "escape")
+"""Keys by which the user shows to be in the open group, also if it has opened by itself."""
+
+HELD_BACK = "A message here destroys itself: its time begins once you choose the group, as Ctrl+G does"
+
 SHOWN = ("Sidebar", "Timeline", "Composer", "#room", "#bar", "#head", "#welcome", "#said", "#hint")
 """What is shown anew as time passes and things change: as selectors."""
 
@@ -94,6 +99,8 @@ class ChatScreen(Screen[None]):
         self._second = 0
         self._is_leaving = False
         self._opened: UUID | None = None
+        self._is_chosen = False
+        self._held_back: list[int] = []  # what was on the screen, and would begin its timer, before a group was chosen
         self._has_lost = False
         self._is_stale: set[str] = set()
         self._wrong = ""
@@ -201,8 +208,9 @@ class ChatScreen(Screen[None]):
         conversation, room = self.conversation, self.room
         if room is None and self._opened:
             self._lose()
-        if room is None and conversation.rooms.all and not (self._has_lost or self._ahead.line):
-            self.go(conversation.rooms.ordered()[0].group.group_id)
+        if room is None and not (self._has_lost or self._ahead.line) and (first := conversation.opens_by_itself()):
+            self.go(first.group.group_id)
+            self._is_chosen = False
             return
         self.query_one(Sidebar).show(conversation.rooms, conversation.open_room, conversation.now())
         self.query_one("#bar", Static).update(top_line(conversation, room, self.size.width, is_plain=self._is_plain))
@@ -316,6 +324,7 @@ class ChatScreen(Screen[None]):
             self._refuse(text, "No group is open: make one with /new NAME, or take an invite with /accept")
         else:
             text = text.removeprefix("/")
+            self._choose()
             self.conversation.send_queue.send(self.room, text, self.room.self_destruct_seconds)
             self.go_to_end()
 
@@ -346,6 +355,8 @@ class ChatScreen(Screen[None]):
         }
         if key in keys:
             keys[key]()
+        if key in CHOOSING:
+            self._choose()
         return key in keys
 
     def interrupt(self) -> None:
@@ -365,8 +376,22 @@ class ChatScreen(Screen[None]):
             self._answer(event.invite_id)
 
     def on_timeline_seen(self, event: Timeline.Seen) -> None:
-        """What is on the screen was seen."""
-        self.conversation.seen(event.group_id, event.numbers)
+        """What is on the screen was seen; but no timer begins in a group that has opened by itself."""
+        numbers = event.numbers
+        if self.room and not self._is_chosen:
+            burning = {each.sequence_num for each in self.room.messages.values() if each.self_destruct_seconds}
+            self._held_back += [each for each in numbers if each in burning]
+            numbers = [each for each in numbers if each not in burning]
+            if self._held_back:
+                self.say(HELD_BACK)
+        self.conversation.seen(event.group_id, numbers)
+
+    def _choose(self) -> None:
+        """The user wants the group that is open."""
+        held_back, self._held_back = self._held_back, []
+        self._is_chosen = True
+        if self.room and held_back:
+            self.conversation.seen(self.room.group.group_id, held_back)
 
     def on_timeline_begins(self) -> None:
         """Load what comes before, if there is something."""
@@ -546,6 +571,9 @@ class ChatScreen(Screen[None]):
             if self._sayings.pass_on():
                 self._show_said()
         room = self.conversation.enter(group_id)
+        if room is not former:
+            self._held_back = []
+        self._choose()
         if is_awaited and room:
             self._ahead.arrive()
         self._opened = group_id if room else None

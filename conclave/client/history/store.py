@@ -300,6 +300,19 @@ class History:
         """Return the first Unix second at which a group calls the user again."""
         return self._number(group_id, "muted_until")
 
+    def open(self, group_id: UUID) -> None:
+        """Note that the user has opened a group."""
+        with self._transaction() as connection:
+            group_key, _ = known_group(connection, group_id)
+            connection.execute(
+                "UPDATE groups SET opened = (SELECT max(opened) + 1 FROM groups) WHERE group_key = ?", (group_key,)
+            )
+
+    def opened_last(self) -> list[UUID]:
+        """Return the groups that the user has opened, the last one first."""
+        rows = self._connection.execute("SELECT group_id FROM groups WHERE opened > 0 ORDER BY opened DESC")
+        return [UUID(bytes=row[0]) for row in rows]
+
     def untold(self) -> dict[UUID, int]:
         """Return what the user has seen and the server does not know of: numbers, by group."""
         rows = self._connection.execute("SELECT group_id, read_up_to FROM groups WHERE read_up_to > told_up_to")
