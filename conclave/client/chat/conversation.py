@@ -58,6 +58,7 @@ class Conversation:
         self._untold: set[UUID] = set()
         self._asked_for: set[UUID] = set()
         self._left_lately: set[UUID] = set()
+        self._withdrawn: set[tuple[UUID, UUID]] = set()
         self._wants_renewal = asyncio.Event()
         self._renewing = asyncio.Lock()  # or an answer that came late would undo a later one
         self._online = asyncio.Event()
@@ -192,6 +193,11 @@ class Conversation:
         await (self.client.accept_invite if accept else self.client.decline_invite)(invite_id)
         await self.renew()
 
+    async def withdraw_invite(self, group_id: UUID, user_id: UUID) -> None:
+        """Withdraw an invite. Raises ClientError."""
+        self._withdrawn.add((group_id, user_id))
+        await self.client.cancel_invite(group_id, user_id)
+
     async def leave(self, group_id: UUID) -> None:
         """Leave a group. Raises ClientError."""
         await self.sync.leave(group_id)
@@ -297,6 +303,8 @@ class Conversation:
                 self._listener.say(f"You are invited to {formatting.called(event.group_name)}{by}")
             case protocol.InviteCancelled():
                 self._listener.say("An invite was withdrawn, or it has expired")
+            case protocol.InviteDeclined() if (event.group_id, event.declined_user_id) in self._withdrawn:
+                self._withdrawn.discard((event.group_id, event.declined_user_id))
             case protocol.InviteDeclined():
                 self._start(self._tell_declined(event))
         self.want_renewal()

@@ -118,12 +118,22 @@ class Room:
         return formatting.called(self.group.group_name)
 
     @property
+    def names(self) -> tuple[str, str]:
+        """The name and the title."""
+        return self.group.group_name, self.group.alias
+
+    @property
     def label(self) -> str:
-        """What stands in the list of groups: the title if the name was made of it, so that no other group has both."""
+        """How the group is called: by its title if the name was made of it, so that no other group has both."""
         name, title = self.group.group_name, self.group.alias
         made = name_of(title)
         is_made = bool(made) and re.fullmatch(rf"{re.escape(made)}(_[0-9])?", name)
         return formatting.called(title) if is_made else self.name
+
+    @property
+    def listed(self) -> str:
+        """What stands in the list of groups: the name, with a title that it was not made of, which is not unique."""
+        return self.label if self.label != self.name else formatting.titled(self.group.group_name, self.group.alias)
 
     @property
     def expiry(self) -> int | None:
@@ -195,9 +205,12 @@ class Rooms:
         return room.name if room else self._former.get(group_id, "a group")
 
     def by_name(self, name: str) -> Room | None:
-        """Find a group by its name; or else by its title, if the name was made of it."""
+        """Find a group by its name; or else by its title; or by as much of one of these as only one group has."""
         rooms = self.all.values()
-        return named(name, rooms, lambda each: each.group.group_name) or named(name, rooms, lambda each: each.label)
+        found = named(name, rooms, lambda each: each.group.group_name) or named(name, rooms, lambda each: each.label)
+        found = found or named(name, rooms, lambda each: each.group.alias)
+        begun = [each for each in rooms if any(it.lower().startswith(name.lower()) for it in each.names)]
+        return found or (begun[0] if name and len(begun) == 1 else None)
 
     def person(self, user_id: UUID) -> str | None:
         """Return the name of somebody, if it is known. It is the username: two people can have the same alias."""

@@ -1,6 +1,7 @@
 """The screen of the chat: groups on the left, the open one on the right, and a line to type into."""
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -51,6 +52,9 @@ LOGGED_OUT_WITHIN = 3.0
 LEAVES = "Ctrl+C again leaves, as Ctrl+Q does"
 """As long as that can be read, it does."""
 
+PAUSE = 0.5
+"""A dialog rises once nothing was typed for half a second."""
+
 CHOOSING = ("pageup", "pagedown", "ctrl+g", "ctrl+end", "escape")
 """Keys by which the user shows to be in the open group, also if it has opened by itself."""
 
@@ -99,6 +103,7 @@ class ChatScreen(Screen[None]):
         self._second = 0
         self._is_leaving = False
         self._opened: UUID | None = None
+        self._typed_at = 0.0
         self._is_chosen = False
         self._held_back: list[int] = []  # what was on the screen, and would begin its timer, before a group was chosen
         self._has_lost = False
@@ -306,6 +311,7 @@ class ChatScreen(Screen[None]):
 
     def on_text_area_changed(self) -> None:
         """Help with what is typed."""
+        self._typed_at = time.monotonic()
         self._show_hint()
 
     def _take(self, text: str) -> None:
@@ -544,7 +550,13 @@ class ChatScreen(Screen[None]):
 
     async def choose(self, title: str, text: str, answers: Sequence[str], *, is_grave: bool = False) -> str:
         """Ask for one of some answers. Enter alone chooses the last one."""
+        await self._pause()
         return await self.app.push_screen_wait(Ask(title, text, answers, is_grave=is_grave))
+
+    async def _pause(self) -> None:
+        """Wait until the user pauses in typing: what is typed while a dialog rises would go to the dialog."""
+        while (left := self._typed_at + PAUSE - time.monotonic()) > 0:  # noqa: ASYNC110 - until nothing happens
+            await asyncio.sleep(left)
 
     async def ask(self, title: str, text: str, yes: str) -> bool:
         """Ask for a decision. That nothing is done is said too: Enter alone chooses that."""
@@ -555,6 +567,7 @@ class ChatScreen(Screen[None]):
 
     async def tell(self, title: str, text: str) -> None:
         """Show a text until it is put away."""
+        await self._pause()
         await self.app.push_screen_wait(Tell(title, text))
 
     def go(self, group_id: UUID, *, is_awaited: bool = False) -> None:
@@ -585,6 +598,7 @@ class ChatScreen(Screen[None]):
 
     async def pick(self, title: str, look: Callable[[], list[Told]]) -> Message | None:
         """Have one of some messages chosen."""
+        await self._pause()
         return await self.app.push_screen_wait(Pick(title, look))
 
     def go_to(self, message: Message) -> None:

@@ -366,6 +366,53 @@ class TestGroups:
         assert bob.room.name == "den", "where one is already, one goes"
         assert len(bob.room.group.members) == 2
 
+    async def test_msg_opens_or_makes_the_group_of_the_two(
+        self, alice: RecordingDesk, bob: RecordingDesk, club: UUID
+    ) -> None:
+        await alice.does("/msg bob hello there")
+        await bob.chat.shows(club, "hello there")
+        await alice.does("/new den")
+        await alice.does("/invite bob")
+        await alice.does("/go club")
+        await alice.does("/leave")
+        said = await alice.does("/dm bob are you there")
+        assert said[-1] == "bob has not come in yet, and could not read it: send it then"
+        assert alice.room
+        assert (alice.room.name, alice.room.typed) == ("alice_and_bob", "are you there")
+        made = alice.room.group.group_id
+        await alice.does("/msg bob once more")
+        assert alice.room.group.group_id == made
+        await bob.chat.until(lambda: len(bob.chat.conversation.rooms.invites) == 2)
+        await bob.does("/accept alice_and_bob")
+        await alice.chat.until(lambda: len(alice.chat.room(made).group.members) == 2)
+        await alice.does("/msg bob now then")
+        await bob.chat.shows(made, "now then")
+        for line, wrong in (("/msg alice x", "that is you"), ("/msg", "type it as /msg USER")):
+            with pytest.raises(CommandError, match=wrong):
+                await alice.does(line)
+        with pytest.raises(ResourceError):
+            await alice.does("/msg nobody_there x")
+
+    async def test_words_of_other_chats_and_the_beginning_of_a_name(self, alice: RecordingDesk, club: UUID) -> None:
+        await alice.does("/new Smith v. Jones, 2026")
+        for typed, name in (("clu", "club"), ("smith", "Smith_v_Jones_2026"), ("club", "club")):
+            await alice.does(f"/go {typed}")
+            assert alice.room
+            assert alice.room.name == name
+        await alice.does("/title Reading")
+        await alice.chat.until(lambda: alice.chat.room(club).listed == "club (Reading)")
+        await alice.does("/go smith")
+        await alice.does("/go reading")
+        assert alice.room
+        assert alice.room.name == "club"
+        assert (await alice.does("/nick Al")) == ["Your alias is Al now"]
+        await alice.does("/names")
+        assert alice.done == ["info"]
+        alice.agrees = False
+        await alice.does("/kick bob")
+        await alice.does("/part")
+        assert [title for title, _, _ in alice.asked] == ["Remove bob?", "Leave club?"]
+
     async def test_a_join_that_cannot_be_is_undone_and_says_why(self, alice: RecordingDesk, chat: NewChat) -> None:
         await alice.does("/new open_group public")
         codec = MlsCodec(None, uuid4())
@@ -669,7 +716,12 @@ class TestMembers:
         alice.agrees = False
         await alice.does("/remove bob")
         assert alice.asked == [
-            ("Remove bob?", "bob will not be a member of club any more, and can come back by an invite.", "Remove")
+            (
+                "Remove bob?",
+                "bob will not be a member of club any more, but can join again, since the group is public: /ban keeps"
+                " out.",
+                "Remove",
+            )
         ]
         assert len((await alice.chat.client.groups())[0].members) == 2
         alice.agrees = True

@@ -489,9 +489,11 @@ class TestInvites:
         group = await alice.new("club", public=False)
         await alice.conversation.sync.membership.invite(group, "bob")
         await bob.until(lambda: bob.conversation.rooms.invites)
-        await alice.client.cancel_invite(group, bob.user_id)
+        await alice.conversation.withdraw_invite(group, bob.user_id)
         await bob.until(lambda: not bob.conversation.rooms.invites and len(bob.told.said) > 1)
         assert bob.told.said[1:] == ["An invite was withdrawn, or it has expired"]
+        await alice.until(lambda: not alice.conversation._withdrawn)
+        assert alice.told.said == [], "who withdraws it knows"
 
     async def test_one_that_has_expired_is_not_listed(self, chat: NewChat, running: Running) -> None:
         alice, bob = await chat("alice"), await chat("bob")
