@@ -294,9 +294,17 @@ class Mirror:
             async for each in self._deliver(group_id):
                 yield each
 
-    def _forget_kept(self, group_id: UUID) -> None:
-        """Have nothing kept of messages that went while no program ran."""
-        kept = self._codec.kept(group_id)
+    def forget_erased(self) -> None:
+        """Have nothing kept of what the history has had and has erased: no server is needed to know that."""
+        for group_id in self._codec.groups():
+            up_to = self._history.fetched_up_to(group_id)
+            with contextlib.suppress(DiskError):  # after the next fetch it is tried again
+                self._codec.stored(group_id, up_to)
+                self._forget_kept(group_id, up_to)
+
+    def _forget_kept(self, group_id: UUID, up_to: int | None = None) -> None:
+        """Have nothing kept of messages that went while no program ran; ``up_to``: of those up to a number."""
+        kept = [each for each in self._codec.kept(group_id) if up_to is None or each <= up_to]
         if kept and (gone := set(kept) - self._history.present(group_id, kept)):
             self._codec.gone(group_id, gone)
 

@@ -94,6 +94,7 @@ class Sync:
     async def __aenter__(self) -> Self:
         session = self.client.session
         self.history.claim(f"{session.url} {session.user_id}")
+        self._mirror.forget_erased()
         self.client.transport.on_time = self.history.hear_time
         self._enforcing = asyncio.create_task(self._enforce())
         return self
