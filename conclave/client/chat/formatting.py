@@ -108,16 +108,29 @@ _JOINERS = "\u200c\u200d"
 """These join letters and emoji, and do no harm."""
 
 
+_UNSEEN = "\u00ad\u200b\u200e\u200f\u2060\u061c\ufeff"
+"""Marks where a word may be broken or not, and of which direction a neighbour is: nothing is shown in their place."""
+
+_FLAG = re.compile("\U0001f3f4[\U000e0030-\U000e0039\U000e0061-\U000e007a]{1,6}\U000e007f")
+"""The flag of a region, as that of Scotland: letters that nobody sees follow a black flag (UTS 51, ED-14a)."""
+
+
 def harmless(text: str, *, lines: bool = False) -> str:
     """Return a text of somebody else's so that it can do nothing to a terminal, or to what stands beside it.
 
-    Control characters, and those that change the direction of writing, become visible as ``�``; of marks on one letter
-    MOST_MARKS stay. ``lines``: keep ends of lines; without, it is a name or a word in passing, and cut after
-    MOST_IN_PASSING characters.
+    Control characters, and those that change the direction of writing, become visible as ``�``;
+    marks where a word may be broken are left out; of marks on one letter MOST_MARKS stay. ``lines``: keep ends of
+    lines; without, it is a name or a word in passing, and cut after MOST_IN_PASSING characters.
     """
     text = (text if lines else text[:MOST_IN_PASSING]).replace("\r\n", "\n").replace("\t", "    ")
     kept, marks = list[str](), 0
-    for each in text:
+    flags = {place for found in _FLAG.finditer(text) for place in range(*found.span())} if "\U0001f3f4" in text else ()
+    for place, each in enumerate(text):
+        if place in flags:
+            kept.append(each)
+            continue
+        if each in _UNSEEN:
+            continue
         category = unicodedata.category(each)
         marks = marks + 1 if category in _MARKS or each in _JOINERS else 0
         if marks > MOST_MARKS:

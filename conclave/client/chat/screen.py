@@ -46,6 +46,9 @@ GATHERED = 0.03
 LOW = 20
 """On a screen of less than 20 rows the heading tells only what has to be known."""
 
+TINY, LEAST = 8, 5
+"""On less than 8 rows there is no heading, on less than 5 nothing but messages and the field."""
+
 LOGGED_OUT_WITHIN = 3.0
 """For 3 seconds it is waited that the server ends the session."""
 
@@ -174,7 +177,7 @@ class ChatScreen(Screen[None]):
             return
         said = self.query_one("#said", Static)
         shown = self._sayings.all[-1:] if self.size.height < LOW else self._sayings.all
-        said.display = bool(shown)
+        said.display = bool(shown) and self.size.height >= LEAST
         rows = (Content(each.text).stylize("$error" if each.is_bad else "$accent") for each in shown)
         said.update(Content("\n").join(rows))
 
@@ -222,7 +225,7 @@ class ChatScreen(Screen[None]):
         is_low = self.size.height < LOW
         head = heading(room, conversation.user_id, is_plain=self._is_plain, is_low=is_low) if room else Content("")
         self.query_one("#head", Static).update(head)
-        self.query_one("#head").display = room is not None
+        self.query_one("#head").display = room is not None and self.size.height >= TINY
         timeline, welcome = self.query_one(Timeline), self.query_one("#welcome", Static)
         timeline.display, welcome.display = room is not None, room is None
         nothing = help_text.WELCOME if conversation.offline is None else help_text.CONNECTING
@@ -266,24 +269,24 @@ class ChatScreen(Screen[None]):
         text = self.query_one(Composer).text
         hint = self.query_one("#hint", Static)
         if self._wrong and self._wrong_line in (None, text):
-            hint.display = True
+            hint.display = self.size.height >= LEAST
             hint.update(Content(self._wrong).stylize("$error"))
             return
         self._wrong = ""
         if self._ahead.lines and not text:
-            hint.display = True
+            hint.display = self.size.height >= LEAST
             hint.update(Content(f"{formatting.count(len(self._ahead.lines), 'line')} to come after {self._ahead.line}"))
             return
         if names := self.query_one(Composer).names_to_come():
-            hint.display = True
+            hint.display = self.size.height >= LEAST
             hint.update(Content("  ".join(f"@{formatting.harmless(each)}" for each in names)))
             return
         if self.room and (quote := commands.quoted_by(text, self.conversation, self.room)):
-            hint.display = True
+            hint.display = self.size.height >= LEAST
             hint.update(Content(quote))
             return
         found = commands.matching(text) if text.startswith("/") and "\n" not in text else []
-        hint.display = bool(found)
+        hint.display = bool(found) and self.size.height >= LEAST
         if len(found) == 1:
             hint.update(Content.assemble((found[0].usage, "bold"), f"  {found[0].says}"))
         elif found:
@@ -414,7 +417,9 @@ class ChatScreen(Screen[None]):
         self.query_one(Timeline).look_around()
 
     def on_resize(self) -> None:
-        """Fit into another width."""
+        """Fit into another size."""
+        self.set_class(self.size.height < TINY, "tiny")
+        self.set_class(self.size.height < LEAST, "least")
         self._later("room")
         self._show_said()
 

@@ -10,10 +10,11 @@ from uuid import UUID
 import pytest
 
 from conclave.client import GroupError, NoAnswerError, RefusedError, SessionOverError
-from conclave.client.chat import conversation as conversation_module
+from conclave.client.chat import attention as attention_module, conversation as conversation_module
 from conclave.client.chat.observer import Listener
 from conclave.client.errors import ServerError
 from conclave.client.events import Lagged, Message
+from conclave.client.history import store as store_module
 from conclave.clock import FakeClock
 from conclave.config.settings import Config
 from tests.conftest import Running, StartServer
@@ -571,6 +572,26 @@ class TestRenewal:
         await bob.conversation._on(Lagged(3))
         assert bob.told.said == ["3 events lost on a slow connection; all was read again"]
         await bob.until(lambda: bob.room(group).group.alias == "The Club")
+
+
+class TestMentions:
+    async def test_beyond_the_unread_ones_that_are_counted_mentions_are_marked_too(
+        self, pair: Pair, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for module in (attention_module, store_module):
+            monkeypatch.setattr(module, "MOST_UNREAD", 3)
+        alice, bob, group = pair
+        alice.conversation.open_room = None
+        bob.send(group, "one", "@alice two", "three", "four", "@alice five", "six", "@alice seven")
+        await alice.shows(group, "one", "@alice two", "three", "four", "@alice five", "six", "@alice seven")
+        room = alice.room(group)
+        numbers = sorted(each for each, message in room.messages.items() if "@alice" in (message.text or ""))
+        assert room.mentions == {*numbers}
+        room.mentions = None  # as at the next start
+        alice.conversation._count(room)
+        assert alice.room(group).mentions == {*numbers}
+        alice.conversation.seen(group, [min(room.messages), *numbers[:1]])
+        assert alice.room(group).mentions == {*numbers[1:]}
 
 
 class TestEnds:
