@@ -29,6 +29,7 @@ from conclave.client.events import (
     EncryptionNotice,
     GroupGone,
     KeyChanged,
+    Lagged,
     Message,
     MessageArrived,
     MessagesGone,
@@ -44,6 +45,19 @@ from conclave.client.retry import Backoff
 from conclave.client.session import Session, SessionFileError
 from conclave.client.sync import Sync
 from conclave.client.transport import Timeouts
+from conclave.wire.events import (
+    Event,
+    GroupDeleted,
+    GroupUpdate,
+    IdentityReset,
+    InviteCancelled,
+    InviteDeclined,
+    InviteReceived,
+    MemberRemoved,
+    MessageRedacted,
+    NewMessage,
+    WelcomeWaits,
+)
 from conclave.wire.negotiate import Format
 
 __all__ = [
@@ -60,19 +74,30 @@ __all__ = [
     "EncryptionChanged",
     "EncryptionError",
     "EncryptionNotice",
+    "Event",
     "Format",
+    "GroupDeleted",
     "GroupError",
     "GroupGone",
+    "GroupUpdate",
     "History",
     "HistoryError",
+    "IdentityReset",
     "InputError",
+    "InviteCancelled",
+    "InviteDeclined",
+    "InviteReceived",
     "KeyChanged",
     "KeyInDoubtError",
     "KeyStoreError",
+    "Lagged",
+    "MemberRemoved",
     "Message",
     "MessageArrived",
+    "MessageRedacted",
     "MessagesGone",
     "MlsCodec",
+    "NewMessage",
     "News",
     "NoAnswerError",
     "NotReadyError",
@@ -91,5 +116,6 @@ __all__ = [
     "Sync",
     "TimeCorrected",
     "Timeouts",
+    "WelcomeWaits",
     "WrongPasswordError",
 ]

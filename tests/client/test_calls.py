@@ -14,17 +14,20 @@ from aiohttp import ClientSession
 
 from conclave.client import (
     AuthError,
+    Backoff,
     Client,
     Format,
     GroupError,
+    History,
     InputError,
+    MlsCodec,
+    NoAnswerError,
     PlaintextCodec,
     ResourceError,
     Session,
     SessionFileError,
     SessionOverError,
     WrongPasswordError,
-    session as session_files,
 )
 from conclave.client.membership import Membership
 from conclave.client.transport import Call, path
@@ -233,15 +236,15 @@ class TestSessionFile:
         path = tmp_path / "deep" / "session.json"
         self.SESSION.save(path)
         self.SESSION.save(path)
-        assert session_files.load(path) == self.SESSION
+        assert Session.load(path) == self.SESSION
         assert path.stat().st_mode & 0o777 == 0o600
         assert [each.name for each in path.parent.iterdir()] == ["session.json"]
         path.chmod(0o640)
         with pytest.raises(SessionFileError, match="chmod 600"):
-            session_files.load(path)
+            Session.load(path)
 
     def test_there_may_be_none(self, tmp_path: Path) -> None:
-        assert session_files.load(tmp_path / "none") is None
+        assert Session.load(tmp_path / "none") is None
 
     @pytest.mark.parametrize("text", ["", "[]", "{}", '{"written_in": "json"}', "\x00"])
     def test_what_is_no_session_is_said_to_be_none(self, tmp_path: Path, text: str) -> None:
@@ -249,7 +252,7 @@ class TestSessionFile:
         path.touch(0o600)
         path.write_text(text)
         with pytest.raises(SessionFileError, match="is no session"):
-            session_files.load(path)
+            Session.load(path)
 
 
 BAD_NAMES = [
@@ -335,3 +338,15 @@ async def test_half_a_character_is_refused_before_anything_is_sent(running: Runn
             await client.register("halved", "correct horse \ud83d")
         with pytest.raises(InputError, match="half of a character"):
             await client.login("halved", "correct horse \ud83d")
+
+
+async def test_no_answer_is_told_without_a_word_of_tls() -> None:
+    async with Client("http://127.0.0.1:9", backoff=Backoff(tries=1)) as client:
+        with pytest.raises(NoAnswerError, match=r"^no answer from the server: 127\.0\.0\.1:9: .+") as raised:
+            await client.me()
+    assert "ssl" not in str(raised.value)
+
+
+def test_files_are_named_by_texts_too(tmp_path: Path) -> None:
+    with History(str(tmp_path / "history")), MlsCodec(str(tmp_path / "keys"), uuid4()):
+        assert (tmp_path / "history").exists()

@@ -16,7 +16,7 @@ from yarl import URL
 
 from conclave.client.history import reserve
 from conclave.client.history.store import History
-from conclave.client.session import Session, SessionFileError, load
+from conclave.client.session import Session, SessionFileError
 
 _SESSION, _HISTORY, _LOCK, _CODEC = "session", "history", "lock", "codec"
 
@@ -154,7 +154,7 @@ class Accounts:
         except OSError as error:
             raise SessionFileError(f"{self.home}: cannot be read: {error.strerror}") from error
         for path in found:
-            session = load(path)
+            session = Session.load(path)
             if session and (not url or session.url == url) and (not username or session.username == username):
                 return session
         return None

@@ -49,7 +49,7 @@ class MlsCodec:
 
     def __init__(
         self,
-        path: Path | None,
+        path: Path | str | None,
         user_id: UUID,
         *,
         now: Callable[[], int] = _unix_now,
@@ -60,7 +60,7 @@ class MlsCodec:
         ``clock``: seconds that only go forward. Raises KeyStoreError.
         """
         self._user_id, self._now = user_id, now
-        self._vault = Vault(path, user_id)
+        self._vault = Vault(None if path is None else Path(path), user_id)
         self._news: list[News] = []
         self._agenda = Agenda(clock)
         self._groups = Groups(self._vault, POLICY)

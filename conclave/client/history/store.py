@@ -44,13 +44,14 @@ class History:
     """
 
     def __init__(
-        self, path: Path | None = None, *, keep_after_fetch: int | None = None, clock: Clock | None = None
+        self, path: Path | str | None = None, *, keep_after_fetch: int | None = None, clock: Clock | None = None
     ) -> None:
         """``path``: None keeps it in memory only.
 
         ``keep_after_fetch``: for how many seconds after their arrival messages of delete-after-fetch groups are kept;
         None: the server deletes its copies, and these stay. Raises HistoryError.
         """
+        path = None if path is None else Path(path)
         self._keep = keep_after_fetch
         self._connection = open_history(path)
         self._clock = ServerClock(clock or SystemClock(), *noted(self._connection))
