@@ -303,6 +303,8 @@ class History:
 
     def open(self, group_id: UUID) -> None:
         """Note that the user has opened a group."""
+        if self.opened_last()[:1] == [group_id]:
+            return
         with self._transaction() as connection:
             group_key, _ = known_group(connection, group_id)
             connection.execute(
