@@ -191,6 +191,17 @@ class Codec(Protocol):
         """
         ...
 
+    def keep_unsent(self, data: bytes) -> None:
+        """Keep what was typed and is not sent, encrypted, in place of what was kept before; b"": nothing.
+
+        A codec that has no key to encrypt with keeps nothing. Raises DiskError.
+        """
+        ...
+
+    def kept_unsent(self) -> bytes:
+        """Return what is kept so; b"": nothing."""
+        ...
+
     # Members
 
     def has_keys(self, group_id: UUID) -> bool:
@@ -376,6 +387,13 @@ class PlaintextCodec:
 
     def caught_up(self, group_id: UUID, *, has_all: bool = True, last: int = 0) -> None:
         """Do nothing: there are no keys."""
+
+    def keep_unsent(self, data: bytes) -> None:
+        """Do nothing: there is no key to encrypt it with."""
+
+    def kept_unsent(self) -> bytes:
+        """Return nothing."""
+        return b""
 
     def has_keys(self, group_id: UUID) -> bool:
         """Return True: none are needed."""

@@ -1,5 +1,6 @@
 """What can go wrong for a client: no answer, or an answer that refuses. A class for each family of codes."""
 
+import sqlite3
 from collections.abc import Mapping, Sequence
 
 from conclave.errors import ErrorCode
@@ -12,6 +13,10 @@ _SERVER_FAULTS = 500
 
 class ClientError(Exception):
     """The base of all that this library raises. No text of it has a token or a password."""
+
+
+class DiskError(ClientError, sqlite3.OperationalError):
+    """Nothing can be written here: the disk is full, or read-only, or fails. Nothing was changed: try again later."""
 
 
 class NoAnswerError(ClientError):

@@ -85,11 +85,15 @@ class Online:
 
 @dataclass(frozen=True)
 class Offline:
-    """There is no connection; it is tried again in ``retry_in`` seconds."""
+    """There is no connection; it is tried again in ``retry_in`` seconds.
+
+    ``is_disk``: the disk is to blame, on which nothing can be stored.
+    """
 
     why: str
     """For people."""
     retry_in: float
+    is_disk: bool = False
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from uuid import UUID
 import orjson
 from google.protobuf.message import DecodeError, Message
 
-from conclave.client.errors import AnswerError
+from conclave.client.errors import AnswerError, InputError
+from conclave.errors import ErrorCode
 from conclave.wire import conclave_pb2, json_text, protobuf
 from conclave.wire.negotiate import Format
 from conclave.wire.schemas.base import RequestSchema, the
@@ -27,15 +28,17 @@ Convert = Callable[[Any], Any]
 
 
 def write(written_in: Format, schema: type[RequestSchema], request: Any) -> bytes:
-    """Write a request: an object of the class that ``schema`` makes. What is None is left out."""
+    """Write a request: an object of the class that ``schema`` makes. What is None is left out. Raises InputError."""
     given = {name: value for name, value in vars(request).items() if value is not None}
     values: Mapping[str, Any] = the(schema).dump(given)
     # An id that was not given is empty, and a number 0: protobuf has none then, and JSON no such field.
     absent = dict.fromkeys(schema.zero_is_absent, 0)
     present = {name: value for name, value in values.items() if value != absent.get(name, b"")}
-    if written_in is Format.PROTOBUF:
-        return protobuf.write(schema.__name__, present)
-    return json_text.write(present)
+    try:
+        return protobuf.write(schema.__name__, present) if written_in is Format.PROTOBUF else json_text.write(present)
+    except (TypeError, UnicodeError) as error:
+        text = "a text of the request cannot be written in UTF-8: it has half of a character"
+        raise InputError(400, ErrorCode.INPUT_VALIDATION, text) from error
 
 
 def read(written_in: Format, kind: type[T], body: bytes) -> T:

@@ -1,11 +1,12 @@
 """Coming into groups and leaving them, with what a codec has to say to it."""
 
+import contextlib
 from collections.abc import Callable
 from uuid import UUID
 
 from conclave.client.api import Client
 from conclave.client.codec import Codec
-from conclave.client.errors import ResourceError
+from conclave.client.errors import ClientError, EncryptionError, ResourceError
 from conclave.errors import ErrorCode
 
 
@@ -49,13 +50,19 @@ class Membership:
         await self._client.deposit_invite(group_id, user.user_id, change.commit, change.welcome, change.group_info)
 
     async def join(self, group_id: UUID) -> None:
-        """Join a public group, and tell its members by an external commit.
+        """Join a public group, and tell its members by an external commit. Raises ClientError.
 
-        If another commit came first, the user is a member, and the codec makes the commit anew by itself.
+        Where the codec cannot come in, the user is no member after it. If another commit came first, the user is one,
+        and the codec makes the commit anew by itself.
         """
         try:
             group_info = await self._client.join(group_id)
-            joining = self._codec.join(group_id, group_info)
+            try:
+                joining = self._codec.join(group_id, group_info)
+            except EncryptionError:
+                with contextlib.suppress(ClientError):  # the server undoes it too, but later
+                    await self.leave(group_id)
+                raise
             try:
                 await self._client.external_join(group_id, *joining)
             except ResourceError as error:

@@ -10,7 +10,7 @@ from uuid import UUID
 from conclave.client import events as n
 from conclave.client.api import Client
 from conclave.client.codec import Codec
-from conclave.client.errors import AnswerError, GroupError, NoAnswerError, ResourceError, is_not_member
+from conclave.client.errors import AnswerError, DiskError, GroupError, NoAnswerError, ResourceError, is_not_member
 from conclave.client.history.erasing import Erased
 from conclave.client.history.pages import Arrived
 from conclave.client.history.store import History
@@ -46,6 +46,7 @@ class Mirror:
         self._caught_up: set[UUID] = set()
         self._last_numbers: dict[UUID, int] = {}
         self._gone: list[n.MessagesGone | n.GroupGone] = []
+        self._to_drop: dict[UUID, set[int]] = {}
         self._has_passed_over = False
         self._page_size, self._arrived = PAGE, 0
         self._asking: set[asyncio.Task[_Page | None]] = set()
@@ -306,9 +307,17 @@ class Mirror:
             async for each in self._deliver(group_id):
                 yield each
 
-    def _forget_kept(self, group_id: UUID) -> None:
-        """Have nothing kept of messages that went while no program ran."""
-        kept = self._codec.kept(group_id)
+    def forget_erased(self) -> None:
+        """Have nothing kept of what the history has had and has erased: no server is needed to know that."""
+        for group_id in self._codec.groups():
+            up_to = self._history.fetched_up_to(group_id)
+            with contextlib.suppress(DiskError):  # after the next fetch it is tried again
+                self._codec.stored(group_id, up_to)
+                self._forget_kept(group_id, up_to)
+
+    def _forget_kept(self, group_id: UUID, up_to: int | None = None) -> None:
+        """Have nothing kept of messages that went while no program ran; ``up_to``: of those up to a number."""
+        kept = [each for each in self._codec.kept(group_id) if up_to is None or each <= up_to]
         if kept and (gone := set(kept) - self._history.present(group_id, kept)):
             self._codec.gone(group_id, gone)
 
@@ -369,13 +378,22 @@ class Mirror:
         return [n.GroupGone(group_id)] if self._history.forget_group(group_id) else []
 
     def note_gone(self, erased: Sequence[Erased]) -> None:
-        """Keep what is gone until it is told. What of it had to be sent anew is not: it would live once more."""
+        """Keep what is gone until it is told. What of it had to be sent anew is not: it would live once more.
+
+        Raises DiskError; what the codec could not erase is erased with the next call.
+        """
         by_group: dict[UUID, list[int]] = {}
         for group_id, number in erased:
             by_group.setdefault(group_id, []).append(number)
-        for group_id, numbers in by_group.items():
-            self._codec.gone(group_id, numbers)
+            self._to_drop.setdefault(group_id, set()).add(number)
         self._gone += [n.MessagesGone(group_id, tuple(sorted(numbers))) for group_id, numbers in by_group.items()]
+        for group_id in list(self._to_drop):
+            try:
+                self._codec.gone(group_id, self._to_drop[group_id])
+            except DiskError:
+                self._history.give_room()
+                raise
+            del self._to_drop[group_id]
 
     def forget_taken_back(self, group_id: UUID, numbers: Collection[int]) -> None:
         """Erase messages that were taken back, here or elsewhere; what of them had to be sent anew is not, or goes."""

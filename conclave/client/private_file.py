@@ -6,10 +6,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from conclave.client.errors import DiskError
+
 BUSY_SECONDS = 10.0
 """Another process that has the same file open is waited for up to 10 seconds."""
 
 _FULL = 1
+
+FULL = "the disk is full"
+
+_UNWRITABLE = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
 
 # With the journal of before-images, which is emptied at each commit, no log is left that has what was erased.
 _PRAGMAS = """
@@ -57,11 +63,19 @@ def keep_nothing_free(connection: sqlite3.Connection) -> None:
 
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """Change the file in the block, all or nothing; it is on the disk at the end. Raises sqlite3.Error."""
-    connection.execute("BEGIN IMMEDIATE")
+    """Change the file in the block, all or nothing; it is on the disk at the end.
+
+    Raises DiskError if it cannot be written, and sqlite3.Error.
+    """
     try:
+        connection.execute("BEGIN IMMEDIATE")
         yield
         connection.execute("COMMIT")
+    except sqlite3.Error as error:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the rest says more of the same
+        if code not in _UNWRITABLE:
+            raise
+        raise DiskError(FULL if code == sqlite3.SQLITE_FULL else f"the disk cannot be written: {error}") from error
     finally:
         if connection.in_transaction:
             connection.execute("ROLLBACK")

@@ -5,6 +5,7 @@ import os
 import tempfile
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Self
 from uuid import UUID
 
 from conclave.wire.negotiate import Format
@@ -40,23 +41,25 @@ class Session:
             new.unlink(missing_ok=True)
             raise
 
+    @classmethod
+    def load(cls, path: Path) -> Self | None:
+        """Return the session that a file has; None if there is no such file.
 
-def load(path: Path) -> Session | None:
-    """Return the session that a file has; None if there is no such file.
-
-    Raises SessionFileError if others may read it, or if it is no session.
-    """
-    try:
-        if path.stat().st_mode & 0o077:
-            raise SessionFileError(f"{path}: others may read this session: chmod 600 it, or remove it and log in again")
-        values = json.loads(path.read_text(encoding="utf-8"))
-        written_in = Format[values.pop("written_in").upper()]
-        if not all(isinstance(each, str) for each in values.values()):
-            raise ValueError("all that a session has is text")  # noqa: TRY301 - it is one of the faults told below
-        return Session(**values | {"user_id": UUID(values["user_id"]), "written_in": written_in})
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise SessionFileError(f"{path}: cannot be read: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise SessionFileError(f"{path}: is no session: remove it and log in again") from error
+        Raises SessionFileError if others may read it, or if it is no session.
+        """
+        try:
+            if path.stat().st_mode & 0o077:
+                raise SessionFileError(
+                    f"{path}: others may read this session: chmod 600 it, or remove it and log in again"
+                )
+            values = json.loads(path.read_text(encoding="utf-8"))
+            written_in = Format[values.pop("written_in").upper()]
+            if not all(isinstance(each, str) for each in values.values()):
+                raise ValueError("all that a session has is text")  # noqa: TRY301 - it is one of the faults told below
+            return cls(**values | {"user_id": UUID(values["user_id"]), "written_in": written_in})
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise SessionFileError(f"{path}: cannot be read: {error.strerror}") from error
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise SessionFileError(f"{path}: is no session: remove it and log in again") from error

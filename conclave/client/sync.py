@@ -19,12 +19,14 @@ from conclave.client.codec import Codec
 from conclave.client.errors import (
     AuthError,
     ClientError,
+    DiskError,
     KeyInDoubtError,
     NotReadyError,
     RefusedError,
     is_final,
     is_not_member,
 )
+from conclave.client.history.erasing import Erased
 from conclave.client.history.store import History
 from conclave.client.key_package_stock import KeyPackageUpkeep
 from conclave.client.membership import Membership
@@ -89,10 +91,12 @@ class Sync:
         self._enforcing: asyncio.Task[None] | None = None
         self._has_told_clock = False
         self._news: AsyncIterator[n.News] | None = None
+        self._fault: DiskError | None = None
 
     async def __aenter__(self) -> Self:
         session = self.client.session
         self.history.claim(f"{session.url} {session.user_id}")
+        self._mirror.forget_erased()
         self.client.transport.on_time = self.history.hear_time
         self._enforcing = asyncio.create_task(self._enforce())
         return self
@@ -209,6 +213,7 @@ class Sync:
         while True:
             caught_up_at = None
             try:
+                self._raise_fault()
                 async with self.client.listen() as stream:
                     yield n.Online()
                     if abs(off := self.history.machine_ahead) > CLOCK_TOLERANCE and not self._has_told_clock:
@@ -220,16 +225,16 @@ class Sync:
                     caught_up_at = clock()
                     async for each in self._follow(stream):
                         yield each
-                why = "the server has ended the stream"
+                why, is_disk = "the server has ended the stream", False
             except ClientError as error:
                 if not _passes(error):
                     raise
-                why = str(error)
+                why, is_disk = str(error), isinstance(error, DiskError)
             if caught_up_at is not None:
                 failures = 0 if clock() - caught_up_at >= STEADY_SECONDS else min(failures, MOST_UNSTEADY - 1)
             failures += 1
             wait = self._backoff.delay(failures, self._chance())
-            yield n.Offline(why, wait)
+            yield n.Offline(why, wait, is_disk=is_disk)
             async for each in self._pause(wait):
                 yield each
 
@@ -276,6 +281,7 @@ class Sync:
     async def _wishes(self) -> AsyncIterator[n.News]:
         """Do what does not wait for an event: fetch what was sent, tell what was read and what is gone."""
         self._wake.clear()
+        self._raise_fault()
         for gone in self._take_gone():
             yield gone
         while self._to_fetch:
@@ -378,15 +384,25 @@ class Sync:
         """Enforce expiry, whether there is a connection or not."""
         try:
             while True:
-                erased = self.history.enforce()
-                self._mirror.note_gone(erased)
+                erased = list[Erased]()
+                try:
+                    erased = self.history.enforce()
+                    self._mirror.note_gone(erased)
+                    self._fault = None
+                except DiskError as error:
+                    self._fault = error
                 is_due = self.codec.is_due or self._repeating.is_due
-                if erased or self.history.has_come_back or self.history.wants_time or is_due:
+                if erased or self.history.has_come_back or self.history.wants_time or is_due or self._fault:
                     self._wake.set()
                 await asyncio.sleep(ENFORCED_EVERY)
         except sqlite3.Error:
             self._wake.set()
             raise
+
+    def _raise_fault(self) -> None:
+        """Raise DiskError if what is due could not be erased."""
+        if self._fault:
+            raise self._fault
 
 
 def _passes(error: ClientError) -> bool:

@@ -13,7 +13,15 @@ from urllib.parse import quote
 from uuid import UUID
 
 import orjson
-from aiohttp import ClientError as HttpError, ClientResponse, ClientSession, ClientTimeout, TCPConnector
+from aiohttp import (
+    ClientConnectorError,
+    ClientError as HttpError,
+    ClientResponse,
+    ClientSession,
+    ClientSSLError,
+    ClientTimeout,
+    TCPConnector,
+)
 from yarl import URL
 
 from conclave.client import marshal
@@ -272,7 +280,10 @@ async def _read(response: ClientResponse, most: int) -> bytes:
 
 
 def _no_answer(error: Exception) -> NoAnswerError:
-    return NoAnswerError(f"no answer from the server: {error or type(error).__name__}")
+    why: object = error or type(error).__name__
+    if isinstance(error, ClientConnectorError) and not isinstance(error, ClientSSLError):  # its text tells of TLS
+        why = f"{error.host}:{error.port}: {error.os_error.strerror or error.os_error}"
+    return NoAnswerError(f"no answer from the server: {why}")
 
 
 def _faults(errors: Any) -> dict[str, list[str]]:

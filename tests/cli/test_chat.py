@@ -19,7 +19,6 @@ from conclave.client.chat.options import ChatOptions
         ([], "conclave chat needs a terminal; a program uses conclave.client, see docs/client.md"),
         (["["], "[ is no address; write one as chat.example.org"),
         (["http://x:port"], "http://x:port is no address; write one as chat.example.org"),
-        (["--keep-fetched", "5m"], "5m could mean minutes or months: write 5min or 5mo"),
         (["--keep-fetched", "soon"], "soon is no time: write a number and one of s, min, h, d, w, mo, y, as 1h"),
         (["--codec", "nothing.there:Codec"], "nothing.there:Codec: No module named 'nothing'; write MODULE:NAME"),
         (["--codec", "conclave.client"], "write MODULE:NAME"),

@@ -10,20 +10,24 @@ from urllib.parse import unquote
 from uuid import UUID, uuid4
 
 import pytest
+from aiohttp import ClientSession
 
 from conclave.client import (
     AuthError,
+    Backoff,
     Client,
     Format,
     GroupError,
+    History,
     InputError,
+    MlsCodec,
+    NoAnswerError,
     PlaintextCodec,
     ResourceError,
     Session,
     SessionFileError,
     SessionOverError,
     WrongPasswordError,
-    session as session_files,
 )
 from conclave.client.membership import Membership
 from conclave.client.transport import Call, path
@@ -32,7 +36,7 @@ from conclave.errors import ErrorCode
 from conclave.wire.events import GroupUpdate, NewMessage
 from conclave.wire.results import User
 from tests.conftest import Running, StartServer
-from tests.support.client import PACKAGE, PASSWORD
+from tests.support.client import PACKAGE, PASSWORD, Client as PlainClient
 
 NewUser = Callable[[str], Any]
 DAY = 86_400
@@ -232,15 +236,15 @@ class TestSessionFile:
         path = tmp_path / "deep" / "session.json"
         self.SESSION.save(path)
         self.SESSION.save(path)
-        assert session_files.load(path) == self.SESSION
+        assert Session.load(path) == self.SESSION
         assert path.stat().st_mode & 0o777 == 0o600
         assert [each.name for each in path.parent.iterdir()] == ["session.json"]
         path.chmod(0o640)
         with pytest.raises(SessionFileError, match="chmod 600"):
-            session_files.load(path)
+            Session.load(path)
 
     def test_there_may_be_none(self, tmp_path: Path) -> None:
-        assert session_files.load(tmp_path / "none") is None
+        assert Session.load(tmp_path / "none") is None
 
     @pytest.mark.parametrize("text", ["", "[]", "{}", '{"written_in": "json"}', "\x00"])
     def test_what_is_no_session_is_said_to_be_none(self, tmp_path: Path, text: str) -> None:
@@ -248,7 +252,7 @@ class TestSessionFile:
         path.touch(0o600)
         path.write_text(text)
         with pytest.raises(SessionFileError, match="is no session"):
-            session_files.load(path)
+            Session.load(path)
 
 
 BAD_NAMES = [
@@ -305,3 +309,44 @@ async def test_each_part_of_a_path_stays_one_part(running: Running, part: str) -
 def test_no_part_of_a_path_leads_elsewhere(part: str) -> None:
     with pytest.raises(ValueError, match="leads out of it"):
         path("users", part)
+
+
+async def test_a_password_is_the_same_however_its_letters_are_put_together(running: Running) -> None:
+    composed, apart = "caf\u00e9 \u00e0 la cr\u00e8me", "cafe\u0301 a\u0300 la cre\u0300me"
+    async with Client(running.url) as client:
+        await client.register("composer", apart)
+        for each in (composed, apart):
+            await client.login("composer", each)
+        await client.change_password(apart, PASSWORD)
+        await client.login("composer", PASSWORD)
+
+
+async def test_a_password_that_another_client_has_set_as_it_was_typed_is_tried_so(running: Running) -> None:
+    apart = "cafe\u0301 a\u0300 la cre\u0300me"
+    async with ClientSession() as http:
+        await PlainClient(http, running.url).post("/register", username="other_client", password=apart)
+    async with Client(running.url) as client:
+        await client.login("other_client", apart)
+        with pytest.raises(WrongPasswordError):
+            await client.login("other_client", apart + "x")
+
+
+@pytest.mark.parametrize("written_in", list(Format))
+async def test_half_a_character_is_refused_before_anything_is_sent(running: Running, written_in: Format) -> None:
+    async with Client(running.url, written_in=written_in) as client:
+        with pytest.raises(InputError, match="half of a character"):
+            await client.register("halved", "correct horse \ud83d")
+        with pytest.raises(InputError, match="half of a character"):
+            await client.login("halved", "correct horse \ud83d")
+
+
+async def test_no_answer_is_told_without_a_word_of_tls() -> None:
+    async with Client("http://127.0.0.1:9", backoff=Backoff(tries=1)) as client:
+        with pytest.raises(NoAnswerError, match=r"^no answer from the server: 127\.0\.0\.1:9: .+") as raised:
+            await client.me()
+    assert "ssl" not in str(raised.value)
+
+
+def test_files_are_named_by_texts_too(tmp_path: Path) -> None:
+    with History(str(tmp_path / "history")), MlsCodec(str(tmp_path / "keys"), uuid4()):
+        assert (tmp_path / "history").exists()

@@ -15,6 +15,7 @@ import pytest
 
 from conclave import client as library
 from conclave.client import Client, History, MessageArrived, MlsCodec, Sync
+from conclave.client.encryption.view import Standing
 from tests.support.client import PASSWORD
 from tests.support.server import PATIENCE, USUAL_SIGNALS, ServerProcess
 
@@ -107,6 +108,49 @@ async def test_the_bot_goes_on_where_an_invite_is_cancelled_before_it_has_accept
                 bot.kill()
 
 
+@pytest.mark.system
+async def test_the_bot_is_silent_when_a_key_has_changed_until_a_person_has_compared_it(tmp_path: Path) -> None:
+    command = [sys.executable, "-P", "bot.py"]
+    async with alice(tmp_path) as (sync, environment):
+        with subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True) as bot:
+            try:
+                assert bot.stderr
+                group = await sync.membership.create("club")
+                await invite(sync, group)
+                await sync.send(group, "ping")
+                assert await texts(sync, 2) == ["ping", "pong"]
+                await sync.reset()
+                listening = asyncio.create_task(texts(sync, 1))
+                while sync.codec.view(group).standing is not Standing.ENCRYPTED:
+                    await asyncio.sleep(0.05)
+                await sync.send(group, "ping")
+                assert await listening == ["ping"]
+                line = await asyncio.to_thread(_line_with, bot, "another key")
+                assert sync.codec.fingerprint in line
+            finally:
+                bot.kill()
+        told = environment | {"CONCLAVE_COMPARED": sync.codec.fingerprint}
+        with subprocess.Popen(command, cwd=tmp_path, env=told) as bot:
+            try:
+                await sync.send(group, "ping")
+                heard = await texts(sync, 2)
+                assert heard[-1] == "pong"
+            finally:
+                bot.kill()
+    (tmp_path / "bot.keys").write_bytes(b"no keys at all, but a long text" * 100)
+    with ServerProcess(tmp_path / "server", '[cleanup]\nengine = "sql"\ndisk_reserve = "0"\n') as server:
+        environment["CONCLAVE_URL"] = server.url
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    [line] = done.stderr.splitlines()
+    assert line.startswith("bot: bot.keys: has no keys of a client")
+
+
+def _line_with(bot: "subprocess.Popen[str]", text: str) -> str:
+    assert bot.stderr
+    return next(line for line in bot.stderr if text in line)
+
+
 async def has_keys(sync: Sync, group: UUID) -> None:
     """Wait until the bot can be invited."""
     bot = await sync.client.user("bot")
@@ -122,7 +166,7 @@ async def has_keys(sync: Sync, group: UUID) -> None:
 def write_bot(folder: Path) -> None:
     """Write the bot of the page into a folder."""
     [program] = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
-    assert len(program.splitlines()) <= 50
+    assert len(program.splitlines()) <= 60
     (folder / "bot.py").write_text(program)
 
 

@@ -95,6 +95,25 @@ def test_a_policy_holds_for_what_arrived_under_an_older_one(kept: Kept) -> None:
     assert number not in kept.found()
 
 
+def test_with_delete_after_fetch_a_message_keeps_the_lifetime_that_it_had(kept: Kept) -> None:
+    group = uuid4()
+    kept.history.set_expiry(group, HOUR)
+    counting = kept.arrive(group)
+    ends = kept.history.messages(group)[0].gone_at
+    kept.history.set_expiry(group, 0)
+    later = kept.arrive(group)
+    kept.history.close()
+    kept.open()
+    assert [each.gone_at for each in kept.history.messages(group)] == [ends, None]
+    kept.clock.advance(HOUR + 1)
+    kept.history.enforce()
+    assert kept.shown(group) == [2]
+    assert kept.found() & {counting, later} == {later}
+    kept.history.set_expiry(group, DAY)
+    kept.history.set_expiry(group, -1)
+    assert [each.gone_at for each in kept.history.messages(group)] == [None], "the server keeps it too"
+
+
 def test_what_has_expired_when_it_arrives_is_not_stored_but_not_fetched_again(kept: Kept) -> None:
     group = uuid4()
     kept.history.set_expiry(group, HOUR)
@@ -331,6 +350,7 @@ def test_nobody_else_can_read_the_files(kept: Kept) -> None:
     assert {path.name: path.stat().st_mode & 0o777 for path in kept.folder.iterdir()}.items() <= {
         ("history.db", 0o600),
         ("history.db-journal", 0o600),
+        ("history.db.reserve", 0o600),
     }
 
 

@@ -312,6 +312,8 @@ def test_a_history_of_the_version_before_is_taken_over(kept: Kept) -> None:
             former.execute(f"DROP {each}")
         former.execute("ALTER TABLE groups DROP COLUMN again_after")
         former.execute("ALTER TABLE groups DROP COLUMN muted_until")
+        former.execute("ALTER TABLE groups DROP COLUMN opened")
+        former.execute("ALTER TABLE messages DROP COLUMN lifetime")
         former.execute("ALTER TABLE messages DROP COLUMN is_late")
         former.execute("ALTER TABLE messages DROP COLUMN is_seen")
         former.execute("PRAGMA user_version = 1")
@@ -321,7 +323,7 @@ def test_a_history_of_the_version_before_is_taken_over(kept: Kept) -> None:
     kept.history.close()
     kept.open()
     assert not knows_the_time(kept)
-    assert schema.VERSION == 3
+    assert schema.VERSION == 4
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from contextlib import suppress
 from uuid import UUID
 
+from conclave.client import passwords
 from conclave.client.calls.caller import Caller
 from conclave.client.errors import AnswerError, InputError, SessionOverError, WrongPasswordError
 from conclave.client.names import checked
@@ -18,20 +19,26 @@ class AccountCalls(Caller):
 
     async def register(self, username: str, password: str, alias: str = "", registration_token: str = "") -> UUID:
         """Open an account and return its id. Raises ClientError."""
-        body = wire.Register(username, password, alias, registration_token)
+        body = wire.Register(username, passwords.composed(password), alias, registration_token)
         return (await self.transport.ask(Call("POST", "/register", wire.RegisterRequest, body), Registered)).user_id
 
     async def login(self, username: str, password: str) -> Session:
         """Begin a session, and use it from here on. Raises WrongPasswordError.
 
+        The password is sent in NFC, and if that is wrong, as it was typed; so it is by the other methods.
+
         AnswerError: the server names a user by what can be no name. It would be kept, and shown.
         """
         transport = self.transport
-        call = Call("POST", "/login", wire.LoginRequest, wire.Login(username, password))
-        try:
-            found = await transport.ask(call, LoggedIn)
-        except SessionOverError as error:  # the code of the protocol is the same
-            raise WrongPasswordError(error.status, error.code, str(error)) from error
+
+        async def ask(password: str) -> LoggedIn:
+            call = Call("POST", "/login", wire.LoginRequest, wire.Login(username, password))
+            try:
+                return await transport.ask(call, LoggedIn)
+            except SessionOverError as error:  # the code of the protocol is the same
+                raise WrongPasswordError(error.status, error.code, str(error)) from error
+
+        found = await passwords.tried(password, ask)
         try:
             checked("username", found.username)
         except InputError as error:
@@ -73,8 +80,12 @@ class AccountCalls(Caller):
 
     async def change_password(self, current: str, new: str) -> None:
         """Change the password, which ends all sessions: log in again."""
-        body = wire.ChangePassword(current, new)
-        await self.transport.tell(Call("POST", "/change-password", wire.ChangePasswordRequest, body))
+
+        async def ask(current: str) -> None:
+            body = wire.ChangePassword(current, passwords.composed(new))
+            await self.transport.tell(Call("POST", "/change-password", wire.ChangePasswordRequest, body))
+
+        await passwords.tried(current, ask)
 
     async def reset_account(self) -> None:
         """Delete all own key packages."""
@@ -82,8 +93,12 @@ class AccountCalls(Caller):
 
     async def delete_account(self, password: str) -> None:
         """Delete the account and what it has sent."""
-        body = wire.DeleteAccount(password)
-        await self.transport.tell(Call("POST", "/delete-account", wire.DeleteAccountRequest, body))
+
+        async def ask(password: str) -> None:
+            body = wire.DeleteAccount(password)
+            await self.transport.tell(Call("POST", "/delete-account", wire.DeleteAccountRequest, body))
+
+        await passwords.tried(password, ask)
 
     async def user(self, username: str) -> User:
         """Find a user by name. Raises ClientError; InputError for a name that no user can have."""

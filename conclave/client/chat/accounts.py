@@ -14,8 +14,9 @@ from urllib.parse import quote
 
 from yarl import URL
 
+from conclave.client.history import reserve
 from conclave.client.history.store import History
-from conclave.client.session import Session, SessionFileError, load
+from conclave.client.session import Session, SessionFileError
 
 _SESSION, _HISTORY, _LOCK, _CODEC = "session", "history", "lock", "codec"
 
@@ -39,6 +40,11 @@ class Account:
     def history_path(self) -> Path:
         """Where the local history is."""
         return self.folder / _HISTORY
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether a codec has kept something for it here."""
+        return (self.folder / _CODEC).is_dir()
 
     def codec_folder(self) -> Path:
         """Make the folder in which a codec keeps its keys, and return it. Raises OSError."""
@@ -71,7 +77,7 @@ class Account:
                 _compare(descriptor, self.folder / _LOCK)
             except (BlockingIOError, FileNotFoundError):
                 raise AccountInUseError(
-                    f"another conclave chat has {self.folder} open: use that one, or another --home"
+                    f"another conclave chat has {self.folder} open: use that one; an account has one chat at a time"
                 ) from None
             yield
         finally:
@@ -94,7 +100,7 @@ class Account:
                 with History(self.history_path) as history:
                     history.forget_all()
             _overwrite_and_remove(self.folder / _CODEC)
-            for name in (_HISTORY, f"{_HISTORY}-journal", _LOCK):
+            for name in (_HISTORY, f"{_HISTORY}-journal", f"{_HISTORY}{reserve.SUFFIX}", _LOCK):
                 (self.folder / name).unlink(missing_ok=True)
         with suppress(OSError):  # it is not empty
             self.folder.rmdir()
@@ -148,7 +154,7 @@ class Accounts:
         except OSError as error:
             raise SessionFileError(f"{self.home}: cannot be read: {error.strerror}") from error
         for path in found:
-            session = load(path)
+            session = Session.load(path)
             if session and (not url or session.url == url) and (not username or session.username == username):
                 return session
         return None

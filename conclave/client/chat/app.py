@@ -1,5 +1,6 @@
 """The program: logs in, holds the conversation, and shows it."""
 
+import asyncio
 import sqlite3
 import traceback
 from contextlib import AsyncExitStack
@@ -9,6 +10,7 @@ from typing import ClassVar
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.color import Color
+from textual.filter import Monochrome, NoColor
 from textual.screen import Screen
 from textual.theme import Theme
 from textual.worker import WorkerFailed
@@ -21,8 +23,9 @@ from conclave.client.chat.login import LoginScreen
 from conclave.client.chat.options import ChatOptions
 from conclave.client.chat.palette import Doings
 from conclave.client.chat.screen import ChatScreen
+from conclave.client.chat.terminal import TerminalDriver
 from conclave.client.encryption.vault import KeyStoreError
-from conclave.client.errors import ClientError, SessionOverError
+from conclave.client.errors import ClientError, RefusedError, SessionOverError, is_final
 from conclave.client.history.schema import HistoryError
 from conclave.client.session import Session, SessionFileError
 
@@ -60,6 +63,17 @@ STANDING_BACK = {"muted": 0.65, "faint": 0.55}
 """How much of the colour of letters is in that of a time, or of a line between two days; the rest is of the ground."""
 
 
+ENDED_EVERY = 2.0
+"""A session that could not be ended is tried again every 2 seconds."""
+
+LOGGED_OUT = "You are logged out, and nothing of it is here any more."
+
+NOT_ENDED = (
+    f"{LOGGED_OUT} The server did not answer: your session there ends once it does while this program runs, or by"
+    " itself some days after its last use, or when you change your password."
+)
+
+
 class Leaving(Ask):
     """Asks whether to leave although something is not sent."""
 
@@ -76,7 +90,9 @@ class ChatApp(App[str]):
 
     def __init__(self, options: ChatOptions) -> None:
         """Take what a start was told."""
-        super().__init__()
+        super().__init__(driver_class=TerminalDriver)
+        # Textual makes greys of colours, which are as hard to read on some grounds as the colours were.
+        self._filters = [NoColor() if isinstance(each, Monochrome) else each for each in self._filters]
         self._options = options
         self._stack = AsyncExitStack()
         self._account: Account | None = None
@@ -115,9 +131,16 @@ class ChatApp(App[str]):
 
     async def action_quit(self) -> None:
         """Leave, unless something was typed that is not sent."""
+        for screen in self.screen_stack:
+            if isinstance(screen, ChatScreen):
+                screen.keep_unsent()
         unsent = self.conversation.rooms.unsent() if self.conversation else 0
         if unsent and not isinstance(self.screen, Leaving):  # whoever asks twice to leave means it
-            text = f"{unsent} of your messages could not be sent. They are kept nowhere: they are lost if you leave."
+            is_kept = self.conversation is not None and self.conversation.unsent.is_kept
+            kept = (
+                "They are sent once you are back." if is_kept else "They are kept nowhere: they are lost if you leave."
+            )
+            text = f"{unsent} of your messages could not be sent. {kept}"
             await self.push_screen(Leaving("Leave?", text, ("Leave", "Stay"), is_grave=True), self._leave)
         else:
             self.exit("")
@@ -143,16 +166,34 @@ class ChatApp(App[str]):
         else:
             await self._begin(event.session)
 
-    async def on_chat_screen_logged_out(self) -> None:
+    async def on_chat_screen_logged_out(self, event: ChatScreen.LoggedOut) -> None:
         """Forget everything here."""
-        account = self._account
-        await self._show_only(LoginScreen(self._last, why="You are logged out, and nothing of it is here any more."))
+        account, session = self._account, self.conversation.client.session if self.conversation else None
+        await self._show_only(LoginScreen(self._last, why=LOGGED_OUT if event.has_ended else NOT_ENDED))
         await self.close_conversation()
+        if session and not event.has_ended:
+            self.run_worker(self._end(session))
         try:
             if account:
                 account.forget()
         except (HistoryError, AccountInUseError, OSError, sqlite3.Error) as error:
             self.exit(f"you are logged out, but something is still here: {described(error)}", return_code=1)
+
+    async def _end(self, session: Session) -> None:
+        """End a session as soon as the server answers."""
+        async with self._options.client(session.url) as client:
+            client.resume(session)
+            while True:
+                try:
+                    await client.logout()
+                except RefusedError as error:
+                    if is_final(error):
+                        return
+                except ClientError:
+                    pass
+                else:
+                    return
+                await asyncio.sleep(ENDED_EVERY)
 
     async def on_chat_screen_ended(self, event: ChatScreen.Ended) -> None:
         """The session is over, or the disk fails."""
@@ -160,7 +201,8 @@ class ChatApp(App[str]):
             self.exit(described(event.why), return_code=1)
         elif self.conversation:  # more than one task may have noticed
             account, unsent = self._account, self.conversation.rooms.unsent()
-            lost = f" {formatting.count(unsent, 'message')} of yours had not been sent: type what is missing anew."
+            missing = "it waits for that" if self.conversation.unsent.is_kept else "type what is missing anew"
+            lost = f" {formatting.count(unsent, 'message')} of yours had not been sent: {missing}."
             why = "Your session is over: log in again." + (lost if unsent else "")
             await self._show_only(LoginScreen(self._last, why=why))
             await self.close_conversation()

@@ -4,6 +4,7 @@ from conclave.client.chat import formatting
 from conclave.client.chat.observer import Listener
 from conclave.client.chat.rooms import Room
 from conclave.client.events import Message
+from conclave.client.history.erasing import NEVER
 from conclave.client.history.store import MOST_UNREAD, History
 from conclave.client.session import Session
 
@@ -26,10 +27,19 @@ class Attention:
         unread = self._history.unread(group_id, self._session.user_id)
         room.unread, room.unread_from = len(unread), next(iter(unread), None)
         if room.mentions is None:
-            found = self._history.messages(group_id, unread[0] - 1, MOST_UNREAD) if unread else []
-            room.mentions = {each.sequence_num for each in found if self._means_user(room, each)}
+            room.mentions = self._mentions(room, unread[0] - 1) if unread else set()
             room.muted_until = self._history.muted_until(group_id)
-        room.mentions &= set(unread)
+        last = unread[-1] if len(unread) == MOST_UNREAD else NEVER  # what comes after it is unread too
+        after = {each for each in room.mentions if each > last}
+        room.mentions &= {*unread} | self._history.present(group_id, after)
+
+    def _mentions(self, room: Room, after: int) -> set[int]:
+        """Return the numbers of all messages after one that mean the user."""
+        numbers = set[int]()
+        while found := self._history.messages(room.group.group_id, after, MOST_UNREAD):
+            numbers |= {each.sequence_num for each in found if self._means_user(room, each)}
+            after = found[-1].sequence_num
+        return numbers
 
     def arrived(self, room: Room, message: Message) -> None:
         """Call the user if a message is for them and the group is not muted."""

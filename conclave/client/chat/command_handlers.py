@@ -1,13 +1,15 @@
 """What commands do. Each takes a context, and what was typed after its name; it raises CommandError and ClientError."""
 
 import re
+from contextlib import suppress
 from uuid import UUID
 
 from conclave.client import names
 from conclave.client.chat import formatting
 from conclave.client.chat.command_context import CommandContext, CommandError, Work
+from conclave.client.chat.formatting import AFTER_FETCH
 from conclave.client.chat.rooms import Room, named
-from conclave.client.errors import ResourceError
+from conclave.client.errors import ClientError, ResourceError
 from conclave.errors import ErrorCode
 from conclave.retention.durations import duration_words
 from conclave.wire.fields import MOST_SELF_DESTRUCT_SECONDS
@@ -36,10 +38,13 @@ async def make_group(context: CommandContext, rest: str) -> None:
     )
 
 
-async def _create(context: CommandContext, name: str, title: str, *, is_public: bool) -> UUID:
-    """Make a group. A name that was made of a title gets a number if it is taken."""
+async def _create(
+    context: CommandContext, name: str, title: str, *, is_public: bool, is_made: bool | None = None
+) -> UUID:
+    """Make a group. A name that was made, as of a title, gets a number if it is taken."""
     create = context.conversation.sync.membership.create
-    others = [f"{name[: names.LONGEST - 2]}_{number}" for number in range(2, 10)] if title else []
+    is_made = bool(title) if is_made is None else is_made
+    others = [f"{name[: names.LONGEST - 2]}_{number}" for number in range(2, 10)] if is_made else []
     for each in others:
         try:
             return await create(name, title, public=is_public)
@@ -92,9 +97,49 @@ async def join_group(context: CommandContext, rest: str) -> None:
     group = named(rest, found, lambda each: each.group_name)
     if group is None:
         raise CommandError(f"there is no public group {formatting.harmless(rest)}; /find lists those that there are")
-    await context.conversation.sync.membership.join(group.group_id)
+    try:
+        await context.conversation.sync.membership.join(group.group_id)
+    finally:
+        context.conversation.want_renewal()  # the answer may be lost, and no event tells of it
     await context.conversation.renew()
     context.go(group.group_id, is_awaited=True)
+
+
+async def write_to_user(context: CommandContext, rest: str) -> None:
+    """Open the group of the user and somebody else, or make it; and send a text there.
+
+    Who is only invited could not read it: then it stands in the field, to be sent later.
+    """
+    username, _, text = rest.partition(" ")
+    conversation = context.conversation
+    user = await conversation.client.user(username)
+    if user.user_id == conversation.user_id:
+        raise CommandError("that is you")
+    both = {conversation.user_id, user.user_id}
+    name = f"{conversation.client.session.username}_and_{user.username}"[: names.LONGEST]
+    rooms = conversation.rooms.ordered()
+    room = next((each for each in rooms if {it.user_id for it in each.group.members} == both), None)
+    room = room or next((each for each in rooms if each.group.group_name == name), None)
+    if room is None:
+        group_id = await _create(context, name, "", is_public=False, is_made=True)
+        try:
+            await conversation.sync.membership.invite(group_id, user.username)
+        except ClientError:
+            with suppress(ClientError):
+                await conversation.client.delete_group(group_id)
+            raise
+        await conversation.renew()
+        room = conversation.rooms.all[group_id]
+        context.say(f"{formatting.called(user.username)} is invited to {room.name}")
+    is_there = any(each.user_id == user.user_id for each in room.group.members)
+    text = text.strip()
+    if text and not is_there:
+        room.typed = text
+        context.say(f"{formatting.called(user.username)} has not come in yet, and could not read it: send it then")
+    context.go(room.group.group_id, is_awaited=True)
+    if text and is_there:
+        conversation.send_queue.send(room, text, room.self_destruct_seconds)
+        context.go_to_end()
 
 
 async def go_to(context: CommandContext, rest: str) -> None:
@@ -145,7 +190,7 @@ async def withdraw_invite(context: CommandContext, rest: str) -> None:
     """Withdraw an invite to the group."""
     room = _room(context)
     user = await context.conversation.client.user(rest)
-    await context.conversation.client.cancel_invite(room.group.group_id, user.user_id)
+    await context.conversation.withdraw_invite(room.group.group_id, user.user_id)
     context.say(f"{formatting.called(rest)} is not invited to {room.name} any more")
 
 
@@ -194,7 +239,8 @@ async def set_expiry(context: CommandContext, rest: str) -> None:
     if room.retention and room.retention.policy_source == "override":
         decided = " The operator has decided that for this group: what you set is stored, and has no effect."
     if would.messages_expiring:
-        text = f"From now on messages of {room.name} are {formatting.policy(effective)}.{decided}\n\n{_hidden(would)}"
+        what = _deleted(would, conversation.history.keep_after_fetch) if effective == AFTER_FETCH else _hidden(would)
+        text = f"From now on messages of {room.name} are {formatting.policy(effective)}.{decided}\n\n{what}"
         if not await context.ask("Change how long messages live?", text, "Change it"):
             return
     is_as_before = room.expiry == effective
@@ -209,6 +255,20 @@ def _hidden(would: GroupUpdated) -> str:
         formatting.date_and_time(would.oldest_expiring),
     )
     return f"{number}, the oldest of {since}, will be hidden at once, for everybody. Nothing brings them back."
+
+
+def _deleted(would: GroupUpdated, keep: int | None) -> str:
+    """Say what goes from the server with delete-after-fetch, and what stays on devices."""
+    number, since = (
+        formatting.count(would.messages_expiring, "message"),
+        formatting.date_and_time(would.oldest_expiring),
+    )
+    kept = "until it is taken back" if keep is None else f"for {duration_words(keep)} after it came"
+    return (
+        f"{number}, the oldest of {since}, will go from the server at once, since all have fetched them: who comes in"
+        f" later cannot read them. They stay on the devices that have them. In this chat what counts down goes on doing"
+        f" so; the rest stays {kept}."
+    )
 
 
 async def send_burning(context: CommandContext, rest: str) -> None:
@@ -245,7 +305,10 @@ async def _change_member(context: CommandContext, name: str, what: str) -> None:
         "unban": lambda: client.unban(group_id, user_id),
     }
     if what in ("remove", "ban"):
-        more = "and cannot come back until /unban" if what == "ban" else "and can come back by an invite"
+        more = "and can come back by an invite"
+        if room.group.visibility == "public":
+            more = "but can join again, since the group is public: /ban keeps out"
+        more = "and cannot come back until /unban" if what == "ban" else more
         text = f"{formatting.called(name)} will not be a member of {room.name} any more, {more}."
         if not await context.ask(f"{what.capitalize()} {formatting.called(name)}?", text, what.capitalize()):
             return
@@ -301,9 +364,9 @@ async def send_again(context: CommandContext, _: str) -> None:
 
 
 async def discard_refused(context: CommandContext, _: str) -> None:
-    """Drop what was refused."""
+    """Drop what was refused, or else what is not sent yet."""
     if not context.conversation.send_queue.discard(_room(context)):
-        context.say("Nothing was refused here")
+        context.say("Everything here is sent")
 
 
 async def leave_group(context: CommandContext, _: str) -> None:

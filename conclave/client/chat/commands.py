@@ -92,7 +92,8 @@ async def run(context: CommandContext, line: str, room: Room | None) -> None:
 
 
 def find(name: str) -> Command | None:
-    """Find a command by its name, or by as much of it as only one has."""
+    """Find a command by its name, by what it is called elsewhere, or by as much of its name as only one has."""
+    name = ALIASES.get(name.lower(), name)
     if name in COMMANDS:
         return COMMANDS[name]
     found = [each for each in COMMANDS.values() if name and each.name.startswith(name.lower())]
@@ -125,10 +126,15 @@ def has_message(line: str) -> bool:
         return " " in rest.strip()
     if command and command.work is taking_back.take_back_with:
         return bool(rest.strip())
+    if command and command.work is command_handlers.write_to_user:
+        return " " in rest.strip()
     return line.startswith("//") or (
         command is not None and command.work is command_handlers.change_password and bool(rest.strip())
     )
 
+
+ALIASES = {"dm": "msg", "part": "leave", "kick": "remove", "names": "info", "nick": "alias", "exit": "quit"}
+"""What other chats call commands, and how they are called here."""
 
 COMMANDS = {
     each.name: each
@@ -150,6 +156,14 @@ COMMANDS = {
             in_group=False,
         ),
         Command("join", "NAME", "join a public group", command_handlers.join_group, in_group=False, opens=True),
+        Command(
+            "msg",
+            "USER [TEXT]",
+            "open, or make, the group of you and USER",
+            command_handlers.write_to_user,
+            in_group=False,
+            opens=True,
+        ),
         Command("go", "NAME", "open one of your groups", command_handlers.go_to, in_group=False, at_once=True),
         Command(
             "read",
@@ -206,7 +220,7 @@ COMMANDS = {
             command_handlers.send_burning,
             at_once=True,
         ),
-        Command("undo", "", "take back your last message here, for everybody", taking_back.undo),
+        Command("undo", "", "take back your last message here, for everybody; or call it back", taking_back.undo),
         Command(
             "delete",
             "WORDS",
@@ -226,7 +240,13 @@ COMMANDS = {
         Command("public", "", "let everybody find and join the group", command_handlers.make_public),
         Command("private", "", "let people in by invite only", command_handlers.make_private),
         Command("retry", "", "send again what was refused", command_handlers.send_again, at_once=True),
-        Command("discard", "", "drop what was refused", command_handlers.discard_refused, at_once=True),
+        Command(
+            "discard",
+            "",
+            "drop what was refused, or else what still waits",
+            command_handlers.discard_refused,
+            at_once=True,
+        ),
         Command("leave", "", "leave the group, and erase it here", command_handlers.leave_group),
         Command("disband", "", "delete the group for all", command_handlers.delete_group),
         Command(

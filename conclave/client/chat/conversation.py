@@ -21,8 +21,9 @@ from conclave.client.chat.observer import Listener
 from conclave.client.chat.rooms import Room, Rooms
 from conclave.client.chat.searching import Finder
 from conclave.client.chat.send_queue import SendQueue
+from conclave.client.chat.unsent import Unsent
 from conclave.client.codec import Codec
-from conclave.client.errors import ClientError, NoAnswerError, ResourceError, SessionOverError
+from conclave.client.errors import ClientError, DiskError, NoAnswerError, ResourceError, SessionOverError
 from conclave.client.history.store import History
 from conclave.client.retry import Backoff
 from conclave.client.sync import Sync
@@ -57,6 +58,7 @@ class Conversation:
         self._untold: set[UUID] = set()
         self._asked_for: set[UUID] = set()
         self._left_lately: set[UUID] = set()
+        self._withdrawn: set[tuple[UUID, UUID]] = set()
         self._wants_renewal = asyncio.Event()
         self._renewing = asyncio.Lock()  # or an answer that came late would undo a later one
         self._online = asyncio.Event()
@@ -66,7 +68,10 @@ class Conversation:
         self.finder = Finder(history, self.rooms, self._learn_names)
         self._background = Background(listener)
         self._start = self._background.start
-        self.send_queue = SendQueue(self.sync, self._online, self._start, self._count_and_show, listener.held)
+        self.unsent = Unsent(codec, self.rooms, self.now)
+        self.send_queue = SendQueue(
+            self.sync, self._online, self._start, self._count_and_show, listener.held, self.unsent.keep
+        )
         self.keys = Keys(codec, self.rooms, self.send_queue, listener, self.now)
 
     async def __aenter__(self) -> Self:
@@ -89,6 +94,11 @@ class Conversation:
         return self._offline.why if self._offline else self._trouble or None
 
     @property
+    def is_disk_full(self) -> bool:
+        """Whether that is so since nothing can be stored here."""
+        return self._offline is not None and self._offline.is_disk
+
+    @property
     def user_id(self) -> UUID:
         """Who the user is."""
         return self.rooms.user_id
@@ -104,6 +114,8 @@ class Conversation:
         room = self.rooms.all.get(group_id)
         self.open_room = group_id if room else None
         if room:
+            with contextlib.suppress(DiskError):  # the next start opens another one
+                self.history.open(group_id)
             self._load(room)
             room.found = None
             room.read_before = None if room.unread_from is None else room.unread_from - 1
@@ -111,6 +123,18 @@ class Conversation:
                 self._start(self.lifetimes.read(group_id))
                 self.sync.look_at(group_id)
         return room
+
+    def opens_by_itself(self) -> Room | None:
+        """Return the group to open at the start: the one that was open last, or the first one.
+
+        None: there is none, or one of its unread messages destroys itself once it is on a screen.
+        """
+        rooms = [room for each in self.history.opened_last() if (room := self.rooms.all.get(each))]
+        room = next(iter([*rooms, *self.rooms.ordered()]), None)
+        if room is None:
+            return None
+        unread = self.history.unread(room.group.group_id, self.user_id)
+        return None if {*unread} & {*self.history.self_destructing(room.group.group_id)} else room
 
     def load_earlier(self, room: Room) -> bool:
         """Load a page of messages before those that are loaded. Tell whether there were some."""
@@ -145,7 +169,8 @@ class Conversation:
     def _note_seen(self, room: Room, numbers: Iterable[int] | None) -> None:
         group_id = room.group.group_id
         unread, read = room.unread, self.history.read_up_to(group_id)
-        self.sync.seen(group_id, numbers)
+        with contextlib.suppress(DiskError):  # it stays unread, and no timer begins
+            self.sync.seen(group_id, numbers)
         is_read_on = self.history.read_up_to(group_id) != read
         if is_read_on and any(each.self_destruct_seconds for each in room.messages.values()):
             self._reload(room)
@@ -168,6 +193,11 @@ class Conversation:
         await (self.client.accept_invite if accept else self.client.decline_invite)(invite_id)
         await self.renew()
 
+    async def withdraw_invite(self, group_id: UUID, user_id: UUID) -> None:
+        """Withdraw an invite. Raises ClientError."""
+        self._withdrawn.add((group_id, user_id))
+        await self.client.cancel_invite(group_id, user_id)
+
     async def leave(self, group_id: UUID) -> None:
         """Leave a group. Raises ClientError."""
         await self.sync.leave(group_id)
@@ -183,6 +213,8 @@ class Conversation:
             for group_id in self.rooms.all.keys() - {each.group_id for each in groups}:
                 self._left(group_id)
             self.rooms.renew(groups, self.now())
+            for room in self.unsent.restore():
+                self.send_queue.go_on(room)
             for room in list(self.rooms.all.values()):
                 self._count(room)
                 if room.retention is None:
@@ -226,7 +258,7 @@ class Conversation:
                 self._policy_changed(news)
             case n.GroupGone():
                 self._left(news.group_id)
-                self._want_renewal()  # one that is under way may have read it as it was
+                self.want_renewal()  # one that is under way may have read it as it was
             case n.Lagged() | n.ClockDiffers():
                 self._say_of_connection(news)
             case n.KeyChanged() | n.EncryptionChanged() | n.EncryptionNotice():
@@ -241,7 +273,7 @@ class Conversation:
         else:
             self._offline = None
             self._online.set()
-            self._want_renewal()
+            self.want_renewal()
         self._listener.rooms_changed()
 
     def _say_of_connection(self, news: n.Lagged | n.ClockDiffers) -> None:
@@ -250,7 +282,7 @@ class Conversation:
             self._listener.say(f"The clock of this machine is {off} the server's. Messages go by the server's")
             return
         self._listener.say(f"{formatting.count(news.lost, 'event')} lost on a slow connection; all was read again")
-        self._want_renewal()
+        self.want_renewal()
 
     def _hear_of_trouble(self, error: NoAnswerError | None) -> None:
         """A request has no answer: the connection may look well for some time yet."""
@@ -276,21 +308,23 @@ class Conversation:
                 self._listener.say(f"You are invited to {formatting.called(event.group_name)}{by}")
             case protocol.InviteCancelled():
                 self._listener.say("An invite was withdrawn, or it has expired")
+            case protocol.InviteDeclined() if (event.group_id, event.declined_user_id) in self._withdrawn:
+                self._withdrawn.discard((event.group_id, event.declined_user_id))
             case protocol.InviteDeclined():
                 self._start(self._tell_declined(event))
-        self._want_renewal()
+        self.want_renewal()
 
     def _arrived(self, message: n.Message) -> None:
         room = self.rooms.all.get(message.group_id)
         if room is None:
-            self._want_renewal()
+            self.want_renewal()
             return
         if message.sender_id == self.user_id:
             self.send_queue.has_arrived(room, message)
         if room.is_loaded:
             loading.add(room, message)
         if self.rooms.person(message.sender_id) is None:
-            self._want_renewal()  # somebody came in, of whom no event has told
+            self.want_renewal()  # somebody came in, of whom no event has told
         self._learn_names([message])
         self._attention.arrived(room, message)
         self._count(room)
@@ -400,7 +434,8 @@ class Conversation:
         self._listener.room_changed(room.group.group_id)
         self._listener.rooms_changed()
 
-    def _want_renewal(self) -> None:
+    def want_renewal(self) -> None:
+        """Have groups and invites read again soon."""
         self._wants_renewal.set()
 
     async def _renew(self) -> None:
@@ -416,7 +451,7 @@ class Conversation:
                 raise
             except ClientError:
                 failures += 1
-                self._want_renewal()
+                self.want_renewal()
                 await asyncio.sleep(self._backoff.delay(failures, 1.0))
             else:
                 failures = 0

@@ -10,7 +10,6 @@ from conclave.retention.durations import (
     InvalidDurationError,
     duration_text,
     duration_words,
-    is_in_bare_months,
     parse_duration,
 )
 
@@ -45,6 +44,7 @@ _SETTINGS = {
 }
 
 _UNIT_WORDS = {
+    "m": "min",  # who sets up a server writes months so, too; who chats means minutes
     "sec": "s",
     "secs": "s",
     "second": "s",
@@ -108,16 +108,29 @@ _JOINERS = "\u200c\u200d"
 """These join letters and emoji, and do no harm."""
 
 
+_UNSEEN = "\u00ad\u200b\u200e\u200f\u2060\u061c\ufeff"
+"""Marks where a word may be broken or not, and of which direction a neighbour is: nothing is shown in their place."""
+
+_FLAG = re.compile("\U0001f3f4[\U000e0030-\U000e0039\U000e0061-\U000e007a]{1,6}\U000e007f")
+"""The flag of a region, as that of Scotland: letters that nobody sees follow a black flag (UTS 51, ED-14a)."""
+
+
 def harmless(text: str, *, lines: bool = False) -> str:
     """Return a text of somebody else's so that it can do nothing to a terminal, or to what stands beside it.
 
-    Control characters, and those that change the direction of writing, become visible as ``�``; of marks on one letter
-    MOST_MARKS stay. ``lines``: keep ends of lines; without, it is a name or a word in passing, and cut after
-    MOST_IN_PASSING characters.
+    Control characters, and those that change the direction of writing, become visible as ``�``;
+    marks where a word may be broken are left out; of marks on one letter MOST_MARKS stay. ``lines``: keep ends of
+    lines; without, it is a name or a word in passing, and cut after MOST_IN_PASSING characters.
     """
     text = (text if lines else text[:MOST_IN_PASSING]).replace("\r\n", "\n").replace("\t", "    ")
     kept, marks = list[str](), 0
-    for each in text:
+    flags = {place for found in _FLAG.finditer(text) for place in range(*found.span())} if "\U0001f3f4" in text else ()
+    for place, each in enumerate(text):
+        if place in flags:
+            kept.append(each)
+            continue
+        if each in _UNSEEN:
+            continue
         category = unicodedata.category(each)
         marks = marks + 1 if category in _MARKS or each in _JOINERS else 0
         if marks > MOST_MARKS:
@@ -164,8 +177,6 @@ def parse_lifetime(text: str) -> int:
     """Return the seconds that somebody has typed, as ``1h``, ``2 days`` or ``30 s``. Raises ValueError."""
     spelled = re.fullmatch(r"([0-9]+) *([a-z]+)", text.strip().lower())
     written = f"{spelled[1]}{_UNIT_WORDS.get(spelled[2], spelled[2])}" if spelled else text
-    if is_in_bare_months(written):
-        raise ValueError(f"{text} could mean minutes or months: write {spelled[1]}min or {spelled[1]}mo")  # type: ignore[index]  # it has matched
     try:
         return parse_duration(written)
     except InvalidDurationError as error:

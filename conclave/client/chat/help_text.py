@@ -3,7 +3,7 @@
 from textual.content import Content
 
 from conclave.client.chat import formatting, trust
-from conclave.client.chat.commands import COMMANDS, find
+from conclave.client.chat.commands import ALIASES, COMMANDS, find
 from conclave.client.chat.conversation import Conversation
 from conclave.client.chat.rooms import Room, held_by
 from conclave.client.errors import RefusedError
@@ -56,7 +56,11 @@ def help_content() -> Content:
     """Return keys, marks and commands."""
     usages = [(each.usage, each.says) for each in COMMANDS.values()]
     parts = [_table("Keys", KEYS), _table("Marks", MARKS), _table("Commands", usages)]
-    note = "A command can be cut as long as it stays the only one: /exp 1h. // sends a text that begins with a slash."
+    others = formatting.listed([f"/{name} for /{means}" for name, means in ALIASES.items()], len(ALIASES))
+    note = (
+        "A command can be cut as long as it stays the only one: /exp 1h. // sends a text that begins with a slash."
+        f" Words of other chats: {others}."
+    )
     return Content("\n\n").join([*parts, Content(note)])
 
 

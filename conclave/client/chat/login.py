@@ -13,6 +13,7 @@ from yarl import URL
 
 from conclave.client.api import Client
 from conclave.client.chat import formatting
+from conclave.client.chat.dialogs import Ask
 from conclave.client.chat.forms import FORM_KEYS, Form
 from conclave.client.chat.options import LOCAL_URL, ChatOptions
 from conclave.client.errors import ClientError, NoAnswerError, ResourceError, WrongPasswordError, in_words
@@ -126,6 +127,10 @@ class LoginScreen(Form[None]):
         try:
             async with client:
                 session = await self._session(client, name, password, is_new=is_new)
+                if not is_new and not await self._may_take_over(client, session):
+                    await client.logout()
+                    self._say("Nothing was changed: the other device goes on.")
+                    return
         except WrongPasswordError:
             self._say("Name or password is wrong. If you have no account here yet: Create account.")
         except (ClientError, OSError) as error:
@@ -138,6 +143,22 @@ class LoginScreen(Form[None]):
         if is_new:
             await client.register(name, password, registration_token=self.query_one("#token", Input).value)
         return await client.login(name, password)
+
+    async def _may_take_over(self, client: Client, session: Session) -> bool:
+        """Ask before this device takes the place of another one: an account has one device with keys."""
+        if self._options.make_codec is None or self._options.accounts.of(session).has_keys:
+            return True
+        others = [each for each in await client.sessions() if not each.current]
+        if not others:
+            return True
+        last = formatting.date_and_time(max(each.last_used_at for each in others))
+        text = (
+            f"{formatting.called(session.username)} is logged in elsewhere too, last used {last}. An account has one"
+            " device: if you go on, this one gets new keys and takes the place of that one, which can then send and"
+            " read nothing. Everybody is told that your key has changed, and what was sent before cannot be read here."
+        )
+        ask = Ask("Take the place of your other device?", text, ("Take its place", "Cancel"), is_grave=True)
+        return await self.app.push_screen_wait(ask) == "Take its place"
 
     def _refused(self, error: Exception) -> None:
         if isinstance(error, ResourceError) and error.code == ErrorCode.RESOURCE_FORBIDDEN:

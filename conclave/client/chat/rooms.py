@@ -39,8 +39,9 @@ class Draft:
 
     ``number``: what it got; it is shown as a draft until it comes as a message. ``is_stored``: it has come already,
     before the answer to the request, which may be lost. ``is_held``: it waits until the user has judged a member's key.
-    ``tried_at``: when a first try had no answer, by a clock that goes on while the machine sleeps. ``is_unknown``: that
-    is so long ago that the server may have it, and would store it once more.
+    ``tried_at``: when a first try began that had no answer, by a clock that goes on while the machine sleeps.
+    ``is_trying``: the answer to a try may still come. ``is_unknown``: the first try is so long ago that the server may
+    have it, and would store it once more. ``is_called_back``: it is not sent any more, and taken back if it comes.
     """
 
     group_id: UUID
@@ -52,12 +53,19 @@ class Draft:
     is_stored: bool = False
     is_held: bool = False
     tried_at: float | None = None
+    is_trying: bool = False
     is_unknown: bool = False
+    is_called_back: bool = False
+
+    @property
+    def may_be_there(self) -> bool:
+        """Whether the server may have it."""
+        return self.is_trying or self.tried_at is not None or self.number is not None
 
     @property
     def waits(self) -> bool:
         """Whether it is still to be sent."""
-        return not self.refused and not self.is_held and self.number is None
+        return not (self.refused or self.is_held or self.is_called_back) and self.number is None
 
     def refuse(self, why: str) -> None:
         """The server does not take it: what came in its place was another one, with the same text."""
@@ -110,12 +118,22 @@ class Room:
         return formatting.called(self.group.group_name)
 
     @property
+    def names(self) -> tuple[str, str]:
+        """The name and the title."""
+        return self.group.group_name, self.group.alias
+
+    @property
     def label(self) -> str:
-        """What stands in the list of groups: the title if the name was made of it, so that no other group has both."""
+        """How the group is called: by its title if the name was made of it, so that no other group has both."""
         name, title = self.group.group_name, self.group.alias
         made = name_of(title)
         is_made = bool(made) and re.fullmatch(rf"{re.escape(made)}(_[0-9])?", name)
         return formatting.called(title) if is_made else self.name
+
+    @property
+    def listed(self) -> str:
+        """What stands in the list of groups: the name, with a title that it was not made of, which is not unique."""
+        return self.label if self.label != self.name else formatting.titled(self.group.group_name, self.group.alias)
 
     @property
     def expiry(self) -> int | None:
@@ -164,7 +182,7 @@ class Room:
             if not message.is_gone(now):
                 yield message
         yield from notices
-        yield from (each for each in self.drafts if not each.is_stored)
+        yield from (each for each in self.drafts if not (each.is_stored or each.is_called_back))
 
 
 class Rooms:
@@ -187,9 +205,12 @@ class Rooms:
         return room.name if room else self._former.get(group_id, "a group")
 
     def by_name(self, name: str) -> Room | None:
-        """Find a group by its name; or else by its title, if the name was made of it."""
+        """Find a group by its name; or else by its title; or by as much of one of these as only one group has."""
         rooms = self.all.values()
-        return named(name, rooms, lambda each: each.group.group_name) or named(name, rooms, lambda each: each.label)
+        found = named(name, rooms, lambda each: each.group.group_name) or named(name, rooms, lambda each: each.label)
+        found = found or named(name, rooms, lambda each: each.group.alias)
+        begun = [each for each in rooms if any(it.lower().startswith(name.lower()) for it in each.names)]
+        return found or (begun[0] if name and len(begun) == 1 else None)
 
     def person(self, user_id: UUID) -> str | None:
         """Return the name of somebody, if it is known. It is the username: two people can have the same alias."""
@@ -210,7 +231,7 @@ class Rooms:
     def unsent(self) -> int:
         """Return how many texts were not sent."""
         drafts = [each for room in self.all.values() for each in room.drafts]
-        return sum(each.number is None and not each.is_stored for each in drafts)
+        return sum(each.number is None and not (each.is_stored or each.is_called_back) for each in drafts)
 
     def renew(self, groups: Sequence[Group], now: int) -> None:
         """Take the groups as they are now; what has changed is told in them."""

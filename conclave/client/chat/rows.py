@@ -228,7 +228,7 @@ def _item(item: Item, above: Item | None, look: Look, width: int, fuse: int, wra
         for index, line in enumerate(name):
             right = "" if index else formatting.time_of_day(_at(item, look.now))
             yield Row(line, style_of(who, look.user_id), key_of(item), right=right)
-    state = "" if look.is_online else "waits"
+    state = "sending" if look.is_online else "waits"
     for row in _body(item, width - INDENT, fuse, wraps, state, mentions=_mentions(item, look)):
         yield replace(row, text=FOUND + row.text, indent=0) if _is_found(item, look) else row
 

@@ -1,6 +1,7 @@
 """The screen of the chat: groups on the left, the open one on the right, and a line to type into."""
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -45,8 +46,22 @@ GATHERED = 0.03
 LOW = 20
 """On a screen of less than 20 rows the heading tells only what has to be known."""
 
+TINY, LEAST = 8, 5
+"""On less than 8 rows there is no heading, on less than 5 nothing but messages and the field."""
+
+LOGGED_OUT_WITHIN = 3.0
+"""For 3 seconds it is waited that the server ends the session."""
+
 LEAVES = "Ctrl+C again leaves, as Ctrl+Q does"
 """As long as that can be read, it does."""
+
+PAUSE = 0.5
+"""A dialog rises once nothing was typed for half a second."""
+
+CHOOSING = ("pageup", "pagedown", "ctrl+g", "ctrl+end", "escape")
+"""Keys by which the user shows to be in the open group, also if it has opened by itself."""
+
+HELD_BACK = "A message here destroys itself: its time begins once you choose the group, as Ctrl+G does"
 
 SHOWN = ("Sidebar", "Timeline", "Composer", "#room", "#bar", "#head", "#welcome", "#said", "#hint")
 """What is shown anew as time passes and things change: as selectors."""
@@ -73,7 +88,11 @@ class ChatScreen(Screen[None]):
             super().__init__()
 
     class LoggedOut(UiMessage):
-        """The user has logged out."""
+        """The user has logged out. ``has_ended``: the server has ended the session too."""
+
+        def __init__(self, *, has_ended: bool) -> None:
+            self.has_ended = has_ended
+            super().__init__()
 
     conversation: Conversation
     """What goes on with the server. It is set before the screen is shown."""
@@ -87,6 +106,9 @@ class ChatScreen(Screen[None]):
         self._second = 0
         self._is_leaving = False
         self._opened: UUID | None = None
+        self._typed_at = 0.0
+        self._is_chosen = False
+        self._held_back: list[int] = []  # what was on the screen, and would begin its timer, before a group was chosen
         self._has_lost = False
         self._is_stale: set[str] = set()
         self._wrong = ""
@@ -155,7 +177,7 @@ class ChatScreen(Screen[None]):
             return
         said = self.query_one("#said", Static)
         shown = self._sayings.all[-1:] if self.size.height < LOW else self._sayings.all
-        said.display = bool(shown)
+        said.display = bool(shown) and self.size.height >= LEAST
         rows = (Content(each.text).stylize("$error" if each.is_bad else "$accent") for each in shown)
         said.update(Content("\n").join(rows))
 
@@ -194,15 +216,16 @@ class ChatScreen(Screen[None]):
         conversation, room = self.conversation, self.room
         if room is None and self._opened:
             self._lose()
-        if room is None and conversation.rooms.all and not (self._has_lost or self._ahead.line):
-            self.go(conversation.rooms.ordered()[0].group.group_id)
+        if room is None and not (self._has_lost or self._ahead.line) and (first := conversation.opens_by_itself()):
+            self.go(first.group.group_id)
+            self._is_chosen = False
             return
         self.query_one(Sidebar).show(conversation.rooms, conversation.open_room, conversation.now())
         self.query_one("#bar", Static).update(top_line(conversation, room, self.size.width, is_plain=self._is_plain))
         is_low = self.size.height < LOW
         head = heading(room, conversation.user_id, is_plain=self._is_plain, is_low=is_low) if room else Content("")
         self.query_one("#head", Static).update(head)
-        self.query_one("#head").display = room is not None
+        self.query_one("#head").display = room is not None and self.size.height >= TINY
         timeline, welcome = self.query_one(Timeline), self.query_one("#welcome", Static)
         timeline.display, welcome.display = room is not None, room is None
         nothing = help_text.WELCOME if conversation.offline is None else help_text.CONNECTING
@@ -246,24 +269,24 @@ class ChatScreen(Screen[None]):
         text = self.query_one(Composer).text
         hint = self.query_one("#hint", Static)
         if self._wrong and self._wrong_line in (None, text):
-            hint.display = True
+            hint.display = self.size.height >= LEAST
             hint.update(Content(self._wrong).stylize("$error"))
             return
         self._wrong = ""
         if self._ahead.lines and not text:
-            hint.display = True
+            hint.display = self.size.height >= LEAST
             hint.update(Content(f"{formatting.count(len(self._ahead.lines), 'line')} to come after {self._ahead.line}"))
             return
         if names := self.query_one(Composer).names_to_come():
-            hint.display = True
+            hint.display = self.size.height >= LEAST
             hint.update(Content("  ".join(f"@{formatting.harmless(each)}" for each in names)))
             return
         if self.room and (quote := commands.quoted_by(text, self.conversation, self.room)):
-            hint.display = True
+            hint.display = self.size.height >= LEAST
             hint.update(Content(quote))
             return
         found = commands.matching(text) if text.startswith("/") and "\n" not in text else []
-        hint.display = bool(found)
+        hint.display = bool(found) and self.size.height >= LEAST
         if len(found) == 1:
             hint.update(Content.assemble((found[0].usage, "bold"), f"  {found[0].says}"))
         elif found:
@@ -278,13 +301,20 @@ class ChatScreen(Screen[None]):
             self._second = now
             self.query_one(Timeline).tick(now)
             self._show_hint()  # it may quote what is gone by now
+            self.keep_unsent()
         if self.app.screen is self and self.app.app_focus and self._sayings.tick(LOOKED_EVERY):
             self._show_said()
+
+    def keep_unsent(self) -> None:
+        """Have what is typed kept, for after a crash."""
+        typed = self.query_one(Composer).text
+        self.conversation.unsent.keep(self.room, "" if commands.is_command(typed) else typed)
 
     # What the user does.
 
     def on_text_area_changed(self) -> None:
         """Help with what is typed."""
+        self._typed_at = time.monotonic()
         self._show_hint()
 
     def _take(self, text: str) -> None:
@@ -303,6 +333,7 @@ class ChatScreen(Screen[None]):
             self._refuse(text, "No group is open: make one with /new NAME, or take an invite with /accept")
         else:
             text = text.removeprefix("/")
+            self._choose()
             self.conversation.send_queue.send(self.room, text, self.room.self_destruct_seconds)
             self.go_to_end()
 
@@ -333,6 +364,8 @@ class ChatScreen(Screen[None]):
         }
         if key in keys:
             keys[key]()
+        if key in CHOOSING:
+            self._choose()
         return key in keys
 
     def interrupt(self) -> None:
@@ -352,8 +385,22 @@ class ChatScreen(Screen[None]):
             self._answer(event.invite_id)
 
     def on_timeline_seen(self, event: Timeline.Seen) -> None:
-        """What is on the screen was seen."""
-        self.conversation.seen(event.group_id, event.numbers)
+        """What is on the screen was seen; but no timer begins in a group that has opened by itself."""
+        numbers = event.numbers
+        if self.room and not self._is_chosen:
+            burning = {each.sequence_num for each in self.room.messages.values() if each.self_destruct_seconds}
+            self._held_back += [each for each in numbers if each in burning]
+            numbers = [each for each in numbers if each not in burning]
+            if self._held_back:
+                self.say(HELD_BACK)
+        self.conversation.seen(event.group_id, numbers)
+
+    def _choose(self) -> None:
+        """The user wants the group that is open."""
+        held_back, self._held_back = self._held_back, []
+        self._is_chosen = True
+        if self.room and held_back:
+            self.conversation.seen(self.room.group.group_id, held_back)
 
     def on_timeline_begins(self) -> None:
         """Load what comes before, if there is something."""
@@ -370,7 +417,9 @@ class ChatScreen(Screen[None]):
         self.query_one(Timeline).look_around()
 
     def on_resize(self) -> None:
-        """Fit into another width."""
+        """Fit into another size."""
+        self.set_class(self.size.height < TINY, "tiny")
+        self.set_class(self.size.height < LEAST, "least")
         self._later("room")
         self._show_said()
 
@@ -485,6 +534,8 @@ class ChatScreen(Screen[None]):
     async def _judge(self, room: Room) -> None:
         try:
             await judging.judge_changed(self, room)
+        except ClientError as error:
+            self.say(in_words(error), is_bad=True)
         finally:
             self._is_judging = False
 
@@ -504,7 +555,13 @@ class ChatScreen(Screen[None]):
 
     async def choose(self, title: str, text: str, answers: Sequence[str], *, is_grave: bool = False) -> str:
         """Ask for one of some answers. Enter alone chooses the last one."""
+        await self._pause()
         return await self.app.push_screen_wait(Ask(title, text, answers, is_grave=is_grave))
+
+    async def _pause(self) -> None:
+        """Wait until the user pauses in typing: what is typed while a dialog rises would go to the dialog."""
+        while (left := self._typed_at + PAUSE - time.monotonic()) > 0:  # noqa: ASYNC110 - until nothing happens
+            await asyncio.sleep(left)
 
     async def ask(self, title: str, text: str, yes: str) -> bool:
         """Ask for a decision. That nothing is done is said too: Enter alone chooses that."""
@@ -515,6 +572,7 @@ class ChatScreen(Screen[None]):
 
     async def tell(self, title: str, text: str) -> None:
         """Show a text until it is put away."""
+        await self._pause()
         await self.app.push_screen_wait(Tell(title, text))
 
     def go(self, group_id: UUID, *, is_awaited: bool = False) -> None:
@@ -531,6 +589,9 @@ class ChatScreen(Screen[None]):
             if self._sayings.pass_on():
                 self._show_said()
         room = self.conversation.enter(group_id)
+        if room is not former:
+            self._held_back = []
+        self._choose()
         if is_awaited and room:
             self._ahead.arrive()
         self._opened = group_id if room else None
@@ -542,6 +603,7 @@ class ChatScreen(Screen[None]):
 
     async def pick(self, title: str, look: Callable[[], list[Told]]) -> Message | None:
         """Have one of some messages chosen."""
+        await self._pause()
         return await self.app.push_screen_wait(Pick(title, look))
 
     def go_to(self, message: Message) -> None:
@@ -574,10 +636,14 @@ class ChatScreen(Screen[None]):
             self.say("The password is changed: log in with it")
 
     async def log_out(self) -> None:
-        """End the session, and forget what is here."""
-        self._is_leaving = True
-        await self.conversation.client.logout()
-        self.app.post_message(self.LoggedOut())
+        """End the session, and forget what is here: that also without a server."""
+        self._is_leaving, has_ended = True, True
+        try:
+            async with asyncio.timeout(LOGGED_OUT_WITHIN):
+                await self.conversation.client.logout()
+        except (ClientError, TimeoutError):
+            has_ended = False
+        self.app.post_message(self.LoggedOut(has_ended=has_ended))
 
     async def leave_chat(self) -> None:
         """End the program."""

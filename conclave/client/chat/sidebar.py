@@ -84,7 +84,7 @@ class Sidebar(OptionList):
         mentions = f" @{formatting.unread(len(room.mentions))}" if room.mentions else ""
         muted = " ⊘" if room.is_muted(now) else ""
         width = WIDTH - 2 - len(policy) - len(unread) - len(mentions) - len(muted) - 1
-        name, more = whole(room.label, width)
+        name, more = whole(room.listed, width)
         if is_open or room.unread:
             name, more = name.stylize(self._style("open")), more.stylize(self._style("open"))
         return Option(

@@ -19,8 +19,10 @@ MOST_LOOKED_AT = 10_000
 async def undo(context: CommandContext, _: str) -> None:
     """Take back what the user has sent last to the group."""
     conversation, room = context.conversation, _room(context)
-    if any(not each.is_stored for each in room.drafts):
-        raise CommandError("your last message is on its way still: /undo takes it back once it is sent")
+    if draft := conversation.send_queue.call_back(room):
+        soon = "is not sent again, and taken back if it has come" if draft.is_called_back else "is not sent"
+        context.say(f"Your last message {soon}")
+        return
     own = (each for each in _newest_first(context, room) if each.sender_id == conversation.user_id)
     last = next(own, None)
     if last is None:

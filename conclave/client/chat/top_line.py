@@ -11,7 +11,8 @@ def top_line(conversation: Conversation, room: Room | None, width: int, *, is_pl
     """Return the line for a screen of so many columns. ``room``: the open group."""
     session, offline = conversation.client.session, conversation.offline
     mark = "" if is_plain else "● " if offline is None else "○ "
-    states = ["online"] if offline is None else [f"no connection: {formatting.harmless(offline)}", "no connection"]
+    short = "nothing can be stored" if conversation.is_disk_full else "no connection"
+    states = ["online"] if offline is None else [f"{short}: {formatting.harmless(offline)}", short]
     server = formatting.harmless(conversation.client.transport.url.host_port_subcomponent or "")
     encryption = _encryption(conversation, room)
     forms = _forms(encryption)

@@ -66,7 +66,7 @@ class MlsCodec:
 
     def __init__(
         self,
-        path: Path | None,
+        path: Path | str | None,
         user_id: UUID,
         *,
         now: Callable[[], int] = _unix_now,
@@ -78,7 +78,7 @@ class MlsCodec:
         Raises KeyStoreError.
         """
         self._user_id, self._time = user_id, now
-        self._vault = Vault(path, user_id)
+        self._vault = Vault(None if path is None else Path(path), user_id)
         self._news: list[News] = []
         self._listed_keys: set[str] = set()
         self._agenda = Agenda(clock)
@@ -288,6 +288,15 @@ class MlsCodec:
             with self._vault.transaction():
                 self._texts.drop_kept(held, self._now())
 
+    def keep_unsent(self, data: bytes) -> None:
+        """Keep what is not sent, encrypted with a key that is made of the account's."""
+        with self._vault.transaction():
+            self._packages.keep_unsent(data)
+
+    def kept_unsent(self) -> bytes:
+        """Return what is kept so."""
+        return self._packages.kept_unsent()
+
     # Members
 
     def has_keys(self, group_id: UUID) -> bool:
@@ -345,15 +354,17 @@ class MlsCodec:
 
         ``anew``: which commits there were is forgotten, since they led into another branch.
         """
+        info = read_info(group_info)
+        if info is None:
+            raise EncryptionError("this group was made without encryption keys, or by a client that encrypts otherwise")
         with self._changing(group_id, "the group info that the server has is of no use") as held:
             self._order.give_up(held)
             if anew:
                 self._groups.forget_commits(held)
             own = self._packages.own_leaf()
             group, commit = MlsGroup.join_external(group_info, own, self._now(), resync=True, policy=POLICY)
-            info = read_info(group_info)
             held.group = group
-            held.awaits(Awaited(group.epoch - 1, group.confirmation_tag), info.tag if info else b"")
+            held.awaits(Awaited(group.epoch - 1, group.confirmation_tag), info.tag)
             held.renewed_at = self._now()
             self._groups.note_request(held, group.confirmation_tag)
             self._agenda.of(group_id).asked_at = self._agenda.clock()

@@ -1,12 +1,13 @@
 """The user's own signature key and key packages: made, kept until they can be of no use any more, and erased."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from uuid import UUID
 
 from conclave.client.codec import KeyPackages
 from conclave.client.encryption.vault import Vault
-from conclave.client.mls import OwnKeyPackage, create_key_package, encode_message, fingerprint, suite_of
+from conclave.client.mls import MlsError, OwnKeyPackage, create_key_package, encode_message, fingerprint, suite_of
 
 SUITE = suite_of(0x0006)
 """The cipher suite of existing clients."""
@@ -56,6 +57,30 @@ class Packages:
         """Tell whether a key is one of this device's, now or before: it is of no other device then."""
         return fingerprint(signature_key) in (self.fingerprint, *self._former.split())
 
+    def keep_unsent(self, data: bytes) -> None:
+        """Keep what is not sent, encrypted with a key that is made of the signature key; b"": nothing.
+
+        Within a transaction.
+        """
+        self._vault.erase_rows("unsent", "true")
+        if data:
+            nonce = os.urandom(SUITE.aead.nonce)
+            place = self._vault.put(nonce + SUITE.aead.seal(self._key_of_unsent(), nonce, b"", data))
+            self._vault.connection.execute("INSERT INTO unsent VALUES (1, ?, ?)", place)
+
+    def kept_unsent(self) -> bytes:
+        """Return what is kept so; b"" if there is nothing, or it was not encrypted with this key."""
+        row = self._vault.connection.execute("SELECT segment, body_id FROM unsent").fetchone()
+        kept, size = self._vault.get(row) if row else b"", SUITE.aead.nonce
+        try:
+            return SUITE.aead.open(self._key_of_unsent(), kept[:size], b"", kept[size:]) if kept else b""
+        except MlsError:
+            return b""
+
+    def _key_of_unsent(self) -> bytes:
+        secret = SUITE.kdf.extract(b"", self._private)
+        return SUITE.kdf.expand(secret, b"conclave unsent", SUITE.aead.key)
+
     @property
     def are_due(self) -> bool:
         """Whether new ones have to be uploaded before the old ones end."""
@@ -63,10 +88,12 @@ class Packages:
 
     def replace_key(self) -> None:
         """Make a new signature key; what was made with the old one is erased. Within a transaction."""
+        unsent = self.kept_unsent()
         self._vault.erase_rows("key_packages", "true")
         former = " ".join([self.fingerprint, *self._former.split()][:MOST_FORMER])
         self._vault.erase_rows("about", "true")
         self._make_key(former)
+        self.keep_unsent(unsent)
 
     def make(self, regular: int, *, last_resort: bool) -> KeyPackages:
         """Make key packages, and store them."""

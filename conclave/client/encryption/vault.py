@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
 
+from conclave.client.errors import DiskError
 from conclave.client.history import bodies
 from conclave.client.private_file import keep_nothing_free, open_private, transaction
 
@@ -120,6 +121,11 @@ CREATE TABLE unwanted (                         -- own messages that were sent a
     sequence_num INTEGER NOT NULL,
     PRIMARY KEY (group_key, sequence_num)
 ) STRICT, WITHOUT ROWID;
+CREATE TABLE unsent (                           -- what was typed and is not sent, encrypted
+    id INTEGER PRIMARY KEY CHECK (id = 1),
+    segment INTEGER NOT NULL,
+    body_id INTEGER NOT NULL
+) STRICT;
 CREATE TABLE people (
     user_id BLOB PRIMARY KEY,
     fingerprint TEXT NOT NULL,
@@ -142,6 +148,7 @@ _PLACES = {
     "key_packages": "package_key",
     "own_texts": "text_key",
     "read_texts": "group_key, sequence_num",
+    "unsent": "id",
 }
 """The tables whose rows have something in a segment, with their keys."""
 
@@ -155,6 +162,8 @@ def _unusable(path: Path | None, error: Exception) -> KeyStoreError:
         return KeyStoreError(f"{path}: another program uses these keys")
     if isinstance(error, OSError):
         return KeyStoreError(f"{path}: cannot be opened: {error.strerror}")
+    if isinstance(error, DiskError):
+        return KeyStoreError(f"{path}: cannot be used: {error}")
     return KeyStoreError(f"{path}: has no keys of a client: {error}")
 
 
@@ -198,7 +207,8 @@ class Vault:
                     f"{path}: its version is {version}, this program knows {VERSION}: use the one that made it"
                 )
             self._complete()
-            self.connection.execute(f"PRAGMA user_version = {VERSION}")
+            if version != VERSION:  # it would write, also on a full disk
+                self.connection.execute(f"PRAGMA user_version = {VERSION}")
             row = self.connection.execute("SELECT user_id FROM about").fetchone()
             if row and row[0] != user_id.bytes:
                 raise KeyStoreError(f"{path}: has the keys of another account")

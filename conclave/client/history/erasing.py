@@ -13,11 +13,14 @@ SETTLE = f"""
     UPDATE messages SET gone_at = (
         SELECT nullif(min(ifnull(redact_at, {NEVER}),
             CASE WHEN expiry > 0 THEN min(created_at, arrived_at) + expiry + 1
-                 WHEN expiry = 0 AND :keep IS NOT NULL THEN arrived_at + :keep + 1
+                 WHEN expiry = 0 THEN min(ifnull(min(created_at, arrived_at) + lifetime + 1, {NEVER}),
+                                          ifnull(arrived_at + :keep + 1, {NEVER}))
                  ELSE {NEVER} END), {NEVER})
         FROM groups WHERE groups.group_key = messages.group_key)
 """
 """Works out from which second on messages are gone: by their timer, by their group's policy, or never.
+
+With delete-after-fetch a message that had a lifetime before keeps it, as people were told.
 
 Nothing arrives before it is created: if it says so, the server's clock was wrong when it stored it.
 """

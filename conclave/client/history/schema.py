@@ -5,7 +5,7 @@ from pathlib import Path
 
 from conclave.client.private_file import keep_nothing_free, open_private, transaction
 
-VERSION = 3
+VERSION = 4
 
 _SCHEMA = """
 CREATE TABLE about (
@@ -78,7 +78,14 @@ ALTER TABLE groups ADD COLUMN muted_until INTEGER NOT NULL DEFAULT 0;  -- the fi
 """
 """Of version 3: what was seen out of order, and which groups do not call."""
 
-_STEPS = (_SCHEMA, _DOUBTS, _SEEN)
+_LIFETIMES = """
+-- What its group's policy gave it before the group was one with delete-after-fetch; NULL: nothing.
+ALTER TABLE messages ADD COLUMN lifetime INTEGER;
+ALTER TABLE groups ADD COLUMN opened INTEGER NOT NULL DEFAULT 0;  -- the greatest: it was opened last
+"""
+"""Of version 4: lifetimes that a policy of before has given, and which group was opened last."""
+
+_STEPS = (_SCHEMA, _DOUBTS, _SEEN, _LIFETIMES)
 """What each version adds to the one before."""
 
 

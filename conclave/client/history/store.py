@@ -3,21 +3,24 @@
 What is here is not encrypted: every process that may read the file reads the texts.
 """
 
+import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self
 from uuid import UUID
 
+from conclave.client.errors import DiskError
 from conclave.client.events import Message
 from conclave.client.history import bodies, erasing, pages, read_position
 from conclave.client.history.erasing import Erased
 from conclave.client.history.pages import Arrived, Times, known_group
+from conclave.client.history.reserve import Reserve
 from conclave.client.history.schema import HistoryError, open_history
 from conclave.client.history.server_clock import SLACK_SECONDS, ServerClock
 from conclave.client.history.times import Notes, goes_back, goes_on, noted
-from conclave.client.private_file import transaction
+from conclave.client.private_file import FULL, transaction
 from conclave.clock import Clock, SystemClock
 
 ERASED_AT_ONCE = 512
@@ -33,31 +36,32 @@ _KEY = "SELECT message_key FROM messages JOIN groups USING (group_key) WHERE gro
 
 
 class History:
-    """What one user keeps. Every method is one transaction, and raises sqlite3.Error if the disk fails.
+    """What one user keeps. Every method raises DiskError where nothing can be written, and sqlite3.Error.
+
+    On a full disk erasing goes on, in space that is kept for it, and ``store`` stores nothing.
 
     One process uses it at a time; a second one waits for the first one's transactions.
     """
 
     def __init__(
-        self, path: Path | None = None, *, keep_after_fetch: int | None = None, clock: Clock | None = None
+        self, path: Path | str | None = None, *, keep_after_fetch: int | None = None, clock: Clock | None = None
     ) -> None:
         """``path``: None keeps it in memory only.
 
         ``keep_after_fetch``: for how many seconds after their arrival messages of delete-after-fetch groups are kept;
         None: the server deletes its copies, and these stay. Raises HistoryError.
         """
+        path = None if path is None else Path(path)
         self._keep = keep_after_fetch
         self._connection = open_history(path)
         self._clock = ServerClock(clock or SystemClock(), *noted(self._connection))
         self._notes = Notes()
         self._came_back = False
         self._unannounced: list[Erased] = []
-        with self._transaction() as connection:  # the option may be another one than last time
-            connection.execute(
-                f"{erasing.SETTLE} WHERE group_key IN (SELECT group_key FROM groups WHERE expiry = 0)",
-                {"keep": self._keep},
-            )
-        self._erase_due()
+        self._reserve = Reserve(path)
+        for work in (self._settle_fetched, self._erase_due):
+            with suppress(DiskError):  # what is due is not shown, and erased as soon as that is possible
+                work()
 
     def __enter__(self) -> Self:
         return self
@@ -86,7 +90,8 @@ class History:
         if date is None:
             self._clock.hear_nothing()
             return
-        self._unannounced += self._erase_due()  # by the time as it was known: hearing revives nothing
+        with suppress(DiskError):
+            self._erase_due()  # by the time as it was known: hearing revives nothing
         former, anchor, doubt = self.now(), self._clock.anchor, self._clock.doubt
         leap, now = self._clock.hear(date), self.now()
         mends = leap > 0 or former - now > SLACK_SECONDS
@@ -97,9 +102,12 @@ class History:
                     if mends:
                         goes_on(connection, leap, now - leap) if leap else goes_back(connection, former - now, now)
                         connection.execute(erasing.SETTLE, {"keep": self._keep})
-            except sqlite3.Error:
-                self._clock.anchor, self._clock.doubt, self._notes = anchor, doubt, Notes()  # the next answer mends it
-                raise
+            except sqlite3.Error as error:
+                self._notes = Notes()  # the next answer mends it
+                if mends:
+                    self._clock.anchor, self._clock.doubt = anchor, doubt
+                if not isinstance(error, DiskError):
+                    raise
         # A doubt that ends, or a clock of this machine that was set forward and is set right.
         self._came_back |= (doubt is not None and self._clock.doubt is None) or now < former - 1
 
@@ -147,6 +155,11 @@ class History:
         """
         return self._clock.sure()
 
+    @property
+    def keep_after_fetch(self) -> int | None:
+        """For how many seconds messages of delete-after-fetch groups are kept; None: they stay."""
+        return self._keep
+
     def groups(self) -> dict[UUID, int]:
         """Return the groups that are known here, and the effective expiry of each."""
         return {UUID(bytes=row[0]): row[1] for row in self._connection.execute("SELECT group_id, expiry FROM groups")}
@@ -166,13 +179,16 @@ class History:
     def set_expiry(self, group_id: UUID, expiry: int) -> bool:
         """Note a group's effective expiry, which holds for all its messages at once. Tell whether it is another one.
 
-        What it forbids is gone with the next ``enforce``, and not shown before that.
+        What it forbids is gone with the next ``enforce``, and not shown before that. With delete-after-fetch what is
+        here keeps the lifetime that it had.
         """
         with self._transaction() as connection:
             group_key, former = known_group(connection, group_id)
             if former == expiry:
                 return False
             connection.execute("UPDATE groups SET expiry = ? WHERE group_key = ?", (expiry, group_key))
+            lifetime = former if expiry == AFTER_FETCH and former > 0 else None
+            connection.execute("UPDATE messages SET lifetime = ? WHERE group_key = ?", (lifetime, group_key))
             self._settle(connection, group_key)
         return True
 
@@ -190,7 +206,10 @@ class History:
 
         ``numbers``: all of the page; None: those that ``arrived``. ``in_doubt``: the server did not know the time.
         Return False, and store nothing, if the history was not at ``after``: another process has fetched meanwhile.
+        Raises DiskError while the space that erasing needs is not free.
         """
+        if not self._reserve.keep():
+            raise DiskError(FULL)
         numbers = [each.sequence_num for each in arrived] if numbers is None else numbers
         with self._transaction() as connection:
             group_key, _ = known_group(connection, group_id)
@@ -287,6 +306,21 @@ class History:
         """Return the first Unix second at which a group calls the user again."""
         return self._number(group_id, "muted_until")
 
+    def open(self, group_id: UUID) -> None:
+        """Note that the user has opened a group."""
+        if self.opened_last()[:1] == [group_id]:
+            return
+        with self._transaction() as connection:
+            group_key, _ = known_group(connection, group_id)
+            connection.execute(
+                "UPDATE groups SET opened = (SELECT max(opened) + 1 FROM groups) WHERE group_key = ?", (group_key,)
+            )
+
+    def opened_last(self) -> list[UUID]:
+        """Return the groups that the user has opened, the last one first."""
+        rows = self._connection.execute("SELECT group_id FROM groups WHERE opened > 0 ORDER BY opened DESC")
+        return [UUID(bytes=row[0]) for row in rows]
+
     def untold(self) -> dict[UUID, int]:
         """Return what the user has seen and the server does not know of: numbers, by group."""
         rows = self._connection.execute("SELECT group_id, read_up_to FROM groups WHERE read_up_to > told_up_to")
@@ -310,28 +344,22 @@ class History:
 
     def forget(self, group_id: UUID, sequence_nums: Sequence[int]) -> list[Erased]:
         """Erase messages, as far as they are here; return those that were."""
-        with self._transaction() as connection:
-            found = [connection.execute(_KEY, (group_id.bytes, number)).fetchone() for number in sequence_nums]
-            return erasing.erase(connection, [row[0] for row in found if row])
+        numbers = "sequence_num IN (SELECT value FROM json_each(?))"
+        return self._forget_where(f"group_id = ? AND {numbers}", group_id.bytes, json.dumps(list(sequence_nums)))
 
     def forget_group(self, group_id: UUID) -> bool:
         """Erase a group with all that is here of it. Tell whether it was here."""
+        self._forget_where("group_id = ?", group_id.bytes)
         with self._transaction() as connection:
-            row = connection.execute("SELECT group_key FROM groups WHERE group_id = ?", (group_id.bytes,)).fetchone()
-            if row is None:
-                return False
-            keys = connection.execute("SELECT message_key FROM messages WHERE group_key = ?", row).fetchall()
-            erasing.erase(connection, [each[0] for each in keys])
-            connection.execute("DELETE FROM groups WHERE group_key = ?", row)
-        return True
+            return connection.execute("DELETE FROM groups WHERE group_id = ?", (group_id.bytes,)).rowcount > 0
 
     def forget_before(self, group_id: UUID, before: int) -> list[Erased]:
         """Erase what was created before the Unix second ``before``; return what that was."""
-        return self._forget_where("created_at < ?", group_id, before)
+        return self._forget_where("group_id = ? AND created_at < ?", group_id.bytes, before)
 
     def forget_sender(self, group_id: UUID, sender_id: UUID) -> list[Erased]:
         """Erase what a user has sent to a group; return what that was."""
-        return self._forget_where("sender_id = ?", group_id, sender_id.bytes)
+        return self._forget_where("group_id = ? AND sender_id = ?", group_id.bytes, sender_id.bytes)
 
     def senders(self, group_id: UUID) -> set[UUID]:
         """Return who has sent what is here of a group."""
@@ -351,30 +379,48 @@ class History:
 
     def enforce(self) -> list[Erased]:
         """Erase what may not be here any more; return what that was. Call it at least once a second, cheap as it is."""
-        found, self._unannounced = self._unannounced + self._erase_due(), []
+        self._erase_due()
+        self._reserve.keep()
+        found, self._unannounced = self._unannounced, []
         return found
 
-    def _forget_where(self, condition: str, group_id: UUID, value: bytes | int) -> list[Erased]:
-        erased = list[Erased]()
-        find = (
-            f"SELECT message_key FROM messages JOIN groups USING (group_key) WHERE group_id = ? AND {condition} LIMIT ?"
-        )
-        while keys := self._connection.execute(find, (group_id.bytes, value, ERASED_AT_ONCE)).fetchall():
-            with self._transaction() as connection:
-                erased += erasing.erase(connection, [each[0] for each in keys])
+    def give_room(self) -> None:
+        """Give up the space that is kept for erasing: something beside the history is to be erased."""
+        self._reserve.give_up()
+
+    def _forget_where(self, condition: str, *values: bytes | int | str) -> list[Erased]:
+        """Erase messages, some at a time; if that fails for lack of space, one at a time, in the reserve."""
+        find = f"SELECT message_key FROM messages JOIN groups USING (group_key) WHERE {condition} LIMIT ?"
+        erased, most = list[Erased](), ERASED_AT_ONCE
+        while self._connection.execute(find, (*values, 1)).fetchone():
+            try:
+                with self._transaction() as connection:
+                    keys = connection.execute(find, (*values, most)).fetchall()
+                    some = erasing.erase(connection, [each[0] for each in keys])
+            except DiskError:
+                if not self._reserve.give_up() and most == 1:
+                    self._unannounced += erased
+                    raise
+                most = 1
+            else:
+                erased += some
         return erased
 
-    def _erase_due(self) -> list[Erased]:
-        now, erased = self._clock.sure(), list[Erased]()
-        due = "SELECT message_key FROM messages WHERE gone_at <= ? LIMIT ?"
-        while self._connection.execute(due, (now, 1)).fetchone():
-            with self._transaction() as connection:
-                keys = connection.execute(due, (now, ERASED_AT_ONCE)).fetchall()
-                erased += erasing.erase(connection, [each[0] for each in keys])
-        while (segment := bodies.sparse(self._connection)) is not None:
-            with self._transaction() as connection:
-                erasing.give_up(connection, segment)
-        return erased
+    def _erase_due(self) -> None:
+        """Erase what is due; what that was is announced later."""
+        self._unannounced += self._forget_where("gone_at <= ?", self._clock.sure())
+        with suppress(DiskError):  # it makes room later, but takes some first
+            while (segment := bodies.sparse(self._connection)) is not None:
+                with self._transaction() as connection:
+                    erasing.give_up(connection, segment)
+
+    def _settle_fetched(self) -> None:
+        """Work out when messages that the server has deleted are gone: the option may be another one than last time."""
+        with self._transaction() as connection:
+            connection.execute(
+                f"{erasing.SETTLE} WHERE group_key IN (SELECT group_key FROM groups WHERE expiry = 0)",
+                {"keep": self._keep},
+            )
 
     def _read(self, condition: str, group_id: UUID, *values: int) -> list[Message]:
         return pages.read(

@@ -84,7 +84,7 @@ def test_each_account_has_a_folder_of_its_own(accounts: Accounts) -> None:
 class TestInUse:
     def test_an_account_is_used_by_one_chat(self, accounts: Accounts, account: Account) -> None:
         with account.in_use():
-            with pytest.raises(AccountInUseError, match=r"another conclave chat has .* open: use that one, or"):
+            with pytest.raises(AccountInUseError, match=r"another conclave chat has .* open: use that one; an"):
                 account.in_use().__enter__()
             with accounts.of(session("bob")).in_use():
                 pass

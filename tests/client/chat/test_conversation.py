@@ -1,7 +1,6 @@
 """What goes on between the server and the screen, told to a listener that only records."""
 
 import asyncio
-import sqlite3
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,10 +10,11 @@ from uuid import UUID
 import pytest
 
 from conclave.client import GroupError, NoAnswerError, RefusedError, SessionOverError
-from conclave.client.chat import conversation as conversation_module
+from conclave.client.chat import attention as attention_module, conversation as conversation_module
 from conclave.client.chat.observer import Listener
 from conclave.client.errors import ServerError
 from conclave.client.events import Lagged, Message
+from conclave.client.history import store as store_module
 from conclave.clock import FakeClock
 from conclave.config.settings import Config
 from tests.conftest import Running, StartServer
@@ -490,9 +490,11 @@ class TestInvites:
         group = await alice.new("club", public=False)
         await alice.conversation.sync.membership.invite(group, "bob")
         await bob.until(lambda: bob.conversation.rooms.invites)
-        await alice.client.cancel_invite(group, bob.user_id)
+        await alice.conversation.withdraw_invite(group, bob.user_id)
         await bob.until(lambda: not bob.conversation.rooms.invites and len(bob.told.said) > 1)
         assert bob.told.said[1:] == ["An invite was withdrawn, or it has expired"]
+        await alice.until(lambda: not alice.conversation._withdrawn)
+        assert alice.told.said == [], "who withdraws it knows"
 
     async def test_one_that_has_expired_is_not_listed(self, chat: NewChat, running: Running) -> None:
         alice, bob = await chat("alice"), await chat("bob")
@@ -572,6 +574,26 @@ class TestRenewal:
         await bob.until(lambda: bob.room(group).group.alias == "The Club")
 
 
+class TestMentions:
+    async def test_beyond_the_unread_ones_that_are_counted_mentions_are_marked_too(
+        self, pair: Pair, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for module in (attention_module, store_module):
+            monkeypatch.setattr(module, "MOST_UNREAD", 3)
+        alice, bob, group = pair
+        alice.conversation.open_room = None
+        bob.send(group, "one", "@alice two", "three", "four", "@alice five", "six", "@alice seven")
+        await alice.shows(group, "one", "@alice two", "three", "four", "@alice five", "six", "@alice seven")
+        room = alice.room(group)
+        numbers = sorted(each for each, message in room.messages.items() if "@alice" in (message.text or ""))
+        assert room.mentions == {*numbers}
+        room.mentions = None  # as at the next start
+        alice.conversation._count(room)
+        assert alice.room(group).mentions == {*numbers}
+        alice.conversation.seen(group, [min(room.messages), *numbers[:1]])
+        assert alice.room(group).mentions == {*numbers[1:]}
+
+
 class TestEnds:
     async def test_the_end_of_the_session_is_told_once(self, pair: Pair) -> None:
         _, bob, group = pair
@@ -589,7 +611,7 @@ class TestEnds:
         assert bob.told.bad == []
 
     @pytest.mark.parametrize("goes_on", ["a message", "a policy", "time"])
-    async def test_a_disk_that_fails_ends_it(
+    async def test_a_disk_that_fails_is_told_and_ends_nothing(
         self, chat: NewChat, tmp_path: Path, running: Running, goes_on: str
     ) -> None:
         alice, bob = await chat("alice"), await chat("bob", tmp_path / "bob")
@@ -606,9 +628,14 @@ class TestEnds:
             await alice.conversation.lifetimes.change(group, 60, dry_run=False)
         else:
             running.clock.advance(HOUR + 1)
-        with pytest.raises(sqlite3.OperationalError, match="readonly"):
-            await bob.until(lambda: False)
-        assert len(bob.told.ends) == 1
+        await bob.until(lambda: bob.conversation.is_disk_full)
+        assert "readonly" in (bob.conversation.offline or "")
+        bob.send(group, "three")
+        bob.history._connection.execute("PRAGMA query_only = OFF")
+        if goes_on != "a message":
+            alice.send(group, "two")
+        await bob.shows(group, *(["one"] if goes_on != "time" else []), "two", "three")
+        assert not bob.told.ends
 
     async def test_a_bug_in_the_background_is_not_silent(self, pair: Pair) -> None:
         alice, bob, group = pair

@@ -148,7 +148,10 @@ class TestSearching:
         def files() -> dict[Path, bytes]:
             return {each: each.read_bytes() for each in tmp_path.glob("alice*")}
 
-        await alice.chat.until(lambda: not alice.chat.history.untold())
+        history = alice.chat.history
+        await alice.chat.until(
+            lambda: not (alice.chat.room(club).drafts or history.unhandled(club) or history.untold())
+        )
         before = files()
         await alice.does("/search heron")
         assert alice.told

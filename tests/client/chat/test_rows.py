@@ -205,7 +205,7 @@ class TestTexts:
     def test_without_a_connection_a_draft_waits(self) -> None:
         offline = replace(LOOK, is_online=False)
         assert [each.right for each in lay_out([draft("one\ntwo")], offline)[2:]] == ["waits", ""]
-        assert [each.right for each in lay_out([draft("one\ntwo")], LOOK)[2:]] == ["", ""]
+        assert [each.right for each in lay_out([draft("one\ntwo")], LOOK)[2:]] == ["sending", ""]
         assert [each.right for each in lay_out([draft("one", refused="no")], offline)[2:]] == ["", ""]
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from conclave.client.chat.login import LoginScreen
-from conclave.client.chat.options import ChatOptions
+from conclave.client.chat.options import ChatOptions, encrypting
 from tests.support.chatting import SETTINGS, chatting, signed_up, until
 from tests.support.client import PASSWORD
 from tests.support.server import ServerProcess
@@ -118,3 +118,24 @@ async def test_two_chats_with_one_account_do_not_mix(server: ServerProcess, tmp_
             await until(lambda: second.app._exit)
         assert second.app.return_value
         assert "another conclave chat has" in second.app.return_value
+
+
+async def test_a_login_that_would_put_another_device_out_asks_first(server: ServerProcess, tmp_path: Path) -> None:
+    await signed_up(tmp_path / "first", server.url, "two_devices")
+    async with chatting(tmp_path / "first", make_codec=encrypting) as first:
+        await first.do("/new two_devices")
+        await first.shows("you are an admin")
+        home = tmp_path / "second"
+        async with chatting(home, server.url, online=False, username="two_devices", make_codec=encrypting) as second:
+            second.type(PASSWORD, "enter")
+            await second.shows("Take the place of your other device?", "can then send and")
+            second.press("enter")
+            await second.shows("Nothing was changed: the other device goes on.")
+            assert not list(home.rglob("session"))
+            assert len(await first.conversation.client.sessions()) == 1
+            await second.fill(password=PASSWORD)
+            second.press("enter")
+            await second.shows("Take the place of your other device?")
+            second.press("left", "enter")
+            await second.is_online()
+            await second.shows("two_devices at")

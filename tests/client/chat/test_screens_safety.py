@@ -9,6 +9,7 @@ import pytest
 from aiohttp import ClientSession
 from textual.widgets import Static
 
+from conclave.client import Client as LibraryClient, SessionOverError
 from conclave.client.chat.app import described
 from conclave.client.chat.login import LoginScreen
 from conclave.client.chat.options import ChatOptions
@@ -16,7 +17,7 @@ from tests.support.alone import once
 from tests.support.chatting import SETTINGS, Chat, chatting, new_group, signed_up, until
 from tests.support.client import PACKAGE, PASSWORD, Client
 from tests.support.proxies import free_ports
-from tests.support.server import PATIENCE, ServerProcess
+from tests.support.server import PATIENCE, ServerProcess, until as until_awaited
 
 pytestmark = pytest.mark.system
 
@@ -200,6 +201,38 @@ async def test_a_log_out_leaves_no_text_in_any_file(server: ServerProcess, tmp_p
         await until(lambda: not found(tmp_path, b"of the forgetful"))
         assert not found(tmp_path, session.token.encode())
         assert "saying" not in chat.screen
+
+
+async def test_a_log_out_without_a_server_erases_all_the_same_and_ends_the_session_later(tmp_path: Path) -> None:
+    home, folder = tmp_path / "home", tmp_path / "server"
+    folder.mkdir()
+    text = f'listen_address = "127.0.0.1"\nlisten_port = {free_ports(1)[0]}\n{SETTINGS}\n[admin]\nlisten_port = 0\n'
+    file = folder / "conclave.toml", text
+    with ServerProcess(folder, file=file) as first:
+        session = await signed_up(home, first.url, "offline_leaver")
+        await new_group(session, "left_behind")
+        async with chatting(home) as chat:
+            await chat.open("left_behind")
+            chat.type("said before", "enter")
+            await until(lambda: len(chat.room.messages) == 1)
+            first.stop()
+            await chat.do("/logout")
+            await chat.asked("Log out?")
+            chat.press("left", "enter")
+            await chat.shows("You are logged out", "The server did not answer")
+            await until(lambda: not [each for each in home.rglob("*") if each.is_file()])
+            with ServerProcess(folder, file=file):
+
+                async def is_over() -> bool:
+                    async with LibraryClient(session.url) as client:
+                        client.resume(session)
+                        try:
+                            await client.me()
+                        except SessionOverError:
+                            return True
+                    return False
+
+                await until_awaited(is_over)
 
 
 def found(folder: Path, text: bytes) -> list[Path]:

@@ -164,3 +164,20 @@ async def test_what_is_said_leaves_with_the_next_line(server: ServerProcess, tmp
         await chat.shows("Nothing was refused here")
         chat.press("alt+down")
         await chat.hides("Nothing was refused here")
+
+
+@pytest.mark.parametrize("size", [(80, 7), (40, 6), (80, 5), (20, 4), (80, 3)])
+async def test_on_few_rows_there_are_the_field_and_the_newest_message(
+    server: ServerProcess, tmp_path: Path, size: tuple[int, int]
+) -> None:
+    name = f"tiny_{size[1]}"
+    session = await signed_up(tmp_path, server.url, name)
+    await new_group(session, name)
+    async with chatting(tmp_path, size=size) as chat:
+        await chat.open(name)
+        for text in ("first", "second", "third"):
+            chat.type(text, "enter")
+        chat.type("typing")
+        await chat.shows("third", "typing")
+        chat.composer.prefill("/")
+        await chat.shows("third", "/")

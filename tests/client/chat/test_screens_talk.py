@@ -58,7 +58,7 @@ async def test_fast_typing_with_enter_loses_and_reorders_nothing(server: ServerP
         await until(lambda: len(chat.room.messages) == 20 and not chat.room.drafts, lambda: chat.screen)
         assert [each.text for each in chat.room.messages.values()] == texts
         await until(lambda: chat.composer.text == "half a li", lambda: chat.composer.text)
-        await until(lambda: texts[-1] in chat.timeline.text)
+        await until(lambda: texts[-1] in chat.timeline.text and "sending" not in chat.timeline.text)
         assert [line.strip() for line in chat.timeline.text.splitlines() if "line" in line] == texts
 
 
@@ -405,3 +405,19 @@ async def test_what_the_server_refuses_stays_to_be_discarded_or_sent_again(
         await chat.do("/discard")
         await chat.hides("not sent: ")
         assert chat.conversation.rooms.unsent() == 0
+
+
+async def test_what_is_typed_while_a_dialog_rises_does_not_go_to_the_dialog(
+    server: ServerProcess, tmp_path: Path
+) -> None:
+    session = await signed_up(tmp_path, server.url, "hasty_typist")
+    await new_group(session, "hasty_group")
+    async with chatting(tmp_path) as chat:
+        await chat.open("hasty_group")
+        chat.type("/leave", "enter")
+        for word in ("still ", "typing ", "this"):
+            chat.type(word)
+            await chat.pilot.pause(0.2)
+        await chat.asked("Leave hasty_group?")
+        assert chat.composer.text == "still typing this"
+        chat.press("escape")

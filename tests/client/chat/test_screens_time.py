@@ -213,3 +213,30 @@ async def test_on_a_wide_screen_the_countdown_stands_near_its_text_and_help_tell
         await chat.said("/mute [GROUP] [TIME]: let a group not call")
         await chat.do("/help nonsense")
         await chat.said("nonsense is no command")
+
+
+async def test_the_start_opens_the_group_that_was_open_last_and_begins_no_timer(
+    server: ServerProcess, http: ClientSession, tmp_path: Path
+) -> None:
+    session = await signed_up(tmp_path, server.url, "starter")
+    first, last = [await new_group(session, name) for name in ("a_first", "z_last")]
+    friend = await Client.register(http, server.url, "starter_friend")
+    for each in (first, last):
+        await friend.join(str(each))
+    async with chatting(tmp_path) as chat:
+        await chat.open("a_first")
+        await chat.open("z_last")
+    async with chatting(tmp_path) as chat:
+        await until(lambda: chat.chat_screen.room and chat.room.name == "z_last", lambda: chat.screen)
+        await friend.send(str(last), b"burns", seconds=30)
+        await chat.shows("burns", "30 s \u2736")
+        await chat.said("destroys itself: its time begins once you choose")
+        await chat.pilot.pause(1)
+        assert [each.gone_at for each in chat.conversation.history.messages(last)] == [None]
+    async with chatting(tmp_path) as chat:
+        await chat.shows("No group is open.")
+        assert "burns" not in chat.screen
+        await chat.pilot.pause(1)
+        assert [each.gone_at for each in chat.conversation.history.messages(last)] == [None]
+        await chat.open("z_last")
+        await until(lambda: chat.conversation.history.messages(last)[0].gone_at, lambda: chat.screen)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from conclave import app_keys
 from conclave.client import Backoff, Client, NoAnswerError, RefusedError
 from conclave.client.chat.rooms import Draft
 from conclave.client.chat.send_queue import UNKNOWN
@@ -108,6 +109,58 @@ class TestSending:
         await bob.shows(group, "one", "two")
         await alice.shows(group, "one", "two")
         assert alice.told.bad == [], "the bar says that there was no connection"
+
+    async def test_what_waits_can_be_called_back(self, pair: Pair, running: Running) -> None:
+        alice, bob, group = pair
+        room, queue = alice.room(group), alice.conversation.send_queue
+        come_back = await go_offline(running, alice)
+        alice.send(group, "one", "two", "three")
+        assert queue.call_back(room).text == "three"  # type: ignore[union-attr]  # it is there
+        alice.send(group, "four")
+        await asyncio.sleep(0.1)
+        assert queue.call_back(room).text == "four"  # type: ignore[union-attr]  # it is there
+        assert alice.conversation.rooms.unsent() == 2
+        come_back()
+        await bob.shows(group, "one", "two")
+        await alice.until(lambda: not room.drafts)
+        assert queue.call_back(room) is None
+        await alice.until(lambda: running.app[app_keys.EVENTS]._streams.get(alice.user_id.bytes))
+        come_back = await go_offline(running, alice)
+        alice.send(group, "five", "six")
+        assert queue.discard(room) == 2
+        alice.send(group, "seven")
+        come_back()
+        await bob.shows(group, "one", "two", "seven")
+
+    @pytest.mark.parametrize("came", [True, False])
+    async def test_what_the_server_may_have_is_not_sent_again_and_taken_back(self, pair: Pair, *, came: bool) -> None:
+        alice, bob, group = pair
+        room, send, tries = alice.room(group), alice.client.send, []
+
+        async def hangs(*args: Any, **options: Any) -> int:
+            tries.append(args)
+            if came:
+                await send(*args, **options)
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        alice.client.send = hangs  # type: ignore[method-assign]
+        alice.send(group, "secret")
+        await alice.until(lambda: tries)
+        if came:
+            await bob.shows(group, "secret")
+        draft = alice.conversation.send_queue.call_back(room)
+        if draft is None:
+            assert came, "it is here already, and is taken back as any other"
+            return
+        assert draft.is_called_back
+        assert alice.texts(group) == []
+        alice.client.send = send  # type: ignore[method-assign]
+        alice.send(group, "after")
+        for each in (alice, bob):
+            each.conversation.sync.look_at(group)
+            await each.shows(group, "after")
+        assert len(tries) == 1
 
     async def test_a_message_that_comes_before_its_answer_is_shown_once(self, pair: Pair) -> None:
         """Somebody else's, which comes with an event, brings it along."""

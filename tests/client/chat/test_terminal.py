@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import pty
 import re
 import shutil
 import signal
@@ -10,6 +11,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import closing
@@ -19,8 +21,9 @@ import pytest
 
 from conclave.client import Client, PlaintextCodec, ResourceError
 from conclave.client.membership import Membership
-from tests.support.chatting import signed_up
+from tests.support.chatting import SETTINGS, signed_up
 from tests.support.client import PASSWORD
+from tests.support.proxies import free_ports
 from tests.support.server import PATIENCE, ServerProcess, alive, conclave, waiting
 
 pytestmark = pytest.mark.system
@@ -33,7 +36,8 @@ SAYING = "the heron stands in the reeds"
 class Terminal:
     """A terminal of 80 columns and 24 rows, with a shell in it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, within: str = "") -> None:
+        """``within``: what is done in a place of its own before the shell starts."""
         self._name = f"conclave-{uuid.uuid4().hex[:8]}"
         self._folder = folder
         variables = {
@@ -43,6 +47,9 @@ class Terminal:
             "TEXTUAL_LOG": str(folder / "textual.log"),
         }
         command = ["env", *(f"{name}={value}" for name, value in variables.items()), "sh"]
+        if within:
+            own = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--map-root-user"])]
+            command = [*own, "sh", "-c", f'{within} && exec "$@"', "sh", *command]
         self._tmux(
             "-f", "/dev/null", "new-session", "-d", "-s", "it", "-x", "80", "-y", "24", "-c", str(folder), *command
         )
@@ -72,11 +79,20 @@ class Terminal:
                     found.append(int(entry.name))
         return found
 
+    def seen_from_within(self, path: Path) -> Path:
+        """What the shell in it sees at a path."""
+        shell = self._tmux("display-message", "-p", "-t", "it", "#{pane_pid}").strip()
+        return Path(f"/proc/{shell}/root{path}")
+
     def type(self, text: str, *keys: str) -> None:
         """Type a text, then press keys by tmux's names."""
         self._tmux("send-keys", "-t", "it", "-l", text)
         if keys:
             self._tmux("send-keys", "-t", "it", *keys)
+
+    def sends(self, *data: int) -> None:
+        """Hand over bytes as a terminal does, whatever they are."""
+        self._tmux("send-keys", "-t", "it", "-H", *(f"{each:02x}" for each in data))
 
     def screen(self, *, back: bool = False, with_colours: bool = False) -> str:
         """What stands on it; ``back``: and what was scrolled out of it; ``with_colours``: and how it is told."""
@@ -194,6 +210,126 @@ def test_a_terminal_that_closes_ends_it_and_loses_nothing(
         again.shows("closer at", "online", SAYING)
         again.type("/quit", "Enter")
         again.ended(process)
+
+
+def test_bytes_that_are_no_text_are_shown_as_such_and_end_nothing(
+    server: ServerProcess, terminal: Terminal, tmp_path: Path
+) -> None:
+    asyncio.run(signed_up(tmp_path / "home", server.url, "latin"))
+    process = terminal.start("--plaintext")
+    terminal.shows("You are in no group yet.")
+    terminal.type("/new latin", "Enter")
+    terminal.shows("latin is yours")
+    terminal.type("a caf")
+    terminal.sends(0xE9)
+    terminal.type(" noir")
+    terminal.shows("a caf\N{REPLACEMENT CHARACTER} noir")
+    terminal.sends(0x1B, ord("["), ord("M"), 0x20, 0xE9, 0xC3)  # a report of the mouse in bytes
+    terminal.type(", please")
+    terminal.shows("a caf\N{REPLACEMENT CHARACTER} noir, please")
+    terminal.type("", "Enter")
+    terminal.type("/quit", "Enter")
+    terminal.ended(process)
+
+
+def test_a_terminal_that_is_gone_ends_a_chat_that_ignores_the_hangup(server: ServerProcess, tmp_path: Path) -> None:
+    asyncio.run(signed_up(tmp_path / "home", server.url, "gone"))
+    command = [sys.executable, "-P", "-m", "conclave", "chat", "--home", str(tmp_path / "home"), "--plaintext"]
+    process, terminal = pty.fork()
+    if process == 0:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        os.execve(command[0], command, {**os.environ, "TERM": "xterm-256color", "PYTHONPATH": str(ROOT)})
+    try:
+        shown = b""
+        while b"gone at" not in shown:
+            shown += os.read(terminal, 65536)
+        os.close(terminal)
+        for _ in waiting("the end of the chat"):
+            if os.waitpid(process, os.WNOHANG)[0]:
+                return
+    except AssertionError:
+        os.kill(process, signal.SIGKILL)
+        os.waitpid(process, 0)
+        raise
+
+
+def test_on_a_full_disk_the_chat_stays_and_forgets(server: ServerProcess, tmp_path: Path) -> None:
+    if not shutil.which("tmux") or not shutil.which("unshare"):
+        pytest.skip("no terminal, or no disk of its own")
+    (tmp_path / "home").mkdir()
+    with closing(Terminal(tmp_path, within=f"mount -t tmpfs -o size=8m tmpfs {tmp_path}/home")) as terminal:
+        terminal.shows("$")
+        home = terminal.seen_from_within(tmp_path / "home")
+        asyncio.run(signed_up(home, server.url, "full"))
+
+        def kept(text: str) -> list[str]:
+            return [each.name for each in home.rglob("*") if each.is_file() and text.encode() in each.read_bytes()]
+
+        process = terminal.start()
+        terminal.shows("You are in no group yet.")
+        terminal.type("/new full", "Enter")
+        terminal.shows("full is yours")
+        terminal.type("/expire 12s", "Enter")
+        terminal.shows("gone after 12 seconds")
+        terminal.type("goes soon", "Enter")
+        terminal.shows("goes soon")
+        for _ in waiting("the text to be stored"):
+            if "history" in kept("goes soon"):
+                break
+        with contextlib.suppress(OSError), (home / "fill").open("wb", buffering=0) as fill:
+            while fill.write(bytes(4096)):
+                pass
+        terminal.hides("goes soon")
+        for _ in waiting("it to be erased"):
+            if not kept("goes soon"):
+                break
+        terminal.type("typed on a full disk", "Enter")
+        terminal.shows("nothing can be stored: the disk is full", "typed on a full disk")
+        assert alive(process)
+        (home / "fill").unlink()
+        terminal.shows("full at", "online", "typed on a full disk")
+        terminal.hides("waits")
+        terminal.type("/quit", "Enter")
+        terminal.ended(process)
+
+
+def test_what_is_typed_and_what_waits_survive_a_kill_and_are_in_no_file_as_they_are(
+    terminal: Terminal, tmp_path: Path
+) -> None:
+    home, folder = tmp_path / "home", tmp_path / "server"
+    folder.mkdir()
+    text = f'listen_address = "127.0.0.1"\nlisten_port = {free_ports(1)[0]}\n{SETTINGS}\n[admin]\nlisten_port = 0\n'
+    file = folder / "conclave.toml", text
+    with ServerProcess(folder, file=file) as server:
+        asyncio.run(signed_up(home, server.url, "typist"))
+        process = terminal.start()
+        terminal.shows("You are in no group yet.")
+        terminal.type("/new drafts", "Enter")
+        terminal.shows("drafts is yours")
+        server.stop()
+        terminal.shows("no connection")
+        terminal.type("waits to be sent", "Enter")
+        terminal.type("half a sentence")
+        terminal.shows("waits to be sent", "half a sentence")
+        time.sleep(2)  # what is typed is kept once a second
+        os.kill(process, signal.SIGKILL)
+        for _ in waiting("its end"):
+            if not alive(process):
+                break
+    for path in home.rglob("*"):
+        data = path.read_bytes() if path.is_file() else b""
+        assert b"waits to be sent" not in data
+        assert b"half a sentence" not in data
+    with ServerProcess(folder, file=file) as server, closing(Terminal(tmp_path)) as another:
+        process = another.start()
+        another.shows("online", "waits to be sent", "half a sentence")
+        for _ in waiting("the text to be stored"):
+            if stored(server) == 1:
+                break
+        another.type("", "C-c")
+        another.hides("half a sentence")
+        another.type("/quit", "Enter")
+        another.ended(process)
 
 
 async def write_to(server: ServerProcess, group: str, *texts: str) -> None:

@@ -4,6 +4,7 @@ from uuid import UUID
 
 import pytest
 
+from conclave.client import History
 from conclave.client.encryption.keeper import RENEWED_SECONDS, STRANGER_TOLD_AFTER
 from conclave.client.encryption.packages import KEPT_SECONDS
 from conclave.client.events import EncryptionNotice
@@ -161,3 +162,23 @@ async def test_a_member_without_keys_is_shown_until_its_device_comes_in(device: 
     await agree(group, alice, bob)
     await alice.until(lambda: not alice.codec.view(group).keyless)
     await talk(group, alice, bob)
+
+
+async def test_at_a_start_without_a_server_what_the_history_has_erased_goes_from_the_keys(device: NewDevice) -> None:
+    alice, bob = await device("alice"), await device("bob")
+    group = await alice.sync.membership.create("club", public=True)
+    await together(group, alice, bob)
+    await alice.client.update_group(group, expiry=60)
+    await bob.until(lambda: bob.history.groups().get(group) == 60)
+    await bob.sync.send(group, "kept for a while")
+    await bob.hears("kept for a while")
+    await bob.until(lambda: bob.codec.kept(group))
+    assert b"kept for a while" in bob.keys_path.read_bytes()
+    await bob.stop()
+    bob.clock.advance(62)  # type: ignore[attr-defined]  # it stands still
+    History(bob.folder / "bob.history", clock=bob.clock).close()  # a program that dies once this has erased
+    bob.open()
+    async with bob.sync:
+        assert b"kept for a while" not in bob.keys_path.read_bytes()
+    bob.history.close()
+    bob.codec.close()
