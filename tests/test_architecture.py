@@ -57,6 +57,7 @@ DRAW_THE_CHAT = (
     "rows",
     "screen",
     "sidebar",
+    "terminal",
     "timeline",
     "top_line",
 )
