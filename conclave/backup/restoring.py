@@ -308,7 +308,7 @@ class _Restoring:
 
     def _settle(self) -> None:
         """Bring the copied database to this program's schema and to the present."""
-        schema.prepare(self._database, state.complete)
+        schema.prepare(self._database)
         now = self._clock.now()
         details = {"made_at": self._done.manifest.made_at, "without_ledger": self._without_ledger}
         with closing(sqlite.connect(self._database)) as connection:

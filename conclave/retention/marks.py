@@ -50,21 +50,13 @@ def settle(connection: sqlite3.Connection, settings: PolicySettings, at: int, gr
 def write(connection: sqlite3.Connection, settings: PolicySettings, group_key: int | None = None) -> None:
     """Write the policies that ``settings`` give, where nothing was hidden by others, or the marks tell of it already.
 
-    So of a new group, of a database that another version has written, and of what the ledger tells.
+    So of a new group, of a new database, and of what the ledger tells.
     """
     if group_key is None:
         connection.execute("UPDATE server_state SET self_destruct_max_age = ?", (settings.self_destruct_max_age,))
     for table in ("groups", "tombstones"):
         for each in _chosen(connection, table, settings, group_key):
             connection.execute(f"UPDATE {table} SET {_WRITTEN} WHERE {each.condition} AND {_DIFFERS}", each.values)
-
-
-def lack_policies(connection: sqlite3.Connection) -> bool:
-    """Tell whether the database was just migrated from a former version: its rows have no policies yet."""
-    row = connection.execute(
-        "SELECT 1 FROM groups WHERE policy_source = '' UNION ALL SELECT 1 FROM tombstones WHERE policy_source = ''"
-    ).fetchone()
-    return row is not None
 
 
 def changed(connection: sqlite3.Connection, settings: PolicySettings) -> Iterator[tuple[int, GroupPolicy, GroupPolicy]]:

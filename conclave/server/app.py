@@ -35,7 +35,6 @@ from conclave.server.room import CLOSED_FOR
 from conclave.server.routes import add_routes
 from conclave.store import keyring
 from conclave.store.engine.database import Database
-from conclave.store.resources import state
 from conclave.system import certificate
 from conclave.system.reserve import reserves
 from conclave.wire.cross_origin import CrossOrigin
@@ -106,7 +105,7 @@ async def _store(app: web.Application) -> AsyncIterator[None]:
         app[app_keys.EVENTS].publish(news)
 
     keys = partial(keyring.open_to_serve, config.database, config.keys_path, encrypt=config.keys.encrypt)
-    app[app_keys.STORE] = store = await Database.open(config.database, publish, storage, state.complete, keys)
+    app[app_keys.STORE] = store = await Database.open(config.database, publish, storage, keys)
     app[app_keys.FRESHNESS] = freshness = Freshness(config.database, app[app_keys.CLOCK], storage)
     app[app_keys.SESSIONS] = RememberedSessions(store, freshness)
     app[app_keys.GROUPS] = RememberedGroups(freshness, store.former_policies)

@@ -1,7 +1,6 @@
 """`conclave check-config`: faults, lengths of time in words, doubts, and what a configuration would do."""
 
 import json
-import sqlite3
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from conclave.cli.main import main
 from conclave.clock import SystemClock
 from conclave.config.load import parse_config
 from conclave.retention.policy import KEEP
-from conclave.store.engine import sqlite
+from conclave.store.engine import schema, sqlite
 from conclave.store.resources import state
 from tests.retention.test_rehearsal import Group, Sent, digest, fill
 from tests.support import stores
@@ -169,11 +168,11 @@ def test_without_a_database_only_the_file_counts(folder: Path) -> None:
     assert not (folder / "conclave.db").exists()
 
 
-def test_a_database_of_another_version_is_not_compared(folder: Path) -> None:
-    path = serve(folder)
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("PRAGMA user_version = 7")
-    assert "its schema version is 7" in checked(write(folder, ""))["uncompared"]
+def test_a_database_of_an_older_version_is_not_compared(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    serve(folder)
+    steps = schema.migrations()
+    monkeypatch.setattr(schema, "migrations", lambda: [*steps, (len(steps) + 1, "")])
+    assert f"its schema version is {len(steps)}" in checked(write(folder, ""))["uncompared"]
 
 
 def test_a_database_that_was_never_served_is_not_compared(folder: Path) -> None:

@@ -93,7 +93,8 @@ def test_a_chain_that_nobody_has_touched_is_whole(run: Run, groups: list[str]) -
         ("DELETE FROM receipts WHERE receipt_id = 1", 2),
         ("DELETE FROM receipts WHERE receipt_id = 2", 3),
         (
-            "INSERT INTO receipts SELECT 4, at, job, group_id, rule, 1, 1, 1, zeroblob(32), 0, 0 FROM receipts LIMIT 1",
+            "INSERT INTO receipts (receipt_id, at, job, group_id, rule, messages, last_seq, newest, hash)"
+            " SELECT 4, at, job, group_id, rule, 1, 1, 1, zeroblob(32) FROM receipts LIMIT 1",
             4,
         ),
     ],

@@ -275,7 +275,7 @@ async def running_in_thread(look: Any, port: int, *, is_running: bool) -> Any:
 def test_another_schema_is_told_apart(config: Config) -> None:
     stores.prepare(config.database)
     with closing(sqlite3.connect(config.database)) as connection:
-        for version, level in ((1, "note"), (999, "wrong")):
+        for version, level in ((0, "note"), (999, "wrong")):
             connection.execute(f"PRAGMA user_version = {version}")
             found = next(database.database(config, SystemClock(), is_running=False))
             assert (found.level, "schema version" in found.says) == (level, True)

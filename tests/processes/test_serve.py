@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from aiohttp import ClientSession
 
+from conclave.store.engine import schema
 from tests.processes.test_deaths import javas
 from tests.support import stores
 from tests.support.certificate import TLS, make_certificate
@@ -302,14 +303,13 @@ def test_config_faults_stop_the_start_with_a_line_each(tmp_path: Path) -> None:
 
 def test_a_newer_schema_and_a_foreign_database_are_refused(tmp_path: Path) -> None:
     for text, sql in (
-        ("use a newer Conclave", "PRAGMA user_version = 9999"),
+        ("use a newer Conclave", f"PRAGMA application_id = {schema.APPLICATION_ID}; PRAGMA user_version = 9999"),
         ("not one of Conclave's", "CREATE TABLE t (x)"),
     ):
         path = tmp_path / "conclave.db"
         path.unlink(missing_ok=True)
         with contextlib.closing(sqlite3.connect(path)) as connection:
-            connection.execute(sql)
-            connection.commit()
+            connection.executescript(sql)
         before = path.read_bytes()
         refused = conclave("serve", cwd=tmp_path)
         assert refused.returncode == 1

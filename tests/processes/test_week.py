@@ -1,9 +1,8 @@
 """A week of ten people: chats in real terminals, programs by the library, a bot, and an operator at work.
 
-The operator takes over a server of the version before, upgrades it, makes a backup each night, shortens what is kept,
-holds a group, loses the disk and restores it, and lets people in and out. Nobody may read what has gone, and nobody
-may miss what is there. The short form has three terminals and SQL; the whole (`make trials`) six, Spark and an archive,
-and many messages.
+The operator makes a backup each night, shortens what is kept, holds a group, loses the disk and restores it, and lets
+people in and out. Nobody may read what has gone, and nobody may miss what is there. The short form has three terminals
+and SQL; the whole (`make trials`) six, Spark and an archive, and many messages.
 """
 
 import asyncio
@@ -22,7 +21,7 @@ import pytest
 from conclave.client import Client
 from tests.support.circle import AtATerminal, Bot, ByTheLibrary
 from tests.support.client import PASSWORD
-from tests.support.nights import ROOT, Nights, version_before
+from tests.support.nights import Nights
 from tests.support.proxies import free_ports
 from tests.support.sample import amount, is_all
 from tests.support.server import PATIENCE, ServerProcess
@@ -38,7 +37,6 @@ class Operator:
         self.folder = folder
         self.folder.mkdir()
         self.nights = nights
-        self.program = ROOT
         self.policy = 'message_retention = "30d"\n'
         self._ports = free_ports(2)
         self.backups = folder.parent / "backups"
@@ -64,7 +62,7 @@ class Operator:
 
     @property
     def environment(self) -> dict[str, str]:
-        return self.nights.environment(self.program)
+        return self.nights.environment()
 
     def stops(self) -> None:
         status, _ = self.server.stop()
@@ -128,7 +126,6 @@ class Week:
         self.bot = Bot("robin", folder)
         self.backup = Path()
         self.said: dict[str, list[tuple[int, str]]] = {}
-        self.before = version_before(folder / "before")
 
     async def morning(self, token: str = "") -> None:
         """Have all come who were there yesterday; with ``token``, for the first time."""
@@ -226,7 +223,6 @@ async def week(tmp_path: Path) -> AsyncIterator[Week]:
 async def test_a_week_of_ten_people(week: Week) -> None:
     operator = week.operator
     for number, day in enumerate([monday, tuesday, wednesday, thursday, friday, saturday, sunday]):
-        operator.program = ROOT if number else week.before
         if number == 3:
             await operator.restores(week.backup)
         operator.starts()
@@ -242,7 +238,7 @@ async def test_a_week_of_ten_people(week: Week) -> None:
 
 
 async def monday(week: Week) -> None:
-    """By the version before: a group of all ten."""
+    """A group of all ten."""
     ann, *_ = week.chats
     await ann.does("/new book_club", "you are an admin")
     await ann.does("/expire 2d", "gone after 2 days")
@@ -257,7 +253,7 @@ async def monday(week: Week) -> None:
 
 
 async def tuesday(week: Week) -> None:
-    """Upgraded: all is there. A group forgets what all have fetched, and somebody takes a word back."""
+    """All is there. A group forgets what all have fetched, and somebody takes a word back."""
     ann, ben, *_ = week.chats
     for each in week.everyone:
         await each.has("book_club", week.words("book_club", 0))

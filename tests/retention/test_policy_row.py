@@ -1,21 +1,17 @@
 """The policies of stored groups: the resolver's table, row by row, as readers and runs ask for it."""
 
-import json
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from conclave.clock import FakeClock
 from conclave.retention import marks, policy_row
 from conclave.retention.jobs import PurgeJob
 from conclave.retention.limits import limits_of
 from conclave.retention.policy import FOREVER, KEEP
-from conclave.store.engine import schema, sqlite
-from conclave.store.resources import state
+from conclave.store.engine import sqlite
 from tests.support import stores
 from tests.support.policies import ANOTHER, CASES, DAY, GROUP, HOUR, MONTH, Case, policy_table, settings
 
@@ -107,52 +103,3 @@ def test_a_legal_hold_keeps_everything_of_a_group_from_being_erased(connection: 
     )
     found = {key: limits_of(connection, key, NOW) for key in (LIVING, OTHER)}
     assert [each.erasable_before for each in found.values() if each] == [0, FOREVER]
-
-
-def test_a_database_of_a_former_version_has_the_policies_that_were_in_force_once_it_is_migrated(
-    tmp_path: Path,
-) -> None:
-    """Commands judge by them if the start is refused then, or killed. A start settles what differs from them."""
-    path, day, week = tmp_path / "hot.db", settings(DAY), settings(7 * DAY)
-    migrated_to(path, 15, day.to_mapping())
-    with closing(sqlite.connect(path)) as connection:
-        fill(connection, CASES[0])
-    schema.prepare(path, state.complete)
-    with closing(sqlite.connect(path)) as connection, sqlite.write_transaction(connection):
-        for key in (LIVING, DELETED):
-            assert policy_row.find(connection, key) == day.of_setting(KEEP, KEEP)
-        state.begin_serving(connection, week, FakeClock(NOW + HOUR).read())
-        for key in (LIVING, DELETED):
-            assert policy_row.find(connection, key) == week.of_setting(KEEP, KEEP)
-        marked = "SELECT expired_before, floor_seq FROM groups WHERE group_key = ?"
-        assert tuple(connection.execute(marked, (LIVING,)).fetchone()) == (NOW - DAY, 0)
-
-
-@pytest.mark.parametrize(("changed", "age"), [({"self_destruct_max_age": 9 * DAY}, 9 * DAY), ({}, 30 * DAY)])
-def test_a_database_of_a_former_version_keeps_the_age_of_self_destructing_messages_that_is_in_force(
-    tmp_path: Path, changed: dict[str, int], age: int
-) -> None:
-    """Also of one that did not know the setting yet."""
-    path = tmp_path / "hot.db"
-    stored = settings().to_mapping()
-    del stored["self_destruct_max_age"]
-    migrated_to(path, 16, stored | changed)
-    schema.prepare(path)
-    with closing(sqlite.connect(path, readonly=True)) as connection:
-        assert connection.execute("SELECT self_destruct_max_age FROM server_state").fetchone()[0] == age
-
-
-def migrated_to(path: Path, version: int, policy: dict[str, Any]) -> None:
-    """Make the database of a former version of the program, which has been served with ``policy``."""
-    path.touch()
-    with closing(sqlite.connect(path)) as connection:
-        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-        for number, script in schema.migrations():
-            if number <= version:
-                connection.executescript(script)
-        connection.execute(f"PRAGMA user_version = {version}")
-        connection.execute(
-            "INSERT INTO server_state (id, policy_settings, last_alive, stopped_cleanly, clock_wall, clock_since_boot,"
-            " clock_boot_id, acted_until) VALUES (1, ?1, ?2, 1, ?2, 0, '', ?2)",
-            (json.dumps(policy), NOW),
-        )

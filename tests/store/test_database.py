@@ -15,9 +15,6 @@ from conclave.store import bodies
 from conclave.store.engine import database, schema, sqlite
 from conclave.store.engine.database import Database
 from conclave.store.engine.faults import StoreError, StoreFullError, Watch
-from conclave.store.lists import Span
-from conclave.store.resources import sessions, users
-from conclave.store.sender_index import SENT
 
 
 @pytest.fixture
@@ -245,90 +242,34 @@ def test_preparing_twice_changes_nothing(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_an_older_database_keeps_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_database_of_a_former_schema_is_brought_to_this_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "hot.db"
-    everything = schema.migrations()
-    monkeypatch.setattr(schema, "migrations", lambda: everything[:1])
     schema.prepare(path)
+    steps = schema.migrations()
+    later = [(len(steps) + n, f"CREATE TABLE new{n} (x);\n") for n in (1, 2)]
+    monkeypatch.setattr(schema, "migrations", lambda: [*steps, *later])
+    with pytest.raises(StoreError, match=rf"its schema version is {len(steps)}, this program's is {len(steps) + 2}"):
+        schema.require_current(path)
+    schema.prepare(path)
+    schema.require_current(path)
     with contextlib.closing(sqlite.connect(path)) as connection:
-        connection.execute("INSERT INTO users VALUES (x'01', 'alice', 'hash', '', '', 0)")
-        for token in (b"1", b"2"):
-            connection.execute(
-                "INSERT INTO sessions (token_hash, user_id, created_at, last_used_at, expires_at)"
-                " VALUES (?, x'01', 0, 0, 9)",
-                (token,),
-            )
+        found = connection.execute("SELECT count(*) FROM sqlite_schema WHERE name IN ('new1', 'new2')").fetchone()[0]
+    assert found == 2
     monkeypatch.undo()
-    schema.prepare(path)
-    with contextlib.closing(sqlite.connect(path)) as connection:
-        listed: list[sessions.Session] = sessions.of_user(connection, b"\x01", lambda each: each, Span()).items
-        assert [each.session_id for each in listed] == [2, 1]
-        assert len({each.public_id for each in listed}) == 2
-        assert {len(each.public_id) for each in listed} == {16}
-        assert users.credentials(connection, "alice") == (b"\x01", "hash")
+    for refusing in (schema.prepare, schema.require_current):
+        with pytest.raises(
+            StoreError, match=f"schema version is {len(steps) + 2}, this program knows up to {len(steps)}"
+        ):
+            refusing(path)
 
 
-def test_messages_of_an_older_database_are_where_they_are_looked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Version 14 puts the messages of a group together; before, they lay in the order of their bodies."""
-    path = tmp_path / "hot.db"
-    everything = schema.migrations()
-    monkeypatch.setattr(schema, "migrations", lambda: everything[:13])
-    schema.prepare(path)
-    people = [bytes([n]) * 16 for n in range(3)]
-    rows = [(1 << 32 | n, n % 5, n // 5 + 1, people[n % 3], int(n % 7 == 0), n) for n in range(9000)]
-    with contextlib.closing(sqlite.connect(path)) as connection, sqlite.write_transaction(connection):
-        connection.executemany("INSERT INTO messages VALUES (?, ?, ?, ?, ?, ?)", rows)
-    monkeypatch.undo()
-    schema.prepare(path)
-    with contextlib.closing(sqlite.connect(path)) as connection:
-        found = [tuple(row) for row in connection.execute("SELECT * FROM messages ORDER BY message_id")]
-        assert found == rows
-        assert [row[0] for row in connection.execute("SELECT block FROM message_blocks")] == [
-            1 << 20,
-            (1 << 20) + 1,
-            (1 << 20) + 2,
-        ]
-        for person in people:
-            sent = connection.execute(f"SELECT message_id FROM {SENT} WHERE sender_id = ? AND NOT is_commit", (person,))
-            assert sorted(row[0] for row in sent) == [row[0] for row in rows if row[3] == person and not row[4]]
-        with pytest.raises(sqlite3.IntegrityError):
-            connection.execute("INSERT INTO messages VALUES (?, 9, 9, ?, 0, 0)", (1 << 32, people[0]))
-        connection.execute("UPDATE messages SET created_at = 1 WHERE group_key = 3 AND sequence_num = 9")
-        assert [row[0] for row in connection.execute("SELECT group_key FROM touches")] == [3]
-        assert connection.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
-
-
-def test_a_migration_sorts_on_the_disk_of_the_database_not_in_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "it's"
-    folder.mkdir()
-    schema.prepare(folder / "hot.db")
-    everything = schema.migrations()
-    rows = "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 60000)"
-    steps = f"CREATE TABLE large AS {rows} SELECT hex(randomblob(20)) AS x FROM n;\nCREATE INDEX by_x ON large (x);\n"
-    used: set[Path] = set()
-
-    def look() -> int:
-        for each in Path("/proc/self/fd").iterdir():
-            with contextlib.suppress(OSError):
-                used.add(each.readlink())
-        return 0
-
-    def connect(path: Path) -> sqlite3.Connection:
-        connection = sqlite.connect(path)
-        connection.set_progress_handler(look, 5000)
-        return connection
-
-    monkeypatch.setattr(schema, "connect", connect)
-    monkeypatch.setattr(schema, "migrations", lambda: [*everything, (len(everything) + 1, steps)])
-    schema.prepare(folder / "hot.db")
-    assert {each.parent for each in used if each.name.startswith("etilqs_")} == {folder}
-    assert sorted(each.name for each in folder.iterdir()) == ["hot.db"]
-    with contextlib.closing(sqlite.connect(folder / "hot.db")) as opened:
-        assert opened.execute("PRAGMA temp_store_directory").fetchone() is None
+def test_a_database_of_another_program_is_refused_whatever_its_version(tmp_path: Path) -> None:
+    path = tmp_path / "other.db"
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.executescript("CREATE TABLE t (x); PRAGMA user_version = 1;")
+    for refusing in (schema.prepare, schema.require_current):
+        with pytest.raises(StoreError, match="is a database of schema version 1, but not one of Conclave's"):
+            refusing(path)
 
 
 def test_a_database_may_lie_in_a_folder_whose_name_is_no_utf8(tmp_path: Path) -> None:

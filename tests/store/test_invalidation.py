@@ -157,9 +157,7 @@ ROWS = st.tuples(st.integers(1, 3), st.none()) | st.tuples(st.none(), st.none() 
 @settings(max_examples=60, derandomize=True, database=None)
 def test_after_tells_what_was_touched_since(rows: list[tuple[int | None, int | None]], touch: int) -> None:
     with closing(sqlite3.connect(":memory:")) as connection:
-        script = next(sql for number, sql in schema.migrations() if number == 7)
-        for statement in schema._statements(script)[:2]:
-            connection.execute(statement)
+        connection.executescript(schema.migrations()[0][1])
         connection.executemany("INSERT INTO touches (group_key, session_id) VALUES (?, ?)", rows)
         assert invalidation.last_invalidation(connection) == len(rows)
         later = rows[touch:]
@@ -189,20 +187,3 @@ def test_whoever_is_too_far_behind_forgets_everything(
     assert found.reaches_group(10_000 - behind) is True
     assert found.reaches_group(10**6) is everything
     assert connection.execute("SELECT count(*) FROM touches").fetchone()[0] == 4096
-
-
-def test_an_older_database_notes_changes_from_its_migration_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, everything = tmp_path / "hot.db", schema.migrations()
-    monkeypatch.setattr(schema, "migrations", lambda: [each for each in everything if each[0] < 7])
-    schema.prepare(path)
-    with closing(sqlite.connect(path)) as connection:
-        connection.execute(
-            "INSERT INTO groups (group_key, group_id, group_name, alias, created_at) VALUES (7, x'07', 'g', '', 5)"
-        )
-    monkeypatch.undo()
-    schema.prepare(path)
-    with closing(sqlite.connect(path)) as connection:
-        assert invalidation.last_invalidation(connection) == 0
-        assert invalidation.after(connection, 0) is None
-        assert touched(connection, "UPDATE groups SET gone_below = 1") == [(7, None)]
-        assert invalidation.after(connection, 0) == Invalidated(1, {7}, set())

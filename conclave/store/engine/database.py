@@ -22,7 +22,7 @@ from conclave.store.engine.connection import StoreConnection
 from conclave.store.engine.connection_thread import Owner
 from conclave.store.engine.faults import StoreError, Watch, file_size, is_of_the_disk, store_error
 from conclave.store.engine.group_commit import snapshot
-from conclave.store.engine.schema import Complete, prepare
+from conclave.store.engine.schema import prepare
 from conclave.store.engine.writer import Publish, Writer
 
 if TYPE_CHECKING:
@@ -108,16 +108,14 @@ class Database:
         path: Path,
         publish: Publish = lambda _: None,
         watch: Watch | None = None,
-        complete: Complete = lambda _: None,
         keys: "Callable[[], KeyStore | None]" = lambda: None,
     ) -> Self:
         """Open the store at ``path``, creating or migrating it. Raises StoreError.
 
         ``publish`` gets what transactions announce, after the commit and before their callers continue. ``watch`` hears
-        how the disk fares. ``complete``: see ``schema.prepare``. ``keys`` opens the keys of its messages, once its
-        schema is this program's.
+        how the disk fares. ``keys`` opens the keys of its messages, once its schema is this program's.
         """
-        await asyncio.to_thread(prepare, path, complete)
+        await asyncio.to_thread(prepare, path)
         self = cls(path, publish, watch or Watch(), await asyncio.to_thread(keys))
         try:
             await self._begin()

@@ -2,7 +2,7 @@
 
 import contextlib
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
 
@@ -13,29 +13,30 @@ from conclave.store.engine.sqlite import connect, write_transaction
 
 log = get_logger(__name__)
 
-Complete = Callable[[sqlite3.Connection], None]
-"""Does what no SQL can to a database of a former version, in the transaction of the last migration."""
+APPLICATION_ID = 0x636E6376
+"""What SQLite's header calls a database of Conclave's: "cncv"."""
 
 OLDEST_SQLITE = (3, 37, 0)
 """SQLite 3.37 is the first that knows STRICT tables."""
 
 
 def migrations() -> list[tuple[int, str]]:
-    """Return the migrations in order: schema version reached, SQL."""
-    files = resources.files("conclave.store.engine.migrations").iterdir()
-    return sorted((int(each.name[:4]), each.read_text()) for each in files if each.name.endswith(".sql"))
+    """Return the steps to this program's schema in order: the version that each reaches, SQL. The first makes all."""
+    here = resources.files("conclave.store.engine")
+    later = (each for each in here.joinpath("migrations").iterdir() if each.name.endswith(".sql"))
+    steps = sorted((int(each.name[:4]), each.read_text()) for each in later)
+    return [(1, here.joinpath("schema.sql").read_text()), *steps]
 
 
-def prepare(path: Path, complete: Complete = lambda _: None) -> None:
+def prepare(path: Path) -> None:
     """Bring the database at ``path`` to this program's schema; make it if there is none.
 
-    ``complete``: called if it is an older one. Raises StoreError if the file is no database of Conclave's, is one of a
-    newer program, or cannot be written.
+    Raises StoreError if the file is no database of Conclave's, is one of a newer program, or cannot be written.
     """
     create(path)
     path_check.require_writable(path)
     with _one_line_errors(path), contextlib.closing(connect(path)) as connection:
-        _migrate(connection, path, complete)
+        _migrate(connection, path)
 
 
 def create(path: Path) -> None:
@@ -52,7 +53,7 @@ def create(path: Path) -> None:
         path_check.remove_unmade(new)
         new.touch(mode=0o600)
         with contextlib.closing(connect(new)) as connection:
-            _migrate(connection, new, lambda _: None)
+            _migrate(connection, new)
         new.rename(path)
     log.info("database_created", database=str(path))
 
@@ -70,12 +71,10 @@ def require_current(path: Path, *, writing: bool = False) -> None:
     if writing:
         path_check.require_writable(path)
     with _one_line_errors(path), contextlib.closing(connect(path, readonly=not writing)) as connection:
-        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        version = _known_version(connection, path)
         if writing:
             _require_wal(connection)
     newest = migrations()[-1][0]
-    if version > newest:
-        raise StoreError(_too_new(path, version, newest))
     if version < newest:
         raise StoreError(
             f"{path}: its schema version is {version}, this program's is {newest}: run `conclave serve` of this"
@@ -88,9 +87,8 @@ def is_current(connection: sqlite3.Connection, path: Path) -> bool:
 
     Raises StoreError if ``prepare`` would refuse it. Nothing is changed.
     """
-    newest = migrations()[-1][0]
     with _one_line_errors(path):
-        return _known_version(connection, path, newest) == newest
+        return _known_version(connection, path) == migrations()[-1][0]
 
 
 @contextlib.contextmanager
@@ -106,62 +104,33 @@ def _require_wal(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA journal_mode = WAL")
 
 
-def _too_new(path: Path, version: int, newest: int) -> str:
-    return f"{path}: its schema version is {version}, this program knows up to {newest}: use a newer Conclave"
-
-
-def _known_version(connection: sqlite3.Connection, path: Path, newest: int) -> int:
+def _known_version(connection: sqlite3.Connection, path: Path) -> int:
     """Return the schema version of a database; 0 for a file without tables. Raises StoreError if it is unknown."""
     version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
+        if version or connection.execute("SELECT 1 FROM sqlite_schema").fetchone():
+            raise StoreError(f"{path}: is a database of schema version {version}, but not one of Conclave's")
+        return 0
+    newest = migrations()[-1][0]
     if version > newest:
-        raise StoreError(_too_new(path, version, newest))
-    if version == 0 and connection.execute("SELECT 1 FROM sqlite_schema").fetchone():
-        raise StoreError(f"{path}: is a database, but not one of Conclave's")
+        says = f"its schema version is {version}, this program knows up to {newest}"
+        raise StoreError(f"{path}: {says}: use a newer Conclave")
     return version
 
 
-def _migrate(connection: sqlite3.Connection, path: Path, complete: Complete) -> None:
-    steps = migrations()
-    version = _known_version(connection, path, steps[-1][0])
+def _migrate(connection: sqlite3.Connection, path: Path) -> None:
+    version, steps = _known_version(connection, path), migrations()
     if version == 0:
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
     _require_wal(connection)
-    if version == steps[-1][0]:
-        return
-    with contextlib.ExitStack() as held:
+    for number, script in steps[version:]:
         if version > 0:
-            log.info("database_migrating", database=str(path), schema=version, to=steps[-1][0])
-            held.enter_context(_sorts_beside(connection, path))
-        left = [step for step in steps if step[0] > version]
-        # One that is made is in no use, and gets its name later: its steps share a commit.
-        for together in [[step] for step in left] if version else [left]:
-            with write_transaction(connection):
-                for number, script in together:
-                    for statement in _statements(script):
-                        connection.execute(statement)
-                    if version > 0 and number == steps[-1][0]:
-                        complete(connection)
-                    connection.execute(f"PRAGMA user_version = {number}")
-
-
-@contextlib.contextmanager
-def _sorts_beside(connection: sqlite3.Connection, path: Path) -> Iterator[None]:
-    """Have SQLite sort in files beside the database, which have no name, not in a folder that may be in memory.
-
-    To make an index anew, all that it has is sorted: 140 MB for a million messages. That is too much for the memory of
-    a small machine. Bodies are in no index. SQLite looks at SQLITE_TMPDIR only as it is loaded, so the folder is set by
-    a pragma, for the process: no other connection has temporary files. Where SQLite was built without that pragma, or
-    the name of the folder is no UTF-8, it sorts in memory.
-    """
-    folder = str(path.absolute().parent)
-    with contextlib.suppress(UnicodeEncodeError):
-        connection.execute("PRAGMA temp_store_directory = '{}'".format(folder.replace("'", "''")))
-    if connection.execute("PRAGMA temp_store_directory").fetchone():
-        connection.execute("PRAGMA temp_store = FILE")
-    try:
-        yield
-    finally:
-        connection.execute("PRAGMA temp_store_directory = ''")
+            log.info("database_migrating", database=str(path), schema=number - 1, to=number)
+        with write_transaction(connection):
+            for statement in _statements(script):
+                connection.execute(statement)
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {number}")
 
 
 def _statements(script: str) -> list[str]:

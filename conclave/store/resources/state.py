@@ -46,16 +46,6 @@ def stored_text(connection: sqlite3.Connection) -> str | None:
     return row[0] if row else None
 
 
-def complete(connection: sqlite3.Connection) -> None:
-    """Write the policies in force to the rows of a former version's database, which have none.
-
-    Call it in the transaction of the migration: a start that goes no further must not leave groups without a policy.
-    """
-    former = stored_policy(connection)
-    if former and marks.lack_policies(connection):
-        marks.write(connection, former)
-
-
 class PolicyFrozenError(Exception):
     """The policy must not change now. The message says what to do."""
 

@@ -1,1 +1,1 @@
-"""Schema migrations: NNNN_name.sql, applied in order, never changed once released."""
+"""Steps after ``schema.sql``: NNNN_name.sql, from 0002 on, applied in order, never changed once released."""
