@@ -9,7 +9,6 @@ from uuid import UUID, uuid4
 import pytest
 
 from conclave.client import Client, PlaintextCodec, TimeCorrected
-from conclave.client.history import schema
 from conclave.client.history.pages import Arrived
 from conclave.client.history.server_clock import APART_SECONDS, CONFIRMED_BY, ServerClock
 from conclave.client.membership import Membership
@@ -297,33 +296,6 @@ def test_answers_that_come_late_are_no_doubt(shift: int) -> None:
     wall.advance(30 * DAY)
     clock.hear(1_100 + 30 * DAY + 2_000)  # two clocks that do not go alike
     assert clock.doubt is None
-
-
-def test_a_history_of_the_version_before_is_taken_over(kept: Kept) -> None:
-    group = uuid4()
-    kept.arrive(group)
-    kept.history.close()
-    with closing(sqlite3.connect(kept.folder / "history.db", isolation_level=None)) as former:
-        for each in (
-            "TABLE doubt",
-            "TABLE had",
-            "INDEX messages_late",
-        ):
-            former.execute(f"DROP {each}")
-        former.execute("ALTER TABLE groups DROP COLUMN again_after")
-        former.execute("ALTER TABLE groups DROP COLUMN muted_until")
-        former.execute("ALTER TABLE groups DROP COLUMN opened")
-        former.execute("ALTER TABLE messages DROP COLUMN lifetime")
-        former.execute("ALTER TABLE messages DROP COLUMN is_late")
-        former.execute("ALTER TABLE messages DROP COLUMN is_seen")
-        former.execute("PRAGMA user_version = 1")
-    kept.open()
-    assert kept.shown(group) == [1]
-    kept.history.hear_time(kept.clock.now() + DAY)
-    kept.history.close()
-    kept.open()
-    assert not knows_the_time(kept)
-    assert schema.VERSION == 4
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ process uses the file; another one would go on with keys that are used up.
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
@@ -15,10 +15,7 @@ from conclave.client.errors import DiskError
 from conclave.client.history import bodies
 from conclave.client.private_file import keep_nothing_free, open_private, transaction
 
-VERSION = 3
-"""Changes if a program of before could not use the file: not for a new table, or a column that may be NULL or has a
-default, unless such a program puts rows in without naming the columns.
-"""
+VERSION = 1
 
 BUSY_SECONDS = 1.0
 """A program that has just ended may still hold the file for a moment."""
@@ -140,8 +137,6 @@ CREATE TABLE segments (
 ) STRICT
 """
 
-_MADE = "SELECT type, name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite_%'"
-
 _PLACES = {
     "about": "id",
     "groups": "group_key",
@@ -202,30 +197,17 @@ class Vault:
             version = self.connection.execute("PRAGMA user_version").fetchone()[0]
             if version == 0 and self.connection.execute("SELECT 1 FROM sqlite_schema").fetchone():
                 raise KeyStoreError(f"{path}: is a database, but has no keys of a client")
-            if version not in range(VERSION + 1):
+            if version not in (0, VERSION):
                 raise KeyStoreError(
                     f"{path}: its version is {version}, this program knows {VERSION}: use the one that made it"
                 )
-            self._complete()
-            if version != VERSION:  # it would write, also on a full disk
+            if version == 0:
+                for statement in _SCHEMA.split(";\n"):
+                    self.connection.execute(statement)
                 self.connection.execute(f"PRAGMA user_version = {VERSION}")
             row = self.connection.execute("SELECT user_id FROM about").fetchone()
             if row and row[0] != user_id.bytes:
                 raise KeyStoreError(f"{path}: has the keys of another account")
-
-    def _complete(self) -> None:
-        """Add what the file lacks of the schema: all if it is new; tables and columns if an earlier program made it."""
-        with closing(sqlite3.connect(":memory:")) as whole:
-            whole.executescript(_SCHEMA)
-            for kind, name, made_by in whole.execute(_MADE).fetchall():
-                if not self.connection.execute("SELECT 1 FROM sqlite_schema WHERE name = ?", (name,)).fetchone():
-                    self.connection.execute(made_by)
-                elif kind == "table":
-                    known = {row[1] for row in self.connection.execute(f"PRAGMA table_info({name})")}
-                    for _, column, holds, _, default, _ in whole.execute(f"PRAGMA table_info({name})"):
-                        if column not in known:
-                            always = "" if default is None else f" NOT NULL DEFAULT {default}"
-                            self.connection.execute(f"ALTER TABLE {name} ADD COLUMN {column} {holds}{always}")
 
     def close(self) -> None:
         """Close the file."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from conclave.client.private_file import keep_nothing_free, open_private, transaction
 
-VERSION = 4
+VERSION = 1
 
 _SCHEMA = """
 CREATE TABLE about (
@@ -23,7 +23,10 @@ CREATE TABLE groups (
     handled_up_to INTEGER NOT NULL DEFAULT 0,   -- what the application has had
     read_up_to INTEGER NOT NULL DEFAULT 0,      -- what the user has seen
     told_up_to INTEGER NOT NULL DEFAULT 0,      -- what the server knows of that
-    expiry INTEGER NOT NULL DEFAULT -1          -- effective: -1 keep, 0 delete-after-fetch, or seconds
+    expiry INTEGER NOT NULL DEFAULT -1,         -- effective: -1 keep, 0 delete-after-fetch, or seconds
+    again_after INTEGER,                        -- pages after this number came in doubt, and may lack something
+    muted_until INTEGER NOT NULL DEFAULT 0,     -- the first second at which it calls again
+    opened INTEGER NOT NULL DEFAULT 0           -- the greatest: it was opened last
 ) STRICT;
 CREATE TABLE messages (
     message_key INTEGER PRIMARY KEY,
@@ -38,55 +41,33 @@ CREATE TABLE messages (
     gone_at INTEGER,                            -- the first second at which it is gone by anything; NULL: it stays
     segment INTEGER NOT NULL,                   -- where the text is: see bodies.py
     body_id INTEGER NOT NULL,
+    is_late INTEGER NOT NULL DEFAULT 0,         -- came after greater numbers, and the application has not had it
+    is_seen INTEGER NOT NULL DEFAULT 0,         -- was on the screen, or put aside; what is up to read_up_to was anyhow
+    lifetime INTEGER,                           -- by the group's policy before delete-after-fetch; NULL: none
     UNIQUE (group_key, sequence_num)
 ) STRICT;
 CREATE INDEX messages_by_end ON messages (gone_at) WHERE gone_at IS NOT NULL;
 CREATE INDEX messages_by_place ON messages (segment);
+CREATE INDEX messages_late ON messages (group_key, sequence_num) WHERE is_late = 1;
 CREATE TABLE segments (
     segment INTEGER PRIMARY KEY AUTOINCREMENT,
     total_bytes INTEGER NOT NULL DEFAULT 0,
     live_bytes INTEGER NOT NULL DEFAULT 0
 ) STRICT;
-"""
-
-_DOUBTS = """
-CREATE TABLE doubt (
+CREATE TABLE doubt (                            -- a time that the server has told and that is not believed
     id INTEGER PRIMARY KEY CHECK (id = 1),
-    answers INTEGER NOT NULL,                   -- how many have told the time that follows, with the clocks of then
+    answers INTEGER NOT NULL,                   -- how many have told it, with the clocks of then
     server INTEGER NOT NULL,
     wall INTEGER NOT NULL,
     since_boot INTEGER NOT NULL,
     boot_id TEXT NOT NULL
 ) STRICT;
--- Pages after this number came in doubt and may have left something out; NULL: none.
-ALTER TABLE groups ADD COLUMN again_after INTEGER;
-CREATE TABLE had (                              -- the numbers that have come with and since these: see pages.py
+CREATE TABLE had (                              -- the numbers that have come since `again_after`: see pages.py
     group_key INTEGER NOT NULL REFERENCES groups ON DELETE CASCADE,
     sequence_num INTEGER NOT NULL,
     PRIMARY KEY (group_key, sequence_num)
 ) STRICT, WITHOUT ROWID;
--- It came after messages with greater numbers, and the application has not had it.
-ALTER TABLE messages ADD COLUMN is_late INTEGER NOT NULL DEFAULT 0;
-CREATE INDEX messages_late ON messages (group_key, sequence_num) WHERE is_late = 1;
 """
-"""Of version 2: a time that the server has told and that is not believed, and what pages left out because of one."""
-
-_SEEN = """
--- It was on the user's screen, or put aside as read; what is up to read_up_to counts as seen anyhow.
-ALTER TABLE messages ADD COLUMN is_seen INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE groups ADD COLUMN muted_until INTEGER NOT NULL DEFAULT 0;  -- the first second at which it calls again
-"""
-"""Of version 3: what was seen out of order, and which groups do not call."""
-
-_LIFETIMES = """
--- What its group's policy gave it before the group was one with delete-after-fetch; NULL: nothing.
-ALTER TABLE messages ADD COLUMN lifetime INTEGER;
-ALTER TABLE groups ADD COLUMN opened INTEGER NOT NULL DEFAULT 0;  -- the greatest: it was opened last
-"""
-"""Of version 4: lifetimes that a policy of before has given, and which group was opened last."""
-
-_STEPS = (_SCHEMA, _DOUBTS, _SEEN, _LIFETIMES)
-"""What each version adds to the one before."""
 
 
 class HistoryError(Exception):
@@ -120,16 +101,11 @@ def _make(connection: sqlite3.Connection, path: Path | None) -> None:
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version == 0 and connection.execute("SELECT 1 FROM sqlite_schema").fetchone():
             raise HistoryError(f"{path}: is a database, but no history of a client")
-        if version not in range(VERSION + 1):
+        if version not in (0, VERSION):
             raise HistoryError(
                 f"{path}: its version is {version}, this program knows {VERSION}: use the one that made it"
             )
-        for step in _STEPS[version:]:
-            _change(connection, step)
-
-
-def _change(connection: sqlite3.Connection, statements: str) -> None:
-    for statement in statements.split(";\n"):
-        if statement.strip():
-            connection.execute(statement)
-    connection.execute(f"PRAGMA user_version = {VERSION}")
+        if version == 0:
+            for statement in _SCHEMA.split(";\n"):
+                connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {VERSION}")

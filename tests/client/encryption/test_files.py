@@ -127,43 +127,13 @@ def test_a_file_that_is_something_else_is_refused(tmp_path: Path, content: bytes
     assert path.read_bytes() == content
 
 
-def test_a_file_of_version_2_is_completed_and_then_refused_by_its_program(tmp_path: Path) -> None:
-    """Which would fail at the first message that was sent anew: it puts three values in where four columns are."""
+def test_a_file_of_another_version_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     MlsCodec(path, BOB).close()
     with closing(sqlite3.connect(path)) as connection:
-        connection.execute("ALTER TABLE repeats DROP COLUMN is_own")
-        connection.execute("PRAGMA user_version = 2")
-    MlsCodec(path, BOB).close()
-    with closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("SELECT is_own FROM repeats").fetchall() == []
-        assert connection.execute("PRAGMA user_version").fetchone() == (3,)
-
-
-@pytest.mark.parametrize("lacks", [True, False], ids=["the former form", "the later form"])
-def test_a_file_of_version_1_is_completed(tmp_path: Path, *, lacks: bool) -> None:
-    path = tmp_path / "keys"
-    with MlsCodec(path, BOB) as codec:
-        own = codec.fingerprint
-        codec.begin(GROUP)
-    with closing(sqlite3.connect(path)) as connection:
-        if lacks:
-            connection.execute("DROP TABLE repeats")
-            connection.execute("ALTER TABLE about DROP COLUMN former")
-            connection.execute("ALTER TABLE groups DROP COLUMN base_tag")
-            connection.execute("ALTER TABLE groups DROP COLUMN confirmed_by")
-        connection.execute("PRAGMA user_version = 1")
-    for _ in range(2):
-        with MlsCodec(path, BOB) as codec:
-            assert codec.fingerprint == own
-            assert codec.held(GROUP)
-    with closing(sqlite3.connect(path)) as connection:
-        [(former, base_tag, confirmed_by)] = connection.execute(
-            "SELECT former, base_tag, confirmed_by FROM about, groups"
-        )
-        assert (former, base_tag) == ("", b"")
-        assert (confirmed_by == b"") == lacks
-        assert connection.execute("SELECT count(*) FROM repeats").fetchone() == (0,)
+        connection.execute("PRAGMA user_version = 9")
+    with pytest.raises(KeyStoreError, match="its version is 9"):
+        MlsCodec(path, BOB)
 
 
 def test_keys_of_packages_go_when_they_can_be_of_no_use(tmp_path: Path) -> None:
