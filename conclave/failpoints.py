@@ -106,9 +106,6 @@ RESTORE_POINTS = ("restore.copied", "restore.before_switch", "restore.switched")
 LEDGER_POINTS = ("ledger.claimed", "ledger.written", "ledger.synced", "ledger.forgotten")
 """Reached only where something is written to the purge ledger."""
 
-TAKE_OVER_POINTS = ("ledger.rewritten", "ledger.replaced")
-"""Reached only where a ledger of the former form is taken over."""
-
 DROPPING_POINTS = ("ledger.dropped",)
 """Reached only where the ledger has entries that are not needed any more."""
 

@@ -134,7 +134,7 @@ def withdraw(connection: sqlite3.Connection, inviter_id: bytes) -> None:
 
 
 def withdraw_all(connection: sqlite3.Connection) -> None:
-    """Do as ``withdraw``, for all users: former versions, and a restored backup, leave such invites."""
+    """Do as ``withdraw``, for all users: a restored backup leaves such invites."""
     _cancel(connection, invites.all_void(connection))
 
 

@@ -271,7 +271,7 @@ def _group(connection: sqlite3.Connection, entry: Entry, _: int, __: Replayed) -
     """Set the marks and the policy of a group: together they decide what is hidden.
 
     ``floor_seq`` may go down: it starts again where a group enters delete-after-fetch. Who has set the expiry is not
-    known if that account is not there, or if an older version has told.
+    known if that account is not there.
     """
     return entry.state is not None and _changed(
         connection,
@@ -280,7 +280,7 @@ def _group(connection: sqlite3.Connection, entry: Entry, _: int, __: Replayed) -
         " message_expiry_seconds = :message_expiry_seconds, min_lifetime_seconds = :min_lifetime_seconds,"
         " visibility = :visibility, expiry_set_by = (SELECT user_id FROM users WHERE user_id = :setter)"
         " WHERE group_key = :group_key",
-        {**entry.state, "group_key": entry.subject, "setter": bytes.fromhex(entry.state.get("expiry_set_by") or "")},
+        {**entry.state, "group_key": entry.subject, "setter": bytes.fromhex(entry.state["expiry_set_by"] or "")},
     )
 
 
@@ -342,7 +342,7 @@ def _settings(connection: sqlite3.Connection, entry: Entry, _: int, __: Replayed
     """
     if entry.state is None:
         return False
-    too_old_before = entry.state.get("too_old_before", 0)  # not in the ledgers of former versions
+    too_old_before = entry.state["too_old_before"]
     marks.end_timed(connection, too_old_before)
     return _changed(
         connection,

@@ -96,9 +96,9 @@ class ArchiveCheck:
         return known if known and there.exists() and there.samefile(self._here / name) else None
 
     def _fault_of(self, path: Path, told: FileEntry | None) -> str:
-        """Return what is wrong with a file; ``told``: what a backup says of it. Older programs have not looked."""
+        """Return what is wrong with a file; ``told``: what a backup says of it."""
         is_as_told = told is not None and told == entry_of(path)
-        if is_as_told and self._former and self._former.manifest.is_checked:
+        if is_as_told and self._former:
             return ""
         fault = fault_of(path, self._database)
         return fault or ("" if told is None or is_as_told else "is not as it was when it was backed up")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from conclave.backup import archive_check, archive_copy, manifest
+from conclave.backup import archive_copy, manifest
 from conclave.backup.files import names_under, sum_of
 from conclave.backup.manifest import BackupError, FileEntry, Manifest
 from conclave.store.engine.faults import StoreError
@@ -70,18 +70,8 @@ def require_whole(folder: Path, *, damaged: bool = False) -> tuple[Manifest, lis
 
 
 def _damage(folder: Path, told: Manifest) -> Iterator[Fault]:
-    """Yield what was damaged when the backup was made; a backup of an older program is looked at now."""
-    found = dict(told.faults)
-    if not told.is_checked and told.archive:
-        database = folder / manifest.DATABASE
-        for name in sorted(told.files):
-            if name.startswith(f"{manifest.ARCHIVE}/lifetime=") and (
-                fault := archive_check.fault_of(folder / name, database)
-            ):
-                found[name] = fault
-        if fault := archive_check.table_fault(database, folder / manifest.ARCHIVE):
-            found[manifest.ARCHIVE] = fault
-    for name, fault in sorted(found.items()):
+    """Yield what was damaged when the backup was made."""
+    for name, fault in sorted(told.faults.items()):
         yield Fault(f"{folder / name}: was damaged when it was backed up: {fault}", name, is_damage=True)
 
 

@@ -16,11 +16,8 @@ DATABASE = "database.db"
 ARCHIVE = "archive"
 """The name of the archive's folder in a backup."""
 
-FORMAT = 2
+FORMAT = 1
 """The format of backups that this program makes."""
-
-UNCHECKED = 1
-"""The former format, which it reads too: such a backup does not say whether its archive was whole."""
 
 MOST_BYTES = 1024 * 1024 * 1024
 """A manifest has at most 1 GiB: a file of the archive takes about 200 bytes of it."""
@@ -80,8 +77,6 @@ class Manifest:
     """What was damaged when it was made, by such paths, "archive" for the table."""
     keys: KeysEntry | None = None
     """None if its messages are under no keys."""
-    is_checked: bool = True
-    """Whether that was looked for."""
 
     @property
     def size(self) -> int:
@@ -96,7 +91,6 @@ class Manifest:
     def to_json(self) -> str:
         """Return the text of the manifest. It has a sum of its own, so that a change of it is noticed too."""
         told = {"format": FORMAT, **asdict(self)}
-        del told["is_checked"]
         if self.keys is None:
             del told["keys"]
         return json.dumps(told | {"sha256": _sum_of(told)}, indent=1, sort_keys=True) + "\n"
@@ -107,11 +101,11 @@ class Manifest:
         told = json.loads(text)
         if not isinstance(told, dict) or "format" not in told:
             raise ValueError("is no manifest of a backup")
-        if told["format"] not in (UNCHECKED, FORMAT):
+        if told["format"] != FORMAT:
             raise ValueError(f"has the format {told['format']!r}, this program reads {FORMAT}: use a newer Conclave")
         if told.pop("sha256", None) != _sum_of(told):
             raise ValueError("was changed or damaged: its own sum is another one")
-        is_checked = told.pop("format") == FORMAT
+        del told["format"]
         files = {name: FileEntry(**entry) for name, entry in told.pop("files").items()}
         if wrong := next((name for name in files if not _is_of_backup(name)), None):
             raise ValueError(f"names a file that no backup has: {wrong!r}")
@@ -123,7 +117,6 @@ class Manifest:
             archive=ArchiveEntry(**archive) if archive else None,
             keys=KeysEntry(**keys) if keys else None,
             files=files,
-            is_checked=is_checked,
         )
         found._require_kinds()
         return found

@@ -112,7 +112,6 @@ def parse_config(text: str, source: str, advise: Advise = lambda *_: None) -> Co
     except OSError as error:
         raise ConfigError(source, [f"database_path: there is no working directory: {error.strerror}"]) from error
     faults += _contradictions(config)  # of what is valid by itself: all faults at once
-    faults = faults or list(_left_beside_a_link(config, values))
     if faults:
         raise ConfigError(source, faults)
     for name, value, declared in each_setting(values, ConfigSchema()):
@@ -142,23 +141,6 @@ def _within(value: Any, declared: Field[Any], name: str) -> Iterator[tuple[str, 
                 yield from _within(each, declared.value_field, f"{name}.{key}")
         case _:
             yield name, value, declared
-
-
-def _left_beside_a_link(config: Config, values: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a line if the data directory lies beside a link to the database.
-
-    Former versions looked for it there.
-    """
-    named = Path(values.get("database_path", Config.database_path)).absolute().with_suffix(".data")
-    try:
-        is_left = not config.data_path and named.is_dir() and not config.data.exists()
-    except PermissionError:  # of a folder above; opening the database says so
-        return
-    if is_left:
-        yield (
-            f"data_path: {named} lies beside a link; it is looked for beside the database itself: move it to"
-            f" {config.data}, or set data_path to it"
-        )
 
 
 def _contradictions(config: Config) -> Iterator[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from conclave.config.settings import Config
 from conclave.keys.replacing import COPYING, LOCKS, beside
 from conclave.proof.findings import Finding, Kind, ProofPart
-from conclave.store.ledger import book, former
+from conclave.store.ledger import book
 from conclave.system import data_folder, ledger_mark, reserve
 
 LOOKS, PAUSE_SECONDS = 20, 0.5
@@ -100,8 +100,7 @@ def _fault(path: Path, config: Config) -> str:
 
 def _ledger(config: Config) -> tuple[Path, ...]:
     path = config.ledger_path
-    beside = (path.with_name(path.name + suffix) for suffix in (book.JOURNAL, former.UNFINISHED))
-    return path, config.ledger_lock, *beside
+    return path, config.ledger_lock, path.with_name(path.name + book.JOURNAL)
 
 
 def _is_zero(path: Path) -> bool:

@@ -161,7 +161,7 @@ async def keep_sessions(app: web.Application) -> AsyncIterator[None]:
 async def forward_news(app: web.Application) -> AsyncIterator[None]:
     """Announce what other processes have left in the outbox, and unblock the logins that operators have named.
 
-    First withdraw the invites whose inviters may not invite any more, which a former version or a restore has left.
+    First withdraw the invites whose inviters may not invite any more, which a restore has left.
     """
     store = app[app_keys.STORE]
     await store.write(invites.withdraw_all)

@@ -256,24 +256,6 @@ def _flipped(store: Backed, path: Path) -> int:
     return path.read_bytes().index(store.search.body(2, 300)[:100]) + 150
 
 
-def _as_of_an_older_program(made: Made) -> None:
-    told = json.loads(made.manifest.to_json())
-    del told["sha256"], told["faults"]
-    told["format"] = manifest.UNCHECKED
-    (made.path / manifest.NAME).write_text(json.dumps(told | {"sha256": manifest._sum_of(told)}))
-
-
-def test_a_backup_of_an_older_program_is_looked_at_when_it_is_verified(store: Backed) -> None:
-    damage(store)
-    made = store.back_up()
-    _as_of_an_older_program(made)
-    told = manifest.read(made.path)
-    assert (told.is_checked, told.faults) == (False, {})
-    [fault] = checking.faults_of(made.path, told)
-    assert "1 message is not as it was archived" in fault.text
-    assert next_day(store).manifest.faults, "and what is shared with it, too"
-
-
 def test_a_damaged_backup_is_restored_only_if_that_is_accepted(store: Backed) -> None:
     damage(store)
     made = store.back_up()

@@ -347,7 +347,7 @@ def test_a_backup_of_a_newer_program_is_refused(store: Backed) -> None:
     rewrite(made.path, schema=99)
     assert "is newer" in refusal(store, made.path)
     (made.path / manifest.NAME).write_text('{"format": 3}')
-    assert "has the format 3, this program reads 2" in refusal(store, made.path)
+    assert "has the format 3, this program reads 1" in refusal(store, made.path)
 
 
 def rewrite(backup: Path, **changed: object) -> None:

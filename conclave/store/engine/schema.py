@@ -13,8 +13,8 @@ from conclave.store.engine.sqlite import connect, write_transaction
 
 log = get_logger(__name__)
 
-APPLICATION_ID = 0x636E6376
-"""What SQLite's header calls a database of Conclave's: "cncv"."""
+APPLICATION_ID = 0x436C4462
+"""What SQLite's header calls a database of Conclave's: "ClDb"."""
 
 OLDEST_SQLITE = (3, 37, 0)
 """SQLite 3.37 is the first that knows STRICT tables."""

@@ -22,7 +22,6 @@ import orjson
 from conclave.failpoints import reach
 from conclave.logs.setup import get_logger
 from conclave.store.engine.faults import StoreError, store_error
-from conclave.store.ledger import former
 from conclave.system.durable import sync
 
 log = get_logger(__name__)
@@ -189,10 +188,8 @@ def entries(path: Path, after: int) -> list[Entry]:
 def require_sound(path: Path, ledger_id: str, written: int) -> None:
     """Read the whole file; raise LedgerError if it is damaged, another database's, or lacks what it is known to have.
 
-    If there is none, the next append begins one, and says so if there had been one. One of the former form is taken
-    over before: it is the file that counts from here on, with whatever is wrong with it.
+    If there is none, the next append begins one, and says so if there had been one.
     """
-    _renew_form(path)
     found = look(path)
     if found is None:
         return
@@ -235,7 +232,6 @@ def drop_old(path: Path, before: int, reads_before: int, now: int) -> None:
     have ended by the second ``now``: a reader sees a message until then, however old it is. Raises LedgerError, also
     for a damaged file.
     """
-    _renew_form(path)
     values = {"before": before, "reads_before": reads_before, "now": now}
     with _opened_if_there(path) as connection:
         if connection is None or _head(path, connection) is None:
@@ -352,58 +348,13 @@ def _cut(path: Path) -> str:
 
 
 def _ready(path: Path) -> None:
-    """Make the file if there is none, for its owner alone; one of the former form is taken over. A link is none."""
+    """Make the file if there is none, for its owner alone. A link is none."""
     is_new = not path.exists()
     if not is_new:
         _require_file(path)
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
     if is_new:
         sync(path.parent, follows_links=True)
-    _take_over(path)
-
-
-def _renew_form(path: Path) -> None:
-    """Take over a file of the former form, if it is there and one."""
-    with _as_ledger_errors(path), _mutex:
-        if path.exists():
-            _require_file(path)
-            _take_over(path)
-
-
-def _take_over(path: Path) -> None:
-    """Write a ledger of the former form, lines of JSON, anew as a database. Safe to stop anywhere."""
-    with former.found(path) as lines:
-        if lines is None:
-            return
-        new = path.with_name(path.name + former.UNFINISHED)
-        new.unlink(missing_ok=True)
-        os.close(os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
-        if (owner := path.stat()).st_uid != os.geteuid():
-            os.chown(new, owner.st_uid, owner.st_gid)  # root looks, and the server goes on with it
-        with _opened(new) as connection:
-            # It counts once it is renamed: until then nothing of it has to outlast a crash, and it leaves no journal.
-            connection.execute("PRAGMA journal_mode = OFF")
-            with _transaction(connection):
-                if lines:
-                    _write_former(path, connection, lines)
-        reach("ledger.rewritten")
-        new.rename(path)
-        reach("ledger.replaced")
-        sync(path.parent, follows_links=True)
-    log.info("ledger_taken_over", ledger=str(path))
-
-
-def _write_former(path: Path, connection: sqlite3.Connection, lines: Sequence[former.Line]) -> None:
-    if lines[0] is None or "ledger" not in lines[0]:
-        raise LedgerError(f"{path}: its first line is damaged: {_BEGIN_ANEW}")
-    _make_tables(connection)
-    after = max(each["complete_after"] for each in lines if each and "ledger" in each)
-    head = _Head(lines[0]["ledger"], after, after, 0, 0)
-    told = [Entry(*(each[name] for name in Entry._fields)) for each in lines if each and "kind" in each]
-    _add(connection, head, told)
-    if None in lines:
-        # What it lacks is not known, so it stays damaged.
-        connection.execute("INSERT INTO entries (change, at, kind, subject, sum) VALUES (0, 0, 'unknown', 0, x'')")
 
 
 def _require_file(path: Path) -> None:
@@ -414,22 +365,12 @@ def _require_file(path: Path) -> None:
 
 @contextmanager
 def _opened_if_there(path: Path) -> Iterator[sqlite3.Connection | None]:
-    """Open the file for the block; None if there is none.
-
-    One of the former form is read as it is, and left so: the former version's server may be running still.
-    """
+    """Open the file for the block; None if there is none."""
     with _as_ledger_errors(path), _mutex:
         if not path.exists():
             yield None
             return
         _require_file(path)
-        with former.found(path) as lines:
-            if lines is not None:
-                with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
-                    if lines:
-                        _write_former(path, connection, lines)
-                    yield connection
-                return
         with _opened(path) as connection:
             yield connection
 

@@ -1,4 +1,4 @@
-"""The ledger's file: written, cut short, damaged, relieved of what is old, taken over from its former form."""
+"""The ledger's file: written, cut short, damaged and relieved of what is old."""
 
 import contextlib
 import errno
@@ -306,113 +306,27 @@ def test_nothing_is_removed_from_a_damaged_file(path: Path, change: int) -> None
     assert path.read_bytes() == before
 
 
-FORMER = [entry(1), entry(2, READ), Entry(3, NOW, "account", "ab", None), entry(4, READ), entry(5)]
-
-
-def test_a_ledger_of_the_former_form_is_taken_over(path: Path) -> None:
-    path.write_bytes(ledgers.former(ID, FORMER, complete_after=0))
-    book.require_sound(path, ID, 5)
-    assert path.read_bytes().startswith(b"SQLite format 3")
-    assert book.tip(path) == (ID, 5)
-    assert book.entries(path, 0) == FORMER[1:], "but for what is told again"
-    assert (look(path).damage, look(path).until) == ("", NOW)
-    assert path.stat().st_mode & 0o777 == 0o600
-    assert [each.name for each in path.parent.iterdir()] == [path.name]
-    book.append(path, ID, 5, things(6))
-    assert changes(path) == [2, 3, 4, 5, 6]
-
-
-def test_who_only_reads_a_ledger_of_the_former_form_leaves_it_so(path: Path) -> None:
-    """The server of the former version may be running, and knows no other form."""
-    path.write_bytes(data := ledgers.former(ID, FORMER, complete_after=0))
-    assert book.tip(path) == (ID, 5)
-    assert book.entries(path, 0) == FORMER[1:]
-    assert (look(path).damage, look(path).until) == ("", NOW)
-    assert path.read_bytes() == data
-    book.drop_old(path, NOW + 1, NOW + 1, NOW)
-    assert changes(path) == [], "who changes it takes it over"
-
-
-def test_a_former_ledger_that_reaches_back_so_far_reaches_back_as_far(path: Path) -> None:
-    path.write_bytes(ledgers.former(ID, [entry(8)], complete_after=7))
-    assert (look(path).complete_after, look(path).last_change) == (7, 8)
-
-
-@pytest.mark.parametrize("cut", [1, 2, 40])
-def test_the_torn_last_line_of_a_former_ledger_was_not_acknowledged(path: Path, cut: int) -> None:
-    path.write_bytes(ledgers.former(ID, FORMER)[:-cut])
-    assert (look(path).last_change, look(path).damage) == (4, "")
-    book.append(path, ID, 4, things(5))
-    assert changes(path)[-1] == 5
-
-
-def test_a_former_ledger_that_grew_but_has_nothing_in_its_end_is_torn(path: Path) -> None:
-    path.write_bytes(ledgers.former(ID, FORMER) + bytes(100_000))
-    assert (look(path).last_change, look(path).damage) == (5, "")
-
-
-def test_a_former_ledger_torn_in_its_first_line_begins_anew(path: Path) -> None:
-    path.write_bytes(b'{"ledger":"0a')
-    assert book.look(path) is None
-    book.append(path, ID, 0, [entry(1)])
-    assert changes(path) == [1]
-
-
-@pytest.mark.parametrize("line", [1, 3, 5])
-def test_a_former_ledger_that_is_damaged_stays_so(path: Path, line: int) -> None:
-    lines = ledgers.former(ID, FORMER).splitlines(keepends=True)
-    lines[line] = lines[line].replace(b'"at":1', b'"at":2')
-    path.write_bytes(b"".join(lines))
-    assert "is damaged" in look(path).damage
-    assert changes(path), "the others are read"
-    with pytest.raises(LedgerError, match=r"is damaged .*: move it away"):
-        book.require_sound(path, ID, 4)
-
-
-def test_a_former_ledger_whose_first_line_is_damaged_is_left_alone(path: Path) -> None:
-    data = ledgers.former(ID, FORMER).replace(b'"complete_after":0', b'"complete_after":1', 1)
-    path.write_bytes(data)
-    with pytest.raises(LedgerError, match="its first line is damaged: move it away"):
-        book.append(path, ID, 0, things(6))
-    assert path.read_bytes() == data
-
-
 KILLED = """
 import sys
 from pathlib import Path
 from conclave.store.ledger import book
-path = Path(sys.argv[1])
-if sys.argv[2] == "append":
-    book.append(path, sys.argv[3], 5, [])
-else:
-    book.drop_old(path, 1_700_000_001, 0, 0)
+book.drop_old(Path(sys.argv[1]), 1_700_000_001, 0, 0)
 """
 
 
-def killed(act: str, path: Path, point: str) -> None:
-    """Do something in a process that is killed at a failpoint."""
+def killed(path: Path, point: str) -> None:
+    """Drop what is old in a process that is killed at a failpoint."""
     done = subprocess.run(
-        [sys.executable, "-P", "-c", dedent(KILLED), path, act, ID],
+        [sys.executable, "-P", "-c", dedent(KILLED), path],
         env=os.environ | {"CONCLAVE_FAILPOINT": f"{point}=kill"},
     )
     assert done.returncode == -9, f"{point} was not reached"
 
 
-@pytest.mark.parametrize("point", failpoints.TAKE_OVER_POINTS)
-def test_killed_while_a_former_ledger_is_taken_over_nothing_is_lost(path: Path, point: str) -> None:
-    path.write_bytes(ledgers.former(ID, FORMER))
-    killed("append", path, point)
-    assert book.entries(path, 0)[-4:] == FORMER[1:]
-    book.append(path, ID, 5, [])
-    assert book.entries(path, 0) == FORMER[1:]
-    assert look(path).damage == ""
-    assert [each.name for each in path.parent.iterdir()] == [path.name]
-
-
 @pytest.mark.parametrize("point", failpoints.DROPPING_POINTS)
 def test_killed_while_old_entries_go_the_file_is_whole(path: Path, point: str) -> None:
     book.append(path, ID, 0, things(*range(1, 200)))
-    killed("drop", path, point)
+    killed(path, point)
     assert changes(path) == list(range(1, 200))
     assert look(path).damage == ""
 
@@ -420,7 +334,7 @@ def test_killed_while_old_entries_go_the_file_is_whole(path: Path, point: str) -
 def test_a_journal_that_was_left_behind_harms_no_new_ledger(path: Path) -> None:
     """An operator has moved the ledger away after a crash, and not the journal beside it."""
     book.append(path, ID, 0, things(*range(1, 200)))
-    killed("drop", path, failpoints.DROPPING_POINTS[0])
+    killed(path, failpoints.DROPPING_POINTS[0])
     assert path.with_name(path.name + book.JOURNAL).exists()
     path.unlink()
     book.append(path, ID, 0, things(1))
