@@ -21,13 +21,14 @@ from bench.hot import BODY_BYTES, PAGE, ROUND_SECONDS, ROUNDS
 from bench.load import Load, generator, run
 from bench.process import Cleaning, Server, cpu_seconds, resident_mb
 from bench.stores import Store
+from conclave.actions.messages import append
 from conclave.archive.layout import DAY
 from conclave.config.archive import ArchiveConfig
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.keys import KeysConfig
 from conclave.config.settings import Config
+from conclave.store import keyring
 from conclave.store.engine import sqlite
-from conclave.store.resources import taking_over
 from conclave.wire.negotiate import Format
 
 USERS, GROUPS, MEMBERS = 128, 256, 8
@@ -57,18 +58,18 @@ class _Turn:
 
 
 def in_turns(folder: Path) -> list[Figure]:
-    """Two copies of one store, of which cleanup has taken one over."""
+    """Two copies of one store, one of them under keys."""
     now = int(time.time())
     shape = stores.Shape(USERS, GROUPS, MEMBERS, body=os.urandom(BODY_BYTES))
     (folder / "plain").mkdir()
-    store = stores.build(folder / "plain", "sql", now, shape, [now] * PAGE * PAGES)
-    with closing(sqlite.connect(store.config.database)) as connection, sqlite.write_transaction(connection):
-        connection.execute(
-            "UPDATE members SET watermark = (SELECT last_seq FROM groups WHERE group_key = members.group_key)"
-        )
+    store = stores.build(folder / "plain", "sql", now, shape, [])
     (folder / "keyed").mkdir()
-    keyed = Config(database_path=str(folder / "keyed" / "conclave.db"), cleanup=store.config.cleanup)
+    keyed = Config(
+        database_path=str(folder / "keyed" / "conclave.db"), cleanup=store.config.cleanup, keys=KeysConfig(encrypt=True)
+    )
     shutil.copy(store.config.database, keyed.database)
+    for config in (store.config, keyed):
+        _fill(store, config, [now] * PAGE * PAGES, shape.body)
     with ExitStack() as opened:
         servers = {
             WITHOUT: opened.enter_context(Server(store.config)),
@@ -76,8 +77,6 @@ def in_turns(folder: Path) -> list[Figure]:
         }
         for server in servers.values():
             server.wait_for("cleanup_run")
-        if not _is_taken_over(keyed.database):
-            raise RuntimeError("messages lie as they came")
         turns = _Turns(opened.enter_context(generator()), servers)
         return [
             *turns.compared("page from the store, 1 connection", 0.75, _unread(store)),
@@ -92,17 +91,16 @@ def in_turns(folder: Path) -> list[Figure]:
 
 
 def starts_and_moves(folder: Path) -> list[Figure]:
-    """Two copies of one store, of which cleanup takes one over: starts, memory after them, and moves to the archive."""
+    """Two copies of one store, one of them under keys: starts, memory after them, and moves to the archive."""
     now = int(time.time())
     each = MOVED // GROUPS
     sent = [now - day * DAY for day in range(MOVES, 0, -1) for _ in range(each)]
     configs = {name: _folder(folder / name) for name in (WITHOUT, UNDER)}
-    stores.build(configs[WITHOUT].database.parent, "spark", now, stores.Shape(USERS, GROUPS, MEMBERS), sent)
+    store = stores.build(configs[WITHOUT].database.parent, "spark", now, stores.Shape(USERS, GROUPS, MEMBERS), [])
     shutil.copy(configs[WITHOUT].database, configs[UNDER].database)
     configs[UNDER] = replace(configs[UNDER], keys=KeysConfig(encrypt=True))
-    with Cleaning(configs[UNDER]) as cleaning:
-        while not _is_taken_over(configs[UNDER].database):
-            cleaning.run(now)
+    for config in configs.values():
+        _fill(store, config, sent, stores.BODY)
     moved: dict[str, list[float]] = {name: [] for name in configs}
     for day in range(MOVES, 0, -1):
         for name in sorted(configs, reverse=bool(day % 2)):
@@ -138,9 +136,19 @@ def _folder(folder: Path) -> Config:
     return Config(database_path=str(folder / "conclave.db"), cleanup=CleanupConfig(engine="spark"))
 
 
-def _is_taken_over(database: Path) -> bool:
-    with closing(sqlite.connect(database, readonly=True)) as connection:
-        return taking_over.is_done(connection)
+def _fill(store: Store, config: Config, sent: Sequence[int], body: bytes) -> None:
+    """Store messages that all members have fetched, one in each group for each second in ``sent``."""
+    keys = keyring.open_to_serve(config.database, config.keys_path, encrypt=config.keys.encrypt)
+    with closing(sqlite.connect(config.database)) as connection, sqlite.write_transaction(connection):
+        connection.keys = keys
+        for second in sent:
+            for creator in store.creators:
+                append(connection, creator, body, second, is_commit=False)
+        connection.execute(
+            "UPDATE members SET watermark = (SELECT last_seq FROM groups WHERE group_key = members.group_key)"
+        )
+    if keys:
+        keys.close()
 
 
 def _median_ratio(values: dict[str, list[float]]) -> float:

@@ -37,9 +37,7 @@ def soon(folder: Path) -> list[Figure]:
     )
     keys = keyring.open_to_serve(config.database, config.keys_path, encrypt=True)
     assert keys
-    with closing(sqlite.connect(config.database)) as connection, sqlite.write_transaction(connection):
-        connection.execute("UPDATE groups SET keyed_after = 0")
-        connection.execute("UPDATE key_state SET taken_over = 1")
+    with closing(sqlite.connect(config.database, readonly=True)) as connection:
         groups = [row[0] for row in connection.execute("SELECT group_id FROM groups")]
     keys.begin((each, 1) for each in groups)
     keys.close()

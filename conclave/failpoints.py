@@ -165,16 +165,6 @@ LOSING_POINTS = ("run.keys_noted", "run.keys_lost")
 COPYING_POINTS = ("run.keys_copied",)
 """Reached only in runs that renew a copy of the key file."""
 
-KEYING_POINTS = (
-    "keying.roots_drawn",
-    "keying.segments_gone",
-    "keying.parts_listed",
-    "keying.rewritten",
-    "keying.partition_settled",
-    "keying.lowered",
-)
-"""Reached only in runs that take over messages which were stored before there were keys; some only with an archive."""
-
 _ERRORS = {"full": ("database or disk is full", sqlite3.SQLITE_FULL), "io": ("disk I/O error", sqlite3.SQLITE_IOERR)}
 
 _name, _action, _countdown = "", "", 0

@@ -141,8 +141,7 @@ class _Deleting:
             last = [each for each in some if not any(low <= each.sequence_num <= high for low, high in ranges)]
             if last:
                 last_seq, newest = max(each.sequence_num for each in last), max(each.created_at for each in last)
-                placed = [(each.sequence_num, each.message_id) for each in last]
-                keys_lost = message_keys.count_keyed(self._connection, group_key, placed)
+                keys_lost = len(last) if message_keys.has_keys(self._connection) else 0
                 receipts.note(self._connection, group_key, Erased(rule, len(last), last_seq, newest), keys_lost)
                 message_keys.note(self._connection, group_key, [each.sequence_num for each in last])
 

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import closing
-from functools import partial
 from typing import TYPE_CHECKING
 
 from conclave.clock import Clock
@@ -170,7 +169,7 @@ class RunEnvironment:
         if self.config.cleanup.engine != "spark":
             return False
         hot = Hot(self.path, settings, now)
-        return hot.read(needs.of_run, hot, self.config.archive if self._uses_archive() else None, scope)
+        return hot.read(needs.of_run, hot, scope)
 
     def close(self) -> None:
         """Stop Spark, end its Java process, and remove the work files. It may be done again."""
@@ -340,9 +339,8 @@ class RunEnvironment:
         from spark.archive.run import ArchiveRun  # noqa: PLC0415 - as above
 
         config = config or self.config.archive
-        keys = partial(self.keys, hot)
         path, has_cluster = self.config.archive_path, not self._master().startswith("local")
-        return ArchiveRun(self._session, self._forget_tables, hot, path, config, keys, has_cluster=has_cluster)
+        return ArchiveRun(self._session, self._forget_tables, hot, path, config, has_cluster=has_cluster)
 
     def _master(self) -> str:
         """Return where Spark works, or would: spark-submit, which has started it already, may say otherwise."""

@@ -12,7 +12,6 @@ from conclave.retention.jobs import Scope
 from conclave.retention.plan import Plan, make_plan
 from conclave.retention.policy import KEEP
 from conclave.store.archive import move_selection, moves
-from conclave.store.resources import taking_over
 from spark.archive import expiry_plan
 from spark.hot_store import Hot
 
@@ -48,19 +47,13 @@ def of_archive(
             and move_selection.has_work(connection, archive.least_lifetime, hot.now - archive.after)
         )
         or bool(expiry_plan.make_plan(connection, hot, scope, risen, archive.rewrite_after))
-        or _takes_over(connection, scope)
     )
 
 
-def of_run(connection: sqlite3.Connection, hot: Hot, archive: ArchiveConfig | None, scope: Scope) -> bool:
-    """Tell whether a run at the second of ``hot`` would need Spark from the start. ``archive``: None if there is none.
+def of_run(connection: sqlite3.Connection, hot: Hot, scope: Scope) -> bool:
+    """Tell whether a run at the second of ``hot`` would need Spark from the start.
 
     What is due in the archive needs it only if much is to be rewritten, and a partition only if it has become crowded:
     the run sees that in the table, and starts Spark itself then.
     """
-    return plan_without(connection, hot, scope) is None or (archive is not None and _takes_over(connection, scope))
-
-
-def _takes_over(connection: sqlite3.Connection, scope: Scope) -> bool:
-    """Tell whether messages of the archive are to be encrypted that came before there were keys."""
-    return scope.keeps_house and taking_over.next_partition(connection) is not None
+    return plan_without(connection, hot, scope) is None

@@ -26,12 +26,12 @@ from conclave.store.engine.faults import StoreError, is_of_the_disk
 from conclave.store.engine.sqlite import Step
 from conclave.store.ledger import book, branches
 from conclave.store.ledger.drain import drain
-from conclave.store.resources import audit, receipts, registration_tokens, send_ids, state, taken_back, taking_over
+from conclave.store.resources import audit, receipts, registration_tokens, send_ids, state, taken_back
 from conclave.store.views import overdue, runs
 from conclave.store.views.runs import Run
 from conclave.system import reserve
 from conclave.system.worker_protocol import State
-from spark import apply, clock_mending, lost_keys, rehearsal, take_over
+from spark import apply, clock_mending, lost_keys, rehearsal
 from spark.clock_mending import ClockUnsteadyError
 from spark.costs import Costs
 from spark.environment import CleanupError, RunEnvironment, Tell
@@ -204,7 +204,7 @@ def _carry_out(
     size = engine.path.stat().st_size
     hot = _hot(engine, settings, done.started_at, deadline)
     try:
-        with _emptied(engine, hot) as connection:
+        with _emptied(hot) as connection:
             groups = due.groups(connection, plan)
             done.groups_touched = len(groups)
             total = apply.count_plan(connection, plan).total() if progress else 0
@@ -217,11 +217,8 @@ def _carry_out(
             try:
                 archive.run(done, groups, scope)
             finally:
-                with _emptied(engine, hot) as connection:
+                with _emptied(hot) as connection:
                     apply.give_space_back(Pacer(connection, deadline, require=lambda: hot.require(connection)))
-        if scope.keeps_house and not hot.read(taking_over.is_done):
-            with _emptied(engine, hot) as connection:
-                take_over.go_on(engine, hot, Pacer(connection, deadline, require=lambda: hot.require(connection)))
     finally:
         done.bytes_returned = max(0, size - engine.path.stat().st_size)
 
@@ -240,11 +237,9 @@ def _tell_ledger(engine: RunEnvironment, done: Report) -> None:
 
 
 @contextlib.contextmanager
-def _emptied(engine: RunEnvironment, hot: Hot) -> Iterator[sqlite3.Connection]:
+def _emptied(hot: Hot) -> Iterator[sqlite3.Connection]:
     """Open the store for deleting; at the end of the block its write-ahead log is emptied."""
-    keys = take_over.keys_to_move(engine, hot)
     with closing(sqlite.connect(hot.path)) as connection:
-        connection.keys = keys
         try:
             yield connection
         finally:

@@ -206,8 +206,6 @@ def _sizes(sizes: Sizes) -> Iterator[Metric]:
     if last.key_copies is not None:
         copies = "Copies of the key file that are there."
         yield GaugeMetricFamily("conclave_key_copies", copies, len(last.key_copies))
-        plain = "Messages that were stored before there were keys, and that cleanup has yet to take over."
-        yield GaugeMetricFamily("conclave_messages_without_key", plain, last.without_key)
         dead = "Archived messages whose keys are lost, and that are not overwritten yet."
         yield GaugeMetricFamily("conclave_archive_unreadable_messages", dead, last.unreadable)
     if last.key_copies:

@@ -57,15 +57,13 @@ class Measured:
     free_pages: int | None = None
     key_copies: dict[str, int] | None = None
     """When the copies of the key file that are there were made, Unix seconds, by their paths; None: it has no keys."""
-    without_key: int = 0
-    """How many messages lie as they came, if there are keys."""
     unreadable: int = 0
     """How many archived messages have lost their keys, and wait to be overwritten."""
     backup_at: int | None = None
     """When the last backup was made, Unix seconds; 0 for none that is known, None before the first look."""
 
 
-_OF_STORE = ("free_pages", "key_copies", "without_key", "unreadable", "backup_at")
+_OF_STORE = ("free_pages", "key_copies", "unreadable", "backup_at")
 """What the store tells, not the files."""
 
 
@@ -174,7 +172,6 @@ def _of_store(connection: sqlite3.Connection) -> tuple[dict[str, Any], _Written 
     written = (state.keys_id, message_keys.copies(connection)) if state else None
     told = {
         "free_pages": _free_bytes(connection),
-        "without_key": message_keys.count_plain(connection),
         "unreadable": unreadable.waiting(connection).messages,
         "backup_at": audit.last_at(connection, AuditAction.BACKUP_MADE),
     }

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -193,8 +193,9 @@ class Archive:
             last = reach(stretch.parts, after, stretch.border, effort * (limit - len(found)), effort * room)
             window = Window(stretch, parts_between(stretch.parts, after, last), after, last, limit - len(found))
             if window.parts:
-                more, opened = self._read_window(window, room, least=0 if taken or found else 1)
-                found += opened
+                least = 0 if taken or found else 1
+                more = self._ask_window(window, partial(window.read, room=room, least=least))
+                found += self._opened(stretch, more.messages)
                 room -= sum(len(message.mls_message) for message in more.messages)
                 if more.full and (found or taken):
                     return Found(found, full=True)
@@ -204,28 +205,12 @@ class Archive:
             after, effort = last, effort * 2
         return Found(found, full=len(found) == limit)
 
-    def _read_window(self, window: Window, room: int, least: int) -> tuple[Found, list[StoredMessage]]:
-        """Read a window; return what was found as it was archived, and decrypted, without what was erased meanwhile.
-
-        A message that came before there were keys is told by its block having none. So it must not have lost them since
-        it was read: before keys are lost, the hot store knows of a version of the table in which nothing is under them.
-        """
-        for _ in range(TRIES):
-            known = self._known() if self._keys and window.may_be_plain else None
-            if known:
-                window = replace(window, stretch=replace(window.stretch, version=known.version, turn=known.turn))
-            found = self._ask_window(window, partial(window.read, room=room, least=least))
-            opened = self._opened(window.stretch, found.messages)
-            if known is None or self._known() == known:
-                return found, opened
-        raise ArchiveError(f"{self._folder}: changes again and again while it is read")
-
     def _opened(self, stretch: Stretch, found: list[StoredMessage]) -> list[StoredMessage]:
         """Decrypt messages as they were archived. One without a key was erased meanwhile, and is left out."""
         shown = [each for each in found if each.sequence_num not in stretch.taken_back]  # the others have no body
         numbers, stored = [each.sequence_num for each in shown], [each.mls_message for each in shown]
         try:
-            bodies_of = at_rest.opened(self._keys, stretch.group_id, stretch.keyed_after, numbers, stored)
+            bodies_of = at_rest.opened(self._keys, stretch.group_id, numbers, stored)
         except (AlteredError, KeyFileError) as error:
             raise ArchiveError(f"{self._folder}: {error}") from error
         of: dict[int, bytes | None] = {each.sequence_num: b"" for each in found}

@@ -41,7 +41,7 @@ def read(
     messages, if they are under some. No run may take place meanwhile.
     """
     for row in _rows(path, read_state, query.of_sender(found, user_id)):
-        if each := _opened(path, row, found.group_key, found.group_id, found.keyed_after, user_id, keys):
+        if each := _opened(path, row, found.group_key, found.group_id, user_id, keys):
             yield each
 
 
@@ -60,7 +60,7 @@ def read_held(
         place = places.get(row["group_key"])
         if place is None or (place.is_living and row["sequence_num"] > place.archived_seq):
             continue
-        if each := _opened(path, row, place.group_key, place.group_id, place.keyed_after, user_id, keys):
+        if each := _opened(path, row, place.group_key, place.group_id, user_id, keys):
             yield place.group_id, each
 
 
@@ -83,7 +83,6 @@ def _opened(
     row: dict[str, Any],
     group_key: int,
     group_id: bytes,
-    keyed_after: int,
     user_id: bytes,
     keys: KeyStore | None,
 ) -> Archived | None:
@@ -94,7 +93,7 @@ def _opened(
             *(group_key, each.sequence_num, user_id, each.created_at, each.body, row["checksum"]),
             is_commit=each.is_commit,
         )
-        body = at_rest.opened(keys, group_id, keyed_after, [each.sequence_num], [each.body])[0]
+        body = at_rest.opened(keys, group_id, [each.sequence_num], [each.body])[0]
     except (AlteredError, KeyFileError) as error:
         raise UnreadableError(f"{path}: {error}") from error
     except DamagedError as error:

@@ -39,11 +39,6 @@ class Window:
     limit: int
     """How many messages are wanted at most."""
 
-    @property
-    def may_be_plain(self) -> bool:
-        """Whether messages may be among these that came before there were keys."""
-        return any(part.first_seq <= self.stretch.keyed_after for part in self.parts)
-
     def read(self, table: Snapshot, room: int, least: int) -> Found:
         """Return the first messages, up to ``room`` bytes of bodies, but at least ``least`` messages.
 

@@ -7,10 +7,9 @@ from pathlib import Path
 
 from conclave.backup.manifest import BackupError, KeysEntry
 from conclave.config.settings import Config
-from conclave.keys import tree
 from conclave.keys.file import KeyFile, KeyFileError
 from conclave.keys.inspection import Inspection
-from conclave.store import at_rest, bodies, keyring
+from conclave.store import bodies, keyring
 from conclave.store.engine import sqlite
 from conclave.store.resources import message_keys, timers
 from conclave.store.resources.message_keys import KeyCopy
@@ -88,20 +87,13 @@ def place(chosen: Inspection, config: Config) -> None:
 def forget_erased(connection: sqlite3.Connection, chosen: Inspection) -> int:
     """Erase the messages of a copied database whose keys are lost: they were erased since. Return how many they were.
 
-    One that lay there as it came was erased too if its number has lost its key: cleanup has taken it over since, or its
-    neighbours. What the archive has of these has no key either, so that nobody gets it. Call it in a transaction.
+    Call it in a transaction.
     """
-    last_plain, begun = at_rest.plain_segments(connection) or 0, set(chosen.blocks())
-    groups = connection.execute("SELECT group_key, group_id, keyed_after FROM groups").fetchall()
     count = 0
-    for group_key, group_id, keyed_after in groups:
-        rows = [
-            row
-            for row in connection.execute(
-                "SELECT sequence_num, message_id FROM messages WHERE group_key = ?", (group_key,)
-            )
-            if row[0] > keyed_after or row[1] >> 32 > last_plain or (group_id, row[0] >> tree.HEIGHT) in begun
-        ]
+    for group_key, group_id in connection.execute("SELECT group_key, group_id FROM groups").fetchall():
+        rows = connection.execute(
+            "SELECT sequence_num, message_id FROM messages WHERE group_key = ?", (group_key,)
+        ).fetchall()
         for at in range(0, len(rows), LOOKED_AT):
             some = rows[at : at + LOOKED_AT]
             lives = chosen.living(group_id, [number for number, _ in some])

@@ -182,8 +182,6 @@ def _keys(samples: Samples, now: int) -> Iterator[tuple[str, str]]:
             "keys",
             (f"{copies:,.0f} copies{newest}" if copies else "no copy: if the key file is lost, all messages are"),
         )
-    if plain := samples.value("conclave_messages_without_key"):
-        yield "  without key", f"{counted(int(plain), 'message')}: runs take them over"
     if dead := samples.value("conclave_archive_unreadable_messages"):
         yield "  unreadable", f"{counted(int(dead), 'message')} of the archive, not overwritten yet"
 

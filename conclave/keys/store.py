@@ -147,16 +147,6 @@ class KeyStore:
                 found.append(cover.node_above(covers[named], number % tree.BLOCK) is not None)
         return found
 
-    def have_begun(self, group_id: bytes, numbers: Sequence[int]) -> list[bool]:
-        """Tell of each number of a group whether its block has any keys. Raises KeyFileError."""
-        names = [records.name(group_id, number >> tree.HEIGHT) for number in numbers]
-        with self._mutex:
-            self.refresh()
-            if self._file.damage:
-                for named in set(names):
-                    self._file.read(named)  # one that is not found may be what was altered
-            return [self._file.had(named) for named in names]
-
     def are_free(self, group_id: bytes, numbers: Iterable[int]) -> bool:
         """Tell whether no number of these was given and erased before: it has a key, or its block none. Raises as keys.
 

@@ -26,7 +26,7 @@ from conclave.proof.findings import Finding, Kind, ProofPart
 from conclave.store.archive import unreadable
 from conclave.store.engine import sqlite
 from conclave.store.engine.faults import StoreError
-from conclave.store.resources import message_keys, taking_over
+from conclave.store.resources import message_keys
 from conclave.store.resources.message_keys import KeyCopy
 from conclave.system import locks
 
@@ -121,7 +121,7 @@ def examine_copies(part: ProofPart, config: Config, copies: Copies) -> None:
     part.count("key files", len(opened))
     for backup in copies.backups():
         try:
-            keyed, plain = _of_backup(backup)
+            keyed = _of_backup(backup)
         except (StoreError, sqlite3.Error, numbers.UnreadableError) as error:
             if backup in copies.backups():
                 part.count("backups")
@@ -129,9 +129,6 @@ def examine_copies(part: ProofPart, config: Config, copies: Copies) -> None:
             continue
         part.count("backups")
         _compare(part, backup, keyed, alive, opened)
-        as_they_came = sum(ranges.count(ranges.without(some, alive.get(each, ()))) for each, some in plain.items())
-        if as_they_came:
-            part.kept.append(f"{backup}: {as_they_came:,} messages that were erased since were stored without a key")
 
 
 def _opened(part: ProofPart, config: Config, folder: Path, noted: Sequence[KeyCopy]) -> list[Inspection]:
@@ -196,18 +193,10 @@ def _compare(part: ProofPart, backup: Path, keyed: Numbers, alive: Numbers, open
             part.add(Finding(Kind.KEYS, str(backup), told))
 
 
-def _of_backup(backup: Path) -> tuple[Numbers, Numbers]:
-    """Return the messages of a backup that are under keys, and the others. Raises sqlite3.Error or UnreadableError."""
+def _of_backup(backup: Path) -> Numbers:
+    """Return the messages of a backup that are under keys: all or none. Raises sqlite3.Error or UnreadableError."""
     database, folder = backup / "database.db", backup / "archive"
     with closing(sqlite.connect(database, readonly=True, frozen=True)) as connection:
-        if not message_keys.is_known(connection):
-            return {}, {}
-        after = {row[0]: row[1] for row in connection.execute("SELECT group_id, keyed_after FROM groups").fetchall()}
-        taken_over = taking_over.already(connection)
-        keyed, plain = dict[bytes, list[Range]](), dict[bytes, list[Range]]()
-        for (group_id, some), _ in message_keys.living(connection, _archived(connection, folder)):
-            begin = after.get(group_id, 0)  # of a deleted group nothing is served, and its keys count all the same
-            as_they_came = ranges.without([Range(0, begin)], taken_over.get(group_id, ()))
-            keyed[group_id] = ranges.without(some, as_they_came)
-            plain[group_id] = ranges.both(some, as_they_came)
-    return keyed, plain
+        if not message_keys.has_keys(connection):
+            return {}
+        return {each: some for (each, some), _ in message_keys.living(connection, _archived(connection, folder))}

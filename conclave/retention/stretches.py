@@ -37,7 +37,7 @@ class Stretch:
     have archived messages in the group. ``parts``: where the messages are, ordered by first number. ``version``: this
     version of the table, or a later one, has the messages. ``relaid``: see the function of that name. ``turn``: that of
     the run that changed the table last. ``taken_back``: numbers that everybody sees only redacted; they are left out
-    unless ``include_redacted``. ``group_id`` and ``keyed_after``: as of Group.
+    unless ``include_redacted``. ``group_id``: as of Group.
     """
 
     group_key: int
@@ -50,7 +50,6 @@ class Stretch:
     relaid: int
     turn: int
     group_id: bytes
-    keyed_after: int
     taken_back: Collection[int] = ()
     include_redacted: bool = False
 
@@ -115,7 +114,6 @@ def stretch(
         relaid,
         turn,
         group.group_id,
-        group.keyed_after,
         frozenset(row[0] for row in taken_back),
         include_redacted,
     )

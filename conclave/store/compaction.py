@@ -1,18 +1,17 @@
 """Gives back the space of dead bodies: what lives in a segment moves to the newest one, and the segment goes.
 
 A segment of which enough is dead is compacted. Its living bodies are appended to the newest segment, and it is marked
-as dropped; then its table is emptied and removed. In the same way a segment goes whose messages are not under keys yet:
-they are encrypted as they move, see ``at_rest.carried``.
+as dropped; then its table is emptied and removed.
 """
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from operator import itemgetter
 
 from conclave.failpoints import reach
-from conclave.store import at_rest, bodies
+from conclave.store import bodies
 from conclave.store.engine.connection import of_store
 from conclave.store.engine.sqlite import Step, places
 
@@ -53,25 +52,11 @@ FREED_PAGES = 32
 def compact(connection: sqlite3.Connection) -> Iterator[Step]:
     """Yield the steps that give back the space of dead bodies, one segment after the other.
 
-    See ``database.Step``. Stopping between two steps, or losing their transaction, leaves a consistent store. Segments
-    whose messages are not under keys yet stay where the connection has no keys.
+    See ``database.Step``. Stopping between two steps, or losing their transaction, leaves a consistent store.
     """
     # The emptiest first: on a full disk they give the room that the others need to move their living bodies.
-    for segment, is_dropped in _worth_compacting(_movable(connection)):
+    for segment, is_dropped in _worth_compacting(_segments(connection)):
         yield from _drop(connection, segment, None if is_dropped else _living(connection, segment))
-
-
-def take_over(connection: sqlite3.Connection, is_enough: Callable[[], bool]) -> Iterator[Step]:
-    """Yield the steps after which no message is left that is not under a key, segment by segment.
-
-    ``is_enough`` is asked before each segment: the rest is for another time. The connection has keys.
-    """
-    last = at_rest.plain_segments(connection) or 0
-    for segment, _, _, _, is_dropped in sorted(_segments(connection), key=itemgetter(2)):
-        if segment <= last:
-            if is_enough():
-                return
-            yield from _drop(connection, segment, None if is_dropped else _living(connection, segment))
 
 
 def drop_copies(connection: sqlite3.Connection, copies: Iterable[int], most_others: float) -> Iterator[Step]:
@@ -83,7 +68,7 @@ def drop_copies(connection: sqlite3.Connection, copies: Iterable[int], most_othe
     """
     copies_of = bodies.by_segment(copies)
     chosen: list[tuple[int, list[int] | None]] = []
-    for segment, total, _, is_sealed, is_dropped in _movable(connection):
+    for segment, total, _, is_sealed, is_dropped in _segments(connection):
         if segment in copies_of and is_sealed:
             others = None if is_dropped else _others(connection, segment, copies_of[segment], most_others * total)
             if is_dropped or others is not None:
@@ -111,12 +96,6 @@ def _segments(connection: sqlite3.Connection) -> list[tuple[int, int, int, int, 
     return connection.execute(
         "SELECT segment, total_bytes, live_bytes, sealed, dropped FROM body_segments WHERE total_bytes > 0"
     ).fetchall()
-
-
-def _movable(connection: sqlite3.Connection) -> list[tuple[int, int, int, int, int]]:
-    """Do as ``_segments``, without those whose bodies cannot move here: they would have to be encrypted."""
-    last = 0 if of_store(connection).keys else at_rest.plain_segments(connection) or 0
-    return [each for each in _segments(connection) if each[0] > last or each[4]]
 
 
 def _worth_compacting(segments: list[tuple[int, int, int, int, int]]) -> Iterator[tuple[int, int]]:
@@ -219,8 +198,7 @@ def _move(connection: sqlite3.Connection, body_ids: Sequence[int]) -> None:
     found = bodies.get_many(connection, body_ids)
     old = [body_id for body_id in body_ids if found[body_id] is not None]  # some may be erased since they were listed
     if old:
-        carried = at_rest.carried(connection, {body_id: found[body_id] for body_id in old})
-        new = bodies.put_many(connection, list(carried.values()))
+        new = bodies.put_many(connection, [found[body_id] for body_id in old])
         _follow(connection, dict(zip(old, new, strict=True)))
         bodies.erase(connection, old)
 

@@ -35,7 +35,7 @@ def open_to_serve(database: Path, path: Path, *, encrypt: bool) -> KeyStore | No
     with closing(sqlite.connect(database)) as connection:
         state = message_keys.state(connection)
         if state is None:
-            return _begin(connection, path) if encrypt else None
+            return _begin(connection, database, path) if encrypt else None
         _require_encrypting(database, encrypt=encrypt)
         keys = _opened(connection, database, path, state)
         if is_old := keys.serial < state.lost_serial:
@@ -50,6 +50,8 @@ def open_to_serve(database: Path, path: Path, *, encrypt: bool) -> KeyStore | No
 def require_fit(connection: sqlite3.Connection, database: Path, path: Path, *, encrypt: bool) -> None:
     """Raise StoreError if ``open_to_serve`` would. It takes no lock, and changes nothing."""
     state = message_keys.state(connection)
+    if state is None and encrypt:
+        _require_no_messages(connection, database)
     if state is None and not (encrypt and path.exists()):
         return
     if state:
@@ -78,6 +80,14 @@ def _require_encrypting(database: Path, *, encrypt: bool) -> None:
         raise StoreError(
             f"{database}: its messages are under keys, and those to come cannot be stored without, or copies would"
             f" not forget them: set keys.encrypt to true{ADVICE}"
+        )
+
+
+def _require_no_messages(connection: sqlite3.Connection, database: Path) -> None:
+    if message_keys.has_messages(connection):
+        raise StoreError(
+            f"{database}: has messages that were stored without keys: keys.encrypt can be set to true only before the"
+            f" first message is stored; set it to false, or begin with a new database{ADVICE}"
         )
 
 
@@ -110,12 +120,13 @@ def _require_newest(path: Path, newer: Path | None) -> None:
 def open_to_read(database: Path, path: Path) -> KeyStore | None:
     """Open the keys for a command that reads or stores messages; None: no message is under one. Raises StoreError."""
     with closing(sqlite.connect(database, readonly=True)) as connection:
-        state = message_keys.state(connection) if message_keys.is_known(connection) else None
+        state = message_keys.state(connection)
         return _opened(connection, database, path, state) if state else None
 
 
-def _begin(connection: sqlite3.Connection, path: Path) -> KeyStore:
+def _begin(connection: sqlite3.Connection, database: Path, path: Path) -> KeyStore:
     """Make the key file of a database that has none; one without keys was made by a start that did not end."""
+    _require_no_messages(connection, database)
     try:
         if not path.exists():
             file.create(path, secrets.token_bytes(records.ID_BYTES))

@@ -7,17 +7,13 @@ deletes its copies.
 
 import sqlite3
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from pyspark.sql import DataFrame, SparkSession, functions as F
 
 from conclave.archive.layout import in_partitions
 from conclave.config.archive import ArchiveConfig
 from conclave.failpoints import reach
-from conclave.keys.file import KeyFileError
-from conclave.keys.store import KeyStore
 from conclave.retention.policy import KEEP
-from conclave.store import at_rest
 from conclave.store.archive import moves, restore as archive_restore
 from conclave.store.archive.moves import PartRow
 from conclave.store.archive.restore import Archived
@@ -52,12 +48,10 @@ def restore(
     config: ArchiveConfig,
     group_id: bytes,
     spare: int,
-    keys: KeyStore | None,
 ) -> int:
     """Restore a group; return how many messages that were. Raises ArchiveError or RestoreError.
 
     What has lost its key, and waits to be overwritten, stays where it is until the next run.
-    ``keys``: those of the messages, if there are any: in the hot store what comes back is under its key.
     ``spare``: so many bytes stay free beside the database. A run could not work without, and only a run removes copies.
     """
     group = hot.read(groups.find, group_id)
@@ -78,9 +72,8 @@ def restore(
     count, lost = 0, hot.read(message_keys.lost_up_to).get(group.group_key, 0)
     living = rows.where(F.col(a.SEQUENCE_NUM) > lost)
     for part in sorted(parts, key=lambda part: part.first_seq):
-        for archived in _chunks(living, part):
-            count += len(archived)
-            chunk = _under_keys(keys, group, archived)
+        for chunk in _chunks(living, part):
+            count += len(chunk)
             _require_room(hot, sum(len(message.mls_message) for message in chunk), spare)
             hot.write(archive_restore.put_back, group.group_key, chunk)
             reach("restore.copied")
@@ -88,21 +81,6 @@ def restore(
     hot.write(_switch_back, group, count, hot.now)
     reach("restore.switched")
     return count
-
-
-def _under_keys(keys: KeyStore | None, group: Group, chunk: Sequence[Archived]) -> Sequence[Archived]:
-    """Encrypt messages that were archived before there were keys."""
-    old = [each for each in chunk if each.sequence_num <= group.keyed_after]
-    if keys is None or not old:
-        return chunk
-    try:
-        fresh = at_rest.taken_over(
-            keys, group.group_id, [each.sequence_num for each in old], [each.mls_message for each in old]
-        )
-    except KeyFileError as error:
-        raise ArchiveError(str(error)) from error
-    by_number = {each.sequence_num: body for each, body in zip(old, fresh, strict=True)}
-    return [replace(each, mls_message=by_number.get(each.sequence_num, each.mls_message)) for each in chunk]
 
 
 def _require_room(hot: Hot, size: int, spare: int) -> None:

@@ -4,7 +4,6 @@ It finishes a batch under way, applies the rules, moves messages, compacts the t
 """
 
 import sqlite3
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
@@ -21,7 +20,6 @@ from conclave.archive.consistency import next_turn, not_of_one_time
 from conclave.archive.faults import one_line
 from conclave.config.archive import ArchiveConfig
 from conclave.failpoints import reach
-from conclave.keys.store import KeyStore
 from conclave.logs.setup import get_logger
 from conclave.retention import due
 from conclave.retention.jobs import ALL, Scope
@@ -30,7 +28,6 @@ from conclave.retention.policy import KEEP
 from conclave.store import clock_mending
 from conclave.store.archive import move_selection, moves
 from conclave.store.archive.moves import ArchiveState
-from conclave.store.resources import message_keys, taking_over
 from spark.archive import clock, expiry_plan
 from spark.archive.arrow_eraser import ArrowEraser
 from spark.archive.check import Check, examine
@@ -42,7 +39,6 @@ from spark.archive.move import Mover
 from spark.archive.restore import restore
 from spark.archive.spark_eraser import SparkEraser
 from spark.archive.table import NotDurableError, Table
-from spark.archive.take_over import take_over
 from spark.hot_store import ArchiveError, Hot
 from spark.report import Report
 
@@ -62,21 +58,19 @@ class ArchiveRun:
         hot: Hot,
         path: Path,
         config: ArchiveConfig,
-        keys: Callable[[], KeyStore],
         *,
         has_cluster: bool,
     ) -> None:
         """Take what is needed; nothing is opened yet.
 
         ``session`` gives a Spark session, and starts Spark for what needs it. ``forget`` has Spark forget what it knows
-        of tables, and starts none. ``path``: the folder of the table. ``keys``: opens those of the messages.
+        of tables, and starts none. ``path``: the folder of the table.
         ``has_cluster``: Spark works on one, and all that is rewritten shall be rewritten there.
         """
         self._session = session
         self._forget = forget
         self._hot = hot
         self._config = config
-        self._keys = keys
         self._has_cluster = has_cluster
         self._table = Table(session, path)
         self._is_open = False
@@ -104,7 +98,6 @@ class ArchiveRun:
                 self._expiry(plan).apply(plan, done.counts)
                 done.groups_touched += len(plan.group_keys.difference(counted))
             self._move(done, scope)
-            self._take_over(scope)
             if self._has_turn:
                 self._compact()
         except NotDurableError:
@@ -163,8 +156,7 @@ class ArchiveRun:
         with self._as_archive_errors():
             self._require(state)
             self._mover().drop_copies()  # copies that are left may lack their bodies
-            keys = self._keys() if self._hot.read(message_keys.state) else None
-            return restore(self._session(), self._hot, self._table, self._config, group_id, spare, keys)
+            return restore(self._session(), self._hot, self._table, self._config, group_id, spare)
 
     def finish_move(self) -> None:
         """Finish the batches under way, if there are any; deletes no messages. Raises ArchiveError."""
@@ -220,15 +212,6 @@ class ArchiveRun:
             return
         for count in self._change().move(self._config):
             done.archived += count
-
-    def _take_over(self, scope: Scope) -> None:
-        """Encrypt what was archived before there were keys, for a while, but at least a partition."""
-        end = time.monotonic() + taking_over.RUN_SECONDS
-        while scope.keeps_house and (partition := self._hot.read(taking_over.next_partition)):
-            self._change()
-            take_over(self._session(), self._hot, self._table, self._keys(), *partition)
-            if time.monotonic() > end:
-                break
 
     def _has_work(self) -> bool:
         """Tell whether any message is to be moved."""

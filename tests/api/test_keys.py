@@ -97,8 +97,9 @@ async def test_a_commit_that_waited_in_an_invite_is_under_a_key_once_it_is_a_mes
     assert b"a commit of its own kind" in bytes_of(tmp_path), "an invite has no number"
     await bob.accept(invite)
     assert await bodies(alice, group) == [b"a commit of its own kind commit"]
-    found = await server.query("SELECT keyed_after FROM groups")
-    assert found == [(0,)]
+    stored = await server.query("SELECT body FROM messages JOIN body_segment_1 ON body_id = message_id")
+    assert len(stored) == 1
+    assert b"a commit of its own kind commit" not in stored[0][0]
 
 
 async def test_at_the_end_of_a_run_nothing_leads_to_the_keys_of_what_it_has_erased(
@@ -203,27 +204,31 @@ async def test_a_body_that_is_not_as_it_was_stored_is_never_served(
     assert "message 1 of group" in faults["storage"]
 
 
-async def test_a_database_that_was_served_without_keys_gets_them_from_the_next_message_on(
-    config: Config, keyed: Config, start_server: StartServer, tmp_path: Path
+async def test_keys_can_be_begun_and_ended_only_in_a_database_without_messages(
+    config: Config, keyed: Config, start_server: StartServer
 ) -> None:
     config = replace(config, keys=KeysConfig(encrypt=False))
     async with start_server(config) as server:
-        alice, bob = await server.users("alice", "bob")
+        alice = await server.user("alice")
         group = await alice.create_group("g")
-        await bob.join(group)
-        await alice.send(group, b"as it came, before")
-    async with start_server(keyed) as server:
-        again = Client(server.http, server.url, alice.token, alice.user_id)
-        await again.send(group, b"under a key, after")
-    async with start_server(keyed) as server:
-        again = Client(server.http, server.url, alice.token, alice.user_id)
-        assert await bodies(again, group) == [b"as it came, before", b"under a key, after"]
-    data = bytes_of(tmp_path)
-    assert b"as it came, before" in data
-    assert b"under a key, after" not in data
+    async with start_server(keyed):
+        pass
     with pytest.raises(StoreError, match=re.escape("set keys.encrypt to true")):
         async with start_server(config):
             pass
+    with closing(sqlite.connect(config.database)) as connection:
+        connection.execute("DELETE FROM key_state")  # as before there were keys
+    keyed.keys_path.unlink()
+    async with start_server(config) as server:
+        again = Client(server.http, server.url, alice.token, alice.user_id)
+        await again.send(group, b"as it came")
+    with pytest.raises(StoreError, match="has messages that were stored without keys"):
+        async with start_server(keyed):
+            pass
+    assert not keyed.keys_path.exists()
+    async with start_server(config) as server:
+        again = Client(server.http, server.url, alice.token, alice.user_id)
+        assert await bodies(again, group) == [b"as it came"]
 
 
 async def test_a_server_whose_key_file_is_away_does_not_begin_one(keyed: Config, start_server: StartServer) -> None:

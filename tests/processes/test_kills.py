@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from aiohttp import ClientError, ClientSession, ClientTimeout
 
-from conclave.failpoints import COPYING_POINTS, KEYING_POINTS, LOSING_POINTS, POINTS
+from conclave.failpoints import COPYING_POINTS, LOSING_POINTS, POINTS
 from conclave.keys.cover import Range
 from conclave.keys.inspection import Inspection
 from tests.support.client import PACKAGE, PASSWORD, Client, Message, RefusedError, encode, expect
@@ -34,13 +34,6 @@ KEYED_POINTS = (
 )
 """Where the keys of messages and the messages may part."""
 
-TAKING_OVER_POINTS = (
-    *(each for each in KEYING_POINTS if each not in ("keying.rewritten", "keying.partition_settled")),
-    *("erase.sealed", "erase.moved", "erase.segment_marked", "erase.emptied", "erase.dropped"),
-    *("keys.appended", "keys.synced", "writer.after_commit", "apply.after_commit"),
-)
-"""Where a server that has just got keys may die; the two are of an archive, see ``tests/spark/archive``."""
-
 AT_ONCE = 8
 """Servers under test at the same time."""
 
@@ -52,7 +45,6 @@ TIMES = {
     "writer": range(40, 80),
     "keys": range(4, 9),
     "run": range(1, 4),
-    "keying": range(1, 2),
 }
 """At which time a point is deadly, by the first part of its name: once the load has begun."""
 
@@ -79,7 +71,6 @@ class Load:
     fleeting: dict[int, float] = field(default_factory=dict)  # number of the body: the second at which it was sent
     commits: list[bytes] = field(default_factory=list)  # of carol's invites, as far as they were made
     accepted: int = 0  # so many of them
-    invited: set[int] = field(default_factory=set)  # numbers of the bodies of all
     carol_is_in: bool | None = None  # None while a request may have changed it or not
     handed_out: list[tuple[Client, bytes]] = field(default_factory=list)  # key packages and whose they are
     deleted: list[Client] = field(default_factory=list)
@@ -164,8 +155,7 @@ class Load:
         await self.carol.decline(await self.alice.invite(self.keep, self.carol))
         await self.alice.invite(self.keep, self.carol)
         await self.alice.post(f"/groups/{self.keep}/cancel-invite", invitee_id=self.carol.user_id)
-        number, body = self.body()
-        self.invited.add(number)
+        _, body = self.body()
         invite = await self.alice.invite(self.keep, self.carol, body)
         self.commits.append(body + b" commit")
         await self.carol.accept(invite)
@@ -298,23 +288,8 @@ async def next_run(server: ServerProcess) -> None:
         await asyncio.sleep(0.1)
 
 
-async def begun(folder: Path, http: ClientSession) -> Load:
-    """Let users talk for a while on a server without keys."""
-    with ServerProcess(folder, SETTINGS, command=QUICK) as server:
-        load = Load(server.url, http)
-        await load.begin()
-        for turn in range(8):
-            await load.talk()
-            await load.use_a_group(f"early{turn}")
-        await load.bring_carol()
-        server.process.kill()
-    return load
-
-
-async def die_at(
-    point: str, folder: Path, settings: str = SETTINGS, *, had_no_keys: bool = False, later: int = 0
-) -> None:
-    """Have a process killed at a point, kill the rest, and check. ``had_no_keys``: there are messages without.
+async def die_at(point: str, folder: Path, settings: str = SETTINGS, *, later: int = 0) -> None:
+    """Have a process killed at a point, kill the rest, and check.
 
     ``later``: by how many times the point is passed more often before. The slower the machine, the more a server does
     by itself before the load has begun.
@@ -325,18 +300,15 @@ async def die_at(
     at = random.Random(point).choice(TIMES[point.partition(".")[0]]) + later
     env = {"CONCLAVE_FAILPOINT": f"{point}=kill@{at}"}
     async with ClientSession(timeout=UNHURRIED) as http:
-        load = await begun(folder, http) if had_no_keys else None
         with ServerProcess(folder, settings, env, command=QUICK) as server:
-            if load is None:
-                load = Load(server.url, http)
-                try:
-                    await load.begin()
-                except BROKEN:
-                    assert server.process.wait() == -signal.SIGKILL
-                    again = folder.with_name(f"{folder.name}+{at}")
-                    await die_at(point, again, checked, later=later + at)
-                    return
-            load.move_to(server.url)
+            load = Load(server.url, http)
+            try:
+                await load.begin()
+            except BROKEN:
+                assert server.process.wait() == -signal.SIGKILL
+                again = folder.with_name(f"{folder.name}+{at}")
+                await die_at(point, again, checked, later=later + at)
+                return
             async with hearing(load):
                 sending = asyncio.create_task(load.keep_sending())
                 deadline = time.monotonic() + PATIENCE
@@ -347,8 +319,6 @@ async def die_at(
                 server.process.wait()
                 await sending
         await check(folder, load, checked)
-        if had_no_keys:
-            assert load.search.numbers_in(folder) <= load.invited, "no message lies as it came"
 
 
 def has_ended(server: ServerProcess, name: str) -> bool:
@@ -401,13 +371,6 @@ async def test_kill_9_where_keys_and_messages_may_part_loses_no_message_and_leav
     """What was acknowledged has its key, and what is erased has none: in the key file, in its copy, nowhere."""
     points = some(KEYED_POINTS, 3, "points of a server with keys")
     await at_once({point: die_at(point, tmp_path / point, KEYED) for point in points})
-
-
-async def test_kill_9_while_messages_get_the_keys_that_they_lacked_loses_none_and_leaves_none_as_it_came(
-    tmp_path: Path,
-) -> None:
-    points = some(TAKING_OVER_POINTS, 2, "points of taking over")
-    await at_once({point: die_at(point, tmp_path / point, KEYED, had_no_keys=True) for point in points})
 
 
 @pytest.mark.parametrize(("fault", "status"), [("full", 507), ("io", 503)])

@@ -212,23 +212,3 @@ def test_a_copy_of_the_keys_that_is_away_is_told_once_some_of_its_keys_may_be_lo
     assert of_copies(store, store.back_up().path).kept == [told]
     (tmp_path / "away").rename(copy.parent)
     assert of_copies(store).kept == []
-
-
-def test_what_was_stored_without_keys_is_told_as_kept(tmp_path: Path) -> None:
-    store = KeyedBackups(tmp_path)
-    store.begin_keys()
-    with store.opened() as connection:
-        connection.execute("DELETE FROM key_state")  # as before there were keys
-    fading = store.add_group(DAY)
-    store.config.keys_path.rename(tmp_path / "away")
-    store.send(fading, 3)
-    (tmp_path / "away").rename(store.config.keys_path)
-    store.start()
-    store.send(fading, 2)
-    made = store.back_up().path
-    store.now += 2 * DAY
-    clean(store)
-    store.back_up()
-    found = of_copies(store, made)
-    assert found.findings == []
-    assert found.kept == [f"{made}: 3 messages that were erased since were stored without a key"]

@@ -34,7 +34,6 @@ WRITES = "it writes the column, and says which rows it writes"
 MENDS = "it brings back what lies in the clock's future"
 BEHIND = "it lists the members who are behind, or notes that one is not any more"
 LISTS = "it lists the rows themselves"
-FINDS_KEYS = "it finds the group, there or deleted, whose keys a message has"
 SAYS = "it says to an operator what was found"
 MOVES = "what moves to the archive, or back, is chosen by lifetime, and is not erased"
 NARROWS = "it narrows what it looks at before a rule is asked, or tells since when the rule has held"
@@ -65,7 +64,6 @@ ELSEWHERE = {
     "conclave/store/archive/move_selection.py": ({"effective_expiry"}, MOVES),
     "conclave/store/archive/moves.py": ({"tombstones", "user_tombstones"}, WRITES),
     "conclave/store/archive/status.py": ({"cutoff", "erasable_before", "taken_back", "user_tombstones"}, NARROWS),
-    "conclave/store/at_rest.py": ({"tombstones"}, FINDS_KEYS),
     "conclave/store/clock_mending.py": ({"expired_before", "redact_at", "told", "tombstones"}, MENDS),
     "conclave/store/ledger/changes.py": ({"holds"}, LISTS),
     "conclave/store/resources/accounts.py": ({"holds"}, LISTS),
@@ -78,7 +76,6 @@ ELSEWHERE = {
     "conclave/store/resources/message_keys.py": ({"tombstones"}, LISTS),
     "conclave/store/resources/receipts.py": ({"tombstones"}, LISTS),
     "conclave/store/resources/taken_back.py": ({"taken_back"}, "it keeps what was taken back"),
-    "conclave/store/resources/taking_over.py": ({"tombstones"}, FINDS_KEYS),
     "conclave/store/resources/timers.py": (
         {"ended", "joined_after", "read_up_to", "redact_at", "told"},
         "it keeps the timers",

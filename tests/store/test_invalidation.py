@@ -39,7 +39,7 @@ UNWATCHED = {
     "groups": {
         *("group_name", "alias", "visibility", "mls_group_id", "group_info_body", "created_at"),
         *("last_seq", "floor_seq", "commits_below", "min_lifetime_seconds", "self_destructs", "taken_back_count"),
-        *("keyed_after", "expiry_set_by"),
+        "expiry_set_by",
         *("message_expiry_seconds", "least_lifetime", "erases", "policy_source"),
     },
     "members": {"role", "joined_at", "joining", "watermark", "read_up_to", "missed_to"},

@@ -79,8 +79,7 @@ class Keyed(Store):
         assert keys
         with closing(keys):
             for (key, number), stored in super().served().items():
-                ((group_id, after),) = self.query("SELECT group_id, keyed_after FROM groups WHERE group_key = ?", key)
-                (body,) = at_rest.opened(keys, group_id, after, [number], [stored])
+                (body,) = at_rest.opened(keys, self.group_ids[key], [number], [stored])
                 if body is not None:
                     found[key, number] = body
         return found

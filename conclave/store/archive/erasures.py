@@ -83,7 +83,7 @@ def divided(gone: Erased, told: Told | None) -> list[Erased]:
 
 def tell(connection: sqlite3.Connection, key: Key, gone: Iterable[Erased]) -> None:
     """Note for receipts what has gone from a part."""
-    are_keyed = message_keys.are_all_keyed(connection)
+    are_keyed = message_keys.has_keys(connection)
     for each in gone:
         if each.rule == OVERWRITTEN:
             connection.execute(

@@ -294,12 +294,7 @@ def widen(connection: sqlite3.Connection, parts: Collection[PartRow]) -> None:
         " newest = max(newest, excluded.newest), checksum = excluded.checksum",
         [values(part) for part in parts],
     )
-    connection.executemany(  # messages that were stored before there were keys may be among them
-        "INSERT OR IGNORE INTO plain_parts (group_key, lifetime, span) SELECT DISTINCT group_key, ?2, ?3"
-        " FROM plain_parts WHERE group_key = ?1",
-        [(part.group_key, part.lifetime, part.span) for part in parts],
-    )
-    connection.executemany(  # and so may some that cannot be read, and lesser numbers that can
+    connection.executemany(  # some that cannot be read may be among them, and lesser numbers that can
         "INSERT INTO archive_unreadable SELECT group_key, ?2, ?3, max(since), max(dead_up_to), 0, 0, 0"
         " FROM archive_unreadable WHERE group_key = ?1 GROUP BY group_key"
         " ON CONFLICT DO UPDATE SET dead_up_to = excluded.dead_up_to, first_left = 0, oldest_left = 0",

@@ -87,7 +87,6 @@ CREATE TABLE groups (
     commits_below INTEGER NOT NULL DEFAULT 0,   -- inclusive: commits that all who were members then have fetched
     -- How many such messages it has stored; and how many were taken back and are not erased.
     self_destructs INTEGER NOT NULL DEFAULT 0, taken_back_count INTEGER NOT NULL DEFAULT 0,
-    keyed_after INTEGER NOT NULL DEFAULT 9223372036854775807,  -- greater numbers are encrypted, each under its key
     -- The policy in force, as the settings of the server and those of the group's admins give it: written by whatever
     -- changes either, so that all who judge a message judge by the same. See conclave/retention/policy.py.
     effective_expiry INTEGER NOT NULL DEFAULT -1,   -- seconds; 0: delete-after-fetch; -1: none
@@ -109,7 +108,7 @@ CREATE INDEX groups_public ON groups (group_name) WHERE visibility = 'public';
 -- A deleted group: hidden at once, erased by the next cleanup run, when its policy lets it.
 CREATE TABLE tombstones (
     group_key INTEGER PRIMARY KEY, created_at INTEGER NOT NULL, group_id BLOB NOT NULL DEFAULT x'',
-    keyed_after INTEGER NOT NULL DEFAULT 0, message_expiry_seconds INTEGER NOT NULL DEFAULT -1,
+    message_expiry_seconds INTEGER NOT NULL DEFAULT -1,
     min_lifetime_seconds INTEGER NOT NULL DEFAULT -1, effective_expiry INTEGER NOT NULL DEFAULT -1,
     least_lifetime INTEGER NOT NULL DEFAULT 0, hold_limit INTEGER NOT NULL DEFAULT -1,
     keeps_commits INTEGER NOT NULL DEFAULT 0, erases INTEGER NOT NULL DEFAULT 0,
@@ -331,7 +330,7 @@ CREATE TABLE archive_unreadable (
     PRIMARY KEY (group_key, lifetime, span)
 ) STRICT;
 
--- The parts of the archive as far as their messages have keys, or never had any.
+-- The parts of the archive as far as their messages can be read.
 CREATE VIEW readable_parts AS
 SELECT group_key, lifetime, span, ifnull(max(first_left, first_seq), first_seq) AS first_seq, last_seq,
     ifnull(max(oldest_left, oldest), oldest) AS oldest, newest,
@@ -340,22 +339,13 @@ SELECT group_key, lifetime, span, ifnull(max(first_left, first_seq), first_seq) 
 FROM archive_parts LEFT JOIN archive_unreadable USING (group_key, lifetime, span)
 WHERE since IS NULL OR first_left IS NOT NULL;
 
--- Parts of the archive that may have messages which lie as they came: known once the hot store has none any more.
-CREATE TABLE plain_parts (
-    group_key INTEGER NOT NULL,
-    lifetime INTEGER NOT NULL,                  -- the part: see archive_parts
-    span INTEGER NOT NULL,
-    PRIMARY KEY (lifetime, span, group_key)
-) STRICT, WITHOUT ROWID;
-
 -- A key for each message, in a file outside of this database: see docs/architecture/keys.md.
--- One row, once the database has a key file.
+-- One row, if messages are under keys.
 CREATE TABLE key_state (
     id INTEGER PRIMARY KEY CHECK (id = 1),
     keys_id BLOB NOT NULL,                      -- names the key file of this database
     settled INTEGER NOT NULL DEFAULT 1,         -- 0: the key file may have keys of messages that a restore took back
-    lost_serial INTEGER NOT NULL DEFAULT 0,     -- the change of the key file by which keys were last lost
-    plain_segments INTEGER NOT NULL DEFAULT 0, taken_over INTEGER NOT NULL DEFAULT 0
+    lost_serial INTEGER NOT NULL DEFAULT 0      -- the change of the key file by which keys were last lost
 ) STRICT;
 
 -- The keys that the next run, or the one under way, has to lose: written in the transactions that delete the rows.
@@ -373,15 +363,13 @@ CREATE TABLE key_copies (
 ) STRICT;
 
 -- A deleted group gives no numbers any more, and needs no keys for them.
-CREATE TRIGGER tombstone_added AFTER INSERT ON tombstones WHEN EXISTS (SELECT 1 FROM key_state) BEGIN
-    INSERT OR IGNORE INTO key_erasures (group_id, first_seq, last_seq)
-    SELECT group_id, last_seq + 1, 9223372036854775807 FROM groups WHERE group_key = new.group_key;
-END;
+CREATE TRIGGER tombstone_added AFTER INSERT ON tombstones WHEN EXISTS (SELECT 1 FROM key_state)
+BEGIN INSERT OR IGNORE INTO key_erasures (group_id, first_seq, last_seq)
+    SELECT group_id, last_seq + 1, 9223372036854775807 FROM groups WHERE group_key = new.group_key; END;
 
 -- With the tombstone of a group goes all that is left of its keys, also of numbers that were never given.
-CREATE TRIGGER tombstone_removed AFTER DELETE ON tombstones WHEN EXISTS (SELECT 1 FROM key_state) BEGIN
-    INSERT OR IGNORE INTO key_erasures (group_id, first_seq, last_seq) VALUES (old.group_id, 0, 9223372036854775807);
-END;
+CREATE TRIGGER tombstone_removed AFTER DELETE ON tombstones WHEN EXISTS (SELECT 1 FROM key_state)
+BEGIN INSERT OR IGNORE INTO key_erasures (group_id, first_seq, last_seq) VALUES (old.group_id, 0, 9223372036854775807); END;
 
 -- Legal holds. Released ones are in the audit log only. No reference: a hold outlives what it covers.
 CREATE TABLE holds (
@@ -462,35 +450,26 @@ AFTER UPDATE OF effective_expiry, hold_limit, keeps_commits, gone_below, expired
 WHEN new.effective_expiry != old.effective_expiry OR new.hold_limit != old.hold_limit
     OR new.keeps_commits != old.keeps_commits OR new.gone_below != old.gone_below
     OR new.expired_before != old.expired_before OR new.archived_seq != old.archived_seq
-BEGIN
-    INSERT INTO touches (group_key) VALUES (new.group_key);
-END;
+BEGIN INSERT INTO touches (group_key) VALUES (new.group_key); END;
 CREATE TRIGGER group_removed AFTER DELETE ON groups BEGIN INSERT INTO touches (group_key) VALUES (old.group_key); END;
 CREATE TRIGGER member_added AFTER INSERT ON members BEGIN INSERT INTO touches (group_key) VALUES (new.group_key); END;
 CREATE TRIGGER member_removed AFTER DELETE ON members BEGIN INSERT INTO touches (group_key) VALUES (old.group_key); END;
-CREATE TRIGGER member_missed AFTER UPDATE OF missed_from ON members WHEN new.missed_from != old.missed_from BEGIN
-    INSERT INTO touches (group_key) VALUES (new.group_key);
-END;
-CREATE TRIGGER message_taken_back AFTER INSERT ON taken_back BEGIN
-    INSERT INTO touches (group_key) VALUES (new.group_key);
-END;
+CREATE TRIGGER member_missed AFTER UPDATE OF missed_from ON members WHEN new.missed_from != old.missed_from
+BEGIN INSERT INTO touches (group_key) VALUES (new.group_key); END;
+CREATE TRIGGER message_taken_back AFTER INSERT ON taken_back
+BEGIN INSERT INTO touches (group_key) VALUES (new.group_key); END;
 -- Accepting the clock brings back times that lie ahead of it.
-CREATE TRIGGER message_dated AFTER UPDATE OF created_at ON messages WHEN new.created_at != old.created_at BEGIN
-    INSERT INTO touches (group_key) VALUES (new.group_key);
-END;
-CREATE TRIGGER session_removed AFTER DELETE ON sessions BEGIN
-    INSERT INTO touches (session_id) VALUES (old.session_id);
-END;
+CREATE TRIGGER message_dated AFTER UPDATE OF created_at ON messages WHEN new.created_at != old.created_at
+BEGIN INSERT INTO touches (group_key) VALUES (new.group_key); END;
+CREATE TRIGGER session_removed AFTER DELETE ON sessions
+BEGIN INSERT INTO touches (session_id) VALUES (old.session_id); END;
 -- A server extends the sessions that it remembers by itself.
 CREATE TRIGGER session_shortened AFTER UPDATE OF expires_at, last_used_at ON sessions
 WHEN new.expires_at < old.expires_at OR new.last_used_at < old.last_used_at
-BEGIN
-    INSERT INTO touches (session_id) VALUES (new.session_id);
-END;
+BEGIN INSERT INTO touches (session_id) VALUES (new.session_id); END;
 -- What a deleted account has sent is hidden in all groups.
-CREATE TRIGGER account_removed AFTER INSERT ON user_tombstones BEGIN
-    INSERT INTO touches (group_key, session_id) VALUES (NULL, NULL);
-END;
+CREATE TRIGGER account_removed AFTER INSERT ON user_tombstones
+BEGIN INSERT INTO touches (group_key, session_id) VALUES (NULL, NULL); END;
 
 -- What the purge ledger, a file outside this database, has still to be told: what was hidden, ended or taken away.
 -- Triggers note it in the transaction that does it, whichever process that is: see conclave/store/ledger/.
@@ -503,6 +482,13 @@ CREATE TABLE ledger_changes (
     since INTEGER NOT NULL DEFAULT 0,           -- of a reader: what the ledger knows of what was read
     UNIQUE (kind, subject)
 ) STRICT;
+
+-- Notes a change, in the place of an older one of the same thing.
+CREATE VIEW ledger_notes AS SELECT kind, subject FROM ledger_changes;
+CREATE TRIGGER ledger_noted INSTEAD OF INSERT ON ledger_notes BEGIN
+    DELETE FROM ledger_changes WHERE kind = new.kind AND subject = +new.subject;
+    INSERT INTO ledger_changes (kind, subject) VALUES (new.kind, new.subject);
+END;
 
 -- One row.
 CREATE TABLE ledger_state (
@@ -520,26 +506,16 @@ ON groups
 WHEN new.floor_seq != old.floor_seq OR new.gone_below != old.gone_below OR new.expired_before != old.expired_before
     OR new.commits_below != old.commits_below OR new.message_expiry_seconds != old.message_expiry_seconds
     OR new.min_lifetime_seconds != old.min_lifetime_seconds OR new.visibility != old.visibility
-BEGIN
-    DELETE FROM ledger_changes WHERE kind = 'group' AND subject = +new.group_key;
-    INSERT INTO ledger_changes (kind, subject) VALUES ('group', new.group_key);
-END;
-CREATE TRIGGER ledger_group_removed AFTER DELETE ON groups BEGIN
-    DELETE FROM ledger_changes WHERE kind = 'group' AND subject = +old.group_key;
-    INSERT INTO ledger_changes (kind, subject) VALUES ('group', old.group_key);
-END;
+BEGIN INSERT INTO ledger_notes VALUES ('group', new.group_key); END;
+CREATE TRIGGER ledger_group_removed AFTER DELETE ON groups
+BEGIN INSERT INTO ledger_notes VALUES ('group', old.group_key); END;
 
 -- Where a group goes, nothing has to be told of what was in it.
 CREATE TRIGGER ledger_member_removed AFTER DELETE ON members
 WHEN EXISTS (SELECT 1 FROM groups WHERE group_key = old.group_key)
-BEGIN
-    DELETE FROM ledger_changes WHERE kind = 'member' AND subject = +old.member_id;
-    INSERT INTO ledger_changes (kind, subject) VALUES ('member', old.member_id);
-END;
-CREATE TRIGGER ledger_role_changed AFTER UPDATE OF role ON members WHEN new.role != old.role BEGIN
-    DELETE FROM ledger_changes WHERE kind = 'member' AND subject = +new.member_id;
-    INSERT INTO ledger_changes (kind, subject) VALUES ('member', new.member_id);
-END;
+BEGIN INSERT INTO ledger_notes VALUES ('member', old.member_id); END;
+CREATE TRIGGER ledger_role_changed AFTER UPDATE OF role ON members WHEN new.role != old.role
+BEGIN INSERT INTO ledger_notes VALUES ('member', new.member_id); END;
 
 -- What starts timers. The lowest number that the ledger may not know of is kept.
 CREATE TRIGGER ledger_member_read AFTER UPDATE OF read_up_to ON members
@@ -553,60 +529,31 @@ BEGIN
     DELETE FROM ledger_changes WHERE kind = 'read' AND subject = +new.member_id;
     UPDATE ledger_changes SET kind = 'read' WHERE kind = 'unread' AND subject = +new.member_id;
 END;
-CREATE TRIGGER ledger_message_ended AFTER UPDATE OF ended ON self_destructing WHEN new.ended AND NOT old.ended BEGIN
-    DELETE FROM ledger_changes WHERE kind = 'ended' AND subject = new.group_key || ':' || new.sequence_num;
-    INSERT INTO ledger_changes (kind, subject) VALUES ('ended', new.group_key || ':' || new.sequence_num);
-END;
-CREATE TRIGGER ledger_banned AFTER INSERT ON bans BEGIN
-    DELETE FROM ledger_changes WHERE kind = 'ban' AND subject = +new.ban_key;
-    INSERT INTO ledger_changes (kind, subject) VALUES ('ban', new.ban_key);
-END;
-CREATE TRIGGER ledger_unbanned AFTER DELETE ON bans
-WHEN EXISTS (SELECT 1 FROM groups WHERE group_key = old.group_key)
-BEGIN
-    DELETE FROM ledger_changes WHERE kind = 'ban' AND subject = +old.ban_key;
-    INSERT INTO ledger_changes (kind, subject) VALUES ('ban', old.ban_key);
-END;
+CREATE TRIGGER ledger_message_ended AFTER UPDATE OF ended ON self_destructing WHEN new.ended AND NOT old.ended
+BEGIN INSERT INTO ledger_notes VALUES ('ended', new.group_key || ':' || new.sequence_num); END;
+CREATE TRIGGER ledger_banned AFTER INSERT ON bans BEGIN INSERT INTO ledger_notes VALUES ('ban', new.ban_key); END;
+CREATE TRIGGER ledger_unbanned AFTER DELETE ON bans WHEN EXISTS (SELECT 1 FROM groups WHERE group_key = old.group_key)
+BEGIN INSERT INTO ledger_notes VALUES ('ban', old.ban_key); END;
 CREATE TRIGGER ledger_invite_ended AFTER DELETE ON invites
 WHEN EXISTS (SELECT 1 FROM groups WHERE group_key = old.group_key)
-BEGIN
-    DELETE FROM ledger_changes WHERE kind = 'invite' AND subject = +old.invite_key;
-    INSERT INTO ledger_changes (kind, subject) VALUES ('invite', old.invite_key);
-END;
+BEGIN INSERT INTO ledger_notes VALUES ('invite', old.invite_key); END;
 CREATE TRIGGER ledger_welcome_ended AFTER DELETE ON welcomes
 WHEN EXISTS (SELECT 1 FROM groups WHERE group_key = old.group_key)
-BEGIN
-    DELETE FROM ledger_changes WHERE kind = 'welcome' AND subject = +old.welcome_key;
-    INSERT INTO ledger_changes (kind, subject) VALUES ('welcome', old.welcome_key);
-END;
+BEGIN INSERT INTO ledger_notes VALUES ('welcome', old.welcome_key); END;
 CREATE TRIGGER ledger_account_removed AFTER DELETE ON users BEGIN
-    DELETE FROM ledger_changes WHERE kind IN ('account', 'password') AND subject = +old.user_id;
-    INSERT INTO ledger_changes (kind, subject) VALUES ('account', old.user_id);
+    DELETE FROM ledger_changes WHERE kind = 'password' AND subject = +old.user_id;
+    INSERT INTO ledger_notes VALUES ('account', old.user_id);
 END;
-CREATE TRIGGER ledger_account_disabled AFTER UPDATE OF disabled ON users WHEN new.disabled != old.disabled BEGIN
-    DELETE FROM ledger_changes WHERE kind = 'account' AND subject = +new.user_id;
-    INSERT INTO ledger_changes (kind, subject) VALUES ('account', new.user_id);
-END;
+CREATE TRIGGER ledger_account_disabled AFTER UPDATE OF disabled ON users WHEN new.disabled != old.disabled
+BEGIN INSERT INTO ledger_notes VALUES ('account', new.user_id); END;
 CREATE TRIGGER ledger_password_changed AFTER UPDATE OF password_hash ON users
 WHEN new.password_hash != old.password_hash
-BEGIN
-    DELETE FROM ledger_changes WHERE kind = 'password' AND subject = +new.user_id;
-    INSERT INTO ledger_changes (kind, subject) VALUES ('password', new.user_id);
-END;
-CREATE TRIGGER ledger_held AFTER INSERT ON holds BEGIN
-    DELETE FROM ledger_changes WHERE kind = 'hold' AND subject = +new.hold_id;
-    INSERT INTO ledger_changes (kind, subject) VALUES ('hold', new.hold_id);
-END;
-CREATE TRIGGER ledger_released AFTER DELETE ON holds BEGIN
-    DELETE FROM ledger_changes WHERE kind = 'hold' AND subject = +old.hold_id;
-    INSERT INTO ledger_changes (kind, subject) VALUES ('hold', old.hold_id);
-END;
+BEGIN INSERT INTO ledger_notes VALUES ('password', new.user_id); END;
+CREATE TRIGGER ledger_held AFTER INSERT ON holds BEGIN INSERT INTO ledger_notes VALUES ('hold', new.hold_id); END;
+CREATE TRIGGER ledger_released AFTER DELETE ON holds BEGIN INSERT INTO ledger_notes VALUES ('hold', old.hold_id); END;
 CREATE TRIGGER ledger_settings_changed AFTER UPDATE OF policy_settings ON server_state
 WHEN new.policy_settings != old.policy_settings
-BEGIN
-    DELETE FROM ledger_changes WHERE kind = 'settings' AND subject = 0;
-    INSERT INTO ledger_changes (kind, subject) VALUES ('settings', 0);
-END;
+BEGIN INSERT INTO ledger_notes VALUES ('settings', 0); END;
 CREATE TRIGGER ledger_timer_mended AFTER UPDATE OF redact_at ON timers
 WHEN new.redact_at != old.redact_at AND EXISTS (SELECT 1 FROM members WHERE member_id = new.member_id)
 BEGIN
@@ -617,7 +564,5 @@ BEGIN
     DELETE FROM ledger_changes WHERE kind = 'read' AND subject = +new.member_id;
     UPDATE ledger_changes SET kind = 'read' WHERE kind = 'unread' AND subject = +new.member_id;
 END;
-CREATE TRIGGER ledger_message_taken_back AFTER INSERT ON taken_back BEGIN
-    DELETE FROM ledger_changes WHERE kind = 'taken_back' AND subject = new.group_key || ':' || new.sequence_num;
-    INSERT INTO ledger_changes (kind, subject) VALUES ('taken_back', new.group_key || ':' || new.sequence_num);
-END;
+CREATE TRIGGER ledger_message_taken_back AFTER INSERT ON taken_back
+BEGIN INSERT INTO ledger_notes VALUES ('taken_back', new.group_key || ':' || new.sequence_num); END;

@@ -10,7 +10,6 @@ from conclave.retention.policy import GroupPolicy
 from conclave.retention.policy_row import COLUMNS as OF_POLICY, of_row
 from conclave.retention.resolve import PolicySettings
 from conclave.store import bodies
-from conclave.store.at_rest import NOT_KEYED
 from conclave.store.lists import Listing, ListPart, Span
 from conclave.store.resources.group_info import is_outdated
 
@@ -25,8 +24,8 @@ class Group:
     See marks.py of retention for ``last_seq``, ``gone_below`` and ``expired_before``, its stretches.py for
     ``archived_seq``.
     ``self_destructs``: how many self-destructing messages it has. ``taken_back_count``: how many that were taken back
-    and are not erased yet, in either tier. ``keyed_after``: messages with greater numbers are under keys. The last
-    columns are those of its policy.
+    and are not erased yet, in either tier. The last columns are
+    those of its policy.
     """
 
     group_key: int
@@ -44,7 +43,6 @@ class Group:
     min_lifetime_seconds: int = -1
     self_destructs: int = 0
     taken_back_count: int = 0
-    keyed_after: int = NOT_KEYED
     effective_expiry: int = -1
     least_lifetime: int = 0
     hold_limit: int = -1
@@ -90,7 +88,7 @@ class GroupChanges:
 COLUMNS = (
     "groups.group_key, group_id, group_name, groups.alias, visibility, message_expiry_seconds, mls_group_id,"
     " group_info_body, last_seq, gone_below, expired_before, archived_seq, min_lifetime_seconds, self_destructs,"
-    f" taken_back_count, keyed_after, {OF_POLICY}"
+    f" taken_back_count, {OF_POLICY}"
 )
 
 
@@ -243,8 +241,7 @@ def remove(connection: sqlite3.Connection, group: Group, now: int) -> list[bytes
     connection.execute("DELETE FROM welcomes WHERE group_key = ?", key)
     own = f"group_key, group_id, message_expiry_seconds, min_lifetime_seconds, {OF_POLICY}"
     connection.execute(
-        f"INSERT INTO tombstones ({own}, keyed_after, created_at) SELECT {own}, min(keyed_after, last_seq), ?"
-        " FROM groups WHERE group_key = ?",
+        f"INSERT INTO tombstones ({own}, created_at) SELECT {own}, ? FROM groups WHERE group_key = ?",
         (now, *key),
     )
     reach("delete_group.removed")

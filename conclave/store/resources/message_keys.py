@@ -24,26 +24,24 @@ class KeyState:
     lost_serial: int
 
 
-def is_known(connection: sqlite3.Connection) -> bool:
-    """Tell whether the schema of a database, as of an older backup, has a place for what is here."""
-    return connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'key_state'").fetchone() is not None
-
-
 def state(connection: sqlite3.Connection) -> KeyState | None:
     """Return which key file is the database's; None: it has none, and no message is under a key."""
     row = connection.execute("SELECT keys_id, settled, lost_serial FROM key_state").fetchone()
     return KeyState(row[0], bool(row[1]), row[2]) if row else None
 
 
+def has_messages(connection: sqlite3.Connection) -> bool:
+    """Tell whether a message was ever stored."""
+    row = connection.execute(
+        "SELECT EXISTS (SELECT 1 FROM groups WHERE last_seq > 0) OR EXISTS (SELECT 1 FROM messages)"
+        " OR EXISTS (SELECT 1 FROM archive_parts)"
+    ).fetchone()
+    return bool(row[0])
+
+
 def adopt(connection: sqlite3.Connection, keys_id: bytes) -> None:
-    """Note which key file is the database's, for as long as it lives. What is stored already lies as it came."""
-    connection.execute(
-        "INSERT INTO key_state (id, keys_id, plain_segments, taken_over) SELECT 1, ?, has_any"
-        " * ifnull((SELECT max(segment) FROM body_segments), 0), NOT has_any FROM"
-        " (SELECT EXISTS (SELECT 1 FROM messages) OR EXISTS (SELECT 1 FROM archive_parts) AS has_any)",
-        (keys_id,),
-    )
-    connection.execute("UPDATE body_segments SET sealed = 1")  # what is stored from now on lies elsewhere
+    """Note which key file is the database's, for as long as it lives. No message was stored before."""
+    connection.execute("INSERT INTO key_state (id, keys_id) VALUES (1, ?)", (keys_id,))
 
 
 def note_settled(connection: sqlite3.Connection, serial: int) -> None:
@@ -74,22 +72,9 @@ def note_ranges(connection: sqlite3.Connection, group_key: int, dead: Iterable[R
     )
 
 
-def count_keyed(connection: sqlite3.Connection, group_key: int, placed: Sequence[tuple[int, int]]) -> int:
-    """Return how many of some messages of a group are under keys. ``placed``: numbers, and ids of their bodies."""
-    row = connection.execute(
-        "SELECT taken_over, plain_segments, ifnull((SELECT keyed_after FROM groups WHERE group_key = ?1),"
-        " ifnull((SELECT keyed_after FROM tombstones WHERE group_key = ?1), 0)) FROM key_state",
-        (group_key,),
-    ).fetchone()
-    if row is None:
-        return 0
-    is_over, last, keyed_after = row
-    return sum(is_over or number > keyed_after or body_id >> 32 > last for number, body_id in placed)
-
-
-def are_all_keyed(connection: sqlite3.Connection) -> bool:
-    """Tell whether every message is under a key, in both tiers."""
-    return bool(connection.execute("SELECT EXISTS (SELECT 1 FROM key_state WHERE taken_over)").fetchone()[0])
+def has_keys(connection: sqlite3.Connection) -> bool:
+    """Tell whether every message is under a key, in both tiers; otherwise none is."""
+    return connection.execute("SELECT 1 FROM key_state").fetchone() is not None
 
 
 @dataclass(frozen=True)
@@ -128,12 +113,7 @@ def forget(connection: sqlite3.Connection, rows: Sequence[tuple[bytes, int, int]
 
 
 def lost_up_to(connection: sqlite3.Connection) -> dict[int, int]:
-    """Return up to which numbers the archive's messages have no keys and wait to be overwritten, by keys of groups.
-
-    The database may be a backup with a former schema, which knows of none.
-    """
-    if not connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'archive_unreadable'").fetchone():
-        return {}
+    """Return up to which numbers the archive's messages have no keys and wait to be overwritten, by keys of groups."""
     rows = connection.execute("SELECT group_key, max(dead_up_to) FROM archive_unreadable GROUP BY group_key")
     return {row[0]: row[1] for row in rows}
 
@@ -171,53 +151,25 @@ def living(
 def unused(connection: sqlite3.Connection) -> Iterator[tuple[bytes, Range]]:
     """Yield the numbers whose keys no message was ever under: ids of groups, ranges in any order.
 
-    Those before the group's messages were under keys, and those that were not given yet. Of a group that was deleted
-    since the last run too.
+    They are 0, and those that were not given yet. Of a group that was deleted since the last run too.
     """
-    for group_id, keyed_after, last in connection.execute("SELECT group_id, keyed_after, last_seq FROM groups"):
-        yield group_id, Range(0, min(keyed_after, last))
+    for group_id, last in connection.execute("SELECT group_id, last_seq FROM groups"):
+        yield group_id, Range(0, 0)
         yield group_id, Range(last + 1, LAST_NUMBER)
-    for group_id, keyed_after in connection.execute("SELECT group_id, keyed_after FROM tombstones"):
-        yield group_id, Range(0, keyed_after)
+    for (group_id,) in connection.execute("SELECT group_id FROM tombstones"):
+        yield group_id, Range(0, 0)
     noted = "SELECT group_id, first_seq, last_seq FROM key_erasures WHERE (first_seq = 0) != (last_seq = ?)"
     for group_id, first, last in connection.execute(noted, (LAST_NUMBER,)):
         yield group_id, Range(first, last)
 
 
-@dataclass(frozen=True)
-class Counts:
-    """How many messages the database has. ``keyed``: under keys. ``plain``: as they came. The archive's are counted."""
-
-    keyed: int
-    plain: int
-
-
-def count(connection: sqlite3.Connection) -> Counts:
-    """Count the messages that clients are served, in both tiers."""
-    total = connection.execute(
+def count(connection: sqlite3.Connection) -> int:
+    """Count the messages that clients are served, in both tiers. The archive's are counted by its index."""
+    row = connection.execute(
         "SELECT (SELECT count(*) FROM groups JOIN messages USING (group_key) WHERE sequence_num > archived_seq)"
         " + (SELECT ifnull(sum(message_count), 0) FROM groups JOIN readable_parts USING (group_key))"
-    ).fetchone()[0]
-    plain = count_plain(connection)
-    return Counts(total - plain, plain)
-
-
-def count_plain(connection: sqlite3.Connection) -> int:
-    """Count the messages that lie as they came; while the archive is taken over, those of parts that are not yet."""
-    state = connection.execute("SELECT plain_segments, taken_over FROM key_state").fetchone()
-    if state is None or state[1]:
-        return 0
-    parts = "FROM groups JOIN archive_parts AS parts USING (group_key)"
-    if not state[0]:
-        listed = f"{parts} JOIN plain_parts USING (group_key, lifetime, span)"
-        return int(connection.execute(f"SELECT ifnull(sum(message_count), 0) {listed}").fetchone()[0])
-    hot = connection.execute(
-        "SELECT count(*) FROM messages JOIN groups USING (group_key) WHERE message_id < ?"
-        " AND sequence_num > archived_seq AND sequence_num <= keyed_after",
-        ((state[0] + 1) << 32,),
-    ).fetchone()[0]
-    cold = f"SELECT ifnull(sum(message_count), 0) {parts} WHERE parts.last_seq <= keyed_after"
-    return int(hot + connection.execute(cold).fetchone()[0])
+    ).fetchone()
+    return int(row[0])
 
 
 @dataclass(frozen=True)

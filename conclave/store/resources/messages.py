@@ -424,4 +424,4 @@ def _read_bodies(
             raise NoRoomError(needed)
         found = bodies.get_many(connection, ids)
     stored = [found[body_id] for body_id in ids]
-    return at_rest.decrypted(connection, group.group_id, group.keyed_after, placed[: len(ids)], stored)
+    return at_rest.decrypted(connection, group.group_id, [number for number, _ in placed[: len(ids)]], stored)

@@ -191,7 +191,7 @@ def page(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, after:
     size = looked = 0
     for body_id, number, created_at, is_commit, seconds in rows:
         stored = bodies.get(connection, body_id)
-        (body,) = at_rest.decrypted(connection, group_id, group.keyed_after, [(number, body_id)], [stored])
+        (body,) = at_rest.decrypted(connection, group_id, [number], [stored])
         looked += 1
         if body is None:
             continue  # erased meanwhile

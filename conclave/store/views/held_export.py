@@ -13,15 +13,14 @@ class Place(NamedTuple):
 
     group_key: int
     group_id: bytes
-    keyed_after: int
     archived_seq: int
     """Messages up to this number are in the archive; 0 in a deleted group, which has no border any more."""
     is_living: bool
 
 
 _PLACES = """
-SELECT group_key, group_id, keyed_after, archived_seq, TRUE AS is_living FROM groups
-UNION ALL SELECT group_key, group_id, keyed_after, 0, FALSE FROM tombstones
+SELECT group_key, group_id, archived_seq, TRUE AS is_living FROM groups
+UNION ALL SELECT group_key, group_id, 0, FALSE FROM tombstones
 """
 
 
@@ -60,7 +59,7 @@ def page(connection: sqlite3.Connection, place: Place, user_id: bytes, after: in
     size = 0
     for body_id, number, created_at, is_commit, seconds in rows:
         stored = bodies.get(connection, body_id)
-        (body,) = at_rest.decrypted(connection, place.group_id, place.keyed_after, [(number, body_id)], [stored])
+        (body,) = at_rest.decrypted(connection, place.group_id, [number], [stored])
         if body is not None:
             found.append(OwnMessage(number, created_at, bool(is_commit), seconds, body))
             size += len(body)
