@@ -79,9 +79,7 @@ def find_fault(path: Path, table: "DeltaTable", state: ArchiveState) -> str:
         return f"{path}: is the archive of another database"
     turn, version = turn_of(table, state.archive_id), table.version()
     if turn in (state.turn, state.former_turn) and version >= state.version:
-        # Before turns were counted, only versions could tell: after a run that ended well, the last one was known.
-        is_newer = not state.turn and not state.unerased and version > state.version
-        return not_of_one_time(path, is_newer=True) if is_newer else ""
+        return ""
     return not_of_one_time(path, is_newer=turn > state.turn)
 
 

@@ -124,7 +124,8 @@ def show_advice(advice: Advice, console: Console) -> None:
                 rounded(each.lies),
                 f"{each.waiting:,.0f}",
                 f"{each.runs:,.1f}",
-                *("unknown" if cost is None else span_text(cost) for cost in (each.cpu, each.lock)),
+                span_text(each.cpu),
+                span_text(each.lock),
             )
         console.print(table)
         console.print(f"a run: {', '.join(_costs(advice))}", highlight=False, soft_wrap=True)
@@ -132,14 +133,11 @@ def show_advice(advice: Advice, console: Console) -> None:
 
 
 def _costs(advice: Advice) -> Iterator[str]:
-    """Yield what a run costs, as far as it is known."""
+    """Yield what a run costs."""
     yield f"lasts {span_text(advice.seconds)}"
-    if advice.cpu is not None:
-        yield f"takes {span_text(advice.cpu)} of CPU"
-    if advice.lock is not None:
-        yield f"holds the write lock for {span_text(advice.lock)} in all"
-    if advice.longest_lock is not None:
-        yield f"and for {span_text(advice.longest_lock)} at the longest, which a send may have had to wait"
+    yield f"takes {span_text(advice.cpu)} of CPU"
+    yield f"holds the write lock for {span_text(advice.lock)} in all"
+    yield f"and for {span_text(advice.longest_lock)} at the longest, which a send may have had to wait"
 
 
 def _list(counts: Mapping[str, int]) -> str:

@@ -30,23 +30,22 @@ class Cost:
     """What one run that went well has cost. Times are Unix seconds, ``rows`` what it has deleted.
 
     ``cpu``: CPU seconds. ``lock``: for how many seconds it held the write lock in all. ``longest_lock``: at the
-    longest, which a send may have waited. None: an older version did not note it.
+    longest, which a send may have waited.
     """
 
     began: int
     ended: int
     rows: int
-    cpu: float | None = None
-    lock: float | None = None
-    longest_lock: float | None = None
+    cpu: float = 0.0
+    lock: float = 0.0
+    longest_lock: float = 0.0
 
 
 @dataclass(frozen=True)
 class Projection:
     """What an interval means. ``lies``: for how many seconds expired messages lie on the disk at most.
 
-    ``waiting``: how many of them do on average. ``runs``, ``cpu`` and ``lock``: in a day, the last two in seconds; None
-    if that is not known.
+    ``waiting``: how many of them do on average. ``runs``, ``cpu`` and ``lock``: in a day, the last two in seconds.
     """
 
     interval: int
@@ -54,8 +53,8 @@ class Projection:
     lies: int
     waiting: float
     runs: float
-    cpu: float | None
-    lock: float | None
+    cpu: float
+    lock: float
 
 
 @dataclass(frozen=True)
@@ -71,9 +70,9 @@ class Advice:
     sentence: str
     runs: int = 0
     seconds: float = 0.0
-    cpu: float | None = None
-    lock: float | None = None
-    longest_lock: float | None = None
+    cpu: float = 0.0
+    lock: float = 0.0
+    longest_lock: float = 0.0
     projections: Sequence[Projection] = ()
 
 
@@ -98,25 +97,22 @@ def advise(job: str, setting: str, costs: Sequence[Cost], interval: int) -> Advi
         )
         for each in sorted({*INTERVALS, interval})
     ]
-    longest = [each.longest_lock for each in ordered if each.longest_lock is not None]
     return Advice(
         job,
         setting,
         _sentence(setting, projections, seconds, daily),
         len(ordered),
         seconds,
-        _median([each.cpu for each in ordered]),
-        _median([each.lock for each in ordered]),
-        max(longest, default=None),
+        statistics.median(each.cpu for each in ordered),
+        statistics.median(each.lock for each in ordered),
+        max(each.longest_lock for each in ordered),
         projections,
     )
 
 
-def _in_a_day(known: Sequence[tuple[int, float | None]], daily: float, interval: int) -> float | None:
-    """Return what a day costs at an interval. ``known``: the rows and the cost of each run; None: too few are known."""
-    told = sorted((rows, cost) for rows, cost in known if cost is not None)
-    if len(told) < LEAST_RUNS:
-        return None
+def _in_a_day(known: Sequence[tuple[int, float]], daily: float, interval: int) -> float:
+    """Return what a day costs at an interval. ``known``: the rows and the cost of each run."""
+    told = sorted(known)
     idle = told[: max(1, len(told) // 4)]
     fixed = statistics.median(cost for _, cost in idle)
     rows = sum(rows for rows, _ in told)
@@ -124,14 +120,8 @@ def _in_a_day(known: Sequence[tuple[int, float | None]], daily: float, interval:
     return fixed * DAY / interval + a_row * daily
 
 
-def _median(values: Sequence[float | None]) -> float | None:
-    known = [each for each in values if each is not None]
-    return statistics.median(known) if known else None
-
-
 def _is_cheap(one: Projection, seconds: float) -> bool:
-    cpu = one.cpu if one.cpu is not None else seconds * one.runs
-    return cpu <= MOST_SHARE * DAY and (one.lock or 0.0) <= MOST_SHARE * DAY and seconds * one.runs <= MOST_BUSY * DAY
+    return max(one.cpu, one.lock) <= MOST_SHARE * DAY and seconds * one.runs <= MOST_BUSY * DAY
 
 
 def _sentence(setting: str, projections: Sequence[Projection], seconds: float, daily: float) -> str:
@@ -150,14 +140,12 @@ def _sentence(setting: str, projections: Sequence[Projection], seconds: float, d
     lies = f"expired messages then lie on the disk for {rounded(best.lies)} at most, not {rounded(current.lies)}"
     wanted = f'Set {setting} to "{duration_text(best.interval)}"'
     if best.interval < current.interval:
-        return f"{wanted}: {lies}, for {_more(best, current, seconds)} more a day."
-    return f"{wanted}: runs are too expensive for every {now}; {lies}, for {_more(current, best, seconds)} less a day."
+        return f"{wanted}: {lies}, for {_more(best, current)} more a day."
+    return f"{wanted}: runs are too expensive for every {now}; {lies}, for {_more(current, best)} less a day."
 
 
-def _more(one: Projection, other: Projection, seconds: float) -> str:
+def _more(one: Projection, other: Projection) -> str:
     """Write what ``one`` costs more than ``other`` in a day."""
-    if one.cpu is None or other.cpu is None:
-        return f"{span_text(max(0.0, (one.runs - other.runs) * seconds))} of runs"
     return f"{span_text(max(0.0, one.cpu - other.cpu))} of CPU"
 
 

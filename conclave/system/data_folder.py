@@ -58,11 +58,9 @@ def require_own(data: Path, database: Path, archive: Path) -> None:
 
 
 def _foreign(data: Path, database: Path, archive: Path) -> Iterator[str]:
-    """Yield what no server has put in a folder without the file MARK. Older servers did not make that file."""
+    """Yield what may not be in a folder without the file MARK, which only a server makes."""
     for each in data.iterdir():
-        if each.name == "work" and each.is_dir():
-            yield from (f"work/{process.name}" for process in each.iterdir() if not process.name.isdecimal())
-        elif each in (archive, data / "archive") and each.is_dir():
+        if each in (archive, data / "archive") and each.is_dir():
             yield from (f"{each.name}/{name}" for name in _not_of_a_table(each))
         elif (
             each.name == ledger_mark.NAME or each in archive.parents or (each.name == "lost+found" and data.is_mount())

@@ -256,8 +256,7 @@ class ArchiveRun:
     def _require(self, state: ArchiveState, *, is_new: bool = False) -> None:
         """Raise ArchiveError unless the table is the one that the database knows, and has all that it should have.
 
-        Before turns were counted, only batches could tell. The table must have no batch that this database has not
-        begun, and must not lack one that has ended.
+        The table must have no batch that this database has not begun, and must not lack one that has ended.
         """
         self._table.prepare(self._hot.archive_state, is_new=is_new)
         archived = self._table.last_batch(state.archive_id)

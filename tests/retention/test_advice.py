@@ -10,8 +10,8 @@ def costs(
     *,
     count: int = 48,
     rows: int = 100,
-    cpu: float | None = 0.2,
-    lock: float | None = 0.02,
+    cpu: float = 0.2,
+    lock: float = 0.02,
     seconds: int = 1,
     a_row: float = 0.0,
 ) -> list[Cost]:
@@ -21,9 +21,9 @@ def costs(
             began=1_000_000 + n * interval,
             ended=1_000_000 + n * interval + seconds,
             rows=(n % 2) * rows,
-            cpu=None if cpu is None else cpu + a_row * (n % 2) * rows,
+            cpu=cpu + a_row * (n % 2) * rows,
             lock=lock,
-            longest_lock=None if lock is None else lock / 2,
+            longest_lock=lock / 2,
         )
         for n in range(count)
     ]
@@ -81,12 +81,6 @@ def test_without_a_history_there_is_no_advice(told: list[Cost]) -> None:
             DAY,
             "Keep cleanup_interval at 1d: runs are expensive at every interval: see why they take so long.",
         ),
-        (
-            costs(3600, cpu=None, lock=None, seconds=0),
-            3600,
-            'Set cleanup_interval to "1min": expired messages then lie on the disk for 1min at most, not 1h,'
-            " for 0 ms of runs more a day.",
-        ),
     ],
 )
 def test_the_sentence(told: list[Cost], interval: int, sentence: str) -> None:
@@ -117,13 +111,6 @@ def test_runs_in_any_order_give_the_same() -> None:
     assert of(told[::-1]) == of(told)
 
 
-def test_runs_of_which_not_all_is_known_count_for_what_is() -> None:
-    old = [Cost(each.began - 48 * 3600, each.ended - 48 * 3600, each.rows) for each in costs(3600)]
-    found = of(old + costs(3600))
-    assert found.runs == 96
-    assert found.cpu == 0.2
-
-
 def test_a_clock_that_was_set_back_during_a_run_makes_no_negative_cost() -> None:
     assert of([Cost(10, 5, 1, 0.1, 0.1, 0.1), Cost(3610, 3600, 1, 0.1, 0.1, 0.1)]).seconds == 0
 
@@ -141,13 +128,6 @@ def test_lengths_are_rounded_a_little(seconds: int, text: str) -> None:
 )
 def test_amounts_of_time_are_short(seconds: float, text: str) -> None:
     assert span_text(seconds) == text
-
-
-def test_one_run_of_which_the_cost_is_known_is_not_enough() -> None:
-    [first, *others] = costs(3600, cpu=None, lock=None)
-    found = of([Cost(first.began, first.ended, 5000, 9.0, 2.0, 0.5), *others])
-    assert {(each.cpu, each.lock) for each in found.projections} == {(None, None)}
-    assert (found.cpu, found.longest_lock) == (9.0, 0.5), "it is told all the same"
 
 
 def test_a_backlog_that_runs_have_erased_within_minutes_is_not_taken_for_what_expires_all_day() -> None:

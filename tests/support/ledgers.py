@@ -1,10 +1,8 @@
-"""Harm done to the purge ledger, and ledgers as former versions wrote them."""
+"""Harm done to the purge ledger."""
 
 import sqlite3
 from contextlib import closing
 from pathlib import Path
-
-SUM = b',"sum":"'
 
 
 def execute(ledger: Path, sql: str) -> int:

@@ -42,14 +42,12 @@ def test_an_archive_under_another_name_is_the_folder_s_own(tmp_path: Path) -> No
     "content",
     [
         (),
-        ("work/",),
-        ("work/4711/blockmgr/",),
-        ("work/", "archive/"),
+        ("archive/",),
         ("archive/_delta_log/", "archive/lifetime=-1/"),
-        ("chat.db", "chat.db-wal", "chat.db-shm", "chat.db.server-lock", "chat.db.cleanup-lock", "work/"),
+        ("chat.db", "chat.db-wal", "chat.db-shm", "chat.db.server-lock", "chat.db.cleanup-lock"),
     ],
 )
-def test_the_folder_of_an_older_server_is_taken(tmp_path: Path, content: tuple[str, ...]) -> None:
+def test_a_folder_that_holds_only_a_database_or_an_archive_is_taken(tmp_path: Path, content: tuple[str, ...]) -> None:
     data = fill(tmp_path / "data", content)
     prepare(data, data / "chat.db", data / "archive")
     assert mode(data) == 0o700
@@ -59,8 +57,7 @@ def test_the_folder_of_an_older_server_is_taken(tmp_path: Path, content: tuple[s
     "content",
     [
         ("letters/",),
-        ("work/thesis.txt",),
-        ("work/thesis/",),
+        ("work/4711/",),
         ("archive/photos/",),
         ("work",),
         ("work/", ".profile"),

@@ -33,8 +33,7 @@ _COUNTS = (
 class Run:
     """One run, as the history has it. Times are Unix seconds.
 
-    Counts that an older version did not write have their defaults. ``cpu_seconds``, ``lock_seconds`` and
-    ``longest_lock_seconds``: see ``Cost``.
+    ``cpu_seconds``, ``lock_seconds`` and ``longest_lock_seconds``: see ``Cost``.
     """
 
     engine: str
@@ -55,9 +54,9 @@ class Run:
     held: int = 0
     overdue_groups: int = 0
     overdue_seconds: int = 0
-    cpu_seconds: float | None = None
-    lock_seconds: float | None = None
-    longest_lock_seconds: float | None = None
+    cpu_seconds: float = 0.0
+    lock_seconds: float = 0.0
+    longest_lock_seconds: float = 0.0
 
 
 def add(connection: sqlite3.Connection, run: Run) -> None:
@@ -97,8 +96,7 @@ def after(connection: sqlite3.Connection, number: int) -> list[Run]:
 def last_successes(connection: sqlite3.Connection) -> dict[str, int]:
     """Return when the last run of each job began that succeeded, Unix seconds, by the name of the job."""
     rows = connection.execute(
-        "SELECT ifnull(counts ->> '$.job', ?), max(started_at) FROM cleanup_runs WHERE outcome = 'ok' GROUP BY 1",
-        (EVERYTHING,),
+        "SELECT counts ->> '$.job', max(started_at) FROM cleanup_runs WHERE outcome = 'ok' GROUP BY 1",
     )
     return {row[0]: row[1] for row in rows}
 

@@ -198,29 +198,6 @@ def test_an_archive_from_before_a_change_says_so_although_nothing_moved_since(
     assert store.table() == before
 
 
-def test_an_archive_of_before_runs_were_counted_goes_on_and_a_database_older_than_it_says_so(filled: Filled) -> None:
-    store, *_ = filled
-    forget_turns(store)
-    backup = Backup(store)
-    store.now += 13 * DAY
-    assert store.run()["deleted"]["expired"] == 3
-    assert store.verify()["differences"] == []
-    store.expect_sound()
-    backup.restore_database()
-    assert NEWER in store.try_run("")["error"]
-    forget_turns(store)
-    assert NEWER in store.try_run("")["error"], "by its version"
-
-
-def forget_turns(store: Store) -> None:
-    """Make the archive as it was before runs that change it were counted."""
-    with store.opened() as connection:
-        connection.execute("UPDATE archive_state SET turn = 0")
-    for path in (store.config.archive_path / "_delta_log").glob("*.json"):
-        lines = path.read_text().splitlines()
-        path.write_text("".join(f"{line}\n" for line in lines if ".turn" not in line))
-
-
 def test_what_a_killed_run_has_changed_does_not_make_the_database_look_older(filled: Filled) -> None:
     store, kept, _ = filled
     store.now += 12 * DAY + DAY // 4
