@@ -1,99 +1,81 @@
--- Ids (BLOB) are 16-byte UUIDs, times are Unix seconds. AUTOINCREMENT where a number must never come back:
--- what is still filed under it must not pass to a successor.
+-- The schema of a new database, version 1. Ids (BLOB) are 16-byte UUIDs, times are Unix seconds. AUTOINCREMENT where a
+-- number must never come back: what is still filed under it must not pass to a successor.
 
--- One row: what the server knows of its own last run.
+-- One row: what the server knows of its own last run. `policy_settings`: PolicySettings that the marks are settled
+-- under, as JSON. `self_destruct_max_age`: the setting in force. `too_old_before`: older self-destructing messages were
+-- hidden for good when it changed; their rows say so too (`ended`), but go with them, and a restore needs it.
+-- `clock_wall` to `clock_boot_id`: the last reading of the clock that was right. `clock_fault`: lasts until an operator
+-- accepts the clock. `acted_until`: the greatest time that was acted on.
 CREATE TABLE server_state (
-    id INTEGER PRIMARY KEY CHECK (id = 1),
-    policy_settings TEXT NOT NULL,              -- PolicySettings that the marks are settled under, as JSON
-    self_destruct_max_age INTEGER NOT NULL DEFAULT 2592000, -- the setting in force: seconds
-    -- Self-destructing messages created before this were hidden for good when that setting changed. Their rows say so
-    -- too (`ended`), but go with them; this is for the ledger, so that a restored backup does not show them.
-    too_old_before INTEGER NOT NULL DEFAULT 0, last_alive INTEGER NOT NULL, stopped_cleanly INTEGER NOT NULL,
-    -- The clock guard: the last reading that was right, and what has been found wrong since.
-    clock_wall INTEGER NOT NULL, clock_since_boot INTEGER NOT NULL, clock_boot_id TEXT NOT NULL,
-    clock_fault TEXT NOT NULL DEFAULT '',       -- lasts until an operator accepts the clock
-    acted_until INTEGER NOT NULL DEFAULT 0,     -- the greatest time that was acted on
-    clock_acceptances INTEGER NOT NULL DEFAULT 0
+    id INTEGER PRIMARY KEY CHECK (id = 1), policy_settings TEXT NOT NULL,
+    self_destruct_max_age INTEGER NOT NULL DEFAULT 2592000, too_old_before INTEGER NOT NULL DEFAULT 0,
+    last_alive INTEGER NOT NULL, stopped_cleanly INTEGER NOT NULL, clock_wall INTEGER NOT NULL,
+    clock_since_boot INTEGER NOT NULL, clock_boot_id TEXT NOT NULL, clock_fault TEXT NOT NULL DEFAULT '',
+    acted_until INTEGER NOT NULL DEFAULT 0, clock_acceptances INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 
 CREATE TABLE users (
     user_id BLOB PRIMARY KEY, username TEXT NOT NULL UNIQUE, password_hash TEXT NOT NULL, alias TEXT NOT NULL,
-    signing_key_fingerprint TEXT NOT NULL DEFAULT '', created_at INTEGER NOT NULL,
-    disabled INTEGER NOT NULL DEFAULT 0
+    signing_key_fingerprint TEXT NOT NULL DEFAULT '', created_at INTEGER NOT NULL, disabled INTEGER NOT NULL DEFAULT 0
 ) STRICT;
-
--- A deleted account: its application messages are hidden at once, and erased by the next cleanup run.
--- Its commits stay, since the others cannot go on without them.
+-- A deleted account: its application messages are hidden at once, and erased by the next cleanup run. Its commits stay,
+-- since the others cannot go on without them.
 CREATE TABLE user_tombstones (user_id BLOB PRIMARY KEY, created_at INTEGER NOT NULL) STRICT;
-
+-- `public_id`: what its user calls it; session_id stays inside. `token_hash`: SHA-256; the token itself is nowhere.
+-- `expires_at`: the first second at which it is dead.
 CREATE TABLE sessions (
-    session_id INTEGER PRIMARY KEY AUTOINCREMENT,
-    public_id BLOB NOT NULL DEFAULT x'',        -- what its user calls it; session_id stays inside
-    token_hash BLOB NOT NULL UNIQUE,            -- SHA-256; the token itself is nowhere
+    session_id INTEGER PRIMARY KEY AUTOINCREMENT, public_id BLOB NOT NULL DEFAULT x'', token_hash BLOB NOT NULL UNIQUE,
     user_id BLOB NOT NULL REFERENCES users ON DELETE CASCADE, created_at INTEGER NOT NULL,
-    last_used_at INTEGER NOT NULL,
-    expires_at INTEGER NOT NULL                 -- first second at which it is dead
+    last_used_at INTEGER NOT NULL, expires_at INTEGER NOT NULL
 ) STRICT;
 CREATE INDEX sessions_by_user ON sessions (user_id);
 CREATE INDEX sessions_by_expiry ON sessions (expires_at);
 CREATE UNIQUE INDEX sessions_by_public_id ON sessions (public_id);
-
--- Tokens that operators hand out, so that people can register where registration is not open to all.
+-- Tokens that operators hand out for registration. `token_hash`: as of sessions. `lifetime`: seconds; it is dead from
+-- created_at + lifetime on. `added_by`: an operator, as in the audit log.
 CREATE TABLE registration_tokens (
-    token_id INTEGER PRIMARY KEY AUTOINCREMENT,
-    token_hash BLOB NOT NULL UNIQUE,            -- SHA-256; the token itself is nowhere
-    most_uses INTEGER NOT NULL, uses INTEGER NOT NULL DEFAULT 0, created_at INTEGER NOT NULL,
-    lifetime INTEGER NOT NULL,                  -- seconds; it is dead from created_at + lifetime on
-    added_by TEXT NOT NULL,                     -- an operator, as in the audit log
+    token_id INTEGER PRIMARY KEY AUTOINCREMENT, token_hash BLOB NOT NULL UNIQUE, most_uses INTEGER NOT NULL,
+    uses INTEGER NOT NULL DEFAULT 0, created_at INTEGER NOT NULL, lifetime INTEGER NOT NULL, added_by TEXT NOT NULL,
     note TEXT NOT NULL
 ) STRICT;
-
+-- In the order in which they were uploaded.
 CREATE TABLE key_packages (
-    key_package_id INTEGER PRIMARY KEY AUTOINCREMENT,   -- in the order in which they were uploaded
-    user_id BLOB NOT NULL REFERENCES users, is_last_resort INTEGER NOT NULL,
-    package_body INTEGER NOT NULL UNIQUE
+    key_package_id INTEGER PRIMARY KEY AUTOINCREMENT, user_id BLOB NOT NULL REFERENCES users,
+    is_last_resort INTEGER NOT NULL, package_body INTEGER NOT NULL UNIQUE
 ) STRICT;
 CREATE INDEX key_packages_by_user ON key_packages (user_id, is_last_resort);
 
--- Bodies lie in the tables body_segment_N, made as needed: see conclave/store/bodies.py.
--- A body's id holds its segment: id >> 32.
+-- Bodies lie in the tables body_segment_N, made as needed: see conclave/store/bodies.py. A body's id holds its segment:
+-- id >> 32. `bodies` and `total_bytes`: ever stored. `live_bytes`: not erased. `sealed`: nothing is added any more.
+-- `dropped`: nothing refers to its bodies; the next compaction removes it.
 CREATE TABLE body_segments (
-    segment INTEGER PRIMARY KEY AUTOINCREMENT,
-    bodies INTEGER NOT NULL DEFAULT 0,          -- ever stored
-    total_bytes INTEGER NOT NULL DEFAULT 0,     -- ever stored
-    live_bytes INTEGER NOT NULL DEFAULT 0,      -- not erased
-    sealed INTEGER NOT NULL DEFAULT 0,          -- nothing is added any more
-    dropped INTEGER NOT NULL DEFAULT 0          -- nothing refers to its bodies: the next compaction removes it
+    segment INTEGER PRIMARY KEY AUTOINCREMENT, bodies INTEGER NOT NULL DEFAULT 0,
+    total_bytes INTEGER NOT NULL DEFAULT 0, live_bytes INTEGER NOT NULL DEFAULT 0, sealed INTEGER NOT NULL DEFAULT 0,
+    dropped INTEGER NOT NULL DEFAULT 0
 ) STRICT;
-
--- Bodies to which nothing refers any more: too many, or too large, to be erased by the request that let go of them. The
--- server erases them soon after, or the next run does.
+-- Bodies to which nothing refers any more: too many, or too large, to be erased by the request that let go of them.
 CREATE TABLE discarded_bodies (discarded_body INTEGER PRIMARY KEY) STRICT;
 
+-- `expiry_set_by`: the admin who has set message_expiry_seconds as it is; null if none has, or that account is gone.
+-- `min_lifetime_seconds`: -1: inherit. `last_seq` to `commits_below`: the marks; each only rises (marks.py has the one
+-- exception). `gone_below` is inclusive, `expired_before` exclusive. `archived_seq`: up to here messages are in the
+-- archive, or gone, and what the hot store has is a copy. `commits_below`: up to here all who were members then have
+-- fetched the commits. `self_destructs`: how many such messages it has stored. `taken_back_count`: how many that were
+-- taken back are not erased. `effective_expiry` to `policy_source`: the policy in force, written by whatever changes a
+-- setting, so that all who judge a message judge by the same, see conclave/retention/policy.py. `effective_expiry`:
+-- seconds; 0: delete-after-fetch; -1: none. `least_lifetime`: nothing younger is erased, in seconds. `hold_limit`: the
+-- age limit of delete-after-fetch. `keeps_commits`: until every member has fetched them. `erases`: 0: nothing may be.
 CREATE TABLE groups (
     group_key INTEGER PRIMARY KEY AUTOINCREMENT, group_id BLOB NOT NULL UNIQUE, group_name TEXT NOT NULL UNIQUE,
     alias TEXT NOT NULL, visibility TEXT NOT NULL DEFAULT 'private' CHECK (visibility IN ('private', 'public')),
-    message_expiry_seconds INTEGER NOT NULL DEFAULT -1,
-    -- The admin who has set it as it is. Null: it was never set, the account is gone, or a restore found no admin in
-    -- the ledger.
-    expiry_set_by BLOB REFERENCES users ON DELETE SET NULL,
-    min_lifetime_seconds INTEGER NOT NULL DEFAULT -1,   -- -1: inherit
-    mls_group_id TEXT NOT NULL DEFAULT '', group_info_body INTEGER, created_at INTEGER NOT NULL,
-    -- The marks; each only rises (marks.py has the one exception).
-    last_seq INTEGER NOT NULL DEFAULT 0, floor_seq INTEGER NOT NULL DEFAULT 0,
-    gone_below INTEGER NOT NULL DEFAULT 0,      -- inclusive
-    expired_before INTEGER NOT NULL DEFAULT 0,  -- exclusive
-    archived_seq INTEGER NOT NULL DEFAULT 0,    -- inclusive: in the archive, or gone; the hot store's copies go
-    commits_below INTEGER NOT NULL DEFAULT 0,   -- inclusive: commits that all who were members then have fetched
-    -- How many such messages it has stored; and how many were taken back and are not erased.
+    message_expiry_seconds INTEGER NOT NULL DEFAULT -1, expiry_set_by BLOB REFERENCES users ON DELETE SET NULL,
+    min_lifetime_seconds INTEGER NOT NULL DEFAULT -1, mls_group_id TEXT NOT NULL DEFAULT '', group_info_body INTEGER,
+    created_at INTEGER NOT NULL, last_seq INTEGER NOT NULL DEFAULT 0, floor_seq INTEGER NOT NULL DEFAULT 0,
+    gone_below INTEGER NOT NULL DEFAULT 0, expired_before INTEGER NOT NULL DEFAULT 0,
+    archived_seq INTEGER NOT NULL DEFAULT 0, commits_below INTEGER NOT NULL DEFAULT 0,
     self_destructs INTEGER NOT NULL DEFAULT 0, taken_back_count INTEGER NOT NULL DEFAULT 0,
-    -- The policy in force, as the settings of the server and those of the group's admins give it: written by whatever
-    -- changes either, so that all who judge a message judge by the same. See conclave/retention/policy.py.
-    effective_expiry INTEGER NOT NULL DEFAULT -1,   -- seconds; 0: delete-after-fetch; -1: none
-    least_lifetime INTEGER NOT NULL DEFAULT 0,      -- nothing younger is erased, in seconds
-    hold_limit INTEGER NOT NULL DEFAULT -1,         -- the age limit of delete-after-fetch
-    keeps_commits INTEGER NOT NULL DEFAULT 0,       -- until every member has fetched them
-    erases INTEGER NOT NULL DEFAULT 0,              -- 0: nothing may be erased
+    effective_expiry INTEGER NOT NULL DEFAULT -1, least_lifetime INTEGER NOT NULL DEFAULT 0,
+    hold_limit INTEGER NOT NULL DEFAULT -1, keeps_commits INTEGER NOT NULL DEFAULT 0, erases INTEGER NOT NULL DEFAULT 0,
     policy_source TEXT NOT NULL DEFAULT ''
 ) STRICT;
 CREATE UNIQUE INDEX groups_by_group_info_body ON groups (group_info_body) WHERE group_info_body IS NOT NULL;
@@ -104,60 +86,51 @@ CREATE INDEX groups_keeping_commits ON groups (group_key) WHERE keeps_commits;
 -- Lists are read a part at a time, each from where the one before has ended: so each has an index in its own order.
 -- Behind the columns of an index SQLite has the table's key.
 CREATE INDEX groups_public ON groups (group_name) WHERE visibility = 'public';
-
--- A deleted group: hidden at once, erased by the next cleanup run, when its policy lets it.
+-- A deleted group: hidden at once, and erased by the next cleanup run that its policy lets.
 CREATE TABLE tombstones (
     group_key INTEGER PRIMARY KEY, created_at INTEGER NOT NULL, group_id BLOB NOT NULL DEFAULT x'',
-    message_expiry_seconds INTEGER NOT NULL DEFAULT -1,
-    min_lifetime_seconds INTEGER NOT NULL DEFAULT -1, effective_expiry INTEGER NOT NULL DEFAULT -1,
-    least_lifetime INTEGER NOT NULL DEFAULT 0, hold_limit INTEGER NOT NULL DEFAULT -1,
-    keeps_commits INTEGER NOT NULL DEFAULT 0, erases INTEGER NOT NULL DEFAULT 0,
+    message_expiry_seconds INTEGER NOT NULL DEFAULT -1, min_lifetime_seconds INTEGER NOT NULL DEFAULT -1,
+    effective_expiry INTEGER NOT NULL DEFAULT -1, least_lifetime INTEGER NOT NULL DEFAULT 0,
+    hold_limit INTEGER NOT NULL DEFAULT -1, keeps_commits INTEGER NOT NULL DEFAULT 0, erases INTEGER NOT NULL DEFAULT 0,
     policy_source TEXT NOT NULL DEFAULT ''
 ) STRICT;
 
+-- A row is one membership: a user who comes back gets a new one. `joining`: came by /join and has not sent its external
+-- commit yet. `joined_after`: the group's last number then: its timers are of later messages. `read_up_to`: inclusive,
+-- never below joined_after, and never goes down. `missed_from` and `missed_to`: what a page left out that was served
+-- while the clock was in doubt, first and last number; 0: nothing.
 CREATE TABLE members (
-    member_id INTEGER PRIMARY KEY AUTOINCREMENT,   -- one membership: who comes back gets a new one
-    group_key INTEGER NOT NULL REFERENCES groups ON DELETE CASCADE, user_id BLOB NOT NULL REFERENCES users,
-    role TEXT NOT NULL CHECK (role IN ('member', 'admin')), joined_at INTEGER NOT NULL,
-    joining INTEGER NOT NULL DEFAULT 0,            -- came by /join and has not sent its external commit yet
-    watermark INTEGER NOT NULL DEFAULT 0,
-    joined_after INTEGER NOT NULL DEFAULT 0,       -- the group's last number then: its timers are of later messages
-    read_up_to INTEGER NOT NULL DEFAULT 0,         -- inclusive; never below joined_after, and never goes down
-    -- What a page left out that was served while the clock was in doubt: from the first number to the last; 0: nothing.
-    missed_from INTEGER NOT NULL DEFAULT 0, missed_to INTEGER NOT NULL DEFAULT 0,
-    UNIQUE (group_key, user_id)
+    member_id INTEGER PRIMARY KEY AUTOINCREMENT, group_key INTEGER NOT NULL REFERENCES groups ON DELETE CASCADE,
+    user_id BLOB NOT NULL REFERENCES users, role TEXT NOT NULL CHECK (role IN ('member', 'admin')),
+    joined_at INTEGER NOT NULL, joining INTEGER NOT NULL DEFAULT 0, watermark INTEGER NOT NULL DEFAULT 0,
+    joined_after INTEGER NOT NULL DEFAULT 0, read_up_to INTEGER NOT NULL DEFAULT 0,
+    missed_from INTEGER NOT NULL DEFAULT 0, missed_to INTEGER NOT NULL DEFAULT 0, UNIQUE (group_key, user_id)
 ) STRICT;
 CREATE INDEX members_by_user ON members (user_id);
 CREATE INDEX members_by_group ON members (group_key);
 CREATE INDEX members_by_watermark ON members (group_key, watermark);
 CREATE INDEX members_by_read ON members (group_key, read_up_to);
 CREATE INDEX members_admins ON members (group_key) WHERE role = 'admin';
--- Joins that are not completed by an external commit: the server undoes those that are overdue.
 CREATE INDEX members_joining ON members (joined_at) WHERE joining;
-
+-- `banned_by`: outlives the account of the admin.
 CREATE TABLE bans (
     ban_key INTEGER PRIMARY KEY AUTOINCREMENT, group_key INTEGER NOT NULL REFERENCES groups ON DELETE CASCADE,
-    user_id BLOB NOT NULL REFERENCES users ON DELETE CASCADE,
-    banned_by BLOB REFERENCES users ON DELETE SET NULL, -- outlives the account of the admin
-    banned_at INTEGER NOT NULL,
-    UNIQUE (group_key, user_id)
+    user_id BLOB NOT NULL REFERENCES users ON DELETE CASCADE, banned_by BLOB REFERENCES users ON DELETE SET NULL,
+    banned_at INTEGER NOT NULL, UNIQUE (group_key, user_id)
 ) STRICT;
 CREATE INDEX bans_by_user ON bans (user_id);
 CREATE INDEX bans_by_admin ON bans (banned_by);
 CREATE INDEX bans_by_group ON bans (group_key);
-
 CREATE TABLE invites (
     invite_key INTEGER PRIMARY KEY AUTOINCREMENT, invite_id BLOB NOT NULL UNIQUE,
     group_key INTEGER NOT NULL REFERENCES groups ON DELETE CASCADE, invitee_id BLOB NOT NULL REFERENCES users,
     inviter_id BLOB NOT NULL REFERENCES users, created_at INTEGER NOT NULL, commit_body INTEGER NOT NULL UNIQUE,
-    welcome_body INTEGER NOT NULL UNIQUE, group_info_body INTEGER NOT NULL UNIQUE,
-    UNIQUE (group_key, invitee_id)
+    welcome_body INTEGER NOT NULL UNIQUE, group_info_body INTEGER NOT NULL UNIQUE, UNIQUE (group_key, invitee_id)
 ) STRICT;
 CREATE INDEX invites_by_age ON invites (created_at);
 CREATE INDEX invites_by_invitee ON invites (invitee_id);
 CREATE INDEX invites_by_inviter ON invites (inviter_id);
 CREATE INDEX invites_by_group ON invites (group_key);
-
 CREATE TABLE welcomes (
     welcome_key INTEGER PRIMARY KEY AUTOINCREMENT, welcome_id BLOB NOT NULL UNIQUE,
     user_id BLOB NOT NULL REFERENCES users, group_key INTEGER NOT NULL REFERENCES groups,
@@ -166,20 +139,17 @@ CREATE TABLE welcomes (
 CREATE INDEX welcomes_by_user ON welcomes (user_id);
 CREATE INDEX welcomes_by_group ON welcomes (group_key);
 
--- The messages of a group lie together, in their order: a page is one place in the table, not one for each message.
--- No reference to groups: the messages of a deleted group wait here for cleanup.
+-- The messages of a group lie together, in their order: a page is one place in the table, not one for each message. No
+-- reference to groups: the messages of a deleted group wait here for cleanup. `message_id`: the id of its body.
 CREATE TABLE messages (
-    message_id INTEGER NOT NULL,                -- the id of its body
-    group_key INTEGER NOT NULL, sequence_num INTEGER NOT NULL, sender_id BLOB NOT NULL,
-    is_commit INTEGER NOT NULL, created_at INTEGER NOT NULL,
-    PRIMARY KEY (group_key, sequence_num)
+    message_id INTEGER NOT NULL, group_key INTEGER NOT NULL, sequence_num INTEGER NOT NULL, sender_id BLOB NOT NULL,
+    is_commit INTEGER NOT NULL, created_at INTEGER NOT NULL, PRIMARY KEY (group_key, sequence_num)
 ) STRICT, WITHOUT ROWID;
 CREATE UNIQUE INDEX messages_by_body ON messages (message_id);
 CREATE INDEX messages_by_age ON messages (group_key, created_at);
 -- By sender, within blocks of 4096 bodies that were stored one after the other. By sender alone, nearly each message
 -- would change another page of the index. See conclave/store/sender_index.py.
 CREATE INDEX messages_by_sender ON messages (message_id >> 12, sender_id, is_commit);
-
 -- The blocks in which there are messages, in ascending order.
 CREATE VIEW message_blocks AS
 WITH RECURSIVE blocks (block) AS (
@@ -189,27 +159,19 @@ WITH RECURSIVE blocks (block) AS (
     FROM blocks WHERE block IS NOT NULL
 )
 SELECT block FROM blocks WHERE block IS NOT NULL;
-
--- What senders call their messages, for a day: a message that is sent again after a lost answer keeps its number. No
--- references: a group or an account with very many must not be slow to delete, and keys and ids never come back.
+-- What senders call their messages, for a day: a message that is sent again after a lost answer keeps its number, which
+-- may be erased by now. No references: a group or an account with very many must not be slow to delete.
 CREATE TABLE send_ids (
-    send_key INTEGER PRIMARY KEY,               -- in the order of sending
-    group_key INTEGER NOT NULL,
-    user_id BLOB NOT NULL,                      -- the sender
-    send_id BLOB NOT NULL,                      -- made by the client
-    sequence_num INTEGER NOT NULL,              -- what the message got; it may be erased by now
-    sent_at INTEGER NOT NULL,
-    UNIQUE (user_id, group_key, send_id)
+    send_key INTEGER PRIMARY KEY, group_key INTEGER NOT NULL, user_id BLOB NOT NULL, send_id BLOB NOT NULL,
+    sequence_num INTEGER NOT NULL, sent_at INTEGER NOT NULL, UNIQUE (user_id, group_key, send_id)
 ) STRICT;
-
--- Messages that were taken back: everybody sees them only redacted, until cleanup has erased them, here or in the
--- archive. The row stays for some time after that: devices that were away learn from it what they must not keep.
+-- Messages that were taken back: all see them only redacted, until cleanup has erased them, here or in the archive. The
+-- row stays for some time after that: devices that were away learn from it what they must not keep. `taken_by`: the
+-- sender, or an admin; empty: a restore knows it from the ledger. `erased`: the message is in neither tier any more.
+-- `told_to`: members up to this id were told; null: all were.
 CREATE TABLE taken_back (
-    group_key INTEGER NOT NULL, sequence_num INTEGER NOT NULL, taken_at INTEGER NOT NULL,
-    taken_by BLOB NOT NULL,                     -- the sender, or an admin; empty: a restore knows it from the ledger
-    erased INTEGER NOT NULL DEFAULT 0,          -- the message is in neither tier any more
-    told_to INTEGER DEFAULT 0,                  -- members up to this id were told; null: all were
-    PRIMARY KEY (group_key, sequence_num)
+    group_key INTEGER NOT NULL, sequence_num INTEGER NOT NULL, taken_at INTEGER NOT NULL, taken_by BLOB NOT NULL,
+    erased INTEGER NOT NULL DEFAULT 0, told_to INTEGER DEFAULT 0, PRIMARY KEY (group_key, sequence_num)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX taken_back_by_time ON taken_back (group_key, taken_at);
 CREATE INDEX taken_back_stored ON taken_back (group_key, sequence_num) WHERE NOT erased;
@@ -217,119 +179,88 @@ CREATE INDEX taken_back_by_age ON taken_back (taken_at) WHERE erased;
 CREATE INDEX taken_back_untold ON taken_back (group_key, sequence_num) WHERE told_to IS NOT NULL;
 
 -- What a self-destructing message has beside its row in messages, which is deleted with this one: each reader sees it
--- until a timer of that reader's own ends.
+-- until a timer of that reader's own ends, `seconds` after it was read. `ended`: no timer starts any more, since it was
+-- too old under former settings.
 CREATE TABLE self_destructing (
-    group_key INTEGER NOT NULL, sequence_num INTEGER NOT NULL,
-    seconds INTEGER NOT NULL,                   -- how long a reader may see it once it was read
-    ended INTEGER NOT NULL DEFAULT 0,           -- was too old under former settings: no timer starts any more
-    PRIMARY KEY (group_key, sequence_num)
+    group_key INTEGER NOT NULL, sequence_num INTEGER NOT NULL, seconds INTEGER NOT NULL,
+    ended INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (group_key, sequence_num)
 ) STRICT, WITHOUT ROWID;
-
 -- A timer for each member who has read such a message. It stays for as long as the message does, and until the member
--- was told of its end.
+-- was told of its end. `member_id`: no reference: a member who left long ago may have very many. `redact_at`: the first
+-- second at which the member sees it only redacted. `told`: the member's streams were told of its end.
 CREATE TABLE timers (
-    timer_id INTEGER PRIMARY KEY, group_key INTEGER NOT NULL, sequence_num INTEGER NOT NULL,
-    member_id INTEGER NOT NULL,                 -- no reference: who left long ago may have very many
-    seconds INTEGER NOT NULL,
-    redact_at INTEGER NOT NULL,                 -- the first second at which the member sees it only redacted
-    told INTEGER NOT NULL DEFAULT 0,            -- the member's streams were told of its end
+    timer_id INTEGER PRIMARY KEY, group_key INTEGER NOT NULL, sequence_num INTEGER NOT NULL, member_id INTEGER NOT NULL,
+    seconds INTEGER NOT NULL, redact_at INTEGER NOT NULL, told INTEGER NOT NULL DEFAULT 0,
     UNIQUE (group_key, sequence_num, member_id)
 ) STRICT;
 CREATE INDEX timers_by_end ON timers (redact_at) WHERE NOT told;
 CREATE INDEX timers_of_message ON timers (group_key, sequence_num, redact_at);
-
 -- Messages that are gone, and whose timers cleanup still has to delete.
 CREATE TABLE ended_timers (
-    group_key INTEGER NOT NULL, sequence_num INTEGER NOT NULL,
-    PRIMARY KEY (group_key, sequence_num)
+    group_key INTEGER NOT NULL, sequence_num INTEGER NOT NULL, PRIMARY KEY (group_key, sequence_num)
 ) STRICT, WITHOUT ROWID;
-
 -- Users who have not been told yet that a message was redacted: told with the next stream that the user opens.
 CREATE TABLE missed_redactions (
     missed_id INTEGER PRIMARY KEY AUTOINCREMENT, user_id BLOB NOT NULL REFERENCES users ON DELETE CASCADE,
     group_key INTEGER NOT NULL, sequence_num INTEGER NOT NULL
 ) STRICT;
 CREATE INDEX missed_redactions_by_user ON missed_redactions (user_id, missed_id);
-
--- Events of cleanup: written with what they tell of, handed on by the server once. One row for all who hear the same.
+-- Events of cleanup: written with what they tell of, handed on by the server once. `recipient_ids`: of all who hear the
+-- same, 16 bytes each. `event`: its name. `event_fields`: its fields, ids in hexadecimal, as JSON.
 CREATE TABLE outbox (
-    outbox_id INTEGER PRIMARY KEY AUTOINCREMENT,
-    recipient_ids BLOB NOT NULL,                -- 16 bytes each, one after the other
-    event TEXT NOT NULL,                        -- the event's name
-    event_fields TEXT NOT NULL                  -- its fields, ids in hexadecimal, as JSON
+    outbox_id INTEGER PRIMARY KEY AUTOINCREMENT, recipient_ids BLOB NOT NULL, event TEXT NOT NULL,
+    event_fields TEXT NOT NULL
 ) STRICT;
-
+-- `outcome`: ok, or failed. `counts`: what went by which rule, as JSON.
 CREATE TABLE cleanup_runs (
     run_id INTEGER PRIMARY KEY AUTOINCREMENT, started_at INTEGER NOT NULL, finished_at INTEGER NOT NULL,
-    engine TEXT NOT NULL,
-    outcome TEXT NOT NULL,                      -- ok, or failed
-    error TEXT NOT NULL DEFAULT '',
-    counts TEXT NOT NULL                        -- what went by which rule, as JSON
+    engine TEXT NOT NULL, outcome TEXT NOT NULL, error TEXT NOT NULL DEFAULT '', counts TEXT NOT NULL
 ) STRICT;
 
--- One row: the archive of this store.
+-- One row: the archive of this store. `archive_id`: names this store's moves in the table's log. `version`: of the
+-- table: readers need this one or a later one. `unerased`: files were replaced or dropped, and may still be on disk.
+-- `relaid`: raised before messages go to other parts: readers look again. `turn`: of the last run that was about to
+-- change the table, by which table and database are told to be of one time. `former_turn`: the table's before that run.
 CREATE TABLE archive_state (
-    id INTEGER PRIMARY KEY CHECK (id = 1),
-    archive_id TEXT NOT NULL,                   -- names this store's moves in the table's log
-    version INTEGER NOT NULL DEFAULT 0,         -- of the table: readers need this one or a later one
-    unerased INTEGER NOT NULL DEFAULT 0,        -- files were replaced or dropped, and may still be on disk
-    relaid INTEGER NOT NULL DEFAULT 0,          -- raised before messages go to other parts: readers look again
-    -- Which runs have changed the archive: by the last of them the table and this database are told to be of one time.
-    turn INTEGER NOT NULL DEFAULT 0,            -- of the last run that was about to
-    former_turn INTEGER NOT NULL DEFAULT 0      -- what the table had before that run
+    id INTEGER PRIMARY KEY CHECK (id = 1), archive_id TEXT NOT NULL, version INTEGER NOT NULL DEFAULT 0,
+    unerased INTEGER NOT NULL DEFAULT 0, relaid INTEGER NOT NULL DEFAULT 0, turn INTEGER NOT NULL DEFAULT 0,
+    former_turn INTEGER NOT NULL DEFAULT 0
 ) STRICT;
-
 -- A batch of messages on its way: fixed here first, so that a crash leaves no doubt what belongs to it.
+-- `message_count`: as verified in the archive. `checksum`: XOR of the messages' checksums. `finished_at`: null: not yet.
 CREATE TABLE archive_moves (
-    batch INTEGER PRIMARY KEY AUTOINCREMENT, fixed_at INTEGER NOT NULL,
-    message_count INTEGER NOT NULL DEFAULT 0,   -- as verified in the archive
-    checksum INTEGER NOT NULL DEFAULT 0,        -- XOR of the messages' checksums
-    finished_at INTEGER                         -- null: under way
+    batch INTEGER PRIMARY KEY AUTOINCREMENT, fixed_at INTEGER NOT NULL, message_count INTEGER NOT NULL DEFAULT 0,
+    checksum INTEGER NOT NULL DEFAULT 0, finished_at INTEGER
 ) STRICT;
 CREATE INDEX archive_moves_under_way ON archive_moves (batch) WHERE finished_at IS NULL;
-
 -- Which messages belong to the batch under way: those stored then, of numbers first_seq to last_seq, inclusive.
+-- `lifetime`: the group's effective expiry when the batch was fixed.
 CREATE TABLE archive_move_ranges (
     batch INTEGER NOT NULL REFERENCES archive_moves ON DELETE CASCADE, group_key INTEGER NOT NULL,
-    first_seq INTEGER NOT NULL, last_seq INTEGER NOT NULL,
-    lifetime INTEGER NOT NULL,                  -- the group's effective expiry when the batch was fixed
-    PRIMARY KEY (batch, group_key)
+    first_seq INTEGER NOT NULL, last_seq INTEGER NOT NULL, lifetime INTEGER NOT NULL, PRIMARY KEY (batch, group_key)
 ) STRICT, WITHOUT ROWID;
-
--- The index: what of a group lies in which part (retention class and time span) of the archive.
--- No reference to groups: what a deleted group leaves is erased by cleanup.
+-- The index: what of a group lies in which part (retention class and time span) of the archive. No reference to groups:
+-- what a deleted group leaves is erased by cleanup. `span`: its first second. `oldest` and `newest`: created_at.
 CREATE TABLE archive_parts (
-    group_key INTEGER NOT NULL, lifetime INTEGER NOT NULL,
-    span INTEGER NOT NULL,                      -- its first Unix second
-    first_seq INTEGER NOT NULL, last_seq INTEGER NOT NULL,
-    oldest INTEGER NOT NULL,                    -- created_at, Unix seconds
-    newest INTEGER NOT NULL, message_count INTEGER NOT NULL, body_bytes INTEGER NOT NULL,
-    checksum INTEGER NOT NULL,                  -- XOR of the messages' checksums
-    PRIMARY KEY (group_key, span, lifetime)
+    group_key INTEGER NOT NULL, lifetime INTEGER NOT NULL, span INTEGER NOT NULL, first_seq INTEGER NOT NULL,
+    last_seq INTEGER NOT NULL, oldest INTEGER NOT NULL, newest INTEGER NOT NULL, message_count INTEGER NOT NULL,
+    body_bytes INTEGER NOT NULL, checksum INTEGER NOT NULL, PRIMARY KEY (group_key, span, lifetime)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX archive_parts_by_part ON archive_parts (lifetime, span);
-
 -- Who has application messages in the archive, and in which groups: what a deleted account leaves is found by it.
 CREATE TABLE archive_senders (
-    sender_id BLOB NOT NULL, group_key INTEGER NOT NULL,
-    PRIMARY KEY (sender_id, group_key)
+    sender_id BLOB NOT NULL, group_key INTEGER NOT NULL, PRIMARY KEY (sender_id, group_key)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX archive_senders_by_group ON archive_senders (group_key);
-
--- Archived messages whose keys are lost before their files are written anew: see docs/architecture/keys.md.
--- What of a part cannot be read any more, and waits in the table. The index counts it until it is overwritten.
+-- What of a part has no keys any more, and waits in the table to be overwritten: see docs/architecture/keys.md.
+-- `since`: 0: the part is to be written anew by the next run. `dead_up_to`: what the archive has of the group up to this
+-- number has no keys. `dead_messages`: how many of these the part has, of which receipts have told. `first_left`: no
+-- number below it has a key; null: nothing of the part has one. `oldest_left`: likewise, the least created_at.
 CREATE TABLE archive_unreadable (
-    group_key INTEGER NOT NULL,
-    lifetime INTEGER NOT NULL,                  -- the part: see archive_parts
-    span INTEGER NOT NULL,
-    since INTEGER NOT NULL,                     -- Unix seconds; 0: the part is to be written anew by the next run
-    dead_up_to INTEGER NOT NULL,                -- what the archive has of the group up to this number has no keys
-    dead_messages INTEGER NOT NULL,             -- how many of these the part has, of which receipts have told
-    first_left INTEGER,                         -- no number below it has a key; NULL: nothing of the part has one
-    oldest_left INTEGER,                        -- likewise, the least created_at
+    group_key INTEGER NOT NULL, lifetime INTEGER NOT NULL, span INTEGER NOT NULL, since INTEGER NOT NULL,
+    dead_up_to INTEGER NOT NULL, dead_messages INTEGER NOT NULL, first_left INTEGER, oldest_left INTEGER,
     PRIMARY KEY (group_key, lifetime, span)
 ) STRICT;
-
 -- The parts of the archive as far as their messages can be read.
 CREATE VIEW readable_parts AS
 SELECT group_key, lifetime, span, ifnull(max(first_left, first_seq), first_seq) AS first_seq, last_seq,
@@ -339,76 +270,54 @@ SELECT group_key, lifetime, span, ifnull(max(first_left, first_seq), first_seq) 
 FROM archive_parts LEFT JOIN archive_unreadable USING (group_key, lifetime, span)
 WHERE since IS NULL OR first_left IS NOT NULL;
 
--- A key for each message, in a file outside of this database: see docs/architecture/keys.md.
--- One row, if messages are under keys.
+-- One row, if messages are under keys: see docs/architecture/keys.md. `keys_id`: names the key file. `settled`: 0: it
+-- may have keys of messages that a restore took back. `lost_serial`: its change by which keys were last lost.
 CREATE TABLE key_state (
-    id INTEGER PRIMARY KEY CHECK (id = 1),
-    keys_id BLOB NOT NULL,                      -- names the key file of this database
-    settled INTEGER NOT NULL DEFAULT 1,         -- 0: the key file may have keys of messages that a restore took back
-    lost_serial INTEGER NOT NULL DEFAULT 0      -- the change of the key file by which keys were last lost
+    id INTEGER PRIMARY KEY CHECK (id = 1), keys_id BLOB NOT NULL, settled INTEGER NOT NULL DEFAULT 1,
+    lost_serial INTEGER NOT NULL DEFAULT 0
 ) STRICT;
-
 -- The keys that the next run, or the one under way, has to lose: written in the transactions that delete the rows.
 CREATE TABLE key_erasures (
-    group_id BLOB NOT NULL,
-    first_seq INTEGER NOT NULL,                 -- numbers, inclusive
-    last_seq INTEGER NOT NULL,
+    group_id BLOB NOT NULL, first_seq INTEGER NOT NULL, last_seq INTEGER NOT NULL,
     PRIMARY KEY (group_id, first_seq, last_seq)
 ) STRICT, WITHOUT ROWID;
-
--- Where copies of the key file were written.
-CREATE TABLE key_copies (
-    path TEXT PRIMARY KEY, made_at INTEGER NOT NULL,
-    serial INTEGER NOT NULL                     -- the last change that it has
-) STRICT;
-
+-- Where copies of the key file were written. `serial`: the last change that it has.
+CREATE TABLE key_copies (path TEXT PRIMARY KEY, made_at INTEGER NOT NULL, serial INTEGER NOT NULL) STRICT;
 -- A deleted group gives no numbers any more, and needs no keys for them.
-CREATE TRIGGER tombstone_added AFTER INSERT ON tombstones WHEN EXISTS (SELECT 1 FROM key_state)
-BEGIN INSERT OR IGNORE INTO key_erasures (group_id, first_seq, last_seq)
-    SELECT group_id, last_seq + 1, 9223372036854775807 FROM groups WHERE group_key = new.group_key; END;
-
+CREATE TRIGGER tombstone_added AFTER INSERT ON tombstones WHEN EXISTS (SELECT 1 FROM key_state) BEGIN
+    INSERT OR IGNORE INTO key_erasures (group_id, first_seq, last_seq)
+    SELECT group_id, last_seq + 1, 9223372036854775807 FROM groups WHERE group_key = new.group_key;
+END;
 -- With the tombstone of a group goes all that is left of its keys, also of numbers that were never given.
-CREATE TRIGGER tombstone_removed AFTER DELETE ON tombstones WHEN EXISTS (SELECT 1 FROM key_state)
-BEGIN INSERT OR IGNORE INTO key_erasures (group_id, first_seq, last_seq) VALUES (old.group_id, 0, 9223372036854775807); END;
+CREATE TRIGGER tombstone_removed AFTER DELETE ON tombstones WHEN EXISTS (SELECT 1 FROM key_state) BEGIN
+    INSERT OR IGNORE INTO key_erasures (group_id, first_seq, last_seq) VALUES (old.group_id, 0, 9223372036854775807);
+END;
 
--- Legal holds. Released ones are in the audit log only. No reference: a hold outlives what it covers.
+-- Legal holds: of all messages of a group, or of all that a user has sent. Released ones are in the audit log only. No
+-- reference: a hold outlives what it covers. `subject_id`: group_id or user_id. `name`: as it was when it was added.
 CREATE TABLE holds (
-    hold_id INTEGER PRIMARY KEY AUTOINCREMENT,
-    group_key INTEGER,                          -- all messages of a group, or
-    user_id BLOB,                               -- all messages that a user has sent
-    subject_id BLOB NOT NULL,                   -- group_id or user_id
-    name TEXT NOT NULL,                         -- of the group or user when the hold was added
-    reason TEXT NOT NULL,
-    added_by TEXT NOT NULL,                     -- the system user
-    added_at INTEGER NOT NULL,
+    hold_id INTEGER PRIMARY KEY AUTOINCREMENT, group_key INTEGER, user_id BLOB, subject_id BLOB NOT NULL,
+    name TEXT NOT NULL, reason TEXT NOT NULL, added_by TEXT NOT NULL, added_at INTEGER NOT NULL,
     CHECK ((group_key IS NULL) != (user_id IS NULL))
 ) STRICT;
 CREATE INDEX holds_by_group ON holds (group_key) WHERE group_key IS NOT NULL;
 CREATE INDEX holds_by_user ON holds (user_id) WHERE user_id IS NOT NULL;
-
--- Who decided what. It outlives what it speaks of, so it has names as they were.
+-- Who decided what. It outlives what it speaks of, so it has names as they were. `actor`: "operator NAME" (a system
+-- user), "admin NAME" (a user), or "server". `subject_id`: of a group or user; empty: the server. `details`: JSON.
 CREATE TABLE audit (
-    audit_id INTEGER PRIMARY KEY AUTOINCREMENT, at INTEGER NOT NULL,
-    actor TEXT NOT NULL,                        -- "operator NAME" (a system user), "admin NAME" (a user), or "server"
-    action TEXT NOT NULL,
-    subject_id BLOB NOT NULL DEFAULT x'',       -- of a group or user; empty: the server
-    subject TEXT NOT NULL DEFAULT '',           -- its name at that time
-    details TEXT NOT NULL DEFAULT '{}'          -- JSON
+    audit_id INTEGER PRIMARY KEY AUTOINCREMENT, at INTEGER NOT NULL, actor TEXT NOT NULL, action TEXT NOT NULL,
+    subject_id BLOB NOT NULL DEFAULT x'', subject TEXT NOT NULL DEFAULT '', details TEXT NOT NULL DEFAULT '{}'
 ) STRICT;
 CREATE INDEX audit_by_subject ON audit (subject_id, audit_id);
 CREATE INDEX audit_by_age ON audit (at);
-
 -- What the run under way has erased, written in the transactions that erase. At its end it goes into receipts.
+-- `keys_lost`: how many of them were under keys: no copy of those can be read. `waiting`: how many lie in the archive
+-- still, without keys. `last_seq` and `newest`: the greatest number and created_at erased.
 CREATE TABLE erasures (
-    group_key INTEGER NOT NULL, rule TEXT NOT NULL, messages INTEGER NOT NULL,
-    keys_lost INTEGER NOT NULL DEFAULT 0,       -- how many of them were under keys: no copy of those can be read
-    waiting INTEGER NOT NULL DEFAULT 0,         -- how many lie in the archive still, without keys
-    last_seq INTEGER NOT NULL,                  -- the greatest number erased
-    newest INTEGER NOT NULL,                    -- the greatest created_at erased
-    group_id BLOB NOT NULL,
+    group_key INTEGER NOT NULL, rule TEXT NOT NULL, messages INTEGER NOT NULL, keys_lost INTEGER NOT NULL DEFAULT 0,
+    waiting INTEGER NOT NULL DEFAULT 0, last_seq INTEGER NOT NULL, newest INTEGER NOT NULL, group_id BLOB NOT NULL,
     PRIMARY KEY (group_key, rule)
 ) STRICT, WITHOUT ROWID;
-
 -- What the run under way is about to erase from rows of the archive's index, noted before. The table changes at once,
 -- but not with the database: so what a run has erased that did not end is known to the next one.
 CREATE TABLE archive_erasures (
@@ -416,18 +325,14 @@ CREATE TABLE archive_erasures (
     messages INTEGER NOT NULL, last_seq INTEGER NOT NULL, newest INTEGER NOT NULL,
     PRIMARY KEY (group_key, span, lifetime, rule)
 ) STRICT, WITHOUT ROWID;
-
--- Receipts: what each run has erased of each group. A chain: each has the hash of the one before it.
+-- Receipts: what each run has erased of each group, as in erasures. A chain: `hash` is the SHA-256 of the former
+-- receipt's hash and of this one. Their ids count up by one.
 CREATE TABLE receipts (
-    receipt_id INTEGER PRIMARY KEY,             -- counts up by one
-    at INTEGER NOT NULL, job TEXT NOT NULL, group_id BLOB NOT NULL, rule TEXT NOT NULL,
-    messages INTEGER NOT NULL,                  -- this and the next four: as in erasures
-    keys_lost INTEGER NOT NULL DEFAULT 0, waiting INTEGER NOT NULL DEFAULT 0, last_seq INTEGER NOT NULL,
-    newest INTEGER NOT NULL,
-    hash BLOB NOT NULL                          -- SHA-256 of the former receipt's hash and of this one
+    receipt_id INTEGER PRIMARY KEY, at INTEGER NOT NULL, job TEXT NOT NULL, group_id BLOB NOT NULL, rule TEXT NOT NULL,
+    messages INTEGER NOT NULL, keys_lost INTEGER NOT NULL DEFAULT 0, waiting INTEGER NOT NULL DEFAULT 0,
+    last_seq INTEGER NOT NULL, newest INTEGER NOT NULL, hash BLOB NOT NULL
 ) STRICT;
 CREATE INDEX receipts_by_group ON receipts (group_id, receipt_id);
-
 -- One row: the last receipt that is no longer kept. The chain goes on from its hash.
 CREATE TABLE receipts_anchor (
     id INTEGER PRIMARY KEY CHECK (id = 1), receipt_id INTEGER NOT NULL, hash BLOB NOT NULL
@@ -435,14 +340,10 @@ CREATE TABLE receipts_anchor (
 INSERT INTO receipts_anchor VALUES (1, 0, x'0000000000000000000000000000000000000000000000000000000000000000');
 
 -- What is no longer as a server may remember it. Triggers write it, whichever process makes the change. Before a server
--- uses what it remembers, it looks what was touched since: see conclave/store/invalidation.py.
--- A hold, or an operator's override, shows in no message: nothing that a server remembers is touched by them.
-CREATE TABLE touches (
-    touch INTEGER PRIMARY KEY,                  -- counts up: the newest row is never deleted
-    group_key INTEGER,                          -- its marks, its members, or messages in it
-    session_id INTEGER                          -- both null: everything
-) STRICT;
-
+-- uses what it remembers, it looks what was touched since: see conclave/store/invalidation.py. A hold, or an operator's
+-- override, shows in no message, and touches nothing. `touch`: counts up: the newest row is never deleted. `group_key`:
+-- its marks, its members, or messages in it. Neither group nor session: everything.
+CREATE TABLE touches (touch INTEGER PRIMARY KEY, group_key INTEGER, session_id INTEGER) STRICT;
 -- A server that is further behind forgets everything.
 CREATE TRIGGER touches_bounded AFTER INSERT ON touches BEGIN DELETE FROM touches WHERE touch <= new.touch - 4096; END;
 CREATE TRIGGER group_changed
@@ -472,34 +373,36 @@ CREATE TRIGGER account_removed AFTER INSERT ON user_tombstones
 BEGIN INSERT INTO touches (group_key, session_id) VALUES (NULL, NULL); END;
 
 -- What the purge ledger, a file outside this database, has still to be told: what was hidden, ended or taken away.
--- Triggers note it in the transaction that does it, whichever process that is: see conclave/store/ledger/.
--- A restore of an older copy of this database learns from the ledger what that copy must not bring back.
--- A plus sign takes the type of a column away: without it SQLite would look through all changes of a kind.
+-- Triggers note it in the transaction that does it, whichever process that is: see conclave/store/ledger/. A restore of
+-- an older copy of this database learns from the ledger what that copy must not bring back. `change`: counts up for as
+-- long as the database lives; a copy knows its last. `kind`: of what has changed; the ledger gets its state, not each
+-- change. `subject`: the key of its row. `since`: of a reader: what the ledger knows of what was read.
 CREATE TABLE ledger_changes (
-    change INTEGER PRIMARY KEY AUTOINCREMENT,   -- counts up for as long as the database lives; a copy knows its last
-    kind TEXT NOT NULL,                         -- of what has changed; the ledger gets its state, not each change
-    subject ANY NOT NULL,                       -- the key of its row
-    since INTEGER NOT NULL DEFAULT 0,           -- of a reader: what the ledger knows of what was read
-    UNIQUE (kind, subject)
+    change INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT NOT NULL, subject ANY NOT NULL,
+    since INTEGER NOT NULL DEFAULT 0, UNIQUE (kind, subject)
 ) STRICT;
-
--- Notes a change, in the place of an older one of the same thing.
+-- One row. `ledger_id`: names the ledger of this database. `claimed`: changes up to this one (inclusive) are durable,
+-- and may be written. `written`: changes up to this one (inclusive) are. `restored`: the number of the last restore.
+CREATE TABLE ledger_state (
+    id INTEGER PRIMARY KEY CHECK (id = 1), ledger_id BLOB NOT NULL, claimed INTEGER NOT NULL DEFAULT 0,
+    written INTEGER NOT NULL DEFAULT 0, restored INTEGER NOT NULL DEFAULT 0
+) STRICT;
+INSERT INTO ledger_state (id, ledger_id) VALUES (1, randomblob(16));
+-- Notes a change, in the place of an older one of the same thing. A plus sign takes the type of a column away: without
+-- it SQLite would look through all changes of a kind.
 CREATE VIEW ledger_notes AS SELECT kind, subject FROM ledger_changes;
 CREATE TRIGGER ledger_noted INSTEAD OF INSERT ON ledger_notes BEGIN
     DELETE FROM ledger_changes WHERE kind = new.kind AND subject = +new.subject;
     INSERT INTO ledger_changes (kind, subject) VALUES (new.kind, new.subject);
 END;
-
--- One row.
-CREATE TABLE ledger_state (
-    id INTEGER PRIMARY KEY CHECK (id = 1),
-    ledger_id BLOB NOT NULL,                    -- names the ledger of this database
-    claimed INTEGER NOT NULL DEFAULT 0,         -- changes up to this one (inclusive) are durable, and may be written
-    written INTEGER NOT NULL DEFAULT 0,         -- changes up to this one (inclusive) are in the file
-    restored INTEGER NOT NULL DEFAULT 0         -- the number of the last restore
-) STRICT;
-INSERT INTO ledger_state (id, ledger_id) VALUES (1, randomblob(16));
-
+-- Notes what a member has read, which starts timers: the lowest number that the ledger may not know of is kept.
+CREATE VIEW ledger_reads AS SELECT subject, since FROM ledger_changes WHERE kind = 'read';
+CREATE TRIGGER ledger_read INSTEAD OF INSERT ON ledger_reads BEGIN
+    INSERT INTO ledger_changes (kind, subject, since) SELECT 'unread', new.subject, min(new.since,
+        ifnull((SELECT since FROM ledger_changes WHERE kind = 'read' AND subject = +new.subject), new.since));
+    DELETE FROM ledger_changes WHERE kind = 'read' AND subject = +new.subject;
+    UPDATE ledger_changes SET kind = 'read' WHERE kind = 'unread' AND subject = +new.subject;
+END;
 CREATE TRIGGER ledger_group_changed AFTER UPDATE OF
     floor_seq, gone_below, expired_before, commits_below, message_expiry_seconds, min_lifetime_seconds, visibility
 ON groups
@@ -509,28 +412,23 @@ WHEN new.floor_seq != old.floor_seq OR new.gone_below != old.gone_below OR new.e
 BEGIN INSERT INTO ledger_notes VALUES ('group', new.group_key); END;
 CREATE TRIGGER ledger_group_removed AFTER DELETE ON groups
 BEGIN INSERT INTO ledger_notes VALUES ('group', old.group_key); END;
-
 -- Where a group goes, nothing has to be told of what was in it.
 CREATE TRIGGER ledger_member_removed AFTER DELETE ON members
 WHEN EXISTS (SELECT 1 FROM groups WHERE group_key = old.group_key)
 BEGIN INSERT INTO ledger_notes VALUES ('member', old.member_id); END;
 CREATE TRIGGER ledger_role_changed AFTER UPDATE OF role ON members WHEN new.role != old.role
 BEGIN INSERT INTO ledger_notes VALUES ('member', new.member_id); END;
-
--- What starts timers. The lowest number that the ledger may not know of is kept.
 CREATE TRIGGER ledger_member_read AFTER UPDATE OF read_up_to ON members
 WHEN new.read_up_to > old.read_up_to
     AND EXISTS (SELECT 1 FROM groups WHERE group_key = new.group_key AND self_destructs)
-BEGIN
-    INSERT INTO ledger_changes (kind, subject, since)
-    SELECT 'unread', new.member_id,
-        min(old.read_up_to, ifnull((SELECT since FROM ledger_changes WHERE kind = 'read' AND subject = +new.member_id),
-            old.read_up_to));
-    DELETE FROM ledger_changes WHERE kind = 'read' AND subject = +new.member_id;
-    UPDATE ledger_changes SET kind = 'read' WHERE kind = 'unread' AND subject = +new.member_id;
-END;
+BEGIN INSERT INTO ledger_reads VALUES (new.member_id, old.read_up_to); END;
+CREATE TRIGGER ledger_timer_mended AFTER UPDATE OF redact_at ON timers
+WHEN new.redact_at != old.redact_at AND EXISTS (SELECT 1 FROM members WHERE member_id = new.member_id)
+BEGIN INSERT INTO ledger_reads VALUES (new.member_id, new.sequence_num - 1); END;
 CREATE TRIGGER ledger_message_ended AFTER UPDATE OF ended ON self_destructing WHEN new.ended AND NOT old.ended
 BEGIN INSERT INTO ledger_notes VALUES ('ended', new.group_key || ':' || new.sequence_num); END;
+CREATE TRIGGER ledger_message_taken_back AFTER INSERT ON taken_back
+BEGIN INSERT INTO ledger_notes VALUES ('taken_back', new.group_key || ':' || new.sequence_num); END;
 CREATE TRIGGER ledger_banned AFTER INSERT ON bans BEGIN INSERT INTO ledger_notes VALUES ('ban', new.ban_key); END;
 CREATE TRIGGER ledger_unbanned AFTER DELETE ON bans WHEN EXISTS (SELECT 1 FROM groups WHERE group_key = old.group_key)
 BEGIN INSERT INTO ledger_notes VALUES ('ban', old.ban_key); END;
@@ -554,15 +452,3 @@ CREATE TRIGGER ledger_released AFTER DELETE ON holds BEGIN INSERT INTO ledger_no
 CREATE TRIGGER ledger_settings_changed AFTER UPDATE OF policy_settings ON server_state
 WHEN new.policy_settings != old.policy_settings
 BEGIN INSERT INTO ledger_notes VALUES ('settings', 0); END;
-CREATE TRIGGER ledger_timer_mended AFTER UPDATE OF redact_at ON timers
-WHEN new.redact_at != old.redact_at AND EXISTS (SELECT 1 FROM members WHERE member_id = new.member_id)
-BEGIN
-    INSERT INTO ledger_changes (kind, subject, since)
-    SELECT 'unread', new.member_id,
-        min(new.sequence_num - 1, ifnull((SELECT since FROM ledger_changes
-            WHERE kind = 'read' AND subject = +new.member_id), new.sequence_num - 1));
-    DELETE FROM ledger_changes WHERE kind = 'read' AND subject = +new.member_id;
-    UPDATE ledger_changes SET kind = 'read' WHERE kind = 'unread' AND subject = +new.member_id;
-END;
-CREATE TRIGGER ledger_message_taken_back AFTER INSERT ON taken_back
-BEGIN INSERT INTO ledger_notes VALUES ('taken_back', new.group_key || ':' || new.sequence_num); END;
