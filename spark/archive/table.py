@@ -296,10 +296,6 @@ class Table:
             partitions.append(PartitionFiles(*partition, len(small), sum(small), sum(each)))
         return [each for each in partitions if each.wants_compaction]
 
-    def files_of(self, lifetime: int, span: int) -> list[Path]:
-        """Return the files of a partition."""
-        return [self.path / file.path for file in table_files.stored(self.path) if file.partition == (lifetime, span)]
-
     def compact(self, partition: PartitionFiles) -> None:
         """Rewrite a partition into few files, ordered by group and number, as readers read."""
         self.require_all_read([(partition.lifetime, partition.span)])
