@@ -136,8 +136,8 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
 def _statements(script: str) -> list[str]:
     """Split ``script`` into statements: executescript would commit the transaction of the migration."""
     statements, current = [], ""
-    for line in script.splitlines(keepends=True):
-        current += line
+    for part in script.rstrip().removesuffix(";").split(";"):
+        current += f"{part};"
         if sqlite3.complete_statement(current):
             statements.append(current)
             current = ""

@@ -1,18 +1,16 @@
 -- The schema of a new database, version 1. Ids (BLOB) are 16-byte UUIDs, times are Unix seconds. AUTOINCREMENT where a
 -- number must never come back: what is still filed under it must not pass to a successor.
 
--- One row: what the server knows of its own last run. `policy_settings`: PolicySettings that the marks are settled
--- under, as JSON. `self_destruct_max_age`: the setting in force. `too_old_before`: older self-destructing messages were
--- hidden for good when it changed; their rows say so too (`ended`), but go with them, and a restore needs it.
--- `clock_wall` to `clock_boot_id`: the last reading of the clock that was right. `clock_fault`: lasts until an operator
--- accepts the clock. `acted_until`: the greatest time that was acted on.
+-- One row: what the server knows of its last run. `policy_settings`: those that the marks are settled under, as JSON.
+-- `self_destruct_max_age`: the setting in force. `too_old_before`: older self-destructing messages were hidden for good
+-- when it changed; their rows say so (`ended`), but go with them. `clock_wall` to `clock_boot_id`: the last reading of
+-- the clock that was right. `clock_fault`: lasts until an operator accepts the clock. `acted_until`: the last acted on.
 CREATE TABLE server_state (
     id INTEGER PRIMARY KEY CHECK (id = 1), policy_settings TEXT NOT NULL,
     self_destruct_max_age INTEGER NOT NULL DEFAULT 2592000, too_old_before INTEGER NOT NULL DEFAULT 0,
     last_alive INTEGER NOT NULL, stopped_cleanly INTEGER NOT NULL, clock_wall INTEGER NOT NULL,
     clock_since_boot INTEGER NOT NULL, clock_boot_id TEXT NOT NULL, clock_fault TEXT NOT NULL DEFAULT '',
-    acted_until INTEGER NOT NULL DEFAULT 0, clock_acceptances INTEGER NOT NULL DEFAULT 0
-) STRICT;
+    acted_until INTEGER NOT NULL DEFAULT 0, clock_acceptances INTEGER NOT NULL DEFAULT 0) STRICT;
 
 CREATE TABLE users (
     user_id BLOB PRIMARY KEY, username TEXT NOT NULL UNIQUE, password_hash TEXT NOT NULL, alias TEXT NOT NULL,
@@ -26,23 +24,17 @@ CREATE TABLE user_tombstones (user_id BLOB PRIMARY KEY, created_at INTEGER NOT N
 CREATE TABLE sessions (
     session_id INTEGER PRIMARY KEY AUTOINCREMENT, public_id BLOB NOT NULL DEFAULT x'', token_hash BLOB NOT NULL UNIQUE,
     user_id BLOB NOT NULL REFERENCES users ON DELETE CASCADE, created_at INTEGER NOT NULL,
-    last_used_at INTEGER NOT NULL, expires_at INTEGER NOT NULL
-) STRICT;
-CREATE INDEX sessions_by_user ON sessions (user_id);
-CREATE INDEX sessions_by_expiry ON sessions (expires_at);
+    last_used_at INTEGER NOT NULL, expires_at INTEGER NOT NULL) STRICT;
+CREATE INDEX sessions_by_user ON sessions (user_id); CREATE INDEX sessions_by_expiry ON sessions (expires_at);
 CREATE UNIQUE INDEX sessions_by_public_id ON sessions (public_id);
--- Tokens that operators hand out for registration. `token_hash`: as of sessions. `lifetime`: seconds; it is dead from
--- created_at + lifetime on. `added_by`: an operator, as in the audit log.
+-- Tokens that operators hand out for registration. `lifetime`: seconds; one is dead from created_at + lifetime on.
 CREATE TABLE registration_tokens (
     token_id INTEGER PRIMARY KEY AUTOINCREMENT, token_hash BLOB NOT NULL UNIQUE, most_uses INTEGER NOT NULL,
     uses INTEGER NOT NULL DEFAULT 0, created_at INTEGER NOT NULL, lifetime INTEGER NOT NULL, added_by TEXT NOT NULL,
-    note TEXT NOT NULL
-) STRICT;
--- In the order in which they were uploaded.
+    note TEXT NOT NULL) STRICT;
 CREATE TABLE key_packages (
     key_package_id INTEGER PRIMARY KEY AUTOINCREMENT, user_id BLOB NOT NULL REFERENCES users,
-    is_last_resort INTEGER NOT NULL, package_body INTEGER NOT NULL UNIQUE
-) STRICT;
+    is_last_resort INTEGER NOT NULL, package_body INTEGER NOT NULL UNIQUE) STRICT;
 CREATE INDEX key_packages_by_user ON key_packages (user_id, is_last_resort);
 
 -- Bodies lie in the tables body_segment_N, made as needed: see conclave/store/bodies.py. A body's id holds its segment:
@@ -51,8 +43,7 @@ CREATE INDEX key_packages_by_user ON key_packages (user_id, is_last_resort);
 CREATE TABLE body_segments (
     segment INTEGER PRIMARY KEY AUTOINCREMENT, bodies INTEGER NOT NULL DEFAULT 0,
     total_bytes INTEGER NOT NULL DEFAULT 0, live_bytes INTEGER NOT NULL DEFAULT 0, sealed INTEGER NOT NULL DEFAULT 0,
-    dropped INTEGER NOT NULL DEFAULT 0
-) STRICT;
+    dropped INTEGER NOT NULL DEFAULT 0) STRICT;
 -- Bodies to which nothing refers any more: too many, or too large, to be erased by the request that let go of them.
 CREATE TABLE discarded_bodies (discarded_body INTEGER PRIMARY KEY) STRICT;
 
@@ -76,8 +67,7 @@ CREATE TABLE groups (
     self_destructs INTEGER NOT NULL DEFAULT 0, taken_back_count INTEGER NOT NULL DEFAULT 0,
     effective_expiry INTEGER NOT NULL DEFAULT -1, least_lifetime INTEGER NOT NULL DEFAULT 0,
     hold_limit INTEGER NOT NULL DEFAULT -1, keeps_commits INTEGER NOT NULL DEFAULT 0, erases INTEGER NOT NULL DEFAULT 0,
-    policy_source TEXT NOT NULL DEFAULT ''
-) STRICT;
+    policy_source TEXT NOT NULL DEFAULT '') STRICT;
 CREATE UNIQUE INDEX groups_by_group_info_body ON groups (group_info_body) WHERE group_info_body IS NOT NULL;
 CREATE INDEX groups_by_policy ON groups (message_expiry_seconds, min_lifetime_seconds);
 CREATE INDEX groups_by_expiry_setter ON groups (expiry_set_by) WHERE expiry_set_by IS NOT NULL;
@@ -92,8 +82,7 @@ CREATE TABLE tombstones (
     message_expiry_seconds INTEGER NOT NULL DEFAULT -1, min_lifetime_seconds INTEGER NOT NULL DEFAULT -1,
     effective_expiry INTEGER NOT NULL DEFAULT -1, least_lifetime INTEGER NOT NULL DEFAULT 0,
     hold_limit INTEGER NOT NULL DEFAULT -1, keeps_commits INTEGER NOT NULL DEFAULT 0, erases INTEGER NOT NULL DEFAULT 0,
-    policy_source TEXT NOT NULL DEFAULT ''
-) STRICT;
+    policy_source TEXT NOT NULL DEFAULT '') STRICT;
 
 -- A row is one membership: a user who comes back gets a new one. `joining`: came by /join and has not sent its external
 -- commit yet. `joined_after`: the group's last number then: its timers are of later messages. `read_up_to`: inclusive,
@@ -104,22 +93,17 @@ CREATE TABLE members (
     user_id BLOB NOT NULL REFERENCES users, role TEXT NOT NULL CHECK (role IN ('member', 'admin')),
     joined_at INTEGER NOT NULL, joining INTEGER NOT NULL DEFAULT 0, watermark INTEGER NOT NULL DEFAULT 0,
     joined_after INTEGER NOT NULL DEFAULT 0, read_up_to INTEGER NOT NULL DEFAULT 0,
-    missed_from INTEGER NOT NULL DEFAULT 0, missed_to INTEGER NOT NULL DEFAULT 0, UNIQUE (group_key, user_id)
-) STRICT;
-CREATE INDEX members_by_user ON members (user_id);
-CREATE INDEX members_by_group ON members (group_key);
+    missed_from INTEGER NOT NULL DEFAULT 0, missed_to INTEGER NOT NULL DEFAULT 0, UNIQUE (group_key, user_id)) STRICT;
+CREATE INDEX members_by_user ON members (user_id); CREATE INDEX members_by_group ON members (group_key);
 CREATE INDEX members_by_watermark ON members (group_key, watermark);
 CREATE INDEX members_by_read ON members (group_key, read_up_to);
 CREATE INDEX members_admins ON members (group_key) WHERE role = 'admin';
 CREATE INDEX members_joining ON members (joined_at) WHERE joining;
--- `banned_by`: outlives the account of the admin.
 CREATE TABLE bans (
     ban_key INTEGER PRIMARY KEY AUTOINCREMENT, group_key INTEGER NOT NULL REFERENCES groups ON DELETE CASCADE,
     user_id BLOB NOT NULL REFERENCES users ON DELETE CASCADE, banned_by BLOB REFERENCES users ON DELETE SET NULL,
-    banned_at INTEGER NOT NULL, UNIQUE (group_key, user_id)
-) STRICT;
-CREATE INDEX bans_by_user ON bans (user_id);
-CREATE INDEX bans_by_admin ON bans (banned_by);
+    banned_at INTEGER NOT NULL, UNIQUE (group_key, user_id)) STRICT;
+CREATE INDEX bans_by_user ON bans (user_id); CREATE INDEX bans_by_admin ON bans (banned_by);
 CREATE INDEX bans_by_group ON bans (group_key);
 CREATE TABLE invites (
     invite_key INTEGER PRIMARY KEY AUTOINCREMENT, invite_id BLOB NOT NULL UNIQUE,
@@ -127,20 +111,16 @@ CREATE TABLE invites (
     inviter_id BLOB NOT NULL REFERENCES users, created_at INTEGER NOT NULL, commit_body INTEGER NOT NULL UNIQUE,
     welcome_body INTEGER NOT NULL UNIQUE, group_info_body INTEGER NOT NULL UNIQUE, UNIQUE (group_key, invitee_id)
 ) STRICT;
-CREATE INDEX invites_by_age ON invites (created_at);
-CREATE INDEX invites_by_invitee ON invites (invitee_id);
-CREATE INDEX invites_by_inviter ON invites (inviter_id);
-CREATE INDEX invites_by_group ON invites (group_key);
+CREATE INDEX invites_by_age ON invites (created_at); CREATE INDEX invites_by_invitee ON invites (invitee_id);
+CREATE INDEX invites_by_inviter ON invites (inviter_id); CREATE INDEX invites_by_group ON invites (group_key);
 CREATE TABLE welcomes (
     welcome_key INTEGER PRIMARY KEY AUTOINCREMENT, welcome_id BLOB NOT NULL UNIQUE,
     user_id BLOB NOT NULL REFERENCES users, group_key INTEGER NOT NULL REFERENCES groups,
-    welcome_body INTEGER NOT NULL UNIQUE
-) STRICT;
-CREATE INDEX welcomes_by_user ON welcomes (user_id);
-CREATE INDEX welcomes_by_group ON welcomes (group_key);
+    welcome_body INTEGER NOT NULL UNIQUE) STRICT;
+CREATE INDEX welcomes_by_user ON welcomes (user_id); CREATE INDEX welcomes_by_group ON welcomes (group_key);
 
--- The messages of a group lie together, in their order: a page is one place in the table, not one for each message. No
--- reference to groups: the messages of a deleted group wait here for cleanup. `message_id`: the id of its body.
+-- The messages of a group lie together, in their order: a page is one place in the table. `message_id`: the id of the
+-- body. No reference to groups: the messages of a deleted group wait here for cleanup.
 CREATE TABLE messages (
     message_id INTEGER NOT NULL, group_key INTEGER NOT NULL, sequence_num INTEGER NOT NULL, sender_id BLOB NOT NULL,
     is_commit INTEGER NOT NULL, created_at INTEGER NOT NULL, PRIMARY KEY (group_key, sequence_num)
@@ -153,22 +133,18 @@ CREATE INDEX messages_by_sender ON messages (message_id >> 12, sender_id, is_com
 -- The blocks in which there are messages, in ascending order.
 CREATE VIEW message_blocks AS
 WITH RECURSIVE blocks (block) AS (
-    SELECT min(message_id) >> 12 FROM messages
-    UNION ALL
+    SELECT min(message_id) >> 12 FROM messages UNION ALL
     SELECT (SELECT min(message_id) FROM messages WHERE message_id >= (block + 1) << 12) >> 12
-    FROM blocks WHERE block IS NOT NULL
-)
+    FROM blocks WHERE block IS NOT NULL)
 SELECT block FROM blocks WHERE block IS NOT NULL;
 -- What senders call their messages, for a day: a message that is sent again after a lost answer keeps its number, which
 -- may be erased by now. No references: a group or an account with very many must not be slow to delete.
 CREATE TABLE send_ids (
     send_key INTEGER PRIMARY KEY, group_key INTEGER NOT NULL, user_id BLOB NOT NULL, send_id BLOB NOT NULL,
-    sequence_num INTEGER NOT NULL, sent_at INTEGER NOT NULL, UNIQUE (user_id, group_key, send_id)
-) STRICT;
--- Messages that were taken back: all see them only redacted, until cleanup has erased them, here or in the archive. The
--- row stays for some time after that: devices that were away learn from it what they must not keep. `taken_by`: the
--- sender, or an admin; empty: a restore knows it from the ledger. `erased`: the message is in neither tier any more.
--- `told_to`: members up to this id were told; null: all were.
+    sequence_num INTEGER NOT NULL, sent_at INTEGER NOT NULL, UNIQUE (user_id, group_key, send_id)) STRICT;
+-- Messages that were taken back: all see them only redacted, until cleanup has erased them in both tiers (`erased`).
+-- The row stays for some time after that, for devices that were away. `taken_by`: the sender, or an admin; empty: a
+-- restore knows it from the ledger. `told_to`: members up to this id were told; null: all were.
 CREATE TABLE taken_back (
     group_key INTEGER NOT NULL, sequence_num INTEGER NOT NULL, taken_at INTEGER NOT NULL, taken_by BLOB NOT NULL,
     erased INTEGER NOT NULL DEFAULT 0, told_to INTEGER DEFAULT 0, PRIMARY KEY (group_key, sequence_num)
@@ -178,21 +154,17 @@ CREATE INDEX taken_back_stored ON taken_back (group_key, sequence_num) WHERE NOT
 CREATE INDEX taken_back_by_age ON taken_back (taken_at) WHERE erased;
 CREATE INDEX taken_back_untold ON taken_back (group_key, sequence_num) WHERE told_to IS NOT NULL;
 
--- What a self-destructing message has beside its row in messages, which is deleted with this one: each reader sees it
--- until a timer of that reader's own ends, `seconds` after it was read. `ended`: no timer starts any more, since it was
--- too old under former settings.
+-- What a self-destructing message has beside its row in messages: each reader sees it until a timer of that reader's
+-- own ends, `seconds` after it was read. `ended`: no timer starts any more, since it was too old under former settings.
 CREATE TABLE self_destructing (
     group_key INTEGER NOT NULL, sequence_num INTEGER NOT NULL, seconds INTEGER NOT NULL,
-    ended INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (group_key, sequence_num)
-) STRICT, WITHOUT ROWID;
--- A timer for each member who has read such a message. It stays for as long as the message does, and until the member
--- was told of its end. `member_id`: no reference: a member who left long ago may have very many. `redact_at`: the first
--- second at which the member sees it only redacted. `told`: the member's streams were told of its end.
+    ended INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (group_key, sequence_num)) STRICT, WITHOUT ROWID;
+-- A timer for each member who has read such a message. It stays as long as the message, and until the member was told.
+-- `member_id`: no reference: a member who left may have many. `redact_at`: the first second at which it is redacted.
 CREATE TABLE timers (
     timer_id INTEGER PRIMARY KEY, group_key INTEGER NOT NULL, sequence_num INTEGER NOT NULL, member_id INTEGER NOT NULL,
     seconds INTEGER NOT NULL, redact_at INTEGER NOT NULL, told INTEGER NOT NULL DEFAULT 0,
-    UNIQUE (group_key, sequence_num, member_id)
-) STRICT;
+    UNIQUE (group_key, sequence_num, member_id)) STRICT;
 CREATE INDEX timers_by_end ON timers (redact_at) WHERE NOT told;
 CREATE INDEX timers_of_message ON timers (group_key, sequence_num, redact_at);
 -- Messages that are gone, and whose timers cleanup still has to delete.
@@ -202,36 +174,30 @@ CREATE TABLE ended_timers (
 -- Users who have not been told yet that a message was redacted: told with the next stream that the user opens.
 CREATE TABLE missed_redactions (
     missed_id INTEGER PRIMARY KEY AUTOINCREMENT, user_id BLOB NOT NULL REFERENCES users ON DELETE CASCADE,
-    group_key INTEGER NOT NULL, sequence_num INTEGER NOT NULL
-) STRICT;
+    group_key INTEGER NOT NULL, sequence_num INTEGER NOT NULL) STRICT;
 CREATE INDEX missed_redactions_by_user ON missed_redactions (user_id, missed_id);
--- Events of cleanup: written with what they tell of, handed on by the server once. `recipient_ids`: of all who hear the
--- same, 16 bytes each. `event`: its name. `event_fields`: its fields, ids in hexadecimal, as JSON.
+-- Events of cleanup, handed on by the server once. `recipient_ids`: 16 bytes each. `event_fields`: JSON, ids in hex.
 CREATE TABLE outbox (
     outbox_id INTEGER PRIMARY KEY AUTOINCREMENT, recipient_ids BLOB NOT NULL, event TEXT NOT NULL,
-    event_fields TEXT NOT NULL
-) STRICT;
+    event_fields TEXT NOT NULL) STRICT;
 -- `outcome`: ok, or failed. `counts`: what went by which rule, as JSON.
 CREATE TABLE cleanup_runs (
     run_id INTEGER PRIMARY KEY AUTOINCREMENT, started_at INTEGER NOT NULL, finished_at INTEGER NOT NULL,
-    engine TEXT NOT NULL, outcome TEXT NOT NULL, error TEXT NOT NULL DEFAULT '', counts TEXT NOT NULL
-) STRICT;
+    engine TEXT NOT NULL, outcome TEXT NOT NULL, error TEXT NOT NULL DEFAULT '', counts TEXT NOT NULL) STRICT;
 
 -- One row: the archive of this store. `archive_id`: names this store's moves in the table's log. `version`: of the
--- table: readers need this one or a later one. `unerased`: files were replaced or dropped, and may still be on disk.
+-- table: readers need it or a later one. `unerased`: files were replaced or dropped, and may still be on disk.
 -- `relaid`: raised before messages go to other parts: readers look again. `turn`: of the last run that was about to
 -- change the table, by which table and database are told to be of one time. `former_turn`: the table's before that run.
 CREATE TABLE archive_state (
     id INTEGER PRIMARY KEY CHECK (id = 1), archive_id TEXT NOT NULL, version INTEGER NOT NULL DEFAULT 0,
     unerased INTEGER NOT NULL DEFAULT 0, relaid INTEGER NOT NULL DEFAULT 0, turn INTEGER NOT NULL DEFAULT 0,
-    former_turn INTEGER NOT NULL DEFAULT 0
-) STRICT;
+    former_turn INTEGER NOT NULL DEFAULT 0) STRICT;
 -- A batch of messages on its way: fixed here first, so that a crash leaves no doubt what belongs to it.
--- `message_count`: as verified in the archive. `checksum`: XOR of the messages' checksums. `finished_at`: null: not yet.
+-- `message_count`: as verified there. `checksum`: XOR of the messages' checksums. `finished_at`: null: under way.
 CREATE TABLE archive_moves (
     batch INTEGER PRIMARY KEY AUTOINCREMENT, fixed_at INTEGER NOT NULL, message_count INTEGER NOT NULL DEFAULT 0,
-    checksum INTEGER NOT NULL DEFAULT 0, finished_at INTEGER
-) STRICT;
+    checksum INTEGER NOT NULL DEFAULT 0, finished_at INTEGER) STRICT;
 CREATE INDEX archive_moves_under_way ON archive_moves (batch) WHERE finished_at IS NULL;
 -- Which messages belong to the batch under way: those stored then, of numbers first_seq to last_seq, inclusive.
 -- `lifetime`: the group's effective expiry when the batch was fixed.
@@ -249,23 +215,20 @@ CREATE TABLE archive_parts (
 CREATE INDEX archive_parts_by_part ON archive_parts (lifetime, span);
 -- Who has application messages in the archive, and in which groups: what a deleted account leaves is found by it.
 CREATE TABLE archive_senders (
-    sender_id BLOB NOT NULL, group_key INTEGER NOT NULL, PRIMARY KEY (sender_id, group_key)
-) STRICT, WITHOUT ROWID;
+    sender_id BLOB NOT NULL, group_key INTEGER NOT NULL, PRIMARY KEY (sender_id, group_key)) STRICT, WITHOUT ROWID;
 CREATE INDEX archive_senders_by_group ON archive_senders (group_key);
 -- What of a part has no keys any more, and waits in the table to be overwritten: see docs/architecture/keys.md.
--- `since`: 0: the part is to be written anew by the next run. `dead_up_to`: what the archive has of the group up to this
--- number has no keys. `dead_messages`: how many of these the part has, of which receipts have told. `first_left`: no
--- number below it has a key; null: nothing of the part has one. `oldest_left`: likewise, the least created_at.
+-- `since`: 0: the next run writes the part anew. `dead_up_to`: numbers up to this one have no keys. `dead_messages`:
+-- how many of these the part has, of which receipts have told. `first_left` and `oldest_left`: no lesser number, and no
+-- message from before, has a key; null: nothing of the part has one.
 CREATE TABLE archive_unreadable (
     group_key INTEGER NOT NULL, lifetime INTEGER NOT NULL, span INTEGER NOT NULL, since INTEGER NOT NULL,
     dead_up_to INTEGER NOT NULL, dead_messages INTEGER NOT NULL, first_left INTEGER, oldest_left INTEGER,
-    PRIMARY KEY (group_key, lifetime, span)
-) STRICT;
+    PRIMARY KEY (group_key, lifetime, span)) STRICT;
 -- The parts of the archive as far as their messages can be read.
 CREATE VIEW readable_parts AS
-SELECT group_key, lifetime, span, ifnull(max(first_left, first_seq), first_seq) AS first_seq, last_seq,
-    ifnull(max(oldest_left, oldest), oldest) AS oldest, newest,
-    message_count - ifnull(dead_messages, 0) AS message_count,
+SELECT group_key, lifetime, span, ifnull(max(first_left, first_seq), first_seq) AS first_seq, last_seq, newest,
+    ifnull(max(oldest_left, oldest), oldest) AS oldest, message_count - ifnull(dead_messages, 0) AS message_count,
     body_bytes - body_bytes * ifnull(dead_messages, 0) / max(message_count, 1) AS body_bytes
 FROM archive_parts LEFT JOIN archive_unreadable USING (group_key, lifetime, span)
 WHERE since IS NULL OR first_left IS NOT NULL;
@@ -274,13 +237,11 @@ WHERE since IS NULL OR first_left IS NOT NULL;
 -- may have keys of messages that a restore took back. `lost_serial`: its change by which keys were last lost.
 CREATE TABLE key_state (
     id INTEGER PRIMARY KEY CHECK (id = 1), keys_id BLOB NOT NULL, settled INTEGER NOT NULL DEFAULT 1,
-    lost_serial INTEGER NOT NULL DEFAULT 0
-) STRICT;
+    lost_serial INTEGER NOT NULL DEFAULT 0) STRICT;
 -- The keys that the next run, or the one under way, has to lose: written in the transactions that delete the rows.
 CREATE TABLE key_erasures (
     group_id BLOB NOT NULL, first_seq INTEGER NOT NULL, last_seq INTEGER NOT NULL,
-    PRIMARY KEY (group_id, first_seq, last_seq)
-) STRICT, WITHOUT ROWID;
+    PRIMARY KEY (group_id, first_seq, last_seq)) STRICT, WITHOUT ROWID;
 -- Where copies of the key file were written. `serial`: the last change that it has.
 CREATE TABLE key_copies (path TEXT PRIMARY KEY, made_at INTEGER NOT NULL, serial INTEGER NOT NULL) STRICT;
 -- A deleted group gives no numbers any more, and needs no keys for them.
@@ -298,59 +259,50 @@ END;
 CREATE TABLE holds (
     hold_id INTEGER PRIMARY KEY AUTOINCREMENT, group_key INTEGER, user_id BLOB, subject_id BLOB NOT NULL,
     name TEXT NOT NULL, reason TEXT NOT NULL, added_by TEXT NOT NULL, added_at INTEGER NOT NULL,
-    CHECK ((group_key IS NULL) != (user_id IS NULL))
-) STRICT;
+    CHECK ((group_key IS NULL) != (user_id IS NULL))) STRICT;
 CREATE INDEX holds_by_group ON holds (group_key) WHERE group_key IS NOT NULL;
 CREATE INDEX holds_by_user ON holds (user_id) WHERE user_id IS NOT NULL;
 -- Who decided what. It outlives what it speaks of, so it has names as they were. `actor`: "operator NAME" (a system
 -- user), "admin NAME" (a user), or "server". `subject_id`: of a group or user; empty: the server. `details`: JSON.
 CREATE TABLE audit (
     audit_id INTEGER PRIMARY KEY AUTOINCREMENT, at INTEGER NOT NULL, actor TEXT NOT NULL, action TEXT NOT NULL,
-    subject_id BLOB NOT NULL DEFAULT x'', subject TEXT NOT NULL DEFAULT '', details TEXT NOT NULL DEFAULT '{}'
-) STRICT;
-CREATE INDEX audit_by_subject ON audit (subject_id, audit_id);
-CREATE INDEX audit_by_age ON audit (at);
+    subject_id BLOB NOT NULL DEFAULT x'', subject TEXT NOT NULL DEFAULT '', details TEXT NOT NULL DEFAULT '{}') STRICT;
+CREATE INDEX audit_by_subject ON audit (subject_id, audit_id); CREATE INDEX audit_by_age ON audit (at);
 -- What the run under way has erased, written in the transactions that erase. At its end it goes into receipts.
 -- `keys_lost`: how many of them were under keys: no copy of those can be read. `waiting`: how many lie in the archive
 -- still, without keys. `last_seq` and `newest`: the greatest number and created_at erased.
 CREATE TABLE erasures (
     group_key INTEGER NOT NULL, rule TEXT NOT NULL, messages INTEGER NOT NULL, keys_lost INTEGER NOT NULL DEFAULT 0,
     waiting INTEGER NOT NULL DEFAULT 0, last_seq INTEGER NOT NULL, newest INTEGER NOT NULL, group_id BLOB NOT NULL,
-    PRIMARY KEY (group_key, rule)
-) STRICT, WITHOUT ROWID;
+    PRIMARY KEY (group_key, rule)) STRICT, WITHOUT ROWID;
 -- What the run under way is about to erase from rows of the archive's index, noted before. The table changes at once,
 -- but not with the database: so what a run has erased that did not end is known to the next one.
 CREATE TABLE archive_erasures (
     group_key INTEGER NOT NULL, lifetime INTEGER NOT NULL, span INTEGER NOT NULL, rule TEXT NOT NULL,
     messages INTEGER NOT NULL, last_seq INTEGER NOT NULL, newest INTEGER NOT NULL,
-    PRIMARY KEY (group_key, span, lifetime, rule)
-) STRICT, WITHOUT ROWID;
+    PRIMARY KEY (group_key, span, lifetime, rule)) STRICT, WITHOUT ROWID;
 -- Receipts: what each run has erased of each group, as in erasures. A chain: `hash` is the SHA-256 of the former
 -- receipt's hash and of this one. Their ids count up by one.
 CREATE TABLE receipts (
     receipt_id INTEGER PRIMARY KEY, at INTEGER NOT NULL, job TEXT NOT NULL, group_id BLOB NOT NULL, rule TEXT NOT NULL,
     messages INTEGER NOT NULL, keys_lost INTEGER NOT NULL DEFAULT 0, waiting INTEGER NOT NULL DEFAULT 0,
-    last_seq INTEGER NOT NULL, newest INTEGER NOT NULL, hash BLOB NOT NULL
-) STRICT;
+    last_seq INTEGER NOT NULL, newest INTEGER NOT NULL, hash BLOB NOT NULL) STRICT;
 CREATE INDEX receipts_by_group ON receipts (group_id, receipt_id);
 -- One row: the last receipt that is no longer kept. The chain goes on from its hash.
 CREATE TABLE receipts_anchor (
-    id INTEGER PRIMARY KEY CHECK (id = 1), receipt_id INTEGER NOT NULL, hash BLOB NOT NULL
-) STRICT;
+    id INTEGER PRIMARY KEY CHECK (id = 1), receipt_id INTEGER NOT NULL, hash BLOB NOT NULL) STRICT;
 INSERT INTO receipts_anchor VALUES (1, 0, x'0000000000000000000000000000000000000000000000000000000000000000');
 
 -- What is no longer as a server may remember it. Triggers write it, whichever process makes the change. Before a server
--- uses what it remembers, it looks what was touched since: see conclave/store/invalidation.py. A hold, or an operator's
--- override, shows in no message, and touches nothing. `touch`: counts up: the newest row is never deleted. `group_key`:
--- its marks, its members, or messages in it. Neither group nor session: everything.
+-- uses what it remembers, it looks what was touched since: see conclave/store/invalidation.py. `touch`: counts up: the
+-- newest row is never deleted. `group_key`: its marks, members, or messages. Neither group nor session: everything.
 CREATE TABLE touches (touch INTEGER PRIMARY KEY, group_key INTEGER, session_id INTEGER) STRICT;
 -- A server that is further behind forgets everything.
 CREATE TRIGGER touches_bounded AFTER INSERT ON touches BEGIN DELETE FROM touches WHERE touch <= new.touch - 4096; END;
 CREATE TRIGGER group_changed
 AFTER UPDATE OF effective_expiry, hold_limit, keeps_commits, gone_below, expired_before, archived_seq ON groups
-WHEN new.effective_expiry != old.effective_expiry OR new.hold_limit != old.hold_limit
-    OR new.keeps_commits != old.keeps_commits OR new.gone_below != old.gone_below
-    OR new.expired_before != old.expired_before OR new.archived_seq != old.archived_seq
+WHEN (new.effective_expiry, new.hold_limit, new.keeps_commits, new.gone_below, new.expired_before, new.archived_seq)
+    != (old.effective_expiry, old.hold_limit, old.keeps_commits, old.gone_below, old.expired_before, old.archived_seq)
 BEGIN INSERT INTO touches (group_key) VALUES (new.group_key); END;
 CREATE TRIGGER group_removed AFTER DELETE ON groups BEGIN INSERT INTO touches (group_key) VALUES (old.group_key); END;
 CREATE TRIGGER member_added AFTER INSERT ON members BEGIN INSERT INTO touches (group_key) VALUES (new.group_key); END;
@@ -372,21 +324,18 @@ BEGIN INSERT INTO touches (session_id) VALUES (new.session_id); END;
 CREATE TRIGGER account_removed AFTER INSERT ON user_tombstones
 BEGIN INSERT INTO touches (group_key, session_id) VALUES (NULL, NULL); END;
 
--- What the purge ledger, a file outside this database, has still to be told: what was hidden, ended or taken away.
--- Triggers note it in the transaction that does it, whichever process that is: see conclave/store/ledger/. A restore of
--- an older copy of this database learns from the ledger what that copy must not bring back. `change`: counts up for as
--- long as the database lives; a copy knows its last. `kind`: of what has changed; the ledger gets its state, not each
--- change. `subject`: the key of its row. `since`: of a reader: what the ledger knows of what was read.
+-- What the purge ledger, a file outside this database, has still to be told: what was hidden, ended or taken away,
+-- which a restore of an older copy must not bring back. Triggers note it in the transaction that does it, whichever
+-- process that is: see conclave/store/ledger/. `change`: counts up for ever; a copy knows its last. `kind`: of what has
+-- changed; the ledger gets its state. `subject`: the key of its row. `since`: what the ledger knows of a reader.
 CREATE TABLE ledger_changes (
     change INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT NOT NULL, subject ANY NOT NULL,
-    since INTEGER NOT NULL DEFAULT 0, UNIQUE (kind, subject)
-) STRICT;
+    since INTEGER NOT NULL DEFAULT 0, UNIQUE (kind, subject)) STRICT;
 -- One row. `ledger_id`: names the ledger of this database. `claimed`: changes up to this one (inclusive) are durable,
 -- and may be written. `written`: changes up to this one (inclusive) are. `restored`: the number of the last restore.
 CREATE TABLE ledger_state (
     id INTEGER PRIMARY KEY CHECK (id = 1), ledger_id BLOB NOT NULL, claimed INTEGER NOT NULL DEFAULT 0,
-    written INTEGER NOT NULL DEFAULT 0, restored INTEGER NOT NULL DEFAULT 0
-) STRICT;
+    written INTEGER NOT NULL DEFAULT 0, restored INTEGER NOT NULL DEFAULT 0) STRICT;
 INSERT INTO ledger_state (id, ledger_id) VALUES (1, randomblob(16));
 -- Notes a change, in the place of an older one of the same thing. A plus sign takes the type of a column away: without
 -- it SQLite would look through all changes of a kind.
@@ -403,9 +352,8 @@ CREATE TRIGGER ledger_read INSTEAD OF INSERT ON ledger_reads BEGIN
     DELETE FROM ledger_changes WHERE kind = 'read' AND subject = +new.subject;
     UPDATE ledger_changes SET kind = 'read' WHERE kind = 'unread' AND subject = +new.subject;
 END;
-CREATE TRIGGER ledger_group_changed AFTER UPDATE OF
-    floor_seq, gone_below, expired_before, commits_below, message_expiry_seconds, min_lifetime_seconds, visibility
-ON groups
+CREATE TRIGGER ledger_group_changed AFTER UPDATE OF floor_seq, gone_below, expired_before, commits_below,
+    message_expiry_seconds, min_lifetime_seconds, visibility ON groups
 WHEN new.floor_seq != old.floor_seq OR new.gone_below != old.gone_below OR new.expired_before != old.expired_before
     OR new.commits_below != old.commits_below OR new.message_expiry_seconds != old.message_expiry_seconds
     OR new.min_lifetime_seconds != old.min_lifetime_seconds OR new.visibility != old.visibility
@@ -445,10 +393,8 @@ END;
 CREATE TRIGGER ledger_account_disabled AFTER UPDATE OF disabled ON users WHEN new.disabled != old.disabled
 BEGIN INSERT INTO ledger_notes VALUES ('account', new.user_id); END;
 CREATE TRIGGER ledger_password_changed AFTER UPDATE OF password_hash ON users
-WHEN new.password_hash != old.password_hash
-BEGIN INSERT INTO ledger_notes VALUES ('password', new.user_id); END;
+WHEN new.password_hash != old.password_hash BEGIN INSERT INTO ledger_notes VALUES ('password', new.user_id); END;
 CREATE TRIGGER ledger_held AFTER INSERT ON holds BEGIN INSERT INTO ledger_notes VALUES ('hold', new.hold_id); END;
 CREATE TRIGGER ledger_released AFTER DELETE ON holds BEGIN INSERT INTO ledger_notes VALUES ('hold', old.hold_id); END;
 CREATE TRIGGER ledger_settings_changed AFTER UPDATE OF policy_settings ON server_state
-WHEN new.policy_settings != old.policy_settings
-BEGIN INSERT INTO ledger_notes VALUES ('settings', 0); END;
+WHEN new.policy_settings != old.policy_settings BEGIN INSERT INTO ledger_notes VALUES ('settings', 0); END;
