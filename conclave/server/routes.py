@@ -361,7 +361,7 @@ ROUTES = (
         Who.MEMBER,
         body=commit_schemas.ExternalJoinRequest,
         answer=results.Empty,
-        refuses=(e.BadRequestError, e.TooManyRequestsError, e.QuotaError),
+        refuses=(e.BadRequestError, e.ConflictError, e.TooManyRequestsError, e.QuotaError),
     ),
     Endpoint("GET", f"{API}/sessions", sessions.list_own, query=ListQuery, answer=results.Sessions, format=Format.JSON),
     Endpoint(

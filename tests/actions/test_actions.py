@@ -81,6 +81,7 @@ def test_actions_need_no_server(tmp_path: Path) -> None:
             "hidden_before": 0,
             "taken_back": [],
             "more": False,
+            "last_sequence_num": 3,
             "expiry_set_by": alice,
         }
         accounts.delete(connection, context, bob, "hash")

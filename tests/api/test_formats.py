@@ -221,6 +221,8 @@ INFO = base64_of(b"group info")
 SEND_ID = "0f6c2b1e-7a5d-4c3f-9e80-1b2a3c4d5e6f"
 WELCOME = base64_of(b"welcome")
 PACKAGE = base64_of(b"\x00\x01\x00\x05 a key package")
+EPOCH_7 = base64_of(b"\0\1\0\4\0\1\0\1" + b"\1g" + (7).to_bytes(8, "big"))
+"""What the server reads of a group info of MLS: see group_info.py of the store."""
 COMMIT = {"commit_message": MESSAGE, "group_info": INFO}
 INVITE = COMMIT | {"welcome_message": WELCOME}
 DEFAULTS = {
@@ -264,6 +266,10 @@ def delete_after_fetch(world: World) -> Awaitable[Any]:
 
 def fill_friends(world: World) -> Awaitable[Any]:
     return world.users["bob"].post(f"/groups/{world.groups['friends']}/leave", commit_message=TOO_MUCH)
+
+
+def reach_epoch_7(world: World) -> Awaitable[Any]:
+    return world.users["alice"].post(f"/groups/{world.groups['friends']}/commit", group_info=EPOCH_7)
 
 
 def commit(world: World) -> Awaitable[Any]:
@@ -457,6 +463,7 @@ TABLE: dict[str, list[Row]] = {
                 "hidden_before": world.running.clock.now() - 30 * DAY,
                 "taken_back": [],
                 "more": False,
+                "last_sequence_num": 1,
                 "expiry_set_by": world.users["alice"].user_id,
             },
         ),
@@ -474,6 +481,7 @@ TABLE: dict[str, list[Row]] = {
                 "hidden_before": world.running.clock.now() - DAY,
                 "taken_back": [],
                 "more": False,
+                "last_sequence_num": 1,
                 "expiry_set_by": world.users["alice"].user_id,
             },
         ),
@@ -692,6 +700,8 @@ TABLE: dict[str, list[Row]] = {
         Row("joined", body={"commit_message": MESSAGE}),
         Row("no commit", body={"mls_group_id": "0aFF"}),
         Row("nothing", body={}),
+        Row("with its group info", body={"commit_message": MESSAGE, "group_info": INFO}),
+        Row("too late", 409, 301, body={"commit_message": MESSAGE, "group_info": EPOCH_7}, before=reach_epoch_7),
         Row("too much", 403, 302, body={"commit_message": TOO_MUCH}),
         Row("too fast", 429, 100, body={"commit_message": MESSAGE}, times=8),
     ],

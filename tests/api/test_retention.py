@@ -98,6 +98,7 @@ async def test_members_learn_which_policy_is_in_force_and_where_it_comes_from(
                 "hidden_before": 0,
                 "taken_back": [],
                 "more": False,
+                "last_sequence_num": 0,
                 "expiry_set_by": "" if own[0] == KEEP else alice.user_id,
             }, why
 

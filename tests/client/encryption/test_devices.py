@@ -29,6 +29,7 @@ async def club(device: NewDevice, *names: str) -> tuple[UUID, list[Device]]:
     for count, each in enumerate(others, 2):
         await each.sync.membership.join(group)
         await agree(group, first, *others[: count - 1])
+        await each.until(lambda each=each: not each.codec._agenda.of(group).is_new)  # type: ignore[misc]
     return group, [first, *others]
 
 
