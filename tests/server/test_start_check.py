@@ -87,6 +87,13 @@ async def test_keys_cannot_be_turned_off(place: Place) -> None:
     assert "set keys.encrypt to true" in await place.refused_by_all(place.write(SQL))
 
 
+async def test_keys_cannot_be_turned_on_where_messages_were_stored_without(place: Place) -> None:
+    await place.serve(place.write(SQL))
+    config = place.write(KEYS + SQL)
+    assert "has messages that were stored without keys" in await place.refused_by_all(config)
+    assert not config.keys_path.exists()
+
+
 async def test_a_key_file_that_is_missing_or_of_another_database_is_refused(place: Place) -> None:
     config = place.write(KEYS + SQL)
     await place.serve(config)
