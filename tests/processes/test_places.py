@@ -204,20 +204,6 @@ def test_odd_names_are_names(tmp_path: Path) -> None:
     assert conclave("user", "list", "--config", server.config, cwd=tmp_path).returncode == 0
 
 
-async def test_a_database_that_was_there_before_keeps_what_it_has(tmp_path: Path) -> None:
-    """As one of an older server, whose data directory has no mark."""
-    with ServerProcess(tmp_path, SQL) as server:
-        async with ClientSession() as http:
-            await Client.register(http, server.url, "alice")
-        server.stop()
-    (tmp_path / "conclave.data" / ".conclave").unlink()
-    (tmp_path / "conclave.data" / "work").mkdir(exist_ok=True)
-    with ServerProcess(tmp_path, SQL) as server:
-        async with ClientSession() as http:
-            alice = Client(http, server.url)
-            await alice.login("alice")
-
-
 def test_a_server_that_died_while_it_made_its_database_begins_anew(tmp_path: Path) -> None:
     for suffix in ("", "-wal", "-shm"):
         (tmp_path / f"conclave.db.new{suffix}").write_bytes(b"half of it")
