@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from conclave.clock import SystemClock
+from conclave.clock import Reading, SystemClock
 
 ROOT = Path(__file__).resolve().parents[2]
 _MIGRATIONS = "conclave/store/engine/migrations"
@@ -32,6 +32,10 @@ class SleptClock(SystemClock):
 
     def now(self) -> int:
         return super().now() + self._nights.slept
+
+    def read(self) -> Reading:
+        reading = super().read()
+        return reading._replace(since_boot=reading.since_boot + self._nights.slept)
 
 
 class Nights:
