@@ -29,11 +29,13 @@ class SessionActivity:
         """
         if session is None:
             raise TokenExpiredError
-        now, ends = moment.now, self.expires_at(session)
-        if moment.earliest >= ends:
-            raise TokenExpiredError
-        if now >= ends:
-            raise ClockInDoubtError
+        now = moment.now
+        if now >= session.expires_at:  # otherwise it has not ended, whenever it was used last
+            ends = self.expires_at(session)
+            if moment.earliest >= ends:
+                raise TokenExpiredError
+            if now >= ends:
+                raise ClockInDoubtError
         if now > session.last_used_at:
             self._last_used[session.session_id] = now
         if session.expires_at - now < session_lag(self._ttl):

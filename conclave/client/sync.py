@@ -88,6 +88,7 @@ class Sync:
         self._repeating = Repeating(client, history, codec, self._is_in_doubt, self.look_at, backoff, chance)
         self._to_fetch: set[UUID] = set()
         self._wake = asyncio.Event()
+        self._settling = asyncio.Lock()
         self._enforcing: asyncio.Task[None] | None = None
         self._has_told_clock = False
         self._news: AsyncIterator[n.News] | None = None
@@ -155,6 +156,8 @@ class Sync:
             except NotReadyError:
                 if asyncio.get_running_loop().time() > deadline:
                     raise
+            # While the caller handles news, nothing else goes on: what needs no fetching is done here.
+            await self._settle()
             self._wake.set()
             await asyncio.sleep(READY_LOOKED_EVERY)
 
@@ -304,10 +307,15 @@ class Sync:
 
     async def _keep_keys(self) -> None:
         """Do what goes on by itself for the encryption."""
-        if self.codec.is_due:
-            for group_id in await self._mirror.settle():
-                self.look_at(group_id)
+        await self._settle()
         await self._repeating.send()
+
+    async def _settle(self) -> None:
+        """Have the codec look at the groups that are due, unless it does so already."""
+        if self.codec.is_due and not self._settling.locked():
+            async with self._settling:
+                for group_id in await self._mirror.settle():
+                    self.look_at(group_id)
 
     def _effects(self, event: protocol.Event | n.Lagged) -> AsyncIterator[n.News]:
         """Return what an event leads to, before it is told."""

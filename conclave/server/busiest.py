@@ -56,6 +56,9 @@ Proxies put an id of their own into each request. %b is the header with the toke
 class Line(Protocol):
     """The connection of a request. It closes the share of the memory that an answer takes."""
 
+    account: bytes | None
+    """Whose the last authenticated request was."""
+
     def answer(self, parts: list[bytes], share: Share) -> None:
         """Write an answer, head and all, and go on once the client has it."""
 
@@ -230,7 +233,8 @@ class Busiest:
         caller = self._pipeline.known_caller(asked.said.token_hash)
         if not caller:
             return None
-        line.known_as(caller.user_id)
+        if line.account != caller.user_id:
+            line.known_as(caller.user_id)
         self.remember(asked)
         group_id = parse_id(asked.group)
         if asked.query is None:
@@ -246,8 +250,8 @@ class Busiest:
             return None
         share = self._budget.share(caller.user_id)
         written_in = asked.said.answered_in
-        asks_for = group_id, caller.user_id, query.after, query.limit, written_in, share
-        found = self._fetching.at_hand(*asks_for, next_confirms=query.next_confirms)
+        asks_for = group_id, caller.user_id, query.after, query.limit
+        found = self._fetching.at_hand(*asks_for, written_in, share, next_confirms=query.next_confirms)
         if not found:
             return _Unread(group_id, caller.user_id, query, share)
         return _Page(found, page_writer.whole(written_in, found.pieces), share)
@@ -275,7 +279,8 @@ class Busiest:
             self._answer_page(asked, line, page, request_id)
 
     def _answer_page(self, asked: Asked, line: Line, page: _Page, request_id: str) -> None:
-        parts = self._written(asked, request_id, page.parts)
+        more = self._cross_origin.lines(asked.said.origin)
+        parts = ready.written(asked.said.answered_in, request_id, page.parts, self._clock, more)
         if page.found.is_news:
             found = page.found._replace(pieces=[])
             _keep(self._tasks, self._hand_over(asked, line, _Page(found, parts, page.share), request_id))
@@ -297,17 +302,14 @@ class Busiest:
     def _sent(self, asked: Asked, line: Line, user_id: bytes, sent: "asyncio.Future[int]") -> None:
         request_id = new_request_id()
         try:
-            parts = self._written(asked, request_id, [write_number(asked.said.answered_in, sent.result())])
+            written_in, more = asked.said.answered_in, self._cross_origin.lines(asked.said.origin)
+            parts = [write_number(written_in, sent.result())]
+            parts = ready.written(written_in, request_id, parts, self._clock, more)
         except Exception as error:  # noqa: BLE001 - after any error the client gets an answer
             self._refuse(asked, line, user_id, error, request_id)
         else:
             self._note(asked, int(HTTPStatus.OK), request_id)
             line.answer(parts, self._budget.share(user_id))
-
-    def _written(self, asked: Asked, request_id: str, parts: list[bytes]) -> list[bytes]:
-        """Return a success, head and body. ``parts``: those of the body."""
-        more = self._cross_origin.lines(asked.said.origin)
-        return ready.written(asked.said.answered_in, request_id, parts, self._clock, more)
 
     def _refuse(self, asked: Asked, line: Line, user_id: bytes, error: Exception, request_id: str) -> None:
         told = self._told(asked, error, request_id)

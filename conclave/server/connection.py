@@ -39,6 +39,9 @@ HEAD_SECONDS = 60.0
 LINGER_SECONDS = 2.0
 """A client whose request was refused before all of it had come may go on sending for 2 seconds."""
 
+PLACED_SECONDS = 0.1
+"""Connections that carry authenticated requests keep their place among the idle ones for a tenth of a second."""
+
 FREE, AHEAD, BEHIND, OVER = range(4)
 """The states of a connection. No request is under way, and what has come of a head is held; one of the busiest is being
 answered, before aiohttp; aiohttp has a request, and gets its body as it comes; no request is taken any more.
@@ -73,7 +76,18 @@ class Connection(asyncio.BufferedProtocol):
 
     __slots__ = (
         *("_asked", "_awaited", "_behind", "_body", "_has_begun", "_held", "_is_answered", "_is_broken", "_is_last"),
-        *("_is_paused", "_left", "_loop", "_out", "_pauses_for_behind", "_site", "_task", "_timer", "_watch"),
+        *(
+            "_is_paused",
+            "_left",
+            "_loop",
+            "_out",
+            "_pauses_for_behind",
+            "_placed_at",
+            "_site",
+            "_task",
+            "_timer",
+            "_watch",
+        ),
         *("_watched", "account", "address", "beginning", "below", "free_since", "has_asked", "is_half_closed"),
         *("is_refused", "place", "state", "transport"),
     )
@@ -87,7 +101,8 @@ class Connection(asyncio.BufferedProtocol):
         self.has_asked = False
         """Whether the whole head of a request has come."""
         self.place = Standing.SILENT
-        """The standing that it had when it last asked for nothing."""
+        """The standing that it had when it last got its place among the idle ones, at ``_placed_at``."""
+        self._placed_at = 0.0
         self.beginning: asyncio.Task[None] | None = None
         """Makes the transport, after the handshake if there is one. None once it is there."""
         self._loop = asyncio.get_running_loop()
@@ -361,8 +376,11 @@ class Connection(asyncio.BufferedProtocol):
         """Take the next request, if it has come; or end what is to end."""
         if self.state == OVER:
             return
-        self.state, self.free_since, self._task, self._awaited = FREE, self._loop.time(), None, None
-        self._site.room.rest(self)
+        now = self._loop.time()
+        self.state, self.free_since, self._task, self._awaited = FREE, now, None, None
+        if now >= self._placed_at + PLACED_SECONDS or self.place is not Standing.KNOWN:
+            self._placed_at = now
+            self._site.room.rest(self)
         self._site.went_on.set()
         if self.transport is None or self.transport.is_closing():
             return

@@ -512,10 +512,7 @@ async def test_a_page_from_the_archive_waits_for_memory_as_any_page_does(
     holder.hold(memory.size)
     await expect(alice.fetch(group), 503, 0)
     holder.hold(memory.size - 7_000_000)
-    seen: list[bytes] = []
-    while page := await alice.fetch(group, len(seen), 500):
-        seen += [message.body for message in page]
-    assert seen == bodies
+    assert [message.body for message in await alice.fetch_all(group)] == bodies
     holder.close()
     await running.settle()
     assert memory.used == 0

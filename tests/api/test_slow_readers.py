@@ -58,12 +58,8 @@ async def filled(running: Running, kind: type[Client] = Client, count: int = 30,
     return alice, group, bodies
 
 
-async def fetched(client: Client, group: str, limit: int = 500) -> list[bytes]:
-    """Return the bodies of all pages."""
-    seen: list[bytes] = []
-    while page := await client.fetch(group, len(seen), limit):
-        seen += [message.body for message in page]
-    return seen
+async def fetched(client: Client, group: str) -> list[bytes]:
+    return [message.body for message in await client.fetch_all(group)]
 
 
 async def watermark(running: Running) -> int:
@@ -216,8 +212,8 @@ async def test_who_is_slow_but_not_too_slow_gets_everything_and_only_then_has_fe
             if left > 1000 * KIB:
                 assert await watermark(running) == 0
                 assert used(running) > 0
-            page += await reader.readexactly(min(left, 100 * KIB))
-            left -= min(left, 100 * KIB)
+            page += (part := await reader.readexactly(min(left, 100 * KIB)))
+            left -= len(part)
             await asyncio.sleep(0.1)
         await until(lambda: used(running) == 0)
         async with asyncio.timeout(PATIENCE):

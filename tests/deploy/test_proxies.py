@@ -88,14 +88,11 @@ async def test_pages_of_megabytes_pass_and_leave_nothing_in_a_file(front: Proxy)
         group = await alice.create_group("g")
         for body in sent:
             await alice.send(group, body)
-        found: list[bytes] = []
-        while page := await alice.fetch(group, len(found)):
-            found += [message.body for message in page]
-        assert found == sent
+        assert [message.body for message in await alice.fetch_all(group)] == sent
         headers = {"Authorization": f"Bearer {alice.token}"}
-        async with http.get(f"{front.url}/api/v1/groups/{group}/messages", headers=headers) as answer:
+        async with http.get(f"{front.url}/api/v1/groups/{group}/messages", headers=headers) as page:
             await asyncio.sleep(1)  # a client that takes nothing: a proxy that buffers would by now
-            assert (await answer.read()).count(word) == 2 * (LARGE // 18)
+            assert (await page.read()).count(word) == 2 * (LARGE // 18)
         too_large = io.BytesIO(json.dumps({"mls_message": encode(bytes(MAX_BODY_BYTES * 3 // 4))}).encode())
         headers["Content-Type"] = "application/json"
         async with http.post(f"{front.url}/api/v1/groups/{group}/messages", data=too_large, headers=headers) as answer:

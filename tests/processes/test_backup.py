@@ -31,11 +31,7 @@ def purge(group: str, folder: Path) -> None:
 
 
 async def served_in(client: Client, group: str) -> dict[int, bytes]:
-    """Page through a group."""
-    found: dict[int, bytes] = {}
-    while page := await client.fetch(group, max(found, default=0), 500):
-        found |= {message.sequence_num: message.body for message in page}
-    return found
+    return {message.sequence_num: message.body for message in await client.fetch_all(group)}
 
 
 async def talk(world: World) -> None:

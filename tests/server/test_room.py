@@ -10,6 +10,7 @@ import pytest
 
 from conclave import app_keys
 from conclave.server import listen, room
+from conclave.server.connection import PLACED_SECONDS
 from tests.conftest import Running
 from tests.support.server import PATIENCE, until
 
@@ -99,6 +100,7 @@ async def test_those_that_never_asked_go_first_then_strangers_then_the_longest_i
         known = [await entrance.connect(alice.raw_get("/me")) for _ in range(2)]
         strangers = [await entrance.connect(HEALTH) for _ in range(2)]
         silent = [await entrance.connect() for _ in range(2)]
+        await asyncio.sleep(2 * PLACED_SECONDS)
         assert (await known[0].ask(alice.raw_get("/me"))).startswith(b"HTTP/1.1 200 ")  # now the other is idle longer
         assert (await strangers[0].ask(HEALTH)).startswith(b"HTTP/1.1 200 ")
         for first in (silent[0], silent[1], strangers[1], strangers[0], known[1], known[0]):

@@ -220,14 +220,15 @@ class Bot:
     """The bot of docs/client.md, in a process of its own."""
 
     def __init__(self, name: str, folder: Path) -> None:
-        page = (ROOT / "docs" / "client.md").read_text(encoding="utf-8")
-        [program] = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
         self._folder = folder / name
         self._folder.mkdir()
-        (self._folder / "bot.py").write_text(program)
         self.name = name
 
-    def comes(self, url: str, environment: dict[str, str]) -> None:
+    def comes(self, url: str, environment: dict[str, str], version: Path = ROOT) -> None:
+        """Begin, as the page of a version has it. ``version``: its sources, those in the environment."""
+        page = (version / "docs" / "client.md").read_text(encoding="utf-8")
+        [program] = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+        (self._folder / "bot.py").write_text(program)
         account = {"CONCLAVE_URL": url, "CONCLAVE_USER": self.name, "CONCLAVE_PASSWORD": PASSWORD}
         command = [*USUAL_SIGNALS, sys.executable, "-P", "bot.py"]
         with (self._folder / "log").open("a") as log:

@@ -191,6 +191,13 @@ class Client:
             for each in page["messages"]
         ]
 
+    async def fetch_all(self, group: str) -> list[Message]:
+        """Fetch page by page, until one is empty."""
+        found: list[Message] = []
+        while page := await self.fetch(group, found[-1].sequence_num if found else 0, 500):
+            found += page
+        return found
+
     async def numbers(self, group: str, after: int = 0) -> list[int]:
         """Fetch, and return the sequence numbers only."""
         return [each.sequence_num for each in await self.fetch(group, after, 500)]

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from conclave.clock import SystemClock
+from conclave.clock import Reading, SystemClock
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -26,6 +26,10 @@ class SleptClock(SystemClock):
 
     def now(self) -> int:
         return super().now() + self._nights.slept
+
+    def read(self) -> Reading:
+        reading = super().read()
+        return reading._replace(since_boot=reading.since_boot + self._nights.slept)
 
 
 class Nights:

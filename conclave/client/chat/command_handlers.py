@@ -209,10 +209,11 @@ async def decline_invite(context: CommandContext, rest: str) -> None:
 
 async def _one_invite(context: CommandContext, name: str) -> Invite:
     """Return the invite to the group that is named, or the only one. Raises CommandError."""
-    if found := _find_invite(context, name):
-        return found
-    await context.conversation.renew()  # the chat announces an invite before it has read the list again
-    if found := _find_invite(context, name):
+    found = _find_invite(context, name)
+    if found is None:
+        await context.conversation.renew()  # the chat announces an invite before it has read the list again
+        found = _find_invite(context, name)
+    if found:
         return found
     names = formatting.listed([formatting.called(each.group_name) for each in context.conversation.rooms.invites])
     raise CommandError(f"name one of the groups that you are invited to: {names}" if names else "you have no invites")

@@ -88,11 +88,12 @@ def check_leaf(leaf: LeafNode, source: LeafNodeSource, leaf_index: int, setting:
 
 
 def _check_lifetime(lifetime: Lifetime, setting: Setting) -> None:
-    """Check what holds whenever a leaf is read; whether it is over is the sender's to check (section 7.3)."""
+    """Check what holds whenever a leaf is read. Whether it is over, or has begun, only the sender checks (section 7.3).
+
+    Members whose clocks differ would not all take the same commits, and the group would come apart.
+    """
     if not 0 <= lifetime.not_after - lifetime.not_before <= setting.policy.max_lifetime:
         raise InvalidError("a leaf is valid for longer than is acceptable, or never")
-    if lifetime.not_before > setting.now + setting.policy.skew:
-        raise InvalidError("a leaf is valid only in the future")
 
 
 def _check_capabilities(leaf: LeafNode, setting: Setting) -> None:

@@ -228,6 +228,8 @@ def test_bytes_that_are_no_text_are_shown_as_such_and_end_nothing(
     terminal.type(", please")
     terminal.shows("a caf\N{REPLACEMENT CHARACTER} noir, please")
     terminal.type("", "Enter")
+    terminal.shows("you  ")
+    terminal.hides("sending")  # or it asks before it ends
     terminal.type("/quit", "Enter")
     terminal.ended(process)
 
