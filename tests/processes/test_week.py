@@ -131,7 +131,7 @@ class Week:
         """Have all come who were there yesterday; with ``token``, for the first time."""
         for program in self.programs:
             await program.comes(self.operator.url, token)
-        self.bot.comes(self.operator.url, self.operator.environment, self.operator.program)
+        self.bot.comes(self.operator.url, self.operator.environment)
         await asyncio.gather(*(each.comes(self.operator.url, self.operator.environment, token) for each in self.chats))
 
     async def evening(self) -> None:

@@ -224,9 +224,8 @@ class Bot:
         self._folder.mkdir()
         self.name = name
 
-    def comes(self, url: str, environment: dict[str, str], version: Path = ROOT) -> None:
-        """Begin, as the page of a version has it. ``version``: its sources, those in the environment."""
-        page = (version / "docs" / "client.md").read_text(encoding="utf-8")
+    def comes(self, url: str, environment: dict[str, str]) -> None:
+        page = (ROOT / "docs" / "client.md").read_text(encoding="utf-8")
         [program] = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
         (self._folder / "bot.py").write_text(program)
         account = {"CONCLAVE_URL": url, "CONCLAVE_USER": self.name, "CONCLAVE_PASSWORD": PASSWORD}
