@@ -263,7 +263,7 @@ def _welcome(connection: sqlite3.Connection, entry: Entry, _: int, __: Replayed)
     rows = connection.execute(
         "DELETE FROM welcomes WHERE welcome_key = ? RETURNING welcome_body", (entry.subject,)
     ).fetchall()
-    bodies.discard(connection, [row[0] for row in rows])
+    bodies.erase(connection, [row[0] for row in rows])
     return bool(rows)
 
 

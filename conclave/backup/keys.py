@@ -91,25 +91,24 @@ def forget_erased(connection: sqlite3.Connection, chosen: Inspection) -> int:
     """
     count = 0
     for group_key, group_id in connection.execute("SELECT group_key, group_id FROM groups").fetchall():
-        rows = connection.execute(
-            "SELECT sequence_num, message_id FROM messages WHERE group_key = ?", (group_key,)
-        ).fetchall()
+        query = "SELECT sequence_num FROM messages WHERE group_key = ?"
+        rows = [row[0] for row in connection.execute(query, (group_key,))]
         for at in range(0, len(rows), LOOKED_AT):
             some = rows[at : at + LOOKED_AT]
-            lives = chosen.living(group_id, [number for number, _ in some])
-            dead = [row for row, is_alive in zip(some, lives, strict=True) if not is_alive]
+            lives = chosen.living(group_id, some)
+            dead = [number for number, is_alive in zip(some, lives, strict=True) if not is_alive]
             _erase(connection, group_key, dead)
             count += len(dead)
     message_keys.note_unsettled(connection)
     return count
 
 
-def _erase(connection: sqlite3.Connection, group_key: int, dead: list[sqlite3.Row]) -> None:
+def _erase(connection: sqlite3.Connection, group_key: int, dead: list[int]) -> None:
     connection.executemany(
-        "DELETE FROM messages WHERE group_key = ? AND sequence_num = ?", [(group_key, row[0]) for row in dead]
+        "DELETE FROM messages WHERE group_key = ? AND sequence_num = ?", [(group_key, number) for number in dead]
     )
-    timers.forget(connection, {group_key: [row[0] for row in dead]} if dead else {})
-    bodies.erase(connection, [row[1] for row in dead])
+    timers.forget(connection, {group_key: dead} if dead else {})
+    bodies.delete_of_messages(connection, [bodies.message_id(group_key, number) for number in dead])
 
 
 def _settle_own(config: Config, told: KeysEntry) -> None:

@@ -1,19 +1,17 @@
-"""``[keys]``: whether messages are stored under keys, where the keys are, and where copies of them."""
+"""``[keys]``: where the keys of bodies are, and where copies of them."""
 
 from dataclasses import dataclass
 
 from marshmallow.fields import List
 
 from conclave.config.section import PATH, Section
-from conclave.strict_fields import StrictBoolean, Text
+from conclave.strict_fields import Text
 
 
 @dataclass(frozen=True)
 class KeysConfig:
-    """``[keys]``: whether messages are stored under keys, where the keys are, and where copies of them."""
+    """``[keys]``: where the keys of bodies are, and where copies of them."""
 
-    encrypt: bool = False
-    """Whether new messages are encrypted, each under a key of its own."""
     path: str | None = None
     """Of the key file; None for a file beside the database."""
     copies: tuple[str, ...] = ()
@@ -27,6 +25,5 @@ class KeysConfig:
 class KeysSchema(Section):
     """What ``[keys]`` may say."""
 
-    encrypt = StrictBoolean()
     path = Text(validate=PATH)
     copies = List(Text(validate=PATH), error_messages={"invalid": "must be a list of strings"})

@@ -149,11 +149,6 @@ def _contradictions(config: Config) -> Iterator[str]:
         yield "data_path: is the database's own path; set another"
     if config.archive.after != KEEP and config.cleanup.engine != "spark":
         yield 'archive.after: messages move by Spark only: set [cleanup] engine = "spark", or leave it at "-1"'
-    if config.archive.rewrite_after and not config.keys.encrypt:
-        yield (
-            "archive.rewrite_after: only what has a key of its own can wait to be overwritten:"
-            ' set [keys] encrypt = true, or leave it at "0"'
-        )
     yield from admin.contradictions(config.admin)
     yield from retention.contradictions(config.retention, config.message_retention)
     if config.keys_path in map(Path, config.keys.copies):

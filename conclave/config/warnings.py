@@ -33,7 +33,7 @@ def doubts(config: Config, policies: Collection[GroupPolicy] | None = None) -> I
         yield from _creates_nothing(retention, server)
     if config.ledger_path.is_relative_to(config.data):
         yield Doubt("ledger.path", "lies in the data directory, with which it would be lost: put it on another disk")
-    if config.keys.encrypt and config.keys_path.is_relative_to(config.data):
+    if config.keys_path.is_relative_to(config.data):
         yield Doubt("keys.path", "lies in the data directory, with which all messages would be lost: put it elsewhere")
 
 

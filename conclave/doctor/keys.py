@@ -22,10 +22,7 @@ def keys(connection: sqlite3.Connection, config: Config, now: int) -> Iterator[F
     """Yield what the database and the key file say. ``now``: Unix seconds."""
     state = message_keys.state(connection)
     if state is None:
-        if config.keys.encrypt and not message_keys.has_messages(connection):
-            yield note("keys", "no message is under a key yet", "restart the server")
-        else:
-            yield ok("keys", "messages are stored as they come: backups tell what was erased since they were made")
+        yield ok("keys", "no server has run on this database yet: the first start makes its keys")
         return
     path = config.keys_path
     try:

@@ -28,7 +28,6 @@ class HealthPart(StrEnum):
     ALIVE = "alive"
     SESSION_ACTIVITY = "session_activity"
     OUTBOX = "outbox"
-    DISCARDED = "discarded"
     TIMERS = "timers"
     JOINS = "joins"
     LEDGER = "ledger"

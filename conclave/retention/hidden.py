@@ -141,7 +141,7 @@ def in_hot_store(
         amount = sums.amount(connection.execute(f"SELECT {sums.sql} {chosen}", values).fetchone())
         if is_measured and amount.messages:
             rows = connection.execute(f"SELECT message_id {chosen}", values)
-            amount += Amount(0, bodies.total_size(connection, (row[0] for row in rows)))
+            amount += Amount(0, bodies.message_bytes(connection, (row[0] for row in rows)))
         found += amount
     return found
 

@@ -281,7 +281,7 @@ def _add_too_old(
         if found:
             hiding.add(group_key)
         change.messages += len(found)
-        change.body_bytes += bodies.total_size(connection, found) if is_measured else 0
+        change.body_bytes += bodies.message_bytes(connection, found) if is_measured else 0
     return hiding
 
 

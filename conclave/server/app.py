@@ -66,7 +66,7 @@ def create_app(config: Config, clock: Clock | None = None, *, accepts_change: bo
     add_routes(app)
     app.cleanup_ctx.extend([_store, duties.look_at_storage, ledger_duty.keep_ledger, _archive, duties.try_archive])
     app.cleanup_ctx.extend([duties.stay_alive, duties.end_timers, duties.undo_joins, duties.keep_sessions])
-    app.cleanup_ctx.extend([duties.forward_news, duties.erase_discarded, duties.note_runs, duties.look_for_overdue])
+    app.cleanup_ctx.extend([duties.forward_news, duties.note_runs, duties.look_for_overdue])
     app.cleanup_ctx.extend([_streams, _serving])
     return app
 
@@ -104,7 +104,7 @@ async def _store(app: web.Application) -> AsyncIterator[None]:
         app[app_keys.GROUPS].hear(news)
         app[app_keys.EVENTS].publish(news)
 
-    keys = partial(keyring.open_to_serve, config.database, config.keys_path, encrypt=config.keys.encrypt)
+    keys = partial(keyring.open_to_serve, config.database, config.keys_path)
     app[app_keys.STORE] = store = await Database.open(config.database, publish, storage, keys)
     app[app_keys.FRESHNESS] = freshness = Freshness(config.database, app[app_keys.CLOCK], storage)
     app[app_keys.SESSIONS] = RememberedSessions(store, freshness)

@@ -103,7 +103,6 @@ WAYS: Mapping[str, Way] = {
     "admin.allow_actions": Way.RESTART,
     "ledger.path": Way.RESTART,
     "ledger.keep": Way.WORKER,
-    "keys.encrypt": Way.RESTART,
     "keys.path": Way.RESTART,
     "keys.copies": Way.WORKER,
     "log.level": Way.SERVER,

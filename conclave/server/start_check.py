@@ -118,7 +118,7 @@ def _require_folders(config: Config) -> None:
 
 
 def _require_keys(connection: sqlite3.Connection, config: Config) -> None:
-    keyring.require_fit(connection, config.database, config.keys_path, encrypt=config.keys.encrypt)
+    keyring.require_fit(connection, config.database, config.keys_path)
 
 
 def _require_archive(connection: sqlite3.Connection, config: Config) -> None:

@@ -1,7 +1,7 @@
-"""Opens the key file of a database: makes it with the first start that wants one, and refuses one that is not its own.
+"""Opens the key file of a database: makes it with the first start, and refuses one that is not its own.
 
-A server without its keys serves nothing that is under them, and what it would begin anew could read none of it. So a
-key file that is missing is never replaced: only a database that never had one gets one.
+A server without its keys can serve nothing. So a key file that is missing is never replaced: only a database on which
+no server has run gets one.
 """
 
 import secrets
@@ -26,8 +26,8 @@ ADVICE = "; see docs/operations/backup.md#the-keys"
 """What a refusal ends with."""
 
 
-def open_to_serve(database: Path, path: Path, *, encrypt: bool) -> KeyStore | None:
-    """Open the keys for a server on ``database``, whose schema is this program's; None: it has none, and wants none.
+def open_to_serve(database: Path, path: Path) -> KeyStore:
+    """Open the keys for a server on ``database``, whose schema is this program's, or make them for a new database.
 
     ``path``: of the key file. What a restore took back loses its keys, and what had lost them, where an older key file
     was put back. Raises StoreError.
@@ -35,8 +35,7 @@ def open_to_serve(database: Path, path: Path, *, encrypt: bool) -> KeyStore | No
     with closing(sqlite.connect(database)) as connection:
         state = message_keys.state(connection)
         if state is None:
-            return _begin(connection, database, path) if encrypt else None
-        _require_encrypting(database, encrypt=encrypt)
+            return _begin(connection, path)
         keys = _opened(connection, database, path, state)
         if is_old := keys.serial < state.lost_serial:
             log.warning("older_key_file", path=str(path))
@@ -47,15 +46,12 @@ def open_to_serve(database: Path, path: Path, *, encrypt: bool) -> KeyStore | No
         return keys
 
 
-def require_fit(connection: sqlite3.Connection, database: Path, path: Path, *, encrypt: bool) -> None:
+def require_fit(connection: sqlite3.Connection, database: Path, path: Path) -> None:
     """Raise StoreError if ``open_to_serve`` would. It takes no lock, and changes nothing."""
     state = message_keys.state(connection)
-    if state is None and encrypt:
-        _require_no_messages(connection, database)
-    if state is None and not (encrypt and path.exists()):
+    if state is None and not path.exists():
         return
     if state:
-        _require_encrypting(database, encrypt=encrypt)
         _require_there(database, path)
     try:
         found = Inspection(path)
@@ -73,22 +69,6 @@ def _is_later(copy: Path, found: Inspection) -> bool:
     with suppress(KeyFileError):  # it is away, or something else, or its disk does not answer
         return copying.later_serial(copy, found) > 0
     return False
-
-
-def _require_encrypting(database: Path, *, encrypt: bool) -> None:
-    if not encrypt:
-        raise StoreError(
-            f"{database}: its messages are under keys, and those to come cannot be stored without, or copies would"
-            f" not forget them: set keys.encrypt to true{ADVICE}"
-        )
-
-
-def _require_no_messages(connection: sqlite3.Connection, database: Path) -> None:
-    if message_keys.has_messages(connection):
-        raise StoreError(
-            f"{database}: has messages that were stored without keys: keys.encrypt can be set to true only before the"
-            f" first message is stored; set it to false, or begin with a new database{ADVICE}"
-        )
 
 
 def _require_there(database: Path, path: Path) -> None:
@@ -118,15 +98,14 @@ def _require_newest(path: Path, newer: Path | None) -> None:
 
 
 def open_to_read(database: Path, path: Path) -> KeyStore | None:
-    """Open the keys for a command that reads or stores messages; None: no message is under one. Raises StoreError."""
+    """Open the keys for a command that reads or stores bodies; None: the database has none yet. Raises StoreError."""
     with closing(sqlite.connect(database, readonly=True)) as connection:
         state = message_keys.state(connection)
         return _opened(connection, database, path, state) if state else None
 
 
-def _begin(connection: sqlite3.Connection, database: Path, path: Path) -> KeyStore:
-    """Make the key file of a database that has none; one without keys was made by a start that did not end."""
-    _require_no_messages(connection, database)
+def _begin(connection: sqlite3.Connection, path: Path) -> KeyStore:
+    """Make the key file of a new database; one without keys was made by a start that did not end."""
     try:
         if not path.exists():
             file.create(path, secrets.token_bytes(records.ID_BYTES))

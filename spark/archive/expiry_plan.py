@@ -173,7 +173,7 @@ def make_plan(
             plan.taken_back[group_key] = numbers
     if due:
         _divide(connection, due, plan, senders)
-        if rewrite_after and not held and message_keys.has_keys(connection):
+        if rewrite_after and not held:
             _let_wait(due, plan, hot.now - rewrite_after)
     return plan
 

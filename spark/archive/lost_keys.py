@@ -20,10 +20,8 @@ from spark.hot_store import Hot
 def living(eraser: Eraser, hot: Hot, settled: Collection[Key], dropped: Collection[Key]) -> Living:
     """Return what the table still has between the first and the last numbers of ``settled``: rows of the index.
 
-    ``dropped``: those whose partitions are gone as a whole. Nothing is read if the messages are under no keys.
+    ``dropped``: those whose partitions are gone as a whole.
     """
-    if hot.read(message_keys.state) is None:
-        return {}
     gone, concerned = set(dropped), set(settled)
     by_group = hot.read(_parts_of, {key[0] for key in concerned})
     read: list[PartRow] = []
@@ -41,8 +39,6 @@ def note(connection: sqlite3.Connection, group_key: int, settled: Collection[Key
 
     What the database has again, after a group was restored, keeps its keys.
     """
-    if message_keys.state(connection) is None:
-        return
     concerned = set(settled)
     for part in moves.parts(connection, group_key):
         if _key(part) in concerned:

@@ -83,7 +83,6 @@ def divided(gone: Erased, told: Told | None) -> list[Erased]:
 
 def tell(connection: sqlite3.Connection, key: Key, gone: Iterable[Erased]) -> None:
     """Note for receipts what has gone from a part."""
-    are_keyed = message_keys.has_keys(connection)
     for each in gone:
         if each.rule == OVERWRITTEN:
             connection.execute(
@@ -91,5 +90,5 @@ def tell(connection: sqlite3.Connection, key: Key, gone: Iterable[Erased]) -> No
                 (each.messages, *key),
             )
         if each.messages:  # a run that ended early may have told of all of them
-            keys_lost = each.messages if are_keyed and each.rule != OVERWRITTEN else 0
+            keys_lost = 0 if each.rule == OVERWRITTEN else each.messages
             receipts.note(connection, key[0], each, keys_lost)

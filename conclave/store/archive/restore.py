@@ -18,7 +18,7 @@ class RestoreError(Exception):
 
 @dataclass(frozen=True)
 class Archived:
-    """A message as the archive has it; ``created_at`` in Unix seconds."""
+    """A message as the archive has it, encrypted; ``created_at`` in Unix seconds."""
 
     sequence_num: int
     sender_id: bytes
@@ -30,20 +30,12 @@ class Archived:
 def put_back(connection: sqlite3.Connection, group_key: int, messages: Sequence[Archived]) -> None:
     """Store copies of some messages that have no copies yet. Raises RestoreError if the group was deleted."""
     _require_group(connection, group_key)
+    bodies.put_messages(
+        connection, [(bodies.message_id(group_key, each.sequence_num), each.mls_message) for each in messages]
+    )
     connection.executemany(
-        "INSERT INTO messages (message_id, group_key, sequence_num, sender_id, is_commit, created_at)"
-        " VALUES (?, ?, ?, ?, ?, ?)",
-        [
-            (
-                bodies.put(connection, message.mls_message),
-                group_key,
-                message.sequence_num,
-                message.sender_id,
-                message.is_commit,
-                message.created_at,
-            )
-            for message in messages
-        ],
+        "INSERT INTO messages (group_key, sequence_num, sender_id, is_commit, created_at) VALUES (?, ?, ?, ?, ?)",
+        [(group_key, each.sequence_num, each.sender_id, each.is_commit, each.created_at) for each in messages],
     )
 
 

@@ -37,15 +37,8 @@ CREATE TABLE key_packages (
     is_last_resort INTEGER NOT NULL, package_body INTEGER NOT NULL UNIQUE) STRICT;
 CREATE INDEX key_packages_by_user ON key_packages (user_id, is_last_resort);
 
--- Bodies lie in the tables body_segment_N, made as needed: see conclave/store/bodies.py. A body's id holds its segment:
--- id >> 32. `bodies` and `total_bytes`: ever stored. `live_bytes`: not erased. `sealed`: nothing is added any more.
--- `dropped`: nothing refers to its bodies; the next compaction removes it.
-CREATE TABLE body_segments (
-    segment INTEGER PRIMARY KEY AUTOINCREMENT, bodies INTEGER NOT NULL DEFAULT 0,
-    total_bytes INTEGER NOT NULL DEFAULT 0, live_bytes INTEGER NOT NULL DEFAULT 0, sealed INTEGER NOT NULL DEFAULT 0,
-    dropped INTEGER NOT NULL DEFAULT 0) STRICT;
--- Bodies to which nothing refers any more: too many, or too large, to be erased by the request that let go of them.
-CREATE TABLE discarded_bodies (discarded_body INTEGER PRIMARY KEY) STRICT;
+-- Bodies of all kinds but messages', encrypted: see conclave/store/bodies.py. Each `..._body` is an id here.
+CREATE TABLE bodies (body_id INTEGER PRIMARY KEY AUTOINCREMENT, body BLOB NOT NULL) STRICT;
 
 -- `expiry_set_by`: the admin who has set message_expiry_seconds as it is; null if none has, or that account is gone.
 -- `min_lifetime_seconds`: -1: inherit. `last_seq` to `commits_below`: the marks; each only rises (marks.py has the one
@@ -119,24 +112,16 @@ CREATE TABLE welcomes (
     welcome_body INTEGER NOT NULL UNIQUE) STRICT;
 CREATE INDEX welcomes_by_user ON welcomes (user_id); CREATE INDEX welcomes_by_group ON welcomes (group_key);
 
--- The messages of a group lie together, in their order: a page is one place in the table. `message_id`: the id of the
--- body. No reference to groups: the messages of a deleted group wait here for cleanup.
+-- The messages of a group lie together, in their order, and so do their bodies, which are encrypted: a page is one place
+-- in each table. No reference to groups: the messages of a deleted group wait here for cleanup.
 CREATE TABLE messages (
-    message_id INTEGER NOT NULL, group_key INTEGER NOT NULL, sequence_num INTEGER NOT NULL, sender_id BLOB NOT NULL,
-    is_commit INTEGER NOT NULL, created_at INTEGER NOT NULL, PRIMARY KEY (group_key, sequence_num)
-) STRICT, WITHOUT ROWID;
-CREATE UNIQUE INDEX messages_by_body ON messages (message_id);
+    group_key INTEGER NOT NULL, sequence_num INTEGER NOT NULL, sender_id BLOB NOT NULL, is_commit INTEGER NOT NULL,
+    created_at INTEGER NOT NULL, message_id INTEGER NOT NULL AS (group_key << 40 | sequence_num),
+    PRIMARY KEY (group_key, sequence_num)) STRICT, WITHOUT ROWID;
+CREATE TABLE message_bodies (message_id INTEGER PRIMARY KEY, body BLOB NOT NULL) STRICT;
 CREATE INDEX messages_by_age ON messages (group_key, created_at);
--- By sender, within blocks of 4096 bodies that were stored one after the other. By sender alone, nearly each message
--- would change another page of the index. See conclave/store/sender_index.py.
-CREATE INDEX messages_by_sender ON messages (message_id >> 12, sender_id, is_commit);
--- The blocks in which there are messages, in ascending order.
-CREATE VIEW message_blocks AS
-WITH RECURSIVE blocks (block) AS (
-    SELECT min(message_id) >> 12 FROM messages UNION ALL
-    SELECT (SELECT min(message_id) FROM messages WHERE message_id >= (block + 1) << 12) >> 12
-    FROM blocks WHERE block IS NOT NULL)
-SELECT block FROM blocks WHERE block IS NOT NULL;
+-- By sender within each group: see conclave/store/sender_index.py.
+CREATE INDEX messages_by_sender ON messages (group_key, sender_id, is_commit);
 -- What senders call their messages, for a day: a message that is sent again after a lost answer keeps its number, which
 -- may be erased by now. No references: a group or an account with very many must not be slow to delete.
 CREATE TABLE send_ids (
@@ -233,7 +218,7 @@ SELECT group_key, lifetime, span, ifnull(max(first_left, first_seq), first_seq) 
 FROM archive_parts LEFT JOIN archive_unreadable USING (group_key, lifetime, span)
 WHERE since IS NULL OR first_left IS NOT NULL;
 
--- One row, if messages are under keys: see docs/architecture/keys.md. `keys_id`: names the key file. `settled`: 0: it
+-- One row, once a server has run: see docs/architecture/keys.md. `keys_id`: names the key file. `settled`: 0: it
 -- may have keys of messages that a restore took back. `lost_serial`: its change by which keys were last lost.
 CREATE TABLE key_state (
     id INTEGER PRIMARY KEY CHECK (id = 1), keys_id BLOB NOT NULL, settled INTEGER NOT NULL DEFAULT 1,
@@ -245,12 +230,12 @@ CREATE TABLE key_erasures (
 -- Where copies of the key file were written. `serial`: the last change that it has.
 CREATE TABLE key_copies (path TEXT PRIMARY KEY, made_at INTEGER NOT NULL, serial INTEGER NOT NULL) STRICT;
 -- A deleted group gives no numbers any more, and needs no keys for them.
-CREATE TRIGGER tombstone_added AFTER INSERT ON tombstones WHEN EXISTS (SELECT 1 FROM key_state) BEGIN
+CREATE TRIGGER tombstone_added AFTER INSERT ON tombstones BEGIN
     INSERT OR IGNORE INTO key_erasures (group_id, first_seq, last_seq)
     SELECT group_id, last_seq + 1, 9223372036854775807 FROM groups WHERE group_key = new.group_key;
 END;
 -- With the tombstone of a group goes all that is left of its keys, also of numbers that were never given.
-CREATE TRIGGER tombstone_removed AFTER DELETE ON tombstones WHEN EXISTS (SELECT 1 FROM key_state) BEGIN
+CREATE TRIGGER tombstone_removed AFTER DELETE ON tombstones BEGIN
     INSERT OR IGNORE INTO key_erasures (group_id, first_seq, last_seq) VALUES (old.group_id, 0, 9223372036854775807);
 END;
 

@@ -10,7 +10,7 @@ from typing import Any, ParamSpec
 from conclave.events import News
 from conclave.failpoints import reach
 from conclave.store.engine import outbox
-from conclave.store.engine.connection import ERASED_AT_ONCE, StoreConnection, of_store
+from conclave.store.engine.connection import StoreConnection, of_store
 from conclave.store.engine.faults import is_busy, not_opened
 
 P = ParamSpec("P")
@@ -154,7 +154,6 @@ def write_transaction(
     begin_immediate(connection, patience)
     own = of_store(connection)
     own.announced = []
-    own.erasable = ERASED_AT_ONCE
     own.pages_to_return = 0
     try:
         yield
@@ -171,11 +170,8 @@ def write_transaction(
 def _return_pages(connection: sqlite3.Connection, most: int) -> None:
     """Return at most ``most`` free pages to the file system. Nothing else may follow in the transaction.
 
-    SQLite moves the file's last pages to free places, and cuts them off at the commit. Until then, whatever makes the
-    file grow again gets them back as they were, even with ``secure_delete``: an overflow page keeps the old bytes
-    behind its end, and the first child of a root those in its middle. They are copies of rows that lie elsewhere now,
-    and nothing would erase them there. A pragma that is to free several pages gives a row for each, and Python takes
-    only the first.
+    SQLite moves the file's last pages to free places, and cuts them off at the commit. A pragma that is to free several
+    pages gives a row for each, and Python takes only the first.
     """
     free: int = connection.execute("PRAGMA freelist_count").fetchone()[0]
     for _ in range(min(most, free)):

@@ -235,8 +235,7 @@ def remove(connection: sqlite3.Connection, group: Group, now: int) -> list[bytes
         key,
     ).fetchall()
     invitees = connection.execute("SELECT invitee_id FROM invites WHERE group_key = ?", key).fetchall()
-    bodies.erase(connection, [row[0] for row in infos])
-    bodies.discard(connection, [row[0] for row in carried])
+    bodies.erase(connection, [row[0] for row in (*infos, *carried)])
     reach("delete_group.bodies_erased")
     connection.execute("DELETE FROM welcomes WHERE group_key = ?", key)
     own = f"group_key, group_id, message_expiry_seconds, min_lifetime_seconds, {OF_POLICY}"

@@ -8,6 +8,9 @@ from conclave.keys import ranges
 from conclave.keys.cover import Range
 from conclave.keys.store import LAST_NUMBER, Told
 
+OTHERS = bytes(16)
+"""Bodies that are not messages' are numbered under this id, as those of a group are; no group has it."""
+
 NOTES_AT_ONCE = 20_000
 """At most 20,000 notes are read at once."""
 
@@ -25,22 +28,13 @@ class KeyState:
 
 
 def state(connection: sqlite3.Connection) -> KeyState | None:
-    """Return which key file is the database's; None: it has none, and no message is under a key."""
+    """Return which key file is the database's; None: no server has run on it, and it has no bodies."""
     row = connection.execute("SELECT keys_id, settled, lost_serial FROM key_state").fetchone()
     return KeyState(row[0], bool(row[1]), row[2]) if row else None
 
 
-def has_messages(connection: sqlite3.Connection) -> bool:
-    """Tell whether a message was ever stored."""
-    row = connection.execute(
-        "SELECT EXISTS (SELECT 1 FROM groups WHERE last_seq > 0) OR EXISTS (SELECT 1 FROM messages)"
-        " OR EXISTS (SELECT 1 FROM archive_parts)"
-    ).fetchone()
-    return bool(row[0])
-
-
 def adopt(connection: sqlite3.Connection, keys_id: bytes) -> None:
-    """Note which key file is the database's, for as long as it lives. No message was stored before."""
+    """Note which key file is the database's, for as long as it lives. No body was stored before."""
     connection.execute("INSERT INTO key_state (id, keys_id) VALUES (1, ?)", (keys_id,))
 
 
@@ -55,9 +49,9 @@ def note_unsettled(connection: sqlite3.Connection) -> None:
 
 
 def note(connection: sqlite3.Connection, group_key: int, numbers: Sequence[int]) -> None:
-    """Note that the keys of ``numbers``, which are deleted in this transaction, are to be lost.
+    """Note that the keys of ``numbers``, which are deleted in this transaction, are to be destroyed.
 
-    The group, or its tombstone, has to be there still. Without effect in a database without keys.
+    The group, or its tombstone, has to be there still.
     """
     note_ranges(connection, group_key, ranges.of(numbers))
 
@@ -67,14 +61,17 @@ def note_ranges(connection: sqlite3.Connection, group_key: int, dead: Iterable[R
     connection.executemany(
         "INSERT OR IGNORE INTO key_erasures (group_id, first_seq, last_seq) SELECT group_id, ?2, ?3 FROM"
         " (SELECT group_id FROM groups WHERE group_key = ?1 UNION ALL SELECT group_id FROM tombstones"
-        " WHERE group_key = ?1) WHERE EXISTS (SELECT 1 FROM key_state) AND group_id != x''",
+        " WHERE group_key = ?1) WHERE group_id != x''",
         [(group_key, *each) for each in dead],
     )
 
 
-def has_keys(connection: sqlite3.Connection) -> bool:
-    """Tell whether every message is under a key, in both tiers; otherwise none is."""
-    return connection.execute("SELECT 1 FROM key_state").fetchone() is not None
+def note_others(connection: sqlite3.Connection, body_ids: Sequence[int]) -> None:
+    """Do as ``note`` for bodies that are not messages'."""
+    connection.executemany(
+        "INSERT OR IGNORE INTO key_erasures (group_id, first_seq, last_seq) VALUES (?, ?, ?)",
+        [(OTHERS, *each) for each in ranges.of(body_ids)],
+    )
 
 
 @dataclass(frozen=True)
@@ -121,7 +118,7 @@ def lost_up_to(connection: sqlite3.Connection) -> dict[int, int]:
 def living(
     connection: sqlite3.Connection, archived: Mapping[int, Sequence[Range]] | None = None
 ) -> Iterator[tuple[Told, Range | None]]:
-    """Yield of each group that there is its messages, and the numbers that it has not given yet.
+    """Yield of each group that there is its messages, and the numbers that it has not given yet; the same of OTHERS.
 
     A deleted group gives none. ``archived``: the numbers that the archive has, by keys of groups; None: of each part
     all between the first and the last one count. What waits there without a key does not.
@@ -146,6 +143,8 @@ def living(
         )
         alive = ranges.joined([*ranges.of(row[0] for row in hot), *cold])
         yield (group_id, alive), Range(last + 1, LAST_NUMBER) if last is not None else None
+    rows = connection.execute("SELECT body_id FROM bodies ORDER BY body_id")
+    yield (OTHERS, ranges.of(row[0] for row in rows)), _future_of_others(connection)
 
 
 def unused(connection: sqlite3.Connection) -> Iterator[tuple[bytes, Range]]:
@@ -156,11 +155,18 @@ def unused(connection: sqlite3.Connection) -> Iterator[tuple[bytes, Range]]:
     for group_id, last in connection.execute("SELECT group_id, last_seq FROM groups"):
         yield group_id, Range(0, 0)
         yield group_id, Range(last + 1, LAST_NUMBER)
+    yield OTHERS, Range(0, 0)
+    yield OTHERS, _future_of_others(connection)
     for (group_id,) in connection.execute("SELECT group_id FROM tombstones"):
         yield group_id, Range(0, 0)
     noted = "SELECT group_id, first_seq, last_seq FROM key_erasures WHERE (first_seq = 0) != (last_seq = ?)"
     for group_id, first, last in connection.execute(noted, (LAST_NUMBER,)):
         yield group_id, Range(first, last)
+
+
+def _future_of_others(connection: sqlite3.Connection) -> Range:
+    row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'bodies'").fetchone()
+    return Range((row[0] if row else 0) + 1, LAST_NUMBER)
 
 
 def count(connection: sqlite3.Connection) -> int:

@@ -35,7 +35,7 @@ from conclave.retention.rules import (
     may_go,
 )
 from conclave.store.resources.audit import AuditAction
-from conclave.store.sender_index import BLOCK, SENT
+from conclave.store.sender_index import SENT
 from conclave.store.views import runs
 
 LATE_AFTER_RUNS = 2
@@ -185,11 +185,11 @@ _DELETED_ACCOUNTS = """
     SELECT user_id, created_at AS deleted_at FROM user_tombstones
     WHERE user_id NOT IN ({held})
 ), hot AS (
-    SELECT user_id, deleted_at, (SELECT block FROM {sent} JOIN governed_groups AS governed USING (group_key)
-        WHERE sender_id = user_id AND {of_deleted} {only} LIMIT 1) AS first_block FROM left_by
+    SELECT user_id, deleted_at, (SELECT messages.group_key FROM {sent} JOIN governed_groups AS governed USING (group_key)
+        WHERE sender_id = user_id AND {of_deleted} {only} LIMIT 1) AS first_group FROM left_by
 )
 SELECT {columns}, deleted_at, min(messages.created_at) AS created_at, governed.group_key, group_id
-FROM hot CROSS JOIN messages ON {block} = first_block AND sender_id = user_id
+FROM hot CROSS JOIN messages ON messages.group_key = first_group AND sender_id = user_id
     JOIN governed_groups AS governed USING (group_key)
 WHERE {of_deleted} {only} GROUP BY user_id
 UNION ALL
@@ -219,7 +219,6 @@ class _Look:
             "only": only,
             "of_governed": "" if group_key is None else f"AND governed.group_key = {group_key:d}",
             "sent": SENT,
-            "block": BLOCK,
             "timed": TIMED,
             "ends_at": ENDS_AT,
             "taken": RULES[TAKEN_BACK].tables,

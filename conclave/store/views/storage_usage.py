@@ -4,7 +4,7 @@ import sqlite3
 from typing import NamedTuple
 
 from conclave.store import bodies
-from conclave.store.resources.amounts import MEASURED, ROWS_AT_ONCE, measured
+from conclave.store.resources.amounts import MEASURED, measured
 from conclave.store.sender_index import SENT
 
 
@@ -64,7 +64,7 @@ def _waiting(connection: sqlite3.Connection, which: str, value: bytes | int) -> 
 
 def _measure_waiting(connection: sqlite3.Connection, rows: str, value: bytes | int) -> int:
     ids = [body for row in connection.execute(rows, (value,)) for body in row]
-    return sum(sum(bodies.sizes(connection, ids[at : at + ROWS_AT_ONCE])) for at in range(0, len(ids), ROWS_AT_ONCE))
+    return sum(bodies.sizes(connection, ids))
 
 
 def _measure(connection: sqlite3.Connection, which: str, values: tuple[bytes | int, ...], *, bytes_too: bool) -> Stored:
