@@ -36,13 +36,13 @@ class Keyed(Store):
         """Make the key file, as the first start of a server does that wants one."""
         self.stored, self.roots = {}, {}
         archive = replace(self.config.archive, after=self.after)
-        keys = KeysConfig(encrypt=True, copies=tuple(map(str, copies)))
+        keys = KeysConfig(copies=tuple(map(str, copies)))
         self.config = replace(self.config, keys=keys, archive=archive)
         self.start()
 
     def start(self) -> None:
         """Do with the keys what the start of a server does."""
-        keys = keyring.open_to_serve(self.config.database, self.config.keys_path, encrypt=True)
+        keys = keyring.open_to_serve(self.config.database, self.config.keys_path)
         assert keys
         keys.close()
 
@@ -65,7 +65,7 @@ class Keyed(Store):
         rows = connection.execute("SELECT group_key, sequence_num, message_id FROM messages").fetchall()
         for group_key, number, message_id in rows:
             if (group_key, number) not in self.stored:
-                self.stored[group_key, number] = bodies.get(connection, message_id)
+                (self.stored[group_key, number],) = bodies.of_messages(connection, [message_id])
         found = Inspection(self.config.keys_path)
         for block in found.blocks():
             nodes = found.cover(*block)
