@@ -34,8 +34,8 @@ def examined(store: KeyedBackups) -> ProofPart:
 
 
 def of_copies(store: KeyedBackups, *backups: Path) -> ProofPart:
-    part = ProofPart("copies")
-    found = keys.examine(ProofPart("key file"), store.config, store.backups)
+    part = ProofPart("all")
+    found = keys.examine(part, store.config, store.backups)
     keys.examine_copies(part, Copies(store.backups, lambda: backups), found)
     return part
 
@@ -65,7 +65,7 @@ def test_each_node_leads_to_what_lives_or_is_still_to_come(store: KeyedBackups) 
     clean(store)
     found = examined(store)
     assert found.findings == []
-    assert found.looked_at["covers"] == 2
+    assert found.looked_at["covers"] == 3, "of two groups, and of other bodies"
 
 
 @pytest.mark.parametrize("has_end", [False, True], ids=["it lives", "it was erased"])
@@ -132,6 +132,9 @@ def test_of_backups_it_is_told_what_can_be_read_and_that_nothing_erased_can(stor
     assert [each.told for each in found.findings] == [
         f"5 of group {store.group_ids[fading].hex()} that are erased today can be read"
     ], "the copy of the keys is that of the backup"
+    assert found.kept == [
+        f"{store.backups / 'keys'}: is an older copy, with the keys of 15 numbers that are erased since"
+    ], "also those of what was stored before it was a message"
     second = store.back_up().path
     found = of_copies(store, first, second)
     assert found.findings == []
@@ -211,4 +214,5 @@ def test_a_copy_of_the_keys_that_is_away_is_told_once_some_of_its_keys_may_be_lo
     told = f"{copy}: is not there: a copy of the keys from before some of them were lost"
     assert of_copies(store, store.back_up().path).kept == [told]
     (tmp_path / "away").rename(copy.parent)
-    assert of_copies(store).kept == []
+    [told] = of_copies(store).kept
+    assert told.startswith(f"{copy}: is an older copy, with the keys of ")
