@@ -126,6 +126,8 @@ WHERE (group_key, lifetime, span) IN (SELECT value ->> 0, value ->> 1, value ->>
 def _body_bytes(connection: sqlite3.Connection, made: Plan) -> int:
     """Return the bytes of all bodies that a plan lets go; each counts once, also if several rules name it."""
     due.list_let_go(connection, made)
-    total = bodies.message_bytes(connection, (row[0] for row in connection.execute("SELECT message_id FROM temp.let_go")))
+    total = bodies.message_bytes(
+        connection, (row[0] for row in connection.execute("SELECT message_id FROM temp.let_go"))
+    )
     connection.execute("DROP TABLE temp.let_go")
     return total

@@ -27,10 +27,12 @@ from conclave.config.settings import Config
 from conclave.server.app import create_app
 from conclave.server.busiest import Busiest
 from conclave.server.listen import MOST_FILES, Site
+from conclave.store import at_rest
 from conclave.system import signals
 from tests.support import java_classes, sample, stores
 from tests.support.cleaner import Cleaner
 from tests.support.client import Client
+from tests.support.open_keys import OpenKeys
 
 TESTS = Path(__file__).parent
 
@@ -211,6 +213,15 @@ def same_umask() -> Iterator[None]:
     os.umask(before)
     yield
     os.umask(before)
+
+
+@pytest.fixture(autouse=True)
+def keys_at_hand(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A connection that a test opens itself has the keys of its database, as a server's connections have."""
+    opened = OpenKeys()
+    monkeypatch.setattr(at_rest, "open_keys", opened.of)
+    yield
+    opened.close()
 
 
 @pytest.fixture

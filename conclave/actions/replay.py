@@ -414,6 +414,7 @@ def _leave_numbers(connection: sqlite3.Connection, restore: int) -> None:
         begin,
     )
     connection.execute("UPDATE groups SET last_seq = :begin WHERE last_seq < :begin", begin)
+    connection.execute("UPDATE sqlite_sequence SET seq = :begin WHERE name = 'bodies' AND seq < :begin", begin)
 
 
 def _id(entry: Entry) -> bytes:

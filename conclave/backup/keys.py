@@ -1,5 +1,6 @@
 """The keys of backups: one current copy beside them, in none of them, and the choice of the newest for a restore."""
 
+import json
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -85,7 +86,7 @@ def place(chosen: Inspection, config: Config) -> None:
 
 
 def forget_erased(connection: sqlite3.Connection, chosen: Inspection) -> int:
-    """Erase the messages of a copied database whose keys are lost: they were erased since. Return how many they were.
+    """Erase what of a copied database has lost its keys: it was erased since. Return how many messages that were.
 
     Call it in a transaction.
     """
@@ -99,8 +100,22 @@ def forget_erased(connection: sqlite3.Connection, chosen: Inspection) -> int:
             dead = [number for number, is_alive in zip(some, lives, strict=True) if not is_alive]
             _erase(connection, group_key, dead)
             count += len(dead)
+    _forget_others(connection, chosen)
     message_keys.note_unsettled(connection)
     return count
+
+
+def _forget_others(connection: sqlite3.Connection, chosen: Inspection) -> None:
+    """Remove what refers to bodies that are not messages' and whose keys are lost: it was used, or ended, since."""
+    ids = [row[0] for row in connection.execute("SELECT body_id FROM bodies ORDER BY body_id")]
+    lives = chosen.living(message_keys.OTHERS, ids)
+    dead = json.dumps([body_id for body_id, is_alive in zip(ids, lives, strict=True) if not is_alive])
+    some = "(SELECT value FROM json_each(?1))"
+    for table, columns in bodies.REFERENCES:
+        condition = " OR ".join(f"{column} IN {some}" for column in columns)
+        connection.execute(f"DELETE FROM {table} WHERE {condition}", (dead,))
+    connection.execute(f"UPDATE groups SET group_info_body = NULL WHERE group_info_body IN {some}", (dead,))
+    connection.execute(f"DELETE FROM bodies WHERE body_id IN {some}", (dead,))
 
 
 def _erase(connection: sqlite3.Connection, group_key: int, dead: list[int]) -> None:

@@ -90,8 +90,12 @@ def decrypted(
         raise StoreError(str(error)) from error
 
 
-def opened(keys: KeyStore, group_id: bytes, numbers: Sequence[int], stored: Sequence[bytes]) -> list[bytes | None]:
+def opened(
+    keys: KeyStore | None, group_id: bytes, numbers: Sequence[int], stored: Sequence[bytes]
+) -> list[bytes | None]:
     """Do as ``decrypted`` for what the archive has, after it was read there. Raises AlteredError and KeyFileError."""
+    if keys is None:
+        raise KeyFileError(f"the keys of group {group_id.hex()} are not open here")
     return cipher.decrypt_all(keys.keys(group_id, numbers), group_id, numbers, stored)
 
 

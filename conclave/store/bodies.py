@@ -27,6 +27,13 @@ NUMBER_BITS = 40
 LAST_NUMBER = (1 << NUMBER_BITS) - 1
 """The greatest number that a message can have."""
 
+REFERENCES = (
+    ("invites", ("commit_body", "welcome_body", "group_info_body")),
+    ("welcomes", ("welcome_body",)),
+    ("key_packages", ("package_body",)),
+)
+"""Tables with rows that go with their bodies, and the columns that refer to these. Groups refer to theirs, too."""
+
 MEASURED = 4096
 """A statement measures at most 4,096 bodies."""
 
@@ -61,6 +68,13 @@ def put(connection: sqlite3.Connection, body: bytes) -> int:
     (stored,) = at_rest.encrypted(connection, [(OTHERS, body_id)], [body])
     connection.execute("INSERT INTO bodies (body_id, body) VALUES (?, ?)", (body_id, stored))
     return body_id
+
+
+def replace(connection: sqlite3.Connection, body_id: int, body: bytes) -> None:
+    """Store another body in the place of one that is not a message's, under the same key. Raises as ``put``."""
+    take_room(connection, len(body))
+    (stored,) = at_rest.encrypted(connection, [(OTHERS, body_id)], [body])
+    connection.execute("UPDATE bodies SET body = ? WHERE body_id = ?", (stored, body_id))
 
 
 def put_messages(connection: sqlite3.Connection, rows: Sequence[tuple[int, bytes]]) -> None:
@@ -155,10 +169,7 @@ def message_bytes(connection: sqlite3.Connection, message_ids: Iterable[int]) ->
     """Return how many bytes the bodies of messages have together. They are measured MEASURED at a time."""
     total, left = 0, iter(message_ids)
     while some := list(islice(left, MEASURED)):
-        query = (
-            f"SELECT ifnull(sum({SIZE}), 0) FROM message_bodies"
-            f" WHERE message_id IN ({places(some)})"
-        )
+        query = f"SELECT ifnull(sum({SIZE}), 0) FROM message_bodies WHERE message_id IN ({places(some)})"
         total += connection.execute(query, some).fetchone()[0]
     return total
 

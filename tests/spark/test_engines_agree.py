@@ -274,11 +274,7 @@ def fill_group(connection: sqlite3.Connection, key: int, group: GroupState, user
             ],
         )
     for number, each in group.messages.items():
-        connection.execute(
-            "INSERT INTO messages (message_id, group_key, sequence_num, sender_id, is_commit, created_at)"
-            " VALUES (?, ?, ?, ?, ?, ?)",
-            (bodies.put(connection, b"body"), key, number, SENDERS[each.sender], each.is_commit, each.created_at),
-        )
+        stores.add_message(connection, key, number, SENDERS[each.sender], each.created_at, is_commit=each.is_commit)
         fill_timers(connection, key, number, each)
         if each.taken:
             taken_back.add(connection, key, number, TakenBack(0, SENDERS[each.sender]))

@@ -11,7 +11,6 @@ import pytest
 from conclave.config.archive import ArchiveConfig
 from conclave.retention.policy import KEEP
 from conclave.retention.resolve import PolicySettings
-from conclave.store import bodies
 from conclave.store.archive import move_selection, moves
 from conclave.store.archive.move_selection import HOUR
 from conclave.store.archive.moves import Range
@@ -38,8 +37,7 @@ def add_group(connection: sqlite3.Connection, key: int, times: Sequence[int], si
     )
     with sqlite.write_transaction(connection):
         for number, second in enumerate(times, 1):
-            body_id = bodies.put(connection, bytes(size))
-            connection.execute("INSERT INTO messages VALUES (?, ?, ?, x'00', 0, ?)", (body_id, key, number, second))
+            stores.add_message(connection, key, number, b"\0", second, body=bytes(size))
 
 
 def slices(connection: sqlite3.Connection, rows: int) -> list[int]:
@@ -117,9 +115,7 @@ def test_groups_are_movable_whose_messages_outlive_the_least_however_many_lifeti
             [(key, key.to_bytes(4)) for key in range(1, 40_001)],
         )
         for key in (1, 100, 101, 40_000):
-            connection.execute(
-                "INSERT INTO messages VALUES (?, ?, 1, x'00', 0, ?)", (bodies.put(connection, b"body"), key, NOW - 9)
-            )
+            stores.add_message(connection, key, 1, b"\0", NOW - 9)
     move_selection.list_movable(connection, 100, NOW)
     found = connection.execute("SELECT group_key, lifetime FROM temp.movable ORDER BY group_key").fetchall()
     assert [tuple(row) for row in found] == [(101, 101), (40_000, 40_000)]

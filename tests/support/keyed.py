@@ -11,7 +11,7 @@ from conclave.config.keys import KeysConfig
 from conclave.keys import tree
 from conclave.keys.inspection import Inspection
 from conclave.retention.policy import KEEP
-from conclave.store import at_rest, bodies, keyring
+from conclave.store import at_rest, keyring
 from conclave.store.engine import sqlite
 from conclave.store.resources import message_keys
 from spark import run
@@ -42,9 +42,7 @@ class Keyed(Store):
 
     def start(self) -> None:
         """Do with the keys what the start of a server does."""
-        keys = keyring.open_to_serve(self.config.database, self.config.keys_path)
-        assert keys
-        keys.close()
+        keyring.open_to_serve(self.config.database, self.config.keys_path).close()
 
     @contextmanager
     def opened(self) -> Iterator[sqlite3.Connection]:
@@ -62,10 +60,9 @@ class Keyed(Store):
                     keys.close()
 
     def _note(self, connection: sqlite3.Connection) -> None:
-        rows = connection.execute("SELECT group_key, sequence_num, message_id FROM messages").fetchall()
-        for group_key, number, message_id in rows:
-            if (group_key, number) not in self.stored:
-                (self.stored[group_key, number],) = bodies.of_messages(connection, [message_id])
+        query = "SELECT group_key, sequence_num, body FROM messages JOIN message_bodies USING (message_id)"
+        for group_key, number, body in connection.execute(query).fetchall():
+            self.stored.setdefault((group_key, number), body)
         found = Inspection(self.config.keys_path)
         for block in found.blocks():
             nodes = found.cover(*block)

@@ -3,12 +3,18 @@
 import contextlib
 import functools
 import os
+import sqlite3
 import tempfile
 from pathlib import Path
 
+from conclave.store import at_rest, bodies
 from conclave.store.engine import schema, sqlite
+from conclave.store.resources.message_keys import OTHERS
 
 ID_BYTES = 16
+
+COLUMNS = "(group_key, sequence_num, sender_id, is_commit, created_at)"
+"""Of a message, in SQL; its id follows from them."""
 
 
 def prepare(path: Path) -> None:
@@ -47,3 +53,25 @@ def make_due(path: Path) -> None:
             "INSERT INTO sessions (token_hash, user_id, created_at, last_used_at, expires_at) VALUES (?, ?, 1, 1, 2)",
             (token, user_id),
         )
+
+
+def add_message(
+    connection: sqlite3.Connection,
+    group_key: int,
+    number: int,
+    sender_id: bytes,
+    created_at: int,
+    *,
+    is_commit: bool = False,
+    body: bytes = b"body",
+) -> int:
+    """Store a message as of any time, past its group's counter; return its id."""
+    row = connection.execute("SELECT group_id FROM groups WHERE group_key = ?", (group_key,)).fetchone()
+    (stored,) = at_rest.encrypted(connection, [(row[0] if row else OTHERS, number)], [body])
+    message_id = bodies.message_id(group_key, number)
+    bodies.put_messages(connection, [(message_id, stored)])
+    connection.execute(
+        f"INSERT INTO messages {COLUMNS} VALUES (?, ?, ?, ?, ?)",
+        (group_key, number, sender_id, is_commit, created_at),
+    )
+    return message_id

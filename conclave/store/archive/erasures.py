@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from conclave.store.engine.sqlite import values
-from conclave.store.resources import message_keys, receipts
+from conclave.store.resources import receipts
 from conclave.store.resources.receipts import OVERWRITTEN, Erased
 
 Key = tuple[int, int, int]

@@ -191,31 +191,24 @@ def set_mls_group_id(connection: sqlite3.Connection, group: Group, mls_group_id:
     )
 
 
-def set_group_info(connection: sqlite3.Connection, group: Group, group_info: bytes, *, with_commit: bool) -> None:
-    """Replace the group info as ``adopt_group_info`` does."""
-    adopt_group_info(connection, group.group_key, bodies.put(connection, group_info), with_commit=with_commit)
+def set_group_info(connection: sqlite3.Connection, group_key: int, group_info: bytes, *, with_commit: bool) -> None:
+    """Replace the group info, unless it is outdated by the former one: it would bring nobody in.
+
+    ``with_commit``: see ``is_outdated``. It stays under its key as long as the group is there: an older copy of the
+    database, put back, has one by which its members can come in again.
+    """
+    row = connection.execute("SELECT group_info_body FROM groups WHERE group_key = ?", (group_key,)).fetchone()
+    if row[0] is None:
+        body_id = bodies.put(connection, group_info)
+        connection.execute("UPDATE groups SET group_info_body = ? WHERE group_key = ?", (body_id, group_key))
+    elif not is_outdated(group_info, by=bodies.get(connection, row[0]), with_commit=with_commit):
+        bodies.replace(connection, row[0], group_info)
 
 
 def has_passed(connection: sqlite3.Connection, group: Group, group_info: bytes) -> bool:
     """Return whether another commit has led into the epoch of ``group_info``, or a later one."""
     stored = group.group_info_body
     return stored is not None and is_outdated(group_info, by=bodies.get(connection, stored), with_commit=True)
-
-
-def adopt_group_info(connection: sqlite3.Connection, group_key: int, body_id: int, *, with_commit: bool) -> None:
-    """Make the stored body ``body_id`` the group info, and erase the former one.
-
-    If the new one is outdated by the former one, erase it instead: it would bring nobody in. ``with_commit``: see
-    ``is_outdated``.
-    """
-    former = connection.execute("SELECT group_info_body FROM groups WHERE group_key = ?", (group_key,)).fetchone()[0]
-    if former is not None:
-        found = bodies.get_many(connection, [former, body_id])
-        if is_outdated(found[body_id], by=found[former], with_commit=with_commit):
-            bodies.erase(connection, [body_id])
-            return
-        bodies.erase(connection, [former])
-    connection.execute("UPDATE groups SET group_info_body = ? WHERE group_key = ?", (body_id, group_key))
 
 
 def remove(connection: sqlite3.Connection, group: Group, now: int) -> list[bytes]:

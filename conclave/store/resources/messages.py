@@ -19,7 +19,6 @@ from conclave.retention.policy import FOREVER
 from conclave.retention.stretches import Stretch
 from conclave.retention.visibility import Sight, Timed
 from conclave.store import at_rest, bodies, invalidation
-from conclave.store.engine.connection import of_store
 from conclave.store.engine.sqlite import insert_many
 from conclave.store.resources import fetch_gaps, members, taken_back, timers
 from conclave.store.resources.fetch_gaps import Doubt
@@ -162,9 +161,7 @@ def _append(connection: sqlite3.Connection, drafts: Sequence[Draft], now: int) -
     encrypted = at_rest.encrypted(connection, placed, [draft.body for draft in drafts])
     ids = [bodies.message_id(each.group_key, each.sequence_num) for each in stored]
     bodies.put_messages(connection, list(zip(ids, encrypted, strict=True)))
-    insert_many(
-        connection, "INSERT INTO messages (group_key, sequence_num, sender_id, is_commit, created_at)", rows
-    )
+    insert_many(connection, "INSERT INTO messages (group_key, sequence_num, sender_id, is_commit, created_at)", rows)
     reach("send.stored")
     if any(draft.self_destruct_seconds for draft in drafts):
         timed = [
@@ -241,7 +238,9 @@ def written(message: StoredMessage, body: bytes, sight: Sight, write: WriteMessa
     if sight.is_redacted(message):
         text = write(number, sender_id, b"", created_at, expires_at, seconds, redacted=True)
         return Piece(number, created_at, text, is_kept, is_redacted=True)
-    return Piece(number, created_at, write(number, sender_id, body, created_at, expires_at, seconds), is_kept, redact_at)
+    return Piece(
+        number, created_at, write(number, sender_id, body, created_at, expires_at, seconds), is_kept, redact_at
+    )
 
 
 def _first_timed(connection: sqlite3.Connection, group_key: int, after: int) -> int | None:
@@ -335,7 +334,9 @@ def _rows(connection: sqlite3.Connection, group_key: int, limit: int, sight: Sig
     ids = bytes.fromhex(senders)
     sent_by = [ids[begin : begin + ID_BYTES] for begin in range(0, len(ids), ID_BYTES)]
     found = sorted(zip(numbers, sent_by, times, kept, sizes, strict=True))  # SQLite promises no order of the columns
-    return [_Row(StoredMessage(number, sender, b"", at, bool(keeps)), size) for number, sender, at, keeps, size in found]
+    return [
+        _Row(StoredMessage(number, sender, b"", at, bool(keeps)), size) for number, sender, at, keeps, size in found
+    ]
 
 
 def _timed_rows(

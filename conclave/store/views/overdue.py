@@ -185,7 +185,7 @@ _DELETED_ACCOUNTS = """
     SELECT user_id, created_at AS deleted_at FROM user_tombstones
     WHERE user_id NOT IN ({held})
 ), hot AS (
-    SELECT user_id, deleted_at, (SELECT messages.group_key FROM {sent} JOIN governed_groups AS governed USING (group_key)
+    SELECT user_id, deleted_at, (SELECT of_group FROM {sent} JOIN governed_groups AS governed USING (group_key)
         WHERE sender_id = user_id AND {of_deleted} {only} LIMIT 1) AS first_group FROM left_by
 )
 SELECT {columns}, deleted_at, min(messages.created_at) AS created_at, governed.group_key, group_id

@@ -96,6 +96,8 @@ class World:
         """Return the world of a copy, before the ledger is replayed."""
         world = World(folder, self.clock, self.ledger, self.config)
         shutil.copy(copy, world.path)
+        for keys in self.path.parent.glob(f"{self.path.name}.keys"):
+            shutil.copy(keys, world.path.with_name(f"{world.path.name}.keys"))
         stores.prepare(world.path)
         return world
 

@@ -1,0 +1,40 @@
+"""Keys for connections of the tests' own, which no server has opened."""
+
+import secrets
+import sqlite3
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+from conclave.keys import file, records
+from conclave.keys.store import KeyStore
+from conclave.store import at_rest
+from conclave.store.engine.connection import of_store
+from conclave.store.resources import message_keys
+
+open_keys: Callable[[sqlite3.Connection], KeyStore] = at_rest.open_keys
+
+
+class OpenKeys:
+    """Opens the key files of databases where a connection has none, and makes those of new databases."""
+
+    def __init__(self) -> None:
+        self._opened: dict[Path, KeyStore] = {}
+        self._stack = ExitStack()
+
+    def of(self, connection: sqlite3.Connection) -> KeyStore:
+        if of_store(connection).keys is not None:
+            return open_keys(connection)
+        database = Path(connection.execute("PRAGMA database_list").fetchone()[2])
+        path = database.with_name(f"{database.name}.keys")
+        if not path.exists():
+            file.create(path, secrets.token_bytes(records.ID_BYTES))
+        if path not in self._opened:
+            self._opened[path] = keys = KeyStore(path)
+            self._stack.callback(keys.close)
+        if message_keys.state(connection) is None:
+            message_keys.adopt(connection, self._opened[path].keys_id)
+        return self._opened[path]
+
+    def close(self) -> None:
+        self._stack.close()
