@@ -18,7 +18,7 @@ import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from conclave.actions import accounts, groups
 from conclave.actions.command_runner import Outside
@@ -81,7 +81,7 @@ class Experiment:
     """One experiment, in one store."""
 
     def __init__(self, config: Config, outside: Outside, clean_up: CleanUp) -> None:
-        """``outside`` runs actions on the store of ``config``, with keys. No run lock is held: ``clean_up`` takes it."""
+        """``outside`` runs actions on the store of ``config``, with keys. ``clean_up`` takes the run lock itself."""
         self._config = config
         self._outside = outside
         self._clean_up = clean_up
@@ -102,7 +102,9 @@ class Experiment:
             except LockedError as error:
                 raise ExperimentError(f"{self._config.database}: another experiment is under way") from error
             except OSError as error:
-                raise ExperimentError(f"{error.filename}: {error.strerror}" if error.filename else str(error)) from error
+                raise ExperimentError(
+                    f"{error.filename}: {error.strerror}" if error.filename else str(error)
+                ) from error
             except KeyFileError as error:
                 raise ExperimentError(str(error)) from error
         return self._part
@@ -181,30 +183,31 @@ class Experiment:
             self._blind("messages that stay are not served, so that others are not proves nothing")
 
     def _search(self, dead: set[bytes], alive: Sequence[Sequence[bytes]]) -> None:
-        """Search every byte of every file of keys for secrets. The run has renewed those that the settings name."""
+        """Search every byte of every file of keys for secrets. The run has renewed the copies that settings name."""
         self._part.count("secrets of what was erased", len(dead))
         renewed = (self._config.keys_path, *map(Path, self._config.keys.copies))
         for path in key_files.known(self._config):
             try:
                 with key_files.undisturbed(self._config.keys_path, path) as (real, files):
                     for each in files:
-                        data = each.read_bytes()
-                        self._part.count("files")
-                        self._part.count("bytes", len(data))
-                        self._look_for(dead, each, data, is_renewed=path in renewed)
-                        if each == real and path in renewed and not all(any(map(data.__contains__, some)) for some in alive):
-                            self._blind("the search does not find keys that have to be there, so it proves nothing", each)
+                        self._look_for(dead, each, alive if each == real else (), is_renewed=path in renewed)
             except KeyFileError as error:
                 self._part.add(Finding(Kind.UNREADABLE, str(path), str(error)))
 
-    def _look_for(self, dead: set[bytes], path: Path, data: bytes, *, is_renewed: bool) -> None:
-        for offset in sorted(data.find(secret) for secret in dead):
-            if offset >= 0 and is_renewed:
-                told = "a secret from which keys of erased messages of the experiment follow"
-                self._part.add(Finding(Kind.KEYS, str(path), told, offset))
-            elif offset >= 0:
-                self._part.kept.append(f"{path}: was written during the experiment, and not since")
-                break
+    def _look_for(self, dead: set[bytes], path: Path, alive: Sequence[Sequence[bytes]], *, is_renewed: bool) -> None:
+        data = path.read_bytes()
+        self._part.count("files")
+        self._part.count("bytes", len(data))
+        found = sorted(offset for offset in map(data.find, dead) if offset >= 0)
+        if found and not is_renewed:
+            self._part.kept.append(f"{path}: was written during the experiment, and not since")
+        if not is_renewed:
+            return
+        for offset in found:
+            told = "a secret from which keys of erased messages of the experiment follow"
+            self._part.add(Finding(Kind.KEYS, str(path), told, offset))
+        if not all(any(secret in data for secret in some) for some in alive):
+            self._blind("the search does not find keys that have to be there, so it proves nothing", path)
 
     def _blind(self, told: str, path: Path | None = None) -> None:
         self._part.add(Finding(Kind.BLIND, str(path or self._config.database), told))
@@ -257,10 +260,12 @@ def _opened(connection: sqlite3.Connection, sent: Sequence[Sent]) -> list[bytes 
 
 def _served(connection: sqlite3.Connection, context: Context, own: Own) -> set[bytes] | None:
     """Return the bodies that a client gets of the group that stays; None if some are in the archive by now."""
-    page = messages.page(
-        connection, own.kept, own.keeper, 0, 3 * ROUNDS, context.clock, lambda _number, _sender, body, *_, **__: body
-    )
+    page = messages.page(connection, own.kept, own.keeper, 0, 3 * ROUNDS, context.clock, _body_of)
     return None if page.archived else {each.piece for each in page.messages}
+
+
+def _body_of(*values: Any, **_: Any) -> bytes:
+    return bytes(values[2])
 
 
 def _left(connection: sqlite3.Connection) -> list[bytes]:

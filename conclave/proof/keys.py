@@ -128,7 +128,8 @@ def _looked_at(part: ProofPart, path: Path) -> Inspection:
 
 def _today(connection: sqlite3.Connection, folder: Path) -> dict[bytes, Sequence[Range]]:
     """Return the numbers of the bodies that there are, or whose keys the next run loses. ``folder``: the archive's."""
-    found = {group_id: list(some) for (group_id, some), _ in message_keys.living(connection, _archived(connection, folder))}
+    living = message_keys.living(connection, _archived(connection, folder))
+    found = {group_id: list(some) for (group_id, some), _ in living}
     for group_id, some in message_keys.waiting(connection):
         found.setdefault(group_id, []).append(some)
     return {group_id: ranges.joined(some) for group_id, some in found.items()}

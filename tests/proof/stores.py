@@ -4,6 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from conclave.config.settings import Config
+from conclave.proof.findings import Finding
+from conclave.proof.verify import verify
 from tests.support.server import conclave
 
 
@@ -15,3 +18,12 @@ def command(config: Path, folder: Path, *arguments: str) -> tuple[int, dict[str,
 
 def findings(told: dict[str, Any]) -> list[tuple[str, str]]:
     return [(part["name"], each["kind"]) for part in told["parts"] for each in part["findings"]]
+
+
+def examined(config: Config) -> list[Finding]:
+    """Examine the keys in this process; return what was found."""
+
+    def waiting() -> None:
+        raise AssertionError("no run is under way")
+
+    return [each for part in verify(config, waiting) for each in part.findings]
