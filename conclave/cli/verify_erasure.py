@@ -49,7 +49,7 @@ log = get_logger(__name__)
 def verify_erasure(path: Path | None, copies: Path | None, *, as_json: bool, read_only: bool) -> None:
     """Prove that nothing that was erased can be decrypted.
 
-    By an experiment with messages of its own, and by all files of keys. Exit status 1 if anything is found. No content
+    By all files of keys, and by an experiment with messages of its own. Exit status 1 if anything is found. No content
     is ever printed, and no key, only where it is.
     """
     with orderly_end(), one_line_errors(*_EXPECTED):
@@ -58,8 +58,11 @@ def verify_erasure(path: Path | None, copies: Path | None, *, as_json: bool, rea
         if copies:
             _backups_in(copies)  # that there are any is told before all else is examined
             kept = Copies(copies, partial(_backups_in, copies))
-        tried = [] if read_only else [_experiment(config, clock)]
-        parts = tried + verify(config, lambda: log.info("waiting_for_another_run"), kept)
+        parts = verify(config, lambda: log.info("waiting_for_another_run"), kept)
+        if (
+            not read_only
+        ):  # last: its runs erase what is due, of which the copy of the keys beside backups knows nothing
+            parts.append(_experiment(config, clock))
     found = sum(len(part.findings) + part.more for part in parts)
     if as_json:
         click.echo(json.dumps({"verdict": _verdict(parts), "parts": [asdict(part) for part in parts]}))
@@ -80,7 +83,6 @@ def _backups_in(folder: Path) -> list[Path]:
 
 
 def _experiment(config: Config, clock: Clock) -> ProofPart:
-    """Do the experiment. Spark ends before anything else is examined."""
     with closing(RunEnvironment(config, clock)) as engine:
         return Experiment(config, Outside(config, clock, with_keys=True), lambda: run.clean_up(engine).error).run()
 

@@ -1,10 +1,9 @@
 """Can anything that was erased still be decrypted, with all that lies here and in the copies?
 
-What was erased has a row nowhere, and no key: what remains of it is ciphertext. So the proof looks at keys alone. An
-experiment shows by messages of its own that erasing destroys their keys, in every byte of every file of keys. Then
-each such file is accounted for: its nodes lead to keys of what there is, and to no others. No run is under way
+What was erased has a row nowhere, and no key: what remains of it is ciphertext. So the proof looks at keys alone.
+Each file of keys is accounted for: its nodes lead to keys of what there is, and to no others. No run is under way
 meanwhile: the run lock is held. What is due but not erased yet is not dead here: a dry run counts it. No body is ever
-told, and no key, only where it is.
+told, and no key, only where it is. Then an experiment shows that erasing destroys keys.
 """
 
 import sqlite3

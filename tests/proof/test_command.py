@@ -70,7 +70,7 @@ async def test_a_server_that_is_written_to_and_cleans_up_is_clean_again_and_agai
                     assert (findings(told), status) == ([], 0), (said, told)
                     assert told["verdict"] == "clean"
                     assert load.sent > before, "meanwhile they have sent"
-                    assert told["parts"][-1]["looked_at"]["covers"] >= 3
+                    assert told["parts"][0]["looked_at"]["covers"] >= 3
             assert server.stop()[0] == 0
             status, told, _ = await asyncio.to_thread(command, server.config, tmp_path)
             assert (findings(told), status) == ([], 0), "also of a server that has stopped"
@@ -114,7 +114,7 @@ def test_the_command_waits_for_a_run_and_runs_wait_for_it(tmp_path: Path) -> Non
     told, _ = waiter.communicate(timeout=PATIENCE)
     assert waiter.returncode == 0
     parts = [line.partition(";")[0] for line in told.splitlines() if not line.startswith(" ")]
-    assert parts == ["experiment: clean", "key file: clean"]
+    assert parts == ["key file: clean", "experiment: clean"]
     assert told.count("no server has run on this database") == 2
 
 

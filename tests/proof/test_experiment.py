@@ -262,8 +262,8 @@ async def test_users_notice_nothing_of_an_experiment(served: ServerProcess) -> N
         async with listening(bob) as heard:
             status, told, said = await asyncio.to_thread(command, served.config, served.folder)
             assert (findings(told), status) == ([], 0), said
-            assert [each["name"] for each in told["parts"]] == ["experiment", "key file"]
-            assert told["parts"][0]["looked_at"]["messages that stay"] == ROUNDS
+            assert [each["name"] for each in told["parts"]] == ["key file", "experiment"]
+            assert told["parts"][1]["looked_at"]["messages that stay"] == ROUNDS
             await alice.send(group, b"more")
             assert (await heard.next())[0] == "new_message"
             assert heard.waiting() == []
