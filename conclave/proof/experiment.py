@@ -189,6 +189,8 @@ class Experiment:
         for path in key_files.known(self._config):
             try:
                 with key_files.undisturbed(self._config.keys_path, path) as (real, files):
+                    if path in renewed and real not in files:
+                        self._blind("is not there, so that what is not found proves nothing", path)
                     for each in files:
                         self._look_for(dead, each, alive if each == real else (), is_renewed=path in renewed)
             except KeyFileError as error:

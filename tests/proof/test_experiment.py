@@ -122,6 +122,15 @@ def test_keys_that_lie_beside_the_key_file_or_a_copy_of_it_are_found(laboratory:
     assert all(each.offset for each in part.findings)
 
 
+def test_a_copy_that_is_taken_away_after_the_run_proves_nothing(laboratory: Laboratory, tmp_path: Path) -> None:
+    def clean_up() -> str:
+        error = laboratory.clean_up()
+        (tmp_path / "copy.keys").unlink()
+        return error
+
+    assert found_in(laboratory.experiment(clean_up).run()) == {("blind", "copy.keys")}
+
+
 def test_a_copy_that_no_run_renews_is_told(laboratory: Laboratory, tmp_path: Path) -> None:
     (tmp_path / "backups").mkdir()
     place = tmp_path / "backups" / "keys"
