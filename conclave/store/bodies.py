@@ -201,7 +201,7 @@ def give_pages_back(connection: sqlite3.Connection) -> bool:
         return False  # a file that was made anew by other tools
     free: int = connection.execute("PRAGMA freelist_count").fetchone()[0]
     total: int = connection.execute("PRAGMA page_count").fetchone()[0]
-    spare = (free * FREE_SHARE - total) // (FREE_SHARE - 1)
+    spare = -((total - free * FREE_SHARE) // (FREE_SHARE - 1))
     if spare <= 0:
         return False
     own = of_store(connection)

@@ -1,7 +1,6 @@
 """What operators are told of the keys: how many copies of the key file there are, and how old the newest is."""
 
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -44,11 +43,6 @@ def test_doctor_tells_whether_there_are_keys_and_copies_of_them(store: KeyedBack
     [(says, level)] = found(store)
     assert level is Level.WRONG
     assert says.endswith("no message can be read")
-
-
-def test_doctor_notes_a_setting_that_waits_for_a_start(store: KeyedBackups) -> None:
-    wanted = replace(store.config, keys=replace(store.config.keys, encrypt=True))
-    assert found(store, wanted) == [("no message is under a key yet", Level.NOTE)]
 
 
 def test_metrics_count_the_copies_that_are_there(store: KeyedBackups) -> None:

@@ -1,6 +1,7 @@
 """Invites and welcomes over HTTP: deposited, answered, withdrawn, expired."""
 
 import asyncio
+import sqlite3
 from dataclasses import replace
 from uuid import UUID
 
@@ -10,6 +11,7 @@ from conclave import app_keys
 from conclave.actions import accounts, invites as inviting
 from conclave.config.settings import Config
 from conclave.server import duties
+from conclave.store import bodies
 from tests.conftest import Cleanup, Running, StartServer
 from tests.support.client import API, PASSWORD, Client, RefusedError, encode, expect
 from tests.support.listening import BELL, Heard, audience, listening
@@ -26,9 +28,15 @@ CARRIED = {
 
 async def stored(running: Running) -> list[bytes]:
     """All bodies that are stored and not erased, but for those of messages that merely say hello."""
-    found: list[bytes] = []
-    for (segment,) in await running.query("SELECT segment FROM body_segments"):
-        found += [row[0] for row in await running.query(f"SELECT body FROM body_segment_{segment} WHERE body NOT NULL")]
+
+    def read(connection: sqlite3.Connection) -> list[bytes]:
+        others = bodies.get_many(connection, [row[0] for row in connection.execute("SELECT body_id FROM bodies")])
+        rows = connection.execute(
+            "SELECT group_key, group_id, sequence_num FROM messages JOIN groups USING (group_key)"
+        )
+        return [*others.values(), *(bodies.of_message(connection, *row) or b"" for row in rows)]
+
+    found = await running.app[app_keys.STORE].read(read)
     return sorted(body for body in found if body != b"hello")
 
 

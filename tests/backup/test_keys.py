@@ -17,7 +17,7 @@ from conclave.store.engine import sqlite
 from conclave.store.engine.faults import StoreError
 from spark import lost_keys, run
 from spark.environment import RunEnvironment
-from tests.support.archived import DAY, USERS
+from tests.support.archived import DAY
 from tests.support.keyed import KeyedBackups, clean, state
 
 
@@ -186,20 +186,11 @@ def test_what_else_lies_where_the_copy_goes_is_left_alone(store: KeyedBackups) -
 
 
 def test_a_database_keeps_its_keys(store: KeyedBackups) -> None:
-    """It is served neither without them, nor by a configuration that would store without."""
     store.send(store.add_group(), 3)
     path, database = store.config.keys_path, store.config.database
-    with pytest.raises(StoreError, match=r"set keys\.encrypt to true"):
-        keyring.open_to_serve(database, path, encrypt=False)
-    with (
-        closing(sqlite.connect(database)) as connection,
-        sqlite.write_transaction(connection),
-        pytest.raises(StoreError, match="are under keys"),
-    ):
-        store.append(connection, next(iter(store.group_ids)), 100, USERS[0])
     path.rename(path.with_name("away"))
     with pytest.raises(StoreError, match="there is no key file"):
-        keyring.open_to_serve(database, path, encrypt=True)
+        keyring.open_to_serve(database, path)
     assert not path.exists(), "none is begun in its place"
 
 
@@ -208,11 +199,10 @@ def test_a_new_database_does_not_take_the_keys_of_another_one(store: KeyedBackup
     (tmp_path / "new").mkdir()
     other = KeyedBackups(tmp_path / "new")
     with pytest.raises(StoreError, match="has the keys of another database"):
-        keyring.open_to_serve(other.config.database, store.config.keys_path, encrypt=True)
+        keyring.open_to_serve(other.config.database, store.config.keys_path)
     empty = tmp_path / "new" / "begun"
     file.create(empty, bytes(range(16)))
-    opened = keyring.open_to_serve(other.config.database, empty, encrypt=True)
-    assert opened
+    opened = keyring.open_to_serve(other.config.database, empty)
     assert opened.keys_id == bytes(range(16)), "one without keys was left by a start that died"
     opened.close()
 

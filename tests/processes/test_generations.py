@@ -47,12 +47,11 @@ def stored_in(database: Path) -> Stored:
     found: Stored = {}
     with closing(sqlite3.connect(f"file:{database}?mode=ro&immutable=1", uri=True)) as connection:
         rows = connection.execute(
-            "SELECT coalesce(groups.group_id, tombstones.group_id), sequence_num, message_id FROM messages"
-            " LEFT JOIN groups USING (group_key) LEFT JOIN tombstones USING (group_key)"
+            "SELECT coalesce(groups.group_id, tombstones.group_id), sequence_num, body FROM messages"
+            " JOIN message_bodies USING (message_id) LEFT JOIN groups USING (group_key) LEFT JOIN tombstones USING (group_key)"
         ).fetchall()
-        for group_id, number, message_id in rows:
-            query = f"SELECT body FROM body_segment_{message_id >> 32} WHERE body_id = ?"
-            found[Message(group_id, number)] = connection.execute(query, (message_id,)).fetchone()[0]
+        for group_id, number, body in rows:
+            found[Message(group_id, number)] = body
     return found
 
 

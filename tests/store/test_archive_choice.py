@@ -33,7 +33,7 @@ def connection(tmp_path: Path) -> Iterator[sqlite3.Connection]:
 def add_group(connection: sqlite3.Connection, key: int, times: Sequence[int], size: int = 10) -> None:
     connection.execute(
         "INSERT INTO groups (group_key, group_id, group_name, alias, created_at) VALUES (?1, ?2, hex(?2), '', 0)",
-        (key, bytes([key])),
+        (key, key.to_bytes(16)),
     )
     with sqlite.write_transaction(connection):
         for number, second in enumerate(times, 1):
@@ -93,7 +93,7 @@ def test_a_batch_takes_no_more_than_it_may_but_at_least_one(connection: sqlite3.
     add_group(connection, 1, [NOW - 9] * 10, size=100)
     move_selection.list_movable(connection, 0, NOW)
     assert move_selection.choose(connection, NOW, 4, 10_000) == ([Range(1, 1, 4, KEEP)], True)
-    chosen, _ = move_selection.choose(connection, NOW, 10, 500)
+    chosen, _ = move_selection.choose(connection, NOW, 10, 640)
     assert chosen[0].last_seq in (4, 5)
     assert move_selection.choose(connection, NOW, 10, 1)[0] == [Range(1, 1, 1, KEEP)]
 
@@ -112,7 +112,7 @@ def test_groups_are_movable_whose_messages_outlive_the_least_however_many_lifeti
         connection.executemany(
             "INSERT INTO groups (group_key, group_id, group_name, alias, created_at, effective_expiry)"
             " VALUES (?1, ?2, ?1, '', 0, ?1)",
-            [(key, key.to_bytes(4)) for key in range(1, 40_001)],
+            [(key, key.to_bytes(16)) for key in range(1, 40_001)],
         )
         for key in (1, 100, 101, 40_000):
             stores.add_message(connection, key, 1, b"\0", NOW - 9)

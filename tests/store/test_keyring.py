@@ -58,7 +58,7 @@ def test_what_moves_while_a_start_settles_the_keys_keeps_them(tmp_path: Path, mo
     with closing(connect(database)) as connection:
         message_keys.note_unsettled(connection)
     monkeypatch.setattr(sqlite, "connect", spied)
-    keys = keyring.open_to_serve(database, store.config.keys_path, encrypt=True)
+    keys = keyring.open_to_serve(database, store.config.keys_path)
     assert keys
     with closing(keys):
         assert None not in keys.keys(store.group_ids[key], range(1, 6))
@@ -85,7 +85,7 @@ def test_an_older_key_file_does_not_go_on_beside_a_newer_copy(tmp_path: Path) ->
     with closing(sqlite.connect(database)) as connection:
         message_keys.note_copy(connection, noted)
     path.write_bytes(older)
-    for opens in (partial(keyring.open_to_serve, encrypt=True), keyring.open_to_read):
+    for opens in (partial(keyring.open_to_serve), keyring.open_to_read):
         with pytest.raises(StoreError, match="is older than its copy"):
             opens(database, path)
     path.write_bytes(copy.read_bytes())

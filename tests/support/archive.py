@@ -65,11 +65,10 @@ class Mover:
         key = self.key(group)
         with closing(sqlite.connect(self._path)) as connection:
             stored = connection.execute(
-                "SELECT message_id, sequence_num, sender_id, is_commit, messages.created_at FROM messages JOIN groups"
-                " USING (group_key) WHERE group_key = ? AND sequence_num > archived_seq AND sequence_num <= ?",
+                "SELECT sequence_num, sender_id, is_commit, messages.created_at, body FROM messages JOIN groups"
+                " USING (group_key) JOIN message_bodies USING (message_id) WHERE group_key = ? AND sequence_num > archived_seq AND sequence_num <= ?",
                 (key, last),
             ).fetchall()
-            found = bodies.get_many(connection, [row["message_id"] for row in stored])
         rows = [
             {
                 "lifetime": lifetime,
@@ -80,10 +79,10 @@ class Mover:
                 "is_commit": bool(row["is_commit"]),
                 "created_at": row["created_at"],
                 "checksum": checksum(
-                    *(key, row["sequence_num"], row["sender_id"], row["created_at"], found[row["message_id"]]),
+                    *(key, row["sequence_num"], row["sender_id"], row["created_at"], row["body"]),
                     is_commit=bool(row["is_commit"]),
                 ),
-                "mls_message": found[row["message_id"]],
+                "mls_message": row["body"],
             }
             for row in stored
         ]

@@ -21,7 +21,7 @@ from conclave.config.settings import Config
 from conclave.retention import stretches, visibility
 from conclave.retention.policy import KEEP
 from conclave.retention.stretches import Stretch
-from conclave.store import bodies
+from conclave.store import at_rest, bodies
 from conclave.store.engine import sqlite
 from conclave.store.resources import groups, members, messages, state, taken_back
 from conclave.store.resources.groups import GroupChanges
@@ -227,7 +227,7 @@ class Store(Tiers):
         ):
             cutoff = max(expired_before, self.now - expiry if expiry > 0 else 0)
             found = [row for row in rows.get(key, []) if row["sequence_num"] <= archived]
-            found += self._hot_rows(key, archived)
+            found = self._opened(key, [*found, *self._hot_rows(key, archived)])
             for row in found:
                 kept = row["is_commit"] or row["sender_id"] not in gone
                 kept = kept and (key, row["sequence_num"]) not in taken
@@ -245,9 +245,18 @@ class Store(Tiers):
     def _hot_rows(self, group_key: int, archived: int) -> list[dict[str, Any]]:
         with closing(sqlite.connect(self.config.database, readonly=True)) as connection:
             rows = connection.execute(
-                "SELECT * FROM messages WHERE group_key = ? AND sequence_num > ?", (group_key, archived)
-            ).fetchall()
-            return [{**dict(row), "mls_message": bodies.get(connection, row["message_id"])} for row in rows]
+                "SELECT messages.*, body AS mls_message FROM messages JOIN message_bodies USING (message_id)"
+                " WHERE group_key = ? AND sequence_num > ?",
+                (group_key, archived),
+            )
+            return [dict(row) for row in rows]
+
+    def _opened(self, group_key: int, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return rows with their bodies decrypted; without those whose keys are destroyed."""
+        with closing(sqlite.connect(self.config.database)) as connection:
+            numbers, stored = ([row[name] for row in rows] for name in ("sequence_num", "mls_message"))
+            found = at_rest.decrypted(connection, self.group_ids[group_key], numbers, stored)
+        return [{**row, "mls_message": body} for row, body in zip(rows, found, strict=True) if body is not None]
 
     def expect_served(self, expected: set[tuple[int, int]]) -> None:
         """Exactly these are served, whole."""

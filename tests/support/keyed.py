@@ -11,7 +11,7 @@ from conclave.config.keys import KeysConfig
 from conclave.keys import tree
 from conclave.keys.inspection import Inspection
 from conclave.retention.policy import KEEP
-from conclave.store import at_rest, keyring
+from conclave.store import keyring
 from conclave.store.engine import sqlite
 from conclave.store.resources import message_keys
 from spark import run
@@ -68,18 +68,6 @@ class Keyed(Store):
             nodes = found.cover(*block)
             if block not in self.roots and nodes[0].position == tree.ROOT:
                 self.roots[block] = nodes[0].secret
-
-    def served(self) -> dict[Message, bytes]:
-        """What clients get; what has no key is left out."""
-        found = {}
-        keys = keyring.open_to_read(self.config.database, self.config.keys_path)
-        assert keys
-        with closing(keys):
-            for (key, number), stored in super().served().items():
-                (body,) = at_rest.opened(keys, self.group_ids[key], [number], [stored])
-                if body is not None:
-                    found[key, number] = body
-        return found
 
     def derivable(self, path: Path) -> set[Message]:
         """Return the messages that were ever stored whose keys follow from a key file, or a copy of one."""

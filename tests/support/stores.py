@@ -13,7 +13,7 @@ from conclave.store.resources.message_keys import OTHERS
 
 ID_BYTES = 16
 
-COLUMNS = "(group_key, sequence_num, sender_id, is_commit, created_at)"
+MESSAGE = "(group_key, sequence_num, sender_id, is_commit, created_at)"
 """Of a message, in SQL; its id follows from them."""
 
 
@@ -71,7 +71,7 @@ def add_message(
     message_id = bodies.message_id(group_key, number)
     bodies.put_messages(connection, [(message_id, stored)])
     connection.execute(
-        f"INSERT INTO messages {COLUMNS} VALUES (?, ?, ?, ?, ?)",
+        f"INSERT INTO messages {MESSAGE} VALUES (?, ?, ?, ?, ?)",
         (group_key, number, sender_id, is_commit, created_at),
     )
     return message_id

@@ -184,13 +184,9 @@ _DELETED_ACCOUNTS = """
 , left_by AS (
     SELECT user_id, created_at AS deleted_at FROM user_tombstones
     WHERE user_id NOT IN ({held})
-), hot AS (
-    SELECT user_id, deleted_at, (SELECT of_group FROM {sent} JOIN governed_groups AS governed USING (group_key)
-        WHERE sender_id = user_id AND {of_deleted} {only} LIMIT 1) AS first_group FROM left_by
 )
 SELECT {columns}, deleted_at, min(messages.created_at) AS created_at, governed.group_key, group_id
-FROM hot CROSS JOIN messages ON messages.group_key = first_group AND sender_id = user_id
-    JOIN governed_groups AS governed USING (group_key)
+FROM left_by CROSS JOIN {sent} AND sender_id = user_id JOIN governed_groups AS governed USING (group_key)
 WHERE {of_deleted} {only} GROUP BY user_id
 UNION ALL
 SELECT {columns}, deleted_at, (SELECT max(newest) FROM readable_parts AS parts

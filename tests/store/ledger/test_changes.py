@@ -10,7 +10,7 @@ import pytest
 from conclave.store.engine import sqlite
 from conclave.store.ledger import changes
 from tests.support import stores
-from tests.support.stores import COLUMNS
+from tests.support.stores import MESSAGE
 
 USER = "x'75'"
 
@@ -49,7 +49,7 @@ UNNOTED = (
     "INSERT INTO members (group_key, user_id, role, joined_at) VALUES (7, x'76', 'member', 0)",
     "UPDATE users SET alias = 'a', disabled = disabled, password_hash = password_hash",
     "UPDATE server_state SET last_alive = 9, policy_settings = policy_settings",
-    f"INSERT INTO messages {COLUMNS} VALUES (7, 2, x'75', 0, 5)",
+    f"INSERT INTO messages {MESSAGE} VALUES (7, 2, x'75', 0, 5)",
     "DELETE FROM messages",
     "DELETE FROM sessions",
     "DELETE FROM self_destructing",
