@@ -21,8 +21,7 @@ from conclave.config.settings import Config
 from conclave.logs.setup import get_logger
 from conclave.proof.experiment import Experiment, ExperimentError
 from conclave.proof.findings import Finding, ProofPart
-from conclave.proof.keys import Copies
-from conclave.proof.verify import ProofError, verify
+from conclave.proof.keys import Copies, ProofError, verify
 from spark import run
 from spark.environment import CleanupError, RunEnvironment
 

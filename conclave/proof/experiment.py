@@ -15,8 +15,7 @@ does ``conclave user delete``. What that leaves goes with the next run, as of an
 
 import secrets
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -69,7 +68,7 @@ class Sent(NamedTuple):
 
 
 class Own(NamedTuple):
-    """What is the experiment's own: the accounts and groups that stay and that go, and what was sent."""
+    """What is the experiment's own: the accounts and groups that stay and that go."""
 
     keeper: bytes
     leaver: bytes
@@ -101,50 +100,44 @@ class Experiment:
                     self._do(context)
             except LockedError as error:
                 raise ExperimentError(f"{self._config.database}: another experiment is under way") from error
-            except OSError as error:
-                raise ExperimentError(
-                    f"{error.filename}: {error.strerror}" if error.filename else str(error)
-                ) from error
-            except KeyFileError as error:
+            except (KeyFileError, OSError) as error:
                 raise ExperimentError(str(error)) from error
         return self._part
 
     def _do(self, context: Context) -> None:
-        with self._removed_at_the_end(context):
-            own = self._outside.write(_open, context, secrets.token_hex(16))
-            reach("experiment.opened")
-            sent_at = context.now()
-            erased, staying = self._outside.write(_send, context, own, sent_at)
-            dead, alive = self._paths(erased, staying)
-            reach("experiment.sent")
-            key = self._outside.read(_key, own.gone)
-            self._outside.write(groups.delete, context, own.gone, own.keeper)
-            self._outside.write(accounts.remove, context, own.leaver)
-            reach("experiment.deleted")
-            self._run("erasing the messages of the experiment")
-            reach("experiment.erased")
-            if left := self._outside.read(_unerased, key, own.leaver):
-                self._blind(f"the run has not erased {left:,} of the messages: something else keeps them")
-            else:
-                expires_at = context.policy.of_setting(KEEP, KEEP).expires_at(sent_at)
-                if 0 < expires_at <= context.now() + LOOKING_SECONDS:
-                    self._part.notes.append("what had to stay has expired meanwhile, and is not looked for")
-                    staying, alive = [], alive[-1:]
-                self._try_to_open(context, own, erased, staying)
-                self._search(dead, alive)
-            kept = self._outside.read(_key, own.kept)
-        reach("experiment.removed")
-        self._run("removing what is left of the experiment")
-        if self._outside.read(_unerased, kept, own.keeper):
-            self._part.notes.append("what had to stay is deleted, and erased once its min_lifetime is over")
-
-    @contextmanager
-    def _removed_at_the_end(self, context: Context) -> Iterator[None]:
         self._remove_all(context)  # what an earlier one has left
         try:
-            yield
+            kept, keeper = self._try(context)
         finally:
             self._remove_all(context)
+        reach("experiment.removed")
+        self._run("removing what is left of the experiment")
+        if self._outside.read(_unerased, kept, keeper):
+            self._part.notes.append("what had to stay is deleted, and erased once its min_lifetime is over")
+
+    def _try(self, context: Context) -> tuple[int, bytes]:
+        """Send, erase, and look. Return the key of the group that stays, and its only member."""
+        own = self._outside.write(_open, context, secrets.token_hex(16))
+        kept, gone = (self._outside.read(_key, each) for each in (own.kept, own.gone))
+        reach("experiment.opened")
+        sent_at = context.now()
+        erased, staying = self._outside.write(_send, context, own, sent_at)
+        dead, alive = self._paths(erased, staying)
+        reach("experiment.sent")
+        self._outside.write(groups.delete, context, own.gone, own.keeper)
+        self._outside.write(accounts.remove, context, own.leaver)
+        reach("experiment.deleted")
+        self._run("erasing the messages of the experiment")
+        reach("experiment.erased")
+        if left := self._outside.read(_unerased, gone, own.leaver):
+            self._blind(f"the run has not erased {left:,} of the messages: something else keeps them")
+            return kept, own.keeper
+        if 0 < context.policy.of_setting(KEEP, KEEP).expires_at(sent_at) <= context.now() + LOOKING_SECONDS:
+            self._part.notes.append("what had to stay has expired meanwhile, and is not looked for")
+            staying, alive = [], alive[-1:]
+        self._try_to_open(context, own, erased, staying)
+        self._search(dead, alive)
+        return kept, own.keeper
 
     def _remove_all(self, context: Context) -> None:
         """Delete the experiment's accounts, and with them the groups of which they are the only members."""
@@ -162,12 +155,11 @@ class Experiment:
         """
         with key_files.undisturbed(self._config.keys_path, self._config.keys_path):
             found = Inspection(self._config.keys_path)
-        dead = {secret for each in erased for secret in _path(found, each.group_id, each.number)}
-        last = staying[-1]
-        return dead, [
-            *(_path(found, each.group_id, each.number) for each in staying),
-            _path(found, last.group_id, last.number + 1),
-        ]
+        dead, alive = ([_path(found, each.group_id, each.number) for each in sent] for sent in (erased, staying))
+        alive.append(_path(found, staying[-1].group_id, staying[-1].number + 1))
+        if not all(dead + alive):
+            raise ExperimentError(f"{found.path}: has no keys of messages that were just sent")
+        return {secret for path in dead for secret in path}, alive
 
     def _try_to_open(self, context: Context, own: Own, erased: Sequence[Sent], staying: Sequence[Sent]) -> None:
         """Open messages as the server does: what is erased has no key, and what stays is opened, and served."""
@@ -192,20 +184,16 @@ class Experiment:
                     if path in renewed and real not in files:
                         self._blind("is not there, so that what is not found proves nothing", path)
                     for each in files:
-                        self._look_for(dead, each, alive if each == real else (), is_renewed=path in renewed)
+                        self._look_for(dead, alive if path in renewed and each == real else (), each)
             except KeyFileError as error:
                 self._part.add(Finding(Kind.UNREADABLE, str(path), str(error)))
 
-    def _look_for(self, dead: set[bytes], path: Path, alive: Sequence[Sequence[bytes]], *, is_renewed: bool) -> None:
+    def _look_for(self, dead: set[bytes], alive: Sequence[Sequence[bytes]], path: Path) -> None:
+        """Look for what may not be in a file, and for what has to be there."""
         data = path.read_bytes()
         self._part.count("files")
         self._part.count("bytes", len(data))
-        found = sorted(offset for offset in map(data.find, dead) if offset >= 0)
-        if found and not is_renewed:
-            self._part.kept.append(f"{path}: was written during the experiment, and not since")
-        if not is_renewed:
-            return
-        for offset in found:
+        for offset in sorted(offset for offset in map(data.find, dead) if offset >= 0):
             told = "a secret from which keys of erased messages of the experiment follow"
             self._part.add(Finding(Kind.KEYS, str(path), told, offset))
         if not all(any(secret in data for secret in some) for some in alive):
@@ -231,7 +219,7 @@ def _send(connection: sqlite3.Connection, context: Context, own: Own, now: int) 
     The first are so old that no least lifetime keeps them. The others are fetched by nobody: their sender has not seen
     those between them.
     """
-    erasable = min(now, context.policy.of_setting(KEEP, KEEP).erasable_before(now) - 1)
+    erasable = max(0, min(now, context.policy.of_setting(KEEP, KEEP).erasable_before(now) - 1))
     erased, staying = list[Sent](), list[Sent]()
     for _ in range(ROUNDS):
         for found, group_id, sender, at in (

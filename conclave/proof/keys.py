@@ -1,6 +1,11 @@
-"""Accounts for every byte of the key file and of its copies: from no node follows the key of what was erased.
+"""Can anything that was erased still be decrypted, with all that lies here and in the copies?
 
-And tells of backups, with every file of keys that there is, which of their messages can be read that are erased today.
+What was erased has a row nowhere, and no key: what remains of it is ciphertext. So the proof looks at keys alone. Every
+byte of the key file and of its copies is accounted for: their nodes lead to keys of what there is, and to no others.
+And of backups it tells what is erased today and can be read, with all files of keys that there are.
+
+What is due but not erased yet is not dead here: a dry run counts it. No body and no key is ever told, only where it is.
+Then an experiment shows that erasing destroys keys.
 """
 
 import sqlite3
@@ -22,10 +27,12 @@ from conclave.keys.replacing import FORMER, NEW
 from conclave.keys.tree import HEIGHT
 from conclave.proof import key_files
 from conclave.proof.findings import Finding, Kind, ProofPart
-from conclave.store.engine import sqlite
+from conclave.store.engine import schema, sqlite
 from conclave.store.engine.faults import StoreError
 from conclave.store.resources import message_keys
 from conclave.store.resources.message_keys import OTHERS
+from conclave.system import locks
+from conclave.system.locks import DatabaseLock
 
 Numbers = Mapping[bytes, Sequence[Range]]
 """Numbers of messages, by ids of groups; and of other bodies, under OTHERS."""
@@ -38,11 +45,36 @@ class Copies(NamedTuple):
     backups: Callable[[], Sequence[Path]]
 
 
+class ProofError(Exception):
+    """The keys cannot be examined. The message is one line for the operator."""
+
+
 class Examined(NamedTuple):
     """What was found: all files of keys that can be read, the key file first, and the numbers that there are today."""
 
     opened: Sequence[Inspection]
     alive: Numbers
+
+
+def verify(config: Config, wait: locks.Wait, copies: Copies | None = None) -> list[ProofPart]:
+    """Examine the keys, and return what was looked at and found.
+
+    ``copies``: backups that are examined too. ``wait`` is called before a wait for a run that is under way. Raises
+    ProofError.
+    """
+    found = [ProofPart("key file")]
+    try:
+        schema.require_current(config.database, writing=True)
+        with closing(DatabaseLock(config.database, locks.CLEANUP)) as lock, lock.hold(wait):
+            examined = examine(found[0], config, copies.folder if copies else None)
+            if copies:
+                found.append(part := ProofPart("copies"))
+                examine_copies(part, copies, examined)
+    except (numbers.UnreadableError, StoreError, sqlite3.Error) as error:
+        raise ProofError(str(error)) from error
+    except OSError as error:
+        raise ProofError(f"{error.filename}: {error.strerror}" if error.filename else str(error)) from error
+    return found
 
 
 def examine(part: ProofPart, config: Config, folder: Path | None = None) -> Examined:
@@ -64,7 +96,7 @@ def examine(part: ProofPart, config: Config, folder: Path | None = None) -> Exam
     elif not state.is_settled:
         part.notes.append("the keys of what a restore took back are lost with the next start of the server")
     else:
-        own = opened[0].serial if opened and opened[0].path == config.keys_path else 0
+        own = next((each.serial for each in opened if each.path == config.keys_path), 0)
         for each in opened:
             _account(part, each, own, alive, unused)
     return Examined(opened, alive)

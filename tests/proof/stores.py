@@ -6,7 +6,7 @@ from typing import Any
 
 from conclave.config.settings import Config
 from conclave.proof.findings import Finding
-from conclave.proof.verify import verify
+from conclave.proof.keys import verify
 from tests.support.server import conclave
 
 
