@@ -216,11 +216,12 @@ def same_umask() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def keys_at_hand(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def keys_at_hand() -> Iterator[None]:
     """A connection that a test opens itself has the keys of its database, as a server's connections have."""
     opened = OpenKeys()
-    monkeypatch.setattr(at_rest, "open_keys", opened.of)
-    yield
+    with pytest.MonkeyPatch.context() as patch:  # a test may undo what it has patched
+        patch.setattr(at_rest, "open_keys", opened.of)
+        yield
     opened.close()
 
 

@@ -28,7 +28,7 @@ def found(store: KeyedBackups, config: Config | None = None) -> list[tuple[str, 
 
 def test_doctor_tells_whether_there_are_keys_and_copies_of_them(store: KeyedBackups) -> None:
     [(says, level)] = found(store)
-    assert (says.partition(":")[0], level) == ("messages are stored as they come", Level.OK)
+    assert (says.partition(":")[0], level) == ("no server has run on this database yet", Level.OK)
     store.begin_keys()
     store.send(store.add_group(), 3)
     (_, well), (says, level) = found(store)

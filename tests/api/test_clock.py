@@ -282,7 +282,7 @@ def test_every_column_of_numbers_is_known_to_be_a_time_or_not(config: Config) ->
             *("missed_from", "missed_to"),
         },
         "timers": {"timer_id", "group_key", "sequence_num", "member_id", "seconds", "told"},
-        "messages": {"message_id", "group_key", "sequence_num", "is_commit"},
+        "messages": {"group_key", "sequence_num", "is_commit"},
         "invites": {"invite_key", "group_key", "commit_body", "welcome_body", "group_info_body"},
         "tombstones": {
             *("group_key", "message_expiry_seconds", "min_lifetime_seconds"),
@@ -301,7 +301,6 @@ def test_every_column_of_numbers_is_known_to_be_a_time_or_not(config: Config) ->
             *("group_key", "lifetime", "first_seq", "last_seq", "message_count", "body_bytes", "checksum"),
         },
         "archive_senders": {"group_key"},
-        "discarded_bodies": {"discarded_body"},
         "holds": {"hold_id", "group_key"},
         "registration_tokens": {"token_id", "most_uses", "uses", "lifetime"},
         "send_ids": {"send_key", "group_key", "sequence_num"},

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, nullcontext, suppress
+from contextlib import asynccontextmanager, closing, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from conclave.archive.reader import Archive, ArchiveError
 from conclave.config.archive import ArchiveConfig
 from conclave.config.cleanup import CleanupConfig
 from conclave.health.parts import Health, HealthPart
+from conclave.store import keyring
 from conclave.store.resources.messages import StoredMessage
 from tests.support import sample
 from tests.support.archived import DAY, Store
@@ -43,11 +44,12 @@ def store(tmp_path: Path, cleaner: Cleaner) -> Store:
 
 @asynccontextmanager
 async def opened(store: Store, health: Health | None = None) -> AsyncIterator[Archive]:
-    archive = Archive(store.config.archive_path, store.config.database, health or Health())
-    try:
-        yield archive
-    finally:
-        await archive.close()
+    with closing(keyring.open_to_serve(store.config.database, store.config.keys_path)) as keys:
+        archive = Archive(store.config.archive_path, store.config.database, health or Health(), keys)
+        try:
+            yield archive
+        finally:
+            await archive.close()
 
 
 def file_of(store: Store) -> Path:

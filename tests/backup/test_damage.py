@@ -38,7 +38,7 @@ def store(tmp_path: Path) -> Backed:
 
 def damage(store: Backed, folder: Path | None = None) -> Path:
     """Flip a bit of the third message of the first group."""
-    return flip(folder or store.config.archive_path, store.search.body(2, 300))
+    return flip(folder or store.config.archive_path, store.at_rest[2])
 
 
 def data_file(folder: Path) -> Path:
@@ -234,7 +234,7 @@ def test_a_damaged_backup_has_no_whole_one_removed(store: Backed) -> None:
         shutil.copy(data_file(store.config.archive_path), each / "archive" / _in_archive(store))
     damage(store)
     for each in whole:
-        flip(each, store.search.body(2, 300))
+        flip(each, store.at_rest[2])
     damaged = [next_day(store, keep=2) for _ in range(4)]
     assert all(made.manifest.faults for made in damaged)
     assert [made.removed for made in damaged] == [[], [], [damaged[0].path.name], [damaged[1].path.name]]
@@ -253,7 +253,7 @@ def _in_archive(store: Backed) -> Path:
 
 def _flipped(store: Backed, path: Path) -> int:
     """Return where the bit was flipped."""
-    return path.read_bytes().index(store.search.body(2, 300)[:100]) + 150
+    return path.read_bytes().index(store.at_rest[2][:100]) + len(store.at_rest[2]) // 2
 
 
 def test_a_damaged_backup_is_restored_only_if_that_is_accepted(store: Backed) -> None:

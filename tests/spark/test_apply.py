@@ -19,7 +19,7 @@ from conclave.clock import FakeClock
 from conclave.retention import due, rules
 from conclave.retention.plan import Plan, make_plan
 from conclave.retention.resolve import PolicySettings
-from conclave.store import compaction
+from conclave.store import bodies
 from conclave.store.engine import sqlite
 from conclave.store.engine.connection import of_store
 from conclave.store.resources import groups, members, state, users
@@ -266,7 +266,7 @@ def test_while_others_write_few_pages_are_returned_at_a_time(
     returned: list[int] = []
 
     def step() -> bool:
-        is_left = compaction.free_pages(connection)
+        is_left = bodies.give_pages_back(connection)
         returned.append(of_store(connection).pages_to_return)
         return is_left
 

@@ -86,6 +86,8 @@ class Store(Tiers):
         """Body number by group key and sequence number."""
         self.sizes: list[int] = []
         """Sizes of the bodies, by number."""
+        self.at_rest: list[bytes] = []
+        """The bodies as they are stored, encrypted, by number."""
         stores.prepare(self.config.database)
         with self.opened() as connection:
             state.begin_serving(connection, self.config.policy, FakeClock(self.now).read())
@@ -169,6 +171,7 @@ class Store(Tiers):
         seq = stored.sequence_num
         self.made[group_key, seq] = number
         self.sizes.append(size)
+        self.at_rest += bodies.of_messages(connection, [bodies.message_id(group_key, seq)])
         return group_key, seq
 
     def fetch_all(self, group_key: int) -> None:
