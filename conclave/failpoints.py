@@ -105,8 +105,8 @@ DROPPING_POINTS = ("ledger.dropped",)
 REPLAY_POINTS = ("ledger.step_replayed", "ledger.replayed", "ledger.written", "ledger.synced")
 """Reached only where a restored copy learns what it must not bring back."""
 
-CANARY_POINTS = ("canary.opened", "canary.sent", "canary.moved", "canary.deleted", "canary.erased", "canary.removed")
-"""Reached only where an operator sends a canary."""
+EXPERIMENT_POINTS = tuple(f"experiment.{each}" for each in ("opened", "sent", "deleted", "erased", "removed"))
+"""Reached only where an operator proves erasure."""
 
 BACKUP_POINTS = (
     "backup.begun",

@@ -116,4 +116,4 @@ main.add_command(Family("restore", "restore", "Restore a backup, where nothing i
 main.add_command(Family("serve", "serve", "Serve clients, and clean up every cleanup_interval."))
 main.add_command(Family("status", "status", "Print how the running server is: health, runs, what is overdue, sizes."))
 main.add_command(Family("user", "users", "Manage accounts, while the server runs or not."))
-main.add_command(Family("verify-erasure", "verify_erasure", "Prove that nothing erased is readable in any file."))
+main.add_command(Family("verify-erasure", "verify_erasure", "Prove that nothing that was erased can be decrypted."))

@@ -19,7 +19,7 @@ from conclave.keys import copying
 from conclave.keys.file import head_of
 from conclave.keys.store import KeyStore
 from conclave.proof.findings import Kind, ProofPart
-from conclave.proof.keys import Copies, examine_copies
+from conclave.proof.keys import examine
 from conclave.store.engine import sqlite
 from conclave.system import answering
 from spark import run
@@ -132,9 +132,9 @@ def test_writing_a_copy_elsewhere_waits_for_no_other_disk(store: KeyedBackups, a
 
 
 def test_the_proof_says_which_copy_it_could_not_look_at(store: KeyedBackups, away: Path) -> None:
-    backup, part = store.back_up().path, ProofPart("copies")
+    part = ProofPart("key file")
     with hanging(away):
-        examine_copies(part, store.config, Copies(store.backups, lambda: [backup]))
+        examine(part, store.config)
     assert [(each.kind, each.told) for each in part.findings] == [(Kind.UNREADABLE, f"{away}: {SILENT}")]
 
 
@@ -159,13 +159,13 @@ def test_only_who_can_be_left_waiting_asks_the_disk(
     store: KeyedBackups, away: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not when settings are read, nor when the proof or doctor has found that it does not answer."""
-    backup, part, text = store.back_up().path, ProofPart("copies"), store.config.to_json()
+    part, text = ProofPart("key file"), store.config.to_json()
     store.now += 2 * DAY
     with silent(away.parent, monkeypatch) as asked:
         assert str(away) in Config.from_json(text).keys.copies
         assert cleaned(store) == f"keys: {away}: {SILENT}"
         store.start()
-        examine_copies(part, store.config, Copies(store.backups, lambda: [backup]))
+        examine(part, store.config)
         assert [each.says for each in permissions(store.config, None) if "away" in each.says] == [f"{away}: {SILENT}"]
     assert asked == []
     assert [each.told for each in part.findings if each.kind is Kind.UNREADABLE] == [f"{away}: {SILENT}"]

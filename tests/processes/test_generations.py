@@ -104,7 +104,7 @@ async def test_with_all_generations_and_todays_keys_only_what_lives_is_read(tmp_
             server.stop()
         assert served[load.keep]
         assert {len(served[each]) for each in (load.expiring, load.fetched, load.timed)} == {0}
-        proven = conclave("verify-erasure", "--copies", backups, "--config", "conclave.toml", cwd=home)
+        proven = conclave("verify-erasure", "--read-only", "--copies", backups, "--config", "conclave.toml", cwd=home)
         assert proven.returncode == 0, proven.stdout + proven.stderr
         expect_only_what_lives(home, backups, generations)
         for number, each in enumerate(generations):

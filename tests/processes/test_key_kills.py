@@ -76,7 +76,7 @@ def test_a_backup_that_dies_leaves_keys_for_all_that_it_leaves(store: KeyedBacku
     beside = store.backups / backup_keys.NAME
     assert store.derivable(beside) == store.derivable(store.config.keys_path) == set(alive)
     store.expect_lost(gone, store.backups, store.folder)
-    assert done(store, "verify-erasure", "--copies", str(store.backups))
+    assert done(store, "verify-erasure", "--read-only", "--copies", str(store.backups))
 
 
 @pytest.mark.parametrize("point", some(PLACING, 2, "points of placing keys"))

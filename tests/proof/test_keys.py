@@ -14,7 +14,7 @@ from conclave.keys.file import KeyFile
 from conclave.keys.replacing import FORMER, NEW, beside
 from conclave.proof import keys
 from conclave.proof.findings import ProofPart
-from conclave.proof.keys import Copies
+from conclave.proof.keys import Copies, Examined
 from conclave.system import locks
 from tests.support.archived import DAY
 from tests.support.keyed import KeyedBackups, clean
@@ -34,8 +34,9 @@ def examined(store: KeyedBackups) -> ProofPart:
 
 
 def of_copies(store: KeyedBackups, *backups: Path) -> ProofPart:
-    part = ProofPart("copies")
-    keys.examine_copies(part, store.config, Copies(store.backups, lambda: backups))
+    part = ProofPart("all")
+    found = keys.examine(part, store.config, store.backups)
+    keys.examine_copies(part, Copies(store.backups, lambda: backups), found)
     return part
 
 
@@ -43,7 +44,7 @@ def test_a_backup_that_is_removed_meanwhile_is_no_finding(store: KeyedBackups) -
     store.send(store.add_group(), 1)
     kept, removed = store.back_up().path, store.backups / "2023-11-14T22-13-20Z"
     found, listed = ProofPart("copies"), iter([[removed, kept], [kept]])
-    keys.examine_copies(found, store.config, Copies(store.backups, lambda: next(listed)))
+    keys.examine_copies(found, Copies(store.backups, lambda: next(listed)), Examined([], {}))
     assert found.findings == []
     assert found.looked_at["backups"] == 1
     shutil.copytree(kept, removed)
@@ -64,7 +65,7 @@ def test_each_node_leads_to_what_lives_or_is_still_to_come(store: KeyedBackups) 
     clean(store)
     found = examined(store)
     assert found.findings == []
-    assert found.looked_at["covers"] == 2
+    assert found.looked_at["covers"] == 3, "of two groups, and of other bodies"
 
 
 @pytest.mark.parametrize("has_end", [False, True], ids=["it lives", "it was erased"])
@@ -129,15 +130,17 @@ def test_of_backups_it_is_told_what_can_be_read_and_that_nothing_erased_can(stor
     clean(store)
     found = of_copies(store, first)
     assert [each.told for each in found.findings] == [
-        f"5 messages of group {store.group_ids[fading].hex()} that are erased today can be read"
+        f"5 of group {store.group_ids[fading].hex()} that are erased today can be read"
     ], "the copy of the keys is that of the backup"
+    assert found.kept == [
+        f"{store.backups / 'keys'}: is an older copy, with the keys of 15 numbers that are erased since"
+    ], "also those of what was stored before it was a message"
     second = store.back_up().path
     found = of_copies(store, first, second)
     assert found.findings == []
     assert found.kept == []
-    assert found.looked_at["messages under keys"] == 15
+    assert found.looked_at["bodies"] == 15
     assert found.looked_at["of these erased today"] == 5
-    assert found.looked_at["of these readable"] == 10
 
 
 def test_what_another_process_writes_from_then_on_is_not_taken_for_left_over(
@@ -211,4 +214,5 @@ def test_a_copy_of_the_keys_that_is_away_is_told_once_some_of_its_keys_may_be_lo
     told = f"{copy}: is not there: a copy of the keys from before some of them were lost"
     assert of_copies(store, store.back_up().path).kept == [told]
     (tmp_path / "away").rename(copy.parent)
-    assert of_copies(store).kept == []
+    [told] = of_copies(store).kept
+    assert told.startswith(f"{copy}: is an older copy, with the keys of ")

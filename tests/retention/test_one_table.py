@@ -56,8 +56,8 @@ ELSEWHERE = {
     "conclave/cli/purge.py": ({"erases"}, SAYS),
     "conclave/cli/retention.py": ({"erases", "expired_before", "floor_seq", "gone_below"}, SAYS),
     "conclave/cli/restore.py": ({"taken_back"}, SAYS),
-    "conclave/proof/canary.py": (
-        {"erasable_before", "least_lifetime"},
+    "conclave/proof/experiment.py": (
+        {"erasable_before", "erases"},
         "it dates its own messages so that a run may erase them, and others so that it may not",
     ),
     "conclave/server/duties.py": ({"taken_back"}, "it tells streams of what was taken back"),

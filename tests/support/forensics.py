@@ -4,8 +4,7 @@ A body is made of blocks of 12 bytes: a random mark of the search, the body's nu
 a row of a body hold a whole block, so a search for the mark finds every such piece, wherever it begins, and
 knows whose it is.
 
-Such bodies shrink, as real ones, which are encrypted, do not: what lies in the archive's files is not to be seen in
-their bytes. So whatever in a file begins as a zstd frame is unpacked and searched too.
+What lies in the archive's files is packed. So these are unpacked and searched too.
 """
 
 import os
@@ -14,10 +13,12 @@ import struct
 import subprocess
 import tempfile
 import zlib
-from collections.abc import Container
+from collections.abc import Container, Iterator
+from contextlib import suppress
 from pathlib import Path
 
-from conclave.proof.search import unpacked
+import pyarrow
+from pyarrow import parquet
 
 BLOCK = 12
 
@@ -51,10 +52,10 @@ class Search:
         """Return the numbers of all bodies of which a piece lies in any of the files."""
         found: set[int] = set()
         for path in paths:
-            data = path.read_bytes()
-            found |= self._numbers_in(data)
-            for _, pieces in unpacked(data):
-                found |= self._numbers_in(b"".join(pieces))
+            found |= self._numbers_in(path.read_bytes())
+            if path.suffix == ".parquet":
+                for data in _unpacked(path):
+                    found |= self._numbers_in(data)
         return found
 
     def where(self, numbers: Container[int], *folders: Path) -> dict[str, set[int]]:
@@ -82,3 +83,10 @@ class Search:
     def _block(self, number: int) -> bytes:
         begin = self._mark + struct.pack("<I", number)
         return begin + struct.pack("<I", zlib.crc32(begin))
+
+
+def _unpacked(path: Path) -> Iterator[bytes]:
+    with suppress(pyarrow.ArrowException, OSError):  # a file that was not written as a whole
+        for column in parquet.read_table(path, partitioning=None).itercolumns():
+            for chunk in column.chunks:
+                yield from (each.to_pybytes() for each in chunk.buffers() if each)

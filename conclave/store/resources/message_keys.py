@@ -148,9 +148,9 @@ def living(
 
 
 def unused(connection: sqlite3.Connection) -> Iterator[tuple[bytes, Range]]:
-    """Yield the numbers whose keys no message was ever under: ids of groups, ranges in any order.
+    """Yield the numbers whose keys no body was ever under: ids of groups, ranges in any order.
 
-    They are 0, and those that were not given yet. Of a group that was deleted since the last run too.
+    They are 0, and those that were not given yet.
     """
     for group_id, last in connection.execute("SELECT group_id, last_seq FROM groups"):
         yield group_id, Range(0, 0)
@@ -159,8 +159,11 @@ def unused(connection: sqlite3.Connection) -> Iterator[tuple[bytes, Range]]:
     yield OTHERS, _future_of_others(connection)
     for (group_id,) in connection.execute("SELECT group_id FROM tombstones"):
         yield group_id, Range(0, 0)
-    noted = "SELECT group_id, first_seq, last_seq FROM key_erasures WHERE (first_seq = 0) != (last_seq = ?)"
-    for group_id, first, last in connection.execute(noted, (LAST_NUMBER,)):
+
+
+def waiting(connection: sqlite3.Connection) -> Iterator[tuple[bytes, Range]]:
+    """Yield the numbers whose keys the next run loses: ids of groups, ranges in any order."""
+    for group_id, first, last in connection.execute("SELECT group_id, first_seq, last_seq FROM key_erasures"):
         yield group_id, Range(first, last)
 
 
