@@ -17,7 +17,7 @@ from conclave.wire.exchange import (
     reply_page,
     reply_written,
 )
-from conclave.wire.handover import SHARE, hand_over
+from conclave.wire.handover import hand_over
 from conclave.wire.schemas.messages import GetMessages, ReadReceipt, SendMessage, TakeBack, write_number
 
 _GROUP = "group_id"
@@ -78,7 +78,7 @@ async def fetch_of(request: web.Request, app: web.Application, group: str) -> we
     group_id, user_id = named_id(_GROUP, group), request[tokens.CALLER].user_id
     query, fetching = read_query(request, GetMessages), app[app_keys.FETCHING]
     found = await fetching.page(
-        *(group_id, user_id, query.after, query.limit, request[FORMAT], request[SHARE]),
+        *(group_id, user_id, query.after, query.limit, request[FORMAT]),
         include_redacted=query.include_redacted,
         next_confirms=query.next_confirms,
     )
