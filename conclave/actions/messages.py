@@ -315,7 +315,7 @@ class Fetching:
         """Read up to ``limit`` messages with numbers greater than ``after``.
 
         ``include_redacted``: see ``store.messages.page``; what is remembered has nothing that is redacted for anybody.
-        It is no transaction. Raises NotMemberError, UnavailableError or ArchiveError. Once a page with news has left,
+        It is no transaction. Raises NotMemberError, StoreError or ArchiveError. Once a page with news has left,
         and has arrived if it counts on arrival, call ``confirm``; also if it never arrives. ``next_confirms``: the
         reader asks that the page counts only once its next fetch says so, as the operator may have set for all.
         """

@@ -438,7 +438,7 @@ async def test_pages_come_from_memory_again_once_the_clock_is_right(running: Run
         for _ in range(2):
             assert await bob.numbers(group) == seen
             await running.settle()
-        found = running.app[app_keys.FETCHING].at_hand(*asked, running.app[app_keys.BUDGET].share())
+        found = running.app[app_keys.FETCHING].at_hand(*asked)
         assert found is not None
         assert (len(found.pieces), found.is_news) == (len(seen), False)
 
