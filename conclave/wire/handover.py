@@ -101,7 +101,7 @@ async def hand_over(request: web.Request, response: web.StreamResponse, *, count
     with request[BUDGET].waiting(request.get(ACCOUNT), held, size, left, transport.abort) as waiting:
         sending = _send(request, response, waiting, awaited if counts else None)
         is_sent = await _watched(sending, response, transport)
-    if isinstance(response, web.Response):
+    if is_sent and isinstance(response, web.Response):
         response.body = None  # what is acknowledged slowly is not kept for that
     return is_sent and bool(awaited) and await awaited[0].wait()
 
