@@ -281,7 +281,7 @@ def follow(app: web.Application, config: Config) -> None:
         # What was sent in the last minute does not count against the new ones.
         app[app_keys.CONTEXT].quotas = quotas_of(config.limits, app[app_keys.CLOCK])
     app[app_keys.CROSS_ORIGIN].follow(config.web.allowed_origins)
-    app[app_keys.BUDGET].resize(config.limits.response_bytes)
+    app[app_keys.BUDGET].size = config.limits.response_bytes
     if config.log != former.log:
         configure_logging(config.log)
 

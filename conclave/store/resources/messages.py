@@ -1,6 +1,5 @@
 """Messages of the hot store: append one under the group's counter, and read a page of them."""
 
-import math
 import sqlite3
 from collections import Counter
 from collections.abc import Sequence
@@ -12,7 +11,6 @@ import orjson
 from conclave.clock import Clock
 from conclave.events import Stored
 from conclave.failpoints import reach
-from conclave.response_memory import NoRoomError, cost
 from conclave.retention import stretches, visibility
 from conclave.retention.fate import Sent
 from conclave.retention.policy import FOREVER
@@ -191,17 +189,15 @@ def page(
     clock: Clock,
     write: WriteMessage,
     taken: int = 0,
-    memory: float = math.inf,
     *,
     include_redacted: bool = False,
 ) -> Page:
     """Read up to ``limit`` messages with numbers greater than ``after``, none of them expired.
 
-    ``write``: how each is written. ``taken``: how many bytes of bodies the page has already. ``memory``: how many
-    bytes there are for the page; one that needs more raises NoRoomError before its bodies are read.
-    ``include_redacted``: messages that the reader sees only redacted are there too, without their bodies. The page gets
-    fewer messages if all its bodies would have more than PAGE_BYTES; but at least one if ``taken`` is 0. If the next
-    messages are in the archive, the page has none, and says where they are. Raises NoMembershipError or NoRoomError.
+    ``write``: how each is written. ``taken``: how many bytes of bodies the page has already. ``include_redacted``:
+    messages that the reader sees only redacted are there too, without their bodies. The page gets fewer messages
+    if all its bodies would have more than PAGE_BYTES; but at least one if ``taken`` is 0. If the next messages are in
+    the archive, the page has none, and says where they are. Raises NoMembershipError.
     """
     touch = invalidation.last_invalidation(connection)
     member = members.current(connection, group_id, user_id, clock)
@@ -221,7 +217,7 @@ def page(
     begin = visibility.pass_hidden(connection, group, sight, max(confirmed, group.archived_seq))
     first_timed = _first_timed(connection, group.group_key, begin) if timed else None
     seen_by_one = timed if first_timed else None
-    served, count = _served(connection, group, limit, sight, seen_by_one, begin, taken, memory, write)
+    served, count = _served(connection, group, limit, sight, seen_by_one, begin, taken, write)
     last = served[-1].sequence_num if served else 0
     is_last = len(served) == count < limit
     end = group.last_seq if is_last else last
@@ -257,7 +253,6 @@ def _served(
     timed: Timed | None,
     begin: int,
     taken: int,
-    memory: float,
     write: WriteMessage,
 ) -> tuple[list[Piece], int]:
     """Write the messages of a page, and return them and how many there are; not those that were erased meanwhile.
@@ -270,7 +265,7 @@ def _served(
             rows = _timed_rows(connection, group.group_key, limit, sight, timed, begin)
         else:
             rows = _rows(connection, group.group_key, limit, sight, begin)
-        fitting = _fitting(rows, taken, memory)
+        fitting = _fitting(rows, taken)
         served = _with_bodies(connection, group, fitting, sight, write)
         # Where nothing had room beside what the page has already, it ends: what follows is for the next one.
         if served or not fitting or len(fitting) == len(rows) < limit:
@@ -285,16 +280,13 @@ class _Row(NamedTuple):
     size: int
 
 
-def _fitting(rows: Sequence[_Row], taken: int, memory: float) -> Sequence[_Row]:
-    """Return the first of ``rows`` whose bodies have room on the page. Raises NoRoomError."""
+def _fitting(rows: Sequence[_Row], taken: int) -> Sequence[_Row]:
+    """Return the first of ``rows`` whose bodies have room on the page."""
     total = taken
     for count, row in enumerate(rows):
         total += row.size
         if total > PAGE_BYTES and (count or taken):
-            rows, total = rows[:count], total - row.size
-            break
-    if total > memory and (needed := cost(total, len(rows))) > memory:
-        raise NoRoomError(needed)
+            return rows[:count]
     return rows
 
 
