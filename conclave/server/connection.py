@@ -75,20 +75,9 @@ class Connection(asyncio.BufferedProtocol):
 
     __slots__ = (
         *("_asked", "_awaited", "_behind", "_body", "_has_begun", "_held", "_is_answered", "_is_broken", "_is_last"),
-        *(
-            "_is_paused",
-            "_left",
-            "_loop",
-            "_out",
-            "_pauses_for_behind",
-            "_placed_at",
-            "_site",
-            "_task",
-            "_timer",
-            "_watch",
-        ),
-        *("_watched", "account", "address", "beginning", "below", "free_since", "has_asked", "is_half_closed"),
-        *("is_refused", "place", "state", "transport"),
+        *("_is_paused", "_left", "_loop", "_out", "_pauses_for_behind", "_placed_at", "_site", "_task", "_timer"),
+        *("_watch", "_watched", "account", "address", "beginning", "below", "free_since", "has_asked"),
+        *("is_half_closed", "is_refused", "place", "state", "transport"),
     )
 
     def __init__(self, site: "Site", address: str) -> None:

@@ -33,7 +33,7 @@ log = get_logger(__name__)
 RETRY_SECONDS = 5
 """Clients may ask again 5 seconds after the store failed. An operator may have mended it by then."""
 
-SMALL_BYTES = 64 * 1024
+AIOHTTP_SENDS_BYTES = 64 * 1024
 """A response of at most 64 KiB is left to aiohttp, unless something waits before it."""
 
 _chance = random.Random()  # noqa: S311 - ids of requests tell them apart, and open nothing
@@ -161,7 +161,7 @@ def _as_api_error(error: ApiError | StoreError | web.HTTPException) -> ApiError:
 def _may_wait(request: web.Request, response: web.StreamResponse) -> bool:
     if not isinstance(response, web.Response):
         return isinstance(response, Streamed)  # files go a block at a time by themselves
-    if isinstance(response.body, bytes) and len(response.body) > SMALL_BYTES:
+    if isinstance(response.body, bytes) and len(response.body) > AIOHTTP_SENDS_BYTES:
         return True
     return request.transport is not None and request.transport.get_write_buffer_size() > 0
 
