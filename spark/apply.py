@@ -18,10 +18,10 @@ from conclave.retention.due import Due, Gone
 from conclave.retention.plan import GroupStep, Plan
 from conclave.retention.resolve import PolicySettings
 from conclave.retention.rules import EXPIRED, IN_ANY_RUN, INVITES, SESSIONS
-from conclave.store import bodies, invalidation
+from conclave.store import bodies, invalidation, message_keys
 from conclave.store.archive import moves
 from conclave.store.engine.sqlite import Step, done
-from conclave.store.resources import message_keys, receipts, taken_back, timers
+from conclave.store.resources import receipts, taken_back, timers
 from conclave.store.resources.receipts import Erased
 from spark.pacer import Pacer
 

@@ -14,11 +14,10 @@ from conclave.keys import copying
 from conclave.keys.file import KeyFileError
 from conclave.keys.store import KeyStore
 from conclave.retention.jobs import Scope
-from conclave.store import keyring
+from conclave.store import keyring, message_keys
 from conclave.store.archive import moves
 from conclave.store.engine.faults import StoreError
-from conclave.store.resources import message_keys
-from conclave.store.resources.message_keys import KeyCopy
+from conclave.store.message_keys import KeyCopy
 from spark.archive import expiry_plan, unreadable
 from spark.environment import RunEnvironment
 from spark.hot_store import ArchiveError, Hot

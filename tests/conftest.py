@@ -29,7 +29,7 @@ from conclave.server.busiest import Busiest
 from conclave.server.listen import MOST_FILES, Site
 from conclave.store import at_rest
 from conclave.system import signals
-from tests.support import java_classes, sample, stores
+from tests.support import forensics, java_classes, sample, stores
 from tests.support.cleaner import Cleaner
 from tests.support.client import Client
 from tests.support.open_keys import OpenKeys
@@ -221,6 +221,7 @@ def keys_at_hand() -> Iterator[None]:
     opened = OpenKeys()
     with pytest.MonkeyPatch.context() as patch:  # a test may undo what it has patched
         patch.setattr(at_rest, "open_keys", opened.of)
+        forensics.begin(patch)
         yield
     opened.close()
 

@@ -21,11 +21,12 @@ from aiohttp import web
 from conclave import app_keys
 from conclave.health.parts import Phase
 from conclave.keys import copying
+from conclave.store import message_keys
 from conclave.store.archive import unreadable
 from conclave.store.engine.faults import StoreError, file_size
-from conclave.store.resources import audit, message_keys
+from conclave.store.message_keys import KeyCopy
+from conclave.store.resources import audit
 from conclave.store.resources.audit import AuditAction
-from conclave.store.resources.message_keys import KeyCopy
 
 FRESH_SECONDS = 5.0
 """Numbers are told again for 5 seconds."""

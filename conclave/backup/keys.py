@@ -10,10 +10,10 @@ from conclave.backup.manifest import BackupError, KeysEntry
 from conclave.config.settings import Config
 from conclave.keys.file import KeyFile, KeyFileError
 from conclave.keys.inspection import Inspection
-from conclave.store import bodies, keyring
+from conclave.store import bodies, keyring, message_keys
 from conclave.store.engine import sqlite
-from conclave.store.resources import message_keys, timers
-from conclave.store.resources.message_keys import KeyCopy
+from conclave.store.message_keys import KeyCopy
+from conclave.store.resources import timers
 
 NAME = "keys"
 """The name of the copy beside the backups. It is replaced each time, and the former one is overwritten."""

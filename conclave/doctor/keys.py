@@ -10,7 +10,7 @@ from conclave.keys import copying
 from conclave.keys.file import KeyFileError
 from conclave.keys.inspection import Inspection
 from conclave.retention.durations import duration_text
-from conclave.store.resources import message_keys
+from conclave.store import message_keys
 
 OLD_SECONDS = 2 * 86_400
 """A newest copy that is older than two days is worth a note: a nightly backup renews it."""

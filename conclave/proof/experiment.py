@@ -31,8 +31,8 @@ from conclave.keys.inspection import Inspection
 from conclave.proof import key_files
 from conclave.proof.findings import Finding, Kind, ProofPart
 from conclave.retention.policy import KEEP
-from conclave.store import at_rest, bodies
-from conclave.store.resources import message_keys, messages
+from conclave.store import at_rest, bodies, message_keys
+from conclave.store.resources import messages
 from conclave.store.resources.messages import Draft
 from conclave.store.sender_index import SENT
 from conclave.system import locks

@@ -10,8 +10,8 @@ from conclave.config.settings import Config
 from conclave.keys import copying
 from conclave.keys.file import wait
 from conclave.keys.replacing import LOCK, beside
+from conclave.store import message_keys
 from conclave.store.engine import sqlite
-from conclave.store.resources import message_keys
 from conclave.system import locks
 
 

@@ -27,10 +27,10 @@ from conclave.keys.replacing import FORMER, NEW
 from conclave.keys.tree import HEIGHT
 from conclave.proof import key_files
 from conclave.proof.findings import Finding, Kind, ProofPart
+from conclave.store import message_keys
 from conclave.store.engine import schema, sqlite
 from conclave.store.engine.faults import StoreError
-from conclave.store.resources import message_keys
-from conclave.store.resources.message_keys import OTHERS
+from conclave.store.message_keys import OTHERS
 from conclave.system import locks
 from conclave.system.locks import DatabaseLock
 

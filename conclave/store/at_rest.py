@@ -11,7 +11,7 @@ from conclave.keys.store import KeyStore
 from conclave.store.engine.connection import of_store
 from conclave.store.engine.faults import StoreError, store_error
 from conclave.store.engine.group_commit import NotCachedError
-from conclave.store.resources.message_keys import OTHERS
+from conclave.store.message_keys import OTHERS
 
 
 def number(connection: sqlite3.Connection, group_key: int, count: int) -> tuple[int, int, bytes]:

@@ -14,12 +14,11 @@ from pathlib import Path
 import orjson
 
 from conclave.keys.cipher import ADDED_BYTES
-from conclave.store import at_rest
+from conclave.store import at_rest, message_keys
 from conclave.store.engine.connection import of_store
 from conclave.store.engine.faults import StoreFullError, free_bytes
 from conclave.store.engine.sqlite import insert_many, places
-from conclave.store.resources import message_keys
-from conclave.store.resources.message_keys import OTHERS
+from conclave.store.message_keys import OTHERS
 
 NUMBER_BITS = 40
 """The id of a message is its group's key and its number, which has 40 bits: 32, and 8 to count restores."""

@@ -15,10 +15,10 @@ from conclave.keys.file import KeyFileError
 from conclave.keys.inspection import Inspection
 from conclave.keys.store import KeyStore
 from conclave.logs.setup import get_logger
+from conclave.store import message_keys
 from conclave.store.engine import sqlite
 from conclave.store.engine.faults import StoreError
-from conclave.store.resources import message_keys
-from conclave.store.resources.message_keys import KeyState
+from conclave.store.message_keys import KeyState
 
 log = get_logger(__name__)
 

@@ -16,9 +16,9 @@ from pyspark.sql import DataFrame, SparkSession, functions as F
 
 from conclave.archive.layout import in_partitions, span_of, span_width
 from conclave.failpoints import reach
+from conclave.store import message_keys
 from conclave.store.archive import erasures, moves
 from conclave.store.archive.moves import PartRow
-from conclave.store.resources import message_keys
 from spark.archive import columns as a, lost_keys
 from spark.archive.expiry import confirm, settle
 from spark.archive.spark_eraser import SparkEraser

@@ -19,9 +19,10 @@ from conclave.retention.holds import HELD_SENDERS, UNHELD
 from conclave.retention.jobs import Scope
 from conclave.retention.policy import FOREVER
 from conclave.retention.rules import GOVERNED, Bounds
+from conclave.store import message_keys
 from conclave.store.archive import erasures
 from conclave.store.archive.erasures import Key, Told
-from conclave.store.resources import message_keys, taken_back
+from conclave.store.resources import taken_back
 from conclave.store.resources.receipts import Erased
 from spark.hot_store import Hot
 

@@ -9,10 +9,10 @@ from collections.abc import Collection
 
 from conclave.keys import ranges
 from conclave.keys.cover import Range
+from conclave.store import message_keys
 from conclave.store.archive import moves
 from conclave.store.archive.erasures import Key
 from conclave.store.archive.moves import PartRow
-from conclave.store.resources import message_keys
 from spark.archive.eraser import Eraser, Living
 from spark.hot_store import Hot
 

@@ -14,11 +14,12 @@ from conclave.archive.layout import in_partitions
 from conclave.config.archive import ArchiveConfig
 from conclave.failpoints import reach
 from conclave.retention.policy import KEEP
+from conclave.store import message_keys
 from conclave.store.archive import moves, restore as archive_restore
 from conclave.store.archive.moves import PartRow
 from conclave.store.archive.restore import Archived
 from conclave.store.engine.faults import free_bytes
-from conclave.store.resources import audit, groups, message_keys
+from conclave.store.resources import audit, groups
 from conclave.store.resources.groups import Group
 from conclave.system import operator_identity
 from spark.archive import columns as a

@@ -22,12 +22,12 @@ from conclave.failpoints import reach
 from conclave.keys.cover import Range
 from conclave.retention import rules
 from conclave.retention.rules import DELETED_GROUP, EXPIRED, FETCHED, Bounds
+from conclave.store import message_keys
 from conclave.store.archive import moves, unreadable
 from conclave.store.archive.erasures import Key
 from conclave.store.archive.moves import PartRow
 from conclave.store.archive.unreadable import Left
 from conclave.store.engine.sqlite import Step, done
-from conclave.store.resources import message_keys
 from conclave.store.resources.receipts import Erased
 from spark.archive.expiry_plan import ArchivePlan
 from spark.hot_store import ArchiveError, Hot

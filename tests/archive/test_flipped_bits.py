@@ -157,7 +157,7 @@ async def test_a_single_message_is_not_taken_for_erased_nor_for_anothers(store: 
 async def test_each_of_several_damaged_groups_is_a_fault_until_it_is_right_again(store: Store) -> None:
     health, path = Health(), file_of(store)
     async with opened(store, health) as archive:
-        bodies = {key: (await page(store, archive, key))[-1].mls_message for key in (1, 2)}
+        bodies = {key: store.at_rest[store.made[key, MESSAGES]] for key in (1, 2)}
         content = path.read_bytes()
         places = {key: content.index(body) + 20 for key, body in bodies.items()}
         for key, place in places.items():

@@ -69,6 +69,7 @@ def test_what_has_expired_since_is_erased_before_anything_is_served(store: Backe
     there, done = store.restored(made.path)
     assert done.notes == []
     assert {group for group, _ in there.served()} == {kept}
+    there.start()
     assert store.search.numbers_in(there.folder) == set(store.made.values()) - gone
     assert len(there.served()) == 20
     with closing(sqlite.connect(there.config.database, readonly=True)) as connection:
@@ -115,7 +116,8 @@ def test_what_was_hidden_since_is_not_served_and_is_in_no_file(
     assert done.notes == []
     assert {group for group, _ in there.served()} == {kept}
     gone = {number for (group, _), number in store.made.items() if group == over}
-    assert there.search.left_of(gone, there.folder) == set(), "the restore has erased it"
+    there.start()
+    assert there.search.left_of(gone, there.folder) == set(), "no key of it is there any more"
     assert len(there.served()) == 10
 
 
@@ -288,7 +290,7 @@ def test_the_restored_files_are_for_the_operator_alone_and_nothing_else_is_left(
     for path in there.folder.rglob("*"):
         assert path.stat().st_mode & 0o077 == 0, path
     names = {path.name for path in there.folder.iterdir()}
-    assert names == {"hot.db", "hot.db.server-lock", "hot.data"}
+    assert names == {"hot.db", "hot.db.keys", "hot.db.server-lock", "hot.data"}
     assert {path.name for path in there.config.data.iterdir()} == {"archive", data_folder.MARK}
 
 

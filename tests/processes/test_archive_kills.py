@@ -21,7 +21,7 @@ from tests.processes.test_kills import QUICK
 from tests.support.archived import Tiers
 from tests.support.cleaner import Cleaner
 from tests.support.client import PASSWORD, Client, Message, RefusedError
-from tests.support.forensics import Search
+from tests.support.forensics import StoreSearch
 from tests.support.sample import amount, some
 from tests.support.server import PATIENCE, ServerProcess, alive
 from tests.support.warm_java import WarmJava
@@ -89,7 +89,7 @@ class World:
 
     def __init__(self, http: ClientSession) -> None:
         self.http = http
-        self.search = Search()
+        self.search = StoreSearch()
         self.made = 0
         self.rounds = 0
         self.passes = 0

@@ -29,7 +29,7 @@ from spark.work_folder import remove_dead
 from tests.processes.test_kills import QUICK, read_all
 from tests.support import stores
 from tests.support.client import Client, RefusedError
-from tests.support.forensics import Search
+from tests.support.forensics import StoreSearch
 from tests.support.sample import amount, some
 from tests.support.server import PATIENCE, USUAL_SIGNALS, ServerProcess, alive, conclave, links, waiting
 
@@ -122,7 +122,7 @@ class Deaths:
     folder: Path
     http: ClientSession
     settings: str
-    search: Search = field(default_factory=Search)
+    search: StoreSearch = field(default_factory=StoreSearch)
     made: int = 0
     kept: set[int] = field(default_factory=set)  # numbers of bodies
     fleeting: dict[int, float] = field(default_factory=dict)  # the same, and the second at which each was sent

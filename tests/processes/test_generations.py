@@ -48,7 +48,8 @@ def stored_in(database: Path) -> Stored:
     with closing(sqlite3.connect(f"file:{database}?mode=ro&immutable=1", uri=True)) as connection:
         rows = connection.execute(
             "SELECT coalesce(groups.group_id, tombstones.group_id), sequence_num, body FROM messages"
-            " JOIN message_bodies USING (message_id) LEFT JOIN groups USING (group_key) LEFT JOIN tombstones USING (group_key)"
+            " JOIN message_bodies USING (message_id) LEFT JOIN groups USING (group_key)"
+            " LEFT JOIN tombstones USING (group_key)"
         ).fetchall()
         for group_id, number, body in rows:
             found[Message(group_id, number)] = body

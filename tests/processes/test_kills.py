@@ -19,7 +19,7 @@ from conclave.failpoints import COPYING_POINTS, LOSING_POINTS, POINTS
 from conclave.keys.cover import Range
 from conclave.keys.inspection import Inspection
 from tests.support.client import PACKAGE, PASSWORD, Client, Message, RefusedError, encode, expect
-from tests.support.forensics import Search
+from tests.support.forensics import StoreSearch
 from tests.support.listening import listening
 from tests.support.sample import some
 from tests.support.server import PATIENCE, ServerProcess, conclave
@@ -65,7 +65,7 @@ class Load:
 
     url: str
     http: ClientSession
-    search: Search = field(default_factory=Search)
+    search: StoreSearch = field(default_factory=StoreSearch)
     made: int = 0
     kept: dict[int, int] = field(default_factory=dict)  # sequence number in the group that keeps: number of the body
     fleeting: dict[int, float] = field(default_factory=dict)  # number of the body: the second at which it was sent

@@ -28,10 +28,10 @@ from conclave.proof import experiment, keys
 from conclave.proof.experiment import ROUNDS, Experiment, ExperimentError
 from conclave.proof.findings import ProofPart
 from conclave.retention.resolve import Lifetimes
-from conclave.store import at_rest, keyring
+from conclave.store import at_rest, keyring, message_keys
 from conclave.store.engine import sqlite
-from conclave.store.resources import message_keys, messages, state
-from conclave.store.resources.message_keys import KeyCopy
+from conclave.store.message_keys import KeyCopy
+from conclave.store.resources import messages, state
 from conclave.system import locks
 from conclave.wire.fields import NAME_RULE
 from spark import run

@@ -28,7 +28,7 @@ from tests.conftest import Cleanup, Running, StartServer
 from tests.support import stores
 from tests.support.cleaner import Cleaner
 from tests.support.client import PASSWORD, Client, encode
-from tests.support.forensics import Search
+from tests.support.forensics import StoreSearch
 from tests.support.memberships import member_of
 
 START, HOUR = 1_700_000_000, 3600
@@ -84,7 +84,7 @@ async def test_what_a_deleted_account_sent_is_hidden_at_once_and_erased_by_the_n
 async def test_the_bodies_of_a_deleted_account_are_in_no_file_after_the_next_run(
     config: Config, start_server: StartServer, cleanup: Cleanup, tmp_path: Path
 ) -> None:
-    search = Search()
+    search = StoreSearch()
     async with start_server(config) as server:
         alice, bob = await server.users("alice", "bob")
         group = await alice.create_group("g")

@@ -22,7 +22,7 @@ from tests.proof.stores import examined
 from tests.support import sample
 from tests.support.cleaner import Cleaner
 from tests.support.client import PASSWORD, Client, RefusedError, expect
-from tests.support.forensics import Search
+from tests.support.forensics import StoreSearch
 
 HOUR, DAY = 3600, 86_400
 OPERATOR = "operator root"
@@ -39,7 +39,7 @@ class World:
         self.clock = clock
         self._cleaner = cleaner
         self._stack = contextlib.AsyncExitStack()
-        self.search = Search()
+        self.search = StoreSearch()
         self.bodies: dict[bytes, int] = {}
         self.going: set[int] = set()
         """Numbers of the bodies that are to be erased."""
@@ -104,7 +104,7 @@ class World:
 
     async def in_files(self) -> set[int]:
         """Return the numbers of the bodies of which a piece is in any file, of the server or of Spark."""
-        beside = await asyncio.to_thread(self.search.numbers_beside_a_server, self.config.database.parent)
+        beside = await asyncio.to_thread(self.search.numbers_in, self.config.database.parent)
         return beside | self.search.numbers_in(self._cleaner.folder)
 
 

@@ -30,12 +30,13 @@ from conclave.proof import keys as proof
 from conclave.proof.findings import Kind, ProofPart
 from conclave.retention import holds
 from conclave.retention.policy import KEEP
+from conclave.store import message_keys
 from conclave.store.archive import erasures, moves, unreadable
 from conclave.store.archive.erasures import Told
 from conclave.store.archive.moves import PartRow
 from conclave.store.archive.unreadable import Waiting
 from conclave.store.engine import sqlite
-from conclave.store.resources import message_keys, receipts
+from conclave.store.resources import receipts
 from conclave.store.resources.receipts import Erased
 from conclave.store.views import overdue, storage_usage
 from spark import environment, pacer, run

@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 
 from conclave.keys.tree import BLOCK
-from conclave.store import at_rest, bodies
+from conclave.store import at_rest, bodies, message_keys
 from conclave.store.engine import sqlite
 from conclave.store.engine.faults import StoreError, StoreFullError
-from conclave.store.resources import message_keys
-from conclave.store.resources.message_keys import OTHERS
+from conclave.store.message_keys import OTHERS
 from tests.support import stores
 
 GROUP = b"g" * 16

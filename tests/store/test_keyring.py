@@ -11,10 +11,9 @@ from conclave import failpoints
 from conclave.clock import FakeClock
 from conclave.keys import store as keys_store
 from conclave.keys.store import KeyStore
-from conclave.store import keyring
+from conclave.store import keyring, message_keys
 from conclave.store.engine import sqlite
 from conclave.store.engine.faults import StoreError
-from conclave.store.resources import message_keys
 from spark import run
 from spark.environment import RunEnvironment
 from tests.support.archived import DAY

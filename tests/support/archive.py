@@ -45,6 +45,8 @@ class Mover:
     def __init__(self, config: Config) -> None:
         self.folder = config.archive_path
         self._path = config.database
+        self.at_rest: list[bytes] = []
+        """The bodies in the table as they are stored, encrypted, in the order in which they were appended."""
 
     def execute(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
         """Run ``sql`` in a transaction of its own and return its rows."""
@@ -66,7 +68,8 @@ class Mover:
         with closing(sqlite.connect(self._path)) as connection:
             stored = connection.execute(
                 "SELECT sequence_num, sender_id, is_commit, messages.created_at, body FROM messages JOIN groups"
-                " USING (group_key) JOIN message_bodies USING (message_id) WHERE group_key = ? AND sequence_num > archived_seq AND sequence_num <= ?",
+                " USING (group_key) JOIN message_bodies USING (message_id)"
+                " WHERE group_key = ? AND sequence_num > archived_seq AND sequence_num <= ?",
                 (key, last),
             ).fetchall()
         rows = [
@@ -86,6 +89,7 @@ class Mover:
             }
             for row in stored
         ]
+        self.at_rest += (row["mls_message"] for row in rows)
         if rows:
             table = pyarrow.Table.from_pylist(rows, SCHEMA)
             write_deltalake(str(self.folder), table, partition_by=["lifetime", "span"], mode="append")

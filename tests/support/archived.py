@@ -21,14 +21,14 @@ from conclave.config.settings import Config
 from conclave.retention import stretches, visibility
 from conclave.retention.policy import KEEP
 from conclave.retention.stretches import Stretch
-from conclave.store import at_rest, bodies
+from conclave.store import at_rest, bodies, keyring
 from conclave.store.engine import sqlite
 from conclave.store.resources import groups, members, messages, state, taken_back
 from conclave.store.resources.groups import GroupChanges
 from conclave.store.resources.taken_back import TakenBack
 from tests.support import stores
 from tests.support.cleaner import Cleaner
-from tests.support.forensics import Search
+from tests.support.forensics import StoreSearch
 from tests.support.memberships import member_of
 
 DAY = 86_400
@@ -79,7 +79,7 @@ class Store(Tiers):
         super().__init__(Config(database_path=str(folder / "hot.db"), archive=archive))
         self.folder = folder
         self.cleaner = cleaner
-        self.search = Search()
+        self.search = StoreSearch()
         self.now = START
         self.group_ids: dict[int, bytes] = {}
         self.made: dict[tuple[int, int], int] = {}
@@ -96,12 +96,17 @@ class Store(Tiers):
                 [(user_id, user_id) for user_id in USERS],
             )
 
+    def start(self) -> None:
+        """Do with the keys what the start of a server does."""
+        keyring.open_to_serve(self.config.database, self.config.keys_path).close()
+
     def copied(self, folder: Path) -> "Store":
         """Return one that has gone through the same, in a folder that is yet to be made."""
         shutil.copytree(self.folder, folder)
         twin = copy.copy(self)
         twin.folder, twin.config = folder, replace(self.config, database_path=str(folder / "hot.db"))
         twin.group_ids, twin.made, twin.sizes = dict(self.group_ids), dict(self.made), list(self.sizes)
+        twin.at_rest = list(self.at_rest)
         return twin
 
     @contextmanager
@@ -270,7 +275,7 @@ class Store(Tiers):
             assert body == self.search.body(number, self.sizes[number])
 
     def expect_erased(self, erased: set[tuple[int, int]]) -> None:
-        """No piece of any of these is in any file, of the store or of Spark's."""
+        """None of these can be read from any file, of the store or of Spark's."""
         left = self.search.left_of({self.made[key] for key in erased}, self.folder, self.cleaner.folder)
         assert left == set()
 

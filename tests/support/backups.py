@@ -50,8 +50,9 @@ class Backed(Store):
         drain(self.config.database, self.config.ledger_path, self.now)
 
     def clean(self) -> None:
-        """Do a run of the SQL engine over the hot store, now."""
-        assert erase(self.config, FakeClock(self.now)) == ""
+        """Do a run of the SQL engine, now, on a store without an archive."""
+        config = replace(self.config, archive=replace(self.config.archive, after=KEEP))
+        assert erase(config, FakeClock(self.now), is_hot_only=False) == ""
 
     def back_up(self, keep: int | None = None, wait: Callable[[], None] = lambda: None) -> Made:
         """Make a backup, now."""
@@ -82,9 +83,9 @@ class Backed(Store):
         return there, restoring.restore(there.config, clock, backup, erase_due, **accepted)
 
 
-def erase(config: Config, clock: FakeClock) -> str:
-    """Do a run over the hot store; return its error."""
-    with closing(RunEnvironment(config, clock, is_hot_only=True)) as engine:
+def erase(config: Config, clock: FakeClock, *, is_hot_only: bool = True) -> str:
+    """Do a run, over the hot store alone as a restore does; return its error."""
+    with closing(RunEnvironment(config, clock, is_hot_only=is_hot_only)) as engine:
         return run.clean_up(engine).error
 
 

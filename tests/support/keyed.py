@@ -11,9 +11,8 @@ from conclave.config.keys import KeysConfig
 from conclave.keys import tree
 from conclave.keys.inspection import Inspection
 from conclave.retention.policy import KEEP
-from conclave.store import keyring
+from conclave.store import keyring, message_keys
 from conclave.store.engine import sqlite
-from conclave.store.resources import message_keys
 from spark import run
 from spark.environment import RunEnvironment
 from tests.support.archived import Store
@@ -39,10 +38,6 @@ class Keyed(Store):
         keys = KeysConfig(copies=tuple(map(str, copies)))
         self.config = replace(self.config, keys=keys, archive=archive)
         self.start()
-
-    def start(self) -> None:
-        """Do with the keys what the start of a server does."""
-        keyring.open_to_serve(self.config.database, self.config.keys_path).close()
 
     @contextmanager
     def opened(self) -> Iterator[sqlite3.Connection]:

@@ -8,9 +8,8 @@ from pathlib import Path
 
 from conclave.keys import file, records
 from conclave.keys.store import KeyStore
-from conclave.store import at_rest
+from conclave.store import at_rest, message_keys
 from conclave.store.engine.connection import of_store
-from conclave.store.resources import message_keys
 
 open_keys: Callable[[sqlite3.Connection], KeyStore] = at_rest.open_keys
 

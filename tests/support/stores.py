@@ -9,7 +9,7 @@ from pathlib import Path
 
 from conclave.store import at_rest, bodies
 from conclave.store.engine import schema, sqlite
-from conclave.store.resources.message_keys import OTHERS
+from conclave.store.message_keys import OTHERS
 
 ID_BYTES = 16
 

@@ -43,7 +43,7 @@ def test_the_checksum_of_writer_and_readers_is_the_one_of_spark(store: Store) ->
 def test_a_run_does_not_rewrite_a_damaged_file_and_loses_nothing(store: Store) -> None:
     """What it wrote would have right checksums, and would be in no backup that has the file as it was."""
     damaged, other = archive_two_groups(store)
-    body = store.search.body(2, 300)
+    body = store.at_rest[2]
     path = flip(store.config.archive_path, body)
     found = path.read_bytes()
     store.delete_group(other)
@@ -53,7 +53,7 @@ def test_a_run_does_not_rewrite_a_damaged_file_and_loses_nothing(store: Store) -
     assert report["error"].endswith(": see docs/operations/archive.md#a-damaged-file")
     assert path.read_bytes() == found
     assert len(store.table()) == 13
-    flip_at(path, found.index(body[:100]) + 150)
+    flip_at(path, found.index(body[:100]) + len(body) // 2)
     store.run()
     assert not path.exists()
     store.expect_served({(damaged, number) for number in range(1, 8)})
@@ -92,7 +92,7 @@ def test_a_file_of_which_not_all_is_read_is_not_written_anew(store: Store, erase
 
 def test_verify_tells_whose_messages_are_damaged_and_restore_takes_none_of_them_back(store: Store) -> None:
     damaged, other = archive_two_groups(store)
-    flip(store.config.archive_path, store.search.body(2, 300))
+    flip(store.config.archive_path, store.at_rest[2])
     [line] = store.verify()["differences"]
     assert "1 messages are not as they were archived" in line
     assert "1 messages are not as they were archived; nothing was restored" in store.restore(damaged)["error"]
@@ -110,7 +110,7 @@ def test_compaction_does_not_rewrite_a_damaged_file(store: Store) -> None:
     store.run_in_batches(2, 99)
     before = sorted(store.config.archive_path.glob("lifetime=*/span=*/*"))
     assert len(before) > 1
-    path = flip(store.config.archive_path, store.search.body(3, 300))
+    path = flip(store.config.archive_path, store.at_rest[3])
     store.send(group, 2)
     store.now += 8 * DAY
     report = store.try_run("", crowd=1)
