@@ -100,11 +100,6 @@ class Budget:
         """The bytes that one account may take."""
         return self.size // ACCOUNTS
 
-    def resize(self, size: int) -> None:
-        """Let responses take ``size`` bytes from here on. What they have taken already they keep."""
-        self.size = size
-        self._serve()
-
     def share(self, account: bytes | None = None) -> "Share":
         """Return the share of a new response. It has taken nothing yet. ``account``: who asks; None: a stranger."""
         return Share(self, account)

@@ -165,7 +165,7 @@ def _settings(engine: RunEnvironment, *, writing: bool) -> PolicySettings:
     if writing and stored != engine.config.policy:
         raise CleanupError(
             f"{', '.join(stored.differing(engine.config.policy))}: this configuration differs from the one that the"
-            " server last ran with; restart or reload the server with it first, or use the server's"
+            " server last ran with; restart the server with it first, or use the server's"
         )
     return stored
 

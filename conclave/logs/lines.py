@@ -124,11 +124,9 @@ def _setting(fields: Mapping[str, Any]) -> str:
 
 
 def _reloaded(fields: Mapping[str, Any]) -> str:
-    """Return what a reload has changed."""
-    changed = [f"{name}: {visible(what)}" if what != "changed" else name for name, what in fields["changed"].items()]
-    if fields["certificate"] == "read again":
-        changed.append("the certificate was read again")
-    return f"reloaded: {'; '.join(changed) or 'no setting has changed'}"
+    """Return what a reload has read."""
+    certificate = "; the certificate was read again" if fields["certificate"] == "read again" else ""
+    return f"reloaded: the log has what is {fields['logs_from']} or worse{certificate}"
 
 
 _SENTENCES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {

@@ -52,12 +52,13 @@ LISTENING = {
             " cleanup: spark, every 1 hour; archive: off",
         ),
         (
-            {"event": "reloaded", "changed": {"log.level": "info -> error", "retention.groups": "changed"},
-             "certificate": "read again"},
-            "reloaded: log.level: info -> error; retention.groups; the certificate was read again",
+            {"event": "reloaded", "logs_from": "info", "certificate": "read again"},
+            "reloaded: the log has what is info or worse; the certificate was read again",
         ),
-        ({"event": "reloaded", "changed": {}, "certificate": "none"}, "reloaded: no setting has changed"),
-        ({"event": "reloaded", "changed": {}, "certificate": "read again"}, "reloaded: the certificate was read again"),
+        (
+            {"event": "reloaded", "logs_from": "error", "certificate": "none"},
+            "reloaded: the log has what is error or worse",
+        ),
         (
             {"event": "reload_refused", "fault": "zzz: unknown", "level": "error"},
             "error: reload refused, nothing has changed: zzz: unknown",

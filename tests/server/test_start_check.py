@@ -12,21 +12,16 @@ import pytest
 from click.testing import CliRunner
 
 from conclave import app_keys
-from conclave.admin.access import Guard
 from conclave.cli.main import main
 from conclave.clock import FakeClock, SystemClock
 from conclave.config.load import load_config
 from conclave.config.settings import Config
-from conclave.health.parts import HealthPart
 from conclave.server import run
-from conclave.server.reload import Reloader
 from conclave.server.run import ServeError
 from conclave.server.start_check import refusals
-from conclave.server.supervise import Supervisor
 from conclave.store.engine import sqlite
 from conclave.store.engine.faults import StoreError
 from conclave.system import data_folder, ledger_mark
-from conclave.system.notify import ServiceManager
 from conclave.system.sighup import Hangups
 from tests.conftest import Running, StartServer
 from tests.support import ledgers
@@ -156,32 +151,6 @@ async def test_an_archive_in_use_needs_the_engine_that_erases_there(place: Place
     [refused] = refusals(config, None)
     assert 'has messages in the archive, which only "spark" can erase' in refused.says
     assert refusals(place.write(SPARK), None) == []
-
-
-async def test_a_refused_reload_shows_in_health_until_one_succeeds(place: Place) -> None:
-    config = place.write(KEYS + SQL)
-    async with place.start(config) as running:
-        await running.user("alice")
-        health = running.app[app_keys.HEALTH]
-        reloader = Reloader(
-            running.app,
-            Supervisor(config, health),
-            None,
-            place.path,
-            asyncio.Event(),
-            ServiceManager(),
-            Guard(config.admin),
-        )
-        place.path.write_text("registration_enabled = 5\n" + place.path.read_text())
-        assert not await reloader.reload()
-        assert health.status == "degraded"
-        place.write(SQL)
-        assert not await reloader.reload(), "only a start takes the setting over, and it would be refused"
-        assert "set keys.encrypt to true" in health.faults[HealthPart.CONFIGURATION]
-        assert running.app[app_keys.IN_FORCE].config is config
-        place.write(KEYS + SQL)
-        assert await reloader.reload()
-        assert health.faults == {}
 
 
 async def test_a_healthy_place_has_nothing_against_a_start_while_a_server_runs_or_not(place: Place) -> None:

@@ -98,18 +98,6 @@ def begin_serving(
     return replace(begun, clock_fault=begun.clock_fault or still_alive(connection, clock).fault)
 
 
-def change_policy(connection: sqlite3.Connection, policy: PolicySettings, clock: Reading, floor: Floor) -> Begun:
-    """Make ``policy`` the settings in force of a server that runs.
-
-    As ``begin_serving``, but what the former settings have hidden up to the reading ``clock`` stays hidden. ``floor``:
-    see ``still_alive``. Raises PolicyFrozenError, and PolicyChangeError if the change is large.
-    """
-    still_alive(connection, clock, floor)
-    former = stored_policy(connection)
-    assert former is not None  # noqa: S101 - the server has begun
-    return _adopt(connection, former, policy, clock, accepts_change=False)
-
-
 def _adopt(
     connection: sqlite3.Connection,
     former: PolicySettings,
