@@ -86,8 +86,6 @@ def _run(fields: Mapping[str, Any]) -> str:
         parts.append(f"{fields['archived']:,} archived")
     if fields["held"]:
         parts.append(f"{fields['held']:,} kept by holds")
-    if fields["brought_back"]:
-        parts.append(f"brought back: {_shown(fields['brought_back'])}")
     parts.append(f"{_bytes(fields['bytes_returned'] + fields['archive_bytes_returned'])} returned")
     seconds = fields["finished_at"] - fields["started_at"]
     parts.append(f"{seconds:,} s" if seconds else "less than 1 s")

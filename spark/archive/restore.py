@@ -48,11 +48,14 @@ def restore(
     config: ArchiveConfig,
     group_id: bytes,
     spare: int,
+    *,
+    is_forced: bool = False,
 ) -> int:
     """Restore a group; return how many messages that were. Raises ArchiveError or RestoreError.
 
     What has lost its key, and waits to be overwritten, stays where it is until the next run.
     ``spare``: so many bytes stay free beside the database. A run could not work without, and only a run removes copies.
+    ``is_forced``: also what is damaged, which readers notice then, and what the next run moves to the archive again.
     """
     group = hot.read(groups.find, group_id)
     if group is None:
@@ -62,12 +65,11 @@ def restore(
         raise ArchiveError("nothing of the group is served from the archive")
     if hot.read(moves.batch_under_way) is not None:
         raise ArchiveError("a move is under way: do a cleanup run first, which finishes it")
-    if config.after != KEEP and group.policy.outlives(config.least_lifetime):
+    if not is_forced and config.after != KEEP and group.policy.outlives(config.least_lifetime):
         raise ArchiveError('the next run would move the messages again: set [archive] after = "-1" first')
     _require_room(hot, sum(part.body_bytes for part in parts), spare)
     rows = table.read().where(in_partitions([(part.lifetime, part.span) for part in parts]))
-    found = examine(spark, hot, rows, group.group_key)
-    if found.differences:
+    if not is_forced and (found := examine(spark, hot, rows, group.group_key)).differences:
         raise ArchiveError(f"{found.differences[0]}; nothing was restored")
     count, lost = 0, hot.read(message_keys.lost_up_to).get(group.group_key, 0)
     living = rows.where(F.col(a.SEQUENCE_NUM) > lost)

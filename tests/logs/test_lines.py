@@ -17,7 +17,6 @@ RUN: dict[str, Any] = {
     "archive_bytes_returned": 0,
     "held": 0,
     "deleted": {"expired": 30, "fetched": 10, "sessions": 0},
-    "brought_back": {},
 }
 LISTENING = {
     "event": "listening",
@@ -41,8 +40,8 @@ LISTENING = {
             "cleanup (up to 3d): 0 erased, 5 archived, 2 kept by holds, 0 B returned, less than 1 s",
         ),
         (
-            RUN | {"error": "the disk\nis full", "level": "error", "brought_back": {"sessions": 2}},
-            "error: cleanup: failed: the disk\\nis full; 40 erased (30 expired, 10 fetched), brought back: sessions: 2,"
+            RUN | {"error": "the disk\nis full", "level": "error"},
+            "error: cleanup: failed: the disk\\nis full; 40 erased (30 expired, 10 fetched),"
             " 24 KB returned, 2 s",
         ),
         (

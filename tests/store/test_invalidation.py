@@ -29,7 +29,6 @@ WATCHED = {
         *("gone_below", "expired_before", "archived_seq"),
     },
     "members": {"missed_from"},
-    "messages": {"created_at"},
     "sessions": {"expires_at", "last_used_at"},
     "user_tombstones": set[str](),
 }
@@ -43,7 +42,6 @@ UNWATCHED = {
         *("message_expiry_seconds", "least_lifetime", "erases", "policy_source"),
     },
     "members": {"role", "joined_at", "joining", "watermark", "read_up_to", "missed_to"},
-    "messages": set[str](),
     "sessions": {"created_at"},
     "user_tombstones": {"created_at"},
 }
@@ -52,7 +50,6 @@ UNWATCHED = {
 FIXED = {
     "groups": {"group_key", "group_id"},
     "members": {"member_id", "group_key", "user_id", "joined_after"},
-    "messages": {"message_id", "group_key", "sequence_num", "sender_id", "is_commit"},
     "sessions": {"session_id", "public_id", "token_hash", "user_id"},
     "user_tombstones": {"user_id"},
 }

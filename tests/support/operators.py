@@ -4,7 +4,7 @@ import re
 from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
-TOKEN = "0123456789abcdef"
+TOKEN = "0123456789abcdef" * 2
 ADMIN = f'token = "{TOKEN}"\nallow_actions = true\n'
 """What the server needs in ``[admin]``."""
 
