@@ -235,7 +235,6 @@ FAULTS: dict[str, Plant] = {
     "member_removed": dropped("member_removed"),
     "group_removed": dropped("group_removed", "member_removed"),  # one of both is enough for a group that is deleted
     "session_removed": dropped("session_removed"),
-    "session_shortened": dropped("session_shortened"),
     "account_removed": dropped("account_removed"),
     **{
         plant.__name__: plant
@@ -248,7 +247,6 @@ FAULTS: dict[str, Plant] = {
 }
 FAVOURITES = {
     "member_added": "come_or_go",
-    "session_shortened": "wrong_clock",
     "account_removed": "delete",
     "no_since": "meet_midway",
     "any_last_number": "meet_midway",

@@ -50,6 +50,8 @@ def test_what_is_served_stays_the_same(connection: sqlite3.Connection, seed: int
     before = served(connection)
     clock_mending.accept(connection, FakeClock(NOW), TTL)
     assert served(connection) == before
+    last = connection.execute("SELECT group_key, session_id FROM touches ORDER BY touch DESC LIMIT 1").fetchone()
+    assert tuple(last) == (None, None), "a server forgets what it remembers"
     assert connection.execute("SELECT max(created_at) FROM messages").fetchone()[0] <= NOW
     for (key,) in connection.execute("SELECT group_key FROM groups").fetchall():
         before.add((key, sent(connection, key, user_id)))

@@ -313,10 +313,6 @@ CREATE TRIGGER message_taken_back AFTER INSERT ON taken_back
 BEGIN INSERT INTO touches (group_key) VALUES (new.group_key); END;
 CREATE TRIGGER session_removed AFTER DELETE ON sessions
 BEGIN INSERT INTO touches (session_id) VALUES (old.session_id); END;
--- A server extends the sessions that it remembers by itself.
-CREATE TRIGGER session_shortened AFTER UPDATE OF expires_at, last_used_at ON sessions
-WHEN new.expires_at < old.expires_at OR new.last_used_at < old.last_used_at
-BEGIN INSERT INTO touches (session_id) VALUES (new.session_id); END;
 -- What a deleted account has sent is hidden in all groups.
 CREATE TRIGGER account_removed AFTER INSERT ON user_tombstones
 BEGIN INSERT INTO touches (group_key, session_id) VALUES (NULL, NULL); END;
