@@ -1,5 +1,6 @@
 """The keys under which the application holds what handlers need."""
 
+import asyncio
 from collections import Counter
 from collections.abc import Mapping
 
@@ -55,6 +56,8 @@ TELLING = web.AppKey("telling", Telling)
 CLOSED: web.AppKey[Counter[str]] = web.AppKey("closed")
 """The connections that were closed or refused by the server, by the reason: see ``Room``."""
 BUDGET = web.AppKey("budget", Budget)
+INVITING = web.AppKey("inviting", asyncio.Semaphore)
+"""Held while very many key packages are in memory that do not wait for their client yet."""
 CONTEXT = web.AppKey("context", Context)
 CROSS_ORIGIN = web.AppKey("cross_origin", CrossOrigin)
 ENDPOINTS: web.AppKey[Mapping[Handler, Endpoint]] = web.AppKey("endpoints")

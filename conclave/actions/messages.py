@@ -1,6 +1,7 @@
 """Sending and fetching messages."""
 
 import asyncio
+import contextlib
 import sqlite3
 from collections import Counter
 from collections.abc import Sequence
@@ -14,16 +15,18 @@ from conclave.archive.reader import Archive
 from conclave.cache.groups import Fetched, RememberedGroups
 from conclave.cache.recipients import GroupMembers, Recipients
 from conclave.errors import ApiError, BadRequestError, NotMemberError
-from conclave.response_memory import NoRoomError, Share
 from conclave.store.engine.database import Database
 from conclave.store.engine.news import announce, announce_stored
 from conclave.store.engine.writer import NEEDS_THREAD
 from conclave.store.resources import fetch_gaps, members, messages, send_ids, state, timers
 from conclave.store.resources.members import Membership, NoMembershipError
-from conclave.store.resources.messages import Draft, Page
+from conclave.store.resources.messages import Draft
 from conclave.store.resources.send_ids import Sent
 from conclave.wire import page_writer
 from conclave.wire.negotiate import Format
+
+READ_IN_DOUBT = 8
+"""While the clock is in doubt, at most 8 pages are read at the same time, or wait until it is noted what they lack."""
 
 
 class Send(NamedTuple):
@@ -279,6 +282,7 @@ class Fetching:
         self._archive = archive
         self._context = context
         self._next_confirms = next_confirms
+        self._in_doubt = asyncio.Semaphore(READ_IN_DOUBT)
 
     async def page(
         self,
@@ -287,13 +291,12 @@ class Fetching:
         after: int,
         limit: int,
         written_in: Format,
-        share: Share,
         *,
         include_redacted: bool = False,
         next_confirms: bool = False,
     ) -> Fetched:
         """Return up to ``limit`` messages with numbers greater than ``after``: see ``at_hand`` and ``read``."""
-        asked = group_id, user_id, after, limit, written_in, share
+        asked = group_id, user_id, after, limit, written_in
         return self.at_hand(*asked, next_confirms=next_confirms) or await self.read(
             *asked, include_redacted=include_redacted, next_confirms=next_confirms
         )
@@ -305,42 +308,35 @@ class Fetching:
         after: int,
         limit: int,
         written_in: Format,
-        share: Share,
         *,
         include_redacted: bool = False,
         next_confirms: bool = False,
     ) -> Fetched:
-        """Read up to ``limit`` messages with numbers greater than ``after``, and take memory for them.
+        """Read up to ``limit`` messages with numbers greater than ``after``.
 
         ``include_redacted``: see ``store.messages.page``; what is remembered has nothing that is redacted for anybody.
-        It is no transaction. If memory is short, the page is read anew once there is some: less may be seen by then.
-        Raises NotMemberError, UnavailableError or ArchiveError. Once a page with news has left, and has arrived if it
-        counts on arrival, call ``confirm``; also if it never arrives. ``next_confirms``: the reader asks that the page
-        counts only once its next fetch says so, as the operator may have set for all.
+        It is no transaction. Raises NotMemberError, StoreError or ArchiveError. Once a page with news has left,
+        and has arrived if it counts on arrival, call ``confirm``; also if it never arrives. ``next_confirms``: the
+        reader asks that the page counts only once its next fetch says so, as the operator may have set for all.
         """
-        write = page_writer.writer(written_in)
-
-        async def read() -> Page:
-            found = await both_tiers.page(
-                *(self._store, self._archive, group_id, user_id, after, limit, self._context.clock, write),
-                share.room,
-                include_redacted=include_redacted,
-            )
-            share.take_for(sum(len(each.piece) for each in found.messages))
-            return found
-
-        try:
-            found = await share.fit(read)
-        except NoMembershipError:
-            raise NotMemberError from None
-        reader = self._groups.remember(found, after, written_in)
-        member, doubt, numbers = found.member, found.doubt, list[int]()
-        if doubt.next is not None or member.missed_from:  # otherwise no page pays for it
-            numbers = [each.sequence_num for each in found.messages]
-            shown = {each.sequence_num for each in found.messages if not each.is_redacted}
-            if gap := doubt.gap(numbers[-1] if numbers else 0, shown):
-                # Before the page leaves: the reader's next fetch goes on beyond the gap.
-                await self._store.write(fetch_gaps.note, member.member_id, gap)
+        clock, write = self._context.clock, page_writer.writer(written_in)
+        # Only a clock in doubt makes a page wait for a write before it leaves.
+        async with self._in_doubt if clock.moment().in_doubt else contextlib.nullcontext():
+            try:
+                found = await both_tiers.page(
+                    *(self._store, self._archive, group_id, user_id, after, limit, clock, write),
+                    include_redacted=include_redacted,
+                )
+            except NoMembershipError:
+                raise NotMemberError from None
+            reader = self._groups.remember(found, after, written_in)
+            member, doubt, numbers = found.member, found.doubt, list[int]()
+            if doubt.next is not None or member.missed_from:  # otherwise no page pays for it
+                numbers = [each.sequence_num for each in found.messages]
+                shown = {each.sequence_num for each in found.messages if not each.is_redacted}
+                if gap := doubt.gap(numbers[-1] if numbers else 0, shown):
+                    # Before the page leaves: the reader's next fetch goes on beyond the gap.
+                    await self._store.write(fetch_gaps.note, member.member_id, gap)
         claimed = doubt.claimed(min(after, member.group.last_seq))
         up_to = max(claimed, doubt.fetched(after, found.fetched_up_to))
         resumed = doubt.resumed(member.missed_from, after, numbers)
@@ -354,19 +350,12 @@ class Fetching:
         after: int,
         limit: int,
         written_in: Format,
-        share: Share,
         *,
         next_confirms: bool = False,
     ) -> Fetched | None:
-        """Return what ``read`` would, if it is remembered and there is memory for it. Raises StoreError."""
+        """Return what ``read`` would, if it is remembered. Raises StoreError."""
         known = self._groups.page(group_id, user_id, after, limit, written_in)
-        if not known:
-            return None
-        try:
-            share.take_for(sum(map(len, known.pieces)))
-        except NoRoomError:
-            return None
-        return self._counted(known, next_confirms=next_confirms)
+        return self._counted(known, next_confirms=next_confirms) if known else None
 
     def _counted(self, fetched: Fetched, *, next_confirms: bool) -> Fetched:
         if fetched.up_to == fetched.claimed:

@@ -64,11 +64,11 @@ def _server(served: web.Application, guard: Guard) -> Iterator[Metric]:
     for part in HealthPart:
         faults.add_metric([part], part in faulty)
     yield faults
-    used = "Bytes of memory that responses under way take."
+    used = "Memory held by responses that wait for their clients, in bytes."
     yield GaugeMetricFamily("conclave_response_memory_used_bytes", used, budget.used)
-    limit = "Bytes of memory that responses under way may take."
+    limit = "The limit of the memory held by such responses, in bytes."
     yield GaugeMetricFamily("conclave_response_memory_limit_bytes", limit, budget.size)
-    cut_off = "Responses that were cut off for their memory, by what it was needed for."
+    cut_off = "Responses that were cut off for their memory, by whether their account had too much, or all together."
     yield _counters("conclave_responses_cut_off", cut_off, "reason", dict(budget.cut_off))
     if ends := served[app_keys.HEALTH].certificate_ends:
         text = "When the certificate that handshakes get ends."

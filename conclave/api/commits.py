@@ -7,9 +7,7 @@ from conclave.actions import commits
 from conclave.actions.commits import Commit
 from conclave.api.action_runner import act, look
 from conclave.auth import tokens
-from conclave.response_memory import cost
 from conclave.wire.exchange import path_id, read_body, reply, reply_empty
-from conclave.wire.handover import SHARE
 from conclave.wire.schemas.commits import ExternalJoin, UploadCommit
 
 
@@ -38,10 +36,5 @@ async def external_join(request: web.Request) -> web.Response:
 async def group_info(request: web.Request) -> web.Response:
     """GET /groups/{group_id}/group-info: The stored group info."""
     group_id, user_id = path_id(request, "group_id"), request[tokens.CALLER].user_id
-
-    async def read() -> bytes:
-        stored = await look(request, commits.group_info, request.app[app_keys.CONTEXT], group_id, user_id)
-        request[SHARE].take_for(cost(len(stored)))
-        return stored
-
-    return reply(request, {"group_info": await request[SHARE].fit(read)})
+    stored = await look(request, commits.group_info, request.app[app_keys.CONTEXT], group_id, user_id)
+    return reply(request, {"group_info": stored})

@@ -1,8 +1,7 @@
 """The description of the protocol, for programs and for people."""
 
 import hashlib
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from functools import cache
 from http import HTTPStatus
 from importlib.util import find_spec
@@ -15,7 +14,7 @@ from conclave import app_keys
 from conclave.errors import NotFoundError
 from conclave.wire.endpoint import Endpoint
 from conclave.wire.exchange import read_query
-from conclave.wire.handover import Pieces
+from conclave.wire.handover import Streamed
 from conclave.wire.negotiate import Format
 from conclave.wire.openapi import document as openapi
 from conclave.wire.schemas.docs import Describe
@@ -121,9 +120,14 @@ def _reply_shared(request: web.Request, pieces: Sequence[bytes], media_type: str
     """Answer with what is in memory once for all.
 
     Every client may ask for it. One that takes it slowly holds no open file, of which the server needs the last ones
-    itself, and none of the memory for responses, which is for those who have an account.
+    itself, and little of the memory for responses.
     """
-    return Pieces(request, deque(pieces), HTTPStatus.OK, media_type, are_shared=True)
+    return Streamed(request, _each(pieces), HTTPStatus.OK, media_type, sum(map(len, pieces)))
+
+
+async def _each(pieces: Sequence[bytes]) -> AsyncGenerator[bytes, None]:
+    for piece in pieces:
+        yield piece
 
 
 def _library() -> Path:

@@ -1,17 +1,18 @@
 """Key packages: users upload them, and each regular one is handed out once."""
 
+import asyncio
+
 from aiohttp import web
 
 from conclave import app_keys
 from conclave.actions import key_packages
 from conclave.api.action_runner import act
 from conclave.auth import tokens
-from conclave.response_memory import cost
 from conclave.wire.exchange import path_id, read_body, reply, reply_empty
-from conclave.wire.fields import KEY_PACKAGE_BYTES
-from conclave.wire.handover import SHARE
-from conclave.wire.pieces import reply_list
 from conclave.wire.schemas.key_packages import InviteToGroup, UploadKeyPackages
+
+FEW = 64
+"""Key packages of up to 64 users, 1 MiB, are handed out and written at once. More may be 16 MiB, and take turns."""
 
 
 async def upload(request: web.Request) -> web.Response:
@@ -32,7 +33,9 @@ async def invite(request: web.Request) -> web.StreamResponse:
     """POST /groups/{group_id}/invite: Take a key package of each user who is to be invited."""
     group_id, user_id = path_id(request, "group_id"), request[tokens.CALLER].user_id
     body = await read_body(request, InviteToGroup)
-    invited = len(body.user_ids)
-    await request[SHARE].reserve(cost(invited * KEY_PACKAGE_BYTES[1], invited))
-    packages = await act(request, key_packages.invite, request.app[app_keys.CONTEXT], group_id, user_id, body.user_ids)
-    return await reply_list(request, packages)
+    asked = request.app[app_keys.CONTEXT], group_id, user_id, body.user_ids
+    if len(body.user_ids) <= FEW:
+        return reply(request, {"member_key_packages": await act(request, key_packages.invite, *asked)})
+    async with request.app[app_keys.INVITING]:
+        packages = await act(request, key_packages.invite, *asked)
+        return await asyncio.to_thread(reply, request, {"member_key_packages": packages})

@@ -7,9 +7,7 @@ from conclave.actions import members
 from conclave.actions.commits import Commit
 from conclave.api.action_runner import act, answer_list
 from conclave.auth import tokens
-from conclave.response_memory import cost
 from conclave.wire.exchange import path_id, read_body, read_query, reply, reply_empty
-from conclave.wire.handover import SHARE
 from conclave.wire.schemas.commits import LeaveGroup
 from conclave.wire.schemas.lists import Paging
 from conclave.wire.schemas.members import NamedUser, RemoveMember
@@ -20,7 +18,6 @@ async def join(request: web.Request) -> web.Response:
     group_id, user_id = path_id(request, "group_id"), request[tokens.CALLER].user_id
     await request.app[app_keys.SENDING].prepare(group_id, user_id, 0)
     group_info = await act(request, members.join, request.app[app_keys.CONTEXT], group_id, user_id)
-    request[SHARE].hold(cost(len(group_info)))  # the user has joined: this answer waits for no memory
     return reply(request, {"group_info": group_info})
 
 

@@ -8,7 +8,6 @@ from conclave.actions.taking_back import Wish
 from conclave.auth import tokens
 from conclave.wire.exchange import (
     FORMAT,
-    named_id,
     path_id,
     path_number,
     read_body,
@@ -17,7 +16,7 @@ from conclave.wire.exchange import (
     reply_page,
     reply_written,
 )
-from conclave.wire.handover import SHARE, hand_over
+from conclave.wire.handover import hand_over
 from conclave.wire.schemas.messages import GetMessages, ReadReceipt, SendMessage, TakeBack, write_number
 
 _GROUP = "group_id"
@@ -25,7 +24,11 @@ _GROUP = "group_id"
 
 async def send(request: web.Request) -> web.StreamResponse:
     """POST /groups/{group_id}/messages: Send a message."""
-    return await send_to(request, request.app, request.match_info[_GROUP])
+    group_id, user_id = path_id(request, _GROUP), request[tokens.CALLER].user_id
+    body = await read_body(request, SendMessage)
+    sent = Send(group_id, user_id, body.mls_message, body.self_destruct_seconds, body.send_id)
+    number = await request.app[app_keys.SENDING].send(sent)
+    return reply_written(request, [write_number(request[FORMAT], number)])
 
 
 async def fetch(request: web.Request) -> web.StreamResponse:
@@ -35,7 +38,19 @@ async def fetch(request: web.Request) -> web.StreamResponse:
     whole response: from then on a message may be deleted. With `confirm=next`, or if the operator has set that only
     the next fetch confirms, it moves no further than to the next fetch's `after`.
     """
-    return await fetch_of(request, request.app, request.match_info[_GROUP])
+    group_id, user_id = path_id(request, _GROUP), request[tokens.CALLER].user_id
+    query, fetching = read_query(request, GetMessages), request.app[app_keys.FETCHING]
+    found = await fetching.page(
+        *(group_id, user_id, query.after, query.limit, request[FORMAT]),
+        include_redacted=query.include_redacted,
+        next_confirms=query.next_confirms,
+    )
+    response = reply_page(request, found.pieces)
+    if found.is_news:
+        # Reading must not depend on what the store can write: in either way the response leaves first.
+        has_arrived = await hand_over(request, response, counts=found.counts_on_arrival)
+        await fetching.confirm(found, has_arrived=has_arrived)
+    return response
 
 
 async def read(request: web.Request) -> web.Response:
@@ -62,29 +77,3 @@ async def take_back(request: web.Request) -> web.Response:
     wish = Wish(group_id, request[tokens.CALLER].user_id, number, admins_may, dry_run)
     await request.app[app_keys.TAKING_BACK].take_back(wish)
     return reply_empty(request)
-
-
-async def send_to(request: web.Request, app: web.Application, group: str) -> web.StreamResponse:
-    """Send a message to the group whose id is written as ``group``. ``request`` need not know ``app``."""
-    group_id, user_id = named_id(_GROUP, group), request[tokens.CALLER].user_id
-    body = await read_body(request, SendMessage)
-    sent = Send(group_id, user_id, body.mls_message, body.self_destruct_seconds, body.send_id)
-    number = await app[app_keys.SENDING].send(sent)
-    return reply_written(request, [write_number(request[FORMAT], number)])
-
-
-async def fetch_of(request: web.Request, app: web.Application, group: str) -> web.StreamResponse:
-    """Fetch a page of the group whose id is written as ``group``. ``request`` need not know ``app``."""
-    group_id, user_id = named_id(_GROUP, group), request[tokens.CALLER].user_id
-    query, fetching = read_query(request, GetMessages), app[app_keys.FETCHING]
-    found = await fetching.page(
-        *(group_id, user_id, query.after, query.limit, request[FORMAT], request[SHARE]),
-        include_redacted=query.include_redacted,
-        next_confirms=query.next_confirms,
-    )
-    response = reply_page(request, found.pieces)
-    if found.is_news:
-        # Reading must not depend on what the store can write: in either way the response leaves first.
-        has_arrived = await hand_over(request, response, counts=found.counts_on_arrival)
-        await fetching.confirm(found, has_arrived=has_arrived)
-    return response

@@ -1,12 +1,11 @@
 """Reads a page of a group's messages, from the archive and the hot store as one sequence."""
 
 import asyncio
-import math
+import contextlib
 from dataclasses import replace
 
 from conclave.archive.reader import Archive
 from conclave.clock import Clock
-from conclave.response_memory import NoRoomError, cost
 from conclave.retention import stretches as index
 from conclave.retention.stretches import Stretch
 from conclave.retention.visibility import Sight
@@ -24,11 +23,10 @@ async def page(
     limit: int,
     clock: Clock,
     write: WriteMessage,
-    memory: float = math.inf,
     *,
     include_redacted: bool = False,
 ) -> Page:
-    """Read a page as ``messages.page`` does, from both tiers. Raises NoMembershipError, NoRoomError or ArchiveError.
+    """Read a page as ``messages.page`` does, from both tiers. Raises NoMembershipError or ArchiveError.
 
     The store is asked first. Either it has the page, or it says up to which number the archive has it, the border. The
     rest of the page is then read like a page of its own, with the border as ``after``. So no snapshot of the store is
@@ -37,30 +35,43 @@ async def page(
     between, there is one more stretch to read from the archive. If messages go to other partitions of the archive or
     back into the hot store before they are read, the search is repeated.
 
-    ``memory``: how many bytes there are for the page, see ``messages.page``. Reads of the archive wait in line.
-    Messages that expire meanwhile are left out just before the page is returned.
+    Pages with a part in the archive wait in line. Messages that expire meanwhile are left out just before the page is
+    returned.
     """
+    served: list[Piece] = []
+    taken, position = 0, after
 
-    async def look(position: int, served: list[Piece], taken: int) -> Page:
+    async def look() -> Page:
         room = limit - len(served)
-        asked = group_id, user_id, position, room, clock, write, taken, memory
+        asked = group_id, user_id, position, room, clock, write, taken
         return await store.read(messages.page, *asked, include_redacted=include_redacted)
 
-    first = found = await look(after, [], 0)
+    async def fill(stretch: Stretch, sight: Sight) -> bool:
+        """Read a stretch of the archive, if it is still there. Return whether the page is full."""
+        nonlocal taken, position
+        cold = await archive.read(stretch, limit - len(served), taken)
+        if await store.read(index.relaid) != stretch.relaid:
+            return False
+        taken += sum(len(message.mls_message) for message in cold.messages)
+        served.extend(await asyncio.to_thread(_write_all, cold.messages, sight, write))
+        position = stretch.border
+        return cold.full
+
+    async def anew(position: int) -> Page:
+        served.clear()  # nothing of it is kept while this waits in line
+        found.messages.clear()
+        return await page(
+            *(store, archive, group_id, user_id, position, limit, clock, write), include_redacted=include_redacted
+        )
+
+    first = found = await look()
     doubt = first.doubt
-    served, taken, position = [*first.messages], 0, after
-    while found.archived:
-        _require_memory(found.archived, limit - len(served), taken, memory)
-        cold = await archive.read(found.archived, limit - len(served), taken)
-        if await store.read(index.relaid) == found.archived.relaid:
-            taken += sum(len(message.mls_message) for message in cold.messages)
-            served += await asyncio.to_thread(_write_all, cold.messages, found.sight, write)
-            position = found.archived.border
-            if cold.full:
-                break
-        found = await look(position, served, taken)
-        served += found.messages
-        doubt = doubt.joined(found.doubt)
+    served += first.messages
+    async with archive.turns if first.archived else contextlib.nullcontext():
+        while found.archived and not await fill(found.archived, found.sight):
+            found = await look()
+            served += found.messages
+            doubt = doubt.joined(found.doubt)
     moment = clock.moment()
     now = moment.now
     sight = found.sight.at(now)
@@ -68,32 +79,19 @@ async def page(
         return first
     if sight.redacts_any(served):
         # A timer has ended meanwhile. What is left of that message is for a new page to say.
-        return await page(
-            *(store, archive, group_id, user_id, after, limit, clock, write, memory),
-            include_redacted=include_redacted,
-        )
+        return await anew(after)
     current = [message for message in served if sight.admits(message)]
     if moment.in_doubt and len(current) < len(served):
         dropped = next(message for message in served if not sight.admits(message))
         doubt = doubt.with_first(dropped.sequence_num)
     if served and not current:
         # An empty page would say that nothing follows.
-        rest = await page(
-            *(store, archive, group_id, user_id, served[-1].sequence_num, limit, clock, write, memory),
-            include_redacted=include_redacted,
-        )
+        rest = await anew(served[-1].sequence_num)
         rest = replace(rest, doubt=doubt.joined(rest.doubt))
         return rest if rest.messages else replace(rest, fetched_up_to=first.fetched_up_to)
     last = current[-1].sequence_num if current else 0
     up_to = max(last, first.fetched_up_to)
     return Page(current, first.member, up_to, sight, touch=first.touch, doubt=doubt)
-
-
-def _require_memory(stretch: Stretch, limit: int, taken: int, memory: float) -> None:
-    """Raise NoRoomError if what is read of a stretch may need more memory than there is."""
-    most = min(messages.PAGE_BYTES, taken + sum(part.body_bytes for part in stretch.parts))
-    if cost(most, limit) > memory:
-        raise NoRoomError(cost(most, limit))
 
 
 def _write_all(found: list[StoredMessage], sight: Sight, write: WriteMessage) -> list[Piece]:

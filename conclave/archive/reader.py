@@ -110,6 +110,8 @@ class Archive:
         self._hot = hot
         self._health = health
         self._threads = ThreadPoolExecutor(CONCURRENT_READS, thread_name_prefix="archive")
+        self.turns = asyncio.Semaphore(2 * CONCURRENT_READS)
+        """Held while a page is read of which a part is here: so few are in memory, whatever they wait for."""
         self._refreshing = threading.Lock()
         self._table: DeltaTable | None = None
         self._open: _Open | None = None

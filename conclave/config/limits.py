@@ -26,7 +26,7 @@ class LimitsConfig:
     login_window: int = 300
     """The seconds in which wrong passwords, wrong registration tokens and new accounts are counted."""
     response_memory: str = "256m"
-    """What all responses under way may take."""
+    """What all responses that wait for their clients may take."""
     user_sends_per_minute: int = 0
     group_sends_per_minute: int = 0
     user_stored_bytes: int = 0

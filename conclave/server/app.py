@@ -1,5 +1,6 @@
 """Builds the application: its resources, middlewares and routes."""
 
+import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from functools import partial
@@ -56,6 +57,7 @@ def create_app(config: Config, clock: Clock | None = None, *, accepts_change: bo
     app[app_keys.CROSS_ORIGIN] = CrossOrigin(config.web.allowed_origins)
     app[app_keys.CLOSED] = Counter(dict.fromkeys(CLOSED_FOR, 0))
     app[app_keys.BUDGET] = Budget(config.limits.response_bytes)
+    app[app_keys.INVITING] = asyncio.Semaphore(1)
     app[app_keys.ACTIVITY] = SessionActivity(config.token_ttl_seconds)
     app[app_keys.CONTEXT] = Context(config.policy, steady, quotas=quotas_of(config.limits, steady))
     app[app_keys.EVENTS] = _events(app)

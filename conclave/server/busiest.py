@@ -30,7 +30,6 @@ from conclave.api import messages
 from conclave.auth import tokens
 from conclave.cache.groups import Fetched
 from conclave.errors import ApiError
-from conclave.response_memory import Share
 from conclave.server import framing
 from conclave.server.framing import Head
 from conclave.server.middleware import PIPELINE, new_request_id
@@ -54,15 +53,15 @@ Proxies put an id of their own into each request. %b is the header with the toke
 
 
 class Line(Protocol):
-    """The connection of a request. It closes the share of the memory that an answer takes."""
+    """The connection of a request."""
 
     account: bytes | None
     """Whose the last authenticated request was."""
 
-    def answer(self, parts: list[bytes], share: Share) -> None:
+    def answer(self, parts: list[bytes]) -> None:
         """Write an answer, head and all, and go on once the client has it."""
 
-    async def hand_over(self, parts: list[bytes], share: Share, *, counts: bool) -> bool:
+    async def hand_over(self, parts: list[bytes], *, counts: bool) -> bool:
         """Write an answer, and tell whether the client has it, if that counts. The parts are let go of."""
 
     def go_on(self) -> None:
@@ -73,27 +72,18 @@ class Line(Protocol):
 
 
 class _Page(NamedTuple):
-    """A page: its parts, and the share of the memory that they take."""
+    """A page, and its parts."""
 
     found: Fetched
     parts: list[bytes]
-    share: Share
 
 
 class _Unread(NamedTuple):
-    """A page that is not remembered: of which group, for whom, and which; and the share of the memory for it."""
+    """A page that is not remembered: of which group, for whom, and which."""
 
     group_id: bytes
     user_id: bytes
     query: GetMessages
-    share: Share
-
-
-class _Begun(NamedTuple):
-    """A send that has begun: the number that its message gets, and whose it is."""
-
-    number: "asyncio.Future[int]"
-    user_id: bytes
 
 
 class Said(NamedTuple):
@@ -135,7 +125,7 @@ class Busiest:
         self._cross_origin = app[app_keys.CROSS_ORIGIN]
         self._fetching = app[app_keys.FETCHING]
         self._sending = app[app_keys.SENDING]
-        self._budget = app[app_keys.BUDGET]
+        self.budget = app[app_keys.BUDGET]
         self._known: OrderedDict[bytes, Said] = OrderedDict()
         """By the hashes of heads: there are tokens in them. Only of sessions that are known: others cost no memory."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -212,7 +202,7 @@ class Busiest:
         elif isinstance(begun, _Unread):
             _keep(self._reading, self._read(asked, line, begun))
         elif begun is not None:
-            begun.number.add_done_callback(partial(self._sent, asked, line, begun.user_id))
+            begun.add_done_callback(partial(self._sent, asked, line))
         return begun is not None
 
     def give_up(self) -> None:
@@ -225,8 +215,8 @@ class Busiest:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=seconds)
 
-    def _begin(self, asked: Asked, body: bytes, line: Line) -> _Begun | _Page | _Unread | None:
-        """Begin to send a message, or find a page. None: the request is for a handler.
+    def _begin(self, asked: Asked, body: bytes, line: Line) -> "asyncio.Future[int] | _Page | _Unread | None":
+        """Begin to send a message, of which the number follows, or find a page. None: the request is for a handler.
 
         If it raises, nothing was begun.
         """
@@ -241,40 +231,35 @@ class Busiest:
             sent = SendMessageRequest.quick(asked.said.written_in, body)
             if not isinstance(sent, SendMessage):
                 return None
-            number = self._sending.begin(
+            return self._sending.begin(
                 Send(group_id, caller.user_id, sent.mls_message, sent.self_destruct_seconds, sent.send_id)
             )
-            return _Begun(number, caller.user_id) if number else None
         query = GetMessagesQuery.quick(asked.query)
         if not isinstance(query, GetMessages):
             return None
-        share = self._budget.share(caller.user_id)
         written_in = asked.said.answered_in
-        asks_for = group_id, caller.user_id, query.after, query.limit
-        found = self._fetching.at_hand(*asks_for, written_in, share, next_confirms=query.next_confirms)
+        asks_for = group_id, caller.user_id, query.after, query.limit, written_in
+        found = self._fetching.at_hand(*asks_for, next_confirms=query.next_confirms)
         if not found:
-            return _Unread(group_id, caller.user_id, query, share)
-        return _Page(found, page_writer.whole(written_in, found.pieces), share)
+            return _Unread(group_id, caller.user_id, query)
+        return _Page(found, page_writer.whole(written_in, found.pieces))
 
     async def _read(self, asked: Asked, line: Line, unread: _Unread) -> None:
         """Answer with a page that is not remembered."""
         request_id, page = new_request_id(), None
-        group_id, user_id, query, share = unread
+        group_id, user_id, query = unread
         try:
             # For this alone: what follows on the connection begins in this task, and has the context of it.
             with structlog.contextvars.bound_contextvars(request_id=request_id):
                 found = await self._fetching.read(
-                    *(group_id, user_id, query.after, query.limit, asked.said.answered_in, share),
+                    *(group_id, user_id, query.after, query.limit, asked.said.answered_in),
                     include_redacted=query.include_redacted,
                     next_confirms=query.next_confirms,
                 )
             parts = page_writer.whole(asked.said.answered_in, found.pieces)
-            page = _Page(found._replace(pieces=[]), parts, share)  # joined to JSON, they would be there twice
+            page = _Page(found._replace(pieces=[]), parts)  # joined to JSON, they would be there twice
         except Exception as error:  # noqa: BLE001 - after any error the client gets an answer
-            self._refuse(asked, line, user_id, error, request_id)
-        finally:
-            if page is None:
-                share.close()
+            self._refuse(asked, line, error, request_id)
         if page:
             self._answer_page(asked, line, page, request_id)
 
@@ -283,40 +268,40 @@ class Busiest:
         parts = ready.written(asked.said.answered_in, request_id, page.parts, self._clock, more)
         if page.found.is_news:
             found = page.found._replace(pieces=[])
-            _keep(self._tasks, self._hand_over(asked, line, _Page(found, parts, page.share), request_id))
+            _keep(self._tasks, self._hand_over(asked, line, _Page(found, parts), request_id))
             return
         self._note(asked, int(HTTPStatus.OK), request_id)
-        line.answer(parts, page.share)
+        line.answer(parts)
 
     async def _hand_over(self, asked: Asked, line: Line, page: _Page, request_id: str) -> None:
         """Answer with a page that its reader did not have. As in the handler, the response leaves first."""
         status = int(HTTPStatus.OK)
         try:
-            has_arrived = await line.hand_over(page.parts, page.share, counts=page.found.counts_on_arrival)
+            has_arrived = await line.hand_over(page.parts, counts=page.found.counts_on_arrival)
             await self._fetching.confirm(page.found, has_arrived=has_arrived)
         except Exception as error:  # noqa: BLE001 - the client has its answer
             status = self._told(asked, error, request_id).status
         self._note(asked, status, request_id)
         line.go_on()
 
-    def _sent(self, asked: Asked, line: Line, user_id: bytes, sent: "asyncio.Future[int]") -> None:
+    def _sent(self, asked: Asked, line: Line, sent: "asyncio.Future[int]") -> None:
         request_id = new_request_id()
         try:
             written_in, more = asked.said.answered_in, self._cross_origin.lines(asked.said.origin)
             parts = [write_number(written_in, sent.result())]
             parts = ready.written(written_in, request_id, parts, self._clock, more)
         except Exception as error:  # noqa: BLE001 - after any error the client gets an answer
-            self._refuse(asked, line, user_id, error, request_id)
+            self._refuse(asked, line, error, request_id)
         else:
             self._note(asked, int(HTTPStatus.OK), request_id)
-            line.answer(parts, self._budget.share(user_id))
+            line.answer(parts)
 
-    def _refuse(self, asked: Asked, line: Line, user_id: bytes, error: Exception, request_id: str) -> None:
+    def _refuse(self, asked: Asked, line: Line, error: Exception, request_id: str) -> None:
         told = self._told(asked, error, request_id)
         answered = answer_error(asked.said.answered_in, ready.headers_of(request_id), told)
         self._note(asked, told.status, request_id)
         more = self._cross_origin.lines(asked.said.origin)
-        line.answer([ready.written_response(answered, self._clock, more)], self._budget.share(user_id))
+        line.answer([ready.written_response(answered, self._clock, more)])
 
     def _told(self, asked: Asked, error: Exception, request_id: str) -> ApiError:
         with structlog.contextvars.bound_contextvars(request_id=request_id):

@@ -11,7 +11,6 @@ from aiohttp import StreamReader, web
 
 from conclave.errors import ApiError, BadRequestError, UnsupportedCodingError
 from conclave.logs.setup import get_logger
-from conclave.response_memory import Share
 from conclave.server import framing
 from conclave.server.behind import MALFORMED, Behind, Outlet
 from conclave.server.busiest import Asked
@@ -76,20 +75,9 @@ class Connection(asyncio.BufferedProtocol):
 
     __slots__ = (
         *("_asked", "_awaited", "_behind", "_body", "_has_begun", "_held", "_is_answered", "_is_broken", "_is_last"),
-        *(
-            "_is_paused",
-            "_left",
-            "_loop",
-            "_out",
-            "_pauses_for_behind",
-            "_placed_at",
-            "_site",
-            "_task",
-            "_timer",
-            "_watch",
-        ),
-        *("_watched", "account", "address", "beginning", "below", "free_since", "has_asked", "is_half_closed"),
-        *("is_refused", "place", "state", "transport"),
+        *("_is_paused", "_left", "_loop", "_out", "_pauses_for_behind", "_placed_at", "_site", "_task", "_timer"),
+        *("_watch", "_watched", "account", "address", "beginning", "below", "free_since", "has_asked"),
+        *("is_half_closed", "is_refused", "place", "state", "transport"),
     )
 
     def __init__(self, site: "Site", address: str) -> None:
@@ -280,17 +268,16 @@ class Connection(asyncio.BufferedProtocol):
             if not self._site.busiest.take(asked, text[begin:], self):
                 self._give(text, 0)
 
-    def answer(self, parts: list[bytes], share: Share) -> None:
-        """Write the answer to a request, and go on once the client has it. ``share``: the memory that it takes."""
+    def answer(self, parts: list[bytes]) -> None:
+        """Write the answer to a request, and go on once the client has it."""
         if self._write(parts):
-            share.close()
             self.go_on()
         else:
-            self._task = self._loop.create_task(self._finish(parts, share))
+            self._task = self._loop.create_task(self._finish(parts))
 
-    async def _finish(self, parts: list[bytes], share: Share) -> None:
+    async def _finish(self, parts: list[bytes]) -> None:
         try:
-            await self._taken(parts, share)
+            await self._taken(parts)
         finally:
             self.go_on()
 
@@ -328,7 +315,7 @@ class Connection(asyncio.BufferedProtocol):
         if self.transport:
             self.transport.abort()
 
-    async def hand_over(self, parts: list[bytes], share: Share, *, counts: bool) -> bool:
+    async def hand_over(self, parts: list[bytes], *, counts: bool) -> bool:
         """Write an answer, and let go of its parts. Then call ``go_on``.
 
         Tell whether the client has it: see ``wire.handover.hand_over``. If that does not count, wait for less: until
@@ -337,10 +324,8 @@ class Connection(asyncio.BufferedProtocol):
         counts = counts and not self.may_be_gone()
         is_taken = self._write(parts)
         begun = self.expect_acknowledgement() if counts else None
-        if is_taken:
-            share.close()
-        else:
-            is_taken = await self._taken(parts, share)
+        if not is_taken:
+            is_taken = await self._taken(parts)
         parts.clear()
         return is_taken and begun is not None and await begun.wait()
 
@@ -356,16 +341,15 @@ class Connection(asyncio.BufferedProtocol):
         ready.write(transport, parts)
         return not transport.get_write_buffer_size()
 
-    async def _taken(self, parts: list[bytes], share: Share) -> bool:
+    async def _taken(self, parts: list[bytes]) -> bool:
         """Wait until the system has taken an answer, unless the client is too slow. Tell whether it has."""
-        assert self.transport  # noqa: S101 - something was written
-        drain_fully(self.transport)
+        transport, busiest = self.transport, self._site.busiest
+        assert transport  # noqa: S101 - something was written
+        assert busiest  # noqa: S101 - it has answered
+        drain_fully(transport)
         size = sum(map(len, parts))
-        share.begin_sending(size, size, self.transport.get_write_buffer_size, self.transport.abort)
-        try:
-            return await taken(self._drain, self.transport)
-        finally:
-            share.close()
+        with busiest.budget.waiting(self.account, size, size, transport.get_write_buffer_size, transport.abort):
+            return await taken(self._drain, transport)
 
     async def _drain(self) -> bool:
         if self._out:

@@ -25,13 +25,16 @@ from conclave.store.engine.faults import StoreError, StoreFullError
 from conclave.wire import cross_origin
 from conclave.wire.endpoint import ENDPOINT, Endpoint
 from conclave.wire.exchange import COMES_LATER, STILL_CALLING, StillCalling, choose_format, reply_error
-from conclave.wire.handover import SHARE, Pieces, Streamed, hand_over
+from conclave.wire.handover import ACCOUNT, BUDGET, Streamed, hand_over
 from conclave.wire.ready import REQUEST_ID, own_headers
 
 log = get_logger(__name__)
 
 RETRY_SECONDS = 5
 """Clients may ask again 5 seconds after the store failed. An operator may have mended it by then."""
+
+AIOHTTP_SENDS_BYTES = 64 * 1024
+"""A response of at most 64 KiB is left to aiohttp, unless something waits before it."""
 
 _chance = random.Random()  # noqa: S311 - ids of requests tell them apart, and open nothing
 
@@ -59,7 +62,7 @@ class RequestPipeline:
     async def handle(
         self, request: web.Request, route: str, endpoint: Endpoint | None, handler: Handler
     ) -> web.StreamResponse:
-        """Give the request an id, a format and a share of the memory for responses; find out who is calling.
+        """Give the request an id and a format; find out who is calling.
 
         Every error is answered as an error response. Responses that may wait are sent here: large ones, and any
         to a client that has not taken the one before yet. The log gets ``route``, not the path: names and ids are
@@ -72,16 +75,16 @@ class RequestPipeline:
             request[ENDPOINT] = endpoint
         request[tokens.TOKEN] = token = tokens.token_in(request.headers.get(self._auth_header), self._auth_header)
         choose_format(request, token)
-        request[SHARE] = share = self._budget.share()
+        request[BUDGET] = self._budget
         try:
             if endpoint and not endpoint.public:
                 token_hash = tokens.token_hash(tokens.require_token(request))
                 again: StillCalling = partial(self._caller, token_hash)  # without the request, or it would be a circle
                 request[STILL_CALLING], request[COMES_LATER] = again, not request.content.is_eof()
                 request[tokens.CALLER] = caller = await self._caller(token_hash)
-                share.account = caller.user_id
+                request[ACCOUNT] = caller.user_id
             response = await handler(request)
-            if (share.held or _is_behind(request, response)) and not response.prepared:
+            if _may_wait(request, response) and not response.prepared:
                 await hand_over(request, response, counts=False)
         except ConnectionError:
             self._requests.note(request.method, route, GONE, time.monotonic() - began)
@@ -89,8 +92,6 @@ class RequestPipeline:
             raise
         except Exception as error:  # noqa: BLE001 - after any error the client gets an answer
             response = reply_error(request, self.as_api_error(error, request.method, route))
-        finally:
-            share.close()
         self.note_answered(request.method, route, response.status, began, request_id)
         return response
 
@@ -157,11 +158,11 @@ def _as_api_error(error: ApiError | StoreError | web.HTTPException) -> ApiError:
     return from_aiohttp(error)
 
 
-def _is_behind(request: web.Request, response: web.StreamResponse) -> bool:
-    if isinstance(response, Pieces | Streamed):
-        return True
+def _may_wait(request: web.Request, response: web.StreamResponse) -> bool:
     if not isinstance(response, web.Response):
-        return False  # files go a block at a time by themselves
+        return isinstance(response, Streamed)  # files go a block at a time by themselves
+    if isinstance(response.body, bytes) and len(response.body) > AIOHTTP_SENDS_BYTES:
+        return True
     return request.transport is not None and request.transport.get_write_buffer_size() > 0
 
 

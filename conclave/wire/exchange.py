@@ -96,13 +96,8 @@ def path_name(request: web.Request, name: str) -> str:
 
 def path_id(request: web.Request, name: str) -> bytes:
     """Return the id at ``name`` in the path. Raises InvalidValueError."""
-    return named_id(name, request.match_info[name])
-
-
-def named_id(name: str, text: str) -> bytes:
-    """Return the id that the path calls ``name``. Raises InvalidValueError."""
     try:
-        return parse_id(text)
+        return parse_id(request.match_info[name])
     except ValueError as error:
         raise _invalid(name, str(error)) from error
 

@@ -6,7 +6,6 @@ What has to wait until a response has arrived must not be done for a broken conn
 import asyncio
 import socket
 import struct
-from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from functools import partial
 from typing import Any, Protocol
@@ -15,7 +14,7 @@ from aiohttp import web
 
 from conclave.errors import ApiError
 from conclave.logs.setup import get_logger
-from conclave.response_memory import Share
+from conclave.response_memory import Budget, Waiting
 from conclave.wire import pace
 from conclave.wire.acknowledgement import Acknowledgement
 from conclave.wire.pace import Pace
@@ -23,8 +22,11 @@ from conclave.wire.ready import own_headers
 
 log = get_logger(__name__)
 
-SHARE = web.RequestKey("share", Share)
-"""The share of the memory for all responses that the request's response takes."""
+BUDGET = web.RequestKey("budget", Budget)
+"""The memory of responses that wait for their clients."""
+
+ACCOUNT = web.RequestKey("account", bytes)
+"""Whose response it is, once that is known."""
 
 LINE = "conclave_line"
 """By this name a transport tells, as extra information, which ``Line`` it belongs to."""
@@ -43,35 +45,25 @@ _UNKNOWN = 2**60
 """A response whose length is not known has this many bytes left: more than a client can take."""
 
 
-class Pieces(web.StreamResponse):
-    """A response whose body is in pieces. Each piece is let go of when it has left. Only for ``hand_over``."""
+class Streamed(web.StreamResponse):
+    """A response that is written while it is read. Only for ``hand_over``."""
 
     def __init__(
-        self, request: web.Request, pieces: deque[bytes], status: int, media_type: str, *, are_shared: bool = False
+        self,
+        request: web.Request,
+        chunks: AsyncGenerator[bytes, None],
+        status: int,
+        media_type: str,
+        size: int | None = None,
     ) -> None:
-        """Take over ``pieces``, at least one, as the response to ``request``.
+        """``chunks``: each is asked for when the system has taken the one before. If it raises, the connection ends.
 
-        ``are_shared``: they are in memory anyway, and no larger than what any connection may hold.
+        ``size``: the bytes of all chunks; None if that is not known: then it is sent without its length.
         """
         super().__init__(status=status, headers={**own_headers(request), "Content-Type": media_type})
-        self.content_length = self.left = sum(map(len, pieces))
-        self.pieces = pieces
-        self._are_shared = are_shared
-
-    @property
-    def memory(self) -> int:
-        """The bytes of memory for responses that it takes now."""
-        return 0 if self._are_shared else self.left
-
-
-class Streamed(web.StreamResponse):
-    """A response that is written while it is read: of unknown length, in chunks. Only for ``hand_over``."""
-
-    def __init__(self, request: web.Request, chunks: AsyncGenerator[bytes, None], status: int, media_type: str) -> None:
-        """``chunks``: each is asked for when the system has taken the one before. If it raises, the connection ends."""
-        super().__init__(status=status, headers={**own_headers(request), "Content-Type": media_type})
         self.chunks = chunks
-        self.left = _UNKNOWN
+        self.content_length = size
+        self.left = _UNKNOWN if size is None else size
         self.is_being_read = False
 
 
@@ -98,16 +90,19 @@ async def hand_over(request: web.Request, response: web.StreamResponse, *, count
     transport = request.transport
     if transport is None:
         return False
-    share = request[SHARE]
-    if _size(response) > pace.SMALL_BYTES:
+    size = _size(response)
+    if size > pace.SMALL_BYTES:
         hold_back(transport)
     drain_fully(transport)
-    share.begin_sending(_memory(response), _size(response), partial(_left, response, transport), transport.abort)
+    # aiohttp joins a body with the headers. Of chunks one is in memory at a time.
+    held = 0 if isinstance(response, Streamed) else 2 * size
     awaited: list[Acknowledgement] = []
-    try:
-        is_sent = await _watched(_send(request, response, awaited if counts else None), response, transport)
-    finally:
-        share.end_sending()
+    left = partial(_left, response, transport)
+    with request[BUDGET].waiting(request.get(ACCOUNT), held, size, left, transport.abort) as waiting:
+        sending = _send(request, response, waiting, awaited if counts else None)
+        is_sent = await _watched(sending, response, transport)
+    if is_sent and isinstance(response, web.Response):
+        response.body = None  # what is acknowledged slowly is not kept for that
     return is_sent and bool(awaited) and await awaited[0].wait()
 
 
@@ -139,9 +134,7 @@ async def _watched(
         return False
     finally:
         sending.cancel()
-        if isinstance(response, Pieces):
-            response.pieces.clear()
-        elif isinstance(response, Streamed):
+        if isinstance(response, Streamed):
             await asyncio.wait({sending})
             await response.chunks.aclose()
 
@@ -161,36 +154,28 @@ async def _keeps_up(
             return False
 
 
-def _memory(response: web.StreamResponse) -> int:
-    """Return how many bytes of memory a response takes when it begins to be sent."""
-    if isinstance(response, Streamed):
-        return 0  # each chunk takes some while it is in memory
-    # aiohttp joins what is not in pieces with the headers.
-    return response.memory if isinstance(response, Pieces) else 2 * _size(response)
-
-
 def _left(response: web.StreamResponse | None, transport: asyncio.WriteTransport) -> int:
     """Return how many bytes of what is being sent the system has not taken."""
-    return (response.left if isinstance(response, Pieces | Streamed) else 0) + transport.get_write_buffer_size()
+    return (response.left if isinstance(response, Streamed) else 0) + transport.get_write_buffer_size()
 
 
 def _size(response: web.StreamResponse | None) -> int:
-    if isinstance(response, Pieces | Streamed):
+    if isinstance(response, Streamed):
         return response.left
     return len(response.body) if isinstance(response, web.Response) and isinstance(response.body, bytes) else 0
 
 
-async def _send(request: web.Request, response: web.StreamResponse, awaited: list[Acknowledgement] | None) -> bool:
+async def _send(
+    request: web.Request, response: web.StreamResponse, waiting: Waiting, awaited: list[Acknowledgement] | None
+) -> bool:
     """Send a response. ``awaited``: gets the acknowledgement to wait for, once all is written; None: none is needed."""
-    protocol, transport, last = request.protocol, request.transport, b""
+    protocol, transport = request.protocol, request.transport
     line: Line | None = transport.get_extra_info(LINE) if transport else None
     await response.prepare(request)
-    if isinstance(response, Pieces) and request.method != "HEAD":
-        last = await _send_all_but_last(response, request[SHARE])
-    elif isinstance(response, Streamed) and request.method != "HEAD":
-        await _send_chunks(request, response)
+    if isinstance(response, Streamed) and request.method != "HEAD":
+        await _send_chunks(request, response, waiting)
     may_be_gone = awaited is None or line is None or line.may_be_gone()
-    await response.write_eof(last)
+    await response.write_eof()
     if awaited is not None and line is not None and not may_be_gone:
         # At once: many clients close the connection as soon as they have everything.
         awaited.append(line.expect_acknowledgement())
@@ -199,21 +184,10 @@ async def _send(request: web.Request, response: web.StreamResponse, awaited: lis
     return not protocol.writing_paused
 
 
-async def _send_all_but_last(response: Pieces, share: Share) -> bytes:
-    """Send the pieces of a response but the last one, and return that."""
-    while len(response.pieces) > 1:
-        piece = response.pieces.popleft()
-        response.left -= len(piece)
-        await response.write(piece)
-        share.hold(response.memory)
-    response.left = 0
-    return response.pieces.popleft()
-
-
-async def _send_chunks(request: web.Request, response: Streamed) -> None:
+async def _send_chunks(request: web.Request, response: Streamed, waiting: Waiting) -> None:
     """Send a response as it is read. Raises ConnectionError, also if it cannot be read to its end."""
     while (chunk := await _next_chunk(request, response)) is not None:
-        request[SHARE].hold(len(chunk))
+        waiting.hold(len(chunk))
         response.left -= len(chunk)
         await response.write(chunk)
         await request.writer.drain()

@@ -11,12 +11,11 @@ from typing import Any
 
 from aiohttp import web
 
-from conclave.response_memory import SMALL_BYTES
 from conclave.store.lists import ListPart, Span
 from conclave.wire.endpoint import ENDPOINT
 from conclave.wire.exchange import FORMAT, reply_written
 from conclave.wire.fields import LONGEST_PAGE
-from conclave.wire.handover import SHARE, Streamed
+from conclave.wire.handover import BUDGET, Streamed
 from conclave.wire.list_writer import ListWriter
 from conclave.wire.schemas.lists import Paging
 
@@ -68,10 +67,7 @@ class _Listed:
     async def whole(self, part: ListPart[Any]) -> web.Response:
         """Return the response with a list that ``part`` has all of."""
         items = await self._items(part)
-        parts = [self._writer.begin(), items, self._writer.end(more=not part.is_end)]
-        if len(items) > SMALL_BYTES:
-            self._request[SHARE].hold(len(items))
-        return reply_written(self._request, parts)
+        return reply_written(self._request, [self._writer.begin(), items, self._writer.end(more=not part.is_end)])
 
     async def chunks(self, part: ListPart[Any], rows: int | None) -> AsyncGenerator[bytes, None]:
         """Yield the list a chunk at a time, up to ``rows`` rows if that is given."""
@@ -95,8 +91,8 @@ class _Listed:
         yield written + self._writer.end(more=not part.is_end)
 
     async def _items(self, part: ListPart[Any]) -> bytes:
-        """Write the items of a part. The list in it is empty afterwards."""
+        """Write the items of a part."""
         if part.size <= AT_ONCE_BYTES:
             return self._writer.items(part.items)
-        async with self._request[SHARE].turn:
+        async with self._request[BUDGET].turn:
             return await asyncio.to_thread(self._writer.items, part.items)

@@ -14,8 +14,8 @@ import pytest
 import structlog
 from deltalake import QueryBuilder
 
-from conclave import app_keys, response_memory
-from conclave.archive import reader as archive, window
+from conclave import app_keys
+from conclave.archive import pages, reader as archive, window
 from conclave.archive.layout import DAY, KEEP_WIDTH
 from conclave.archive.library import CONCURRENT_READS
 from conclave.archive.scan import batches as batches_of
@@ -485,25 +485,29 @@ async def test_a_server_starts_without_its_archive(
         assert list(again.app[app_keys.HEALTH].faults) == ["archive"]
 
 
-async def test_a_page_from_the_archive_waits_for_memory_as_any_page_does(
+async def test_few_pages_with_a_part_in_the_archive_are_in_memory_at_a_time(
     running: Running, mover: Mover, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(response_memory, "WAIT_SECONDS", 0.05)
-    alice = await running.user("alice")
-    group = await alice.create_group("friends")
-    bodies = [bytes([number]) * 100_000 for number in range(1, 33)]
-    for body in bodies:
-        await alice.send(group, body)
-    mover.move(group, 30)
-    memory = running.app[app_keys.BUDGET]
-    holder = memory.share()
-    holder.hold(memory.size)
-    await expect(alice.fetch(group), 503, 0)
-    holder.hold(memory.size - 7_000_000)
-    assert [message.body for message in await alice.fetch_all(group)] == bodies
-    holder.close()
-    await running.settle()
-    assert memory.used == 0
+    """Whatever they wait for, once something of them was read."""
+    alice, group = await filled(running, 10)
+    mover.move(group, 8)
+    go_on, written, write_all = threading.Event(), [], pages._write_all
+
+    def slow(*asked: Any) -> Any:
+        written.append(asked)
+        assert go_on.wait(30)
+        return write_all(*asked)
+
+    monkeypatch.setattr(pages, "_write_all", slow)
+    cold = [asyncio.create_task(alice.fetch(group)) for _ in range(4 * CONCURRENT_READS)]
+    try:
+        await until(lambda: len(written) == 2 * CONCURRENT_READS)
+        await asyncio.sleep(0.1)
+        assert len(written) == 2 * CONCURRENT_READS
+        assert short(await alice.fetch(group, 8)) == expected(9, 10)
+    finally:
+        go_on.set()
+    assert [short(page) for page in await asyncio.gather(*cold)] == [expected(1, 10)] * len(cold)
 
 
 async def test_reading_the_archive_does_not_keep_the_hot_store_waiting(

@@ -3,17 +3,19 @@
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 
 from conclave import app_keys
+from conclave.actions.messages import READ_IN_DOUBT
 from conclave.archive.window import Found
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.retention import RetentionConfig
 from conclave.config.settings import Config
 from conclave.retention.stretches import Stretch
-from conclave.store.resources import members
+from conclave.store.resources import fetch_gaps, members
 from conclave.wire.negotiate import Format
 from spark.environment import RunEnvironment
 from spark.run import clean_up
@@ -21,6 +23,7 @@ from tests.conftest import Running, StartServer
 from tests.support.archive import Mover
 from tests.support.client import Client, expect
 from tests.support.protobuf import ProtobufClient
+from tests.support.server import until
 
 HOUR, DAY = 3600, 86_400
 WEEK = 7 * DAY
@@ -162,6 +165,32 @@ async def test_what_was_missed_and_has_expired_since_holds_nothing_back(running:
     assert await alice.send(group) == 7
     assert await bob.numbers(group, 6) == [7]
     assert (await watermarks(running))["bob"] == 7
+
+
+async def test_few_pages_wait_until_it_is_noted_what_they_lack(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are in memory meanwhile."""
+    alice, bob, group = await unread(running)
+    running.clock.set_wrong(JUMP)
+    assert await alice.send(group) == 6
+    store, go_on, waiting = running.app[app_keys.STORE], asyncio.Event(), 0
+    write = store.write
+
+    async def slowly(fn: Any, *args: Any, **kwargs: Any) -> Any:
+        nonlocal waiting
+        if fn is fetch_gaps.note:
+            waiting += 1
+            await go_on.wait()
+        return await write(fn, *args, **kwargs)
+
+    monkeypatch.setattr(store, "write", slowly)
+    fetching = [asyncio.create_task(bob.numbers(group)) for _ in range(2 * READ_IN_DOUBT)]
+    await until(lambda: waiting == READ_IN_DOUBT)
+    await asyncio.sleep(0.1)
+    assert waiting == READ_IN_DOUBT
+    go_on.set()
+    assert await asyncio.gather(*fetching) == [[6]] * len(fetching)
 
 
 async def test_a_true_claim_that_was_made_in_doubt_counts_once_the_clock_is_right(
@@ -438,7 +467,7 @@ async def test_pages_come_from_memory_again_once_the_clock_is_right(running: Run
         for _ in range(2):
             assert await bob.numbers(group) == seen
             await running.settle()
-        found = running.app[app_keys.FETCHING].at_hand(*asked, running.app[app_keys.BUDGET].share())
+        found = running.app[app_keys.FETCHING].at_hand(*asked)
         assert found is not None
         assert (len(found.pieces), found.is_news) == (len(seen), False)
 

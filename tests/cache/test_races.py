@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from conclave import app_keys, response_memory
+from conclave import app_keys
 from conclave.store import invalidation
 from conclave.store.engine.faults import StoreError
 from conclave.store.resources import members
@@ -31,34 +31,6 @@ async def remembered(running: Running) -> tuple[Client, Client, str]:
     assert await bob.numbers(group) == await alice.numbers(group) == [1, 2, 3]
     await running.settle()
     return alice, bob, group
-
-
-async def waits_for_memory(running: Running) -> None:
-    await until(lambda: running.app[app_keys.BUDGET]._waiting)
-
-
-def expire(running: Running) -> None:
-    running.clock.advance(101)
-
-
-def remove(running: Running) -> None:
-    once(running.config.database, "DELETE FROM members WHERE role = 'member'")
-
-
-@pytest.mark.parametrize(("happen", "told"), [(expire, []), (remove, (401, 400))])
-async def test_a_page_that_waits_for_memory_shows_what_may_be_seen_once_it_has_it(
-    running: Running, monkeypatch: pytest.MonkeyPatch, happen: Callable[[Running], None], told: Any
-) -> None:
-    monkeypatch.setattr(response_memory, "SMALL_BYTES", 0)
-    _, bob, group = await remembered(running)
-    budget = running.app[app_keys.BUDGET]
-    other = budget.share()
-    other.hold(budget.size)
-    fetching = asyncio.create_task(outcome(bob.numbers(group)))
-    await waits_for_memory(running)
-    happen(running)
-    other.close()
-    assert await fetching == told
 
 
 async def exchanged(running: Running, *requests: bytes) -> bytes:
@@ -127,15 +99,11 @@ async def test_a_fetch_that_is_given_up_leaves_what_is_remembered_right(running:
     once(running.config.database, "INSERT INTO touches (group_key, session_id) VALUES (NULL, NULL)")
     fetching = running.app[app_keys.FETCHING]
     for rounds in range(12):
-        share = running.app[app_keys.BUDGET].share()
-        task = asyncio.create_task(
-            fetching.page(UUID(group).bytes, UUID(bob.user_id).bytes, 0, 500, Format.JSON, share)
-        )
+        task = asyncio.create_task(fetching.page(UUID(group).bytes, UUID(bob.user_id).bytes, 0, 500, Format.JSON))
         for _ in range(rounds):
             await asyncio.sleep(0)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        share.close()
         number = await alice.send(group)
         assert await bob.numbers(group) == list(range(1, number + 1))
     await running.settle()
@@ -145,18 +113,16 @@ async def test_a_fetch_that_is_given_up_leaves_what_is_remembered_right(running:
 async def test_a_request_that_is_given_up_while_it_confirms_moves_the_watermark(running: Running) -> None:
     alice, bob, group = await remembered(running)
     await alice.send(group)
-    share = running.app[app_keys.BUDGET].share()
     fetching = running.app[app_keys.FETCHING]
-    page = await fetching.page(UUID(group).bytes, UUID(bob.user_id).bytes, 0, 500, Format.JSON, share)
+    page = await fetching.page(UUID(group).bytes, UUID(bob.user_id).bytes, 0, 500, Format.JSON)
     task = asyncio.create_task(fetching.confirm(page, has_arrived=True))
     await asyncio.sleep(0)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert page.reader.watermark == 3, "nobody knows yet"
-    again = await fetching.page(UUID(group).bytes, UUID(bob.user_id).bytes, 4, 500, Format.JSON, share)
+    again = await fetching.page(UUID(group).bytes, UUID(bob.user_id).bytes, 4, 500, Format.JSON)
     await fetching.confirm(again, has_arrived=True)
     assert page.reader.watermark == 4
-    share.close()
     assert await running.query("SELECT min(watermark) FROM members") == [(4,)]
 
 
@@ -196,10 +162,8 @@ async def test_what_one_reader_has_seen_no_other_misses_although_the_writer_has_
     await until(lambda: held)
 
     async def count(reader: Client, after: int, written_in: Format) -> int:
-        share = running.app[app_keys.BUDGET].share()
         ids = UUID(group).bytes, UUID(reader.user_id).bytes
-        found = await fetching.page(*ids, after, 500, written_in, share)
-        share.close()
+        found = await fetching.page(*ids, after, 500, written_in)
         return len(found.pieces)
 
     try:

@@ -319,22 +319,6 @@ async def test_a_page_that_has_to_be_read_is_answered_the_same(
     assert running.app[app_keys.BUDGET].used == 0
 
 
-async def test_a_page_that_has_to_be_read_waits_for_memory(
-    running: Running, line: Line, alice: Client, group: str
-) -> None:
-    await line.ask(poll(alice, group, 0))
-    await alice.send(group, b"new")
-    budget = running.app[app_keys.BUDGET]
-    holder = budget.share()
-    holder.hold(budget.size)
-    await forget_groups(running)
-    await line.say(poll(alice, group, 0))
-    await asyncio.sleep(0.2)
-    holder.close()
-    assert len(json.loads((await line.hear()).body)["messages"]) == 1
-    assert budget.used == 0
-
-
 async def test_a_stop_gives_up_pages_that_take_too_long_to_read(
     running: Running, line: Line, alice: Client, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

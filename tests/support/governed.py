@@ -246,7 +246,9 @@ class Model:
         # A page that begins in the archive does not say so: the next one does.
         passes = is_timed and len(page) < limit and not begins_in_archive
         last = group.last if passes else max(page, default=0)
-        group.fetch(user, confirmed if self.rules.next_fetch else max(confirmed, last))
+        # An empty page can't get lost with anything, so it counts at once.
+        waits = self.rules.next_fetch and page
+        group.fetch(user, confirmed if waits else max(confirmed, last))
         return page
 
     def read(self, group: Group, user: int, up_to: int) -> None:

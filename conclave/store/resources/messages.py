@@ -1,6 +1,5 @@
 """Messages of the hot store: append one under the group's counter, and read a page of them."""
 
-import math
 import sqlite3
 from collections import Counter
 from collections.abc import Sequence
@@ -12,7 +11,6 @@ import orjson
 from conclave.clock import Clock
 from conclave.events import Stored
 from conclave.failpoints import reach
-from conclave.response_memory import NoRoomError, cost
 from conclave.retention import stretches, visibility
 from conclave.retention.fate import Sent
 from conclave.retention.policy import FOREVER
@@ -210,17 +208,15 @@ def page(
     clock: Clock,
     write: WriteMessage,
     taken: int = 0,
-    memory: float = math.inf,
     *,
     include_redacted: bool = False,
 ) -> Page:
     """Read up to ``limit`` messages with numbers greater than ``after``, none of them expired.
 
-    ``write``: how each is written. ``taken``: how many bytes of bodies the page has already. ``memory``: how many
-    bytes there are for the page; one that needs more raises NoRoomError before its bodies are read.
-    ``include_redacted``: messages that the reader sees only redacted are there too, without their bodies. The page gets
-    fewer messages if all its bodies would have more than PAGE_BYTES; but at least one if ``taken`` is 0. If the next
-    messages are in the archive, the page has none, and says where they are. Raises NoMembershipError or NoRoomError.
+    ``write``: how each is written. ``taken``: how many bytes of bodies the page has already. ``include_redacted``:
+    messages that the reader sees only redacted are there too, without their bodies. The page gets fewer messages
+    if all its bodies would have more than PAGE_BYTES; but at least one if ``taken`` is 0. If the next messages are in
+    the archive, the page has none, and says where they are. Raises NoMembershipError.
     """
     touch = invalidation.last_invalidation(connection)
     member = members.current(connection, group_id, user_id, clock)
@@ -240,7 +236,7 @@ def page(
     begin = visibility.pass_hidden(connection, group, sight, max(confirmed, group.archived_seq))
     first_timed = _first_timed(connection, group.group_key, begin) if timed else None
     seen_by_one = timed if first_timed else None
-    served, count = _served(connection, group, limit, sight, seen_by_one, begin, taken, memory, write)
+    served, count = _served(connection, group, limit, sight, seen_by_one, begin, taken, write)
     last = served[-1].sequence_num if served else 0
     is_last = len(served) == count < limit
     end = group.last_seq if is_last else last
@@ -277,7 +273,6 @@ def _served(
     timed: Timed | None,
     begin: int,
     taken: int,
-    memory: float,
     write: WriteMessage,
 ) -> tuple[list[Piece], int]:
     """Write the messages of a page, and return them and how many there are; not those that were erased meanwhile.
@@ -289,11 +284,11 @@ def _served(
         if timed:
             found = _timed_rows(connection, group.group_key, limit, sight, timed, begin)
             numbers = [message.sequence_num for _, message in found]
-            served, looked = _with_bodies(connection, group, found, sight, write, taken, memory)
+            served, looked = _with_bodies(connection, group, found, sight, write, taken)
         else:
             rows = _rows(connection, group.group_key, limit, sight, begin)
             numbers = [row[0] for row in rows]
-            bodies_of = _read_bodies(connection, group, [row[:2] for row in rows], taken, memory)
+            bodies_of = _read_bodies(connection, group, [row[:2] for row in rows], taken)
             looked = len(bodies_of)
             served = _for_all_of(rows, bodies_of, sight, write)
         # Where nothing had room beside what the page has already, it ends: what follows is for the next one.
@@ -372,14 +367,13 @@ def _with_bodies(
     sight: Sight,
     write: WriteMessage,
     taken: int,
-    memory: float,
 ) -> tuple[list[Piece], int]:
     """Write the messages of a page, as many as PAGE_BYTES allows, and tell how many of ``rows`` were looked at.
 
     Bodies that the reader may not see are not read.
     """
     shown = [(message.sequence_num, body_id) for body_id, message in rows if not sight.is_redacted(message)]
-    found = _read_bodies(connection, group, shown, taken, memory) if shown else []
+    found = _read_bodies(connection, group, shown, taken) if shown else []
     found.reverse()
     served: list[Piece] = []
     for looked, (_, message) in enumerate(rows):
@@ -408,20 +402,17 @@ def _read_small(connection: sqlite3.Connection, ids: list[int], most: int) -> di
 
 
 def _read_bodies(
-    connection: sqlite3.Connection, group: Group, placed: Sequence[tuple[int, int]], taken: int, memory: float
+    connection: sqlite3.Connection, group: Group, placed: Sequence[tuple[int, int]], taken: int
 ) -> list[bytes | None]:
-    """Read the first of some bodies, as many as PAGE_BYTES allows. Raises NoRoomError.
+    """Read the first of some bodies, as many as PAGE_BYTES allows.
 
     ``placed``: numbers and ids. None: the message was erased since this snapshot was taken, and its key is lost.
     """
     limit = PAGE_BYTES - taken
     ids = [body_id for _, body_id in placed]
-    found = _read_small(connection, ids, int(min(limit, memory))) if ids else {}
+    found = _read_small(connection, ids, limit) if ids else {}
     if found is None:
         ids = bodies.first_within(connection, ids, limit, least=0 if taken else 1)
-        needed = cost(taken + bodies.total_size(connection, ids), len(ids))
-        if needed > memory:
-            raise NoRoomError(needed)
         found = bodies.get_many(connection, ids)
     stored = [found[body_id] for body_id in ids]
     return at_rest.decrypted(connection, group.group_id, [number for number, _ in placed[: len(ids)]], stored)
