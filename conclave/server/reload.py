@@ -7,11 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
-from conclave.config.load import ConfigError, find_config, load_config
+from conclave.config.load import BUILT_IN, ConfigError, find_config, load_config
 from conclave.config.settings import Config, setting_names
 from conclave.health import background
 from conclave.health.parts import Health, HealthPart
 from conclave.logs.setup import configure_logging, get_logger
+from conclave.server import start_check
 from conclave.server.supervise import Supervisor
 from conclave.server.tls import Tls, TlsError, context_of, log_doubt
 from conclave.system import certificate
@@ -119,6 +120,8 @@ class Reloader:
         if source:
             _require_file(source)
         read = load_config(source)
+        if found := start_check.refusals(read, None):
+            raise ConfigError(str(source or BUILT_IN), [each.says for each in found])
         context = context_of(self._config)
         if context:
             log_doubt(context, self._config)

@@ -16,12 +16,16 @@ from conclave.cli.main import main
 from conclave.clock import FakeClock, SystemClock
 from conclave.config.load import load_config
 from conclave.config.settings import Config
+from conclave.health.parts import HealthPart
 from conclave.server import run
+from conclave.server.reload import Reloader
 from conclave.server.run import ServeError
 from conclave.server.start_check import refusals
+from conclave.server.supervise import Supervisor
 from conclave.store.engine import sqlite
 from conclave.store.engine.faults import StoreError
 from conclave.system import data_folder, ledger_mark
+from conclave.system.notify import ServiceManager
 from conclave.system.sighup import Hangups
 from tests.conftest import Running, StartServer
 from tests.support import ledgers
@@ -151,6 +155,21 @@ async def test_an_archive_in_use_needs_the_engine_that_erases_there(place: Place
     [refused] = refusals(config, None)
     assert 'has messages in the archive, which only "spark" can erase' in refused.says
     assert refusals(place.write(SPARK), None) == []
+
+
+async def test_a_reload_refuses_what_the_next_start_would(place: Place) -> None:
+    config = place.write(KEYS + SQL)
+    async with place.start(config) as running:
+        await running.user("alice")
+        health = running.app[app_keys.HEALTH]
+        worker = Supervisor(config, health)
+        reloader = Reloader(config, health, worker, None, place.path, asyncio.Event(), ServiceManager())
+        place.write(SQL)
+        assert not await reloader.reload()
+        assert "set keys.encrypt to true" in health.faults[HealthPart.CONFIGURATION]
+        place.write(KEYS + SQL)
+        assert await reloader.reload()
+        assert health.faults == {}
 
 
 async def test_a_healthy_place_has_nothing_against_a_start_while_a_server_runs_or_not(place: Place) -> None:
