@@ -1,6 +1,5 @@
 """Starting, stopping and idling."""
 
-import signal
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -10,6 +9,7 @@ from bench import stores
 from bench.figures import Figure, single, spread
 from bench.process import Server, cpu_of_children, descendants, name, proportional_mb, resident_mb
 from conclave.config.settings import Config
+from tests.support.operators import ADMIN, run_at_once
 
 STARTS, ASKS = 5, 3
 IDLE_SECONDS = 20
@@ -35,16 +35,16 @@ def start(folder: Path) -> list[Figure]:
 
 def idle(folder: Path) -> list[Figure]:
     """Memory between runs, with the default settings; and how long it takes to wake cleanup."""
-    with Server(Config(database_path=str(folder / "conclave.db")), '[log]\nlevel = "debug"\n') as server:
+    with Server(Config(database_path=str(folder / "conclave.db")), ADMIN + '[log]\nlevel = "debug"\n') as server:
         server.wait_for("cleanup_asleep")
         time.sleep(IDLE_SECONDS)
         pids = [server.process.pid, *descendants(server.process.pid)]
         resident, proportional = sum(map(resident_mb, pids)), sum(map(proportional_mb, pids))
-        without = [_ask(server, n) for n in range(ASKS)]
+        without = [_ask(server) for _ in range(ASKS)]
         woken = []
-        for n in range(ASKS):
+        for _ in range(ASKS):
             stores.expire_session(folder / "conclave.db")
-            woken.append(_ask(server, ASKS + n))
+            woken.append(_ask(server))
         gone = server.stop()
     return [
         single("resident: server and all its processes", resident, "MB", most=150),
@@ -69,13 +69,11 @@ class Asked(NamedTuple):
     memory: dict[str, float]
 
 
-def _ask(server: Server, n: int) -> Asked:
-    """Have a server that is asleep do its jobs at once, as a reload with another interval does."""
-    text, cpu = server.file.read_text(), cpu_of_children(server.process.pid)
-    lines = text.splitlines()
-    server.file.write_text("\n".join([f'cleanup_interval = "{100 + n}min"', *lines[1:]]))
+def _ask(server: Server) -> Asked:
+    """Have a server that is asleep do its jobs at once."""
+    cpu, url = cpu_of_children(server.process.pid), server.wait_for("listening")["admin_url"]
     after, began = len(server.events()), time.monotonic()
-    server.process.send_signal(signal.SIGHUP)
+    run_at_once(url)
     server.wait_for("cleanup_began", after)
     took = time.monotonic() - began
     memory = {name(pid): resident_mb(pid) for pid in descendants(server.process.pid)}

@@ -20,7 +20,7 @@ from conclave.cache.freshness import Freshness
 from conclave.cache.groups import RememberedGroups
 from conclave.cache.sessions import RememberedSessions
 from conclave.clock.steady import SteadyClock
-from conclave.config.in_force import InForce
+from conclave.config.settings import Config
 from conclave.events import Events
 from conclave.health.clock_watch import ClockWatch
 from conclave.health.parts import Health
@@ -31,7 +31,7 @@ from conclave.store.engine.database import Database
 from conclave.wire.cross_origin import CrossOrigin
 from conclave.wire.endpoint import Endpoint
 
-IN_FORCE = web.AppKey("in_force", InForce)
+CONFIG = web.AppKey("config", Config)
 ACCEPTS_CHANGE = web.AppKey("accepts_change", bool)
 CLOCK = web.AppKey("clock", SteadyClock)
 FRESHNESS = web.AppKey("freshness", Freshness)

@@ -78,17 +78,8 @@ ARCHIVE_POINTS = (
 )
 """Reached only in runs that work in the archive."""
 
-CLOCK_POINTS = (
-    "clock.begun",
-    "clock.hidden",
-    "clock.marks_lowered",
-    "clock.hot_done",
-    "clock.brought_back",
-)
+CLOCK_POINTS = ("clock.brought_back",)
 """Reached only where an operator accepts the clock."""
-
-ARCHIVE_CLOCK_POINTS = ("archive.clock_widened", "archive.clock_rewritten", "archive.clock_settled")
-"""Reached only where accepting the clock brings times back in the archive."""
 
 UNREADABLE_POINTS = ("archive.unreadable_noted",)
 """Reached only in runs that make something unreadable in the archive which is overwritten later."""

@@ -15,9 +15,8 @@ class Report:
     ``job``: the name of its scope. ``counts``: how many rows each rule has deleted, from the archive too. ``archived``:
     how many messages moved to the archive. ``held``: how many messages would be gone without legal holds, see
     ``due.held_back``. ``overdue_groups`` and ``overdue_seconds``: what is left although it could be erased, see
-    ``overdue.worst``. ``brought_back``: rows by table whose times were ahead of the clock that was accepted. ``error``:
-    "" if the run succeeded. ``differing``: of a dry run, the settings that are not those in force. ``cpu_seconds``,
-    ``lock_seconds`` and ``longest_lock_seconds``: what it cost, see ``costs.py``.
+    ``overdue.worst``. ``error``: "" if the run succeeded. ``differing``: of a dry run, the settings that are not those
+    in force. ``cpu_seconds``, ``lock_seconds`` and ``longest_lock_seconds``: what it cost, see ``costs.py``.
     """
 
     engine: str
@@ -32,7 +31,6 @@ class Report:
     held: int = 0
     overdue_groups: int = 0
     overdue_seconds: int = 0
-    brought_back: Counter[str] = field(default_factory=Counter)
     error: str = ""
     cpu_seconds: float = 0.0
     lock_seconds: float = 0.0
@@ -61,7 +59,6 @@ class Report:
             "overdue_groups": self.overdue_groups,
             "overdue_seconds": self.overdue_seconds,
             "deleted": {rule: self.counts[rule] for rule in REPORTED},
-            "brought_back": dict(+self.brought_back),
             "cpu_seconds": self.cpu_seconds,
             "lock_seconds": self.lock_seconds,
             "longest_lock_seconds": self.longest_lock_seconds,

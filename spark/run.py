@@ -20,6 +20,7 @@ from conclave.logs.setup import get_logger
 from conclave.retention import due
 from conclave.retention.jobs import ALL, Scope
 from conclave.retention.resolve import PolicySettings
+from conclave.store import clock_mending
 from conclave.store.archive.restore import RestoreError
 from conclave.store.engine import schema, sqlite
 from conclave.store.engine.faults import StoreError, is_of_the_disk
@@ -31,8 +32,7 @@ from conclave.store.views import overdue, runs
 from conclave.store.views.runs import Run
 from conclave.system import reserve
 from conclave.system.worker_protocol import State
-from spark import apply, clock_mending, lost_keys, rehearsal
-from spark.clock_mending import ClockUnsteadyError
+from spark import apply, lost_keys, rehearsal
 from spark.costs import Costs
 from spark.environment import CleanupError, RunEnvironment, Tell
 from spark.hot_store import ArchiveError, Hot
@@ -55,7 +55,7 @@ class ClockWrongError(Exception):
 
 
 EXPECTED = (
-    *(CleanupError, ClockWrongError, ClockUnsteadyError, ArchiveError, RestoreError),
+    *(CleanupError, ClockWrongError, ArchiveError, RestoreError),
     *(RunTooLongError, WalBusyError, DamagedLogError),
 )
 """Errors of a run, or of a command about the archive, that are no fault of the program."""
@@ -74,8 +74,8 @@ def clean_up(
 ) -> Report:
     """Do one run and return its report, which is in the history too. Waits until no other run is under way.
 
-    ``scope``: what it does. ``accept_clock``: the clock counts as right from here on, and stored times ahead of it are
-    brought back. An error of the run is in its report. Raises CleanupError if the run could not begin, or could not
+    ``scope``: what it does. ``accept_clock``: the clock counts as right from here on, and what was stamped ahead of it
+    as stamped now. An error of the run is in its report. Raises CleanupError if the run could not begin, or could not
     end.
     """
     with _ready(engine, partial(_get_ready, engine, scope, tell)) as settings, engine.only_run(tell):
@@ -83,8 +83,7 @@ def clean_up(
         done, costs = Report(engine.config.cleanup.engine, engine.clock.now(), scope.name), Costs(engine)
         try:
             if accept_clock:
-                hot = _hot(engine, settings, done.started_at)
-                clock_mending.accept(hot, engine.archive(hot), engine.clock, done.brought_back)
+                _accept_clock(engine, _hot(engine, settings, done.started_at))
             done.started_at = _require_clock(engine)
             with engine.in_time():
                 _carry_out(engine, settings, done, progress, scope)
@@ -165,7 +164,7 @@ def _settings(engine: RunEnvironment, *, writing: bool) -> PolicySettings:
     if writing and stored != engine.config.policy:
         raise CleanupError(
             f"{', '.join(stored.differing(engine.config.policy))}: this configuration differs from the one that the"
-            " server last ran with; restart or reload the server with it first, or use the server's"
+            " server last ran with; restart the server with it first, or use the server's"
         )
     return stored
 
@@ -174,6 +173,21 @@ def _require_no_copy(engine: RunEnvironment, connection: sqlite3.Connection) -> 
     """Raise CleanupError if the database is a restored copy that does not know yet what it must not bring back."""
     if fault := branches.fault_of_copy(connection, engine.path, engine.config.ledger_path):
         raise CleanupError(fault)
+
+
+def _accept_clock(engine: RunEnvironment, hot: Hot) -> None:
+    """Count the clock as right. Groups of which the archive has times to come are taken back from there before.
+
+    The clock is wrong still if that fails; it can be repeated.
+    """
+    if archive := engine.archive(hot):
+        archive.restore_ahead(engine.clock.read().wall, _spare(engine))
+    hot.write(clock_mending.accept, engine.clock, hot.settings.token_ttl_seconds)
+
+
+def _spare(engine: RunEnvironment) -> int:
+    """Return how many bytes of the disk a restore from the archive leaves free."""
+    return engine.config.cleanup.disk_reserve + reserve.SLACK_BYTES
 
 
 def _require_clock(engine: RunEnvironment) -> int:
@@ -388,7 +402,7 @@ def verify_archive(engine: RunEnvironment) -> "Check":
 def restore_archived(engine: RunEnvironment, group_id: bytes) -> int:
     """Take a group's messages back from the archive; return how many they are. Raises any of EXPECTED."""
     with _archive_at_rest(engine) as archive:
-        return archive.restore(group_id, engine.config.cleanup.disk_reserve + reserve.SLACK_BYTES)
+        return archive.restore(group_id, _spare(engine))
 
 
 @contextlib.contextmanager

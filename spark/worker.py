@@ -22,7 +22,6 @@ from conclave.system.worker_protocol import (
     Counted,
     Ended,
     Fault,
-    Job,
     Message,
     Order,
     State,
@@ -57,21 +56,12 @@ A handler may interrupt another one in its thread.
 
 
 class Orders:
-    """What the server has the worker go by, and what an operator wants at once, while the worker works or waits."""
+    """What an operator wants at once, while the worker works or waits."""
 
-    def __init__(self, config: Config) -> None:
-        """Begin with ``config``."""
-        self.newest = config
+    def __init__(self) -> None:
+        """Begin with nothing."""
         self._given: set[Order] = set()
         self._news = threading.Event()
-
-    def receive(self, config: Config) -> None:
-        """Take other settings. Those of the log count at once, all others from the next run on."""
-        configure_logging(config.log)
-        is_other = _jobs(config) != _jobs(self.newest)
-        self.newest = config
-        if is_other:
-            self.give(Order.RUN)  # other jobs begin with a run of each
 
     def give(self, order: Order) -> None:
         """Have the worker do something at once, or as soon as the run under way has ended."""
@@ -95,11 +85,6 @@ class Orders:
         return None
 
 
-def _jobs(config: Config) -> list[tuple[Scope, int]]:
-    """Return what is done, and the seconds from run to run."""
-    return schedule(config.retention.purge_jobs, config.cleanup_interval)
-
-
 def main() -> None:
     """Run cleanup as scheduled until there is nothing to do for a while, or the standard input ends.
 
@@ -111,7 +96,7 @@ def main() -> None:
     config = Config.from_json(sys.stdin.readline())
     configure_logging(config.log)
     sys.excepthook = _log_fault
-    engine, orders = RunEnvironment(config, SystemClock()), Orders(config)
+    engine, orders = RunEnvironment(config, SystemClock()), Orders()
     signal.signal(signal.SIGTERM, lambda *_: _end(engine))
     threading.Thread(target=_listen_to_server, args=(engine, orders), daemon=True).start()
     try:
@@ -127,11 +112,13 @@ class Worker:
     def __init__(self, engine: RunEnvironment, orders: Orders, tell: TextIO) -> None:
         """``tell``: takes the messages for the server."""
         self._engine = engine
+        self._config = config = engine.config
+        self._jobs = schedule(config.retention.purge_jobs, config.cleanup_interval)
         self._orders = orders
         self._tell = tell
 
     def work(self, former: Asleep | None, began: float) -> NoReturn:
-        """Do the jobs, and all of them anew when there are others.
+        """Do the jobs, and all of them anew when that is ordered.
 
         ``former``: what was still to be done of them when this worker ``began``, seconds of the monotonic clock.
         """
@@ -142,14 +129,14 @@ class Worker:
             raise SystemExit(1 if isinstance(error, SparkStartError) else EXIT_GIVE_UP) from None
         self._say(State.READY)
         while True:
-            jobs, now = _jobs(self._orders.newest), time.monotonic()
-            due = [began + each.due_in for each in former.jobs] if former and former.is_of(_named(jobs)) else ()
-            table = Timetable([interval for _, interval in jobs], self._orders.newest.cleanup_interval, now, due)
+            due = [began + each for each in former.due] if former else ()
+            intervals, now = [interval for _, interval in self._jobs], time.monotonic()
+            table = Timetable(intervals, self._config.cleanup_interval, now, due)
             chosen, at = table.next()
             if 0 < at - now < SOON_SECONDS:
-                self._wake(jobs[chosen][0], at)
+                self._wake(self._jobs[chosen][0], at)
             former = None
-            self._work_by(jobs, table)
+            self._work_by(table)
 
     def _wake(self, scope: Scope, due: float) -> None:
         """Start Spark ahead of the run that is due next, if it will have anything for Spark to do.
@@ -162,8 +149,8 @@ class Worker:
         except NOT_BEGUN as error:
             log.warning("cleanup_not_ready", reason=str(error))
 
-    def _work_by(self, jobs: list[tuple[Scope, int]], table: Timetable) -> None:
-        """Do each of ``jobs`` when it is due. Returns when there are other jobs, or all shall be done at once."""
+    def _work_by(self, table: Timetable) -> None:
+        """Do each job when it is due. Returns when all shall be done at once."""
         while True:
             chosen, due = table.next()
             left = due - time.monotonic()
@@ -177,14 +164,13 @@ class Worker:
             elif left > 0:
                 continue
             else:
-                self._run(jobs[chosen][0], chosen, table)
+                self._run(chosen, table)
                 time.sleep(PAUSE_SECONDS)
-            self._rest(jobs, table)
+            self._rest(table)
 
-    def _run(self, scope: Scope, chosen: int, table: Timetable) -> None:
+    def _run(self, chosen: int, table: Timetable) -> None:
         """Do a run, and tell of it. Raises SystemExit if another worker has to go on."""
         engine = self._engine
-        engine.config = self._orders.newest
         table.begin(chosen, time.monotonic())
         was_warm = engine.is_warm
 
@@ -194,7 +180,7 @@ class Worker:
             self._say(state)
 
         try:
-            done = clean_up(engine, scope=scope, tell=tell)
+            done = clean_up(engine, scope=self._jobs[chosen][0], tell=tell)
             if done.error:
                 table.fail(chosen, time.monotonic())
             self._say(Ended(done.to_mapping(), table.next().due - time.monotonic()))
@@ -208,14 +194,13 @@ class Worker:
             table.fail(chosen, time.monotonic())
             self._say(Fault(str(error), table.next().due - time.monotonic()))
 
-    def _rest(self, jobs: list[tuple[Scope, int]], table: Timetable) -> None:
+    def _rest(self, table: Timetable) -> None:
         """Fall asleep if the next run is far off, or Java has had nothing to do for long."""
-        now, keep = time.monotonic(), self._orders.newest.cleanup.keep_warm
+        now, keep = time.monotonic(), self._config.cleanup.keep_warm
         is_idle = self._engine.is_warm and now - self._engine.used_at > keep
         if self._orders.are_given or (table.next().due - now <= keep and not is_idle):
             return
-        due = zip(_named(jobs), table.due, strict=True)
-        self._say(Asleep(tuple(Job(name, interval, at - now) for (name, interval), at in due)))
+        self._say(Asleep(tuple(at - now for at in table.due)))
         reach("worker.told_asleep")
         self._engine.close()
         reach("worker.java_ended")
@@ -224,23 +209,18 @@ class Worker:
 
     def _count(self, due: float) -> None:
         """Do a dry run, and tell what a run would delete, or why that could not be counted."""
-        config = self._engine.config = self._orders.newest
         self._say(State.COUNTING)
         try:
             counted = dry_run(self._engine).to_mapping()
         except EXPECTED as error:
             counted = {"error": str(error)}
         except Exception as error:
-            log.exception("cleanup_failed", engine=config.cleanup.engine)
+            log.exception("cleanup_failed", engine=self._config.cleanup.engine)
             counted = {"error": f"{type(error).__name__}: {error}"}
         self._say(Counted(counted, due - time.monotonic()))
 
     def _say(self, message: Message) -> None:
         self._tell.write(to_line(message))
-
-
-def _named(jobs: list[tuple[Scope, int]]) -> list[tuple[str, int]]:
-    return [(scope.name, interval) for scope, interval in jobs]
 
 
 def _log_fault(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
@@ -262,7 +242,7 @@ def _listen_to_server(engine: RunEnvironment, orders: Orders) -> None:
             if order := order_of(line):
                 orders.give(order)
             else:
-                orders.receive(Config.from_json(line))
+                configure_logging(Config.from_json(line).log)
     except Exception:
         log.exception("cleanup_failed")  # without this thread nothing would end this process: another one starts anew
         _end(engine, 1)

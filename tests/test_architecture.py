@@ -140,7 +140,6 @@ def in_a_circle(graph: Mapping[str, AbstractSet[str]]) -> list[str]:
 TASKS_OF_THEIR_OWN = {
     "conclave.health.background": "it runs the duties",
     "conclave.server.supervise": "by keep_running of the above",
-    "conclave.server.reload": "a change of settings, which is finished also if the server stops",
     "conclave.server.busiest": "a request",
     "conclave.server.connection": "a request, and the time-outs of a connection",
     "conclave.server.listen": "a connection that begins, and a pause of accepting",

@@ -23,9 +23,7 @@ Action = Callable[Concatenate[sqlite3.Connection, P], T]
 class Context:
     """What actions need besides the store: the settings and the clock.
 
-    They ask for the time inside their transaction. ``policy`` is the one in force, and ``quotas`` those that are, None
-    if none is set. They are replaced when the server takes over other settings, ``policy`` never while anything is
-    written.
+    They ask for the time inside their transaction. ``quotas``: None if none is set.
     """
 
     policy: PolicySettings

@@ -246,15 +246,11 @@ def count_commit(quotas: Quotas | None, group_id: bytes, user_id: bytes, size: i
 
 def quotas_of(limits: LimitsConfig, clock: Clock) -> Quotas | None:
     """Return the quotas that are set; None if none is."""
-    return Quotas(limits, clock) if any(quotas_in(limits)) else None
-
-
-def quotas_in(limits: LimitsConfig) -> tuple[int | str, ...]:
-    """Return the settings that are quotas."""
-    return (
+    of_quotas = (
         *(limits.user_sends_per_minute, limits.group_sends_per_minute, limits.user_stored_bytes),
         *(limits.group_stored_bytes, limits.group_stored_messages, limits.user_groups),
     )
+    return Quotas(limits, clock) if any(of_quotas) else None
 
 
 def _sum(one: Stored, other: Stored) -> Stored:

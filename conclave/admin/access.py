@@ -50,11 +50,6 @@ class Guard:
         self._hosts = (LOOPBACK_HOSTS | {own, f"[{own}]"} | named) if is_checked else None
         self.refused: Counter[str] = Counter(host=0, token=0)
 
-    def goes_by(self, config: AdminConfig) -> bool:
-        """Tell whether the token that ``config`` now has, or the file that it names, is the one. Raises TokenError."""
-        token = token_of(config)
-        return (_digest(token) if token else None) == self._token
-
     def middleware(self) -> Middleware:
         """Return what stands before every handler of the listener, those of pages that do not exist too."""
 

@@ -70,7 +70,7 @@ def _server(served: web.Application, guard: Guard) -> Iterator[Metric]:
     yield GaugeMetricFamily("conclave_response_memory_limit_bytes", limit, budget.size)
     cut_off = "Responses that were cut off for their memory, by whether their account had too much, or all together."
     yield _counters("conclave_responses_cut_off", cut_off, "reason", dict(budget.cut_off))
-    if ends := served[app_keys.IN_FORCE].certificate_ends:
+    if ends := served[app_keys.HEALTH].certificate_ends:
         text = "When the certificate that handshakes get ends."
         yield GaugeMetricFamily("conclave_certificate_end_timestamp_seconds", text, ends)
     refused = "Requests to the operators' listener that were refused, by what was wrong with them."
@@ -134,7 +134,7 @@ def _loop(lag: Lag) -> Iterator[Metric]:
 
 
 def _cleanup(served: web.Application) -> Iterator[Metric]:
-    health, config = served[app_keys.HEALTH], served[app_keys.IN_FORCE].config
+    health, config = served[app_keys.HEALTH], served[app_keys.CONFIG]
     runs = CounterMetricFamily(
         "conclave_cleanup_runs", "Cleanup runs since the server has started.", labels=["purge_job", "outcome"]
     )

@@ -119,7 +119,7 @@ class Sizes:
                 self.last = replace(self.last, key_copies=there, **told)
 
     def _look(self, worker: int | None) -> Measured:
-        config = self._served[app_keys.IN_FORCE].config
+        config = self._served[app_keys.CONFIG]
         database = config.database
         files = {"database": file_size(database), "wal": file_size(database.with_name(f"{database.name}-wal"))}
         places = {"database": database.parent, "data": config.data, "archive": config.archive_path}

@@ -32,7 +32,7 @@ async def _require_open(request: web.Request, token: str) -> bytes | None:
     valid is told to no client. Raises ForbiddenError or TooManyRequestsError.
     """
     app = request.app
-    config = app[app_keys.IN_FORCE].config
+    config = app[app_keys.CONFIG]
     if config.registration_enabled and config.registration_token is None:
         return None
     if not token:

@@ -66,7 +66,7 @@ async def document(request: web.Request) -> web.StreamResponse:
     app, wanted = request.app, read_query(request, Describe)
     formats = (Format.JSON,) if wanted.format else tuple(Format)
     endpoints = tuple(app[app_keys.ENDPOINTS].values())
-    written = _written(endpoints, app[app_keys.IN_FORCE].config.auth_header, formats)
+    written = _written(endpoints, app[app_keys.CONFIG].auth_header, formats)
     return _reply_shared(request, written, "application/json")
 
 

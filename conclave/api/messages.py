@@ -72,7 +72,7 @@ async def take_back(request: web.Request) -> web.Response:
     nothing changes either: the answer is what the same request without it would get now, but for 429.
     """
     group_id, number = path_id(request, _GROUP), path_number(request, "sequence_num")
-    admins_may = request.app[app_keys.IN_FORCE].config.retention.admins_may_redact
+    admins_may = request.app[app_keys.CONFIG].retention.admins_may_redact
     dry_run = read_query(request, TakeBack).dry_run
     wish = Wish(group_id, request[tokens.CALLER].user_id, number, admins_may, dry_run)
     await request.app[app_keys.TAKING_BACK].take_back(wish)

@@ -42,11 +42,6 @@ class SlidingWindow:
         self._size = 0
         self._now = 0
 
-    def change(self, limit: int, seconds: int) -> None:
-        """Allow each key ``limit`` times in any ``seconds`` from here on. What was recorded goes on counting."""
-        self.limit = limit
-        self.seconds = seconds
-
     def __len__(self) -> int:
         """Return how many keys are remembered."""
         return len(self._moments)

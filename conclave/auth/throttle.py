@@ -48,24 +48,18 @@ class Throttle:
 
     def __init__(self, limits: LimitsConfig, passwords: Passwords, clock: Clock) -> None:
         """Begin without failures and registrations."""
-        windows = (SlidingWindow(1, 1) for _ in range(5))
-        self._of_both, self._of_address, self._of_name, self._accounts, self._tokens = windows
-        self.follow(limits)
+        seconds = limits.login_window
+        self._of_both = SlidingWindow(limits.login_failures, seconds)
+        self._of_address = SlidingWindow(limits.login_failures_per_address, seconds)
+        self._of_name = SlidingWindow(limits.login_failures + DELAY_STEPS, seconds)
+        self._accounts = SlidingWindow(limits.registrations_per_address, seconds)
+        self._tokens = SlidingWindow(limits.registration_failures_per_address, seconds)
+        self._undelayed = limits.login_failures
+        self._trusted = limits.trusted
         self._passwords = passwords
         self._clock = clock
         self._under_way: Counter[Hashable] = Counter()
         self._has_warned = False
-
-    def follow(self, limits: LimitsConfig) -> None:
-        """Go by ``limits`` from here on. The failures and registrations so far go on counting."""
-        seconds = limits.login_window
-        self._of_both.change(limits.login_failures, seconds)
-        self._of_address.change(limits.login_failures_per_address, seconds)
-        self._of_name.change(limits.login_failures + DELAY_STEPS, seconds)
-        self._accounts.change(limits.registrations_per_address, seconds)
-        self._tokens.change(limits.registration_failures_per_address, seconds)
-        self._undelayed = limits.login_failures
-        self._trusted = limits.trusted
 
     async def require_match(
         self,

@@ -40,7 +40,7 @@ def cleanup() -> None:
 @config_option
 @click.option("--dry-run", is_flag=True, help="Only tell what would go, and touch nothing.")
 @click.option(
-    "--accept-clock", is_flag=True, help="Take the wall clock as right; what is stored ahead of it is brought back."
+    "--accept-clock", is_flag=True, help="Take the wall clock as right: what was stamped ahead counts as stamped now."
 )
 @json_option
 def run_cleanup(path: Path | None, *, dry_run: bool, accept_clock: bool, as_json: bool) -> None:

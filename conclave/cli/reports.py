@@ -70,8 +70,6 @@ def show(report: Report, console: Console, *, dry: bool = False) -> None:
         console.print(f"{report.archive_bytes_returned:,} bytes returned by the archive")
     if report.held:
         console.print(f"kept by legal holds, although they have expired: {counted(report.held, 'message')}")
-    if report.brought_back:
-        console.print(f"brought back from times to come: {_list(report.brought_back) or 'nothing'}")
     if report.error:
         console.print(f"error: {visible(report.error)}", style="red", soft_wrap=True, markup=False)
 
@@ -88,13 +86,10 @@ def show_history(runs: Iterable[Run], console: Console) -> None:
     table.add_column("outcome", no_wrap=True)
     failed = []
     for run in runs:
-        done = _list(run.deleted)
-        if brought_back := _list(run.brought_back):
-            done = f"{done or 'nothing'}; brought back: {brought_back}"
         table.add_row(
             second(run.started_at),
             f"{run.finished_at - run.started_at:,}s",
-            done or "nothing",
+            _list(run.deleted) or "nothing",
             f"{run.bytes_returned:,} B",
             visible(run.job),
             run.engine,

@@ -1,8 +1,6 @@
 """A clock that ignores small backward steps of the wall clock, so that what expired stays expired."""
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 from conclave.clock import Clock, Moment, Reading
@@ -38,7 +36,6 @@ class SteadyClock:
         self._floor = Floor()
         self._known: Reading | None = None
         self._is_behind = False
-        self._stands_at: Moment | None = None
 
     @property
     def floor(self) -> Floor:
@@ -52,8 +49,6 @@ class SteadyClock:
     def moment(self) -> Moment:
         """Return the time to act on, and whether it is in doubt: both by the same reading."""
         with self._lock:
-            if self._stands_at is not None:
-                return self._stands_at
             reading = self._clock.read()
             until = self._floor.acted_until
             if until - reading.wall > TOLERANCE_SECONDS:
@@ -66,15 +61,6 @@ class SteadyClock:
             if reading.wall > until:
                 self._floor = Floor(reading.wall, self._floor.acceptances)
             return Moment(now, now)
-
-    @contextmanager
-    def standing_still(self) -> Iterator[None]:
-        """Keep ``now`` where it is while the block lasts. Only one block at a time."""
-        self._stands_at = self.moment()
-        try:
-            yield
-        finally:
-            self._stands_at = None
 
     def read(self) -> Reading:
         """Return both clocks as they are."""

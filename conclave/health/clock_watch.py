@@ -44,18 +44,6 @@ class ClockWatch:
         _log_policy_change(begun, policy)
         await self.note()
 
-    async def change(self, policy: PolicySettings, adopt: Callable[[], None]) -> None:
-        """Serve under ``policy`` from here on. Raises PolicyFrozenError, PolicyChangeError and StoreError.
-
-        ``adopt``: makes this process go by it, before anything else is written. The clock stands still meanwhile: what
-        the former policy hides later than its marks were settled would come back with a longer one.
-        """
-        reading = self._clock.read()
-        with self._clock.standing_still():
-            args = policy, reading, self._clock.floor
-            begun = await self._store.write_alone(state.change_policy, lambda _: adopt(), *args)
-        _log_policy_change(begun, policy)
-
     async def note(self, *, stopping: bool = False) -> None:
         """Store that the server is alive, and what the clock shows. ``stopping``: that the server ends.
 

@@ -86,8 +86,6 @@ def _run(fields: Mapping[str, Any]) -> str:
         parts.append(f"{fields['archived']:,} archived")
     if fields["held"]:
         parts.append(f"{fields['held']:,} kept by holds")
-    if fields["brought_back"]:
-        parts.append(f"brought back: {_shown(fields['brought_back'])}")
     parts.append(f"{_bytes(fields['bytes_returned'] + fields['archive_bytes_returned'])} returned")
     seconds = fields["finished_at"] - fields["started_at"]
     parts.append(f"{seconds:,} s" if seconds else "less than 1 s")
@@ -124,11 +122,9 @@ def _setting(fields: Mapping[str, Any]) -> str:
 
 
 def _reloaded(fields: Mapping[str, Any]) -> str:
-    """Return what a reload has changed."""
-    changed = [f"{name}: {visible(what)}" if what != "changed" else name for name, what in fields["changed"].items()]
-    if fields["certificate"] == "read again":
-        changed.append("the certificate was read again")
-    return f"reloaded: {'; '.join(changed) or 'no setting has changed'}"
+    """Return what a reload has read."""
+    certificate = "; the certificate was read again" if fields["certificate"] == "read again" else ""
+    return f"reloaded: the log has what is {fields['logs_from']} or worse{certificate}"
 
 
 _SENTENCES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {

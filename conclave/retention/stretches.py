@@ -63,7 +63,7 @@ def is_to_be_there(connection: sqlite3.Connection) -> bool:
 
 
 def relaid(connection: sqlite3.Connection) -> int:
-    """Return how often messages went to other partitions of the archive, or back into the hot store.
+    """Return how often messages went back from the archive into the hot store.
 
     The count rises before they go. A stretch with an earlier count may have been read from where its messages no longer
     were.

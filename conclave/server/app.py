@@ -23,7 +23,6 @@ from conclave.cache.groups import RememberedGroups
 from conclave.cache.sessions import RememberedSessions
 from conclave.clock import Clock, SystemClock
 from conclave.clock.steady import SteadyClock
-from conclave.config.in_force import InForce
 from conclave.config.retention import NEXT_FETCH
 from conclave.config.settings import Config
 from conclave.events import KEEP_ALIVE_SECONDS, Events, News
@@ -48,10 +47,10 @@ def create_app(config: Config, clock: Clock | None = None, *, accepts_change: bo
     ``accepts_change``: an operator agrees to a large change of the policy.
     """
     app = web.Application(middlewares=[middleware.pipeline], client_max_size=MAX_BODY_BYTES)
-    app[app_keys.IN_FORCE] = InForce(config, certificate.expiry(config.tls_cert_path))
+    app[app_keys.CONFIG] = config
     app[app_keys.ACCEPTS_CHANGE] = accepts_change
     app[app_keys.CLOCK] = steady = SteadyClock(clock or SystemClock())
-    app[app_keys.HEALTH] = Health()
+    app[app_keys.HEALTH] = Health(certificate.expiry(config.tls_cert_path))
     app[app_keys.PASSWORDS] = Passwords()
     app[app_keys.THROTTLE] = Throttle(config.limits, app[app_keys.PASSWORDS], steady)
     app[app_keys.REQUESTS] = Requests()
@@ -74,7 +73,7 @@ def create_app(config: Config, clock: Clock | None = None, *, accepts_change: bo
 
 
 def _events(app: web.Application) -> Events:
-    activity, clock, ttl = app[app_keys.ACTIVITY], app[app_keys.CLOCK], app[app_keys.IN_FORCE].config.token_ttl_seconds
+    activity, clock, ttl = app[app_keys.ACTIVITY], app[app_keys.CLOCK], app[app_keys.CONFIG].token_ttl_seconds
 
     def keep(session_id: int) -> None:
         activity.keep(session_id, clock.now())
@@ -99,7 +98,7 @@ async def _streams(app: web.Application) -> AsyncIterator[None]:
 
 
 async def _store(app: web.Application) -> AsyncIterator[None]:
-    config = app[app_keys.IN_FORCE].config
+    config = app[app_keys.CONFIG]
     app[app_keys.STORAGE] = storage = Storage(config.database, reserves(config), MAX_BODY_BYTES, app[app_keys.HEALTH])
 
     def publish(news: list[News]) -> None:
@@ -120,7 +119,7 @@ async def _store(app: web.Application) -> AsyncIterator[None]:
 
 
 async def _archive(app: web.Application) -> AsyncIterator[None]:
-    config = app[app_keys.IN_FORCE].config
+    config = app[app_keys.CONFIG]
     app[app_keys.ARCHIVE] = archive = Archive(
         config.archive_path, config.database, app[app_keys.HEALTH], app[app_keys.STORE].keys
     )

@@ -117,7 +117,7 @@ class Busiest:
 
     def __init__(self, app: web.Application) -> None:
         """``app``: its resources are there."""
-        self._auth_header = app[app_keys.IN_FORCE].config.auth_header
+        self._auth_header = app[app_keys.CONFIG].auth_header
         self._auth_field = self._auth_header.lower().encode("ascii")
         self._varying = re.compile(_VARYING % re.escape(self._auth_field))
         self._pipeline = app[PIPELINE]

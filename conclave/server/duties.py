@@ -117,7 +117,7 @@ async def stay_alive(app: web.Application) -> AsyncIterator[None]:
     app[app_keys.CLOCK_WATCH] = watch = ClockWatch(
         app[app_keys.CLOCK], app[app_keys.STORE], health, app[app_keys.ACTIVITY]
     )
-    config = app[app_keys.IN_FORCE].config
+    config = app[app_keys.CONFIG]
     policy = config.policy
     await watch.begin(policy, accepts_change=app[app_keys.ACCEPTS_CHANGE])
     for doubt in doubts(config, await app[app_keys.STORE].read(marks.given, policy)):
@@ -135,7 +135,7 @@ async def stay_alive(app: web.Application) -> AsyncIterator[None]:
 
 async def keep_sessions(app: web.Application) -> AsyncIterator[None]:
     """Store when sessions were used: at most a minute late, many in one transaction."""
-    ttl, activity = app[app_keys.IN_FORCE].config.token_ttl_seconds, app[app_keys.ACTIVITY]
+    ttl, activity = app[app_keys.CONFIG].token_ttl_seconds, app[app_keys.ACTIVITY]
 
     async def write() -> None:
         for session_id in app[app_keys.EVENTS].sessions():
@@ -254,7 +254,8 @@ async def look_for_overdue(app: web.Application) -> AsyncIterator[None]:
 
     While the clock is wrong nothing is erased, and no time tells how long. Health tells of the clock then, not of this.
     """
-    in_force = app[app_keys.IN_FORCE]
+    config = app[app_keys.CONFIG]
+    jobs = schedule(config.retention.purge_jobs, config.cleanup_interval)
     store, health, clock = app[app_keys.STORE], app[app_keys.HEALTH], app[app_keys.CLOCK]
     next_look = 0.0
 
@@ -264,8 +265,6 @@ async def look_for_overdue(app: web.Application) -> AsyncIterator[None]:
         if HealthPart.CLOCK in health.faults:
             health.mend(HealthPart.OVERDUE)
         elif began >= next_look:
-            config = in_force.config
-            jobs = schedule(config.retention.purge_jobs, config.cleanup_interval)
             health.overdue, late = await store.read(overdue.with_late, jobs, clock.now())
             next_look = began + OVERDUE_SHARE * (time.monotonic() - began)
             _report_overdue(health, late)

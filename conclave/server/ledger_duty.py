@@ -41,7 +41,7 @@ async def keep_ledger(app: web.Application) -> AsyncIterator[None]:
     the database is an older copy, and the ledger is not there, or cannot tell all that it must not bring back.
     """
     store, health, clock = app[app_keys.STORE], app[app_keys.HEALTH], app[app_keys.CLOCK]
-    config, next_alive = app[app_keys.IN_FORCE].config, 0.0
+    config, next_alive = app[app_keys.CONFIG], 0.0
     path, data = config.ledger_path, config.data
     await store.read(_require_ledger_of_copy, config.database, path, data)
     flaw, flawed_file = await _begin_with_ledger(store, path, clock), book.identity(path)

@@ -52,7 +52,7 @@ class RequestPipeline:
 
     def __init__(self, app: web.Application) -> None:
         """``app``: its resources are there."""
-        self._auth_header = app[app_keys.IN_FORCE].config.auth_header
+        self._auth_header = app[app_keys.CONFIG].auth_header
         self._budget = app[app_keys.BUDGET]
         self._freshness = app[app_keys.FRESHNESS]
         self._sessions = app[app_keys.SESSIONS]
@@ -142,7 +142,7 @@ async def _preflight(request: web.Request) -> web.Response:
     refused, endpoints = request.match_info.http_exception, request.app[app_keys.ENDPOINTS].values()
     known = refused.allowed_methods if isinstance(refused, web.HTTPMethodNotAllowed) else set[str]()
     methods = known or {endpoint.method for endpoint in endpoints}
-    auth_header = request.app[app_keys.IN_FORCE].config.auth_header
+    auth_header = request.app[app_keys.CONFIG].auth_header
     return web.Response(status=204, headers=cross_origin.preflight(methods, auth_header))
 
 

@@ -179,7 +179,7 @@ async def _serve(
         async with (
             supervisor,
             manager.watched(lambda: app[app_keys.STORE].read(state.stored_policy)),
-            Reloader(app, supervisor, tls, source, again, manager, guard),
+            Reloader(config, app[app_keys.HEALTH], supervisor, tls, source, again, manager),
         ):
             manager.ready(f"serving at {url}")
             await stop.wait()

@@ -1,7 +1,6 @@
 """Decides what a start would refuse, by its configuration and by the files that lie where that leads.
 
-The start asks here before it makes or changes anything, a reload asks of the file that it reads, and `check-config`,
-`doctor` and `status` ask of the next start.
+The start asks here before it makes or changes anything; `check-config`, `doctor` and `status` ask of the next start.
 """
 
 import os
@@ -42,7 +41,7 @@ def refusals(config: Config, clock: Clock | None) -> list[Refusal]:
     """Return why a start with ``config`` would be refused; nothing if it would not.
 
     It changes nothing and takes no lock, so a server may run meanwhile: that another one runs, or that a port is taken,
-    is not looked at. ``clock``: None leaves out whether the policy may change, which a start and a reload decide in the
+    is not looked at. ``clock``: None leaves out whether the policy may change, which a start decides in the
     transaction that changes it.
     """
     found = []

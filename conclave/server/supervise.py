@@ -10,7 +10,6 @@ import signal
 import sys
 import time
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator
 from typing import Any, Self
 
 from conclave.config.settings import Config
@@ -96,17 +95,11 @@ class Supervisor:
 
     async def __aenter__(self) -> Self:
         """Start the worker in the background."""
-        self._start()
+        self._task = asyncio.create_task(keep_running(self._health, HealthPart.CLEANUP, self._keep_running))
         return self
 
     async def __aexit__(self, *_: object) -> None:
         """End the worker."""
-        await self._stop()
-
-    def _start(self) -> None:
-        self._task = asyncio.create_task(keep_running(self._health, HealthPart.CLEANUP, self._keep_running))
-
-    async def _stop(self) -> None:
         self._task.cancel()
         await asyncio.wait({self._task})  # awaited itself, it would hide a cancellation of the caller
         self._forget("the cleanup worker was ended")
@@ -120,27 +113,10 @@ class Supervisor:
         if process := self._process:
             _kill(process)
 
-    @contextlib.asynccontextmanager
-    async def paused(self) -> AsyncIterator[None]:
-        """Have no worker while the block lasts, even if that breaks off a run; then start one with what ``follow`` has.
-
-        A run goes by one policy from its beginning to its end.
-        """
-        await self._stop()
-        try:
-            yield
-        finally:
-            self._failing.clear()
-            self._start()
-
     def follow(self, config: Config) -> None:
-        """Have the worker go by other settings, from its next run on. Their policy has to be the one before.
-
-        The settings of the log count at once.
-        """
+        """Have the worker log by other settings, at once. All others are the same as before."""
         self._config = config
         self._send(_line(config))
-        self._news.set()
 
     def run_now(self) -> bool:
         """Have the worker do each of its jobs at once, or after the run under way; False: there is no worker."""
@@ -226,7 +202,7 @@ class Supervisor:
         self._health.is_asleep = True
         self._health.next_run_at = time.time() + sleep.due_in
         log.debug("cleanup_asleep", wakes_in_seconds=round(max(0.0, sleep.due_in - self._lead.seconds), 1))
-        while not self._orders and sleep.is_of(self._config):
+        while not self._orders:
             left = sleep.due_in - self._lead.seconds
             if left <= 0:
                 return

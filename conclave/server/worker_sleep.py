@@ -3,8 +3,6 @@
 import time
 from dataclasses import dataclass
 
-from conclave.config.settings import Config
-from conclave.retention.jobs import schedule
 from conclave.system.worker_protocol import Asleep
 
 FIRST_LEAD_SECONDS = 20.0
@@ -33,11 +31,6 @@ class Sleep:
     def due_in(self) -> float:
         """Seconds until its next run."""
         return self.left.due_in
-
-    def is_of(self, config: Config) -> bool:
-        """Tell whether these are the jobs of ``config``. Other jobs begin with a run of each."""
-        jobs = schedule(config.retention.purge_jobs, config.cleanup_interval)
-        return self.told.is_of((scope.name, interval) for scope, interval in jobs)
 
 
 class Lead:

@@ -1,13 +1,12 @@
 """What the cleanup worker tells its server: lines of JSON on the worker's standard output.
 
-The server sends the settings to the worker's standard input, as a line, and again whenever they change; and orders, a
-line each. The end of that input is the server's end. A worker that falls asleep ends; what it was about to do, the
-next one is started with.
+The server sends the settings to the worker's standard input, as a line, and again when the level of the log has
+changed; and orders, a line each. The end of that input is the server's end. A worker that falls asleep ends; what it
+was about to do, the next one is started with.
 """
 
 import json
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -80,32 +79,22 @@ class Taken:
 
 
 @dataclass(frozen=True)
-class Job:
-    """A job of the schedule, its interval, and in how many seconds it is due."""
-
-    name: str
-    interval: int
-    due_in: float
-
-
-@dataclass(frozen=True)
 class Asleep:
-    """The worker ends its Java and itself, and is to be started anew for the next of ``jobs``, or for an order."""
+    """The worker ends its Java and itself, and is to be started anew for its next job, or for an order.
 
-    jobs: tuple[Job, ...]
+    ``due``: in how many seconds each job of the schedule is due, in its order.
+    """
+
+    due: tuple[float, ...]
 
     @property
     def due_in(self) -> float:
         """Seconds until the next run."""
-        return min(job.due_in for job in self.jobs)
+        return min(self.due)
 
     def later(self, seconds: float) -> "Asleep":
         """Return the same as it is so many seconds later."""
-        return Asleep(tuple(replace(job, due_in=job.due_in - seconds) for job in self.jobs))
-
-    def is_of(self, jobs: Iterable[tuple[str, int]]) -> bool:
-        """Tell whether these are its jobs: their names and intervals."""
-        return [(job.name, job.interval) for job in self.jobs] == list(jobs)
+        return Asleep(tuple(each - seconds for each in self.due))
 
 
 Message = State | Warm | Ended | Counted | Taken | Asleep | Fault
@@ -117,12 +106,12 @@ def asleep_text(asleep: Asleep, now: float) -> str:
     ``now``: seconds of the monotonic clock, which all processes of a machine share. So the time that a start takes
     makes no run late.
     """
-    return json.dumps(_mapping(asleep.later(-now))["asleep"])
+    return json.dumps(asleep.later(-now).due)
 
 
 def asleep_of(text: str, now: float) -> Asleep:
     """Read what ``asleep_text`` has written, as it is ``now``. Raises ValueError."""
-    return Asleep(tuple(_job(each) for each in json.loads(text))).later(now)
+    return Asleep(tuple(map(float, json.loads(text)))).later(now)
 
 
 def order_line(order: Order) -> str:
@@ -157,18 +146,11 @@ def from_line(line: bytes) -> Message:
             return Warm(seconds, due_in)
         case {"taken": str(order)}:
             return Taken(Order(order))
-        case {"asleep": [_, *_] as jobs}:
-            return Asleep(tuple(_job(each) for each in jobs))
+        case {"asleep": [_, *_] as due} if all(isinstance(each, float | int) for each in due):
+            return Asleep(tuple(due))
         case dict() if list(message.values()) == [True]:
             return State(next(iter(message)))
     raise ValueError(f"no message: {line[:100]!r}")
-
-
-def _job(told: Any) -> Job:
-    match told:
-        case {"name": str(name), "interval": int(interval), "due_in": float(due_in) | int(due_in)}:
-            return Job(name, interval, due_in)
-    raise ValueError(f"no job: {told!r}"[:100])
 
 
 def _mapping(message: Message) -> dict[str, Any]:
@@ -178,7 +160,7 @@ def _mapping(message: Message) -> dict[str, Any]:
         case Taken():
             return {"taken": message.order}
         case Asleep():
-            return {"asleep": [asdict(job) for job in message.jobs]}
+            return {"asleep": message.due}
         case State():
             return {message: True}
         case Ended():

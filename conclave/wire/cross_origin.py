@@ -28,10 +28,6 @@ class CrossOrigin:
 
     def __init__(self, allowed: Iterable[str] = ()) -> None:
         """``allowed``: the origins, as browsers write them; without any, answers have no header of this kind."""
-        self.follow(allowed)
-
-    def follow(self, allowed: Iterable[str]) -> None:
-        """Allow these origins from the next answer on, and no other."""
         self._allowed = {
             each: {**_VARY, "Access-Control-Allow-Origin": each, "Access-Control-Expose-Headers": EXPOSED}
             for each in allowed

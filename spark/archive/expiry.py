@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 
 from conclave.failpoints import reach
-from conclave.store.archive import erasures, moves, unreadable
+from conclave.store.archive import erasures, moves
 from conclave.store.archive.erasures import Key
 from conclave.store.archive.moves import PartRow
 from conclave.store.engine.sqlite import Step, done
@@ -111,22 +111,20 @@ def settle(
     erased: Mapping[Key, list[Erased]],
     taken: Mapping[int, Collection[int]],
     stays: Living | None = None,
-    dead: Mapping[Key, int] | None = None,
 ) -> Iterator[Step]:
     """Yield the steps that bring the index up to date with ``version`` of the table.
 
     ``left``: what is left of rows of the index, None for nothing. ``senders``: users and groups in which the archive
     has no more messages of theirs, except commits. ``erased``: what went, by rows of the index. ``taken``: by group
     key, the numbers of messages that were taken back and are not in these rows any more. ``stays``: see
-    ``lost_keys.living``; None: no message went from the table. ``dead``: how many messages of rows of the index cannot
-    be read, where these may have come from others.
+    ``lost_keys.living``; None: no message went from the table.
     """
     yield partial(done, moves.note_version, connection, version)
     rows_of: dict[int, dict[Key, PartRow | None]] = defaultdict(dict)
     for key, row in left.items():
         rows_of[key[0]][key] = row
     for group_key, rows in sorted(rows_of.items()):
-        yield partial(done, _settle_group, connection, group_key, rows, erased, stays, dead or {})
+        yield partial(done, _settle_group, connection, group_key, rows, erased, stays)
         if group_key in taken:
             parts = [key[1:] for key in rows]
             yield partial(done, taken_back.forget_erased, connection, group_key, taken[group_key], parts)
@@ -145,7 +143,6 @@ def _settle_group(
     rows: Mapping[Key, PartRow | None],
     erased: Mapping[Key, list[Erased]],
     stays: Living | None,
-    dead: Mapping[Key, int],
 ) -> None:
     for key in rows:
         erasures.tell(connection, key, [each for each in erased.get(key, ()) if each.rule != RESTORED])
@@ -154,8 +151,6 @@ def _settle_group(
     for key in rows:
         erasures.forget(connection, key)
     moves.settle_parts(connection, group_key, rows)
-    for key in rows.keys() & dead.keys():
-        unreadable.recount(connection, key, dead[key])
 
 
 def _taken_back_gone(plan: ArchivePlan, measured: Mapping[Key, Measured]) -> dict[int, set[int]]:

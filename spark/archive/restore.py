@@ -7,6 +7,7 @@ deletes its copies.
 
 import sqlite3
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession, functions as F
 
@@ -15,7 +16,7 @@ from conclave.config.archive import ArchiveConfig
 from conclave.failpoints import reach
 from conclave.retention.policy import KEEP
 from conclave.store import message_keys
-from conclave.store.archive import moves, restore as archive_restore
+from conclave.store.archive import erasures, moves, restore as archive_restore
 from conclave.store.archive.moves import PartRow
 from conclave.store.archive.restore import Archived
 from conclave.store.engine.faults import free_bytes
@@ -24,6 +25,7 @@ from conclave.store.resources.groups import Group
 from conclave.system import operator_identity
 from spark.archive import columns as a
 from spark.archive.check import examine
+from spark.archive.expiry import confirm
 from spark.archive.table import Table
 from spark.hot_store import ArchiveError, Hot
 
@@ -49,11 +51,14 @@ def restore(
     config: ArchiveConfig,
     group_id: bytes,
     spare: int,
+    *,
+    is_forced: bool = False,
 ) -> int:
     """Restore a group; return how many messages that were. Raises ArchiveError or RestoreError.
 
     What has lost its key, and waits to be overwritten, stays where it is until the next run.
     ``spare``: so many bytes stay free beside the database. A run could not work without, and only a run removes copies.
+    ``is_forced``: also what is damaged, which readers notice then, and what the next run moves to the archive again.
     """
     group = hot.read(groups.find, group_id)
     if group is None:
@@ -63,12 +68,13 @@ def restore(
         raise ArchiveError("nothing of the group is served from the archive")
     if hot.read(moves.batch_under_way) is not None:
         raise ArchiveError("a move is under way: do a cleanup run first, which finishes it")
-    if config.after != KEEP and group.policy.outlives(config.least_lifetime):
+    if not is_forced and config.after != KEEP and group.policy.outlives(config.least_lifetime):
         raise ArchiveError('the next run would move the messages again: set [archive] after = "-1" first')
     _require_room(hot, sum(part.body_bytes for part in parts), spare)
     rows = table.read().where(in_partitions([(part.lifetime, part.span) for part in parts]))
-    found = examine(spark, hot, rows, group.group_key)
-    if found.differences:
+    if is_forced:
+        _confirm(hot, rows, group.group_key)
+    elif (found := examine(spark, hot, rows, group.group_key)).differences:
         raise ArchiveError(f"{found.differences[0]}; nothing was restored")
     count, lost = 0, hot.read(message_keys.lost_up_to).get(group.group_key, 0)
     living = rows.where(F.col(a.SEQUENCE_NUM) > lost)
@@ -82,6 +88,14 @@ def restore(
     hot.write(_switch_back, group, count, hot.now)
     reach("restore.switched")
     return count
+
+
+def _confirm(hot: Hot, rows: DataFrame, group_key: int) -> None:
+    """Note for receipts what a run that did not end has erased of a group, while the index still tells it."""
+    counted = rows.where(F.col(a.GROUP_KEY) == group_key).groupBy(a.GROUP_KEY, a.LIFETIME, a.SPAN).count().collect()
+    present = {key: 0 for key in hot.read(erasures.foreseen) if key[0] == group_key}
+    present |= {(row[0], row[1], row[2]): row[3] for row in counted}
+    hot.write_steps(partial(confirm, present=present))
 
 
 def _require_room(hot: Hot, size: int, spare: int) -> None:

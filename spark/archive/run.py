@@ -4,7 +4,7 @@ It finishes a batch under way, applies the rules, moves messages, compacts the t
 """
 
 import sqlite3
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from functools import partial
@@ -25,13 +25,11 @@ from conclave.retention import due
 from conclave.retention.jobs import ALL, Scope
 from conclave.retention.plan import Plan
 from conclave.retention.policy import KEEP
-from conclave.store import clock_mending
 from conclave.store.archive import move_selection, moves
 from conclave.store.archive.moves import ArchiveState
-from spark.archive import clock, expiry_plan
+from spark.archive import expiry_plan
 from spark.archive.arrow_eraser import ArrowEraser
 from spark.archive.check import Check, examine
-from spark.archive.clock import FOREVER, Return
 from spark.archive.eraser import Eraser
 from spark.archive.expiry import Expiry
 from spark.archive.expiry_plan import ArchivePlan
@@ -145,10 +143,10 @@ class ArchiveRun:
             self._require(state)
             return examine(self._session(), self._hot, self._table.read())
 
-    def restore(self, group_id: bytes, spare: int) -> int:
+    def restore(self, group_id: bytes, spare: int, *, is_forced: bool = False) -> int:
         """Take a group's messages back into the hot store; return how many. Raises ArchiveError or RestoreError.
 
-        ``spare``: so many bytes of the disk stay free.
+        ``spare``: so many bytes of the disk stay free. ``is_forced``: also what is damaged, or will move again.
         """
         state = self._hot.read(moves.find_state)
         if state is None:
@@ -156,34 +154,18 @@ class ArchiveRun:
         with self._as_archive_errors():
             self._require(state)
             self._mover().drop_copies()  # copies that are left may lack their bodies
-            return restore(self._session(), self._hot, self._table, self._config, group_id, spare)
+            return restore(self._session(), self._hot, self._table, self._config, group_id, spare, is_forced=is_forced)
 
-    def finish_move(self) -> None:
-        """Finish the batches under way, if there are any; deletes no messages. Raises ArchiveError."""
+    def restore_ahead(self, now: int, spare: int) -> None:
+        """Take the groups back that have messages here which were created at the Unix second ``now`` or later.
+
+        What is damaged comes back as it is. ``spare``: see ``restore``. Raises ArchiveError or RestoreError.
+        """
         if self._hot.read(moves.batch_under_way) is not None:
             with self._as_archive_errors():
                 self._change().finish()
-
-    def hide_ahead(self, marked: Mapping[int, int], now: int) -> int:
-        """Bring hidden messages back to the second before ``now``; return how many. Raises ArchiveError.
-
-        ``marked``: ``expired_before`` by group key, for the groups whose mark lies ahead of ``now``.
-        """
-        return self._bring_back([Return(key, now, mark, now - 1) for key, mark in marked.items()])
-
-    def bring_back(self, now: int) -> int:
-        """Bring all other messages ahead of ``now`` back to it; return how many. Raises ArchiveError."""
-        marked = self._hot.read(clock_mending.marked_ahead, now)
-        keys = {part.group_key for part in self._hot.read(moves.parts) if part.newest > now}
-        returns = [Return(key, max(now, marked.get(key, 0)) + 1, FOREVER, max(now, marked.get(key, 0))) for key in keys]
-        return self._bring_back(returns)
-
-    def _bring_back(self, returns: Collection[Return]) -> int:
-        if not (clock.concerned(self._hot, returns) or clock.left_wide(self._hot)):
-            return 0
-        with self._as_archive_errors():
-            self._change()
-            return clock.bring_back(self._session(), self._hot, self._table, returns)
+        for group_id in self._hot.read(moves.groups_ahead, now):
+            self.restore(group_id, spare, is_forced=True)
 
     def _expiry(self, plan: ArchivePlan) -> Expiry:
         """Return what carries out ``plan``. Spark is started for it only if there is much to rewrite, or a cluster."""

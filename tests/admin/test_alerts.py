@@ -85,7 +85,7 @@ async def told(operators: Operators) -> Samples:
     await alice.send(group)
     await alice.fetch(group)
     running.config.archive_path.mkdir(parents=True)
-    running.app[app_keys.IN_FORCE].certificate_ends = 2_000_000_000
+    running.app[app_keys.HEALTH].certificate_ends = 2_000_000_000
     operators.health.note_run(Report("sql", 100, finished_at=107).to_mapping())
     operators.health.worker = os.getpgid(0)
     await operators.measured()

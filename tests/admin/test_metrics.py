@@ -263,7 +263,7 @@ def of_the_docs() -> dict[str, tuple[str, set[str]]]:
 
 async def test_the_docs_name_every_metric_with_its_kind_and_its_labels(operators: Operators) -> None:
     operators.running.config.archive_path.mkdir(parents=True)
-    operators.running.app[app_keys.IN_FORCE].certificate_ends = 2_000_000_000
+    operators.running.app[app_keys.HEALTH].certificate_ends = 2_000_000_000
     operators.health.note_run(Report("sql", 100, "everything", 107).to_mapping())
     operators.health.worker = os.getpgid(0)
     await operators.running.user("alice")

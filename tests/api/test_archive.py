@@ -122,18 +122,6 @@ def before_a_read(
     return once
 
 
-async def test_no_page_misses_what_goes_to_another_part_of_the_archive_while_it_is_looked_for(
-    running: Running, mover: Mover, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    alice, group = await filled(running, 20)
-    before = await alice.fetch(group)
-    mover.move(group, 10)
-    waiting = before_a_read(running, monkeypatch, lambda: mover.relay(group, running.clock.now() - 400 * DAY))
-    assert await alice.fetch(group, 0, 5) == before[:5]
-    assert not waiting
-    assert await alice.fetch(group) == before
-
-
 @pytest.mark.parametrize("limit", [5, 100])
 async def test_no_page_misses_what_was_restored_and_left_the_archive_while_it_is_looked_for(
     running: Running, mover: Mover, monkeypatch: pytest.MonkeyPatch, limit: int

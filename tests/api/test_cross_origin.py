@@ -12,7 +12,6 @@ from conclave.admin.app import create_admin_app
 from conclave.config.settings import Config
 from conclave.config.web import WebConfig
 from conclave.server.listen import MOST_FILES, Site
-from conclave.server.reload import follow
 from conclave.wire.request_body import MAX_BODY_BYTES
 from tests.conftest import Running, StartServer
 from tests.server.test_busiest import JSON, PROTOBUF, line_to, poll, send, written
@@ -181,20 +180,6 @@ async def test_what_is_no_request_is_answered_without_an_origin(crossing: Runnin
         async with line_to(crossing.server.port) as line:
             answer = await line.ask(sent)
             assert (answer.status.split()[1], allowed(titled(answer.headers))) == ("400", None)
-
-
-async def test_a_reload_changes_who_may_read(crossing: Running, crossable: Config) -> None:
-    alice = await crossing.user("alice")
-    group = await alice.create_group("g")
-    async with line_to(crossing.server.port) as line:
-        request = poll(alice, group, 0, Origin=HERE)
-        assert allowed(titled((await line.ask(request)).headers)) == HERE
-        follow(crossing.app, replace(crossable, web=WebConfig((THERE,))))
-        assert allowed(titled((await line.ask(request)).headers)) is None
-        assert allowed((await ask(crossing, ASKED["a success"], Origin=THERE)).headers) == THERE
-        follow(crossing.app, replace(crossable, web=WebConfig()))
-        assert "vary" not in (await line.ask(request)).headers
-        assert "Vary" not in (await ask(crossing, ASKED["a success"], Origin=THERE)).headers
 
 
 async def test_the_operators_listener_lets_no_page_read(crossing: Running) -> None:

@@ -353,17 +353,16 @@ async def test_an_archive_that_cannot_be_read_does_not_stop_a_change(running: Ru
     assert await alice.numbers(group) == [6, 7, 8, 9, 10], "the change was made"
 
 
-async def test_what_moves_within_the_archive_meanwhile_is_looked_for_again(running: Running) -> None:
+async def test_what_was_restored_from_the_archive_meanwhile_is_looked_for_again(running: Running) -> None:
     alice, group, mover = await filled_archive(running)
     now = running.clock.now()
 
-    def relay(_: Stretch) -> None:
-        if len(asked) == 1:
-            mover.relay(group, now - 400 * DAY)
+    def restore(_: Stretch) -> None:
+        mover.restore(group)
 
-    asked = count_calls(running, relay)
+    asked = count_calls(running, restore)
     assert await change(alice, group, 5 * DAY, dry=True) == (5, now - 10 * DAY)
-    assert len(asked) == 2
+    assert len(asked) == 1
 
 
 @pytest.mark.parametrize("seed", range(16))

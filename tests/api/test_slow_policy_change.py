@@ -14,7 +14,7 @@ from conclave.config.settings import Config
 from conclave.retention.policy import KEEP, GroupPolicy
 from conclave.store.engine import sqlite, writer
 from conclave.store.engine.faults import StoreError
-from conclave.store.resources.state import accept_clock, begin_accepting
+from conclave.store.resources.state import accept_clock
 from tests.conftest import Running, StartServer
 from tests.support.archive import Mover
 from tests.support.client import Client, expect
@@ -170,7 +170,6 @@ async def test_an_acceptance_of_the_clock_meanwhile_leaves_it_to_its_own_marks(
     former.end(1, policy, running.clock.now() + 1)
     assert await bob.numbers(group) == []
     with closing(sqlite.connect(running.config.database)) as other, sqlite.write_transaction(other):
-        begin_accepting(other, running.clock.read())
         accept_clock(other, running.clock.read())
     await running.app[app_keys.CLOCK_WATCH].note()
     assert not former.unmarked

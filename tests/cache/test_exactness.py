@@ -234,9 +234,7 @@ FAULTS: dict[str, Plant] = {
     "member_added": dropped("member_added"),
     "member_removed": dropped("member_removed"),
     "group_removed": dropped("group_removed", "member_removed"),  # one of both is enough for a group that is deleted
-    "message_dated": dropped("message_dated"),
     "session_removed": dropped("session_removed"),
-    "session_shortened": dropped("session_shortened"),
     "account_removed": dropped("account_removed"),
     **{
         plant.__name__: plant
@@ -249,8 +247,6 @@ FAULTS: dict[str, Plant] = {
 }
 FAVOURITES = {
     "member_added": "come_or_go",
-    "message_dated": "wrong_clock",
-    "session_shortened": "wrong_clock",
     "account_removed": "delete",
     "no_since": "meet_midway",
     "any_last_number": "meet_midway",

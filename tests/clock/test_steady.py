@@ -73,11 +73,3 @@ def test_accepting_the_clock_lowers_the_floor(wall: FakeClock, steady: SteadyClo
     assert steady.now() == START
     steady.resume(Floor(START - 300, acceptances=1), None)
     assert steady.now() == START - 300
-
-
-def test_it_stands_still_for_a_block_and_then_goes_on(wall: FakeClock, steady: SteadyClock) -> None:
-    with steady.standing_still():
-        wall.advance(30)
-        assert steady.now() == START
-        assert steady.read().wall == START + 30, "what the clocks show is not hidden"
-    assert steady.now() == START + 30

@@ -17,7 +17,6 @@ RUN: dict[str, Any] = {
     "archive_bytes_returned": 0,
     "held": 0,
     "deleted": {"expired": 30, "fetched": 10, "sessions": 0},
-    "brought_back": {},
 }
 LISTENING = {
     "event": "listening",
@@ -41,8 +40,8 @@ LISTENING = {
             "cleanup (up to 3d): 0 erased, 5 archived, 2 kept by holds, 0 B returned, less than 1 s",
         ),
         (
-            RUN | {"error": "the disk\nis full", "level": "error", "brought_back": {"sessions": 2}},
-            "error: cleanup: failed: the disk\\nis full; 40 erased (30 expired, 10 fetched), brought back: sessions: 2,"
+            RUN | {"error": "the disk\nis full", "level": "error"},
+            "error: cleanup: failed: the disk\\nis full; 40 erased (30 expired, 10 fetched),"
             " 24 KB returned, 2 s",
         ),
         (
@@ -52,12 +51,13 @@ LISTENING = {
             " cleanup: spark, every 1 hour; archive: off",
         ),
         (
-            {"event": "reloaded", "changed": {"log.level": "info -> error", "retention.groups": "changed"},
-             "certificate": "read again"},
-            "reloaded: log.level: info -> error; retention.groups; the certificate was read again",
+            {"event": "reloaded", "logs_from": "info", "certificate": "read again"},
+            "reloaded: the log has what is info or worse; the certificate was read again",
         ),
-        ({"event": "reloaded", "changed": {}, "certificate": "none"}, "reloaded: no setting has changed"),
-        ({"event": "reloaded", "changed": {}, "certificate": "read again"}, "reloaded: the certificate was read again"),
+        (
+            {"event": "reloaded", "logs_from": "error", "certificate": "none"},
+            "reloaded: the log has what is error or worse",
+        ),
         (
             {"event": "reload_refused", "fault": "zzz: unknown", "level": "error"},
             "error: reload refused, nothing has changed: zzz: unknown",

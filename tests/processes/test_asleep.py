@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
 
 import pytest
 from aiohttp import ClientSession
@@ -18,6 +17,7 @@ from tests.processes.test_kills import QUICK
 from tests.support import stores
 from tests.support.client import Client
 from tests.support.forensics import StoreSearch
+from tests.support.operators import ADMIN, ask, run_at_once
 from tests.support.sample import some
 from tests.support.server import PATIENCE, STOP_SECONDS, ServerProcess, conclave, waiting
 
@@ -45,31 +45,26 @@ def wait_until_asleep(server: ServerProcess, times: int = 1) -> None:
             return
 
 
-def run_at_once(server: ServerProcess, minutes: int) -> None:
-    """Have each job done at once: other intervals begin so."""
-    lines = [line for line in server.config.read_text().splitlines() if not line.startswith("cleanup_interval")]
-    server.config.write_text("\n".join([f'cleanup_interval = "{minutes}min"', *lines]))
-    server.process.send_signal(signal.SIGHUP)
+def admin_url(server: ServerProcess) -> str:
+    return str(told(server, "listening")[0]["admin_url"])
 
 
 def status(server: ServerProcess) -> str:
-    url = told(server, "listening")[0]["admin_url"]
-    done = conclave("status", "--config", server.config, "--url", url, cwd=server.folder)
+    done = conclave("status", "--config", server.config, "--url", admin_url(server), cwd=server.folder)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def test_without_anything_due_no_java_is_started_and_asleep_is_not_broken(tmp_path: Path) -> None:
-    with ServerProcess(tmp_path, DEBUG, command=QUICK) as server:
+    with ServerProcess(tmp_path, DEBUG, command=QUICK, admin=ADMIN) as server:
         wait_until_asleep(server)
         assert resident_mb(server.process.pid) < IDLE_MB
         assert processes_of(tmp_path).keys() == {server.process.pid}
-        admin = told(server, "listening")[0]["admin_url"]
-        health = json.loads(urlopen(f"{admin}/healthz").read())
+        health = json.loads(ask(admin_url(server), "/healthz"))
         assert (health["status"], health["faults"], health["cleanup"]) == ("ok", {}, "asleep")
-        assert json.loads(urlopen(f"{admin}/readyz").read()) == {"status": "ready"}
+        assert json.loads(ask(admin_url(server), "/readyz")) == {"status": "ready"}
         assert "asleep" in status(server)
-        run_at_once(server, 90)
+        run_at_once(admin_url(server))
         wait_until_asleep(server, 2)
         assert [run["outcome"] for run in told(server, "cleanup_run")] == ["ok", "ok"]
         assert told(server, "cleanup_java_started") == []
@@ -79,11 +74,11 @@ def test_without_anything_due_no_java_is_started_and_asleep_is_not_broken(tmp_pa
 
 
 def test_what_is_due_wakes_java_which_ends_with_its_files(tmp_path: Path) -> None:
-    with ServerProcess(tmp_path, DEBUG, command=QUICK) as server:
+    with ServerProcess(tmp_path, DEBUG, command=QUICK, admin=ADMIN) as server:
         wait_until_asleep(server)
         for n in range(2):
             stores.make_due(tmp_path / "conclave.db")
-            run_at_once(server, 90 + n)
+            run_at_once(admin_url(server))
             for _ in waiting("Java"):
                 if javas(tmp_path):
                     break
@@ -119,10 +114,10 @@ async def test_a_worker_that_is_killed_while_it_falls_asleep_leaves_nothing(tmp_
 @pytest.fixture
 def waking(tmp_path: Path) -> Iterator[tuple[ServerProcess, int]]:
     """A server whose worker is starting Java, and the id of the worker."""
-    with ServerProcess(tmp_path, DEBUG, command=QUICK) as server:
+    with ServerProcess(tmp_path, DEBUG, command=QUICK, admin=ADMIN) as server:
         wait_until_asleep(server)
         stores.make_due(tmp_path / "conclave.db")
-        run_at_once(server, 90)
+        run_at_once(admin_url(server))
         worker = 0
         for _ in waiting("Java"):
             if javas(tmp_path):
@@ -147,7 +142,7 @@ def test_whoever_dies_while_cleanup_wakes_nothing_is_left_and_the_run_is_done(
     if victim.startswith("server"):
         server.process.wait(PATIENCE)
         expect_gone(lambda: processes_of(folder), victim)
-        server = ServerProcess(folder, DEBUG, command=QUICK)
+        server = ServerProcess(folder, DEBUG, command=QUICK, admin=ADMIN)
     for _ in waiting("the run"):
         if deleted(server):
             break

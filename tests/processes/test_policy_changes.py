@@ -1,7 +1,6 @@
 """A start with another policy: logged, warned of, and refused if it hides much at once."""
 
 import asyncio
-import signal
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -90,9 +89,6 @@ async def test_doubtful_settings_are_logged_where_a_group_is_concerned(tmp_path:
             alice = await Client.register(http, server.url, "alice")
             await alice.create_group("of_a_month")
             await alice.create_group("after_fetch", expiry=0)
-        server.process.send_signal(signal.SIGHUP)
-        server.wait_for("reloaded")
-        assert doubtful() == [of_an_override, "retention.purge_jobs", "message_retention"]
         assert server.stop()[0] == 0
     with ServerProcess(tmp_path, text) as server:
         assert doubtful() == ["retention.purge_jobs", "message_retention", of_an_override]

@@ -10,10 +10,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from bench.process import descendants
-from tests.processes.test_asleep import deleted, run_at_once
+from tests.processes.test_asleep import admin_url, deleted
 from tests.processes.test_cluster import listening
 from tests.processes.test_deaths import PAUSE, WARM, javas
 from tests.support import stores
+from tests.support.operators import ADMIN, run_at_once
 from tests.support.server import ServerProcess, waiting
 from tests.support.spark_client import ENDPOINTS, SparkClient
 
@@ -132,10 +133,10 @@ def expect_no_answer(client: SparkClient, java: int, others: Sequence[int]) -> N
 
 
 def test_a_server_whose_java_waits_for_the_next_run_answers_nobody(tmp_path: Path) -> None:
-    with SparkClient() as client, ServerProcess(tmp_path, WARM) as server:
+    with SparkClient() as client, ServerProcess(tmp_path, WARM, admin=ADMIN) as server:
         server.wait_for("cleanup_run")
         stores.make_due(tmp_path / "conclave.db")
-        run_at_once(server, 90)
+        run_at_once(admin_url(server))
         for _ in waiting("a run by Spark"):
             if deleted(server):
                 break

@@ -112,7 +112,7 @@ class Stops:
         elif what == "everything":
             kill(SIGTERM, *processes_of(self.folder))
         elif what == "server, in a reload, and worker":
-            self.change_policy()
+            self.reload()
             await self.signal_in_turn([worker, server], pause)
         elif what.endswith("paused"):
             kill(signal.SIGSTOP, *filter(None, javas(self.folder) if "Java" in what else [worker]))
@@ -121,9 +121,8 @@ class Stops:
             turn = {"worker and server": [worker, server], "server and worker": [server, worker]}
             await self.signal_in_turn(turn.get(what, [server]), pause)
 
-    def change_policy(self) -> None:
-        """Have a server that serves take over another policy, without its worker meanwhile."""
-        self.server.config.write_text(f"invite_ttl_seconds = 99\n{self.server.config.read_text()}")
+    def reload(self) -> None:
+        """Have a server that serves read its configuration again."""
         if "listening" in self.told():  # before its own code runs, a signal of this kind ends it
             kill(signal.SIGHUP, self.server.process.pid)
 

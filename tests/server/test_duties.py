@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from conclave import app_keys
-from conclave.admin.access import Guard
 from conclave.config.settings import Config
 from conclave.events import Events
 from conclave.health import background
@@ -114,25 +113,24 @@ async def test_the_supervisor_goes_on_after_an_error_that_nobody_expected(monkey
 
 
 async def test_a_reload_that_fails_in_a_way_that_nobody_expected_shows_in_health_and_the_next_one_is_taken(
-    config: Config, start_server: StartServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, again = tmp_path / "conclave.toml", asyncio.Event()
-    path.write_text(f'database_path = "{config.database}"\n[cleanup]\ndisk_reserve = "0"\n')
-    async with start_server(config) as running:
-        health, supervisor = running.app[app_keys.HEALTH], Supervisor(config, running.app[app_keys.HEALTH])
-        reloader = Reloader(running.app, supervisor, None, path, again, ServiceManager(), Guard(config.admin))
-        read = reloader._read
+    path.write_text("")
+    health = Health()
+    reloader = Reloader(Config(), health, Supervisor(Config(), health), None, path, again, ServiceManager())
+    read = reloader._read
 
-        def fail(*_: object) -> None:
-            raise ZeroDivisionError("broken")
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("broken")
 
-        monkeypatch.setattr(reloader, "_read", fail)
-        async with reloader:
-            again.set()
-            await until(lambda: "ZeroDivisionError: broken" in health.faults.get(HealthPart.CONFIGURATION, ""))
-            monkeypatch.setattr(reloader, "_read", read)
-            again.set()
-            await until(lambda: not health.faults)
+    monkeypatch.setattr(reloader, "_read", fail)
+    async with reloader:
+        again.set()
+        await until(lambda: "ZeroDivisionError: broken" in health.faults.get(HealthPart.CONFIGURATION, ""))
+        monkeypatch.setattr(reloader, "_read", read)
+        again.set()
+        await until(lambda: not health.faults)
 
 
 async def test_runs_of_others_are_noted_once_and_those_of_the_worker_not_twice(

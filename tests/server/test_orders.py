@@ -19,7 +19,7 @@ LONG = 3600.0
 
 
 def test_an_order_is_found_once_also_if_it_was_given_before() -> None:
-    orders = Orders(Config())
+    orders = Orders()
     assert orders.wait(0) is None
     for order in Order:
         orders.give(order)
@@ -29,7 +29,7 @@ def test_an_order_is_found_once_also_if_it_was_given_before() -> None:
 
 
 def test_two_orders_are_both_found() -> None:
-    orders = Orders(Config())
+    orders = Orders()
     for order in Order:
         orders.give(order)
     assert {orders.wait(LONG), orders.wait(LONG)} == set(Order)
@@ -37,17 +37,9 @@ def test_two_orders_are_both_found() -> None:
 
 
 def test_an_order_wakes_who_waits() -> None:
-    orders = Orders(Config())
+    orders = Orders()
     threading.Timer(0.05, orders.give, [Order.COUNT]).start()
     assert orders.wait(LONG) is Order.COUNT
-
-
-def test_other_jobs_begin_with_a_run_of_each_and_other_settings_do_not() -> None:
-    orders = Orders(Config())
-    orders.receive(Config(token_ttl_seconds=7200))
-    assert orders.wait(0) is None
-    orders.receive(Config(cleanup_interval=60))
-    assert orders.wait(0) is Order.RUN
 
 
 class Pipe:

@@ -102,22 +102,6 @@ async def test_a_stop_at_any_moment_of_a_workers_end_is_not_lost(steps: int) -> 
     assert supervisor._task.done()
 
 
-@pytest.mark.usefixtures("ending")
-@pytest.mark.parametrize("steps", range(STEPS))
-async def test_a_reload_at_any_moment_of_a_workers_end_goes_on_without_a_worker(steps: int) -> None:
-    supervisor = Supervisor(Config(), Health())
-    async with supervisor:
-        for _ in range(steps):
-            await asyncio.sleep(0)
-        former = supervisor._task
-        paused = supervisor.paused()
-        await in_time(paused.__aenter__())
-        assert former.done()
-        await paused.__aexit__(None, None, None)
-        assert supervisor._task is not former
-        assert not supervisor._task.done()
-
-
 async def test_a_stop_while_a_worker_does_not_end_leaves_none(
     monkeypatch: pytest.MonkeyPatch, started: list[int]
 ) -> None:

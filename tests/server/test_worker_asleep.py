@@ -8,19 +8,17 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from conclave.config.cleanup import CleanupConfig
 from conclave.config.settings import Config
 from conclave.health.parts import Health
 from conclave.server import supervise, worker_sleep
 from conclave.server.supervise import Supervisor
 from conclave.server.worker_sleep import Lead
-from conclave.system.worker_protocol import Asleep, Job, asleep_of, asleep_text
+from conclave.system.worker_protocol import Asleep, asleep_of, asleep_text
 from spark.report import Report
 from tests.server.test_supervise import have_workers, seen
 
@@ -38,10 +36,10 @@ def note(what):
     with open({folder!r} + "/told", "a") as told:
         told.write(json.dumps([os.getpid(), time.monotonic(), what]) + "\\n")
 note(sys.argv[1:])
-config = json.loads(sys.stdin.readline())
+sys.stdin.readline()
 say(ready=True)
 {does}
-say(asleep=[{{"name": "everything", "interval": config["cleanup_interval"], "due_in": {due_in}}}])
+say(asleep=[{due_in}])
 {ends}
 """
 """Notes with what it was started, and falls asleep."""
@@ -114,10 +112,9 @@ async def test_it_is_started_ahead_of_its_run_and_told_what_is_due_when(
         began = time.monotonic()
         await seen(lambda: len(workers.noted) > 1)
         _, at, [told] = workers.noted[1]
-        [job] = asleep_of(told, at).jobs
-        assert (job.name, job.interval) == ("everything", Config().cleanup_interval)
-        assert began < at < at + job.due_in, "before its run"
-        assert at + job.due_in < began + SHORT + 1, "as the former one has said"
+        [due_in] = asleep_of(told, at).due
+        assert began < at < at + due_in, "before its run"
+        assert at + due_in < began + SHORT + 1, "as the former one has said"
 
 
 async def test_a_run_that_is_asked_for_begins_at_once_and_not_twice(workers: Workers) -> None:
@@ -161,28 +158,6 @@ async def test_what_is_asked_of_a_worker_that_is_falling_asleep_is_done_by_the_n
             assert (await asking or {})["held"] == 7
         await seen(lambda: health.is_asleep)
         assert health.worker_ends == 0
-
-
-async def test_a_reload_with_other_jobs_wakes_it_and_any_other_waits_for_the_next_run(workers: Workers) -> None:
-    workers.are()
-    async with asleep(workers) as (supervisor, health):
-        supervisor.follow(replace(Config(), cleanup=CleanupConfig(max_run_time=7)))
-        await asyncio.sleep(0.2)
-        assert len(workers.noted) == 1
-        assert health.is_asleep
-        supervisor.follow(Config(cleanup_interval=60))
-        await seen(lambda: workers.told == [[], []])
-        await seen(lambda: health.is_asleep)
-        assert len(workers.noted) == 2
-
-
-async def test_a_reload_with_another_policy_finds_no_worker_and_starts_one(workers: Workers) -> None:
-    workers.are()
-    async with asleep(workers) as (supervisor, health):
-        async with supervisor.paused():
-            assert health.cleanup == "none"
-            assert not supervisor.run_now()
-        await seen(lambda: workers.told == [[], []])
 
 
 async def test_a_worker_that_dies_while_it_falls_asleep_is_started_again(
@@ -252,8 +227,6 @@ def test_the_lead_is_learned_from_the_last_starts_within_bounds() -> None:
 
 
 def test_what_is_left_to_do_is_the_same_by_the_clock_of_all_processes() -> None:
-    asleep = Asleep((Job("everything", 60, 50.0), Job("over 3d", 90, 20.0)))
+    asleep = Asleep((50.0, 20.0))
     assert asleep.due_in == 20.0
     assert asleep_of(asleep_text(asleep, 1000.0), 1005.0) == asleep.later(5.0)
-    assert asleep.is_of([("everything", 60), ("over 3d", 90)])
-    assert not asleep.is_of([("everything", 60)])

@@ -264,19 +264,6 @@ def test_what_moves_later_to_a_part_that_is_unreadable_lives_and_expires(store: 
     store.expect_unreadable(dead | {(due, 5), (due, 6)})
 
 
-def test_what_an_accepted_clock_brings_to_a_part_that_is_unreadable_can_be_read(store: Table) -> None:
-    due = unreadable_group(store)
-    ahead = store.now + 365 * DAY
-    with store.opened() as connection:
-        [part] = moves.parts(connection, due)
-        coming = replace(part, first_seq=5, last_seq=6, oldest=ahead, newest=ahead, message_count=2)
-        moves.switch(connection, moves.Range(due, 5, 6, KEEP), [replace(coming, span=part.span + 1)], [], 0)
-        moves.widen(connection, [replace(coming, oldest=store.now, newest=store.now)])
-    readable = "SELECT first_seq, last_seq FROM readable_parts WHERE group_key = ? AND span = ?"
-    assert store.query(readable, due, part.span) == [(1, 6)]
-    assert store.query("SELECT dead_up_to FROM archive_unreadable WHERE span = ?", part.span) == [(4,)]
-
-
 @pytest.mark.parametrize("case", ["sender", "taken back", "commits", "user held", "order", "unset"])
 def test_what_only_rows_can_tell_does_not_wait(store: Table, case: str) -> None:
     due, other = two_groups(store)

@@ -1,8 +1,7 @@
-"""Bringing times back, a step at a time: nobody sees a difference, before, between or after."""
+"""Accepting the clock: what is served is the same before and after it."""
 
 import random
 import sqlite3
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -15,7 +14,6 @@ from conclave.retention import marks, visibility
 from conclave.retention.resolve import PolicySettings
 from conclave.store import bodies, clock_mending
 from conclave.store.engine import sqlite
-from conclave.store.engine.sqlite import Step
 from conclave.store.resources import groups, messages, state, users
 from tests.support import stores
 from tests.support.memberships import member_of
@@ -34,11 +32,8 @@ def connection(tmp_path: Path) -> Iterator[sqlite3.Connection]:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_what_is_served_stays_the_same_at_each_step(
-    connection: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
+def test_what_is_served_stays_the_same(connection: sqlite3.Connection, seed: int) -> None:
     chance = random.Random(seed)
-    monkeypatch.setattr(clock_mending, "CHUNK", 3)
     user_id = users.add(connection, "alice", "", "", NOW)
     for name in "abcdef":
         group_id = groups.add(connection, user_id, name, "", NOW, POLICY)
@@ -53,23 +48,10 @@ def test_what_is_served_stays_the_same_at_each_step(
         )
         marks.write(connection, POLICY, key)
     before = served(connection)
-
-    def carry_out(steps: Iterator[Step]) -> None:
-        for step in steps:
-            more = True
-            while more:
-                more = step()
-                assert served(connection) == before
-
-    marked = clock_mending.marked_ahead(connection, NOW)
-    counts: Counter[str] = Counter()
-    carry_out(clock_mending.hide(connection, marked, NOW, counts))
-    for key in chance.sample(sorted(marked), len(marked) // 2):
-        before.add((key, sent(connection, key, user_id)))  # between two steps, by a server that runs
-    carry_out(clock_mending.lower_marks(connection, marked, NOW, counts))
-    # Set back a little meanwhile, which is repeated: here it must not hide what is shown.
-    carry_out(clock_mending.bring_back(connection, lambda: NOW - chance.choice([0, 1, 5]), TTL, counts))
-    assert not clock_mending.is_ahead(connection, NOW, TTL)
+    clock_mending.accept(connection, FakeClock(NOW), TTL)
+    assert served(connection) == before
+    last = connection.execute("SELECT group_key, session_id FROM touches ORDER BY touch DESC LIMIT 1").fetchone()
+    assert tuple(last) == (None, None), "a server forgets what it remembers"
     assert connection.execute("SELECT max(created_at) FROM messages").fetchone()[0] <= NOW
     for (key,) in connection.execute("SELECT group_key FROM groups").fetchall():
         before.add((key, sent(connection, key, user_id)))

@@ -55,46 +55,6 @@ async def test_writes_that_wait_at_the_same_time_share_a_transaction(store: Data
     assert await store.read(transactions) - before <= 2
 
 
-async def test_a_write_alone_is_followed_up_before_anything_else_is_written(store: Database) -> None:
-    in_force = ["old"]
-    seen: list[tuple[object, str]] = []
-
-    def note(connection: sqlite3.Connection, value: object) -> None:
-        seen.append((value, in_force[0]))
-        insert(connection, value)
-
-    def change(connection: sqlite3.Connection) -> str:
-        note(connection, "change")
-        return "new"
-
-    def take_over(result: object) -> None:
-        in_force[0] = str(result)
-
-    await asyncio.gather(
-        *(store.write(note, number) for number in range(3)),
-        store.write_alone(change, take_over),
-        *(store.write(note, number) for number in range(3, 6)),
-    )
-    assert seen == [
-        *((number, "old") for number in range(3)),
-        ("change", "old"),
-        *((number, "new") for number in range(3, 6)),
-    ]
-
-
-async def test_a_write_alone_that_fails_is_not_followed_up(store: Database) -> None:
-    def refuse(connection: sqlite3.Connection) -> None:
-        insert(connection, "half done")
-        raise LookupError("no")
-
-    followed: list[object] = []
-    outcomes = await asyncio.gather(
-        store.write_alone(refuse, followed.append), store.write(insert, 1), return_exceptions=True
-    )
-    assert type(outcomes[0]) is LookupError
-    assert (followed, await store.read(values)) == ([], [1])
-
-
 async def test_a_commit_that_fails_fails_the_whole_batch_and_the_store_goes_on(store: Database) -> None:
     writer = store._owners[0]
     pages = await writer.run(lambda connection: connection.execute("PRAGMA page_count").fetchone()[0])

@@ -13,7 +13,7 @@ from conclave.store.views import runs
 from conclave.store.views.runs import HISTORY_ROWS, Run
 from tests.support import stores
 
-RUN = Run("sql", 10, 12, "ok", "", 1, 4096, 2, 100, {"expired": 3}, {"messages": 1})
+RUN = Run("sql", 10, 12, "ok", "", 1, 4096, 2, 100, {"expired": 3})
 
 
 @pytest.fixture

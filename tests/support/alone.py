@@ -30,7 +30,7 @@ class StoreAlone:
     """Reads the store of a server by connections of its own. The time is the server's."""
 
     def __init__(self, app: web.Application) -> None:
-        config = app[app_keys.IN_FORCE].config
+        config = app[app_keys.CONFIG]
         self.up_to = 0
         self.doubts = False
         self._app = app

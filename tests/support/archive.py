@@ -3,7 +3,6 @@
 import json
 import shutil
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -19,7 +18,6 @@ from conclave.config.settings import Config
 from conclave.retention.policy import KEEP
 from conclave.store import bodies
 from conclave.store.archive import moves, restore
-from conclave.store.archive.moves import PartRow
 from conclave.store.archive.restore import Archived
 from conclave.store.engine import sqlite
 from tests.support.memberships import member_of
@@ -167,18 +165,6 @@ class Mover:
         rows = self.table().to_pyarrow_table().select(SCHEMA.names).cast(SCHEMA)
         write_deltalake(str(self.folder), rows, partition_by=["lifetime", "span"], mode="overwrite")
         self.vacuum()
-
-    def relay(self, group: str, span_at: int) -> None:
-        """Have the group's rows lie in the part of the second ``span_at``, as one who accepts the clock does."""
-        key, span = self.key(group), span_of(KEEP, span_at)
-        with closing(sqlite.connect(self._path)) as connection, sqlite.write_transaction(connection):
-            old = moves.parts(connection, key)
-            moves.widen(connection, [replace(part, span=span) for part in old])
-        self.table().update({"span": str(span)}, predicate=f"group_key = {key}")
-        self.vacuum()
-        with closing(sqlite.connect(self._path)) as connection, sqlite.write_transaction(connection):
-            left: dict[tuple[int, int, int], PartRow | None] = {(key, part.lifetime, part.span): None for part in old}
-            moves.settle_parts(connection, key, left)
 
     def restore(self, group: str) -> None:
         """Take the group's rows back into the hot store, and delete them from the table as the next run does."""

@@ -53,7 +53,7 @@ class Page:
         self._sources = Sources(served, self.snapshot, sizes, SendRate(served[app_keys.REQUESTS]))
         self._actions = doing
         self._tickets = Tickets()
-        self._allows = served[app_keys.IN_FORCE].config.admin.allow_actions
+        self._allows = served[app_keys.CONFIG].admin.allow_actions
         folder = resources.files("conclave.admin.page").joinpath("static")
         self._files = {name: folder.joinpath(name).read_text(encoding="utf-8") for name in FILES}
 

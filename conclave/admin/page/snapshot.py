@@ -81,7 +81,7 @@ class PageSnapshot:
             self.fault = "the server does not serve: it starts, or it stops"
             return
         began = time.monotonic()
-        config = self._served[app_keys.IN_FORCE].config
+        config = self._served[app_keys.CONFIG]
         now = self._served[app_keys.CLOCK].now()
         jobs = schedule(config.retention.purge_jobs, config.cleanup_interval)
         path = config.tls_cert_path

@@ -72,7 +72,7 @@ def environment() -> "Environment":
 def template_values(sources: Sources) -> dict[str, Any]:
     """Return what the template shows."""
     served = sources.served
-    health, config = served[app_keys.HEALTH], served[app_keys.IN_FORCE].config
+    health, config = served[app_keys.HEALTH], served[app_keys.CONFIG]
     seen, now = sources.snapshot.last, int(time.time())
     return {
         "version": __version__,
@@ -88,7 +88,7 @@ def template_values(sources: Sources) -> dict[str, Any]:
         "bytes": list(_bytes(sources.sizes.last, seen)),
         "streams": served[app_keys.EVENTS].wheel.size,
         "rate": sources.rate.rate,
-        "certificate": _certificate(served[app_keys.IN_FORCE].certificate_ends, sources.snapshot.renewed_ends, now),
+        "certificate": _certificate(served[app_keys.HEALTH].certificate_ends, sources.snapshot.renewed_ends, now),
         "advice": sources.snapshot.advice,
     }
 

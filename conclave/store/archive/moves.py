@@ -178,6 +178,16 @@ def parts(connection: sqlite3.Connection, group_key: int | None = None) -> list[
     return [PartRow(*row) for row in connection.execute(f"{_PARTS} WHERE group_key = ?", (group_key,))]
 
 
+def groups_ahead(connection: sqlite3.Connection, now: int) -> list[bytes]:
+    """Return the ids of groups that serve messages from the archive which were created at ``now`` or later."""
+    rows = connection.execute(
+        "SELECT DISTINCT group_id FROM archive_parts JOIN groups USING (group_key)"
+        " WHERE newest >= ? AND first_seq <= archived_seq",
+        (now,),
+    )
+    return [row[0] for row in rows]
+
+
 def each_part(connection: sqlite3.Connection) -> Iterator[PartRow]:
     """Yield the rows of the index by group, span and lifetime: there may be millions."""
     return (PartRow(*row) for row in connection.execute(f"{_PARTS} ORDER BY group_key, span, lifetime"))
@@ -278,32 +288,8 @@ def finish(connection: sqlite3.Connection, batch: int, now: int) -> None:
     connection.execute("DELETE FROM archive_moves WHERE batch < ? AND finished_at IS NOT NULL", (batch - KEPT_MOVES,))
 
 
-def widen(connection: sqlite3.Connection, parts: Collection[PartRow]) -> None:
-    """Make readers look in ``parts`` too, since messages are about to go there.
-
-    ``parts`` have the widest bounds that the messages can give them, and the checksum 0, which tells until the index is
-    made again from the table that it has to be. Readers that read the index before look again. Repeating it does no
-    harm.
-    """
-    note_relaid(connection)
-    connection.executemany(
-        "INSERT INTO archive_parts (group_key, lifetime, span, first_seq, last_seq, oldest, newest, message_count,"
-        " body_bytes, checksum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-        " ON CONFLICT (group_key, span, lifetime) DO UPDATE SET first_seq = min(first_seq, excluded.first_seq),"
-        " last_seq = max(last_seq, excluded.last_seq), oldest = min(oldest, excluded.oldest),"
-        " newest = max(newest, excluded.newest), checksum = excluded.checksum",
-        [values(part) for part in parts],
-    )
-    connection.executemany(  # some that cannot be read may be among them, and lesser numbers that can
-        "INSERT INTO archive_unreadable SELECT group_key, ?2, ?3, max(since), max(dead_up_to), 0, 0, 0"
-        " FROM archive_unreadable WHERE group_key = ?1 GROUP BY group_key"
-        " ON CONFLICT DO UPDATE SET dead_up_to = excluded.dead_up_to, first_left = 0, oldest_left = 0",
-        [(part.group_key, part.lifetime, part.span) for part in parts],
-    )
-
-
 def note_relaid(connection: sqlite3.Connection) -> None:
-    """Have readers that read the index before look again: messages are about to leave where they were."""
+    """Have readers that read the index before look again: messages are about to leave the archive."""
     connection.execute("UPDATE archive_state SET relaid = relaid + 1")
 
 

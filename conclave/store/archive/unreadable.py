@@ -52,14 +52,6 @@ def refuse(connection: sqlite3.Connection, key: Key) -> None:
     )
 
 
-def recount(connection: sqlite3.Connection, key: Key, dead: int) -> None:
-    """Note how many messages of a part cannot be read, after some came from other parts or went there."""
-    connection.execute(
-        "UPDATE archive_unreadable SET dead_messages = ? WHERE group_key = ? AND lifetime = ? AND span = ?",
-        (dead, *key),
-    )
-
-
 @dataclass(frozen=True)
 class Waiting:
     """How many messages wait to be overwritten, and since when the first does, Unix seconds; None: none waits."""

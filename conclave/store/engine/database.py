@@ -204,20 +204,6 @@ class Database:
         """
         return cast(T, await self._writer.write(lambda connection: fn(connection, *args, **kwargs)))
 
-    async def write_alone(
-        self,
-        fn: Callable[Concatenate[sqlite3.Connection, P], T],
-        after: Callable[[T], None],
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> T:
-        """Do as ``write``, in a transaction of its own. Call ``after`` with the result, unless ``fn`` has raised.
-
-        It is called on the event loop after the commit: what was written before ended before, and nothing else is
-        written until it returns.
-        """
-        return cast(T, await self._writer.write_alone(lambda connection: fn(connection, *args, **kwargs), after))
-
     def begin_joint(
         self, joint: Callable[[sqlite3.Connection, Sequence[I]], Sequence[T | Exception]], item: I, weight: int = 0
     ) -> "asyncio.Future[T]":

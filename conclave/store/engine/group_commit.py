@@ -36,10 +36,6 @@ class Write:
     done: "asyncio.Future[Any]"
     item: Any = None
     single: Single | None = None
-    after: Callable[[Any], None] | None = None
-    """Called on the event loop with the result, after the commit and before anything else is written. Such a write has
-    a transaction of its own.
-    """
 
 
 @dataclass
@@ -121,13 +117,6 @@ def _alone(fn: Single, connection: StoreConnection) -> Any:
         outcome = error.with_traceback(None) if isinstance(error, ApiError) else error
     connection.execute("RELEASE one_write")
     return outcome
-
-
-def follow_up(batch: GroupCommit, outcomes: Sequence[Any]) -> None:
-    """Do what follows on the writes of a batch that was committed, before anything else is written."""
-    for write, outcome in zip(batch, outcomes, strict=True):
-        if write.after and isinstance(outcome, _Result):
-            write.after(outcome.value)
 
 
 def settle(done: "asyncio.Future[Any]", outcome: Any) -> None:

@@ -172,7 +172,7 @@ CREATE TABLE cleanup_runs (
 
 -- One row: the archive of this store. `archive_id`: names this store's moves in the table's log. `version`: of the
 -- table: readers need it or a later one. `unerased`: files were replaced or dropped, and may still be on disk.
--- `relaid`: raised before messages go to other parts: readers look again. `turn`: of the last run that was about to
+-- `relaid`: raised before messages go back to the hot store: readers look again. `turn`: of the last run that was to
 -- change the table, by which table and database are told to be of one time. `former_turn`: the table's before that run.
 CREATE TABLE archive_state (
     id INTEGER PRIMARY KEY CHECK (id = 1), archive_id TEXT NOT NULL, version INTEGER NOT NULL DEFAULT 0,
@@ -296,15 +296,8 @@ CREATE TRIGGER member_missed AFTER UPDATE OF missed_from ON members WHEN new.mis
 BEGIN INSERT INTO touches (group_key) VALUES (new.group_key); END;
 CREATE TRIGGER message_taken_back AFTER INSERT ON taken_back
 BEGIN INSERT INTO touches (group_key) VALUES (new.group_key); END;
--- Accepting the clock brings back times that lie ahead of it.
-CREATE TRIGGER message_dated AFTER UPDATE OF created_at ON messages WHEN new.created_at != old.created_at
-BEGIN INSERT INTO touches (group_key) VALUES (new.group_key); END;
 CREATE TRIGGER session_removed AFTER DELETE ON sessions
 BEGIN INSERT INTO touches (session_id) VALUES (old.session_id); END;
--- A server extends the sessions that it remembers by itself.
-CREATE TRIGGER session_shortened AFTER UPDATE OF expires_at, last_used_at ON sessions
-WHEN new.expires_at < old.expires_at OR new.last_used_at < old.last_used_at
-BEGIN INSERT INTO touches (session_id) VALUES (new.session_id); END;
 -- What a deleted account has sent is hidden in all groups.
 CREATE TRIGGER account_removed AFTER INSERT ON user_tombstones
 BEGIN INSERT INTO touches (group_key, session_id) VALUES (NULL, NULL); END;

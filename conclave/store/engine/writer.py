@@ -30,7 +30,6 @@ from conclave.store.engine.group_commit import (
     NotCachedError,
     Single,
     Write,
-    follow_up,
     run_joint_one_by_one,
     run_singles,
     run_together,
@@ -86,10 +85,6 @@ class Writer:
         """Run ``single`` in a transaction; return its result once that is durable. Raises as ``Database.write``."""
         return await self._add(None, 0, single=single)
 
-    async def write_alone(self, single: Single, after: Callable[[Any], None]) -> Any:
-        """Run ``single`` in a transaction of its own; call ``after`` before anything else is written."""
-        return await self._add(None, 0, single=single, after=after)
-
     def add_joint(self, joint: Joint, item: Any, weight: int) -> "asyncio.Future[Any]":
         """Have ``joint`` write ``item``, together with what else it is asked for at the same time."""
         return self._add(joint, weight, item=item)
@@ -116,12 +111,11 @@ class Writer:
         *,
         item: Any = None,
         single: Single | None = None,
-        after: Callable[[Any], None] | None = None,
     ) -> "asyncio.Future[Any]":
         if self._is_closed:
             raise StoreError("the store is closed")
         loop = asyncio.get_running_loop()
-        write = Write(loop.create_future(), item, single, after)
+        write = Write(loop.create_future(), item, single)
         self._waiting.append((write, joint, weight))
         if self._idle.is_set():
             self._idle.clear()
@@ -136,11 +130,7 @@ class Writer:
             return
         batch = GroupCommit()
         while self._waiting and batch.count < WRITES_A_COMMIT and batch.weight < COMMIT_BYTES:
-            if batch.count and self._waiting[0][0].after:
-                break
             batch.add(*self._waiting.popleft())
-            if batch.singles and batch.singles[-1].after:
-                break
         transaction = _Transaction(self._path, self._file, self._watch, batch)
         is_light = not batch.singles and batch.weight <= LIGHT_BYTES
         try:
@@ -161,7 +151,6 @@ class Writer:
         self.done.note(batch.count, transaction.lock_seconds, transaction.commit_seconds)
         self._watch.wrote(next((each for each in outcomes if isinstance(each, StoreError)), None))
         try:
-            follow_up(batch, outcomes)
             self._publish(announced)
         finally:
             for write, outcome in zip(batch, outcomes, strict=True):

@@ -13,9 +13,6 @@ from conclave.retention.rehearsal import Change
 from conclave.retention.resolve import PolicySettings
 from conclave.store.resources import audit
 
-BEING_ACCEPTED = "the clock is being accepted, and times that lie ahead of it are being brought back"
-"""The fault of the clock from ``begin_accepting`` to ``accept_clock``, if no other one is known."""
-
 
 @dataclass(frozen=True)
 class Standing:
@@ -96,18 +93,6 @@ def begin_serving(
         )
     connection.execute("UPDATE server_state SET stopped_cleanly = 0")
     return replace(begun, clock_fault=begun.clock_fault or still_alive(connection, clock).fault)
-
-
-def change_policy(connection: sqlite3.Connection, policy: PolicySettings, clock: Reading, floor: Floor) -> Begun:
-    """Make ``policy`` the settings in force of a server that runs.
-
-    As ``begin_serving``, but what the former settings have hidden up to the reading ``clock`` stays hidden. ``floor``:
-    see ``still_alive``. Raises PolicyFrozenError, and PolicyChangeError if the change is large.
-    """
-    still_alive(connection, clock, floor)
-    former = stored_policy(connection)
-    assert former is not None  # noqa: S101 - the server has begun
-    return _adopt(connection, former, policy, clock, accepts_change=False)
 
 
 def _adopt(
@@ -261,26 +246,16 @@ def clock_fault_now(connection: sqlite3.Connection, clock: Reading, acted_until:
     return clock_fault(known, max(acted_until, row["acted_until"]), clock)
 
 
-def begin_accepting(connection: sqlite3.Connection, clock: Reading) -> Standing:
-    """Use the clock as it is from here on, but do not trust it until ``accept_clock``.
+def accept_clock(connection: sqlite3.Connection, clock: Reading) -> None:
+    """Count the clock as right, and forget what was found wrong with it, and later times that were acted on.
 
-    Later times that were acted on do not count any more. A server that runs learns of it within a second.
+    No stored time may lie ahead of it any more. A server that runs learns of it within a second.
     """
     connection.execute(
         "UPDATE server_state SET acted_until = ?1, last_alive = min(last_alive, ?1),"
-        " too_old_before = min(too_old_before, ?1),"
-        " clock_acceptances = clock_acceptances + 1, clock_fault = iif(clock_fault = '', ?2, clock_fault)",
-        (clock.wall, BEING_ACCEPTED),
+        " too_old_before = min(too_old_before, ?1), clock_acceptances = clock_acceptances + 1, clock_fault = ''",
+        (clock.wall,),
     )
-    return standing(connection)
-
-
-def accept_clock(connection: sqlite3.Connection, clock: Reading) -> None:
-    """Count the clock as right, and forget what was found wrong with it.
-
-    By then no stored time may lie ahead of it.
-    """
-    connection.execute("UPDATE server_state SET clock_fault = ''")
     _know(connection, clock)
 
 

@@ -21,7 +21,6 @@ _COUNTS = (
     "overdue_groups",
     "overdue_seconds",
     "deleted",
-    "brought_back",
     "cpu_seconds",
     "lock_seconds",
     "longest_lock_seconds",
@@ -48,8 +47,6 @@ class Run:
     archive_bytes_returned: int = 0
     deleted: Mapping[str, int] = field(default_factory=dict)
     """Rows by rule."""
-    brought_back: Mapping[str, int] = field(default_factory=dict)
-    """Rows by table."""
     job: str = EVERYTHING
     held: int = 0
     overdue_groups: int = 0

@@ -99,8 +99,8 @@ class TestTakingBack:
         with pytest.raises(CommandError, match="lets nobody but its sender take a message back"):
             await alice.does("/purge 1h")
         assert not alice.asked, "nor is anything gone"
-        in_force = running.app[app_keys.IN_FORCE]
-        in_force.config = replace(in_force.config, retention=RetentionConfig(admins_may_redact=True))
+        may_redact = RetentionConfig(admins_may_redact=True)
+        running.app._state[app_keys.CONFIG] = replace(running.config, retention=may_redact)
         with pytest.raises(CommandError, match="only an admin of club can"):
             await bob.does("/purge 1h")
         with pytest.raises(CommandError, match="/purge 1h takes back what was sent in the last hour"):

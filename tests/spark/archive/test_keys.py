@@ -1,6 +1,5 @@
 """Messages under keys in the archive: moved as they are, served, restored, and lost by expiry with their keys."""
 
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -110,17 +109,4 @@ def test_an_accepted_clock_forgets_nothing_that_a_run_that_died_has_erased(store
     store.now -= 15 * DAY
     report = store.cleaner.try_run(store.config, store.now, set_by=-15 * DAY, accept_clock=True)
     assert report["error"] == ""
-    assert report["brought_back"]["archived_messages"] == 3
-    expect_half(store, shared)
-
-
-def test_an_accepted_clock_takes_nothing_for_erased_that_it_has_moved_itself(store: Archived) -> None:
-    """A run has noted what it would erase, and died; then bringing times back dies between table and index."""
-    shared = archived_and_half_due(store)
-    assert store.try_run("archive.erasures_noted=io")["error"]
-    store.now -= 15 * DAY
-    accept = partial(store.cleaner.try_run, store.config, store.now, set_by=-15 * DAY, accept_clock=True)
-    assert accept(failpoint="archive.clock_rewritten=io")["error"]
-    assert accept()["error"] == ""
-    store.cleaner.run(store.config, store.now, -15 * DAY)
     expect_half(store, shared)
