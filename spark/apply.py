@@ -132,7 +132,7 @@ class _Deleting:
             last = [each for each in some if not any(low <= each.sequence_num <= high for low, high in ranges)]
             if last:
                 last_seq, newest = max(each.sequence_num for each in last), max(each.created_at for each in last)
-                receipts.note(self._connection, group_key, Erased(rule, len(last), last_seq, newest), len(last))
+                receipts.note(self._connection, group_key, Erased(rule, len(last), last_seq, newest))
                 message_keys.note(self._connection, group_key, [each.sequence_num for each in last])
 
 

@@ -1,53 +1,21 @@
-"""Loses the keys of what a run has erased, and renews the copies of the key file, so that they forget it too.
-
-What is overwritten later in the archive loses them first of all.
-"""
+"""Destroys the keys of what a run has erased, and renews the copies of the key file, so that they forget it too."""
 
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
-from conclave.config.archive import ArchiveConfig
 from conclave.failpoints import reach
 from conclave.keys import copying
 from conclave.keys.file import KeyFileError
 from conclave.keys.store import KeyStore
-from conclave.retention.jobs import Scope
 from conclave.store import keyring, message_keys
-from conclave.store.archive import moves
 from conclave.store.engine.faults import StoreError
 from conclave.store.message_keys import KeyCopy
-from spark.archive import expiry_plan, unreadable
 from spark.environment import RunEnvironment
-from spark.hot_store import ArchiveError, Hot
+from spark.hot_store import Hot
 from spark.report import Report
 
 _FAULTS = (KeyFileError, StoreError, sqlite3.Error)
-
-
-def lose_first(engine: RunEnvironment, hot: Hot, done: Report, counted: set[int], scope: Scope) -> ArchiveConfig:
-    """Lose the keys of what is due in the archive and may be overwritten later; return by what the run goes on there.
-
-    ``counted``: the groups that the report counts as touched already; others are added. If the archive cannot be read
-    now, nothing waits in this run, which mends what one that died has left, or says what is wrong.
-    """
-    config = engine.config.archive
-    if not config.rewrite_after or engine.is_hot_only or hot.read(moves.find_state) is None:
-        return config
-    plan = hot.read(expiry_plan.make_plan, hot, scope, rewrite_after=config.rewrite_after)
-    if not plan.losing:
-        return config
-    touched: set[int] = set()
-    try:
-        unreadable.note(hot, engine.config.archive_path, plan, done.counts, touched)
-    except ArchiveError:
-        return replace(config, rewrite_after=0)
-    finally:
-        done.groups_touched += len(touched - counted)
-        counted |= touched
-    lose(engine, hot.without_deadline(), done)
-    return config
 
 
 def lose(engine: RunEnvironment, hot: Hot, done: Report) -> bool:

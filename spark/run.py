@@ -8,7 +8,6 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -226,10 +225,9 @@ def _carry_out(
             pacer = Pacer(connection, deadline, tell, lambda: hot.require(connection))
             apply.apply_plan(pacer, plan, settings, done.counts, partial(_tell_ledger, engine, done))
             apply.give_space_back(pacer)
-        config = lost_keys.lose_first(engine, hot, done, groups, scope)
-        if archive := engine.find_archive_work(hot, scope, config):
+        if archive := engine.find_archive_work(hot, scope):
             try:
-                archive.run(done, groups, scope)
+                archive.run(done, groups, scope, partial(lost_keys.lose, engine, hot.without_deadline(), done))
             finally:
                 with _emptied(hot) as connection:
                     apply.give_space_back(Pacer(connection, deadline, require=lambda: hot.require(connection)))
@@ -383,8 +381,7 @@ def _planned(engine: RunEnvironment, scope: Scope) -> Report:
         planned.held = engine.count_held(hot, found.plan.risen)
         with closing(sqlite.connect(engine.path, readonly=True)) as connection:
             planned.error = state.look_at_clock(connection, engine.clock.read())
-        at_once = replace(engine.config.archive, rewrite_after=0)
-        if archive := engine.find_archive_work(hot, ALL, at_once, found.plan.risen):
+        if archive := engine.find_archive_work(hot, ALL, found.plan.risen):
             archive.count(planned, found.groups, found.plan)
         planned.finished_at = engine.clock.now()
         return planned

@@ -206,8 +206,8 @@ def _sizes(sizes: Sizes) -> Iterator[Metric]:
     if last.key_copies is not None:
         copies = "Copies of the key file that are there."
         yield GaugeMetricFamily("conclave_key_copies", copies, len(last.key_copies))
-        dead = "Archived messages whose keys are lost, and that are not overwritten yet."
-        yield GaugeMetricFamily("conclave_archive_unreadable_messages", dead, last.unreadable)
+        dead = "Erased messages that take space in the archive's files until it is reclaimed."
+        yield GaugeMetricFamily("conclave_archive_dead_messages", dead, last.dead)
     if last.key_copies:
         made = "When the newest copy of the key file was made."
         yield GaugeMetricFamily("conclave_key_copy_timestamp_seconds", made, max(last.key_copies.values()))

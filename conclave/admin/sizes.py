@@ -22,7 +22,7 @@ from conclave import app_keys
 from conclave.health.parts import Phase
 from conclave.keys import copying
 from conclave.store import message_keys
-from conclave.store.archive import unreadable
+from conclave.store.archive import reclaiming
 from conclave.store.engine.faults import StoreError, file_size
 from conclave.store.message_keys import KeyCopy
 from conclave.store.resources import audit
@@ -58,13 +58,13 @@ class Measured:
     free_pages: int | None = None
     key_copies: dict[str, int] | None = None
     """When the copies of the key file that are there were made, Unix seconds, by their paths; None: it has no keys."""
-    unreadable: int = 0
+    dead: int = 0
     """How many archived messages have lost their keys, and wait to be overwritten."""
     backup_at: int | None = None
     """When the last backup was made, Unix seconds; 0 for none that is known, None before the first look."""
 
 
-_OF_STORE = ("free_pages", "key_copies", "unreadable", "backup_at")
+_OF_STORE = ("free_pages", "key_copies", "dead", "backup_at")
 """What the store tells, not the files."""
 
 
@@ -173,7 +173,7 @@ def _of_store(connection: sqlite3.Connection) -> tuple[dict[str, Any], _Written 
     written = (state.keys_id, message_keys.copies(connection)) if state else None
     told = {
         "free_pages": _free_bytes(connection),
-        "unreadable": unreadable.waiting(connection).messages,
+        "dead": reclaiming.dead(connection).messages,
         "backup_at": audit.last_at(connection, AuditAction.BACKUP_MADE),
     }
     return told, written

@@ -123,9 +123,9 @@ def _show(found: Status, console: Console) -> None:
     print_whole(table, "nothing is archived")
     version = "cannot be read" if found.table_version is None else f"is at version {found.table_version}"
     lines = [f"{found.path}: {version}, readers need {found.needed_version}", *_overdue(found.overdue)]
-    if found.unreadable.messages:
-        since = "" if found.unreadable.since is None else f", the first since {second(found.unreadable.since)}"
-        lines.append(f"unreadable, and not overwritten yet: {found.unreadable.messages:,} messages{since}")
+    if found.dead.since is not None:
+        since = f"the first since {second(found.dead.since)}"
+        lines.append(f"erased, and taking space until it is reclaimed: {found.dead.messages:,} messages, {since}")
     if found.unerased:
         lines.append("replaced files may still be on disk: the next run removes them")
     for move in found.moves:

@@ -182,8 +182,8 @@ def _keys(samples: Samples, now: int) -> Iterator[tuple[str, str]]:
             "keys",
             (f"{copies:,.0f} copies{newest}" if copies else "no copy: if the key file is lost, all messages are"),
         )
-    if dead := samples.value("conclave_archive_unreadable_messages"):
-        yield "  unreadable", f"{counted(int(dead), 'message')} of the archive, not overwritten yet"
+    if dead := samples.value("conclave_archive_dead_messages"):
+        yield "  erased", f"{counted(int(dead), 'message')} of the archive, whose space is not reclaimed yet"
 
 
 def _runs(answer: Answer, config: Config, now: int) -> Iterator[tuple[str, str]]:

@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from threading import RLock
 
-from conclave.keys import cipher, copying, cover, records, tree
+from conclave.keys import cipher, copying, cover, ranges, records, tree
 from conclave.keys.cover import Cover, Node, Range
 from conclave.keys.file import KeyFile, KeyFileError
 
@@ -133,6 +133,17 @@ class KeyStore:
                         self._remembered.popitem(last=False)
             finally:
                 self._mutex.release()
+
+    def kept(self, group_id: bytes, within: Range) -> list[Range]:
+        """Return which numbers of a group have keys, as ranges that do not meet. Raises KeyFileError."""
+        found: list[Range] = []
+        with self._mutex:
+            self.refresh()
+            for block in range(within.first >> tree.HEIGHT, (within.last >> tree.HEIGHT) + 1):
+                for node in self._file.read(records.name(group_id, block)) or ():
+                    first, last = tree.span(node.position)
+                    found.append(Range(first + (block << tree.HEIGHT), last + (block << tree.HEIGHT)))
+        return ranges.both(ranges.joined(found), [within])
 
     def living(self, group_id: bytes, numbers: Sequence[int]) -> list[bool]:
         """Tell of each number of a group whether it has a key. Raises KeyFileError."""
@@ -266,9 +277,9 @@ class KeyStore:
         present = self._present()
 
         def wanted() -> Iterator[tuple[bytes, Callable[[Cover], Cover]]]:
-            for group_id, ranges in living:
+            for group_id, some in living:
                 for block in present.pop(group_id, ()):
-                    yield records.name(group_id, block), _reduced_to(_within(ranges, block))
+                    yield records.name(group_id, block), _reduced_to(_within(some, block))
             for group_id, blocks in present.items():
                 for block in blocks:
                     yield records.name(group_id, block), _reduced_to([])
@@ -315,12 +326,12 @@ def _reduced_to(living: Sequence[Range]) -> Callable[[Cover], Cover]:
     return lambda nodes: cover.kept(nodes, living)
 
 
-def _within(ranges: Sequence[Range], block: int) -> list[Range]:
-    """Return what of ``ranges`` lies in a block, as numbers within it."""
+def _within(some: Sequence[Range], block: int) -> list[Range]:
+    """Return what of ``some`` lies in a block, as numbers within it."""
     begin = block << tree.HEIGHT
     found = []
-    for index in range(bisect_left(ranges, begin, key=lambda each: each.last), len(ranges)):
-        first, last = ranges[index]
+    for index in range(bisect_left(some, begin, key=lambda each: each.last), len(some)):
+        first, last = some[index]
         if first >= begin + tree.BLOCK:
             break
         found.append(Range(max(first - begin, 0), min(last - begin, tree.BLOCK - 1)))

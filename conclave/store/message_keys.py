@@ -95,6 +95,22 @@ def noted(connection: sqlite3.Connection) -> Noted | None:
     return Noted(told, [(row[0], row[1], row[2]) for row in rows]) if rows else None
 
 
+def noted_by_group(connection: sqlite3.Connection) -> dict[bytes, list[Range]]:
+    """Return all numbers whose keys are to be lost, by ids of groups."""
+    found: dict[bytes, list[Range]] = {}
+    for group_id, some in waiting(connection):
+        found.setdefault(group_id, []).append(some)
+    return {group_id: ranges.joined(some) for group_id, some in found.items()}
+
+
+def group_ids(connection: sqlite3.Connection) -> dict[int, bytes]:
+    """Return the ids of all groups, deleted or not, by their keys."""
+    rows = connection.execute(
+        "SELECT group_key, group_id FROM groups UNION ALL SELECT group_key, group_id FROM tombstones"
+    )
+    return {row[0]: row[1] for row in rows}
+
+
 def make_durable(connection: sqlite3.Connection) -> None:
     """Change nothing, but write: with this transaction all before it are on the disk."""
     connection.execute("UPDATE key_state SET settled = settled")
@@ -109,21 +125,14 @@ def forget(connection: sqlite3.Connection, rows: Sequence[tuple[bytes, int, int]
     connection.executemany("DELETE FROM key_erasures WHERE group_id = ? AND first_seq = ? AND last_seq = ?", rows)
 
 
-def lost_up_to(connection: sqlite3.Connection) -> dict[int, int]:
-    """Return up to which numbers the archive's messages have no keys and wait to be overwritten, by keys of groups."""
-    rows = connection.execute("SELECT group_key, max(dead_up_to) FROM archive_unreadable GROUP BY group_key")
-    return {row[0]: row[1] for row in rows}
-
-
 def living(
     connection: sqlite3.Connection, archived: Mapping[int, Sequence[Range]] | None = None
 ) -> Iterator[tuple[Told, Range | None]]:
     """Yield of each group that there is its messages, and the numbers that it has not given yet; the same of OTHERS.
 
     A deleted group gives none. ``archived``: the numbers that the archive has, by keys of groups; None: of each part
-    all between the first and the last one count. What waits there without a key does not.
+    all between the first and the last one count.
     """
-    lost = lost_up_to(connection)
     groups = connection.execute(
         "SELECT group_key, group_id, last_seq FROM groups UNION ALL SELECT group_key, group_id, NULL FROM tombstones"
     ).fetchall()
@@ -131,13 +140,13 @@ def living(
         cold: Sequence[tuple[int, int]]
         if archived is None:
             parts = connection.execute(
-                "SELECT first_seq, last_seq FROM archive_parts WHERE group_key = ?", (group_key,)
+                "SELECT first_seq, last_seq FROM archive_parts LEFT JOIN groups USING (group_key)"
+                " WHERE group_key = ? AND ifnull(last_seq <= archived_seq, TRUE)",
+                (group_key,),
             )
             cold = [(row[0], row[1]) for row in parts]
         else:
             cold = archived.get(group_key, ())
-        if group_key in lost:
-            cold = ranges.without(ranges.joined(cold), [Range(0, lost[group_key])])
         hot = connection.execute(
             "SELECT sequence_num FROM messages WHERE group_key = ? ORDER BY sequence_num", (group_key,)
         )
@@ -176,7 +185,7 @@ def count(connection: sqlite3.Connection) -> int:
     """Count the messages that clients are served, in both tiers. The archive's are counted by its index."""
     row = connection.execute(
         "SELECT (SELECT count(*) FROM groups JOIN messages USING (group_key) WHERE sequence_num > archived_seq)"
-        " + (SELECT ifnull(sum(message_count), 0) FROM groups JOIN readable_parts USING (group_key))"
+        " + (SELECT ifnull(sum(message_count), 0) FROM groups JOIN archive_parts USING (group_key))"
     ).fetchone()
     return int(row[0])
 

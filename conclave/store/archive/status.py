@@ -70,12 +70,12 @@ def overdue(connection: sqlite3.Connection, now: int) -> Overdue:
     bounds, governed, values = Bounds().as_needed(connection), f"WITH {GOVERNED}", {"now": now}
     expired = connection.execute(
         f"{governed} SELECT count(*), max(min(cutoff, erasable_before) - oldest)"
-        f" FROM readable_parts JOIN governed_groups USING (group_key) WHERE {certain_of_part([EXPIRED], bounds)}",
+        f" FROM archive_parts JOIN governed_groups USING (group_key) WHERE {certain_of_part([EXPIRED], bounds)}",
         values,
     ).fetchone()
     groups = connection.execute(
         f"{governed} SELECT count(*), :now - min(deleted_at) FROM governed_tombstones WHERE EXISTS"
-        " (SELECT 1 FROM readable_parts WHERE readable_parts.group_key = governed_tombstones.group_key"
+        " (SELECT 1 FROM archive_parts WHERE archive_parts.group_key = governed_tombstones.group_key"
         f" AND {certain_of_part([DELETED_GROUP], bounds)})",
         values,
     ).fetchone()

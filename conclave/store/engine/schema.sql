@@ -174,10 +174,11 @@ CREATE TABLE cleanup_runs (
 -- table: readers need it or a later one. `unerased`: files were replaced or dropped, and may still be on disk.
 -- `relaid`: raised before messages go back to the hot store: readers look again. `turn`: of the last run that was to
 -- change the table, by which table and database are told to be of one time. `former_turn`: the table's before that run.
+-- `reclaimed_at`: when space was last given back.
 CREATE TABLE archive_state (
     id INTEGER PRIMARY KEY CHECK (id = 1), archive_id TEXT NOT NULL, version INTEGER NOT NULL DEFAULT 0,
     unerased INTEGER NOT NULL DEFAULT 0, relaid INTEGER NOT NULL DEFAULT 0, turn INTEGER NOT NULL DEFAULT 0,
-    former_turn INTEGER NOT NULL DEFAULT 0) STRICT;
+    former_turn INTEGER NOT NULL DEFAULT 0, reclaimed_at INTEGER NOT NULL DEFAULT 0) STRICT;
 -- A batch of messages on its way: fixed here first, so that a crash leaves no doubt what belongs to it.
 -- `message_count`: as verified there. `checksum`: XOR of the messages' checksums. `finished_at`: null: under way.
 CREATE TABLE archive_moves (
@@ -190,8 +191,8 @@ CREATE TABLE archive_move_ranges (
     batch INTEGER NOT NULL REFERENCES archive_moves ON DELETE CASCADE, group_key INTEGER NOT NULL,
     first_seq INTEGER NOT NULL, last_seq INTEGER NOT NULL, lifetime INTEGER NOT NULL, PRIMARY KEY (batch, group_key)
 ) STRICT, WITHOUT ROWID;
--- The index: what of a group lies in which part (retention class and time span) of the archive. No reference to groups:
--- what a deleted group leaves is erased by cleanup. `span`: its first second. `oldest` and `newest`: created_at.
+-- The index: what can be read of a group in which part (retention class and time span) of the archive. No reference to
+-- groups: what a deleted group leaves is erased by cleanup. `span`: its first second. `oldest` and `newest`: created_at.
 CREATE TABLE archive_parts (
     group_key INTEGER NOT NULL, lifetime INTEGER NOT NULL, span INTEGER NOT NULL, first_seq INTEGER NOT NULL,
     last_seq INTEGER NOT NULL, oldest INTEGER NOT NULL, newest INTEGER NOT NULL, message_count INTEGER NOT NULL,
@@ -202,21 +203,11 @@ CREATE INDEX archive_parts_by_part ON archive_parts (lifetime, span);
 CREATE TABLE archive_senders (
     sender_id BLOB NOT NULL, group_key INTEGER NOT NULL, PRIMARY KEY (sender_id, group_key)) STRICT, WITHOUT ROWID;
 CREATE INDEX archive_senders_by_group ON archive_senders (group_key);
--- What of a part has no keys any more, and waits in the table to be overwritten: see docs/architecture/keys.md.
--- `since`: 0: the next run writes the part anew. `dead_up_to`: numbers up to this one have no keys. `dead_messages`:
--- how many of these the part has, of which receipts have told. `first_left` and `oldest_left`: no lesser number, and no
--- message from before, has a key; null: nothing of the part has one.
-CREATE TABLE archive_unreadable (
-    group_key INTEGER NOT NULL, lifetime INTEGER NOT NULL, span INTEGER NOT NULL, since INTEGER NOT NULL,
-    dead_up_to INTEGER NOT NULL, dead_messages INTEGER NOT NULL, first_left INTEGER, oldest_left INTEGER,
-    PRIMARY KEY (group_key, lifetime, span)) STRICT;
--- The parts of the archive as far as their messages can be read.
-CREATE VIEW readable_parts AS
-SELECT group_key, lifetime, span, ifnull(max(first_left, first_seq), first_seq) AS first_seq, last_seq, newest,
-    ifnull(max(oldest_left, oldest), oldest) AS oldest, message_count - ifnull(dead_messages, 0) AS message_count,
-    body_bytes - body_bytes * ifnull(dead_messages, 0) / max(message_count, 1) AS body_bytes
-FROM archive_parts LEFT JOIN archive_unreadable USING (group_key, lifetime, span)
-WHERE since IS NULL OR first_left IS NOT NULL;
+-- What of a partition cannot be read any more and still takes space in its files. `since`: when the first of it was
+-- erased. A part whose numbers lie above the `archived_seq` of its group takes space too: the hot store has it again.
+CREATE TABLE archive_dead (
+    lifetime INTEGER NOT NULL, span INTEGER NOT NULL, messages INTEGER NOT NULL, since INTEGER NOT NULL,
+    PRIMARY KEY (lifetime, span)) STRICT, WITHOUT ROWID;
 
 -- One row, once a server has run: see docs/architecture/keys.md. `keys_id`: names the key file. `settled`: 0: it
 -- may have keys of messages that a restore took back. `lost_serial`: its change by which keys were last lost.
@@ -254,24 +245,15 @@ CREATE TABLE audit (
     subject_id BLOB NOT NULL DEFAULT x'', subject TEXT NOT NULL DEFAULT '', details TEXT NOT NULL DEFAULT '{}') STRICT;
 CREATE INDEX audit_by_subject ON audit (subject_id, audit_id); CREATE INDEX audit_by_age ON audit (at);
 -- What the run under way has erased, written in the transactions that erase. At its end it goes into receipts.
--- `keys_lost`: how many of them were under keys: no copy of those can be read. `waiting`: how many lie in the archive
--- still, without keys. `last_seq` and `newest`: the greatest number and created_at erased.
+-- `last_seq` and `newest`: the greatest number and created_at erased.
 CREATE TABLE erasures (
-    group_key INTEGER NOT NULL, rule TEXT NOT NULL, messages INTEGER NOT NULL, keys_lost INTEGER NOT NULL DEFAULT 0,
-    waiting INTEGER NOT NULL DEFAULT 0, last_seq INTEGER NOT NULL, newest INTEGER NOT NULL, group_id BLOB NOT NULL,
-    PRIMARY KEY (group_key, rule)) STRICT, WITHOUT ROWID;
--- What the run under way is about to erase from rows of the archive's index, noted before. The table changes at once,
--- but not with the database: so what a run has erased that did not end is known to the next one.
-CREATE TABLE archive_erasures (
-    group_key INTEGER NOT NULL, lifetime INTEGER NOT NULL, span INTEGER NOT NULL, rule TEXT NOT NULL,
-    messages INTEGER NOT NULL, last_seq INTEGER NOT NULL, newest INTEGER NOT NULL,
-    PRIMARY KEY (group_key, span, lifetime, rule)) STRICT, WITHOUT ROWID;
+    group_key INTEGER NOT NULL, rule TEXT NOT NULL, messages INTEGER NOT NULL, last_seq INTEGER NOT NULL,
+    newest INTEGER NOT NULL, group_id BLOB NOT NULL, PRIMARY KEY (group_key, rule)) STRICT, WITHOUT ROWID;
 -- Receipts: what each run has erased of each group, as in erasures. A chain: `hash` is the SHA-256 of the former
 -- receipt's hash and of this one. Their ids count up by one.
 CREATE TABLE receipts (
     receipt_id INTEGER PRIMARY KEY, at INTEGER NOT NULL, job TEXT NOT NULL, group_id BLOB NOT NULL, rule TEXT NOT NULL,
-    messages INTEGER NOT NULL, keys_lost INTEGER NOT NULL DEFAULT 0, waiting INTEGER NOT NULL DEFAULT 0,
-    last_seq INTEGER NOT NULL, newest INTEGER NOT NULL, hash BLOB NOT NULL) STRICT;
+    messages INTEGER NOT NULL, last_seq INTEGER NOT NULL, newest INTEGER NOT NULL, hash BLOB NOT NULL) STRICT;
 CREATE INDEX receipts_by_group ON receipts (group_id, receipt_id);
 -- One row: the last receipt that is no longer kept. The chain goes on from its hash.
 CREATE TABLE receipts_anchor (

@@ -96,7 +96,7 @@ def look(connection: sqlite3.Connection, schedule: Sequence[tuple[Scope, int]], 
     waiting = sorted(_waiting(connection), key=lambda each: each[1], reverse=True)
     held = holds.list_all(connection)
     archived = connection.execute(
-        "SELECT ifnull(sum(message_count), 0), ifnull(sum(body_bytes), 0) FROM readable_parts"
+        "SELECT ifnull(sum(message_count), 0), ifnull(sum(body_bytes), 0) FROM archive_parts"
     ).fetchone()
     return Overview(
         at=now,

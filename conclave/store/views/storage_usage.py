@@ -32,7 +32,7 @@ def of_group(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, *,
         return None
     archived, archived_bytes = connection.execute(
         # Parts beyond the border are of a group that was restored: all that they have is in the hot store again.
-        "SELECT ifnull(sum(message_count), 0), ifnull(sum(body_bytes), 0) FROM readable_parts WHERE group_key = ?"
+        "SELECT ifnull(sum(message_count), 0), ifnull(sum(body_bytes), 0) FROM archive_parts WHERE group_key = ?"
         " AND first_seq <= ?",
         tuple(group),
     ).fetchone()

@@ -1,0 +1,100 @@
+"""What takes space in the archive's files and cannot be read any more, by partitions: what was erased, or taken back.
+
+The caller runs each function in a transaction.
+"""
+
+import sqlite3
+from dataclasses import dataclass
+
+from conclave.store.archive import moves
+from conclave.store.archive.moves import PartRow
+
+Partition = tuple[int, int]
+"""A partition: its lifetime and its span."""
+
+_RESTORED = "EXISTS (SELECT 1 FROM groups WHERE groups.group_key = parts.group_key AND first_seq > archived_seq)"
+"""The condition for parts that the hot store has again."""
+
+
+@dataclass(frozen=True)
+class Dead:
+    """Messages that were erased and take space. ``since``: when the first was erased, Unix seconds; None: none was."""
+
+    messages: int
+    since: int | None
+
+
+@dataclass(frozen=True)
+class Share:
+    """A partition: how many of its messages can be read, and what cannot. ``restored``: parts that are hot again."""
+
+    living: int
+    dead: Dead
+    restored: int
+
+    def is_worth_it(self, before: int) -> bool:
+        """Tell whether the partition is to be rewritten, or dropped.
+
+        It is if more than a quarter of it is dead, if anything was erased by the Unix second ``before``, or if the hot
+        store has something of it again: until then, that does not move to the archive once more.
+        """
+        is_old = self.dead.since is not None and self.dead.since <= before
+        is_much = self.dead.messages * 3 > self.living
+        return bool(self.restored) or is_old or is_much
+
+
+def note(connection: sqlite3.Connection, partition: Partition, messages: int, now: int) -> None:
+    """Note that so many messages of a partition are erased at the Unix second ``now``."""
+    connection.execute(
+        "INSERT INTO archive_dead (lifetime, span, messages, since) VALUES (?, ?, ?, ?)"
+        " ON CONFLICT DO UPDATE SET messages = messages + excluded.messages",
+        (*partition, messages, now),
+    )
+
+
+def dead(connection: sqlite3.Connection) -> Dead:
+    """Return what takes space in all partitions together."""
+    return Dead(*connection.execute("SELECT ifnull(sum(messages), 0), min(since) FROM archive_dead").fetchone())
+
+
+def shares(connection: sqlite3.Connection) -> dict[Partition, Share]:
+    """Return the partitions of which anything cannot be read, or is in the hot store again."""
+    rows = connection.execute(
+        "WITH parts AS (SELECT lifetime, span, sum(iif(restored, 0, message_count)) AS living,"
+        f" sum(restored) AS restored FROM (SELECT *, {_RESTORED} AS restored FROM archive_parts AS parts) GROUP BY lifetime, span)"
+        " SELECT lifetime, span, ifnull(living, 0), ifnull(messages, 0), since, ifnull(restored, 0)"
+        " FROM parts FULL JOIN archive_dead USING (lifetime, span) WHERE messages OR restored ORDER BY lifetime, span"
+    )
+    return {(row[0], row[1]): Share(row[2], Dead(row[3], row[4]), row[5]) for row in rows}
+
+
+def served(connection: sqlite3.Connection, partition: Partition | None = None) -> list[PartRow]:
+    """Return the parts that the archive serves: of one partition, or of all."""
+    which = "" if partition is None else "lifetime = ? AND span = ? AND"
+    rows = connection.execute(
+        f"SELECT {moves.PART_COLUMNS} FROM archive_parts AS parts WHERE {which} NOT {_RESTORED}", partition or ()
+    )
+    return [PartRow(*row) for row in rows]
+
+
+def note_reclaimed(connection: sqlite3.Connection, partition: Partition, version: int) -> None:
+    """Note that from ``version`` of the table on, a partition has only what the archive serves."""
+    moves.note_version(connection, version)
+    connection.execute("DELETE FROM archive_dead WHERE lifetime = ? AND span = ?", partition)
+    gone = connection.execute(
+        f"DELETE FROM archive_parts AS parts WHERE lifetime = ? AND span = ? AND {_RESTORED} RETURNING group_key",
+        partition,
+    )
+    for (group_key,) in gone.fetchall():
+        moves.release(connection, group_key)
+
+
+def is_due(connection: sqlite3.Connection, now: int, interval: int) -> bool:
+    """Tell whether space was last given back ``interval`` seconds ago, or before, if there is an archive."""
+    row = connection.execute("SELECT 1 FROM archive_state WHERE version > 0 AND reclaimed_at <= ?", (now - interval,))
+    return row.fetchone() is not None
+
+
+def note_done(connection: sqlite3.Connection, now: int) -> None:
+    """Note that all space was given back that was worth it at the Unix second ``now``."""
+    connection.execute("UPDATE archive_state SET reclaimed_at = ?", (now,))
