@@ -66,12 +66,11 @@ ARCHIVE_POINTS = (
     "archive.copies_chunk_deleted",
     "archive.copies_deleted",
     "archive.finished",
+    "archive.part_erased",
+    "archive.erased_by_keys",
     "archive.parts_dropped",
-    "archive.erasures_noted",
     "archive.rewritten",
-    "archive.rows_deleted",
-    "archive.index_settled",
-    "archive.compacted",
+    "archive.space_noted",
     "archive.before_erase",
     "archive.file_removed",
     "archive.erased",
@@ -80,9 +79,6 @@ ARCHIVE_POINTS = (
 
 CLOCK_POINTS = ("clock.brought_back",)
 """Reached only where an operator accepts the clock."""
-
-UNREADABLE_POINTS = ("archive.unreadable_noted",)
-"""Reached only in runs that make something unreadable in the archive which is overwritten later."""
 
 RESTORE_POINTS = ("restore.copied", "restore.before_switch", "restore.switched")
 """Reached only where a group is restored from the archive."""

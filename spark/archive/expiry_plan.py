@@ -54,9 +54,11 @@ WHERE {unheld}
 
 _BOUNDS = Bounds(gone="gone_below", is_deleted="is_gone")
 
+_NAMES = moves.PART_COLUMNS.split(", ")
+
 # A part with commits that are kept may have other messages too.
 _DUE = f"""
-SELECT {", ".join(f"archive_parts.{name.strip()}" for name in moves.PART_COLUMNS.split(","))},
+SELECT {", ".join(f"archive_parts.{name}" for name in _NAMES)},
     is_gone, gone_below, cutoff, commits_above, erasable_before,
     {rules.RULES[rules.FETCHED].whole(_BOUNDS)} AS is_fetched, {rules.whole_part(RULES, _BOUNDS)} AS is_whole
 FROM archive_parts JOIN temp.archive_marks USING (group_key)
@@ -121,7 +123,7 @@ def make_plan(
             plan.senders.append((sender_id, group_key))
     some = rules.some_of_part(RULES, _BOUNDS._replace(commits_above="", **({"unheld": ""} if despite_holds else {})))
     for row in connection.execute(_DUE.format(some=some)).fetchall():
-        part = PartRow(*tuple(row)[: len(PartRow.__slots__)])
+        part = PartRow(*tuple(row)[: len(_NAMES)])
         plan.parts.append(part)
         if part.group_key not in plan.groups:
             marks = (bool(row["is_gone"]), *(row[name] for name in ("gone_below", "cutoff", "commits_above")))

@@ -34,7 +34,7 @@ Key = tuple[int, int, int]
 """A part: group key, lifetime, span."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PartRow:
     """One row of the index, a part: what one partition of the archive holds of one group.
 

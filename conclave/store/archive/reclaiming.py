@@ -61,7 +61,8 @@ def shares(connection: sqlite3.Connection) -> dict[Partition, Share]:
     """Return the partitions of which anything cannot be read, or is in the hot store again."""
     rows = connection.execute(
         "WITH parts AS (SELECT lifetime, span, sum(iif(restored, 0, message_count)) AS living,"
-        f" sum(restored) AS restored FROM (SELECT *, {_RESTORED} AS restored FROM archive_parts AS parts) GROUP BY lifetime, span)"
+        f" sum(restored) AS restored FROM (SELECT *, {_RESTORED} AS restored FROM archive_parts AS parts)"
+        " GROUP BY lifetime, span)"
         " SELECT lifetime, span, ifnull(living, 0), ifnull(messages, 0), since, ifnull(restored, 0)"
         " FROM parts FULL JOIN archive_dead USING (lifetime, span) WHERE messages OR restored ORDER BY lifetime, span"
     )
