@@ -192,7 +192,7 @@ def test_commands_tell_what_is_unreadable_from_what_is_overwritten(store: Table)
     store.purge(due, store.now - 12 * DAY)
     store.clean()
     settings = store.folder / "conclave.toml"
-    settings.write_text(f'database_path = "{store.config.database}"\n[keys]\nencrypt = true\n')
+    settings.write_text(f'database_path = "{store.config.database}"\n')
 
     def printed(command: click.Command, *words: str) -> str:
         result = CliRunner(env={"COLUMNS": "300"}).invoke(command, [*words, "--config", str(settings)])
