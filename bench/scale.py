@@ -126,8 +126,7 @@ def build(folder: Path, now: int, count: int) -> stores.Store:
         )
         size = len(stores.BODY) + ADDED_BYTES
         connection.execute(
-            f"INSERT INTO message_bodies SELECT message_id, randomblob({size}) FROM messages WHERE group_key <= {GROUPS}"
-            " AND message_id NOT IN (SELECT message_id FROM message_bodies) ORDER BY message_id"
+            f"INSERT INTO message_bodies SELECT message_id, randomblob({size}) FROM messages ORDER BY message_id"
         )
         connection.execute("UPDATE groups SET last_seq = ? WHERE group_key <= ?", (each, GROUPS))
         connection.execute("UPDATE members SET watermark = ? WHERE group_key <= ?", (each, GROUPS))
