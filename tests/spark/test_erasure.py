@@ -131,7 +131,7 @@ def test_erased_bodies_cannot_be_read_and_the_others_are_whole(tmp_path: Path, c
         assert left == {key for key in before if not world.was_fetched(key)}, "the others were hidden before"
         assert min(report["deleted"][rule] for rule in ("expired", "fetched", "deleted_group", "deleted_account")) > 0
         assert numbers_in(store, store.folder, cleaner.folder) == long(store, left), "nothing erased can be read"
-        assert numbers_in(store, former) == long(store, before), "with the former keys, all"
+        assert numbers_in(store, former) >= long(store, before), "with the former keys, all"
         assert examined(store.config) == [], "and so says the proof"
         store.expect_sound()
         assert store.query("SELECT freelist_count * 5 <= page_count FROM pragma_freelist_count, pragma_page_count") == [
