@@ -41,7 +41,7 @@ class Backup:
         shutil.copytree(store.config.archive_path, self._folder / "archive")
 
     def restore_database(self) -> None:
-        for left in self._store.folder.glob("hot.db*"):
+        for left in {*self._store.folder.glob("hot.db*")} - {self._store.config.keys_path}:
             left.unlink()
         shutil.copy(self._folder / "hot.db", self._store.config.database)
 
