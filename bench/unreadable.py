@@ -12,7 +12,6 @@ from bench.figures import Figure, single, spread
 from conclave.archive.layout import DAY
 from conclave.clock import FakeClock
 from conclave.config.archive import ArchiveConfig
-from conclave.config.keys import KeysConfig
 from conclave.retention.jobs import ALL
 from conclave.store import keyring
 from conclave.store.engine import sqlite
@@ -32,10 +31,8 @@ def soon(folder: Path) -> list[Figure]:
     """Purge the oldest hundredth of every group, again and again. Their bodies are no ciphertext; none is looked at."""
     now = int(time.time())
     store = stores.build(folder, "spark", now, stores.Shape(8, GROUPS, 4), [])
-    config = replace(
-        store.config, archive=ArchiveConfig(after=DAY, rewrite_after=7 * DAY), keys=KeysConfig(encrypt=True)
-    )
-    keys = keyring.open_to_serve(config.database, config.keys_path, encrypt=True)
+    config = replace(store.config, archive=ArchiveConfig(after=DAY, rewrite_after=7 * DAY))
+    keys = keyring.open_to_serve(config.database, config.keys_path)
     assert keys
     with closing(sqlite.connect(config.database, readonly=True)) as connection:
         groups = [row[0] for row in connection.execute("SELECT group_id FROM groups")]

@@ -215,15 +215,20 @@ def same_umask() -> Iterator[None]:
     os.umask(before)
 
 
-@pytest.fixture(autouse=True)
-def keys_at_hand() -> Iterator[None]:
+@pytest.fixture(autouse=True, scope="module")
+def keys_of_module() -> Iterator[OpenKeys]:
     """A connection that a test opens itself has the keys of its database, as a server's connections have."""
     opened = OpenKeys()
-    with pytest.MonkeyPatch.context() as patch:  # a test may undo what it has patched
+    with pytest.MonkeyPatch.context() as patch, opened.closing():  # a test may undo what it has patched
         patch.setattr(at_rest, "open_keys", opened.of)
         forensics.begin(patch)
+        yield opened
+
+
+@pytest.fixture(autouse=True)
+def keys_at_hand(keys_of_module: OpenKeys) -> Iterator[None]:
+    with keys_of_module.closing(), forensics.of_test():
         yield
-    opened.close()
 
 
 @pytest.fixture

@@ -37,11 +37,14 @@ NUMBERS = 2**32
 """After each restore the numbers of a group's messages begin again at the next multiple of 2^32.
 
 Numbers that were given after the copy was made are unknown. Clients ask for what comes after the last one that they
-have seen, so no number may be used again. 2^53, which JSON readers can hold, is reached after 2 million restores.
+have seen, so no number may be used again.
 """
 
-MOST_HOURS = 2**20
-"""If the ledger may lack a restore, the hours since 1970 count as restores, at most 2^20: those of the year 2089."""
+MOST_RESTORES = bodies.LAST_NUMBER // NUMBERS
+"""A number has 40 bits, so a database can be restored 255 times, each from a copy that was made after the last time."""
+
+UNKNOWN_SINCE, UNKNOWN_EACH = 1_767_225_600, 14 * 86_400
+"""If the ledger may lack a restore, every two weeks since 2026 count as one: by 2035 these are MOST_RESTORES."""
 
 HELD_AGAIN = "in force when a backup was restored; who added it and why is in the audit log of that time"
 
@@ -83,7 +86,9 @@ def replay(connection: sqlite3.Connection, path: Path, now: int, *, despite: boo
         known = found.last_change if found else standing.counter
         number = max(standing.restored, found.restored if found else 0) + 1
         if flaw:
-            number = max(number, min(now // 3600, MOST_HOURS))
+            number = max(number, min((now - UNKNOWN_SINCE) // UNKNOWN_EACH, MOST_RESTORES))
+        if number > MOST_RESTORES:
+            raise LedgerError(f"{path}: a database can be restored {MOST_RESTORES} times, and this one was")
         # Nor has any change of another history the number of one of this one.
         changes.number_anew(connection, max(known, number * NUMBERS))
         # Copies from before this restore need what the ledger lacks.

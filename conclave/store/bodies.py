@@ -78,7 +78,7 @@ def replace(connection: sqlite3.Connection, body_id: int, body: bytes) -> None:
 
 def put_messages(connection: sqlite3.Connection, rows: Sequence[tuple[int, bytes]]) -> None:
     """Store the encrypted bodies of messages (at most some hundreds), by their ids. Raises StoreFullError."""
-    take_room(connection, sum(len(body) for _, body in rows))
+    take_room(connection, sum(len(body) - ADDED_BYTES for _, body in rows))
     insert_many(connection, "INSERT INTO message_bodies (message_id, body)", rows)
 
 

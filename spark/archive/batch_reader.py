@@ -18,7 +18,7 @@ COUNT = "count"
 _READ = """
 SELECT lifetime, group_key, sequence_num, sender_id, is_commit, messages.created_at, 0 AS checksum, body AS mls_message
 FROM archive_move_ranges AS ranges CROSS JOIN messages USING (group_key) LEFT JOIN groups USING (group_key)
-    JOIN message_bodies USING (message_id)
+    LEFT JOIN message_bodies USING (message_id)
 WHERE batch = {batch:d} AND sequence_num BETWEEN first_seq AND ranges.last_seq
     AND sequence_num > ifnull(archived_seq, 0) AND group_key = {group_key:d}
 """
@@ -42,6 +42,8 @@ def main() -> None:
         for (group_key,) in cursor.fetchall():
             cursor.execute(_READ.format(batch=int(batch), group_key=group_key))
             rows = cursor.fetch_arrow_table()
+            if rows.column(a.BODY).null_count:
+                raise SystemExit(f"{rows.column(a.BODY).null_count} messages of group {group_key} have no body")
             if rows.num_rows:
                 waiting.append(_summed(rows.cast(a.MOVING)))
             if sum(each.num_rows for each in waiting) >= ROWS_AT_ONCE:

@@ -20,6 +20,7 @@ from tests.support.client import PASSWORD, Client, RefusedError, encode
 from tests.support.listening import listening
 
 HOUR = 3600
+PACKAGE = b"\x00\x01\x00\x05"
 
 
 @pytest.fixture
@@ -87,7 +88,7 @@ async def test_what_is_sent_is_served_and_lies_nowhere_as_it_came(
 
 async def test_bodies_of_all_kinds_are_under_keys(server: Running, tmp_path: Path) -> None:
     alice, bob = await server.users("alice", "bob")
-    await bob.upload(b"a package of its own kind", last_resort=b"the last of its own kind")
+    await bob.upload(PACKAGE + b"a package of its own kind", last_resort=PACKAGE + b"the last of its own kind")
     group = await alice.create_group("g", public=False)
     await alice.post(f"/groups/{group}/commit", group_info=encode(b"an info of its own kind"))
     invite = await alice.invite(group, bob, b"a commit of its own kind")

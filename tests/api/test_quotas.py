@@ -11,7 +11,7 @@ from conclave import app_keys
 from conclave.actions import quotas
 from conclave.config.limits import LimitsConfig
 from conclave.config.settings import Config
-from conclave.store.resources import amounts
+from conclave.store import bodies
 from conclave.store.views import storage_usage
 from tests.conftest import Cleanup, Running, StartServer
 from tests.support.client import Client, encode, expect
@@ -280,7 +280,7 @@ async def test_more_than_a_sample_is_measured_without_reading_all(
         alice, _, _, group = await friends(server)
         await asyncio.gather(*(alice.send(group, b"0123456789") for _ in range(200)))
     monkeypatch.setattr(storage_usage, "MEASURED", 50)
-    monkeypatch.setattr(amounts, "ROWS_AT_ONCE", 20)
+    monkeypatch.setattr(bodies, "MEASURED", 20)
     async with start_server(limited(config, group_stored_bytes=2005)) as server:
         again = Client(server.http, server.url, alice.token)
         assert (await send(again, group, b"01234"))[0] == 200

@@ -18,7 +18,7 @@ from conclave.store.resources.messages import StoredMessage
 from tests.support import sample
 from tests.support.archived import DAY, Store
 from tests.support.cleaner import Cleaner
-from tests.support.damage import Noise, flip_at, misstate
+from tests.support.damage import flip_at, misstate
 from tests.support.keyed import clean
 
 TAKEN_BACK = 5
@@ -29,7 +29,6 @@ MESSAGES = 24
 def store(tmp_path: Path, cleaner: Cleaner) -> Store:
     """Two groups with messages in one file; the first lacks one that was taken back, the second none."""
     made = Store(tmp_path, cleaner)
-    made.search = Noise()
     for group in (made.add_group(), made.add_group()):
         made.send(group, MESSAGES, size=40)
     made.take_back(1, TAKEN_BACK)

@@ -18,14 +18,13 @@ from conclave.backup.manifest import BackupError
 from conclave.cli import backup
 from tests.support.archived import DAY
 from tests.support.backups import Backed
-from tests.support.damage import Noise, flip, flip_at
+from tests.support.damage import flip, flip_at
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Backed:
     """A store with ten messages of two groups in one file of the archive, and one in the database."""
     store = Backed(tmp_path)
-    store.search = Noise()
     for _ in range(2):
         group = store.add_group()
         store.send(group, 5)

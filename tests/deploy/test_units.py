@@ -91,7 +91,7 @@ socket.socket(socket.AF_NETLINK)
 @pytest.mark.parametrize("engine", ["sql", "spark"])
 def test_a_server_a_run_and_a_backup_need_no_more(tmp_path: Path, engine: str) -> None:
     archive = '[archive]\nafter = "1d"\n' if engine == "spark" else ""
-    settings = f'[cleanup]\nengine = "{engine}"\ndisk_reserve = "1m"\n[keys]\nencrypt = true\n{archive}'
+    settings = f'[cleanup]\nengine = "{engine}"\ndisk_reserve = "1m"\n{archive}'
     with ServerProcess(tmp_path, settings, within=within(SERVER)) as server:
         assert server.wait_for("cleanup_run")["error"] == ""
         backup = ("-P", "-m", "conclave", "backup", "--config", str(server.config), "backups")

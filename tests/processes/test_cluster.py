@@ -172,8 +172,8 @@ def test_the_commands_of_the_page_bear_a_worker_that_dies_in_the_middle_of_a_rew
         assert files == {store.config.archive_path / name for name in table_files(store)}
         assert (killed.folder / "local").is_dir(), "what the killed worker had is searched, too"
         erased = {store.made[each] for each in gone}
-        assert store.search.where(erased, store.folder, tmp_path / "cluster") == {}
-    assert store.search.where(erased, tmp_path) == {}, "nor when all have ended"
+        assert store.search.left_of(erased, store.folder, tmp_path / "cluster") == set()
+    assert store.search.left_of(erased, tmp_path) == set(), "nor when all have ended"
 
 
 def fill(store: Store, each: int) -> list[list[int]]:

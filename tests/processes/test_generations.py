@@ -199,7 +199,7 @@ async def expect_served(
 ) -> None:
     """Restore a generation elsewhere, with today's keys and ledger: what is served is alive today."""
     there.mkdir()
-    (there / "conclave.toml").write_text("[keys]\nencrypt = true\n")
+    (there / "conclave.toml").touch()
     shutil.copy(home / "conclave.db.ledger", there)
     done = conclave("restore", generation, "--config", "conclave.toml", cwd=there)
     assert done.returncode == 0, done.stderr

@@ -32,7 +32,7 @@ def store(tmp_path: Path) -> KeyedBackups:
     made.begin_keys()
     (made.folder / "conclave.toml").write_text(
         f'listen_port = 0\ndatabase_path = "{made.config.database}"\n'
-        '[cleanup]\nengine = "sql"\ndisk_reserve = "0"\n[admin]\nlisten_port = 0\n[keys]\nencrypt = true\n'
+        '[cleanup]\nengine = "sql"\ndisk_reserve = "0"\n[admin]\nlisten_port = 0\n'
     )
     return made
 

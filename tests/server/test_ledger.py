@@ -274,7 +274,7 @@ async def test_a_run_tells_what_it_hides_before_it_erases(running: Running, clea
     await running.settle()
     config = running.config
     report = await asyncio.to_thread(
-        cleaner.try_run, config, running.clock.now(), failpoint="apply.message_rows_deleted=io"
+        cleaner.try_run, config, running.clock.now(), failpoint="apply.messages_deleted=io"
     )
     assert report["error"]
     assert entries(config, "group")[-1].state["gone_below"] == 1  # type: ignore[index]  # it is there

@@ -30,7 +30,6 @@ from conclave.system.sighup import Hangups
 from tests.conftest import Running, StartServer
 from tests.support import ledgers
 
-KEYS = "[keys]\nencrypt = true\n"
 SQL = '[cleanup]\nengine = "sql"\ndisk_reserve = "0"\n'
 SPARK = '[cleanup]\nengine = "spark"\ndisk_reserve = "0"\n'
 
@@ -81,20 +80,8 @@ def place(tmp_path: Path, start_server: StartServer) -> Place:
     return Place(tmp_path, start_server)
 
 
-async def test_keys_cannot_be_turned_off(place: Place) -> None:
-    await place.serve(place.write(KEYS + SQL))
-    assert "set keys.encrypt to true" in await place.refused_by_all(place.write(SQL))
-
-
-async def test_keys_cannot_be_turned_on_where_messages_were_stored_without(place: Place) -> None:
-    await place.serve(place.write(SQL))
-    config = place.write(KEYS + SQL)
-    assert "has messages that were stored without keys" in await place.refused_by_all(config)
-    assert not config.keys_path.exists()
-
-
 async def test_a_key_file_that_is_missing_or_of_another_database_is_refused(place: Place) -> None:
-    config = place.write(KEYS + SQL)
+    config = place.write(SQL)
     await place.serve(config)
     away = config.keys_path.rename(config.keys_path.with_name("away"))
     assert "there is no key file" in await place.refused_by_all(config)
@@ -158,22 +145,22 @@ async def test_an_archive_in_use_needs_the_engine_that_erases_there(place: Place
 
 
 async def test_a_reload_refuses_what_the_next_start_would(place: Place) -> None:
-    config = place.write(KEYS + SQL)
+    config = place.write(SQL)
     async with place.start(config) as running:
         await running.user("alice")
         health = running.app[app_keys.HEALTH]
         worker = Supervisor(config, health)
         reloader = Reloader(config, health, worker, None, place.path, asyncio.Event(), ServiceManager())
-        place.write(SQL)
+        place.write(f'{SQL}[keys]\npath = "{place.path.with_name("elsewhere.keys")}"\n')
         assert not await reloader.reload()
-        assert "set keys.encrypt to true" in health.faults[HealthPart.CONFIGURATION]
-        place.write(KEYS + SQL)
+        assert "there is no key file" in health.faults[HealthPart.CONFIGURATION]
+        place.write(SQL)
         assert await reloader.reload()
         assert health.faults == {}
 
 
 async def test_a_healthy_place_has_nothing_against_a_start_while_a_server_runs_or_not(place: Place) -> None:
-    config = place.write(KEYS + SQL)
+    config = place.write(SQL)
     assert refusals(config, SystemClock()) == []
 
     async def ask(_: Running) -> None:

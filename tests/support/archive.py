@@ -146,7 +146,7 @@ class Mover:
         with closing(sqlite.connect(self._path)) as connection, sqlite.write_transaction(connection):
             where = "group_key = ?1 AND sequence_num <= (SELECT archived_seq FROM groups WHERE group_key = ?1)"
             ids = connection.execute(f"SELECT message_id FROM messages WHERE {where}", (key,)).fetchall()
-            bodies.erase(connection, [row[0] for row in ids])
+            bodies.delete_of_messages(connection, [row[0] for row in ids])
             connection.execute(f"DELETE FROM messages WHERE {where}", (key,))
 
     def move(self, group: str, last: int, lifetime: int = KEEP) -> None:

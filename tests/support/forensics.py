@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 import zlib
 from collections.abc import Container, Iterable, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pyarrow
@@ -90,6 +90,14 @@ def begin(patch: pytest.MonkeyPatch) -> None:
     """Note from now on what this process encrypts."""
     _EVER.clear()
     patch.setattr(cipher, "encrypt_all", _encrypt_and_note)
+
+
+@contextmanager
+def of_test() -> Iterator[None]:
+    """Forget at the end what is encrypted in the block."""
+    before = len(_EVER)
+    yield
+    del _EVER[before:]
 
 
 def _encrypt_and_note(keys: Sequence[bytes], placed: Sequence[Place], bodies: Sequence[bytes]) -> list[bytes]:

@@ -2,8 +2,8 @@
 
 import secrets
 import sqlite3
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from conclave.keys import file, records
@@ -19,7 +19,6 @@ class OpenKeys:
 
     def __init__(self) -> None:
         self._opened: dict[Path, KeyStore] = {}
-        self._stack = ExitStack()
 
     def of(self, connection: sqlite3.Connection) -> KeyStore:
         if of_store(connection).keys is not None:
@@ -29,11 +28,17 @@ class OpenKeys:
         if not path.exists():
             file.create(path, secrets.token_bytes(records.ID_BYTES))
         if path not in self._opened:
-            self._opened[path] = keys = KeyStore(path)
-            self._stack.callback(keys.close)
+            self._opened[path] = KeyStore(path)
         if message_keys.state(connection) is None:
             message_keys.adopt(connection, self._opened[path].keys_id)
         return self._opened[path]
 
-    def close(self) -> None:
-        self._stack.close()
+    @contextmanager
+    def closing(self) -> Iterator[None]:
+        """Close at the end what is opened in the block."""
+        before = set(self._opened)
+        try:
+            yield
+        finally:
+            for path in self._opened.keys() - before:
+                self._opened.pop(path).close()

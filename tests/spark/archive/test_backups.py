@@ -41,7 +41,7 @@ class Backup:
         shutil.copytree(store.config.archive_path, self._folder / "archive")
 
     def restore_database(self) -> None:
-        for left in self._store.folder.glob("hot.db*"):
+        for left in {*self._store.folder.glob("hot.db*")} - {self._store.config.keys_path}:
             left.unlink()
         shutil.copy(self._folder / "hot.db", self._store.config.database)
 
@@ -78,7 +78,7 @@ def test_a_database_from_an_older_backup_is_served_and_leaves_a_newer_archive_al
 
 
 def test_what_is_made_after_a_restore_is_archived_and_expires_as_anything_else(store: Store) -> None:
-    """Its numbers are far greater than those before: without a ledger near the greatest that there can be."""
+    """Its numbers are far greater than those before."""
     before = store.add_group()
     store.send(before, 3)
     with store.opened() as connection:
@@ -86,7 +86,7 @@ def test_what_is_made_after_a_restore_is_archived_and_expires_as_anything_else(s
     kept, fading = store.add_group(), store.add_group(20 * DAY)
     for group_key in (before, kept, fading):
         store.send(group_key, 3)
-    assert max(number for _, number in store.made) > 2**50
+    assert max(number for _, number in store.made) > 2**32
     store.now += 8 * DAY
     assert store.run()["archived"] == 12
     store.expect_served(set(store.made))

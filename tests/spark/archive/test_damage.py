@@ -9,16 +9,14 @@ from conclave.doctor.files import archive_log
 from conclave.doctor.findings import Level
 from tests.support.archived import DAY, USERS, Store
 from tests.support.cleaner import Cleaner
-from tests.support.damage import Noise, flip, flip_at, misstate
+from tests.support.damage import flip, flip_at, misstate
 
 pytestmark = pytest.mark.system
 
 
 @pytest.fixture
 def store(tmp_path: Path, cleaner: Cleaner) -> Store:
-    store = Store(tmp_path, cleaner)
-    store.search = Noise()
-    return store
+    return Store(tmp_path, cleaner)
 
 
 def archive_two_groups(store: Store) -> tuple[int, int]:

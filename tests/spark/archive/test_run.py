@@ -161,8 +161,6 @@ MOVING = [
     "archive.verified",
     "archive.group_switched",
     "archive.group_switched=io@2",
-    "archive.copies_erased",
-    "archive.copies_erased=io@2",
     "archive.copies_chunk_deleted",
     "archive.copies_chunk_deleted=io@3",
     "archive.copies_deleted",
