@@ -27,9 +27,6 @@ EXPIRIES = (-1, -1, 0, 2 * DAY, 9 * DAY, 20 * DAY)
 ENGINES = ("sql", "sql", "spark", "spark", "spark")
 """What does the run of each round. From the first of Spark on, messages move to the archive."""
 
-BY_SPARK_TOO = 3
-"""The round in which Spark rewrites files; in the others what is little is rewritten without it."""
-
 BODIES = amount(100_000, 10_000)
 """A small proof would see nothing: SQLite leaves stale copies only where pages split or merge."""
 
@@ -123,9 +120,7 @@ def test_erased_bodies_cannot_be_read_and_the_others_are_whole(tmp_path: Path, c
         if engine == "sql":
             report = store.run(cleanup=CleanupConfig(engine="sql"), archive=ArchiveConfig())
         else:
-            cleaner.erases_by_spark = turn == BY_SPARK_TOO
             report = store.run_in_batches(BATCH, CROWD)
-            cleaner.erases_by_spark = False
             assert report["archived"] > BATCH
         left = set(store.served())
         assert left == {key for key in before if not world.was_fetched(key)}, "the others were hidden before"

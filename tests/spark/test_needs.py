@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -13,7 +12,6 @@ from conclave.archive.files import LOG
 from conclave.config.archive import ArchiveConfig
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.settings import Config
-from conclave.config.spark import SparkConfig
 from conclave.retention.jobs import ALL, PurgeJob, Scope
 from conclave.store.archive import moves
 from conclave.store.engine import sqlite
@@ -23,7 +21,6 @@ from conclave.store.resources.taken_back import TakenBack
 from conclave.store.views import runs
 from conclave.system.worker_protocol import State
 from spark import environment
-from spark.archive import arrow_eraser
 from spark.environment import CleanupError, RunEnvironment
 from spark.java_check import JavaMissingError
 from spark.run import clean_up, dry_run, get_ready_ahead
@@ -193,9 +190,8 @@ async def test_single_messages_go_from_the_archive_without_it(server: Running) -
     assert ask(server, "SELECT sum(message_count) FROM archive_parts") == 2
 
 
-async def test_whole_partitions_go_without_it(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_whole_partitions_go_without_it(server: Running) -> None:
     archive = ArchiveConfig(after=7 * DAY, margin=0)
-    monkeypatch.setattr(arrow_eraser, "MOST_BYTES", 0)
     await archive_three(server, archive)
     server.clock.advance(30 * DAY)
     with sqlite.connect(server.config.database) as connection, write_transaction(connection):
@@ -206,27 +202,16 @@ async def test_whole_partitions_go_without_it(server: Running, monkeypatch: pyte
     assert not ask(server, "SELECT EXISTS (SELECT 1 FROM archive_parts)")
 
 
-async def test_a_run_starts_it_for_much_that_is_to_be_rewritten(
-    server: Running, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+async def test_erasing_does_without_it_and_giving_space_back_starts_it(server: Running) -> None:
     """The table tells how much it is: the run looks before it decides."""
     archive = ArchiveConfig(after=7 * DAY, margin=0)
     one, _ = await archive_three(server, archive)
     with sqlite.connect(server.config.database) as connection, write_transaction(connection):
         connection.execute("UPDATE groups SET expired_before = ? WHERE group_id = ?", (2**40, UUID(one).bytes))
-    cluster = SparkConfig(master="spark://127.0.0.1:7077")
-    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
-    settings = tmp_path / "spark-defaults.conf"
-    settings.touch(0o600)
-    settings.write_text("spark.authenticate true\nspark.authenticate.secret 0123456789abcdef\n")
-    done = await asyncio.to_thread(clean_up, engine_of(server, archive=archive, spark=cluster))
-    assert done.error.startswith("StartedError"), "for whatever is rewritten, where there is a cluster"
-    monkeypatch.setattr(arrow_eraser, "MOST_BYTES", 0)
-    done = await asyncio.to_thread(clean_up, engine_of(server, archive=archive))
-    assert done.error.startswith("StartedError")
-    monkeypatch.setattr(arrow_eraser, "MOST_BYTES", 2**30)
     assert not await is_asked(server, archive=archive)
     assert ask(server, "SELECT sum(message_count) FROM archive_parts") == 2
+    done = await asyncio.to_thread(clean_up, engine_of(server, archive=replace(archive, reclaim_interval=0)))
+    assert done.error.startswith("StartedError")
 
 
 async def test_what_a_run_has_left_in_the_archive_is_done_without_it(server: Running) -> None:

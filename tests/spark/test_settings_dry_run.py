@@ -19,7 +19,7 @@ from conclave.retention.policy import KEEP
 from conclave.retention.resolve import Lifetimes
 from conclave.store.engine import sqlite
 from conclave.store.resources import state as server_state
-from spark.archive.arrow_eraser import ArrowEraser
+from spark.archive import due_rows
 from spark.environment import CleanupError, RunEnvironment
 from spark.hot_store import ArchiveError
 from spark.rehearsal import Comparison, Erasure, compare
@@ -164,15 +164,15 @@ def test_what_would_go_from_the_archive_is_told_by_its_index_and_by_a_dry_run(
 
 def expect_tried_again(new: Config, now: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that is under way replaces files while a dry run counts in them."""
-    measure, replaced = ArrowEraser.measure, iter([True, True, False, True, True, True])
+    look, replaced = due_rows.look, iter([True, True, False, True, True, True])
 
     def meanwhile(*args: Any) -> Any:
         if next(replaced):
             raise ArchiveError("part-1.parquet: No such file or directory")
-        return measure(*args)
+        return look(*args)
 
     with monkeypatch.context() as patch, closing(RunEnvironment(new, FakeClock(now))) as engine:
-        patch.setattr(ArrowEraser, "measure", meanwhile)
+        patch.setattr(due_rows, "look", meanwhile)
         assert dry_run(engine).counts["expired"] == 15
         with pytest.raises(ArchiveError, match="No such file"):
             dry_run(engine)

@@ -91,10 +91,10 @@ class Tiers:
 
 
 class Store(Tiers):
-    """Groups of four users; every body is the search's, and known by its number."""
+    """Groups of four users; every body is the search's, and known by its number. Each run gives back all space."""
 
     def __init__(self, folder: Path, cleaner: Cleaner, archive: ArchiveConfig | None = None) -> None:
-        archive = archive or ArchiveConfig(after=7 * DAY, margin=DAY)
+        archive = archive or ArchiveConfig(after=7 * DAY, margin=DAY, reclaim_interval=0, reclaim_after=0)
         super().__init__(Config(database_path=str(folder / "hot.db"), archive=archive))
         self.folder = folder
         self.cleaner = cleaner

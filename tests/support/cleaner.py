@@ -35,8 +35,6 @@ class Cleaner:
         self._folder = tempfile.TemporaryDirectory()
         self.folder = Path(self._folder.name)
         """Where the session and its Java process have their work files."""
-        self.erases_by_spark = False
-        """Whether runs have Spark rewrite what in the archive is little, too."""
         self._java: WarmJava | None = None
         self._process: subprocess.Popen[str] | None = None
         self._knows_java = False
@@ -137,7 +135,7 @@ class Cleaner:
         process = self._started(needs_java=Config.from_json(task["config"]).cleanup.engine == "spark")
         assert process.stdin
         assert process.stdout
-        process.stdin.write(json.dumps(task | {"by_spark": self.erases_by_spark}) + "\n")
+        process.stdin.write(json.dumps(task) + "\n")
         process.stdin.flush()
         return process.stdout.readline()
 
@@ -174,8 +172,7 @@ def main() -> None:
             )
             warm.warm_up()
         try:
-            with _erasing_by_spark(wanted=task["by_spark"]):
-                told = _do(task, _engine(config, FakeClock(*task["clock"]), warm))
+            told = _do(task, _engine(config, FakeClock(*task["clock"]), warm))
         except run.EXPECTED as error:
             told = {"error": str(error), "refused": True}
         tell.write(json.dumps(told, default=bytes.hex) + "\n")
@@ -225,22 +222,6 @@ def _planted(fault: str) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         FAULTS[fault](patch)
         yield
-
-
-@contextmanager
-def _erasing_by_spark(*, wanted: bool) -> Iterator[None]:
-    """Let little be too much to be rewritten without Spark, where that is asked for."""
-    if not wanted:
-        yield
-        return
-    from spark.archive import arrow_eraser  # as above
-
-    usual = arrow_eraser.MOST_BYTES
-    arrow_eraser.MOST_BYTES = 0
-    try:
-        yield
-    finally:
-        arrow_eraser.MOST_BYTES = usual
 
 
 @contextmanager

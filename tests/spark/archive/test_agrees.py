@@ -309,10 +309,9 @@ def config(config: Config) -> Config:
 
 @pytest.mark.parametrize("seed", seeds())
 async def test_random_histories_are_served_and_stored_as_the_model_says(
-    running: Running, cleaner: Cleaner, seed: int, monkeypatch: pytest.MonkeyPatch
+    running: Running, cleaner: Cleaner, seed: int
 ) -> None:
     world = World(running, cleaner, seed)
-    monkeypatch.setattr(cleaner, "erases_by_spark", seed % 2 == 0)
     await world.begin()
     for turn in range(TURNS):
         for _ in range(25):

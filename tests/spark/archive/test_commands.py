@@ -19,6 +19,7 @@ from conclave.cli import archive, cleanup
 from conclave.clock import FakeClock
 from conclave.config.archive import ArchiveConfig
 from conclave.config.cleanup import CleanupConfig
+from conclave.keys.store import KeyStore
 from conclave.retention.policy import KEEP
 from spark import run
 from spark.archive.check import Check
@@ -195,6 +196,10 @@ class Dead:
         raise Py4JNetworkError("Answer from Java side is empty")
 
 
+def no_keys() -> KeyStore:
+    raise AssertionError("no key is needed")
+
+
 async def test_a_java_that_ends_while_the_archive_is_read_is_told_in_a_line(running: Running) -> None:
     alice = await running.user("alice")
     group = await alice.create_group("friends")
@@ -203,7 +208,7 @@ async def test_a_java_that_ends_while_the_archive_is_read_is_told_in_a_line(runn
     config = running.config
     hot = Hot(config.database, config.policy, running.clock.now())
     dead = cast("SparkSession", Dead())
-    archive = ArchiveRun(lambda: dead, lambda: None, hot, config.archive_path, config.archive, has_cluster=False)
+    archive = ArchiveRun(lambda: dead, lambda: None, hot, config.archive_path, config.archive, no_keys)
     with pytest.raises(ArchiveError, match=f"{config.archive_path}: cannot be read: Answer from Java side is empty"):
         archive.check()
 

@@ -40,7 +40,7 @@ def test_many_small_files_of_a_part_become_few_in_the_order_of_groups(store: Sto
         assert store.run_in_batches(0, crowd)["archived"] == 6
     assert len(data_files(store)) == crowd
     store.now += HOUR
-    assert store.try_run("archive.compacted=io", crowd)["error"], "the point was reached"
+    assert store.try_run("archive.rewritten=io", crowd)["error"], "the point was reached"
     store.expect_served(set(store.made))
     assert store.run_in_batches(0, crowd)["archived"] == 0
     assert len(data_files(store)) == 1
@@ -49,26 +49,6 @@ def test_many_small_files_of_a_part_become_few_in_the_order_of_groups(store: Sto
     assert rows == sorted(rows)
     store.expect_served(set(store.made))
     store.expect_sound()
-
-
-def test_replaced_files_stay_for_readers_as_long_as_they_are_granted(tmp_path: Path, cleaner: Cleaner) -> None:
-    store = Store(tmp_path, cleaner, ArchiveConfig(after=7 * DAY, margin=DAY, erase_delay=HOUR))
-    kept, timed = store.add_group(), store.add_group(20 * DAY)
-    store.send(kept, 3)
-    store.send(timed, 3)
-    store.now += 8 * DAY
-    store.run()
-    before = set(data_files(store))
-    store.now += 13 * DAY
-    assert store.run()["deleted"]["expired"] == 3
-    assert set(data_files(store)) == before, "whoever reads an older version still finds its files"
-    store.run()
-    assert set(data_files(store)) == before
-    time.sleep(1)
-    store.run(archive=replace(store.config.archive, erase_delay=1))
-    assert len(data_files(store)) == 1
-    store.expect_erased({(timed, number) for number in range(1, 4)})
-    assert store.query("SELECT unerased FROM archive_state") == [(0,)]
 
 
 def test_what_a_crash_left_half_written_goes_in_the_next_run(store: Store) -> None:

@@ -1,4 +1,4 @@
-"""What is due in the archive loses its keys at once, and is overwritten later: ``[archive] rewrite_after``."""
+"""What is due in the archive is erased by its keys, and its space is given back later: ``[archive] reclaim_after``."""
 
 from contextlib import closing
 from dataclasses import replace
@@ -12,7 +12,8 @@ from conclave.config.archive import ArchiveConfig
 from conclave.proof import keys as proof
 from conclave.proof.findings import Finding, ProofPart
 from conclave.retention import holds
-from conclave.store.archive import unreadable
+from conclave.store.archive import reclaiming
+from conclave.store.archive.reclaiming import Dead
 from conclave.store.engine import sqlite
 from conclave.store.resources import receipts
 from conclave.store.views import overdue
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.system
 
 
 class Deferring(Keyed):
-    """A store whose messages under keys move to the archive, where what is unreadable waits for two days."""
+    """A store whose messages move to the archive. What is erased there takes space for two days."""
 
     after = 7 * DAY
 
@@ -33,12 +34,12 @@ class Deferring(Keyed):
         return {path.name for path in self.config.archive_path.rglob("*.parquet") if "_delta_log" not in path.parts}
 
     def told(self) -> list[tuple[Any, ...]]:
-        """What receipts say: rule, messages, keys that are lost, and what is not overwritten."""
-        return self.query("SELECT rule, messages, keys_lost, waiting FROM receipts ORDER BY receipt_id")
+        """What receipts say: rule and messages."""
+        return self.query("SELECT rule, messages FROM receipts ORDER BY receipt_id")
 
-    def waiting(self) -> unreadable.Waiting:
+    def dead(self) -> Dead:
         with closing(sqlite.connect(self.config.database, readonly=True)) as connection:
-            return unreadable.waiting(connection)
+            return reclaiming.dead(connection)
 
     def proven(self) -> list[Finding]:
         part = ProofPart("key file")
@@ -47,38 +48,39 @@ class Deferring(Keyed):
 
     def expect_unreadable(self, dead: set[Message], alive: set[Message]) -> None:
         """No key of these follows from any byte of the key file; they lie in the archive. The others are served."""
-        self.expect_served(alive)
-        assert self.derivable(self.config.keys_path) == alive
-        self.expect_lost(dead, self.folder)
+        self._expect_lost(dead, alive)
         in_table = {(row["group_key"], row["sequence_num"]) for row in self.table().to_pylist()}
         assert dead <= in_table
-        assert self.waiting().messages == len(dead)
-        assert self.proven() == []
+        assert self.dead().messages == len(dead)
         assert self.verify()["differences"] == []
-        self.expect_sound()
         with closing(sqlite.connect(self.config.database, readonly=True)) as connection:
             assert receipts.verify(connection).broken_at is None
             assert overdue.find(connection, self.now) == {}
 
-    def expect_overwritten(self, dead: set[Message], alive: set[Message]) -> None:
+    def expect_reclaimed(self, dead: set[Message], alive: set[Message]) -> None:
         """Nor is any piece of them in any file."""
+        self._expect_lost(dead, alive)
+        assert self.bytes_left(dead, self.folder) == set()
+        assert self.dead() == Dead(0, None)
+
+    def _expect_lost(self, dead: set[Message], alive: set[Message]) -> None:
         self.expect_served(alive)
         assert self.derivable(self.config.keys_path) == alive
         self.expect_lost(dead, self.folder)
-        self.expect_erased(dead)
-        assert self.bytes_left(dead, self.folder) == set()
-        assert self.waiting() == unreadable.Waiting(0, None)
-        assert self.query("SELECT count(*) FROM archive_unreadable WHERE dead_messages > 0") == [(0,)]
         assert self.proven() == []
         self.expect_sound()
-        said = self.query("SELECT sum(iif(rule = 'overwritten', messages, 0)), sum(waiting) FROM receipts")
-        assert said[0][0] == said[0][1], "what was told to wait is told to be overwritten"
+
+
+EAGER = {"reclaim_interval": 0, "reclaim_after": 0}
+"""Settings with which each run gives back all space."""
 
 
 @pytest.fixture
 def store(tmp_path: Path, cleaner: Cleaner) -> Deferring:
     (tmp_path / "home").mkdir()
-    made = Deferring(tmp_path / "home", cleaner, ArchiveConfig(after=7 * DAY, margin=DAY, rewrite_after=2 * DAY))
+    # Most of a partition is dead in these tests: what is worth it is decided by time alone where it has to wait.
+    settings = ArchiveConfig(after=7 * DAY, margin=DAY, reclaim_interval=2 * DAY)
+    made = Deferring(tmp_path / "home", cleaner, settings)
     made.begin_keys()
     return made
 
@@ -110,7 +112,7 @@ def sent(store: Deferring, number: int) -> int:
     return store.now - 13 * DAY + (number - 1) // 2 * DAY
 
 
-def test_a_purge_is_unreadable_at_once_and_overwritten_when_it_has_waited(store: Deferring) -> None:
+def test_a_purge_is_unreadable_at_once_and_its_space_is_given_back_later(store: Deferring) -> None:
     due, other = archived(store)
     everything = set(store.made)
     before = store.files()
@@ -121,8 +123,8 @@ def test_a_purge_is_unreadable_at_once_and_overwritten_when_it_has_waited(store:
     assert report["groups_touched"] == 1
     assert store.files() == before, "nothing was written anew"
     store.expect_unreadable(dead, everything - dead)
-    assert store.told() == [("expired", 4, 4, 4)]
-    assert read_status(store.config, store.now).unreadable == unreadable.Waiting(4, store.now)
+    assert store.told() == [("expired", 4)]
+    assert read_status(store.config, store.now).dead == Dead(4, store.now)
     first = store.now
 
     store.now += DAY
@@ -132,46 +134,50 @@ def test_a_purge_is_unreadable_at_once_and_overwritten_when_it_has_waited(store:
     more = {(due, 5), (due, 6)}
     run(store)
     store.expect_unreadable(dead | more, everything - dead - more)
-    assert store.told() == [("expired", 4, 4, 4), ("expired", 2, 2, 2)]
-    assert store.waiting().since == first
+    assert store.told() == [("expired", 4), ("expired", 2)]
+    assert store.dead().since == first
 
     store.now = first + 2 * DAY
     assert sum(run(store)["deleted"].values()) == 0
-    store.expect_overwritten(dead | more, everything - dead - more)
-    assert store.told()[2:] == [("overwritten", 6, 0, 0)]
+    store.expect_reclaimed(dead | more, everything - dead - more)
+    assert len(store.told()) == 2
     assert other in {key for key, _ in store.served()}
 
 
-def test_without_the_setting_the_next_run_overwrites(store: Deferring) -> None:
+def test_little_waits_for_as_long_as_the_setting_says(store: Deferring) -> None:
     due, _ = archived(store)
     everything = set(store.made)
     purge(store, due, sent(store, 3))
     run(store)
     dead = {(due, 1), (due, 2)}
+    first, settings = store.now, replace(store.config.archive, reclaim_interval=0, reclaim_after=5 * DAY)
+    before = store.files()
+    run(store, archive=settings)
     store.expect_unreadable(dead, everything - dead)
-    run(store, archive=replace(store.config.archive, rewrite_after=0))
-    store.expect_overwritten(dead, everything - dead)
+    assert store.files() == before
+    store.now = first + 5 * DAY
+    run(store, archive=settings)
+    store.expect_reclaimed(dead, everything - dead)
 
 
-def test_what_expires_waits_until_its_partition_goes_as_a_whole(store: Deferring) -> None:
-    """No file is ever written anew for what expires day by day: of the whole partition only the log tells."""
+def test_a_partition_of_which_nothing_lives_goes_without_being_read(store: Deferring) -> None:
     fading, other = store.add_group(640 * DAY), store.add_group(640 * DAY)  # partitions of twenty days
     store.send_daily(fading, other, days=4)
-    store.config = replace(store.config, archive=replace(store.config.archive, rewrite_after=30 * DAY))
+    store.config = replace(store.config, archive=replace(store.config.archive, reclaim_interval=0))
     everything, begin = set(store.made), store.now - 4 * DAY
     store.now += 10 * DAY
     run(store)
     before, alive = store.files(), everything
     for day in range(4):
         store.now = begin + 640 * DAY + day * DAY + 60
-        report = run(store)
+        report = run(store, archive=replace(store.config.archive, reclaim_interval=0 if day == 3 else 900 * DAY))
         gone = {each for each in everything if each[1] in (2 * day + 1, 2 * day + 2)}
         alive = alive - gone
         assert report["deleted"]["expired"] == 4
         if day < 3:
             assert store.files() == before
             store.expect_unreadable(everything - alive, alive)
-    store.expect_overwritten(everything, set())
+    store.expect_reclaimed(everything, set())
     assert sum(row[1] for row in store.told() if row[0] == "expired") == 16
 
 
@@ -186,36 +192,38 @@ def test_a_deleted_group_is_unreadable_at_once_and_what_is_held_is_not(store: De
     dead = {each for each in everything if each[0] == doomed}
     assert store.derivable(store.config.keys_path) == everything - dead, "what is held keeps its keys"
     store.expect_lost(dead, store.folder)
-    assert store.waiting().messages == 6
+    assert store.dead().messages == 6
+    assert store.query("SELECT count(*) FROM tombstones") == [(0,)]
     store.now += 2 * DAY
     run(store)
-    assert store.query("SELECT count(*) FROM tombstones") == [(0,)]
     assert store.bytes_left(dead, store.folder) == set()
     assert store.bytes_left(everything - dead, store.folder) == everything - dead
 
 
-def test_what_only_rows_can_tell_is_overwritten_in_the_same_run_with_all_that_lies_beside_it(store: Deferring) -> None:
-    due, _ = archived(store)
-    with_sender = store.add_group()
-    store.now -= 13 * DAY
-    store.send(with_sender, 1, sender=USERS[0])
-    store.send(with_sender, 1, sender=USERS[1])
+def test_what_only_rows_can_tell_is_erased_beside_what_lives(store: Deferring) -> None:
+    with_sender, other = store.add_group(), store.add_group()
+    for number in range(1, 7):
+        store.send(with_sender, 1, sender=USERS[number % 2])
+    store.send(other, 2)
     store.now += 13 * DAY
     run(store)
     everything = set(store.made)
-    purge(store, due, sent(store, 3))
-    run(store)
-    dead = {(due, 1), (due, 2)}
-    store.expect_unreadable(dead, everything - dead)
     store.delete_account(USERS[1])
     run(store)
-    gone = dead | {(with_sender, 2)}
-    store.expect_overwritten(gone, everything - gone)
-    assert sorted(store.told()) == [("deleted_account", 1, 1, 0), ("expired", 2, 2, 2), ("overwritten", 2, 0, 0)]
+    gone = {(with_sender, number) for number in (1, 3, 5)}
+    store.expect_unreadable(gone, everything - gone)
+    assert store.told() == [("deleted_account", 3)]
+    purge(store, with_sender, store.now - 12 * DAY)
+    run(store)
+    more = {(with_sender, number) for number in (2, 4, 6)}
+    store.expect_unreadable(gone | more, everything - gone - more)
+    assert store.told()[1:] == [("expired", 3)], "what was erased before is not counted again"
+    run(store, archive=replace(store.config.archive, **EAGER))
+    store.expect_reclaimed(gone | more, everything - gone - more)
 
 
-def test_numbers_out_of_order_do_not_wait(store: Deferring) -> None:
-    """After a clock was set back a later message may be the older one: then the files tell what goes, as ever."""
+def test_numbers_out_of_order_are_erased_one_by_one(store: Deferring) -> None:
+    """After a clock was set back a later message may be the older one."""
     due, other = store.add_group(), store.add_group()
     store.now += DAY
     store.send(due, 2)
@@ -228,11 +236,11 @@ def test_numbers_out_of_order_do_not_wait(store: Deferring) -> None:
     purge(store, due, store.now - 12 * DAY)
     run(store)
     gone = {(due, 3), (due, 4)}
-    store.expect_overwritten(gone, everything - gone)
-    assert store.told() == [("expired", 2, 2, 0)]
+    store.expect_unreadable(gone, everything - gone)
+    assert store.told() == [("expired", 2)]
 
 
-def test_what_is_unreadable_does_not_come_back_with_its_group(store: Deferring) -> None:
+def test_what_was_erased_does_not_come_back_with_its_group(store: Deferring) -> None:
     due, _ = archived(store)
     everything = set(store.made)
     purge(store, due, sent(store, 3))
@@ -240,13 +248,25 @@ def test_what_is_unreadable_does_not_come_back_with_its_group(store: Deferring) 
     dead = {(due, 1), (due, 2)}
     assert store.restore(due)["restored"] == 4
     store.expect_served(everything - dead)
-    keep = replace(store.config.archive, after=-1)
-    run(store, archive=keep)
-    store.expect_overwritten(dead, everything - dead)
+    run(store)
+    assert (due, 3) in {tuple(row) for row in store.query("SELECT group_key, sequence_num FROM messages")}
+    store.expect_served(everything - dead)
+    run(store, archive=replace(store.config.archive, reclaim_interval=0))
+    run(store)
+    assert store.query("SELECT count(*) FROM messages") == [(0,)], "it moves again once its space is given back"
+    store.expect_reclaimed(dead, everything - dead)
 
 
 @pytest.mark.parametrize(
-    "point", ["archive.unreadable_noted", "run.keys_noted", "run.keys_lost", "keys.appended", "keys.overwritten"]
+    "point",
+    [
+        "archive.part_erased",
+        "archive.erased_by_keys",
+        "run.keys_noted",
+        "run.keys_lost",
+        "keys.appended",
+        "keys.overwritten",
+    ],
 )
 def test_a_run_that_dies_before_the_keys_are_lost_leaves_it_to_the_next(store: Deferring, point: str) -> None:
     due, _ = archived(store)
@@ -258,74 +278,45 @@ def test_a_run_that_dies_before_the_keys_are_lost_leaves_it_to_the_next(store: D
     run(store)
     store.expect_unreadable(dead, everything - dead)
     assert sum(row[1] for row in store.told()) == 4
-    store.now += 2 * DAY
-    run(store)
-    store.expect_overwritten(dead, everything - dead)
 
 
-@pytest.mark.parametrize("point", ["archive.erasures_noted", "archive.rows_deleted", "archive.index_settled"])
-def test_a_run_that_dies_while_it_overwrites_counts_nothing_twice(store: Deferring, point: str) -> None:
+@pytest.mark.parametrize(
+    "point", ["archive.turn_begun", "archive.rewritten", "archive.space_noted", "archive.file_removed"]
+)
+def test_a_run_that_dies_while_it_gives_space_back_loses_nothing(store: Deferring, point: str) -> None:
     due, _ = archived(store)
     everything = set(store.made)
-    purge(store, due, sent(store, 3))
+    purge(store, due, sent(store, 5))
     run(store)
     store.now += 2 * DAY
-    purge(store, due, sent(store, 5) - 2 * DAY)
     store.cleaner.kill_run(store.config, store.now, point)
-    purge(store, due, store.now - 12 * DAY)
-    run(store, archive=replace(store.config.archive, rewrite_after=0))
-    gone = {(due, number) for number in range(1, 7)}
-    store.expect_overwritten(gone, everything - gone)
-    assert sum(row[1] for row in store.told() if row[0] == "expired") == 6
+    dead = {(due, number) for number in (1, 2, 3, 4)}
+    store.expect_served(everything - dead)
+    run(store, archive=replace(store.config.archive, **EAGER))
+    store.expect_reclaimed(dead, everything - dead)
+    assert store.told() == [("expired", 4)]
 
 
-def test_a_hold_on_a_user_leaves_a_message_that_is_unreadable_and_counts_no_other_for_it(store: Deferring) -> None:
+def test_a_hold_on_a_user_keeps_what_is_not_erased_yet_and_counts_nothing_twice(store: Deferring) -> None:
     due, other = store.add_group(), store.add_group()
     store.send(due, 1, sender=USERS[3])
     store.send(due, 1)
     store.now += DAY
-    store.send_daily(due, other, days=2)
+    store.send(due, 1, sender=USERS[3])
+    store.send(other, 2)
     store.now += 10 * DAY
     run(store)
     everything = set(store.made)
-    purge(store, due, sent(store, 5))
+    purge(store, due, store.now - 10 * DAY)
     run(store)
-    assert store.told() == [("expired", 4, 4, 4)]
+    assert store.told() == [("expired", 2)]
     with store.opened() as connection:
         hold = holds.add(connection, None, USERS[3], "name", "evidence", "operator root", store.now)
     purge(store, due, store.now)
-    assert run(store)["deleted"]["expired"] == 2
-    assert store.told()[1:] == [("expired", 2, 2, 0), ("overwritten", 3, 0, 0)]
-    assert store.waiting().messages == 1, "what is held lies there still, and cannot be read"
+    assert run(store)["held"] == 1
+    dead = {(due, 1), (due, 2)}
+    assert store.derivable(store.config.keys_path) == everything - dead, "what is held keeps its key, and is hidden"
     with store.opened() as connection:
         holds.remove(connection, hold)
-    assert sum(run(store)["deleted"].values()) == 0
-    store.now += 2 * DAY
-    assert sum(run(store)["deleted"].values()) == 0
-    dead = {each for each in everything if each[0] == due}
-    store.expect_overwritten(dead, everything - dead)
-    assert store.told()[3:] == [("overwritten", 1, 0, 0)]
-
-
-@pytest.mark.parametrize("goes_whole", [True, False])
-def test_what_an_accepted_clock_moves_is_not_told_again(store: Deferring, goes_whole: bool) -> None:
-    right = store.now
-    store.now += 365 * DAY
-    due, other = archived(store)
-    everything = set(store.made)
-    purge(store, due, sent(store, 5))
-    run(store)
-    store.delete_group(due)
-    if goes_whole:
-        store.delete_group(other)
-    ahead, store.now = store.now - right, right
-    report = store.cleaner.try_run(
-        replace(store.config, archive=replace(store.config.archive, rewrite_after=0)),
-        *(store.now, -ahead),
-        accept_clock=True,
-    )
-    assert report["error"] == ""
-    gone = {each for each in everything if goes_whole or each[0] == due}
-    store.expect_overwritten(gone, everything - gone)
-    of_due = store.query("SELECT rule, messages FROM receipts WHERE group_id = ? ORDER BY 1", store.group_ids[due])
-    assert of_due == [("deleted_group", 2), ("expired", 4), ("overwritten", 4)]
+    assert run(store)["deleted"]["expired"] == 1
+    assert store.told() == [("expired", 2), ("expired", 1)]
