@@ -71,8 +71,9 @@ class Deferring(Keyed):
         self.expect_sound()
 
 
-EAGER = {"reclaim_interval": 0, "reclaim_after": 0}
-"""Settings with which each run gives back all space."""
+def eager(store: Deferring) -> ArchiveConfig:
+    """Settings with which each run gives back all space."""
+    return replace(store.config.archive, reclaim_interval=0, reclaim_after=0)
 
 
 @pytest.fixture
@@ -218,7 +219,7 @@ def test_what_only_rows_can_tell_is_erased_beside_what_lives(store: Deferring) -
     more = {(with_sender, number) for number in (2, 4, 6)}
     store.expect_unreadable(gone | more, everything - gone - more)
     assert store.told()[1:] == [("expired", 3)], "what was erased before is not counted again"
-    run(store, archive=replace(store.config.archive, **EAGER))
+    run(store, archive=eager(store))
     store.expect_reclaimed(gone | more, everything - gone - more)
 
 
@@ -292,7 +293,7 @@ def test_a_run_that_dies_while_it_gives_space_back_loses_nothing(store: Deferrin
     store.cleaner.kill_run(store.config, store.now, point)
     dead = {(due, number) for number in (1, 2, 3, 4)}
     store.expect_served(everything - dead)
-    run(store, archive=replace(store.config.archive, **EAGER))
+    run(store, archive=eager(store))
     store.expect_reclaimed(dead, everything - dead)
     assert store.told() == [("expired", 4)]
 
