@@ -48,6 +48,7 @@ def _covers(indexed: PartRow, row: PartRow) -> bool:
         and indexed.last_seq >= row.last_seq
         and indexed.oldest <= row.oldest
         and indexed.newest >= row.newest
+        and indexed.body_bytes >= row.body_bytes
     )
 
 

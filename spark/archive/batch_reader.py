@@ -10,13 +10,15 @@ from contextlib import closing
 import adbc_driver_sqlite.dbapi
 import pyarrow
 
+from conclave.keys.cipher import ADDED_BYTES
 from spark.archive import columns as a
 
 COUNT = "count"
 """The column of the last stream: how many messages the streams before it have."""
 
 _READ = """
-SELECT lifetime, group_key, sequence_num, sender_id, is_commit, messages.created_at, 0 AS checksum, body AS mls_message
+SELECT lifetime, group_key, sequence_num, sender_id, is_commit, messages.created_at, 0 AS checksum,
+    length(body) - {added:d} AS size, body AS mls_message
 FROM archive_move_ranges AS ranges CROSS JOIN messages USING (group_key) LEFT JOIN groups USING (group_key)
     LEFT JOIN message_bodies USING (message_id)
 WHERE batch = {batch:d} AND sequence_num BETWEEN first_seq AND ranges.last_seq
@@ -40,7 +42,7 @@ def main() -> None:
         cursor.execute(f"SELECT group_key FROM archive_move_ranges WHERE batch = {int(batch):d} ORDER BY group_key")
         total, waiting = 0, list[pyarrow.Table]()
         for (group_key,) in cursor.fetchall():
-            cursor.execute(_READ.format(batch=int(batch), group_key=group_key))
+            cursor.execute(_READ.format(batch=int(batch), group_key=group_key, added=ADDED_BYTES))
             rows = cursor.fetch_arrow_table()
             if rows.column(a.BODY).null_count:
                 raise SystemExit(f"{rows.column(a.BODY).null_count} messages of group {group_key} have no body")

@@ -88,7 +88,7 @@ def _read(rows: DataFrame) -> dict[Key, Found]:
         F.min(created),
         F.max(created),
         F.count(F.lit(1)),
-        F.coalesce(F.sum(F.octet_length(a.BODY)), F.lit(0)),
+        F.coalesce(F.sum(a.SIZE), F.lit(0)),
         F.bit_xor(_checksum()),
         F.count(F.when(~F.col(a.CHECKSUM).eqNullSafe(_checksum()), 1)),
     )

@@ -22,6 +22,9 @@ SENDER_ID = "sender_id"
 IS_COMMIT = "is_commit"
 CREATED_AT = "created_at"
 CHECKSUM = "checksum"
+SIZE = "size"
+"""How many bytes the body has that the client sent: known without reading it."""
+
 BODY = "mls_message"
 
 CHECKED = (GROUP_KEY, SEQUENCE_NUM, SENDER_ID, IS_COMMIT, CREATED_AT, BODY)
@@ -35,6 +38,7 @@ STORED = pyarrow.schema(
         (IS_COMMIT, pyarrow.bool_()),
         (CREATED_AT, pyarrow.int64()),
         (CHECKSUM, pyarrow.int64()),
+        (SIZE, pyarrow.int64()),
         (BODY, pyarrow.binary()),
     ]
 )

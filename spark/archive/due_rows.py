@@ -57,7 +57,7 @@ _BOUNDS = {"part_first": "BIGINT", "part_last": "BIGINT"}
 
 _RULE = "rule"
 
-_READ = [name for name in (*a.CHECKED, a.CHECKSUM) if name != a.BODY]
+_READ = [name for name in a.STORED.names if name != a.BODY]
 """The columns that are read by whole pages: all that the rules look at."""
 
 _DUE = pyarrow.schema(
@@ -281,34 +281,34 @@ class _Stays:
     oldest: int = FOREVER
     newest: int = 0
     count: int = 0
+    size: int = 0
     checksum: int = 0
 
-    def add(self, first: int, last: int, oldest: int, newest: int, checksums: Sequence[int]) -> None:
+    def add(self, first: int, last: int, oldest: int, newest: int, size: int, checksums: Sequence[int]) -> None:
         """Add messages of which these are the bounds and the checksums."""
         self.first, self.last = min(self.first, first), max(self.last, last)
         self.oldest, self.newest = min(self.oldest, oldest), max(self.newest, newest)
         self.count += len(checksums)
+        self.size += size
         self.checksum = reduce(xor, checksums, self.checksum)
 
     def row(self, part: PartRow) -> PartRow | None:
-        """Return what the index has to say then of ``part``: of the bodies, about how large they are."""
-        if not self.count:
-            return None
-        size = -(-part.body_bytes * self.count // part.message_count)
+        """Return what the index has to say then of ``part``; None: nothing stays."""
         bounds = (self.first, self.last, self.oldest, self.newest)
-        return PartRow(*part.key, *bounds, self.count, size, self.checksum)
+        return PartRow(*part.key, *bounds, self.count, self.size, self.checksum) if self.count else None
 
 
 _GROUPED = [
     a.GROUP_KEY,
     *(f"{name}_{which}" for name in (a.SEQUENCE_NUM, a.CREATED_AT) for which in ("min", "max")),
+    f"{a.SIZE}_sum",
     f"{a.CHECKSUM}_list",
 ]
 
 
 def _add(stays: dict[int, _Stays], rows: pyarrow.Table) -> None:
     bounds = [(name, which) for name in (a.SEQUENCE_NUM, a.CREATED_AT) for which in ("min", "max")]
-    grouped = rows.group_by(a.GROUP_KEY, use_threads=False).aggregate([*bounds, (a.CHECKSUM, "list")])
+    grouped = rows.group_by(a.GROUP_KEY, use_threads=False).aggregate([*bounds, (a.SIZE, "sum"), (a.CHECKSUM, "list")])
     for group_key, *found in a.values_of(grouped, _GROUPED):
         stays[group_key].add(*found)
 

@@ -48,9 +48,8 @@ _PART = [a.GROUP_KEY, a.LIFETIME, a.SPAN]
 _IDENTITY = [a.GROUP_KEY, a.SEQUENCE_NUM, a.CHECKSUM]
 """What tells a message from all others, and whether it is as it was."""
 
-_SIZE = "size"
-_SEEN = pyarrow.schema([*(each for each in a.ARCHIVE if each.name != a.BODY), (_SIZE, pyarrow.int64())])
-"""What is kept of messages that were read back: of bodies the size, and the checksums that they have now."""
+_SEEN = pyarrow.schema([each for each in a.ARCHIVE if each.name != a.BODY])
+"""What is kept of messages that were read back: all but the bodies, and the checksums that they have now."""
 
 T = TypeVar("T")
 
@@ -275,7 +274,6 @@ def _seen(partition: Partition, rows: pyarrow.Table) -> pyarrow.Table:
         a.LIFETIME: pyarrow.repeat(partition[0], rows.num_rows),
         a.SPAN: pyarrow.repeat(partition[1], rows.num_rows),
         a.CHECKSUM: a.checksums_of(rows),
-        _SIZE: compute.binary_length(rows[a.BODY]).cast(pyarrow.int64()),
     }
     return pyarrow.table([columns[name] for name in _SEEN.names], _SEEN)
 
@@ -286,8 +284,8 @@ def _summarize(copied: pyarrow.Table) -> tuple[list[PartRow], dict[int, set[byte
     for *part, checksum in a.values_of(copied, [*_PART, a.CHECKSUM]):
         sums[tuple(part)] ^= checksum
     bounds = [(name, which) for name in (a.SEQUENCE_NUM, a.CREATED_AT) for which in ("min", "max")]
-    totals = copied.group_by(_PART).aggregate([*bounds, ([], "count_all"), (_SIZE, "sum")])
-    names = [*_PART, *map("_".join, bounds), "count_all", f"{_SIZE}_sum"]
+    totals = copied.group_by(_PART).aggregate([*bounds, ([], "count_all"), (a.SIZE, "sum")])
+    names = [*_PART, *map("_".join, bounds), "count_all", f"{a.SIZE}_sum"]
     sent = copied.filter(compute.invert(copied[a.IS_COMMIT])).group_by([a.GROUP_KEY, a.SENDER_ID]).aggregate([])
     senders: dict[int, set[bytes]] = defaultdict(set)
     for group_key, sender_id in a.values_of(sent, [a.GROUP_KEY, a.SENDER_ID]):

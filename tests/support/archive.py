@@ -15,6 +15,7 @@ from conclave.archive.checksums import checksum
 from conclave.archive.consistency import turn_app
 from conclave.archive.layout import ID_PROPERTY, span_of
 from conclave.config.settings import Config
+from conclave.keys.cipher import ADDED_BYTES
 from conclave.retention.policy import KEEP
 from conclave.store import bodies
 from conclave.store.archive import moves, restore
@@ -32,6 +33,7 @@ SCHEMA = pyarrow.schema(
         ("is_commit", pyarrow.bool_()),
         ("created_at", pyarrow.int64()),
         ("checksum", pyarrow.int64()),
+        ("size", pyarrow.int64()),
         ("mls_message", pyarrow.binary()),
     ]
 )
@@ -83,6 +85,7 @@ class Mover:
                     *(key, row["sequence_num"], row["sender_id"], row["created_at"], row["body"]),
                     is_commit=bool(row["is_commit"]),
                 ),
+                "size": len(row["body"]) - ADDED_BYTES,
                 "mls_message": row["body"],
             }
             for row in stored

@@ -33,6 +33,7 @@ def messages(group_keys: Iterable[int], count: int = 10, *, span: int = SPAN, si
             a.IS_COMMIT: [number % 5 == 0 for _, number in names],
             a.CREATED_AT: [1000 + number for _, number in names],
             a.CHECKSUM: [0] * len(names),
+            a.SIZE: [size] * len(names),
             a.BODY: [os.urandom(size) for _ in names],
         },
         a.ARCHIVE,

@@ -20,17 +20,16 @@ OTHER = SPAN + 86_400
 
 
 def left_of(rows: pyarrow.Table, key: Key, gone: Iterable[int]) -> PartRow | None:
-    """The row of the index for what is left; of the bodies, as many bytes as are left of the messages."""
-    names, some = set(gone), rows.to_pylist()
-    of_group = [row for row in some if row["group_key"] == key[0]]
-    stays = [row for row in of_group if row["sequence_num"] not in names]
+    """The row of the index for what is left."""
+    names = set(gone)
+    stays = [row for row in rows.to_pylist() if row["group_key"] == key[0] and row["sequence_num"] not in names]
     if not stays:
         return None
     numbers, times = [row["sequence_num"] for row in stays], [row["created_at"] for row in stays]
     checksum = 0
     for row in stays:
         checksum ^= row["checksum"]
-    size = sum(len(row["mls_message"]) for row in of_group) * len(stays) // len(of_group)
+    size = sum(len(row["mls_message"]) for row in stays)
     return PartRow(*key, min(numbers), max(numbers), min(times), max(times), len(stays), size, checksum)
 
 
