@@ -64,7 +64,7 @@ def test_status_says_how_many_copies_there_are_and_how_old() -> None:
     assert list(_keys(Samples({"conclave_key_copies": {NONE: 0.0}}), 0)) == [
         ("keys", "no copy: if the key file is lost, all messages are")
     ]
-    told = Samples({"conclave_key_copies": {NONE: 2.0}, "conclave_archive_unreadable_messages": {NONE: 7.0}})
+    told = Samples({"conclave_key_copies": {NONE: 2.0}, "conclave_archive_dead_messages": {NONE: 7.0}})
     unreadable = ("  unreadable", "7 messages of the archive, not overwritten yet")
     assert list(_keys(told, 0)) == [("keys", "2 copies"), unreadable]
     assert list(_keys(Samples(), 0)) == []
