@@ -9,7 +9,7 @@ Then an experiment shows that erasing destroys keys.
 """
 
 import sqlite3
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
@@ -28,6 +28,7 @@ from conclave.keys.tree import HEIGHT
 from conclave.proof import key_files
 from conclave.proof.findings import Finding, Kind, ProofPart
 from conclave.store import message_keys
+from conclave.store.archive import reclaiming
 from conclave.store.engine import schema, sqlite
 from conclave.store.engine.faults import StoreError
 from conclave.store.message_keys import OTHERS
@@ -88,7 +89,11 @@ def examine(part: ProofPart, config: Config, folder: Path | None = None) -> Exam
     # The database after the keys: what came meanwhile has numbers that count as not given yet.
     with closing(sqlite.connect(config.database, readonly=True)) as connection:
         connection.execute("BEGIN")
-        alive, unused = _today(connection, config.archive_path), defaultdict[bytes, list[Range]](list)
+        mine = next((each for each in opened if each.path == config.keys_path), None)
+        archived = _archived(connection, config.archive_path, mine)
+        if state and state.is_settled and mine:
+            _account_archived(part, connection, archived, mine)
+        alive, unused = _today(connection, archived), defaultdict[bytes, list[Range]](list)
         for group_id, some in message_keys.unused(connection):
             unused[group_id].append(some)
     if state is None:
@@ -96,9 +101,8 @@ def examine(part: ProofPart, config: Config, folder: Path | None = None) -> Exam
     elif not state.is_settled:
         part.notes.append("the keys of what a restore took back are lost with the next start of the server")
     else:
-        own = next((each.serial for each in opened if each.path == config.keys_path), 0)
         for each in opened:
-            _account(part, each, own, alive, unused)
+            _account(part, each, mine.serial if mine else 0, alive, unused)
     return Examined(opened, alive)
 
 
@@ -158,18 +162,44 @@ def _looked_at(part: ProofPart, path: Path) -> Inspection:
     return found
 
 
-def _today(connection: sqlite3.Connection, folder: Path) -> dict[bytes, Sequence[Range]]:
-    """Return the numbers of the bodies that there are, or whose keys the next run loses. ``folder``: the archive's."""
-    living = message_keys.living(connection, _archived(connection, folder))
-    found = {group_id: list(some) for (group_id, some), _ in living}
+def _today(connection: sqlite3.Connection, archived: Mapping[int, Sequence[Range]]) -> dict[bytes, Sequence[Range]]:
+    """Return the numbers of the bodies that there are, or whose keys the next run loses."""
+    found = {group_id: list(some) for (group_id, some), _ in message_keys.living(connection, archived)}
     for group_id, some in message_keys.waiting(connection):
         found.setdefault(group_id, []).append(some)
     return {group_id: ranges.joined(some) for group_id, some in found.items()}
 
 
-def _archived(connection: sqlite3.Connection, folder: Path) -> dict[int, list[Range]]:
-    has_any = connection.execute("SELECT EXISTS (SELECT 1 FROM archive_parts)").fetchone()[0]
-    return numbers.in_table(folder) if has_any and (folder / LOG).is_dir() else {}
+def _archived(connection: sqlite3.Connection, folder: Path, keys: Inspection | None) -> dict[int, list[Range]]:
+    """Return the numbers that the archive has in the parts that it serves, by keys of groups.
+
+    ``keys``: of the database: what has none is erased. None: what is erased and not reclaimed is among them.
+    """
+    parts = defaultdict[int, list[Range]](list)
+    for part in reclaiming.served(connection):
+        parts[part.group_key].append(Range(part.first_seq, part.last_seq))
+    if not (parts and (folder / LOG).is_dir()):
+        return {}
+    table, ids = numbers.in_table(folder), message_keys.group_ids(connection)
+    found = {key: ranges.both(table.get(key, []), ranges.joined(some)) for key, some in parts.items()}
+    if keys is None:
+        return found
+    return {key: ranges.both(some, _spanned([keys], ids[key], some)) for key, some in found.items()}
+
+
+def _account_archived(
+    part: ProofPart, connection: sqlite3.Connection, archived: Mapping[int, Sequence[Range]], found: Inspection
+) -> None:
+    """Compare how many messages of the archive have keys with how many its index counts: those of others are left."""
+    ids, waiting = message_keys.group_ids(connection), message_keys.noted_by_group(connection)
+    counts: Counter[int] = Counter()
+    for each in reclaiming.served(connection):
+        counts[each.group_key] += each.message_count
+    for key, some in archived.items():
+        left = ranges.count(ranges.without(some, waiting.get(ids[key], []))) - counts[key]
+        if left > 0:
+            told = f"the keys of {left:,} archived messages of {_named(ids[key])} that are erased"
+            part.add(Finding(Kind.KEYS, str(found.path), told))
 
 
 def examine_copies(part: ProofPart, copies: Copies, examined: Examined) -> None:
@@ -205,4 +235,4 @@ def _of_backup(backup: Path) -> Numbers:
     """Return the bodies of a backup. Raises sqlite3.Error or UnreadableError."""
     database, folder = backup / "database.db", backup / "archive"
     with closing(sqlite.connect(database, readonly=True, frozen=True)) as connection:
-        return {each: some for (each, some), _ in message_keys.living(connection, _archived(connection, folder))}
+        return {each: some for (each, some), _ in message_keys.living(connection, _archived(connection, folder, None))}

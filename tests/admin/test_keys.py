@@ -65,6 +65,6 @@ def test_status_says_how_many_copies_there_are_and_how_old() -> None:
         ("keys", "no copy: if the key file is lost, all messages are")
     ]
     told = Samples({"conclave_key_copies": {NONE: 2.0}, "conclave_archive_dead_messages": {NONE: 7.0}})
-    unreadable = ("  unreadable", "7 messages of the archive, not overwritten yet")
-    assert list(_keys(told, 0)) == [("keys", "2 copies"), unreadable]
+    erased = ("  erased", "7 messages of the archive, whose space is not reclaimed yet")
+    assert list(_keys(told, 0)) == [("keys", "2 copies"), erased]
     assert list(_keys(Samples(), 0)) == []
