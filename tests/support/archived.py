@@ -54,11 +54,9 @@ class Tiers:
         found = QueryBuilder().register("archive", DeltaTable(str(self.config.archive_path)))
         return pyarrow.table(found.execute("SELECT * FROM archive").read_all())
 
-    def readable(self) -> pyarrow.Table:
+    def readable(self) -> list[dict[str, Any]]:
         """The rows of the table that have keys, and that the archive serves."""
         table, keep = self.table(), []
-        if not table.num_rows:
-            return table
         borders = {
             row[0]: (row[1], row[2])
             for row in self.query(
@@ -70,19 +68,20 @@ class Tiers:
             for key, number in zip(table["group_key"].to_pylist(), table["sequence_num"].to_pylist(), strict=True):
                 group_id, border = borders.get(key, (b"", 0))
                 keep.append(number <= border and keys.living(group_id, [number])[0])
-        return table.filter(pyarrow.array(keep))
+        return [row for row, is_kept in zip(table.to_pylist(), keep, strict=True) if is_kept]
 
     def expect_sound(self) -> None:
         """The index says what can be read of the table, and the hot store has no copies."""
         indexed = {
             tuple(row[:3]): tuple(row[3:])
             for row in self.query(
-                "SELECT group_key, lifetime, span, first_seq, last_seq, oldest, newest, message_count, checksum"
+                "SELECT group_key, lifetime, span, first_seq, archive_parts.last_seq, oldest, newest, message_count,"
+                " checksum"
                 " FROM archive_parts LEFT JOIN groups USING (group_key) WHERE ifnull(first_seq <= archived_seq, TRUE)"
             )
         }
         stored: dict[tuple[int, int, int], list[dict[str, Any]]] = {}
-        for row in self.readable().to_pylist():
+        for row in self.readable():
             stored.setdefault((row["group_key"], row["lifetime"], row["span"]), []).append(row)
         assert indexed == {key: _summary(rows) for key, rows in stored.items()}
         copies = "SELECT count(*) FROM messages JOIN groups USING (group_key) WHERE sequence_num <= archived_seq"
