@@ -110,14 +110,14 @@ def settle(
     version: int,
     erased: Mapping[Key, list[Erased]],
     taken: Mapping[int, Collection[int]],
-    stays: Living | None = None,
+    stays: Living,
 ) -> Iterator[Step]:
     """Yield the steps that bring the index up to date with ``version`` of the table.
 
     ``left``: what is left of rows of the index, None for nothing. ``senders``: users and groups in which the archive
     has no more messages of theirs, except commits. ``erased``: what went, by rows of the index. ``taken``: by group
     key, the numbers of messages that were taken back and are not in these rows any more. ``stays``: see
-    ``lost_keys.living``; None: no message went from the table.
+    ``lost_keys.living``.
     """
     yield partial(done, moves.note_version, connection, version)
     rows_of: dict[int, dict[Key, PartRow | None]] = defaultdict(dict)
@@ -142,12 +142,11 @@ def _settle_group(
     group_key: int,
     rows: Mapping[Key, PartRow | None],
     erased: Mapping[Key, list[Erased]],
-    stays: Living | None,
+    stays: Living,
 ) -> None:
     for key in rows:
         erasures.tell(connection, key, [each for each in erased.get(key, ()) if each.rule != RESTORED])
-    if stays is not None:
-        lost_keys.note(connection, group_key, rows, stays)
+    lost_keys.note(connection, group_key, rows, stays)
     for key in rows:
         erasures.forget(connection, key)
     moves.settle_parts(connection, group_key, rows)
