@@ -343,7 +343,7 @@ class TestWhoIsBehindTheOthers:
             alice.read()
             return await asks(group_id)
 
-        alice.group_info = reading  # type: ignore[method-assign]
+        alice.group_info = reading  # type: ignore[method-assign,assignment]
         alice.codec._agenda.of(GROUP).doubt_info()
         alice.codec.changed(GROUP)
         server.time += 1
