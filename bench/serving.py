@@ -70,7 +70,7 @@ class Asked(NamedTuple):
 
 
 def _ask(server: Server) -> Asked:
-    """Have a server that is asleep do its jobs at once."""
+    """Have a server whose cleanup worker has exited run all jobs now."""
     cpu, url = cpu_of_children(server.process.pid), server.wait_for("listening")["admin_url"]
     after, began = len(server.events()), time.monotonic()
     run_at_once(url)

@@ -78,9 +78,8 @@ class Health:
     has ended and was to be started again. ``is_in_run``: whether the worker is in a run. ``is_asleep``: whether there
     is none since nothing is to be done for a while. ``is_waking``: whether it is being started, or starts Java.
     ``java_starts`` and ``java_start_seconds``: how often it has started Java, and how long that took the last time.
-    ``next_run_at``: when it does the next run, Unix seconds; None if that is not known. ``certificate_ends``: the Unix
-    second after which the certificate that handshakes get is not valid; None if there is none. Its file may have
-    another one by now.
+    ``next_run_at``: when it does the next run, Unix seconds; None if that is not known. ``certificate_ends``: when
+    the certificate in use expires, Unix seconds; None without TLS. Its file may contain a newer one.
     """
 
     def __init__(self, certificate_ends: int | None = None) -> None:

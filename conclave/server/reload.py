@@ -25,9 +25,9 @@ REFUSED = "nothing has changed: the log says why the last reload was refused"
 
 
 class Reloader:
-    """Reads the file of the configuration again each time it is asked to, while the block lasts.
+    """Reads the configuration file again on each request, while the block lasts.
 
-    One reload is under way at a time. However often it is asked meanwhile, one more follows.
+    One reload runs at a time. Requests that arrive meanwhile are answered by one more.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Reloader:
     ) -> None:
         """``config``: the settings of the server. ``source``: their file; None where the start has found none.
 
-        ``again``: set to ask for a reload. ``manager`` is told when a reload begins and ends.
+        ``again``: set to ask for a reload. ``manager``: the service manager, notified when a reload begins and ends.
         """
         self._config = config
         self._health = health

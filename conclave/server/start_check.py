@@ -1,6 +1,7 @@
 """Decides what a start would refuse, by its configuration and by the files that lie where that leads.
 
-The start asks here before it makes or changes anything; `check-config`, `doctor` and `status` ask of the next start.
+The start asks here before it makes or changes anything, a reload asks about the file that it reads, and `check-config`,
+`doctor` and `status` ask about the next start.
 """
 
 import os

@@ -1,8 +1,8 @@
 """What the cleanup worker tells its server: lines of JSON on the worker's standard output.
 
 The server sends the settings to the worker's standard input, as a line, and again when the level of the log has
-changed; and orders, a line each. The end of that input is the server's end. A worker that falls asleep ends; what it
-was about to do, the next one is started with.
+changed; and orders, a line each. The end of that input means that the server has ended. A worker whose next run is far
+off exits, and the next one is started with the rest of its schedule.
 """
 
 import json

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from math import inf
 from uuid import UUID
 
-from conclave.client.encryption.headers import InfoHeader
 from conclave.wire.results import Group
 
 SOON = 0.2
@@ -37,7 +36,8 @@ class GroupAgenda:
 
     ``at``: when to look at it. ``info_at``: when to compare the server's group info. ``needed_since``: since when
     something waits that several members could do. ``ahead``: something came of an epoch that this client is not in.
-    ``claimed``: a group info of such an epoch, seen first at ``claimed_at``; if ``is_new``: the own epoch.
+    ``claimed``: the own epoch in which a group info of another one was seen first, at ``claimed_at``.
+    ``read_at``: all that was at the server then was read.
     ``asked_at``: when the user asked in.
     ``is_caught_up``: all that was at the server at the start was read.
     ``has_read_all``: everything since the epoch began was. ``has_sent``: an own text has come back since the start.
@@ -54,8 +54,9 @@ class GroupAgenda:
     stranger_since: float | None = None
     is_stranger_told: bool = False
     ahead: bool = False
-    claimed: InfoHeader | int | None = None
+    claimed: int | None = None
     claimed_at: float = 0.0
+    read_at: float = -inf
     asked_at: float = -inf
     is_caught_up: bool = False
     has_sent: bool = False
@@ -70,6 +71,7 @@ class GroupAgenda:
     _epoch: int = -1
     contested: int = 0
     _contested_at: float = -inf
+    _fetched_at: float = -inf
     _suspected_at: float = -inf
     _has_missed: bool = False
     _missed_in: int = -1
@@ -77,6 +79,28 @@ class GroupAgenda:
     good: int = 0
     bad: int = 0
     bad_commits: int = 0
+
+    def claims(self, epoch: int) -> bool:
+        """A group info of another epoch than the own one is at the server. Tell whether that is new."""
+        is_new = self.claimed != epoch
+        if is_new:
+            self.claimed, self.claimed_at = epoch, self.clock()
+        return is_new
+
+    def has_followed(self, epoch: int) -> bool:
+        """Tell whether all was read that was there when such a group info was seen, and this epoch is still the last.
+
+        Before that it says nothing: who reads slowly is behind the others, and in no other branch.
+        """
+        return self.claimed == epoch and self.claimed_at < self.read_at
+
+    def fetches(self) -> None:
+        """A page of messages is asked for next."""
+        self._fetched_at = self.clock()
+
+    def caught_up(self) -> None:
+        """The page that was asked for last was empty."""
+        self.is_caught_up, self.read_at = True, self._fetched_at
 
     def take_list(self, group: Group) -> bool:
         """Note the members and admins as the server lists them now. Tell whether there are other members."""

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from conclave.client.encryption.agenda import ROUND_SECONDS, Agenda, GroupAgenda
 from conclave.client.encryption.coming_in import ComingIn, Keys, fetch_info
-from conclave.client.encryption.groups import Held
+from conclave.client.encryption.groups import Held, Stage
 from conclave.client.encryption.headers import InfoHeader, Signer, read_info, signer_of
 from conclave.client.encryption.people import ID_BYTES
 from conclave.client.errors import ClientError, EncryptionError
@@ -56,27 +56,31 @@ class Branches:
     def __init__(self, keys: Keys, entry: ComingIn, agenda: Agenda, user_id: UUID, news: list[News]) -> None:
         self._keys, self._entry, self._agenda, self._user_id, self._news = keys, entry, agenda, user_id, news
 
-    async def check(self, client: "Client", held: Held, ours: MlsGroup, agenda: GroupAgenda) -> bool:
+    async def check(self, client: "Client", group_id: UUID, agenda: GroupAgenda) -> bool:
         """Compare the group info of the server when it is time to. Tell whether to stop here."""
         if agenda.info_at is not None and agenda.info_at <= self._agenda.clock():
             agenda.info_at = None
             try:
-                if await self._compare(client, held, ours, agenda):
+                if await self._compare(client, group_id, agenda):
                     return True
             except ClientError:
                 agenda.doubt_info()  # nothing was compared: look again soon, not with the next round
                 raise
         if agenda.info_at is None:
-            is_calm = agenda.is_settled and not held.is_unsure
+            held = self._keys.held(group_id)
+            is_calm = agenda.is_settled and held is not None and not held.is_unsure
             agenda.check_info(ROUND_SECONDS if is_calm else agenda.next_look())
-        self._agenda.want(held.group_id, max(0.0, (agenda.info_at or 0.0) - self._agenda.clock()))
+        self._agenda.want(group_id, max(0.0, (agenda.info_at or 0.0) - self._agenda.clock()))
         return False
 
-    async def _compare(self, client: "Client", held: Held, ours: MlsGroup, agenda: GroupAgenda) -> bool:
+    async def _compare(self, client: "Client", group_id: UUID, agenda: GroupAgenda) -> bool:
         """Compare, and mend what is wrong. Tell whether to stop here."""
-        group_id = held.group_id
         info = await fetch_info(client, group_id)
         header = read_info(info)
+        held = self._keys.held(group_id)  # only now: messages may have been read while the answer was on its way
+        if held is None or held.stage is not Stage.IN or held.group is None:
+            return True
+        ours = held.group
         agenda.is_new = agenda.is_new and header is not None and header.epoch >= ours.epoch
         if header == InfoHeader(ours.group_id, ours.epoch, ours.confirmation_tag):
             agenda.ahead, agenda.claimed = False, None
@@ -87,7 +91,7 @@ class Branches:
         if header and header.mls_group_id == ours.group_id and not self._keys.is_passed(held, header):
             signer = signer_of(info)
             wait = self._patience(held, ours, agenda, header, signer)
-            if wait is not None and await self._give_way(client, held, ours, agenda, info, header, wait):
+            if wait is not None and await self._give_way(client, group_id, ours, agenda, info, header, wait):
                 return True
             if header.epoch > ours.epoch and not agenda.bad:  # or what was refused has told it already
                 self._news.append(EncryptionNotice(group_id, "refused", FALSE_INFO))
@@ -95,7 +99,7 @@ class Branches:
                 agenda.contest()
         agenda.ahead, agenda.claimed, agenda.is_new = False, None, False
         agenda.uploaded_at_epoch = ours.epoch  # also where the answer is lost
-        if info and (header is None or header.epoch > ours.epoch):
+        if info not in {b"", NO_INFO} and (header is None or header.epoch > ours.epoch):
             # The server replaces what says a later epoch only by what says none. Joiners wait meanwhile.
             await client.commit(group_id, group_info=NO_INFO)
         await client.commit(group_id, group_info=ours.group_info())
@@ -116,7 +120,7 @@ class Branches:
             return (SENIOR_SECONDS if is_senior else JUNIOR_SECONDS) * 2.0 ** min(agenda.attempts, MOST_DOUBLINGS)
         is_new = 0 < held.first_epoch == ours.epoch
         cannot_read = not agenda.good and agenda.bad >= (1 if is_new or not agenda.has_read_all else MANY)
-        if header.epoch > ours.epoch and (_claim(header, ours, agenda) != agenda.claimed or not agenda.knows_all):
+        if header.epoch > ours.epoch and not (agenda.has_followed(ours.epoch) and agenda.knows_all):
             return 0.0  # the others may be there: what leads there is fetched first
         if header.epoch >= ours.epoch and cannot_read:
             return 0.0  # nobody else followed: others may have other rules than those here
@@ -133,7 +137,7 @@ class Branches:
     async def _give_way(
         self,
         client: "Client",
-        held: Held,
+        group_id: UUID,
         ours: MlsGroup,
         agenda: GroupAgenda,
         info: bytes,
@@ -141,12 +145,9 @@ class Branches:
         wait: float,
     ) -> bool:
         """Fetch what may lead to another branch; if it does not come, come in there. False: nobody can by it."""
-        group_id, now = held.group_id, self._agenda.clock()
-        claim = _claim(header, ours, agenda)
         is_void = agenda.is_new and header.epoch == ours.epoch  # another commit came first: nothing leads on from here
-        if claim != agenda.claimed and not is_void:
-            agenda.claimed, agenda.claimed_at = claim, now
-        elif is_void or now - agenda.claimed_at >= wait:
+        is_over = not agenda.claims(ours.epoch) and self._agenda.clock() - agenda.claimed_at >= wait
+        if is_void or (is_over and agenda.has_followed(ours.epoch)):
             if self._keys.gives_way(group_id, info):
                 return True
             try:
@@ -161,8 +162,3 @@ class Branches:
         agenda.doubt_info()
         self._agenda.want(group_id)
         return True
-
-
-def _claim(header: InfoHeader, ours: MlsGroup, agenda: GroupAgenda) -> InfoHeader | int:
-    """Return what a claim is remembered by. While many come in, the group info is another one at each look."""
-    return ours.epoch if agenda.is_new else header

@@ -151,25 +151,30 @@ class MlsCodec:
         return self._encrypt(again.group_id, again.text, again.original)
 
     def _encrypt(self, group_id: UUID, text: str, original: int = 0, send_id: bytes = b"") -> bytes:
+        self._check_ready(self._groups.get(group_id) or Held(group_id, 0))
         with self._changing(group_id) as held:
             group = self._ready(held)
-            agenda = self._agenda.of(group_id)
-            if agenda.ahead or not agenda.is_caught_up:  # the state may be an old one, whose keys were used
-                self._agenda.want(group_id)
-                raise NotReadyError("what came to this group is still being read: it goes on by itself")
-            if agenda.is_new:  # what is said in a branch that the others are not in would be lost
-                self._agenda.want(group_id, 0)
-                raise NotReadyError("this client has just come in, and compares its keys with those of the others")
-            if held.is_doubtful:
-                self._agenda.want(group_id, 0)
-                raise NotReadyError("messages are gone that may have been sent from here: new keys are on their way")
-            if group.has_proposals:
-                self._agenda.want(group_id, 0)
-                raise NotReadyError("the group is being changed: it goes on in a moment")
             payload = group.encrypt(text.encode(), in_the_clear(original) if original else b"")
             now = self._now()
             self._texts.keep_own(held, payload, text, group.epoch, now, original=original, send_id=send_id)
         return payload
+
+    def _check_ready(self, held: Held) -> None:
+        """Raise NotReadyError if nothing can be encrypted yet. The state stays loaded: who waits asks often."""
+        group, agenda = self._ready(held), self._agenda.of(held.group_id)
+        if agenda.ahead or not agenda.is_caught_up:  # the state may be an old one, whose keys were used
+            self._agenda.want(held.group_id)
+            raise NotReadyError("what came to this group is still being read: it goes on by itself")
+        why = ""
+        if agenda.is_new:  # what is said in a branch that the others are not in would be lost
+            why = "this client has just come in, and compares its keys with those of the others"
+        elif held.is_doubtful:
+            why = "messages are gone that may have been sent from here: new keys are on their way"
+        elif group.has_proposals:
+            why = "the group is being changed: it goes on in a moment"
+        if why:
+            self._agenda.want(held.group_id, 0)
+            raise NotReadyError(why)
 
     def withdraw(self, group_id: UUID, payload: bytes, *, has_come: bool = False) -> None:
         """Forget the text of a payload, unless it came back; and of other tries, if one of them has come."""
@@ -257,6 +262,7 @@ class MlsCodec:
 
     def stored(self, group_id: UUID, up_to: int) -> None:
         """Erase the texts that the history has; if it has more than was read here, these keys are an old copy."""
+        self._agenda.of(group_id).fetches()
         held = self._groups.get(group_id)
         if held and held.stage is Stage.IN and 0 < held.up_to < up_to:
             with self._changing(group_id) as held:
@@ -279,7 +285,7 @@ class MlsCodec:
             with self._changing(group_id) as held:
                 self._order.misses(held)
                 held.up_to = last
-        agenda.is_caught_up = True
+        agenda.caught_up()
         if has_all and held and (self._texts.has_former(held, self._now()) or self._texts.read(held)):
             with self._vault.transaction():
                 self._texts.drop_former(held, self._now())

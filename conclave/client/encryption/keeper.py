@@ -11,7 +11,7 @@ from uuid import UUID
 from conclave.client.encryption.agenda import ROUND_SECONDS, Agenda, GroupAgenda
 from conclave.client.encryption.branches import Branches
 from conclave.client.encryption.coming_in import AWAITED_SECONDS, ComingIn, Keys, is_admin
-from conclave.client.encryption.groups import Held, Stage
+from conclave.client.encryption.groups import Stage
 from conclave.client.encryption.people import user_of
 from conclave.client.errors import (
     ClientError,
@@ -94,15 +94,17 @@ class Keeper:
         if group.mls_group_id != held.group.group_id.hex():
             await self._entry.name(client, group, held.group)
             return False
-        if await self._branches.check(client, held, held.group, agenda):
+        if await self._branches.check(client, group.group_id, agenda):
             return True
-        return await self._mend(client, group, held, agenda)
+        return await self._mend(client, group, agenda)
 
-    async def _mend(self, client: "Client", group: Group, held: Held, agenda: GroupAgenda) -> bool:
+    async def _mend(self, client: "Client", group: Group, agenda: GroupAgenda) -> bool:
         """Commit what has to be: without strangers, with proposals that wait, with new own keys."""
-        group_id, ours = group.group_id, held.group
-        if ours is None:
+        group_id = group.group_id
+        held = self._keys.held(group_id)
+        if held is None or held.stage is not Stage.IN or held.group is None:
             return False
+        ours = held.group
         listed = agenda.listed or frozenset()
         strangers = [each for each in ours.members().values() if user_of(each) not in listed]
         self._tell_strangers(group_id, agenda, [user_of(each) for each in strangers])

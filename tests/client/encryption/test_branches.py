@@ -19,7 +19,7 @@ from conclave.client.encryption.headers import read_info
 from conclave.client.encryption.people import POLICY
 from conclave.client.encryption.texts import UNSURE_SECONDS, Texts
 from conclave.client.encryption.view import Standing
-from conclave.client.errors import NoAnswerError, NotReadyError, RefusedError
+from conclave.client.errors import EncryptionError, NoAnswerError, NotReadyError, RefusedError
 from conclave.client.events import EncryptionNotice
 from conclave.client.mls import Group as MlsGroup, decode_message, encode_message
 from conclave.client.mls.framing import PublicMessage
@@ -31,6 +31,9 @@ from tests.client.encryption.devices import compared
 GROUP = uuid4()
 START = 1_000_000
 T = TypeVar("T")
+
+TOGETHER = 30.0
+"""Who has come in beside the others is with them within 30 seconds."""
 
 
 class Server:
@@ -303,6 +306,101 @@ class TestAGroupInfoThatIsOlderThanACommit:
         header = read_info(server.info)
         assert header
         assert header.epoch == alice.state()[0]
+
+
+class TestWhoIsBehindTheOthers:
+    """Reads slowly, or waits for the disk: that is no other branch."""
+
+    def test_replaces_no_group_info_that_was_newer_than_what_was_read(self, club: tuple[Server, list[Person]]) -> None:
+        server, [alice, bob, carol] = club
+        carol.joins()
+        until_quiet(server, [alice, bob, carol])
+        for _ in range(3):
+            bob.renews()
+            bob.read()
+        newer = server.info
+        alice.codec._agenda.of(GROUP).doubt_info()
+        alice.codec.changed(GROUP)
+        for _ in range(20):
+            server.time += 0.5
+            alice.settle()
+        assert server.info == newer
+        until_quiet(server, [alice, bob, carol])
+        check(server, [alice, bob, carol])
+        assert not {"refused", "lost"} & alice.kinds()
+
+    def test_replaces_none_where_messages_were_read_while_it_was_on_its_way(
+        self, club: tuple[Server, list[Person]]
+    ) -> None:
+        """And the state was loaded anew, since something else had failed."""
+        server, [alice, bob, _] = club
+        asks = alice.group_info
+
+        async def reading(group_id: UUID) -> bytes:
+            with suppress(EncryptionError):
+                alice.codec.add(GROUP, uuid4(), b"no key package")
+            bob.renews()
+            alice.read()
+            return await asks(group_id)
+
+        alice.group_info = reading  # type: ignore[method-assign,assignment]
+        alice.codec._agenda.of(GROUP).doubt_info()
+        alice.codec.changed(GROUP)
+        server.time += 1
+        alice.settle()
+        header = read_info(server.info)
+        assert header
+        assert header.epoch == alice.state()[0]
+        assert alice.kinds() == set()
+
+    def test_does_not_come_in_again(self, club: tuple[Server, list[Person]]) -> None:
+        server, [alice, bob, carol] = club
+        carol.joins()
+        carol.read()
+        assert carol.is_in
+        for _ in range(3):
+            for each in (alice, bob):
+                each.read()
+            bob.renews()
+        count = len(server.messages)
+        for _ in range(20):
+            server.time += 0.5
+            carol.settle()
+        assert len(server.messages) == count
+        until_quiet(server, [alice, bob, carol])
+        check(server, [alice, bob, carol])
+
+
+@pytest.mark.parametrize(("stay", "lost"), [(8, 2), (2, 8)])
+def test_two_branches_become_one_while_nobody_says_anything(
+    club: tuple[Server, list[Person]], stay: int, lost: int
+) -> None:
+    """However many have come in beside the others, one after the other."""
+    server, [alice, bob, _] = club
+    others = [Person(server) for _ in range(stay - 2)]
+    for each in others:
+        each.joins()
+        until_quiet(server, [alice, bob, *others], 3.0)
+    check(server, [alice, bob, *others])
+    alice.renews()
+    void = bob.codec.commit(GROUP)
+    server.store(bob.user_id, void.commit, void.group_info)
+    beside = [Person(server) for _ in range(lost)]
+    for each in beside:
+        each.read_up_to = len(server.messages)  # what was there before has expired
+        each.joins()
+        for one in beside:
+            one.read()
+        assert each.is_in
+        server.info = group_info(each)
+    people = [alice, bob, *others]
+    for each in people:
+        each.read()
+    assert len({each.state() for each in people}) == len({each.state() for each in beside}) == 1
+    assert alice.state() != beside[0].state()
+    until_quiet(server, [*people, *beside], TOGETHER)
+    check(server, [*people, *beside])
+    assert not {"lost", "replaced"} & set().union(*(each.kinds() for each in people))
 
 
 @pytest.mark.parametrize("talks", [False, True], ids=["and nobody talks", "and all talk"])
