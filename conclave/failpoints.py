@@ -102,7 +102,6 @@ BACKUP_POINTS = (
     "backup.caught_up",
     "backup.database_taken",
     "backup.checked",
-    "backup.keys_copied",
     "backup.manifest_written",
     "backup.completed",
     "backup.renamed_away",
@@ -113,11 +112,11 @@ RETURN_POINTS = (
     "return.begun",
     "return.database_copied",
     "return.archive_copied",
+    "return.vault_placed",
     "return.settled",
     "return.erased",
     "return.placing",
     "return.archive_placed",
-    "return.keys_placed",
     "return.database_placed",
     "return.placed",
 )
@@ -142,8 +141,8 @@ KEY_POINTS = (
 LOSING_POINTS = ("run.keys_noted", "run.keys_lost")
 """Reached only in runs that lose keys."""
 
-COPYING_POINTS = ("run.keys_copied",)
-"""Reached only in runs that renew a copy of the key file."""
+COPYING_POINTS = ("vault.keys_copied", "vault.ledger_copied")
+"""Reached only where a copy of the vault is renewed."""
 
 _ERRORS = {"full": ("database or disk is full", sqlite3.SQLITE_FULL), "io": ("disk I/O error", sqlite3.SQLITE_IOERR)}
 

@@ -303,7 +303,7 @@ def _drop_old_of_ledger(engine: RunEnvironment, settings: PolicySettings, hot: H
         if hot.read(state.standing).fault:
             return
         now = done.started_at
-        keep, max_age = engine.config.ledger.keep, settings.self_destruct_max_age
+        keep, max_age = book.KEPT_SECONDS, settings.self_destruct_max_age
         book.drop_old(engine.config.ledger_path, now - keep, now - max_age, now)
     except (StoreError, sqlite3.Error) as error:
         done.error = done.error or f"ledger: {error}"

@@ -15,6 +15,7 @@ from typing import Any
 
 from conclave.actions import accounts, groups, members
 from conclave.failpoints import reach
+from conclave.keys import tree
 from conclave.retention import marks
 from conclave.retention.policy import FOREVER
 from conclave.store import bodies
@@ -43,9 +44,6 @@ have seen, so no number may be used again.
 MOST_RESTORES = bodies.LAST_NUMBER // NUMBERS
 """A number has 40 bits, so a database can be restored 255 times, each from a copy that was made after the last time."""
 
-UNKNOWN_SINCE, UNKNOWN_EACH = 1_767_225_600, 14 * 86_400
-"""If the ledger may lack a restore, every two weeks since 2026 count as one: by 2035 these are MOST_RESTORES."""
-
 HELD_AGAIN = "in force when a backup was restored; who added it and why is in the audit log of that time"
 
 
@@ -55,25 +53,37 @@ class Replayed:
 
     ``counts``: how many things of each kind were changed. ``locked``: the names of accounts whose password was changed
     after the copy was made: its user cannot log in until an operator sets a new one. ``until``: up to when the ledger
-    told of changes, Unix seconds; 0 if there was none.
+    told of changes, Unix seconds; 0 if there was none. ``flaw``: why it does not tell of everything since the copy; ""
+    if it does.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
     locked: list[str] = field(default_factory=list)
     until: int = 0
+    flaw: str = ""
 
 
 class IncompleteError(LedgerError):
     """The ledger does not tell all that a restored copy must not bring back. An operator may go on nevertheless."""
 
 
-def replay(connection: sqlite3.Connection, path: Path, now: int, *, despite: bool = False) -> Replayed:
+def restores_in(blocks: Iterable[tuple[bytes, int]]) -> int:
+    """Return the number of the last restore after which bodies were stored that live.
+
+    ``blocks``: those of the key file, see ``Inspection.blocks``. A ledger that is lost cannot tell it.
+    """
+    return max(((block << tree.HEIGHT) // NUMBERS for _, block in blocks), default=0)
+
+
+def replay(
+    connection: sqlite3.Connection, path: Path, now: int, *, restores: int = 0, despite: bool = False
+) -> Replayed:
     """Have a restored copy bring back nothing that was hidden, ended or taken away since it was made.
 
     No server or run may use it meanwhile. All is done in one transaction, in that of the caller if there is one. It may
-    be repeated. ``path``: of the ledger. ``now``: Unix seconds. ``despite``: go on although the ledger is missing,
-    damaged, or does not reach back to the copy; what it lacks comes back. Raises IncompleteError unless ``despite``,
-    and LedgerError.
+    be repeated. ``path``: of the ledger. ``now``: Unix seconds. ``restores``: the number of the last restore, as far as
+    the keys tell, see ``restores_in``. ``despite``: go on although the ledger is missing, damaged, or does not reach
+    back to the copy; what it lacks comes back. Raises IncompleteError unless ``despite``, and LedgerError.
     """
     transaction: AbstractContextManager[None] = (
         nullcontext() if connection.in_transaction else write_transaction(connection)
@@ -84,9 +94,7 @@ def replay(connection: sqlite3.Connection, path: Path, now: int, *, despite: boo
         if flaw and not despite:
             raise IncompleteError(f"{path}: {flaw}")
         known = found.last_change if found else standing.counter
-        number = max(standing.restored, found.restored if found else 0) + 1
-        if flaw:
-            number = max(number, min((now - UNKNOWN_SINCE) // UNKNOWN_EACH, MOST_RESTORES))
+        number = max(standing.restored, found.restored if found else 0, restores) + 1
         if number > MOST_RESTORES:
             raise LedgerError(f"{path}: a database can be restored {MOST_RESTORES} times, and this one was")
         # Nor has any change of another history the number of one of this one.
@@ -95,7 +103,7 @@ def replay(connection: sqlite3.Connection, path: Path, now: int, *, despite: boo
         lacks = {"complete_after": max(known, standing.counter)} if flaw else {}
         told = (each for each in book.entries(path, standing.counter) if end is None or each.change <= end)
         done = _carry_out(connection, told, now)
-        done.until = found.until if found else 0
+        done.until, done.flaw = found.until if found else 0, flaw
         if settings := state.stored_policy(connection):
             marks.write(connection, settings)  # what admins had set came back with the marks
         _take_back(connection, done)

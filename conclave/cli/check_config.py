@@ -87,7 +87,7 @@ def _check(path: Path | None) -> _Checked:
     try:
         book.require_writable(config.ledger_path)
     except LedgerError as error:
-        found.warnings.append(Doubt("ledger.path", str(error)))
+        found.warnings.append(Doubt("vault.path", str(error)))
     _compare(config, found)
     return found
 

@@ -58,7 +58,7 @@ def verify_erasure(path: Path | None, copies: Path | None, *, as_json: bool, rea
             _backups_in(copies)  # that there are any is told before all else is examined
             kept = Copies(copies, partial(_backups_in, copies))
         parts = verify(config, lambda: log.info("waiting_for_another_run"), kept)
-        if not read_only:  # last: its runs erase what is due, which the copy of the keys beside backups does not know
+        if not read_only:
             parts.append(_experiment(config, clock))
     found = sum(len(part.findings) + part.more for part in parts)
     if as_json:

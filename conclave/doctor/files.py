@@ -28,7 +28,7 @@ def permissions(config: Config, source: Path | None) -> Iterator[Finding]:
     secrets = [Path(path) for path in (config.tls_key_path, config.admin.token_file) if path]
     has_secret = bool(config.registration_token or config.admin.token)
     found = [
-        *_too_open([*private, config.ledger_path, config.keys_path, *map(Path, config.keys.copies)], _OTHERS, "600"),
+        *_too_open([*private, config.ledger_path, config.keys_path], _OTHERS, "600"),
         *_too_open(folders, _OTHERS, "700"),
         *_too_open(secrets, _SECRET, "600"),
         *_too_open([source] if source else [], _SECRET if has_secret else _WRITERS, "600"),

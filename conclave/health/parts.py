@@ -30,6 +30,8 @@ class HealthPart(StrEnum):
     OUTBOX = "outbox"
     TIMERS = "timers"
     JOINS = "joins"
+    VAULT = "vault"
+    VAULT_COPIES = "vault_copies"
     LEDGER = "ledger"
     CHECKPOINTS = "checkpoints"
     OVERDUE = "overdue"

@@ -5,9 +5,10 @@ They lie on other disks. One that does not answer holds no process up for longer
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 from conclave.keys.file import Head, KeyFile, KeyFileError, head_of, told, wait, write_whole
 from conclave.keys.inspection import Inspection
@@ -36,15 +37,23 @@ def head(target: Path) -> Head | None:
         return within(ANSWER_SECONDS, target, partial(head_of, target))
 
 
-def is_there(target: Path, keys_id: bytes) -> bool:
-    """Tell whether a copy of the key file with this id is there, and its disk answers."""
-    with suppress(KeyFileError):
-        found = head(target)
-        return found is not None and found.keys_id == keys_id
-    return False
+class Known(Protocol):
+    """A key file whose changes up to ``serial`` are known."""
+
+    @property
+    def path(self) -> Path:
+        """Where it is."""
+
+    @property
+    def keys_id(self) -> bytes:
+        """See ``KeyFile``."""
+
+    @property
+    def serial(self) -> int:
+        """See ``KeyFile``."""
 
 
-def later_serial(target: Path, keys: KeyFile | Inspection) -> int:
+def later_serial(target: Path, keys: Known) -> int:
     """Return the number of the last change of a copy of ``keys``, if it is whole and that change is not known; else 0.
 
     Raises KeyFileError as ``head`` does.

@@ -9,7 +9,6 @@ import secrets
 from bisect import bisect_left
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
-from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from threading import RLock
@@ -191,18 +190,14 @@ class KeyStore:
         """Write a copy of the key file, see ``copying.copy``."""
         return copying.copy(self._file, target)
 
-    def is_older_than(self, copy: Path) -> bool:
-        """Tell whether a whole copy is there that has later changes. Raises KeyFileError, but not for the copy.
+    def blocks(self) -> list[tuple[bytes, int]]:
+        """Return the blocks that have a cover: ids of groups, numbers of blocks. Raises KeyFileError."""
+        return [records.parts(each) for each in self._file.names()]
 
-        The key file is looked at after its copy: other processes may change it, and renew the copy, at any time.
-        """
-        later = 0
-        with suppress(KeyFileError):  # it is away, or something else, or its disk does not answer
-            later = copying.later_serial(copy, self._file)
-        if not later:
-            return False
-        with self._file.held():
-            return self._file.serial < later
+    @property
+    def path(self) -> Path:
+        """Where the key file is."""
+        return self._file.path
 
     @property
     def keys_id(self) -> bytes:
@@ -297,7 +292,7 @@ class KeyStore:
     def _present(self, among: dict[bytes, Sequence[Range]] | None = None) -> dict[bytes, list[int]]:
         """Return the blocks that have a cover, by group: of all groups, or ``among`` some."""
         present: dict[bytes, list[int]] = defaultdict(list)
-        for group_id, block in map(records.parts, self._file.names()):
+        for group_id, block in self.blocks():
             if among is None or group_id in among:
                 present[group_id].append(block)
         return dict(present)

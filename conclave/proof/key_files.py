@@ -1,28 +1,21 @@
-"""The key file and its copies as files: which are known, and how they are looked at while no other process writes."""
+"""The key file and its copies as files: which there are, and how they are looked at while no other process writes."""
 
 import os
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from glob import escape
 from pathlib import Path
 
-from conclave.config.settings import Config
+from conclave.config.settings import KEYS, Config
 from conclave.keys import copying
 from conclave.keys.file import wait
 from conclave.keys.replacing import LOCK, beside
-from conclave.store import message_keys
-from conclave.store.engine import sqlite
 from conclave.system import locks
 
 
-def known(config: Config, *more: Path) -> dict[Path, int]:
-    """Return the key file, first, and where copies of it are: in the settings, ``more``, and where some were written.
-
-    With the last change that each has, where the database tells; 0 otherwise. Raises sqlite3.Error.
-    """
-    with closing(sqlite.connect(config.database, readonly=True)) as connection:
-        noted = {Path(each.path): each.serial for each in message_keys.copies(connection)}
-    return {each: noted.get(each, 0) for each in (config.keys_path, *more, *map(Path, config.keys.copies), *noted)}
+def known(config: Config) -> list[Path]:
+    """Return the key file, first, and those of the copies of the vault."""
+    return [config.keys_path, *(each / KEYS for each in config.vault_copies)]
 
 
 @contextmanager

@@ -67,7 +67,7 @@ def verify(config: Config, wait: locks.Wait, copies: Copies | None = None) -> li
     try:
         schema.require_current(config.database, writing=True)
         with closing(DatabaseLock(config.database, locks.CLEANUP)) as lock, lock.hold(wait):
-            examined = examine(found[0], config, copies.folder if copies else None)
+            examined = examine(found[0], config)
             if copies:
                 found.append(part := ProofPart("copies"))
                 examine_copies(part, copies, examined)
@@ -78,14 +78,14 @@ def verify(config: Config, wait: locks.Wait, copies: Copies | None = None) -> li
     return found
 
 
-def examine(part: ProofPart, config: Config, folder: Path | None = None) -> Examined:
-    """Look at the key file and at each copy of it that is known. ``folder``: of backups, may have a copy too.
+def examine(part: ProofPart, config: Config) -> Examined:
+    """Look at the key file, and at each copy of it.
 
     The run lock is held. Raises StoreError, sqlite3.Error, UnreadableError or OSError.
     """
     with closing(sqlite.connect(config.database, readonly=True)) as connection:
         state = message_keys.state(connection)
-    opened = _opened(part, config, folder, is_begun=state is not None)
+    opened = _opened(part, config, is_begun=state is not None)
     # The database after the keys: what came meanwhile has numbers that count as not given yet.
     with closing(sqlite.connect(config.database, readonly=True)) as connection:
         connection.execute("BEGIN")
@@ -129,10 +129,10 @@ def _named(group_id: bytes) -> str:
     return "bodies other than messages" if group_id == OTHERS else f"group {group_id.hex()}"
 
 
-def _opened(part: ProofPart, config: Config, folder: Path | None, *, is_begun: bool) -> list[Inspection]:
+def _opened(part: ProofPart, config: Config, *, is_begun: bool) -> list[Inspection]:
     """Look at every file of keys that is known, as it lies there. One that cannot be read proves nothing."""
-    found, now = [], 0
-    for path, serial in key_files.known(config, *([folder / "keys"] if folder else [])).items():
+    found = []
+    for path in key_files.known(config):
         try:
             with key_files.undisturbed(config.keys_path, path) as (real, files):
                 for each in files:
@@ -143,13 +143,10 @@ def _opened(part: ProofPart, config: Config, folder: Path | None, *, is_begun: b
                             found.append(Inspection(each))
                 if real in files or (path == config.keys_path and is_begun):
                     found.append(_looked_at(part, real))
-                elif serial < now:
-                    part.kept.append(f"{path}: is not there: a copy of the keys from before some of them were lost")
+                elif path != config.keys_path:
+                    part.kept.append(f"{path}: is not there: it may be elsewhere, with keys that were destroyed since")
         except KeyFileError as error:
             part.add(Finding(Kind.UNREADABLE, str(path), str(error)))
-            continue
-        if path == config.keys_path and found:
-            now = found[-1].serial
     return found
 
 

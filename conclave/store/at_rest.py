@@ -11,7 +11,7 @@ from conclave.keys.store import KeyStore
 from conclave.store.engine.connection import of_store
 from conclave.store.engine.faults import StoreError, store_error
 from conclave.store.engine.group_commit import NotCachedError
-from conclave.store.message_keys import OTHERS
+from conclave.store.message_keys import OTHERS, note_serial
 
 
 def number(connection: sqlite3.Connection, group_key: int, count: int) -> tuple[int, int, bytes]:
@@ -70,6 +70,7 @@ def encrypted(
         except KeyFileError as error:
             cause = error.__cause__
             raise store_error(_path(connection), cause if isinstance(cause, OSError) else error) from error
+        note_serial(connection, opened_keys.serial)  # an older key file lacks what was drawn
         for key, (group_id, each) in zip(drawn, placed, strict=True):
             if key is None:
                 raise StoreError(f"body {each} of {group_id.hex()} has no key")

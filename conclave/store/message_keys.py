@@ -19,17 +19,18 @@ NOTES_AT_ONCE = 20_000
 class KeyState:
     """The key file of the database. ``is_settled``: it has no keys of what a restore took back.
 
-    ``lost_serial``: its change by which keys were last lost. A file without it has them still, or again.
+    ``serial``: the newest of its changes that the database relies on. A file without it lacks keys, or has some that
+    were destroyed.
     """
 
     keys_id: bytes
     is_settled: bool
-    lost_serial: int
+    serial: int
 
 
 def state(connection: sqlite3.Connection) -> KeyState | None:
     """Return which key file is the database's; None: no server has run on it, and it has no bodies."""
-    row = connection.execute("SELECT keys_id, settled, lost_serial FROM key_state").fetchone()
+    row = connection.execute("SELECT keys_id, settled, serial FROM key_state").fetchone()
     return KeyState(row[0], bool(row[1]), row[2]) if row else None
 
 
@@ -40,12 +41,17 @@ def adopt(connection: sqlite3.Connection, keys_id: bytes) -> None:
 
 def note_settled(connection: sqlite3.Connection, serial: int) -> None:
     """Note that the key file, as of its change ``serial``, has no keys but those of what lives."""
-    connection.execute("UPDATE key_state SET settled = 1, lost_serial = ?", (serial,))
+    connection.execute("UPDATE key_state SET settled = 1, serial = ?", (serial,))
 
 
-def note_unsettled(connection: sqlite3.Connection) -> None:
-    """Note that the key file may have keys of what a restore took back, or had them lost."""
-    connection.execute("UPDATE key_state SET settled = 0")
+def note_serial(connection: sqlite3.Connection, serial: int) -> None:
+    """Note that the database relies on the change ``serial`` of the key file."""
+    connection.execute("UPDATE key_state SET serial = ?1 WHERE serial < ?1", (serial,))
+
+
+def note_unsettled(connection: sqlite3.Connection, serial: int) -> None:
+    """Note that the key file, as of its change ``serial``, may have keys of what a restore took back."""
+    connection.execute("UPDATE key_state SET settled = 0, serial = ?", (serial,))
 
 
 def note(connection: sqlite3.Connection, group_key: int, numbers: Sequence[int]) -> None:
@@ -121,7 +127,7 @@ def forget(connection: sqlite3.Connection, rows: Sequence[tuple[bytes, int, int]
 
     What was noted meanwhile stays.
     """
-    connection.execute("UPDATE key_state SET lost_serial = max(lost_serial, ?)", (serial,))
+    note_serial(connection, serial)
     connection.executemany("DELETE FROM key_erasures WHERE group_id = ? AND first_seq = ? AND last_seq = ?", rows)
 
 
@@ -188,26 +194,3 @@ def count(connection: sqlite3.Connection) -> int:
         " + (SELECT ifnull(sum(message_count), 0) FROM groups JOIN archive_parts USING (group_key))"
     ).fetchone()
     return int(row[0])
-
-
-@dataclass(frozen=True)
-class KeyCopy:
-    """A copy of the key file. ``made_at``: Unix seconds. ``serial``: the last change that it has."""
-
-    path: str
-    made_at: int
-    serial: int
-
-
-def copies(connection: sqlite3.Connection) -> list[KeyCopy]:
-    """Return where copies of the key file were written, the newest first. Some may be away since."""
-    rows = connection.execute("SELECT path, made_at, serial FROM key_copies ORDER BY made_at DESC, path")
-    return [KeyCopy(*row) for row in rows]
-
-
-def note_copy(connection: sqlite3.Connection, copy: KeyCopy) -> None:
-    """Note that a copy of the key file was written."""
-    connection.execute(
-        "INSERT OR REPLACE INTO key_copies (path, made_at, serial) VALUES (?, ?, ?)",
-        (copy.path, copy.made_at, copy.serial),
-    )

@@ -4,12 +4,12 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from conclave.doctor.keys import keys
 
 from conclave.admin.sizes import _of_store, _there
 from conclave.cli.status import Samples, _keys
 from conclave.config.settings import Config
 from conclave.doctor.findings import Level
-from conclave.doctor.keys import keys
 from conclave.store.engine import sqlite
 from tests.support.keyed import KeyedBackups
 

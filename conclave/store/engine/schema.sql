@@ -210,16 +210,14 @@ CREATE TABLE archive_dead (
     PRIMARY KEY (lifetime, span)) STRICT, WITHOUT ROWID;
 
 -- One row, once a server has run: see docs/architecture/keys.md. `keys_id`: names the key file. `settled`: 0: it
--- may have keys of messages that a restore took back. `lost_serial`: its change by which keys were last lost.
+-- may have keys of messages that a restore took back. `serial`: its newest change that the database relies on.
 CREATE TABLE key_state (
     id INTEGER PRIMARY KEY CHECK (id = 1), keys_id BLOB NOT NULL, settled INTEGER NOT NULL DEFAULT 1,
-    lost_serial INTEGER NOT NULL DEFAULT 0) STRICT;
+    serial INTEGER NOT NULL DEFAULT 0) STRICT;
 -- The keys that the next run, or the one under way, has to lose: written in the transactions that delete the rows.
 CREATE TABLE key_erasures (
     group_id BLOB NOT NULL, first_seq INTEGER NOT NULL, last_seq INTEGER NOT NULL,
     PRIMARY KEY (group_id, first_seq, last_seq)) STRICT, WITHOUT ROWID;
--- Where copies of the key file were written. `serial`: the last change that it has.
-CREATE TABLE key_copies (path TEXT PRIMARY KEY, made_at INTEGER NOT NULL, serial INTEGER NOT NULL) STRICT;
 -- A deleted group gives no numbers any more, and needs no keys for them.
 CREATE TRIGGER tombstone_added AFTER INSERT ON tombstones BEGIN
     INSERT OR IGNORE INTO key_erasures (group_id, first_seq, last_seq)

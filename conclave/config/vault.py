@@ -1,4 +1,4 @@
-"""``[keys]``: where the keys of bodies are, and where copies of them."""
+"""``[vault]``: where the vault is, and where copies of it."""
 
 from dataclasses import dataclass
 
@@ -9,21 +9,21 @@ from conclave.strict_fields import Text
 
 
 @dataclass(frozen=True)
-class KeysConfig:
-    """``[keys]``: where the keys of bodies are, and where copies of them."""
+class VaultConfig:
+    """``[vault]``: where the vault is, the folder with the keys of all bodies and the ledger, and its copies."""
 
     path: str | None = None
-    """Of the key file; None for a file beside the database."""
+    """None for a folder beside the database, with its name and the suffix ``.vault``."""
     copies: tuple[str, ...] = ()
-    """The paths of its copies, which each run renews."""
+    """Folders on other disks, which the server keeps up to date."""
 
     def __post_init__(self) -> None:
         """Take a list too, since TOML and JSON have no tuples."""
         object.__setattr__(self, "copies", tuple(self.copies))
 
 
-class KeysSchema(Section):
-    """What ``[keys]`` may say."""
+class VaultSchema(Section):
+    """What ``[vault]`` may say."""
 
     path = Text(validate=PATH)
     copies = List(Text(validate=PATH), error_messages={"invalid": "must be a list of strings"})
