@@ -24,7 +24,6 @@ PLAIN = {
     "holds": ("added_at",),
     "registration_tokens": ("created_at",),
     "send_ids": ("sent_at",),
-    "key_copies": ("made_at",),
     "archive_state": ("reclaimed_at",),
     "archive_dead": ("since",),
 }

@@ -253,9 +253,8 @@ def test_every_column_of_numbers_is_known_to_be_a_time_or_not(config: Config) ->
             *("self_destructs", "effective_expiry", "least_lifetime", "hold_limit", "keeps_commits", "erases"),
             "taken_back_count",
         },
-        "key_state": {"id", "settled", "lost_serial"},
+        "key_state": {"id", "settled", "serial"},
         "key_erasures": {"first_seq", "last_seq"},
-        "key_copies": {"serial"},
         "taken_back": {"group_key", "sequence_num", "erased", "told_to"},
         "members": {
             *("member_id", "group_key", "joining", "watermark", "joined_after", "read_up_to"),
@@ -332,7 +331,6 @@ async def test_each_time_that_lies_ahead_is_brought_back(running: Running) -> No
             " VALUES (x'', 1, ?, 60, '', '')",
             (running.clock.now(),),
         )
-        connection.execute("INSERT INTO key_copies VALUES ('/backups/keys', ?, 1)", (running.clock.now(),))
         connection.execute(
             "INSERT INTO archive_unreadable VALUES (1, -1, 0, ?, 1, 1, NULL, NULL)", (running.clock.now(),)
         )

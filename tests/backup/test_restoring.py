@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conclave.config.ledger import LedgerConfig
 
 from conclave.actions.replay import NUMBERS
 from conclave.backup import checking, manifest, restoring
 from conclave.backup.files import sum_of
 from conclave.backup.manifest import BackupError, FileEntry, Manifest
 from conclave.clock import FakeClock
-from conclave.config.ledger import LedgerConfig
 from conclave.failpoints import RETURN_POINTS
 from conclave.retention import marks
 from conclave.store.engine import path_check, schema, sqlite
@@ -154,7 +154,7 @@ def test_without_a_whole_ledger_nothing_is_restored_unless_that_is_accepted(stor
     assert told.endswith("to restore nevertheless, give --without-ledger")
     assert not (store.elsewhere / "hot.db").exists()
     assert not path_check.restoring(store.elsewhere / "hot.db").exists()
-    there, _ = store.restored(made.path, without_ledger=True)
+    there, _ = store.restored(made.path, accepts_older=True)
     assert there.served(), "what it does not tell is back"
     [(details,)] = there.query("SELECT details FROM audit WHERE action = 'backup_restored'")
     assert '"without_ledger": true' in details
@@ -206,7 +206,7 @@ def test_without_the_ledger_nothing_is_erased_before_an_operator_could_hold_it(s
     store.send(store.add_group(DAY), 3)
     made = store.back_up()
     store.now += 2 * DAY
-    there, done = store.restored(made.path, without_ledger=True)
+    there, done = store.restored(made.path, accepts_older=True)
     assert there.served() == {}, "it is hidden all the same"
     assert there.query("SELECT count(*) FROM messages") == [(3,)]
     assert done.notes[0].startswith("without the ledger, legal holds that were added since")
@@ -286,7 +286,7 @@ def test_a_restore_is_a_copy_that_changes_nothing_of_the_backup(archived: tuple[
 def test_the_restored_files_are_for_the_operator_alone_and_nothing_else_is_left(archived: tuple[Backed, int]) -> None:
     store, _ = archived
     store.write_ledger()
-    there, _ = store.restored(store.back_up().path, without_ledger=False)
+    there, _ = store.restored(store.back_up().path)
     for path in there.folder.rglob("*"):
         assert path.stat().st_mode & 0o077 == 0, path
     names = {path.name for path in there.folder.iterdir()}

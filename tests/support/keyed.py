@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from conclave.clock import FakeClock
-from conclave.config.keys import KeysConfig
+from conclave.config.vault import VaultConfig
 from conclave.keys import tree
 from conclave.keys.inspection import Inspection
 from conclave.retention.policy import KEEP
@@ -32,11 +32,11 @@ class Keyed(Store):
     roots: dict[tuple[bytes, int], bytes]
 
     def begin_keys(self, *copies: Path) -> None:
-        """Make the key file, as the first start of a server does that wants one."""
+        """Make the vault, as the first start of a server does. ``copies``: folders of copies of it."""
         self.stored, self.roots = {}, {}
         archive = replace(self.config.archive, after=self.after)
-        keys = KeysConfig(copies=tuple(map(str, copies)))
-        self.config = replace(self.config, keys=keys, archive=archive)
+        vault = VaultConfig(copies=tuple(map(str, copies)))
+        self.config = replace(self.config, vault=vault, archive=archive)
         self.start()
 
     @contextmanager

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from conclave.config.settings import KEYS
 from conclave.keys import file, records
 from conclave.keys.store import KeyStore
 from conclave.store import at_rest, message_keys
@@ -24,8 +25,9 @@ class OpenKeys:
         if of_store(connection).keys is not None:
             return open_keys(connection)
         database = Path(connection.execute("PRAGMA database_list").fetchone()[2])
-        path = database.with_name(f"{database.name}.keys")
+        path = database.with_suffix(".vault") / KEYS
         if not path.exists():
+            path.parent.mkdir(exist_ok=True)
             file.create(path, secrets.token_bytes(records.ID_BYTES))
         if path not in self._opened:
             self._opened[path] = KeyStore(path)

@@ -18,12 +18,13 @@ MESSAGE = "(group_key, sequence_num, sender_id, is_commit, created_at)"
 
 
 def prepare(path: Path) -> None:
-    """Do what ``schema.prepare`` does. Each database has an id of its own for its ledger."""
+    """Do what ``schema.prepare`` does, and make the folder of its vault. Each database has a ledger's id of its own."""
     if not path.exists():
         before, after = template()
         path.touch(mode=0o600)
         path.write_bytes(before + os.urandom(ID_BYTES) + after)
     schema.prepare(path)
+    path.with_suffix(".vault").mkdir(mode=0o700, exist_ok=True)
 
 
 @functools.cache
