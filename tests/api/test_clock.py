@@ -289,10 +289,9 @@ def test_every_column_of_numbers_is_known_to_be_a_time_or_not(config: Config) ->
         "ended_timers": {"group_key", "sequence_num"},
         "missed_redactions": {"missed_id", "group_key", "sequence_num"},
         "audit": {"audit_id"},
-        "archive_unreadable": {"group_key", "lifetime", "dead_up_to", "dead_messages", "first_left"},
-        "erasures": {"group_key", "messages", "last_seq", "keys_lost", "waiting"},
-        "archive_erasures": {"group_key", "lifetime", "messages", "last_seq"},
-        "receipts": {"receipt_id", "messages", "last_seq", "keys_lost", "waiting"},
+        "archive_dead": {"lifetime", "messages"},
+        "erasures": {"group_key", "messages", "last_seq"},
+        "receipts": {"receipt_id", "messages", "last_seq"},
         "receipts_anchor": {"id", "receipt_id"},
     }
     stores.prepare(config.database)
@@ -331,8 +330,9 @@ async def test_each_time_that_lies_ahead_is_brought_back(running: Running) -> No
             " VALUES (x'', 1, ?, 60, '', '')",
             (running.clock.now(),),
         )
+        connection.execute("INSERT INTO archive_state (id, archive_id, version) VALUES (1, '', 0)")
         connection.execute(
-            "INSERT INTO archive_unreadable VALUES (1, -1, 0, ?, 1, 1, NULL, NULL)", (running.clock.now(),)
+            "INSERT INTO archive_dead (lifetime, span, messages, since) VALUES (-1, 0, 1, ?)", (running.clock.now(),)
         )
         for table, columns in (*clock_mending.PLAIN.items(), ("messages", ("created_at",))):
             for column in columns:
