@@ -19,9 +19,9 @@ from conclave.actions import accounts
 from conclave.actions.command_runner import Outside
 from conclave.clock import FakeClock
 from conclave.config.cleanup import CleanupConfig
-from conclave.config.keys import KeysConfig
 from conclave.config.retention import RetentionConfig
-from conclave.config.settings import Config
+from conclave.config.settings import KEYS, Config
+from conclave.config.vault import VaultConfig
 from conclave.failpoints import EXPERIMENT_POINTS
 from conclave.keys.inspection import Inspection
 from conclave.proof import experiment, keys
@@ -30,7 +30,6 @@ from conclave.proof.findings import ProofPart
 from conclave.retention.resolve import Lifetimes
 from conclave.store import at_rest, keyring, message_keys
 from conclave.store.engine import sqlite
-from conclave.store.message_keys import KeyCopy
 from conclave.store.resources import messages, state
 from conclave.system import locks
 from conclave.wire.fields import NAME_RULE
@@ -52,8 +51,8 @@ class Laboratory:
 
     def __init__(self, folder: Path, **settings: Any) -> None:
         cleanup = CleanupConfig(engine="sql", disk_reserve=0)
-        keys_config = KeysConfig(copies=(str(folder / "copy.keys"),))
-        self.config = Config(database_path=str(folder / "hot.db"), cleanup=cleanup, keys=keys_config, **settings)
+        vault = VaultConfig(copies=(str(folder / "copy"),))
+        self.config = Config(database_path=str(folder / "hot.db"), cleanup=cleanup, vault=vault, **settings)
         self.clock = FakeClock(NOW)
         self.runs = 0
         stores.prepare(self.config.database)
@@ -78,8 +77,8 @@ class Laboratory:
     def expect_empty(self) -> None:
         for table in ("users", "groups", "members", "messages", "message_bodies", "tombstones", "user_tombstones"):
             assert self.query(f"SELECT count(*) FROM {table}") == [(0,)], table
-        for path in (self.config.keys_path, *map(Path, self.config.keys.copies)):
-            assert not path.exists() or Inspection(path).blocks() == []
+        for folder in (self.config.vault_path, *self.config.vault_copies):
+            assert not (folder / KEYS).exists() or Inspection(folder / KEYS).blocks() == []
 
 
 @pytest.fixture
@@ -88,7 +87,8 @@ def laboratory(tmp_path: Path) -> Laboratory:
 
 
 def found_in(part: ProofPart) -> set[tuple[str, str]]:
-    return {(str(each.kind), Path(each.path).name) for each in part.findings}
+    """Return the kinds of the findings, and the files: folder and name."""
+    return {(str(each.kind), "/".join(Path(each.path).parts[-2:])) for each in part.findings}
 
 
 def test_what_was_erased_cannot_be_opened_and_what_stays_is_found(laboratory: Laboratory) -> None:
@@ -115,12 +115,11 @@ def early(laboratory: Laboratory, place: Path) -> Callable[[], str]:
     return clean_up
 
 
-@pytest.mark.parametrize("name", ["hot.db.keys.bak", "copy.keys-old", "backups.keys"])
-def test_keys_beside_the_key_file_or_in_an_older_copy_are_found(laboratory: Laboratory, name: str) -> None:
-    """The last is a copy that no run renews."""
-    with closing(sqlite.connect(laboratory.config.database)) as connection, sqlite.write_transaction(connection):
-        message_keys.note_copy(connection, KeyCopy(str(laboratory.config.keys_path.with_name("backups.keys")), NOW, 1))
-    part = laboratory.experiment(early(laboratory, laboratory.config.keys_path.with_name(name))).run()
+@pytest.mark.parametrize("name", ["hot.vault/keys.bak", "copy/keys-old"])
+def test_keys_beside_the_key_file_or_a_copy_are_found(laboratory: Laboratory, tmp_path: Path, name: str) -> None:
+    laboratory.clean_up()  # makes the copy's folder
+    laboratory.runs = 0
+    part = laboratory.experiment(early(laboratory, tmp_path / name)).run()
     assert found_in(part) == {("keys", name)}
     assert all(each.offset for each in part.findings)
 
@@ -128,10 +127,10 @@ def test_keys_beside_the_key_file_or_in_an_older_copy_are_found(laboratory: Labo
 def test_a_copy_that_is_taken_away_after_the_run_proves_nothing(laboratory: Laboratory, tmp_path: Path) -> None:
     def clean_up() -> str:
         error = laboratory.clean_up()
-        (tmp_path / "copy.keys").unlink()
+        (tmp_path / "copy" / KEYS).unlink()
         return error
 
-    assert found_in(laboratory.experiment(clean_up).run()) == {("blind", "copy.keys")}
+    assert found_in(laboratory.experiment(clean_up).run()) == {("blind", "copy/keys")}
 
 
 def test_a_run_that_erases_nothing_is_no_proof(laboratory: Laboratory) -> None:
@@ -147,7 +146,7 @@ def test_a_run_that_leaves_the_keys_is_found(laboratory: Laboratory, monkeypatch
     with monkeypatch.context() as patched:
         patched.setattr(message_keys, "noted", lambda _: None)
         part = laboratory.experiment().run()
-    assert found_in(part) == {("keys", "hot.db.keys"), ("keys", "copy.keys")}
+    assert found_in(part) == {("keys", "hot.vault/keys"), ("keys", "copy/keys")}
     assert part.findings[0].told == f"has the keys of {2 * ROUNDS} messages of the experiment that were erased"
     assert [each.offset is None for each in part.findings] == [True, *[False] * (len(part.findings) - 1)]
     assert len(part.findings) > 1, "the roots of both groups are there"
@@ -160,7 +159,7 @@ def test_a_search_that_does_not_find_what_is_there_is_no_proof(
 ) -> None:
     path = experiment._path
     monkeypatch.setattr(experiment, "_path", lambda *its: [secrets.token_bytes(32) for _ in path(*its)])
-    assert found_in(laboratory.experiment().run()) == {("blind", "hot.db.keys"), ("blind", "copy.keys")}
+    assert found_in(laboratory.experiment().run()) == {("blind", "hot.vault/keys"), ("blind", "copy/keys")}
 
 
 @pytest.mark.parametrize("blind", ["cannot be opened", "are not served"])

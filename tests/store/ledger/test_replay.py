@@ -625,6 +625,7 @@ def test_after_a_restore_without_a_whole_ledger_it_covers_no_older_backup(world:
 
 def test_a_ledger_that_lacks_a_restore_has_no_number_given_twice(world: Backed) -> None:
     """Each disaster takes the ledger along: only the keys tell of the former ones."""
+    world.send(world.memberships()[0])
     world.back_up()
     given = set()
     for place in range(3):
