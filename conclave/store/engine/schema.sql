@@ -209,7 +209,7 @@ CREATE TABLE archive_dead (
     lifetime INTEGER NOT NULL, span INTEGER NOT NULL, messages INTEGER NOT NULL, since INTEGER NOT NULL,
     PRIMARY KEY (lifetime, span)) STRICT, WITHOUT ROWID;
 
--- One row, once a server has run: see docs/architecture/keys.md. `keys_id`: names the key file. `settled`: 0: it
+-- One row, once a server has run: see docs/architecture/vault.md. `keys_id`: names the key file. `settled`: 0: it
 -- may have keys of messages that a restore took back. `serial`: its newest change that the database relies on.
 CREATE TABLE key_state (
     id INTEGER PRIMARY KEY CHECK (id = 1), keys_id BLOB NOT NULL, settled INTEGER NOT NULL DEFAULT 1,
