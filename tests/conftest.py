@@ -323,9 +323,9 @@ class StartServer(Protocol):
     """Starts a server with a configuration; ``async with`` stops it."""
 
     def __call__(
-        self, config: Config, *, accepts_change: bool = False
+        self, config: Config, *, accepts_change: bool = False, accepts_older: bool = False
     ) -> contextlib.AbstractAsyncContextManager[Running]:
-        """``accepts_change``: an operator agrees to a large change of the policy."""
+        """``accepts_change``, ``accepts_older``: see ``create_app``."""
         ...
 
 
@@ -334,10 +334,12 @@ def start_server(clock: FakeClock) -> StartServer:
     """Start a server with a configuration; ``async with`` stops it."""
 
     @contextlib.asynccontextmanager
-    async def start(config: Config, *, accepts_change: bool = False) -> AsyncIterator[Running]:
+    async def start(
+        config: Config, *, accepts_change: bool = False, accepts_older: bool = False
+    ) -> AsyncIterator[Running]:
         if config.database.parent.is_dir() and not os.path.lexists(config.database):
             stores.prepare(config.database)
-        app = create_app(config, clock, accepts_change=accepts_change)
+        app = create_app(config, clock, accepts_change=accepts_change, accepts_older=accepts_older)
         server = Listening(app)
         try:
             await server.start()

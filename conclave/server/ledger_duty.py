@@ -89,6 +89,14 @@ def _require_usable(path: Path, connection: sqlite3.Connection) -> bool:
     return is_older
 
 
+def _looked_at(path: Path, connection: sqlite3.Connection) -> bool | LedgerError:
+    """Return what ``_require_usable`` does, or raises: in a read that would count as a fault of the database."""
+    try:
+        return _require_usable(path, connection)
+    except LedgerError as error:
+        return error
+
+
 async def _begin_with_ledger(store: Database, path: Path, clock: Clock, *, accepts_older: bool) -> None:
     """Have a restored database learn from the ledger. Raises StoreError.
 
@@ -96,18 +104,18 @@ async def _begin_with_ledger(store: Database, path: Path, clock: Clock, *, accep
     """
     keys = store.open_keys()
     restores = restores_in(keys.blocks())
-    try:
-        if not await store.read(partial(_require_usable, path)):
-            with contextlib.suppress(StoreError):  # the first write tells of what is wrong
-                standing = await store.read(changes.standing)
-                number = await asyncio.to_thread(branches.take_up, standing, path, clock.now())
-                await store.write(changes.know_restored, number)
-            return
-    except LedgerError as error:
+    found = await store.read(partial(_looked_at, path))
+    if found is False:
+        with contextlib.suppress(StoreError):  # the first write tells of what is wrong
+            standing = await store.read(changes.standing)
+            number = await asyncio.to_thread(branches.take_up, standing, path, clock.now())
+            await store.write(changes.know_restored, number)
+        return
+    if isinstance(found, LedgerError):
         if not accepts_older:
-            raise StoreError(f"{error}{ADVICE}") from error
-        log.warning("older_ledger_accepted", reason=str(error))
-        if not isinstance(error, IncompleteError):
+            raise StoreError(f"{found}{ADVICE}") from found
+        log.warning("older_ledger_accepted", reason=str(found))
+        if not isinstance(found, IncompleteError):
             await asyncio.to_thread(book.set_aside, path)
     done = await store.write(partial(replay, restores=restores, despite=accepts_older), path, clock.now())
     done.counts["messages_erased"] = await store.write(unreadable.forget, keys)

@@ -182,9 +182,7 @@ def half_overwritten(copy: Path) -> None:
 
 
 @pytest.mark.parametrize("plant", [altered, unreadable, half_written, half_overwritten])
-def test_a_copy_of_the_keys_that_cannot_be_accounted_for_is_found(
-    tmp_path: Path, plant: Callable[[Path], None]
-) -> None:
+def test_a_copy_that_cannot_be_accounted_for_is_found(tmp_path: Path, plant: Callable[[Path], None]) -> None:
     store, copy = KeyedBackups(tmp_path), tmp_path / "copy"
     store.begin_keys(copy)
     group = store.add_group()
