@@ -110,7 +110,7 @@ main.add_command(Family("export", "export", "Export what the server holds about 
 main.add_command(Family("group", "groups", "See the groups: policies, amounts, what is overdue."))
 main.add_command(Family("hold", "holds", "Keep messages from being erased: legal holds."))
 main.add_command(Family("invite-token", "registration_tokens", "Let people register by tokens that end."))
-main.add_command(Family("ledger", "ledger", "See the purge ledger: what a restored backup must not bring back."))
+main.add_command(Family("ledger", "ledger", "See the ledger in the vault: what a restored backup must not bring back."))
 main.add_command(Family("receipts", "receipts", "See the receipts of what runs have erased, and check them."))
 main.add_command(Family("restore", "restore", "Restore a backup, where nothing is yet."))
 main.add_command(Family("serve", "serve", "Serve clients, and clean up every cleanup_interval."))
