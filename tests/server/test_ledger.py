@@ -324,7 +324,7 @@ async def test_a_ledger_that_does_not_tell_all_is_refused_until_that_is_accepted
         early = path.read_bytes()
         alice, _, group = await friends(server)
     harm(path, early)
-    with pytest.raises(StoreError, match="ledger.*with --accept-older-vault what was deleted since may come back"):
+    with pytest.raises(StoreError, match=r"ledger.*with --accept-older-vault what was deleted since may come back"):
         async with start_server(config):
             pass
     async with start_server(config, accepts_older=True) as server:
