@@ -10,6 +10,7 @@ from aiohttp import web
 from conclave import app_keys
 from conclave.health import background
 from conclave.health.parts import HealthPart
+from conclave.keys.file import KeyFileError
 from conclave.store import vault
 from conclave.store.ledger import book
 from conclave.store.vault import VaultError
@@ -57,7 +58,10 @@ async def keep_vault(app: web.Application) -> AsyncIterator[None]:
     health, keys, copies = app[app_keys.HEALTH], app[app_keys.STORE].open_keys(), Copies(app)
 
     async def look() -> None:
-        await asyncio.to_thread(keys.refresh)
+        try:
+            await asyncio.to_thread(keys.refresh)
+        except KeyFileError as error:
+            raise VaultError(f"vault.path: {error}") from error
 
     with health.duty(HealthPart.VAULT_COPIES):
         await copies.renew()
