@@ -207,7 +207,7 @@ async def test_a_server_whose_key_file_is_away_does_not_begin_one(keyed: Config,
         alice = await server.user("alice")
         await alice.send(await alice.create_group("g"))
     away = keyed.keys_path.rename(keyed.keys_path.with_name("away"))
-    with pytest.raises(StoreError, match="there is no key file"):
+    with pytest.raises(StoreError, match="the vault is missing"):
         async with start_server(keyed):
             pass
     assert not keyed.keys_path.exists()
