@@ -236,8 +236,8 @@ def digest(path: Path) -> dict[str, str]:
     """Return what every file of the store holds, but for SQLite's index of its log."""
     return {
         each.name: hashlib.sha256(each.read_bytes()).hexdigest()
-        for each in path.parent.iterdir()
-        if not each.name.endswith("-shm") and each.stat().st_size
+        for each in path.parent.rglob("*")
+        if each.is_file() and not each.name.endswith("-shm") and each.stat().st_size
     }
 
 

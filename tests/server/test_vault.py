@@ -1,4 +1,4 @@
-"""The vault of a server that runs or starts: it is there and not older than the database, and its copies are current."""
+"""The vault of a server: it is there, and not older than the database, and its copies are up to date."""
 
 import asyncio
 from dataclasses import replace
@@ -149,7 +149,7 @@ async def test_a_start_without_the_vault_is_refused_whatever_is_accepted(
         pass
     config.vault_path.rename(config.vault_path.with_name("away"))
     for accepts_older in (False, True):
-        with pytest.raises(StoreError, match="the vault is missing, and without it no message of .* can be read"):
+        with pytest.raises(StoreError, match=r"the vault is missing, and without it no message of .* can be read"):
             async with start_server(config, accepts_older=accepts_older):
                 pass
     assert not config.vault_path.exists()
@@ -225,7 +225,7 @@ async def test_a_later_copy_is_never_overwritten_and_keeps_a_server_from_startin
     for path, data in image.items():
         path.write_bytes(data)
     for accepts_older in (False, True):
-        with pytest.raises(StoreError, match="is older than the copy .*: put that in its place, or move it away"):
+        with pytest.raises(StoreError, match=r"is older than the copy .*: put that in its place, or move it away"):
             async with start_server(copied, accepts_older=accepts_older):
                 pass
     away = copy.rename(copy.with_name("away"))
