@@ -18,6 +18,9 @@ from conclave.store.vault import VaultError
 LOOK_SECONDS = 1.0
 """Every second the server looks whether the vault is there, and whether its copies lack a change."""
 
+AGAIN_SECONDS = 60.0
+"""Every minute it looks at the copies although nothing has changed: one may be gone, or its disk away."""
+
 REST = 10
 """After a renewal of the copies they rest ten times as long as it took: the whole key file is written each time."""
 
@@ -29,13 +32,14 @@ class Copies:
         """Nothing is known of them yet."""
         self._keys, self._config = app[app_keys.STORE].open_keys(), app[app_keys.CONFIG]
         self._renewed: object = None
-        self._rests_until = 0.0
+        self._rests_until = self._again = 0.0
         self._failed: VaultError | None = None
 
     async def renew(self, *, is_last: bool = False) -> None:
         """Renew all copies, if the vault has changed, and they have rested. Raises VaultError."""
         current = self._keys.serial, book.stamp(self._config.ledger_path)
-        if not self._config.vault_copies or current == self._renewed:
+        is_known = current == self._renewed and time.monotonic() < self._again
+        if is_known or not self._config.vault_copies:
             return
         if not is_last and time.monotonic() < self._rests_until:
             if self._failed:
@@ -49,7 +53,7 @@ class Copies:
             raise
         finally:
             ended = time.monotonic()
-            self._rests_until = ended + REST * (ended - began)
+            self._rests_until, self._again = ended + REST * (ended - began), ended + AGAIN_SECONDS
         self._renewed = current
 
 
@@ -63,8 +67,6 @@ async def keep_vault(app: web.Application) -> AsyncIterator[None]:
         except KeyFileError as error:
             raise VaultError(f"vault.path: {error}") from error
 
-    with health.duty(HealthPart.VAULT_COPIES):
-        await copies.renew()
     async with contextlib.AsyncExitStack() as stack:
         for part, duty in ((HealthPart.VAULT, look), (HealthPart.VAULT_COPIES, copies.renew)):
             await stack.enter_async_context(background.every(health, part, LOOK_SECONDS, duty))
