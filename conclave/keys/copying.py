@@ -12,7 +12,7 @@ from typing import Protocol
 
 from conclave.keys.file import Head, KeyFile, KeyFileError, head_of, told, wait, write_whole
 from conclave.keys.inspection import Inspection
-from conclave.keys.replacing import COPYING, NEW, PIECE_BYTES, beside, remove_leftovers, take_its_place
+from conclave.keys.replacing import COPYING, FORMER, NEW, PIECE_BYTES, beside, remove_leftovers, take_its_place
 from conclave.system.answering import within
 from conclave.system.locks import hold_byte
 
@@ -35,6 +35,20 @@ def head(target: Path) -> Head | None:
     """Return the head of a copy, see ``head_of``. Raises KeyFileError, also if its disk does not answer."""
     with told(target):
         return within(ANSWER_SECONDS, target, partial(head_of, target))
+
+
+def is_current(keys: "Known", target: Path) -> bool:
+    """Tell whether a copy has the newest change, and nothing lies beside it that a process has left which died.
+
+    Raises KeyFileError as ``head`` does.
+    """
+
+    def look() -> bool:
+        is_left = any(beside(Path(os.path.realpath(target)), suffix).exists() for suffix in (NEW, FORMER))
+        return head_of(target) == (keys.serial, keys.keys_id) and not is_left
+
+    with told(target):
+        return within(ANSWER_SECONDS, target, look)
 
 
 class Known(Protocol):

@@ -76,11 +76,9 @@ def _of_connection(
     if not schema.is_current(connection, config.database):
         return []  # a start that migrates it looks at the rest by itself
     checks: list[Callable[[Config], object]] = [
-        partial(_require_keys, connection, accepts_older=accepts_older),
+        partial(_require_vault, connection, accepts_older=accepts_older),
         partial(_require_archive, connection),
     ]
-    if not accepts_older:
-        checks.append(partial(_require_ledger, connection))
     if clock:
         checks.append(partial(_require_policy, connection, clock))
     return [refusal for look in checks for refusal in _asked(look, config)]
@@ -122,13 +120,12 @@ def _require_folders(config: Config) -> None:
     data_folder.require_parent(config.data)
 
 
-def _require_keys(connection: sqlite3.Connection, config: Config, *, accepts_older: bool) -> None:
+def _require_vault(connection: sqlite3.Connection, config: Config, *, accepts_older: bool) -> None:
+    """Raise StoreError for the keys, or else for the ledger: a vault that is away or older would be told twice."""
     database, path, copies = config.database, config.keys_path, config.vault_copies
     keyring.require_fit(connection, database, path, copies, accepts_older=accepts_older)
-
-
-def _require_ledger(connection: sqlite3.Connection, config: Config) -> None:
-    ledger_duty.require_known(connection, config.ledger_path)
+    if not accepts_older:
+        ledger_duty.require_known(connection, config.ledger_path)
 
 
 def _require_archive(connection: sqlite3.Connection, config: Config) -> None:

@@ -33,7 +33,7 @@ def renew(keys: KeyStore, ledger: Path, copy: Path) -> None:
         target = copy / KEYS
         with told(copy):
             within(copying.ANSWER_SECONDS, copy, partial(copy.mkdir, mode=0o700, exist_ok=True))
-        if copying.head(target) != (keys.serial, keys.keys_id):
+        if not copying.is_current(keys, target):
             keys.copy(target)
             reach("vault.keys_copied")
         book.copy(ledger, copy / LEDGER)

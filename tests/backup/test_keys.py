@@ -15,7 +15,7 @@ from conclave.config.vault import VaultConfig
 from conclave.keys import file
 from conclave.keys.file import KeyFile
 from conclave.keys.inspection import Inspection
-from conclave.keys.replacing import NEW
+from conclave.keys.replacing import FORMER, NEW
 from conclave.store import keyring
 from conclave.store.engine.faults import StoreError
 from conclave.store.ledger import book
@@ -189,6 +189,19 @@ def test_a_copy_that_was_cut_short_is_made_again(store: KeyedBackups, tmp_path: 
     (copy / f"{KEYS}{NEW}").write_bytes(b"cut")
     backup_vault.copy(store.config, copy)
     assert store.derivable(copy / KEYS) == set(store.served())
+    assert sorted(path.name for path in copy.iterdir()) == [KEYS, LEDGER]
+
+
+@pytest.mark.parametrize("suffix", [NEW, FORMER])
+def test_what_a_process_that_died_has_left_beside_a_copy_is_removed_although_the_copy_is_current(
+    store: KeyedBackups, tmp_path: Path, suffix: str
+) -> None:
+    """It may have keys that were destroyed since."""
+    store.send(store.add_group(), 3)
+    copy = tmp_path / "copy"
+    backup_vault.copy(store.config, copy)
+    shutil.copy(copy / KEYS, copy / f"{KEYS}{suffix}")
+    backup_vault.copy(store.config, copy)
     assert sorted(path.name for path in copy.iterdir()) == [KEYS, LEDGER]
 
 

@@ -26,7 +26,7 @@ from tests.support.server import PATIENCE, ServerProcess, conclave
 
 EXPIRY = 2
 SETTINGS = 'cleanup_interval = "1s"\n[cleanup]\nengine = "sql"\n'
-KEYED = f'{SETTINGS}[keys]\ncopies = ["copy.keys"]\n'
+KEYED = f'{SETTINGS}[vault]\ncopies = ["copy"]\n'
 KEYED_POINTS = (
     *("keys.appended", "keys.synced", "keys.overwritten"),
     *("writer.before_commit", "writer.after_commit", "apply.after_commit", "erase.before_wal"),
@@ -45,6 +45,7 @@ TIMES = {
     "writer": range(40, 80),
     "keys": range(4, 9),
     "run": range(1, 4),
+    "vault": range(2, 6),
 }
 """At which time a point is deadly, by the first part of its name: once the load has begun."""
 
@@ -214,7 +215,7 @@ async def check(folder: Path, load: Load, settings: str = SETTINGS) -> None:
     if settings == KEYED:
         done = conclave("verify-erasure", "--json", "--config", "conclave.toml", cwd=folder)
         assert done.returncode == 0, done.stdout + done.stderr
-        own, copy = (set(ranges_of(folder / name)) for name in ("conclave.db.keys", "copy.keys"))
+        own, copy = (set(ranges_of(folder / name)) for name in ("conclave.vault/keys", "copy/keys"))
         assert own == copy, "copies forget as the server does"
 
 

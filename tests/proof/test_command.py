@@ -82,8 +82,8 @@ async def test_findings_are_told_by_their_place_and_never_by_what_is_there(tmp_p
             alice = await Client.register(http, server.url, "alice")
             await alice.send(await alice.create_group("group"), b"nobody is to see this")
             server.stop()
-    keys = tmp_path / "conclave.db.keys"
-    shutil.copy(keys, tmp_path / "conclave.db.keys-new")
+    keys = tmp_path / "conclave.vault" / "keys"
+    shutil.copy(keys, keys.with_name("keys-new"))
     status, told, said = command(server.config, tmp_path, "--read-only")
     assert (status, told["verdict"]) == (1, "findings")
     assert findings(told) == [("key file", "keys")]
