@@ -69,9 +69,7 @@ def erase_some(store: KeyedBackups) -> set[Message]:
 
 
 @pytest.mark.parametrize("point", some(COPYING, 2, "points of copying keys"))
-def test_a_backup_that_dies_leaves_a_whole_copy_of_the_vault_and_what_can_be_restored(
-    store: KeyedBackups, point: str
-) -> None:
+def test_a_backup_that_dies_leaves_a_whole_copy_of_the_vault(store: KeyedBackups, point: str) -> None:
     talk(store)
     done(store, *back_up(store))
     [first] = expect_whole(store)
