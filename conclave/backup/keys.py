@@ -11,6 +11,7 @@ from conclave.config.settings import Config
 from conclave.keys.file import KeyFile, KeyFileError
 from conclave.keys.inspection import Inspection
 from conclave.store import bodies, keyring, message_keys
+from conclave.store.archive import reclaiming
 from conclave.store.engine import sqlite
 from conclave.store.message_keys import KeyCopy
 from conclave.store.resources import timers
@@ -102,6 +103,7 @@ def forget_erased(connection: sqlite3.Connection, chosen: Inspection) -> int:
             count += len(dead)
     _forget_others(connection, chosen)
     message_keys.note_unsettled(connection)
+    reclaiming.note_unsettled(connection)
     return count
 
 
