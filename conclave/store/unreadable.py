@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from conclave.store import bodies, message_keys
+from conclave.store.archive import reclaiming
 from conclave.store.resources import timers
 
 LOOKED_AT = 1000
@@ -39,6 +40,7 @@ def forget(connection: sqlite3.Connection, keys: Keys) -> int:
         found += len(dead)
     _forget_others(connection, keys)
     message_keys.note_unsettled(connection, keys.serial)
+    reclaiming.note_unsettled(connection)
     return found
 
 

@@ -26,6 +26,7 @@ from conclave.keys.cover import Range
 from conclave.retention import rules
 from conclave.retention.policy import FOREVER
 from conclave.retention.rules import Bounds
+from conclave.store.archive import reclaiming
 from conclave.store.archive.moves import PartRow
 from conclave.store.resources.receipts import Erased
 from spark.archive import columns as a, data_files, table_files
@@ -103,17 +104,52 @@ def look(hot: Hot, path: Path, plan: ArchivePlan, living: Living) -> Iterator[Me
     """Yield what goes by ``plan``, part by part: of whole parts by the index, of others by the table at ``path``.
 
     Parts of which nothing goes are left out. ``living``: which messages can be read. Raises ArchiveError; what was
-    yielded until then is right.
+    yielded until then is right. Whole parts need no table: nothing of them is read. But one that is there has to be
+    the database's, and of one time with it, before anything goes.
     """
+    unreadable = _unreadable(hot, path)
     for part in plan.parts:
         if gone := plan.whole.get(part.key):
             yield Measured(part, [gone], [Range(part.first_seq, part.last_seq)], None)
+    if unreadable and plan.partial:
+        raise ArchiveError(unreadable)
     faults = []
-    for partition, parts, files in _work(hot, path, plan):
+    for partition, parts, files in _work(path, plan):
         try:
             yield from _measured(path, plan, partition, parts, files, living)
         except ArchiveError as error:
             faults.append(str(error))  # what other partitions have goes all the same
+    if faults:
+        raise ArchiveError("; ".join(faults))
+
+
+def recount(hot: Hot, path: Path, living: Living) -> Iterator[tuple[PartRow, PartRow | None]]:
+    """Yield the parts that lack keys, and what can be read of each; None: nothing. Raises ArchiveError.
+
+    What was yielded until then is right.
+    """
+    lacking = [
+        part for part in hot.read(reclaiming.served) if living.of(part) != [Range(part.first_seq, part.last_seq)]
+    ]
+    if not lacking:
+        return
+    if unreadable := _unreadable(hot, path):
+        raise ArchiveError(unreadable)
+    of_partitions: dict[Partition, dict[int, PartRow]] = defaultdict(dict)
+    for part in lacking:
+        of_partitions[part.lifetime, part.span][part.group_key] = part
+    faults = []
+    for _, parts, files in _files(path, of_partitions, {part.group_key for part in lacking}):
+        alive, stays = _Alive(parts, living), defaultdict[int, _Stays](_Stays)
+        try:
+            for file in files:
+                for rows in data_files.read(path / file.path, _READ, sorted(parts)):
+                    _add(stays, alive.of(rows))
+        except ArchiveError as error:
+            faults.append(str(error))
+            continue
+        for part in parts.values():
+            yield part, stays[part.group_key].row(part)
     if faults:
         raise ArchiveError("; ".join(faults))
 
@@ -124,30 +160,50 @@ def count_held(hot: Hot, path: Path, plan: ArchivePlan, living: Living, held_gro
     Raises ArchiveError.
     """
     found = sum(gone.messages for key, gone in plan.whole.items() if key[0] in held_groups)
-    for partition, parts, files in _work(hot, path, plan):
+    if (unreadable := _unreadable(hot, path)) and plan.partial:
+        raise ArchiveError(unreadable)
+    for partition, parts, files in _work(path, plan):
         rows = _find(path, plan, partition, parts, files, held_groups)
         found += _Alive(parts, living).of(rows).num_rows
     return found
 
 
-def _work(hot: Hot, path: Path, plan: ArchivePlan) -> Iterator[tuple[Partition, dict[int, PartRow], list[StoredFile]]]:
+def _unreadable(hot: Hot, path: Path) -> str:
+    """Return in one line why the table cannot be read; "" if it can. Raises ArchiveError if it is not the database's.
+
+    Nor may it be of another time, as where only one of them was restored.
+    """
+    try:
+        _, fault = open_known(path, hot.archive_state)
+    except (DeltaError, pyarrow.ArrowException, OSError) as error:
+        return f"{path}: cannot be read: {one_line(error)}"
+    if fault:
+        raise ArchiveError(fault)
+    return ""
+
+
+def _work(path: Path, plan: ArchivePlan) -> Iterator[tuple[Partition, dict[int, PartRow], list[StoredFile]]]:
     """Yield the parts that the table is asked of, by group key, some of a partition at a time; and their files."""
     if not plan.partial:
         return
     of_partitions: dict[Partition, dict[int, PartRow]] = defaultdict(dict)
     for part in plan.partial:
         of_partitions[part.lifetime, part.span][part.group_key] = part
-    try:
-        _, fault = open_known(path, hot.archive_state)
-        if fault:
-            raise ArchiveError(fault)
-        stored = table_files.of_groups(path, of_partitions, plan.groups)
-    except (DeltaError, pyarrow.ArrowException, OSError) as error:
-        raise ArchiveError(f"{path}: cannot be read: {one_line(error)}") from error
-    for partition, parts in sorted(of_partitions.items()):
-        files = [file for file in stored if file.partition == partition]
+    for partition, parts, files in _files(path, of_partitions, plan.groups):
         for some in _divided(plan, parts):
             yield partition, some, files
+
+
+def _files(
+    path: Path, parts: Mapping[Partition, dict[int, PartRow]], groups: Collection[int]
+) -> Iterator[tuple[Partition, dict[int, PartRow], list[StoredFile]]]:
+    """Yield partitions with their parts, and the files of these that may have anything of ``groups``."""
+    try:
+        stored = table_files.of_groups(path, parts, groups)
+    except (DeltaError, pyarrow.ArrowException, OSError) as error:
+        raise ArchiveError(f"{path}: cannot be read: {one_line(error)}") from error
+    for partition, some in sorted(parts.items()):
+        yield partition, some, [file for file in stored if file.partition == partition]
 
 
 def _divided(plan: ArchivePlan, parts: Mapping[int, PartRow]) -> Iterator[dict[int, PartRow]]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from conclave.failpoints import reach
 from conclave.store import message_keys
 from conclave.store.archive import moves, reclaiming
+from conclave.store.archive.moves import PartRow
 from conclave.store.engine.sqlite import Step, done
 from conclave.store.resources import receipts, taken_back
 from spark.archive import due_rows
@@ -50,6 +51,35 @@ def erase(hot: Hot, path: Path, plan: ArchivePlan, living: Living, counts: Count
         _settle(hot, plan, measured, counts, touched)
     hot.write_steps(lambda connection: _forget_senders(connection, plan))
     reach("archive.erased_by_keys")
+
+
+def settle_restored(hot: Hot, path: Path, living: Living) -> None:
+    """Have the index count no message whose key is lost: it was restored from a backup, and they were erased since.
+
+    Raises ArchiveError for what cannot be read: that stays as it is.
+    """
+    waiting: list[tuple[PartRow, PartRow | None]] = []
+
+    def write() -> None:
+        some, waiting[:] = list(waiting), []
+        hot.write_steps(lambda connection: (partial(done, _recounted, connection, hot.now, *each) for each in some))
+
+    try:
+        for each in due_rows.recount(hot, path, living):
+            waiting.append(each)
+            if len(waiting) == SETTLED_AT_ONCE:
+                write()
+    finally:
+        write()
+    hot.write(reclaiming.note_settled)
+
+
+def _recounted(connection: sqlite3.Connection, now: int, part: PartRow, left: PartRow | None) -> None:
+    if left != part:
+        moves.settle_parts(connection, part.group_key, {part.key: left})
+        lost = part.message_count - (left.message_count if left else 0)
+        if lost:
+            reclaiming.note(connection, part.key[1:], lost, now)
 
 
 def _settle(hot: Hot, plan: ArchivePlan, measured: list[Measured], counts: Counter[str], touched: set[int]) -> None:

@@ -12,7 +12,7 @@ switched, and the copies of one are deleted. None of this needs Spark.
 import sqlite3
 import subprocess
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -27,9 +27,10 @@ from pyarrow import compute
 from conclave.archive.layout import span_width
 from conclave.config.archive import ArchiveConfig
 from conclave.failpoints import reach
-from conclave.store.archive import move_selection, moves
+from conclave.store.archive import move_selection, moves, reclaiming
 from conclave.store.archive.moves import PartRow, Range
 from conclave.store.engine.sqlite import Step
+from conclave.store.resources import taken_back
 from conclave.system.child_process import tied
 from spark.archive import batch_reader, columns as a, copies as archive_copies
 from spark.archive.data_files import Partition
@@ -164,12 +165,13 @@ class Mover:
 
     def _settle(self, batch: _Appended, ranges: Collection[Range]) -> int:
         """Check that a batch is complete in the table, and serve it from there; return how many messages it has."""
-        parts, senders = self._verify(batch, self._table.read_added(batch.version))
+        living, dead = self._verify(batch, self._table.read_added(batch.version))
+        parts, senders = _summarize(living)
         count, checksum = _totals(parts)
         self._hot.write(moves.note_verified, batch.number, count, checksum)
         reach("archive.verified")
         self._switch(ranges, parts, senders, batch.version)
-        self._hot.write(moves.finish, batch.number, self._hot.now)
+        self._hot.write(_finish, batch.number, self._hot.now, dead)
         reach("archive.finished")
         return count
 
@@ -180,19 +182,19 @@ class Mover:
 
     def _verify(
         self, batch: _Appended, added: Iterator[tuple[Partition, pyarrow.Table]]
-    ) -> tuple[list[PartRow], dict[int, set[bytes]]]:
+    ) -> tuple[pyarrow.Table, pyarrow.Table]:
         """Compare what the table has of a batch, ``added``, with the hot store. Raises ArchiveError.
 
-        Returns what the batch adds to the index, and the senders by group key. After a crash, the table may still have
-        messages that a rule has deleted from the hot store meanwhile; this run deletes them there too. So only the
-        messages that the hot store still has must be in the table.
+        Returns the messages that the batch adds to the index, and the others. After a crash, the table may have
+        messages that a rule has erased from the hot store meanwhile. So only those that the hot store still has must be
+        in the table. The others are erased from the archive next, if they were erased after the batch had been
+        verified; if it had not, they are dead.
         """
         copied = pyarrow.concat_tables([_SEEN.empty_table(), *(_seen(*each) for each in added)])
-        parts, senders = _summarize(copied)
-        if batch.expected == _totals(parts):
-            return parts, senders
-        there = set(a.values_of(copied, _IDENTITY))
-        missing = sum(each not in there for each in a.values_of(self._load(batch.number).rows, _IDENTITY))
+        if batch.expected == _totals(_summarize(copied)[0]):
+            return copied, _SEEN.empty_table()
+        there, stored = set(a.values_of(copied, _IDENTITY)), list(a.values_of(self._load(batch.number).rows, _IDENTITY))
+        missing = sum(each not in there for each in stored)
         times = copied.group_by(_IDENTITY[:2]).aggregate([([], "count_all")])
         doubled = compute.sum(compute.greater(times["count_all"], 1)).as_py() or 0
         if missing or doubled:
@@ -200,7 +202,11 @@ class Mover:
                 f"move {batch.number}: {missing} messages are not in the archive as they were, {doubled} are there"
                 " twice; nothing was deleted"
             )
-        return parts, senders
+        if self._hot.read(moves.is_verified, batch.number):
+            return copied, _SEEN.empty_table()
+        alive = {each[:2] for each in stored}
+        lives = pyarrow.array([each in alive for each in a.values_of(copied, _IDENTITY[:2])], pyarrow.bool_())
+        return copied.filter(lives), copied.filter(compute.invert(lives))
 
     def _switch(
         self, ranges: Collection[Range], parts: list[PartRow], senders: dict[int, set[bytes]], version: int
@@ -299,6 +305,19 @@ def _totals(parts: list[PartRow]) -> tuple[int, int | None]:
     for part in parts:
         xor ^= part.checksum
     return sum(part.message_count for part in parts), xor if parts else None
+
+
+def _finish(connection: sqlite3.Connection, batch: int, now: int, dead: pyarrow.Table) -> None:
+    """Finish a batch. ``dead``: messages that it has in the table, and that were erased before."""
+    moves.finish(connection, batch, now)
+    for partition, count in Counter(a.values_of(dead, [a.LIFETIME, a.SPAN])).items():
+        reclaiming.note(connection, partition, count, now)
+    numbers: dict[int, list[int]] = defaultdict(list)
+    for group_key, number in a.values_of(dead, _IDENTITY[:2]):
+        numbers[group_key].append(number)
+    for group_key, some in numbers.items():
+        of_group = set(a.values_of(dead.filter(compute.equal(dead[a.GROUP_KEY], group_key)), [a.LIFETIME, a.SPAN]))
+        taken_back.forget_erased(connection, group_key, some, sorted(of_group))
 
 
 def _switch(

@@ -81,6 +81,7 @@ class ArchiveRun:
             if self._hot.read(moves.batch_under_way) is not None:
                 done.archived += self._change().finish()
             self._drop_copies()
+            unsettled = self._settle_restored()
             if plan := self._hot.read(expiry_plan.make_plan, self._hot, scope):
                 touched: set[int] = set()
                 try:
@@ -88,6 +89,7 @@ class ArchiveRun:
                 finally:
                     done.groups_touched += len(touched.difference(counted))
                     destroy()
+            self._require_settled(unsettled)
             self._move(done, scope)
             if scope.keeps_house and self._hot.read(reclaiming.is_due, self._hot.now, self._config.reclaim_interval):
                 self._reclaim(done)
@@ -129,6 +131,8 @@ class ArchiveRun:
             return Check()
         with self._as_archive_errors():
             self._require(state)
+            if self._hot.read(reclaiming.is_unsettled):
+                raise ArchiveError("the index was restored from a backup: the next run settles it first")
             return examine(self._session(), self._hot, self._table.read(), self._living())
 
     def restore(self, group_id: bytes, spare: int, *, is_forced: bool = False) -> int:
@@ -155,6 +159,19 @@ class ArchiveRun:
                 self._change().finish()
         for group_id in self._hot.read(moves.groups_ahead, now):
             self.restore(group_id, spare, is_forced=True)
+
+    def _settle_restored(self) -> str:
+        """Settle an index that was restored from a backup; return why that fails: what can be erased goes first."""
+        if self._hot.read(reclaiming.is_unsettled):
+            try:
+                expiry.settle_restored(self._hot, self._table.path, self._living())
+            except ArchiveError as error:
+                return str(error)
+        return ""
+
+    def _require_settled(self, fault: str) -> None:
+        if fault:
+            raise ArchiveError(fault)
 
     def _living(self) -> Living:
         return Living(self._hot, self._keys)

@@ -26,7 +26,7 @@ from tests.support.sample import amount, some
 from tests.support.server import PATIENCE, ServerProcess, alive
 from tests.support.warm_java import WarmJava
 
-ARCHIVE = '[archive]\nafter = "1s"\nmargin = "0"\n'
+ARCHIVE = '[archive]\nafter = "1s"\nmargin = "0"\nreclaim_interval = "0"\nreclaim_after = "0"\n'
 OFTEN, RARELY = 'cleanup_interval = "1s"\n', 'cleanup_interval = "1d"\n'
 
 FADING = 10

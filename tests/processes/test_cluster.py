@@ -42,7 +42,8 @@ Submit = Callable[[Store], "subprocess.CompletedProcess[str]"]
 
 
 def configure(store: Store, file: Path, more: str = "") -> Path:
-    file.write_text(f'database_path = "{store.config.database}"\n[archive]\nafter = "7d"\nmargin = "1d"\n{more}')
+    archive = '[archive]\nafter = "7d"\nmargin = "1d"\nreclaim_interval = "0"\nreclaim_after = "0"\n'
+    file.write_text(f'database_path = "{store.config.database}"\n{archive}{more}')
     return file
 
 

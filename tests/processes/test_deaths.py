@@ -35,7 +35,7 @@ from tests.support.server import PATIENCE, USUAL_SIGNALS, ServerProcess, alive, 
 
 ROOT = Path(__file__).parents[2]
 SQL = '[cleanup]\nengine = "sql"\n'
-ARCHIVE = '[archive]\nafter = "1s"\nmargin = "0"\n'
+ARCHIVE = '[archive]\nafter = "1s"\nmargin = "0"\nreclaim_interval = "0"\nreclaim_after = "0"\n'
 OFTEN = 'cleanup_interval = "1s"\n'
 WARM = '[cleanup]\nkeep_warm = "1y"\n'
 """Java stays as long as its server."""

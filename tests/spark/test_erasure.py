@@ -159,4 +159,4 @@ def check_extent(store: Store, world: World, left: set[Key]) -> None:
     assert left & world.commits, "those of a deleted account stay"
     history = DeltaTable(str(store.config.archive_path)).history()
     done = {(each["operation"], each["operationParameters"].get("mode")) for each in history}
-    assert {("DELETE", None), ("MERGE", None), ("WRITE", "Append"), ("WRITE", "Overwrite")} <= done, "compacted, too"
+    assert {("DELETE", None), ("WRITE", "Append"), ("WRITE", "Overwrite")} <= done, "reclaimed, too"

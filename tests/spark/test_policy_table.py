@@ -178,4 +178,4 @@ def served(config: Config, key: int, group: bytes) -> set[int]:
 def stored(config: Config, key: int) -> set[int]:
     tiers = Tiers(config)
     hot = {row[0] for row in tiers.query("SELECT sequence_num FROM messages WHERE group_key = ?", key)}
-    return hot | {row["sequence_num"] for row in tiers.table().to_pylist() if row["group_key"] == key}
+    return hot | {row["sequence_num"] for row in tiers.readable() if row["group_key"] == key}

@@ -90,6 +90,21 @@ def note_reclaimed(connection: sqlite3.Connection, partition: Partition, version
         moves.release(connection, group_key)
 
 
+def note_unsettled(connection: sqlite3.Connection) -> None:
+    """Note that the index may count messages whose keys are lost: it was restored from a backup."""
+    connection.execute("UPDATE archive_state SET unsettled = 1")
+
+
+def note_settled(connection: sqlite3.Connection) -> None:
+    """Note that the index counts no message whose key is lost."""
+    connection.execute("UPDATE archive_state SET unsettled = 0")
+
+
+def is_unsettled(connection: sqlite3.Connection) -> bool:
+    """Tell whether the index may count messages whose keys are lost."""
+    return connection.execute("SELECT 1 FROM archive_state WHERE unsettled").fetchone() is not None
+
+
 def is_due(connection: sqlite3.Connection, now: int, interval: int) -> bool:
     """Tell whether space was last given back ``interval`` seconds ago, or before, if there is an archive."""
     row = connection.execute("SELECT 1 FROM archive_state WHERE version > 0 AND reclaimed_at <= ?", (now - interval,))

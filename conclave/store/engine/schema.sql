@@ -178,7 +178,8 @@ CREATE TABLE cleanup_runs (
 CREATE TABLE archive_state (
     id INTEGER PRIMARY KEY CHECK (id = 1), archive_id TEXT NOT NULL, version INTEGER NOT NULL DEFAULT 0,
     unerased INTEGER NOT NULL DEFAULT 0, relaid INTEGER NOT NULL DEFAULT 0, turn INTEGER NOT NULL DEFAULT 0,
-    former_turn INTEGER NOT NULL DEFAULT 0, reclaimed_at INTEGER NOT NULL DEFAULT 0) STRICT;
+    former_turn INTEGER NOT NULL DEFAULT 0, reclaimed_at INTEGER NOT NULL DEFAULT 0, unsettled INTEGER NOT NULL DEFAULT 0)
+    STRICT;
 -- A batch of messages on its way: fixed here first, so that a crash leaves no doubt what belongs to it.
 -- `message_count`: as verified there. `checksum`: XOR of the messages' checksums. `finished_at`: null: under way.
 CREATE TABLE archive_moves (

@@ -151,7 +151,6 @@ def test_what_was_removed_changed_doubled_or_planted_is_found(archived: Archived
         f"{name(store, kept)}, kept, from 2023-10-20: 19 messages, where the index has 20",
         f"{name(store, timed)}, kept for 60d, from 2023-11-13: 1 messages are not as they were archived",
         f"{name(store, timed)}, kept for 60d, from 2023-11-13: 21 messages, where the index has 20",
-        "deleted group (key 99), kept for 60d, from 2023-11-13: 1 messages that the index does not know",
         f"{name(store, timed)}: 1 numbers are there more than once",
     ]
 

@@ -89,7 +89,7 @@ def test_a_hold_and_a_least_lifetime_keep_it_there_and_it_stays_hidden(store: St
     store.expect_sound()
 
 
-@pytest.mark.parametrize("point", ["archive.erasures_noted", "archive.rows_deleted", "archive.index_settled"])
+@pytest.mark.parametrize("point", ["archive.part_erased", "archive.erased_by_keys"])
 def test_a_run_that_fails_while_it_erases_it_is_made_good(store: Store, point: str) -> None:
     one, other = filled(store)
     gone = {(one, 2), (one, 9), (other, 4)}
