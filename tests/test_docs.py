@@ -306,7 +306,7 @@ CONVERSATIONS = ("README.md", "docs/quickstart.md", "docs/protocol.md")
 
 def test_the_readme_shows_what_the_demo_does() -> None:
     shown = rows(doc("README.md"), "keep|expiring|fetched|deleted")
-    ends = {True: ["kept", "yes", "yes"], False: ["gone", "no", "none"]}
+    ends = {True: ["kept", "yes", "there"], False: ["gone", "no", "destroyed"]}
     assert shown == [[each.group, each.text, *ends[each.stays], each.why] for each in expected()]
 
 
