@@ -67,23 +67,20 @@ class IncompleteError(LedgerError):
     """The ledger does not tell all that a restored copy must not bring back. An operator may go on nevertheless."""
 
 
-def restores_in(blocks: Iterable[tuple[bytes, int]]) -> int:
-    """Return the number of the last restore after which bodies were stored that live.
-
-    ``blocks``: those of the key file, see ``Inspection.blocks``. A ledger that is lost cannot tell it.
-    """
-    return max(((block << tree.HEIGHT) // NUMBERS for _, block in blocks), default=0)
-
-
 def replay(
-    connection: sqlite3.Connection, path: Path, now: int, *, restores: int = 0, despite: bool = False
+    connection: sqlite3.Connection,
+    path: Path,
+    now: int,
+    blocks: Iterable[tuple[bytes, int]] = (),
+    *,
+    despite: bool = False,
 ) -> Replayed:
     """Have a restored copy bring back nothing that was hidden, ended or taken away since it was made.
 
     No server or run may use it meanwhile. All is done in one transaction, in that of the caller if there is one. It may
-    be repeated. ``path``: of the ledger. ``now``: Unix seconds. ``restores``: the number of the last restore, as far as
-    the keys tell, see ``restores_in``. ``despite``: go on although the ledger is missing, damaged, or does not reach
-    back to the copy; what it lacks comes back. Raises IncompleteError unless ``despite``, and LedgerError.
+    be repeated. ``path``: of the ledger. ``now``: Unix seconds. ``blocks``: those of the key file, which tell of
+    restores that a lost ledger cannot tell of. ``despite``: go on although the ledger is missing, damaged, or does not
+    reach back to the copy; what it lacks comes back. Raises IncompleteError unless ``despite``, and LedgerError.
     """
     transaction: AbstractContextManager[None] = (
         nullcontext() if connection.in_transaction else write_transaction(connection)
@@ -94,7 +91,7 @@ def replay(
         if flaw and not despite:
             raise IncompleteError(f"{path}: {flaw}")
         known = found.last_change if found else standing.counter
-        number = max(standing.restored, found.restored if found else 0, restores) + 1
+        number = max(standing.restored, found.restored if found else 0, _restores_in(blocks)) + 1
         if number > MOST_RESTORES:
             raise LedgerError(f"{path}: a database can be restored {MOST_RESTORES} times, and this one was")
         # Nor has any change of another history the number of one of this one.
@@ -113,6 +110,11 @@ def replay(
         restore = Entry(known, now, RESTORE, number, {"number": number, "from": standing.counter} | lacks)
         book.append(path, standing.ledger_id, known, [restore])
     return done
+
+
+def _restores_in(blocks: Iterable[tuple[bytes, int]]) -> int:
+    """Return the number of the last restore after which bodies were stored that live."""
+    return max(((block << tree.HEIGHT) // NUMBERS for _, block in blocks), default=0)
 
 
 def require_complete(connection: sqlite3.Connection, path: Path) -> None:

@@ -15,7 +15,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from conclave.actions.replay import IncompleteError, replay, restores_in
+from conclave.actions.replay import IncompleteError, replay
 from conclave.backup import checking, manifest, vault
 from conclave.backup.files import KEPT_FREE_BYTES, duplicate, forget, sum_of, sync_tree, write
 from conclave.backup.manifest import BackupError, Manifest
@@ -319,10 +319,8 @@ class _Restoring:
                     audit.note(
                         connection, now, operator_identity.current(), AuditAction.BACKUP_RESTORED, details=details
                     )
-                    restores = restores_in(self._keys.blocks()) if self._keys else 0
-                    done = replay(
-                        connection, self._config.ledger_path, now, restores=restores, despite=self._accepts_older
-                    )
+                    blocks = self._keys.blocks() if self._keys else ()
+                    done = replay(connection, self._config.ledger_path, now, blocks, despite=self._accepts_older)
             except IncompleteError as error:
                 raise BackupError(f"{error}; to restore nevertheless, give --accept-older-vault") from error
             self._done.taken_back, self._done.locked, self._done.told_until = done.counts, done.locked, done.until

@@ -11,7 +11,7 @@ from pathlib import Path
 from aiohttp import web
 
 from conclave import app_keys
-from conclave.actions.replay import IncompleteError, replay, require_complete, restores_in
+from conclave.actions.replay import IncompleteError, replay, require_complete
 from conclave.clock import Clock
 from conclave.health import background
 from conclave.health.parts import HealthPart
@@ -103,7 +103,6 @@ async def _begin_with_ledger(store: Database, path: Path, clock: Clock, *, accep
     ``accepts_older``: a ledger that is missing, unusable, or does not reach back will do.
     """
     keys = store.open_keys()
-    restores = restores_in(keys.blocks())
     found = await store.read(partial(_looked_at, path))
     if found is False:
         with contextlib.suppress(StoreError):  # the first write tells of what is wrong
@@ -117,6 +116,6 @@ async def _begin_with_ledger(store: Database, path: Path, clock: Clock, *, accep
         log.warning("older_ledger_accepted", reason=str(found))
         if not isinstance(found, IncompleteError):
             await asyncio.to_thread(book.set_aside, path)
-    done = await store.write(partial(replay, restores=restores, despite=accepts_older), path, clock.now())
+    done = await store.write(partial(replay, despite=accepts_older), path, clock.now(), keys.blocks())
     done.counts["messages_erased"] = await store.write(unreadable.forget, keys)
     log.warning("ledger_replayed", **done.counts)

@@ -273,7 +273,7 @@ def test_every_column_of_numbers_is_known_to_be_a_time_or_not(config: Config) ->
         "key_packages": {"key_package_id", "is_last_resort", "package_body"},
         "welcomes": {"welcome_key", "group_key", "welcome_body"},
         "bans": {"ban_key", "group_key"},
-        "archive_state": {"id", "version", "unerased", "relaid", "turn", "former_turn"},
+        "archive_state": {"id", "version", "unerased", "relaid", "turn", "former_turn", "unsettled"},
         "archive_moves": {"batch", "message_count", "checksum"},
         "archive_move_ranges": {"batch", "group_key", "first_seq", "last_seq", "lifetime"},
         "archive_parts": {

@@ -149,6 +149,8 @@ def append(path: Path, ledger_id: str, written: int, entries: Sequence[Entry]) -
         _ready(path)
         with _opened(path) as connection, _transaction(connection):
             found = _head(path, connection)
+            if found is None and written and entries[0].kind != RESTORE:
+                raise LedgerError(f"{path}: the ledger is missing")  # in a new one what was told would be missing
             if found is None:
                 _make_tables(connection)
             head = found or _Head(ledger_id, written, written, 0, 0)
@@ -158,8 +160,6 @@ def append(path: Path, ledger_id: str, written: int, entries: Sequence[Entry]) -
             _add(connection, head, [each for each in entries if each.change > head.last_change or each.kind == RESTORE])
             reach("ledger.written")
         reach("ledger.synced")
-    if written and not found:
-        log.warning("ledger_begun", ledger=str(path))
     return found.last_change if found else 0
 
 

@@ -144,8 +144,8 @@ def test_an_entry_that_was_taken_out_is_told(path: Path) -> None:
 
 
 def test_a_head_that_was_altered_is_told(path: Path) -> None:
-    book.append(path, ID, 5, things(6))
-    ledgers.execute(path, "UPDATE head SET complete_after = 0")
+    book.append(path, ID, 0, things(6))
+    ledgers.execute(path, "UPDATE head SET complete_after = 5")
     with pytest.raises(LedgerError, match="its head is damaged"):
         book.look(path)
 
@@ -197,8 +197,10 @@ def test_another_database_of_sqlite_is_left_alone(path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_a_ledger_that_is_gone_begins_anew_and_knows_that_it_is_not_whole(path: Path) -> None:
-    book.append(path, ID, 7, [entry(8)])
+def test_a_ledger_that_is_gone_begins_anew_with_a_restore_alone_and_knows_that_it_is_not_whole(path: Path) -> None:
+    with pytest.raises(LedgerError, match="the ledger is missing"):
+        book.append(path, ID, 7, [entry(8)])
+    book.append(path, ID, 7, [Entry(7, 0, RESTORE, 1, {"number": 1})])
     assert look(path).complete_after == 7
 
 
