@@ -48,7 +48,6 @@ POINTS = (
     "apply.messages_deleted",
     "apply.before_commit",
     "apply.after_commit",
-    "erase.freed",
     "erase.before_wal",
     "erase.after_wal",
     "report.before",
@@ -76,6 +75,9 @@ ARCHIVE_POINTS = (
     "archive.erased",
 )
 """Reached only in runs that work in the archive."""
+
+SPACE_POINTS = ("erase.freed",)
+"""Reached only where a fifth of the database's file is free."""
 
 CLOCK_POINTS = ("clock.brought_back",)
 """Reached only where an operator accepts the clock."""

@@ -1,14 +1,18 @@
 """Bodies lie encrypted under keys of their own, those of messages in the order of their groups and numbers."""
 
+import os
 import random
 import re
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from conclave.failpoints import SPACE_POINTS
 from conclave.keys.tree import BLOCK
 from conclave.store import at_rest, bodies, message_keys
 from conclave.store.engine import sqlite
@@ -135,6 +139,33 @@ def test_pages_go_back_to_the_file_system_while_a_fifth_is_free(connection: sqli
     while step():
         pass
     assert 0.15 < free_share() <= 0.2
+
+
+RETURN = """
+import sys
+from contextlib import closing
+from pathlib import Path
+from conclave.store import bodies
+from conclave.store.engine import sqlite
+with closing(sqlite.connect(Path(sys.argv[1]))) as connection, sqlite.write_transaction(connection):
+    bodies.give_pages_back(connection)
+"""
+
+
+@pytest.mark.parametrize("point", SPACE_POINTS)
+def test_killed_while_pages_go_back_the_file_is_whole(
+    connection: sqlite3.Connection, tmp_path: Path, point: str
+) -> None:
+    for number in range(1, 100):
+        stores.add_message(connection, 7, number, b"", 0, body=b"%d" % number * 1_000)
+    bodies.delete_of_messages(connection, [bodies.message_id(7, number) for number in range(1, 90)])
+    env = os.environ | {"CONCLAVE_FAILPOINT": f"{point}=kill"}
+    done = subprocess.run([sys.executable, "-P", "-c", RETURN, tmp_path / "hot.db"], env=env)
+    assert done.returncode == -9, f"{point} was not reached"
+    assert connection.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
+    ids = [bodies.message_id(7, number) for number in range(90, 100)]
+    found = at_rest.decrypted(connection, GROUP, range(90, 100), bodies.of_messages(connection, ids))
+    assert found == [b"%d" % number * 1_000 for number in range(90, 100)]
 
 
 def test_every_column_that_refers_to_a_body_is_known(connection: sqlite3.Connection) -> None:
