@@ -48,6 +48,8 @@ class Backup:
         shutil.copy(self._folder / "hot.db", self._store.config.database)
         with self._store.opened() as connection:  # as a restore does
             unreadable.forget(connection, Inspection(self._store.config.keys_path))
+            connection.execute("UPDATE ledger_state SET written = 0")  # these tests are about the archive
+        self._store.config.ledger_path.unlink(missing_ok=True)
 
     def restore_archive(self) -> None:
         shutil.rmtree(self._store.config.archive_path)
