@@ -41,6 +41,7 @@ def of_archive(
     return (
         (state is not None and (state.unerased or moves.batch_under_way(connection) is not None))
         or bool(moves.copies(connection))
+        or reclaiming.is_unsettled(connection)
         or (
             scope.keeps_house
             and archive.after != KEEP

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -12,8 +13,10 @@ from conclave.archive.files import LOG
 from conclave.config.archive import ArchiveConfig
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.settings import Config
+from conclave.keys.cover import Range
+from conclave.keys.store import KeyStore
 from conclave.retention.jobs import ALL, PurgeJob, Scope
-from conclave.store.archive import moves
+from conclave.store.archive import moves, reclaiming
 from conclave.store.engine import sqlite
 from conclave.store.engine.sqlite import write_transaction
 from conclave.store.resources import taken_back
@@ -200,6 +203,20 @@ async def test_whole_partitions_go_without_it(server: Running) -> None:
     assert planned.counts["expired"] == 3
     assert not await is_asked(server, archive=archive)
     assert not ask(server, "SELECT EXISTS (SELECT 1 FROM archive_parts)")
+
+
+async def test_an_index_from_a_backup_is_settled_without_it(server: Running) -> None:
+    """A message that was erased since the backup has no key, and the index of the backup counts it."""
+    archive = ArchiveConfig(after=7 * DAY, margin=0)
+    one, _ = await archive_three(server, archive)
+    with closing(KeyStore(server.config.keys_path)) as keys:
+        keys.erase([(UUID(one).bytes, [Range(1, 1)])])
+    with sqlite.connect(server.config.database) as connection, write_transaction(connection):
+        reclaiming.note_unsettled(connection)
+    assert not await is_asked(server, archive=archive)
+    assert ask(server, "SELECT sum(message_count) FROM archive_parts") == 2
+    assert ask(server, "SELECT sum(messages) FROM archive_dead") == 1
+    assert not ask(server, "SELECT unsettled FROM archive_state")
 
 
 async def test_erasing_does_without_it_and_giving_space_back_starts_it(server: Running) -> None:
