@@ -67,6 +67,7 @@ ARCHIVE_POINTS = (
     "archive.finished",
     "archive.part_erased",
     "archive.erased_by_keys",
+    "archive.forgotten",
     "archive.parts_dropped",
     "archive.rewritten",
     "archive.space_noted",

@@ -52,7 +52,10 @@ def choose(config: Config, source: Path, *, accepts_older: bool) -> Inspection |
             f" {config.vault_path}; without it no message can be read{keyring.ADVICE}"
         )
     newest = max(own, key=lambda each: (not each.flaws, each.serial))
-    fault = _fault(newest, needed)
+    latest = max(own, key=lambda each: each.serial)
+    fault = _fault(newest, needed) or (
+        f"{latest.path}: is newer than {newest.path}, but damaged" if latest.serial > newest.serial else ""
+    )
     if fault and not accepts_older:
         raise BackupError(f"{fault}; bring a newer one, or give --accept-older-vault, and some messages are lost")
     return newest

@@ -11,10 +11,11 @@ from pathlib import Path
 from aiohttp import web
 
 from conclave import app_keys
-from conclave.actions.replay import IncompleteError, replay, require_complete
+from conclave.actions.replay import IncompleteError, Replayed, replay, require_complete
 from conclave.clock import Clock
 from conclave.health import background
 from conclave.health.parts import HealthPart
+from conclave.keys.store import KeyStore
 from conclave.logs.setup import get_logger
 from conclave.store import unreadable
 from conclave.store.engine.database import Database
@@ -89,6 +90,13 @@ def _require_usable(path: Path, connection: sqlite3.Connection) -> bool:
     return is_older
 
 
+def _learn(connection: sqlite3.Connection, path: Path, now: int, keys: KeyStore, *, despite: bool) -> Replayed:
+    """Do all that an older copy of the database needs, in one transaction: what is done halfway is not done again."""
+    done = replay(connection, path, now, keys.blocks(), despite=despite)
+    done.counts["messages_erased"] = unreadable.forget(connection, keys)
+    return done
+
+
 def _looked_at(path: Path, connection: sqlite3.Connection) -> bool | LedgerError:
     """Return what ``_require_usable`` does, or raises: in a read that would count as a fault of the database."""
     try:
@@ -116,6 +124,5 @@ async def _begin_with_ledger(store: Database, path: Path, clock: Clock, *, accep
         log.warning("older_ledger_accepted", reason=str(found))
         if not isinstance(found, IncompleteError):
             await asyncio.to_thread(book.set_aside, path)
-    done = await store.write(partial(replay, despite=accepts_older), path, clock.now(), keys.blocks())
-    done.counts["messages_erased"] = await store.write(unreadable.forget, keys)
+    done = await store.write(partial(_learn, despite=accepts_older), path, clock.now(), keys)
     log.warning("ledger_replayed", **done.counts)

@@ -4,7 +4,6 @@ DataFusion judges by the rules' own expressions. What it finds counts only if th
 whose checksums are compared: it looks at none.
 """
 
-from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,7 +31,7 @@ from conclave.store.resources.receipts import Erased
 from spark.archive import columns as a, data_files, table_files
 from spark.archive.data_files import Partition
 from spark.archive.expiry_plan import RULES, ArchivePlan
-from spark.archive.living import Living
+from spark.archive.living import Living, holds
 from spark.archive.table_files import StoredFile
 from spark.hot_store import ArchiveError, Hot
 
@@ -256,10 +255,8 @@ class _Alive:
         )
 
     def _is_alive(self, group_key: int, number: int) -> bool:
-        if (kept := self._some.get(group_key)) is None:
-            return True
-        at = bisect_right(kept, number, key=lambda each: each.first) - 1
-        return at >= 0 and number <= kept[at].last
+        kept = self._some.get(group_key)
+        return kept is None or holds(kept, number)
 
 
 def _measured(

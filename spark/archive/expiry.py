@@ -6,7 +6,7 @@ from then on nothing can read them. Their ciphertext stays until ``reclaim.py`` 
 
 import sqlite3
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from conclave.store.resources import receipts, taken_back
 from spark.archive import due_rows
 from spark.archive.due_rows import Measured
 from spark.archive.expiry_plan import RULES, ArchivePlan
-from spark.archive.living import Living
+from spark.archive.living import Living, holds
 from spark.hot_store import Hot
 
 SETTLED_AT_ONCE = 256
@@ -38,19 +38,44 @@ def erase(hot: Hot, path: Path, plan: ArchivePlan, living: Living, counts: Count
     """Erase what is planned. ``path``: of the table, which is only read. Raises ArchiveError.
 
     How many messages go is added to ``counts``, by rule, and of which groups to ``touched``: also if the run ends
-    halfway. The keys are noted to be destroyed, no more.
+    halfway. The keys are noted to be destroyed, no more: until that is done, what hides the messages stays.
     """
     measured: list[Measured] = []
+
+    def settle() -> None:
+        some, measured[:] = list(measured), []
+        _settle(hot, some, counts, touched)
+
     try:
         for each in due_rows.look(hot, path, plan, living):
             measured.append(each)
             if len(measured) == SETTLED_AT_ONCE:
-                _settle(hot, plan, measured, counts, touched)
-                measured = []
+                settle()
     finally:
-        _settle(hot, plan, measured, counts, touched)
-    hot.write_steps(lambda connection: _forget_senders(connection, plan))
+        settle()
     reach("archive.erased_by_keys")
+
+
+def forget(hot: Hot, plan: ArchivePlan, living: Living) -> None:
+    """Forget what has hidden messages that have no keys any more: that they were taken back, or who had sent them.
+
+    Call it once all that was planned is erased, and its keys are destroyed. ``living``: as of now. Raises ArchiveError.
+    """
+    parts_of: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    dead: dict[int, set[int]] = defaultdict(set)
+    for part in plan.parts:
+        parts_of[part.group_key].append(part.key[1:])
+        if numbers := {each for each in plan.taken_back(part.group_key) if part.first_seq <= each <= part.last_seq}:
+            alive = living.of(part)
+            dead[part.group_key] |= {each for each in numbers if not holds(alive, each)}
+
+    def steps(connection: sqlite3.Connection) -> Iterator[Step]:
+        for group_key, numbers in dead.items():
+            yield partial(done, taken_back.forget_erased, connection, group_key, numbers, parts_of[group_key])
+        yield from _forget_senders(connection, plan)
+
+    hot.write_steps(steps)
+    reach("archive.forgotten")
 
 
 def settle_restored(hot: Hot, path: Path, living: Living) -> None:
@@ -82,10 +107,10 @@ def _recounted(connection: sqlite3.Connection, now: int, part: PartRow, left: Pa
             reclaiming.note(connection, part.key[1:], lost, now)
 
 
-def _settle(hot: Hot, plan: ArchivePlan, measured: list[Measured], counts: Counter[str], touched: set[int]) -> None:
+def _settle(hot: Hot, measured: list[Measured], counts: Counter[str], touched: set[int]) -> None:
     def steps(connection: sqlite3.Connection) -> Iterator[Step]:
         for each in measured:
-            yield partial(done, _settle_part, connection, hot.now, plan, each)
+            yield partial(done, _settle_part, connection, hot.now, each)
 
     hot.write_steps(steps)
     for each in measured:
@@ -93,20 +118,14 @@ def _settle(hot: Hot, plan: ArchivePlan, measured: list[Measured], counts: Count
         touched.add(each.part.group_key)
 
 
-def _settle_part(connection: sqlite3.Connection, now: int, plan: ArchivePlan, measured: Measured) -> None:
+def _settle_part(connection: sqlite3.Connection, now: int, measured: Measured) -> None:
     part = measured.part
     for gone in measured.gone:
         receipts.note(connection, part.group_key, gone)
     message_keys.note_ranges(connection, part.group_key, measured.numbers)
     reclaiming.note(connection, part.key[1:], sum(gone.messages for gone in measured.gone), now)
     moves.settle_parts(connection, part.group_key, {part.key: measured.left})
-    if taken := _among(plan.taken_back(part.group_key), measured):
-        taken_back.forget_erased(connection, part.group_key, taken, [part.key[1:]])
     reach("archive.part_erased")
-
-
-def _among(numbers: Collection[int], measured: Measured) -> list[int]:
-    return [number for number in numbers if any(first <= number <= last for first, last in measured.numbers)]
 
 
 def _forget_senders(connection: sqlite3.Connection, plan: ArchivePlan) -> Iterator[Step]:

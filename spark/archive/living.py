@@ -1,6 +1,7 @@
 """Which archived messages can be read: those that the index names and that have keys."""
 
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
 
 from conclave.keys import ranges
 from conclave.keys.cover import Range
@@ -10,6 +11,12 @@ from conclave.store import message_keys
 from conclave.store.archive.moves import PartRow
 from conclave.store.engine.faults import StoreError
 from spark.hot_store import ArchiveError, Hot
+
+
+def holds(some: Sequence[Range], number: int) -> bool:
+    """Tell whether a number is in ``some`` ranges, which are in ascending order and do not meet."""
+    at = bisect_right(some, number, key=lambda each: each.first) - 1
+    return at >= 0 and number <= some[at].last
 
 
 class Living:

@@ -13,7 +13,7 @@ import sqlite3
 import subprocess
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -27,6 +27,7 @@ from pyarrow import compute
 from conclave.archive.layout import span_width
 from conclave.config.archive import ArchiveConfig
 from conclave.failpoints import reach
+from conclave.keys import cover, ranges as key_ranges
 from conclave.store.archive import move_selection, moves, reclaiming
 from conclave.store.archive.moves import PartRow, Range
 from conclave.store.engine.sqlite import Step
@@ -34,6 +35,7 @@ from conclave.store.resources import taken_back
 from conclave.system.child_process import tied
 from spark.archive import batch_reader, columns as a, copies as archive_copies
 from spark.archive.data_files import Partition
+from spark.archive.living import Living, holds
 from spark.archive.table import Table
 from spark.hot_store import ArchiveError, Hot
 
@@ -78,8 +80,9 @@ class _Appended:
 class Mover:
     """Moves batches of one store into its archive."""
 
-    def __init__(self, hot: Hot, table: Table, archive_id: str) -> None:
-        """``archive_id`` names the store's batches in the table's log."""
+    def __init__(self, hot: Hot, table: Table, archive_id: str, living: Callable[[], Living]) -> None:
+        """``archive_id`` names the store's batches in the table's log. ``living``: tells what has keys, as of now."""
+        self._living = living
         self._hot = hot
         self._table = table
         self._archive_id = archive_id
@@ -185,10 +188,10 @@ class Mover:
     ) -> tuple[pyarrow.Table, pyarrow.Table]:
         """Compare what the table has of a batch, ``added``, with the hot store. Raises ArchiveError.
 
-        Returns the messages that the batch adds to the index, and the others. After a crash, the table may have
-        messages that a rule has erased from the hot store meanwhile. So only those that the hot store still has must be
-        in the table. The others are erased from the archive next, if they were erased after the batch had been
-        verified; if it had not, they are dead.
+        Returns the messages that the batch adds to the index, and those that are dead. After a crash, the table may
+        have messages that a rule has erased from the hot store meanwhile. So only those that the hot store still has
+        must be in the table. Of the others those live that have keys: they were erased after the batch had been
+        verified, and are erased from the archive next.
         """
         copied = pyarrow.concat_tables([_SEEN.empty_table(), *(_seen(*each) for each in added)])
         if batch.expected == _totals(_summarize(copied)[0]):
@@ -202,10 +205,13 @@ class Mover:
                 f"move {batch.number}: {missing} messages are not in the archive as they were, {doubled} are there"
                 " twice; nothing was deleted"
             )
-        if self._hot.read(moves.is_verified, batch.number):
-            return copied, _SEEN.empty_table()
-        alive = {each[:2] for each in stored}
-        lives = pyarrow.array([each in alive for each in a.values_of(copied, _IDENTITY[:2])], pyarrow.bool_())
+        living, found = self._living(), defaultdict[int, list[cover.Range]](list)
+        for part in _summarize(copied)[0]:
+            found[part.group_key] += living.of(part)
+        kept = {group_key: key_ranges.joined(some) for group_key, some in found.items()}
+        lives = pyarrow.array(
+            [holds(kept[key], number) for key, number in a.values_of(copied, _IDENTITY[:2])], pyarrow.bool_()
+        )
         return copied.filter(lives), copied.filter(compute.invert(lives))
 
     def _switch(

@@ -69,11 +69,12 @@ class ArchiveRun:
         self._is_open = False
         self._has_turn = False
 
-    def run(self, done: Report, counted: Collection[int], scope: Scope, destroy: Callable[[], object]) -> None:
+    def run(self, done: Report, counted: Collection[int], scope: Scope, destroy: Callable[[], bool]) -> None:
         """Do what is due in the archive, after the rules were applied in the hot store. Raises ArchiveError.
 
         ``done``: the report, to which the results are added. ``counted``: the keys of the groups that it counts as
-        touched already. ``scope``: what the run does. ``destroy``: destroys the keys that are noted.
+        touched already. ``scope``: what the run does. ``destroy``: destroys the keys that are
+        noted, and tells whether it could.
         """
         if self._shall_move(scope) and self._hot.read(moves.find_state) is None:
             self._hot.write(moves.begin)
@@ -84,11 +85,14 @@ class ArchiveRun:
             unsettled = self._settle_restored()
             if plan := self._hot.read(expiry_plan.make_plan, self._hot, scope):
                 touched: set[int] = set()
+                are_destroyed = False
                 try:
                     expiry.erase(self._hot, self._table.path, plan, self._living(), done.counts, touched)
                 finally:
                     done.groups_touched += len(touched.difference(counted))
-                    destroy()
+                    are_destroyed = destroy()
+                if are_destroyed:
+                    expiry.forget(self._hot, plan, self._living())
             self._require_settled(unsettled)
             self._move(done, scope)
             if scope.keeps_house and self._hot.read(reclaiming.is_due, self._hot.now, self._config.reclaim_interval):
@@ -113,7 +117,7 @@ class ArchiveRun:
         state = self._hot.read(moves.find_state)
         if self._config.after != KEEP:
             left = self._hot.seen_through(partial(self._leave_out, made))
-            planned.archived = Mover(left, self._table, "").count(self._config)
+            planned.archived = Mover(left, self._table, "", self._living).count(self._config)
         plan = self._hot.read(expiry_plan.make_plan, self._hot, ALL, made.risen)
         if plan and state:
             planned.groups_touched += len({part.group_key for part in plan.parts}.difference(counted))
@@ -209,7 +213,7 @@ class ArchiveRun:
         return self._hot.read(move_selection.has_work, config.least_lifetime, before)
 
     def _mover(self) -> Mover:
-        return Mover(self._hot, self._table, self._hot.archive_state().archive_id)
+        return Mover(self._hot, self._table, self._hot.archive_state().archive_id, self._living)
 
     def _change(self) -> Mover:
         """Open the table to change it. This run's turn begins, first in the database, then in the table."""

@@ -132,7 +132,7 @@ def test_what_waits_for_a_member_to_fetch_a_commit_is_no_work_for_a_run(connecti
         "INSERT INTO members (group_key, user_id, role, joined_at) SELECT 1, user_id, 'admin', 0 FROM users"
     )
     hot = Hot(Path(connection.execute("PRAGMA database_list").fetchone()[2]), POLICY, NOW)
-    mover, archive = Mover(hot, Mock(), ""), ArchiveConfig(after=5, margin=5)
+    mover, archive = Mover(hot, Mock(), "", Mock()), ArchiveConfig(after=5, margin=5)
 
     def has_work() -> bool:
         return hot.read(move_selection.has_work, archive.least_lifetime, NOW - archive.after)

@@ -244,12 +244,6 @@ def fix(connection: sqlite3.Connection, ranges: Iterable[Range], now: int) -> in
     return int(batch)
 
 
-def is_verified(connection: sqlite3.Connection, batch: int) -> bool:
-    """Tell whether a batch was found complete in the table: from then on what is erased of it is erased there."""
-    row = connection.execute("SELECT message_count > 0 FROM archive_moves WHERE batch = ?", (batch,)).fetchone()
-    return bool(row and row[0])
-
-
 def note_verified(connection: sqlite3.Connection, batch: int, message_count: int, checksum: int | None) -> None:
     """Note how many messages of a batch were found undamaged in the archive, and their checksum (None: no messages)."""
     connection.execute(
