@@ -26,7 +26,7 @@ def copy(keys: KeyFile, target: Path) -> int:
     Raises KeyFileError, also if another key file, or something else, is there; if this one is damaged, or older than
     the copy, which may have what is missing here; and if the disk does not answer. Then the copy may be written later.
     """
-    seconds = _whole_seconds(keys.path)
+    seconds = whole_seconds(keys.path)
     with told(target):
         return within(seconds, target, partial(_copy, keys, target))
 
@@ -79,7 +79,7 @@ def later_serial(target: Path, keys: Known) -> int:
             return 0
         return 0 if Inspection(target).flaws else found.serial
 
-    seconds = _whole_seconds(keys.path)
+    seconds = whole_seconds(keys.path)
     with told(target):
         return within(seconds, target, look)
 
@@ -95,10 +95,10 @@ def none_written(path: Path, target: Path) -> Iterator[None]:
         yield
 
 
-def _whole_seconds(path: Path) -> float:
-    """Return for how long the disk of a copy may take that is read or written whole. Raises KeyFileError."""
+def whole_seconds(path: Path) -> float:
+    """Return for how long the disk of a copy of ``path`` may take. Raises KeyFileError."""
     with told(path):
-        return ANSWER_SECONDS + path.stat().st_size / PIECE_BYTES
+        return ANSWER_SECONDS + (path.stat().st_size if path.exists() else 0) / PIECE_BYTES
 
 
 def _copy(keys: KeyFile, target: Path) -> int:

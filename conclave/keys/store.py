@@ -53,6 +53,7 @@ class KeyStore:
         self._mutex = RLock()
         self._remembered: OrderedDict[tuple[bytes, int], list[bytes | None]] = OrderedDict()
         self._begun: OrderedDict[bytes, Cover] = OrderedDict()
+        self._unconfirmed: set[bytes] = set()
 
     def close(self) -> None:
         """Close the key file, and forget all keys."""
@@ -92,6 +93,7 @@ class KeyStore:
         found = [given[each] for each in numbers]
         with self._mutex:
             for named in {records.name(group_id, number >> tree.HEIGHT) for group_id, number in numbers}:
+                self._unconfirmed.add(named)
                 nodes = self._file.read(named)
                 if nodes is not None:
                     self._begun[named] = nodes
@@ -99,6 +101,19 @@ class KeyStore:
             while len(self._begun) > BEGUN:
                 self._begun.popitem(last=False)
         return found
+
+    def confirm(self) -> None:
+        """Note that the transaction is committed in which ``of_new`` was called, and that the database knows of it."""
+        self._unconfirmed.clear()
+
+    def undo(self) -> None:
+        """Forget what ``of_new`` has remembered since: its transaction is undone, and the database knows nothing of it.
+
+        The next number goes through ``of_new`` again. Otherwise a vault that lacks the root would pass for whole.
+        """
+        if self._unconfirmed:
+            self._forget(self._unconfirmed)
+            self._unconfirmed.clear()
 
     def at_hand(self, numbers: Sequence[tuple[bytes, int]]) -> list[bytes] | None:
         """Return the keys of new numbers at once, from memory: no file is read, and no other thread waited for.

@@ -34,6 +34,7 @@ class Copies:
         self._renewed: object = None
         self._rests_until = self._again = 0.0
         self._failed: VaultError | None = None
+        self._under_way: asyncio.Future[None] | None = None
 
     async def renew(self, *, is_last: bool = False) -> None:
         """Renew all copies, if the vault has changed, and they have rested. Raises VaultError."""
@@ -45,9 +46,14 @@ class Copies:
             if self._failed:
                 raise self._failed
             return
+        if self._under_way and not self._under_way.done():  # the duty was cancelled, and its thread goes on
+            await asyncio.wait({self._under_way})
+            current = self._keys.serial, book.stamp(self._config.ledger_path)
         began, self._failed = time.monotonic(), None
+        values = self._keys, self._config.ledger_path, self._config.vault_copies
+        self._under_way = asyncio.ensure_future(asyncio.to_thread(vault.renew_all, *values))
         try:
-            await asyncio.to_thread(vault.renew_all, self._keys, self._config.ledger_path, self._config.vault_copies)
+            await asyncio.shield(self._under_way)
         except VaultError as error:
             self._failed = error
             raise

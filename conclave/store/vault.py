@@ -36,10 +36,17 @@ def renew(keys: KeyStore, ledger: Path, copy: Path) -> None:
         if not copying.is_current(keys, target):
             keys.copy(target)
             reach("vault.keys_copied")
-        book.copy(ledger, copy / LEDGER)
+        with told(copy):
+            within(copying.whole_seconds(ledger), copy / LEDGER, partial(_copy_ledger, keys.path, ledger, copy))
         reach("vault.ledger_copied")
     except (KeyFileError, StoreError) as error:
         raise VaultError(f"vault.copies: {error}") from error
+
+
+def _copy_ledger(keys_path: Path, ledger: Path, copy: Path) -> None:
+    """Copy the ledger as it is once no other process writes copies there."""
+    with copying.none_written(keys_path, copy / LEDGER):
+        book.copy(ledger, copy / LEDGER)
 
 
 def renew_all(keys: KeyStore, ledger: Path, copies: Iterable[Path]) -> None:

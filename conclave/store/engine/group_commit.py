@@ -106,6 +106,8 @@ def _alone(fn: Single, connection: StoreConnection) -> Any:
         outcome = _Result(fn(connection))
         reach("writer.applied")
     except Exception as error:
+        if connection.keys:
+            connection.keys.undo()
         if not connection.in_transaction:
             # SQLite gave up the whole transaction (disk full, I/O error): none of the writes is applied.
             raise

@@ -162,6 +162,12 @@ def write_transaction(
         if own.pages_to_return:
             _return_pages(connection, own.pages_to_return)
         connection.execute("COMMIT")
+        if own.keys:
+            own.keys.confirm()
+    except BaseException:
+        if own.keys:
+            own.keys.undo()
+        raise
     finally:
         if connection.in_transaction:
             connection.execute("ROLLBACK")

@@ -22,16 +22,12 @@ import orjson
 from conclave.failpoints import reach
 from conclave.logs.setup import get_logger
 from conclave.store.engine.faults import StoreError, store_error
-from conclave.system.answering import within
 from conclave.system.durable import sync
 
 log = get_logger(__name__)
 
 LOCK_WAIT_SECONDS = 30.0
 """A write fails if another process writes to the file for more than 30 seconds."""
-
-COPY_SECONDS, COPIED_BYTES_A_SECOND = 30.0, 1024 * 1024
-"""The disk of a copy gets 30 seconds to answer, and a second more for each MiB."""
 
 KEPT_SECONDS = 90 * 86_400
 """An entry is kept for 90 days. Older backups are not covered by the ledger."""
@@ -188,8 +184,8 @@ def tip_of_copy(path: Path) -> tuple[str, int] | None:
 def copy(path: Path, target: Path) -> None:
     """Write the ledger as it is now to ``target``, durably, unless that is so already; without a ledger, do nothing.
 
-    Raises LedgerError, also if something else is there, or a later ledger, which may have what is missing here; and if
-    the disk does not answer.
+    Raises LedgerError, also if something else is there, or a later ledger, which may have what is missing here. Nothing
+    else may copy to ``target`` meanwhile.
     """
     with _opened_if_there(path) as connection:
         head = _head(path, connection) if connection else None
@@ -198,8 +194,7 @@ def copy(path: Path, target: Path) -> None:
         connection.execute("BEGIN")
         connection.execute("SELECT 1 FROM head").fetchone()  # from here on nobody changes it
         data = connection.serialize()
-
-    def write() -> None:
+    with _as_ledger_errors(target):
         there = tip_of_copy(target)
         if there and there[0] != head.ledger_id:
             raise LedgerError(f"{target}: is the ledger of another database: move it away")
@@ -213,9 +208,6 @@ def copy(path: Path, target: Path) -> None:
             sync(new)
             new.replace(target)
             sync(target.parent, follows_links=True)
-
-    with _as_ledger_errors(target):
-        within(COPY_SECONDS + len(data) / COPIED_BYTES_A_SECOND, target, write)
 
 
 def look(path: Path) -> Contents | None:
