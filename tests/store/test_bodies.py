@@ -7,7 +7,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from conclave.failpoints import SPACE_POINTS
 from conclave.keys.tree import BLOCK
 from conclave.store import at_rest, bodies, message_keys
 from conclave.store.engine import sqlite
+from conclave.store.engine.connection import of_store
 from conclave.store.engine.faults import StoreError, StoreFullError
 from conclave.store.message_keys import OTHERS
 from tests.support import stores
@@ -141,12 +142,27 @@ def test_pages_go_back_to_the_file_system_while_a_fifth_is_free(connection: sqli
     assert 0.15 < free_share() <= 0.2
 
 
+def test_what_an_undone_transaction_drew_is_noted_by_the_next_one(connection: sqlite3.Connection) -> None:
+    """Or a key file that lacks it would not be known to be older than the database."""
+    keys = of_store(connection).keys = at_rest.open_keys(connection)
+    with suppress(ZeroDivisionError), sqlite.write_transaction(connection):
+        bodies.put(connection, b"undone")
+        raise ZeroDivisionError
+    with sqlite.write_transaction(connection):
+        kept = bodies.put(connection, b"kept")
+    state = message_keys.state(connection)
+    assert state is not None
+    assert state.serial == keys.serial > 0
+    assert bodies.get(connection, kept) == b"kept"
+
+
 RETURN = """
 import sys
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from conclave.store import bodies
 from conclave.store.engine import sqlite
+from conclave.store.engine.connection import of_store
 with closing(sqlite.connect(Path(sys.argv[1]))) as connection, sqlite.write_transaction(connection):
     bodies.give_pages_back(connection)
 """
