@@ -30,7 +30,9 @@ class Living:
 
     def of(self, part: PartRow) -> list[Range]:
         """Return the numbers of a part that can be read, as far as there are messages. Raises ArchiveError."""
-        group_id = self._ids[part.group_key]
+        group_id = self._ids.get(part.group_key)
+        if group_id is None:
+            return []  # with the last of a deleted group its id went
         try:
             kept = self._keys().kept(group_id, Range(part.first_seq, part.last_seq))
         except (KeyFileError, StoreError) as error:

@@ -104,6 +104,20 @@ def test_a_run_that_fails_while_it_erases_it_is_made_good(store: Store, point: s
     assert dict(told) == {store.group_ids[one]: 2, store.group_ids[other]: 1}
 
 
+def test_what_hides_it_stays_until_its_key_is_destroyed(store: Store) -> None:
+    """Until then the archive could serve it."""
+    one, _ = filled(store)
+    store.take_back(one, 2)
+    store.delete_account(USERS[1])
+    senders = store.query("SELECT count(*) FROM archive_senders WHERE sender_id = ?", USERS[1])
+    assert store.try_run("run.keys_noted=io")["error"].startswith("keys: ")
+    assert store.query("SELECT count(*) FROM taken_back WHERE NOT erased") == [(1,)]
+    assert store.query("SELECT count(*) FROM archive_senders WHERE sender_id = ?", USERS[1]) == senders
+    store.run()
+    assert store.query("SELECT count(*) FROM taken_back WHERE NOT erased") == [(0,)]
+    assert store.query("SELECT count(*) FROM user_tombstones") == [(0,)]
+
+
 @pytest.mark.parametrize("point", ["archive.appended", "archive.verified", "archive.group_switched"])
 def test_it_does_not_come_back_by_a_move_that_broke_off(store: Store, point: str) -> None:
     """The table has it already, and the next run erases it from the database before the move is finished."""
