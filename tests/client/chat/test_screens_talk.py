@@ -226,7 +226,7 @@ async def test_lines_that_are_typed_at_once_after_a_new_group_go_to_it_in_order(
             await until(lambda: chat.composer.text == "half a li", lambda: chat.composer.text)
             chat.press(*["backspace"] * len("half a li"))
             await until(lambda: not chat.composer.text, lambda: chat.composer.text)  # keys find no screen at the end
-        assert all(not each.typed for each in chat.conversation.rooms.all.values())
+        await until(lambda: all(not each.typed for each in chat.conversation.rooms.all.values()))
 
 
 async def test_what_is_typed_after_a_new_group_that_is_refused_is_sent_nowhere_and_kept(
