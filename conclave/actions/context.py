@@ -19,7 +19,7 @@ Action = Callable[Concatenate[sqlite3.Connection, P], T]
 """A function that runs in a transaction. Some only read."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Context:
     """What actions need besides the store: the settings and the clock.
 

@@ -16,6 +16,9 @@ def tied(*command: str, by: signal.Signals = signal.SIGKILL) -> list[str]:
 
     ``by``: the signal. The thread has to live as long as the program may. Ctrl-C and the end of a terminal, which would
     reach the program too, are for the process that starts it. Processes that the program starts itself are not tied.
+
+    The signal is asked for 20 ms after the start. A process that is stopped (SIGSTOP) before, and whose parent dies
+    then, stays until it is continued, and ends at once: uvloop can have nothing done between fork and exec.
     """
     # -I and -S: nothing of the working directory or of installed packages is loaded, and it takes 20 ms.
     return [sys.executable, "-I", "-S", __file__, str(os.getpid()), str(by.value), *command]

@@ -115,6 +115,15 @@ def kill(number: int, *pids: int) -> None:
             os.kill(pid, number)
 
 
+def wait_until_tied(worker: int) -> None:
+    """Wait until a worker, if it lives, has asked for the signal that wakes it: see ``child_process.tied``."""
+    for _ in waiting("the worker's own program"):
+        with contextlib.suppress(OSError):
+            if alive(worker) and b"child_process.py" in Path(f"/proc/{worker}/cmdline").read_bytes():
+                continue
+        return
+
+
 @dataclass
 class Deaths:
     """One store that is served, talked into, and killed again and again."""
@@ -171,6 +180,8 @@ class Deaths:
         family = self.server.descendants()
         server = self.server.process.pid
         worker = next(iter(children(server)), 0)
+        if what == "server, while the worker is stopped" and worker:
+            wait_until_tied(worker)
         stopped = {"server, while the worker is stopped": [worker], "worker, while Java is stopped": javas(self.folder)}
         kill(signal.SIGSTOP, *filter(None, stopped.get(what, [])))
         victims = {
@@ -246,6 +257,7 @@ async def test_whoever_is_killed_whenever_nothing_lives_on_and_nothing_erased_st
                 history.start()
         finally:
             history.end()
+            kill(signal.SIGKILL, *processes_of(tmp_path))  # what a death has left fails the test, and goes with it
     say(f"{history.left} deaths left files\n")
     assert history.left, "some runs were hit"
 
