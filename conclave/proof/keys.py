@@ -28,7 +28,7 @@ from conclave.keys.tree import HEIGHT
 from conclave.proof import key_files
 from conclave.proof.findings import Finding, Kind, ProofPart
 from conclave.store import message_keys
-from conclave.store.archive import reclaiming
+from conclave.store.archive import moves
 from conclave.store.engine import schema, sqlite
 from conclave.store.engine.faults import StoreError
 from conclave.store.message_keys import OTHERS
@@ -173,7 +173,7 @@ def _archived(connection: sqlite3.Connection, folder: Path, keys: Inspection | N
     ``keys``: of the database: what has none is erased. None: what is erased and not reclaimed is among them.
     """
     parts = defaultdict[int, list[Range]](list)
-    for part in reclaiming.served(connection):
+    for part in moves.each_part(connection):
         parts[part.group_key].append(Range(part.first_seq, part.last_seq))
     if not (parts and (folder / LOG).is_dir()):
         return {}
@@ -190,7 +190,7 @@ def _account_archived(
     """Compare how many messages of the archive have keys with how many its index counts: those of others are left."""
     ids, waiting = message_keys.group_ids(connection), message_keys.noted_by_group(connection)
     counts: Counter[int] = Counter()
-    for each in reclaiming.served(connection):
+    for each in moves.each_part(connection):
         counts[each.group_key] += each.message_count
     for key, some in archived.items():
         left = ranges.count(ranges.without(some, waiting.get(ids[key], []))) - counts[key]

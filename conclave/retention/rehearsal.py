@@ -189,8 +189,7 @@ def settle(
 _TOTAL = """
 SELECT ifnull(sum((SELECT count(*) FROM messages
         WHERE messages.group_key = groups.group_key AND sequence_num > archived_seq)), 0)
-    + (SELECT ifnull(sum(message_count), 0) FROM archive_parts JOIN groups USING (group_key)
-        WHERE first_seq <= archived_seq)
+    + (SELECT ifnull(sum(message_count), 0) FROM archive_parts JOIN groups USING (group_key))
 FROM groups
 """
 

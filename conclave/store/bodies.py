@@ -26,6 +26,9 @@ NUMBER_BITS = 40
 LAST_NUMBER = (1 << NUMBER_BITS) - 1
 """The greatest number that a message can have."""
 
+LAST_GROUP = (1 << 63 - NUMBER_BITS) - 1
+"""The greatest key that a group can have. Keys of deleted groups are not used again."""
+
 REFERENCES = (
     ("invites", ("commit_body", "welcome_body", "group_info_body")),
     ("welcomes", ("welcome_body",)),

@@ -146,9 +146,7 @@ def living(
         cold: Sequence[tuple[int, int]]
         if archived is None:
             parts = connection.execute(
-                "SELECT first_seq, archive_parts.last_seq FROM archive_parts LEFT JOIN groups USING (group_key)"
-                " WHERE group_key = ? AND ifnull(first_seq <= archived_seq, TRUE)",
-                (group_key,),
+                "SELECT first_seq, last_seq FROM archive_parts WHERE group_key = ?", (group_key,)
             )
             cold = [(row[0], row[1]) for row in parts]
         else:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pyspark.sql import Column, DataFrame, SparkSession, functions as F
 
 from conclave.archive.differences import Key, compare, names, place
-from conclave.store.archive import reclaiming
+from conclave.store.archive import moves
 from conclave.store.archive.moves import PartRow
 from spark.archive import columns as a
 from spark.archive.living import Living
@@ -45,7 +45,7 @@ def examine(spark: SparkSession, hot: Hot, rows: DataFrame, living: Living, grou
 
     What the index does not name is left out: it was erased, is in the hot store again, or is on its way.
     """
-    parts = [part for part in hot.read(reclaiming.served) if group_key in (None, part.group_key)]
+    parts = hot.read(moves.parts, group_key)
     index = {part.key: part for part in parts}
     rows = living_of(spark, rows, parts, living)
     with _without_page_sums(spark):

@@ -25,7 +25,7 @@ from conclave.keys.cover import Range
 from conclave.retention import rules
 from conclave.retention.policy import FOREVER
 from conclave.retention.rules import Bounds
-from conclave.store.archive import reclaiming
+from conclave.store.archive import moves
 from conclave.store.archive.moves import PartRow
 from conclave.store.resources.receipts import Erased
 from spark.archive import columns as a, data_files, table_files
@@ -127,9 +127,7 @@ def recount(hot: Hot, path: Path, living: Living) -> Iterator[tuple[PartRow, Par
 
     What was yielded until then is right.
     """
-    lacking = [
-        part for part in hot.read(reclaiming.served) if living.of(part) != [Range(part.first_seq, part.last_seq)]
-    ]
+    lacking = [part for part in hot.read(moves.parts) if living.of(part) != [Range(part.first_seq, part.last_seq)]]
     if not lacking:
         return
     if unreadable := _unreadable(hot, path):

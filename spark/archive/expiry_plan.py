@@ -31,12 +31,12 @@ No self-destructing message moves there.
 _MARKS = f"""
 CREATE TEMP TABLE archive_marks AS
 WITH {GOVERNED}
-SELECT group_key, 0 AS is_gone, gone_below, archived_seq,
+SELECT group_key, 0 AS is_gone, gone_below,
     iif({{covered}}, cutoff, expired_before) AS cutoff, {{erasable_before}} AS erasable_before, commits_above
 FROM governed_groups AS governed
 WHERE EXISTS (SELECT 1 FROM archive_parts WHERE archive_parts.group_key = governed.group_key)
 UNION ALL
-SELECT group_key, 1, 0, {FOREVER}, 0, {{erasable_before}}, {FOREVER} FROM governed_tombstones AS governed
+SELECT group_key, 1, 0, 0, {{erasable_before}}, {FOREVER} FROM governed_tombstones AS governed
 WHERE EXISTS (SELECT 1 FROM archive_parts WHERE archive_parts.group_key = governed.group_key)
 """
 """What the run erases of each group: of one that it does not cover, only what is past a mark.
@@ -62,9 +62,9 @@ SELECT {", ".join(f"archive_parts.{name}" for name in _NAMES)},
     is_gone, gone_below, cutoff, commits_above, erasable_before,
     {rules.RULES[rules.FETCHED].whole(_BOUNDS)} AS is_fetched, {rules.whole_part(RULES, _BOUNDS)} AS is_whole
 FROM archive_parts JOIN temp.archive_marks USING (group_key)
-WHERE first_seq <= archived_seq AND {{some}} ORDER BY group_key, lifetime, span
+WHERE {{some}} ORDER BY group_key, lifetime, span
 """
-"""The parts in which something is due. What the hot store has again, above the border, is erased there."""
+"""The parts in which something is due."""
 
 
 @dataclass

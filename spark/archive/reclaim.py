@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession, functions as F
 from conclave.archive.faults import ADVICE
 from conclave.archive.layout import in_partitions
 from conclave.failpoints import reach
-from conclave.store.archive import reclaiming
+from conclave.store.archive import moves, reclaiming
 from conclave.store.archive.moves import PartRow
 from spark.archive import columns as a
 from spark.archive.data_files import Partition
@@ -55,7 +55,7 @@ def drop(hot: Hot, table: Table, partitions: Collection[Partition]) -> None:
 
 def rewrite(spark: SparkSession, hot: Hot, table: Table, partition: Partition, living: Living) -> None:
     """Write a partition anew with what lives of it, into few files. Raises ArchiveError if that is not all there."""
-    parts = hot.read(reclaiming.served, partition)
+    parts = hot.read(moves.parts_of_partition, *partition)
     rows = living_of(spark, table.read().where(in_partitions([partition])), parts, living)
     _require(table, parts, rows)
     table.rewrite(partition, rows)

@@ -75,9 +75,8 @@ class Tiers:
         indexed = {
             tuple(row[:3]): tuple(row[3:])
             for row in self.query(
-                "SELECT group_key, lifetime, span, first_seq, archive_parts.last_seq, oldest, newest, message_count,"
-                " checksum"
-                " FROM archive_parts LEFT JOIN groups USING (group_key) WHERE ifnull(first_seq <= archived_seq, TRUE)"
+                "SELECT group_key, lifetime, span, first_seq, last_seq, oldest, newest, message_count, checksum"
+                " FROM archive_parts"
             )
         }
         stored: dict[tuple[int, int, int], list[dict[str, Any]]] = {}

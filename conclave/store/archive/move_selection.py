@@ -22,8 +22,8 @@ def list_movable(connection: sqlite3.Connection, least: int, before: int) -> Non
     """List in temp.movable the groups that have messages to be moved to the archive.
 
     ``before``: the messages were created before this Unix second, exclusive. ``least``: only groups whose messages live
-    longer than this many seconds, and that the archive has nothing of above their border: until its space is reclaimed,
-    what was taken back would be there twice. The column ``lifetime`` is the class in which the messages are archived.
+    longer than this many seconds, and that were not restored from the archive: until its space is reclaimed, it would
+    have their messages twice. The column ``lifetime`` is the class in which the messages are archived.
     """
     connection.execute("DROP TABLE IF EXISTS temp.movable")
     connection.execute("CREATE TEMP TABLE movable (group_key INTEGER PRIMARY KEY, lifetime INTEGER)")
@@ -31,11 +31,11 @@ def list_movable(connection: sqlite3.Connection, least: int, before: int) -> Non
     lifetimes = [lifetime for lifetime in occurring if GroupPolicy(lifetime).outlives(least)]
     # Materialized, or messages would be looked for in groups of any lifetime.
     connection.execute(
-        "WITH lasting AS MATERIALIZED (SELECT group_key, effective_expiry AS lifetime, archived_seq FROM groups"
+        "WITH lasting AS MATERIALIZED (SELECT group_key, effective_expiry AS lifetime FROM groups"
         " WHERE effective_expiry IN (SELECT value FROM json_each(?)))"
         " INSERT INTO temp.movable SELECT group_key, lifetime FROM lasting WHERE EXISTS"
         " (SELECT 1 FROM messages WHERE messages.group_key = lasting.group_key AND created_at < ?) AND NOT EXISTS"
-        " (SELECT 1 FROM archive_parts WHERE archive_parts.group_key = lasting.group_key AND first_seq > archived_seq)",
+        " (SELECT 1 FROM archive_returned WHERE archive_returned.group_key = lasting.group_key)",
         (json.dumps(lifetimes), before),
     )
 

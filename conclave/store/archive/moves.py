@@ -187,11 +187,15 @@ def parts(connection: sqlite3.Connection, group_key: int | None = None) -> list[
     return [PartRow(*row) for row in connection.execute(f"{_PARTS} WHERE group_key = ?", (group_key,))]
 
 
+def parts_of_partition(connection: sqlite3.Connection, lifetime: int, span: int) -> list[PartRow]:
+    """Return the rows of the index of one partition."""
+    return [PartRow(*row) for row in connection.execute(f"{_PARTS} WHERE lifetime = ? AND span = ?", (lifetime, span))]
+
+
 def groups_ahead(connection: sqlite3.Connection, now: int) -> list[bytes]:
     """Return the ids of groups that serve messages from the archive which were created at ``now`` or later."""
     rows = connection.execute(
-        "SELECT DISTINCT group_id FROM archive_parts JOIN groups USING (group_key)"
-        " WHERE newest >= ? AND first_seq <= archived_seq",
+        "SELECT DISTINCT group_id FROM archive_parts JOIN groups USING (group_key) WHERE newest >= ?",
         (now,),
     )
     return [row[0] for row in rows]

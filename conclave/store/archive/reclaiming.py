@@ -7,13 +7,9 @@ import sqlite3
 from dataclasses import dataclass
 
 from conclave.store.archive import moves
-from conclave.store.archive.moves import PartRow
 
 Partition = tuple[int, int]
 """A partition: its lifetime and its span."""
-
-_RESTORED = "EXISTS (SELECT 1 FROM groups WHERE groups.group_key = parts.group_key AND first_seq > archived_seq)"
-"""The condition for parts that the hot store has again."""
 
 
 @dataclass(frozen=True)
@@ -26,11 +22,11 @@ class Dead:
 
 @dataclass(frozen=True)
 class Share:
-    """A partition: how many of its messages can be read, and what cannot. ``restored``: parts that are hot again."""
+    """A partition: how many messages it serves, what of it is erased, and how many the hot store has again."""
 
     living: int
     dead: Dead
-    restored: int
+    returned: int
 
     def is_worth_it(self, before: int) -> bool:
         """Tell whether the partition is to be rewritten, or dropped.
@@ -40,7 +36,7 @@ class Share:
         """
         is_old = self.dead.since is not None and self.dead.since <= before
         is_much = self.dead.messages * 3 > self.living
-        return bool(self.restored) or is_old or is_much
+        return bool(self.returned) or is_old or is_much
 
 
 def note(connection: sqlite3.Connection, partition: Partition, messages: int, now: int) -> None:
@@ -58,36 +54,22 @@ def dead(connection: sqlite3.Connection) -> Dead:
 
 
 def shares(connection: sqlite3.Connection) -> dict[Partition, Share]:
-    """Return the partitions of which anything cannot be read, or is in the hot store again."""
+    """Return the partitions of which anything is erased, or is in the hot store again."""
     rows = connection.execute(
-        "WITH parts AS (SELECT lifetime, span, sum(iif(restored, 0, message_count)) AS living,"
-        f" sum(restored) AS restored FROM (SELECT *, {_RESTORED} AS restored FROM archive_parts AS parts)"
-        " GROUP BY lifetime, span)"
-        " SELECT lifetime, span, ifnull(living, 0), ifnull(messages, 0), since, ifnull(restored, 0)"
-        " FROM parts FULL JOIN archive_dead USING (lifetime, span) WHERE messages OR restored ORDER BY lifetime, span"
+        "WITH back AS (SELECT lifetime, span, sum(messages) AS returned FROM archive_returned GROUP BY lifetime, span),"
+        " parts AS (SELECT lifetime, span, sum(message_count) AS living FROM archive_parts GROUP BY lifetime, span)"
+        " SELECT lifetime, span, ifnull(living, 0), ifnull(dead.messages, 0), since, ifnull(returned, 0)"
+        " FROM archive_dead AS dead FULL JOIN back USING (lifetime, span) LEFT JOIN parts USING (lifetime, span)"
+        " ORDER BY lifetime, span"
     )
     return {(row[0], row[1]): Share(row[2], Dead(row[3], row[4]), row[5]) for row in rows}
-
-
-def served(connection: sqlite3.Connection, partition: Partition | None = None) -> list[PartRow]:
-    """Return the parts that the archive serves: of one partition, or of all."""
-    which = "" if partition is None else "lifetime = ? AND span = ? AND"
-    rows = connection.execute(
-        f"SELECT {moves.PART_COLUMNS} FROM archive_parts AS parts WHERE {which} NOT {_RESTORED}", partition or ()
-    )
-    return [PartRow(*row) for row in rows]
 
 
 def note_reclaimed(connection: sqlite3.Connection, partition: Partition, version: int) -> None:
     """Note that from ``version`` of the table on, a partition has only what the archive serves."""
     moves.note_version(connection, version)
-    connection.execute("DELETE FROM archive_dead WHERE lifetime = ? AND span = ?", partition)
-    gone = connection.execute(
-        f"DELETE FROM archive_parts AS parts WHERE lifetime = ? AND span = ? AND {_RESTORED} RETURNING group_key",
-        partition,
-    )
-    for (group_key,) in gone.fetchall():
-        moves.release(connection, group_key)
+    for table in ("archive_dead", "archive_returned"):
+        connection.execute(f"DELETE FROM {table} WHERE lifetime = ? AND span = ?", partition)
 
 
 def note_unsettled(connection: sqlite3.Connection) -> None:

@@ -42,8 +42,8 @@ def put_back(connection: sqlite3.Connection, group_key: int, messages: Sequence[
 def switch_back(connection: sqlite3.Connection, group_key: int, count: int) -> None:
     """Serve a group from the hot store, which must have ``count`` copies. Raises RestoreError.
 
-    The index keeps its rows. They are above the border now, which tells the next run to delete their messages from the
-    table. Readers that know the former border may not have read the table by then: they look again, see ``relaid``.
+    The index does not have them any more. Their messages stay in the table until the partitions are reclaimed. Readers
+    that know the former border may not have read the table by then: they look again, see ``relaid``.
     """
     border = _require_group(connection, group_key)
     copies = connection.execute(
@@ -52,6 +52,12 @@ def switch_back(connection: sqlite3.Connection, group_key: int, count: int) -> N
     if copies != count:
         raise RestoreError(f"{copies} copies are there of {count} messages: do a cleanup run, then try again")
     connection.execute("UPDATE groups SET archived_seq = 0 WHERE group_key = ?", (group_key,))
+    connection.execute(
+        "INSERT INTO archive_returned (lifetime, span, group_key, messages)"
+        " SELECT lifetime, span, group_key, message_count FROM archive_parts WHERE group_key = ?",
+        (group_key,),
+    )
+    moves.settle_parts(connection, group_key, {each.key: None for each in moves.parts(connection, group_key)})
     moves.note_relaid(connection)
 
 

@@ -85,10 +85,7 @@ def overdue(connection: sqlite3.Connection, now: int) -> Overdue:
         f" WHERE erasable_before > 0 AND {UNHELD}",
         values,
     ).fetchone()
-    restored = connection.execute(
-        "SELECT ifnull(sum(message_count), 0) FROM archive_parts JOIN groups USING (group_key)"
-        " WHERE first_seq > archived_seq"
-    ).fetchone()
+    restored = connection.execute("SELECT ifnull(sum(messages), 0) FROM archive_returned").fetchone()
     taken = connection.execute(
         f"{governed} SELECT count(*) FROM taken_back JOIN governed_groups USING (group_key) WHERE NOT erased"
         " AND sequence_num <= archived_seq AND EXISTS (SELECT 1 FROM archive_parts"

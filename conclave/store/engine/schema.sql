@@ -205,10 +205,14 @@ CREATE TABLE archive_senders (
     sender_id BLOB NOT NULL, group_key INTEGER NOT NULL, PRIMARY KEY (sender_id, group_key)) STRICT, WITHOUT ROWID;
 CREATE INDEX archive_senders_by_group ON archive_senders (group_key);
 -- What of a partition cannot be read any more and still takes space in its files. `since`: when the first of it was
--- erased. A part whose numbers lie above the `archived_seq` of its group takes space too: the hot store has it again.
+-- erased.
 CREATE TABLE archive_dead (
     lifetime INTEGER NOT NULL, span INTEGER NOT NULL, messages INTEGER NOT NULL, since INTEGER NOT NULL,
     PRIMARY KEY (lifetime, span)) STRICT, WITHOUT ROWID;
+-- Parts that the hot store has again. Their messages take space in the files until the partition is reclaimed.
+CREATE TABLE archive_returned (
+    lifetime INTEGER NOT NULL, span INTEGER NOT NULL, group_key INTEGER NOT NULL, messages INTEGER NOT NULL,
+    PRIMARY KEY (lifetime, span, group_key)) STRICT, WITHOUT ROWID;
 
 -- One row, once a server has run: see docs/architecture/vault.md. `keys_id`: names the key file. `settled`: 0: it
 -- may have keys of messages that a restore took back. `serial`: its newest change that the database relies on.

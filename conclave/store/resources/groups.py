@@ -10,6 +10,7 @@ from conclave.retention.policy import GroupPolicy
 from conclave.retention.policy_row import COLUMNS as OF_POLICY, of_row
 from conclave.retention.resolve import PolicySettings
 from conclave.store import bodies
+from conclave.store.engine.faults import StoreFullError
 from conclave.store.lists import Listing, ListPart, Span
 from conclave.store.resources.group_info import is_outdated
 
@@ -111,12 +112,17 @@ def add(
     now: int,
     settings: PolicySettings,
 ) -> bytes:
-    """Create a group whose only member and admin is its creator; return its id. The name has to be free."""
+    """Create a group whose only member and admin is its creator; return its id. The name has to be free.
+
+    Raises StoreFullError if no more groups can have messages: their ids have 63 bits, see ``bodies.NUMBER_BITS``.
+    """
     group_id = uuid4().bytes
     group_key = connection.execute(
-        "INSERT INTO groups (group_id, group_name, alias, created_at) VALUES (?, ?, ?, ?)",
+        "INSERT INTO groups (group_id, group_name, alias, created_at) VALUES (?, ?, ?, ?) RETURNING group_key",
         (group_id, group_name, alias, now),
-    ).lastrowid
+    ).fetchone()[0]
+    if group_key > bodies.LAST_GROUP:
+        raise StoreFullError(f"{bodies.LAST_GROUP:,} groups were created, which is as many as a database can have")
     marks.write(connection, settings, group_key)
     reach("create_group.added")
     connection.execute(

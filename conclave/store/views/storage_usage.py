@@ -31,10 +31,8 @@ def of_group(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, *,
     if group is None:
         return None
     archived, archived_bytes = connection.execute(
-        # Parts beyond the border are of a group that was restored: all that they have is in the hot store again.
-        "SELECT ifnull(sum(message_count), 0), ifnull(sum(body_bytes), 0) FROM archive_parts WHERE group_key = ?"
-        " AND first_seq <= ?",
-        tuple(group),
+        "SELECT ifnull(sum(message_count), 0), ifnull(sum(body_bytes), 0) FROM archive_parts WHERE group_key = ?",
+        (group["group_key"],),
     ).fetchone()
     # What the archive serves may still be in the hot store too, for a moment.
     found = _measure(connection, "messages WHERE group_key = ? AND sequence_num > ?", tuple(group), bytes_too=bytes_too)

@@ -265,6 +265,24 @@ def test_a_restore_that_fails_anywhere_changes_nothing_that_is_served(store: Sto
     store.expect_sound()
 
 
+def test_a_restored_group_that_is_deleted_is_erased_once(archived: Archived) -> None:
+    """Its messages lie in the archive too until that is reclaimed: nothing is counted, or noted, for them."""
+    store, kept, timed = archived
+    assert store.restore(kept)["restored"] == 20
+    store.delete_group(kept)
+    lasting = replace(store.config.archive, after=KEEP, reclaim_interval=DAY)
+    assert store.run(archive=lasting)["deleted"]["deleted_group"] == 20
+    assert store.query("SELECT sum(messages) FROM receipts") == [(20,)]
+    assert store.query("SELECT count(*) FROM tombstones") == [(0,)]
+    assert store.query("SELECT messages FROM archive_returned") == [(20,)]
+    store.expect_erased({key for key in store.made if key[0] == kept})
+    store.expect_served({key for key in store.made if key[0] == timed})
+    store.now += DAY
+    store.run(archive=lasting)
+    assert store.query("SELECT count(*) FROM archive_returned") == [(0,)]
+    store.expect_sound()
+
+
 def test_a_restore_leaves_the_room_that_cleanup_needs(archived: Archived) -> None:
     """A restore that fills the disk leaves copies that only a run removes, and no run could work there."""
     store, kept, _ = archived
