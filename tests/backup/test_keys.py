@@ -1,6 +1,7 @@
 """Backups that forget: none of them has a key, and restores take the newest vault."""
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -12,11 +13,12 @@ from conclave.backup.manifest import BackupError
 from conclave.clock import FakeClock
 from conclave.config.settings import KEYS, LEDGER
 from conclave.config.vault import VaultConfig
-from conclave.keys import file
+from conclave.keys import copying, file
 from conclave.keys.file import KeyFile
 from conclave.keys.inspection import Inspection
 from conclave.keys.replacing import FORMER, NEW
-from conclave.store import keyring
+from conclave.keys.store import KeyStore
+from conclave.store import keyring, vault
 from conclave.store.engine.faults import StoreError
 from conclave.store.ledger import book
 from spark import lost_keys, run
@@ -157,6 +159,28 @@ def test_a_restore_takes_the_newest_vault(store: KeyedBackups, tmp_path: Path) -
     assert there.derivable(there.config.keys_path) == of(store, kept)
 
 
+def test_a_restore_does_not_put_an_older_copy_in_place_of_a_newer_damaged_vault(
+    store: KeyedBackups, tmp_path: Path
+) -> None:
+    kept = store.add_group()
+    store.send(kept, 3)
+    made = store.back_up()
+    older = tmp_path / "older"
+    backup_vault.copy(store.config, older)
+    store.send(store.add_group(), 3)
+    damaged = bytearray(store.config.keys_path.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    newer = tmp_path / "newer"
+    shutil.copytree(store.config.vault_path, newer)
+    (newer / KEYS).write_bytes(damaged)
+    there = replace(
+        store.config, database_path=str(tmp_path / "there.db"), vault=VaultConfig(str(newer), (str(older),))
+    )
+    with pytest.raises(BackupError, match=f"{newer / KEYS}: is newer than {older / KEYS}, but damaged"):
+        restoring.restore(there, FakeClock(store.now), made.path, lambda _: "")
+    assert (newer / KEYS).read_bytes() == damaged
+
+
 def test_the_first_start_after_a_restore_gives_up_what_it_took_back(store: KeyedBackups) -> None:
     group = store.add_group()
     store.send(group, 3)
@@ -170,6 +194,23 @@ def test_the_first_start_after_a_restore_gives_up_what_it_took_back(store: Keyed
     there.stored, there.made = dict(store.stored), dict(store.made)
     there.send(group, 1)
     assert len(there.served()) == 4
+
+
+def test_one_process_at_a_time_writes_the_ledger_of_a_copy(store: KeyedBackups, tmp_path: Path) -> None:
+    copy, ledger = tmp_path / "copy", store.config.ledger_path
+    backup_vault.copy(store.config, copy)
+    (copy / LEDGER).unlink()
+    with (
+        closing(KeyStore(store.config.keys_path)) as keys,
+        ThreadPoolExecutor() as threads,
+        copying.none_written(keys.path, copy / LEDGER),
+    ):
+        renewing = threads.submit(vault.renew, keys, ledger, copy)
+        with pytest.raises(TimeoutError):
+            renewing.result(0.5)
+        assert not (copy / LEDGER).exists()
+    renewing.result(0)
+    assert book.tip_of_copy(copy / LEDGER) == book.tip(ledger)
 
 
 def test_what_else_lies_where_a_copy_goes_is_left_alone(store: KeyedBackups, tmp_path: Path) -> None:

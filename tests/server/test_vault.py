@@ -1,8 +1,13 @@
 """The vault of a server: it is there, and not older than the database, and its copies are up to date."""
 
 import asyncio
+import sqlite3
+import threading
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -12,13 +17,16 @@ from conclave.config.settings import KEYS, LEDGER, Config
 from conclave.config.vault import VaultConfig
 from conclave.health import background
 from conclave.health.parts import HealthPart
+from conclave.keys.cover import Range
 from conclave.keys.inspection import Inspection
+from conclave.keys.store import KeyStore
 from conclave.server import ledger_duty, vault_duty
+from conclave.store import unreadable, vault
 from conclave.store.engine.faults import StoreError
 from conclave.store.ledger import book
 from tests.conftest import Running, StartServer
 from tests.support.client import Client, expect
-from tests.support.server import until
+from tests.support.server import PATIENCE, until
 
 
 @pytest.fixture(autouse=True)
@@ -142,6 +150,35 @@ async def test_a_start_with_an_older_vault_is_refused_until_the_loss_is_accepted
         assert await bodies(alice, lost) == [b"new"], "once is enough"
 
 
+async def test_an_older_database_whose_start_breaks_off_gives_up_what_has_no_keys_at_the_next_one(
+    start_server: StartServer, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with start_server(config) as server:
+        alice = await server.user("alice")
+        kept, lost = [await alice.create_group(name) for name in ("kept", "lost")]
+        await alice.send(kept, b"kept")
+        await alice.send(lost, b"lost")
+    older = config.database.read_bytes()
+    async with start_server(config) as server:
+        alice = again(server, alice)
+        await alice.post(f"/groups/{await alice.create_group('other')}/delete")
+    with closing(KeyStore(config.keys_path)) as keys:
+        keys.erase([(UUID(lost).bytes, [Range(1, 1)])])
+    config.database.write_bytes(older)
+
+    def fail(*_: object) -> int:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(unreadable, "forget", fail)
+        with pytest.raises(sqlite3.OperationalError):
+            async with start_server(config):
+                pass
+    async with start_server(config) as server:
+        assert await server.query("SELECT count(*) FROM messages") == [(1,)]
+        await healthy(server)
+
+
 async def test_a_start_without_the_vault_is_refused_whatever_is_accepted(
     start_server: StartServer, config: Config
 ) -> None:
@@ -190,6 +227,34 @@ async def test_copies_are_renewed_while_the_server_runs_and_when_it_stops(
     assert is_current(copied, copy)
     for path in (copy, copy / KEYS, copy / LEDGER):
         assert path.stat().st_mode & 0o077 == 0
+
+
+async def test_a_stop_waits_for_the_renewal_that_it_broke_off_and_renews_once_more(
+    start_server: StartServer, copied: Config, copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two at once would write the same files."""
+    begun, free, under_way, most = threading.Event(), threading.Event(), [0], [0]
+    renew_all = vault.renew_all
+
+    def slow(*values: Any) -> None:
+        under_way[0] += 1
+        most[0] = max(most[0], under_way[0])
+        begun.set()
+        free.wait(PATIENCE)
+        renew_all(*values)
+        under_way[0] -= 1
+
+    async with start_server(copied) as server:
+        alice = await server.user("alice")
+        await until(lambda: is_current(copied, copy))
+        monkeypatch.setattr(vault, "renew_all", slow)
+        monkeypatch.setattr(vault_duty, "REST", 0)
+        await alice.create_group("g")
+        await until(begun.is_set)
+        await alice.create_group("h")
+        asyncio.get_running_loop().call_later(1, free.set)
+    assert most == [1]
+    assert is_current(copied, copy)
 
 
 async def test_clients_are_served_while_a_copy_cannot_be_written(

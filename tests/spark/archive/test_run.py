@@ -214,6 +214,24 @@ def test_what_expires_between_a_crash_and_the_next_run_is_not_moved_back_to_life
     store.expect_sound()
 
 
+def test_a_batch_that_breaks_off_twice_counts_only_what_has_keys(store: Store) -> None:
+    """What expires between the crashes is erased where the batch was not verified yet, and lies in the table."""
+    group_key = store.add_group(20 * DAY)
+    store.send(group_key, 5)
+    store.now += 5 * DAY
+    store.send(group_key, 5)
+    store.now += 10 * DAY
+    assert store.try_run("archive.appended=io")["error"]
+    store.now += 6 * DAY
+    assert store.try_run("archive.verified=io")["error"]
+    assert store.run()["deleted"]["expired"] == 0, "they were counted by the run before"
+    gone = keys(group_key, range(1, 6))
+    store.expect_served(set(store.made) - gone)
+    store.expect_erased(gone)
+    store.expect_sound()
+    assert store.query("SELECT sum(messages) FROM receipts") == [(5,)]
+
+
 EXPIRING = [
     "archive.turn_noted",
     "archive.turn_begun",
