@@ -142,7 +142,7 @@ ROUTES = (
         body=group_schemas.CreateGroupRequest,
         answer=results.GroupCreated,
         status=201,
-        refuses=(e.ConflictError, e.QuotaError),
+        refuses=(e.ConflictError, e.QuotaError, e.TooManyRequestsError),
     ),
     Endpoint("GET", f"{API}/groups", groups.list_own, query=ListQuery, answer=results.Groups),
     Endpoint(

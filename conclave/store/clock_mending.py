@@ -45,6 +45,7 @@ EVIDENCE = {
     "taken_back": ("taken_at",),
     "archive_parts": ("span", "oldest", "newest"),
     "archive_dead": ("span",),
+    "archive_returned": ("span",),
 }
 """Times that stay as they are, by table: what was noted, by which clock, is what happened.
 

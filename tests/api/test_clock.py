@@ -290,6 +290,7 @@ def test_every_column_of_numbers_is_known_to_be_a_time_or_not(config: Config) ->
         "missed_redactions": {"missed_id", "group_key", "sequence_num"},
         "audit": {"audit_id"},
         "archive_dead": {"lifetime", "messages"},
+        "archive_returned": {"lifetime", "group_key", "messages"},
         "erasures": {"group_key", "messages", "last_seq"},
         "receipts": {"receipt_id", "messages", "last_seq"},
         "receipts_anchor": {"id", "receipt_id"},

@@ -54,7 +54,8 @@ def switch_back(connection: sqlite3.Connection, group_key: int, count: int) -> N
     connection.execute("UPDATE groups SET archived_seq = 0 WHERE group_key = ?", (group_key,))
     connection.execute(
         "INSERT INTO archive_returned (lifetime, span, group_key, messages)"
-        " SELECT lifetime, span, group_key, message_count FROM archive_parts WHERE group_key = ?",
+        " SELECT lifetime, span, group_key, message_count FROM archive_parts WHERE group_key = ?"
+        " ON CONFLICT DO UPDATE SET messages = messages + excluded.messages",
         (group_key,),
     )
     moves.settle_parts(connection, group_key, {each.key: None for each in moves.parts(connection, group_key)})
