@@ -22,7 +22,8 @@ from conclave.retention.durations import duration_text
 from conclave.retention.policy import KEEP
 from conclave.store.archive.status import Overdue
 from conclave.store.engine.faults import StoreError
-from spark import delta_jars, run
+from spark import delta_jars, readiness
+from spark.archive import commands
 from spark.environment import RunEnvironment
 
 SHOWN = 100
@@ -55,7 +56,7 @@ def status(path: Path | None, *, as_json: bool) -> None:
 def verify(path: Path | None) -> None:
     """Read everything in the archive, and print what is not as it was archived. No run begins meanwhile."""
     with _engine(path) as engine:
-        found = run.verify_archive(engine)
+        found = commands.verify_archive(engine)
     for line in found.differences[:SHOWN]:
         click.echo(visible(line))
     if more := len(found.differences[SHOWN:]):
@@ -79,7 +80,7 @@ def restore(path: Path | None, group: str) -> None:
         group_id = Outside(engine.config, SystemClock()).read(name_lookup.group_id, group)
         if group_id is None:
             raise InputError(f"no such group: {group!r}; a deleted group has to be named by its id")
-        count = run.restore_archived(engine, group_id)
+        count = commands.restore_archived(engine, group_id)
     click.echo(f"{group}: {count:,} messages are in the database again; the next run removes them from the archive")
 
 
@@ -97,7 +98,7 @@ def _engine(path: Path | None) -> Iterator[RunEnvironment]:
     """Yield an engine for the configured archive. Expected errors become lines for the operator."""
     with (
         orderly_end(),
-        one_line_errors(ConfigError, InputError, OutsideError, *run.EXPECTED),
+        one_line_errors(ConfigError, InputError, OutsideError, *readiness.EXPECTED),
     ):
         config = configured(path)
         require_owner(config)

@@ -28,7 +28,7 @@ from conclave.store.resources.members import Membership
 from spark import apply, pacer
 from spark.environment import CleanupError
 from spark.pacer import ALONE_REST, Pacer, garbage
-from spark.run import requirement
+from spark.readiness import requirement
 from tests.support import stores
 from tests.support.memberships import member_of
 

@@ -21,9 +21,9 @@ from conclave.store.engine import sqlite
 from conclave.store.resources import groups, state, users
 from conclave.store.views import overdue
 from spark import apply
+from spark.dry_run import rehearse
 from spark.environment import RunEnvironment
 from spark.pacer import Pacer
-from spark.run import dry_run
 from tests.conftest import Cleanup, Running, StartServer
 from tests.support import stores
 from tests.support.cleaner import Cleaner
@@ -140,7 +140,7 @@ async def test_a_message_that_several_rules_take_is_counted_once(running: Runnin
     await running.settle()
     config = replace(running.config, cleanup=CleanupConfig(engine="sql"))
     before = await stored(running), await running.query("SELECT * FROM user_tombstones")
-    planned = dry_run(RunEnvironment(config, running.clock))
+    planned = rehearse(RunEnvironment(config, running.clock))
     assert (await stored(running), await running.query("SELECT * FROM user_tombstones")) == before
     report = await asyncio.to_thread(cleaner.run, config, running.clock.now())
     # Of bob's: 3 in the group that keeps, 2 that not all have fetched, 1 that has not expired.

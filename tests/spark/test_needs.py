@@ -26,7 +26,7 @@ from conclave.system.worker_protocol import State
 from spark import environment
 from spark.environment import CleanupError, RunEnvironment
 from spark.java_check import JavaMissingError
-from spark.run import clean_up, dry_run, get_ready_ahead
+from spark.run import clean_up, get_ready_ahead
 from tests.conftest import Running
 from tests.spark.test_holds import Held
 from tests.support.client import PASSWORD
@@ -85,7 +85,7 @@ async def test_a_store_in_which_nothing_is_due_starts_no_java(server: Running) -
     for expiry in (-1, DAY):
         await alice.send(await alice.create_group(f"g{abs(expiry)}", expiry=expiry))
     assert not await is_asked(server)
-    planned = await asyncio.to_thread(dry_run, engine_of(server))
+    planned = await asyncio.to_thread(rehearse, engine_of(server))
     assert planned.counts.total() == 0
 
 
@@ -98,7 +98,7 @@ async def test_what_has_expired_starts_it_in_the_job_that_covers_it(server: Runn
     assert await is_asked(server, SHORT_LIVED)
     assert await is_asked(server)
     with pytest.raises(StartedError):
-        await asyncio.to_thread(dry_run, engine_of(server))
+        await asyncio.to_thread(rehearse, engine_of(server))
 
 
 async def test_what_will_be_due_starts_it_ahead(server: Running) -> None:
@@ -187,7 +187,7 @@ async def test_single_messages_go_from_the_archive_without_it(server: Running) -
         taken_back.add(connection, key, 1, TakenBack(server.clock.now(), bytes(16)))
         while taken_back.are_untold(connection):
             taken_back.tell(connection)
-    planned = await asyncio.to_thread(dry_run, engine_of(server, archive=archive))
+    planned = await asyncio.to_thread(rehearse, engine_of(server, archive=archive))
     assert planned.counts["taken_back"] == 1
     assert not await is_asked(server, archive=archive)
     assert ask(server, "SELECT sum(message_count) FROM archive_parts") == 2
@@ -199,7 +199,7 @@ async def test_whole_partitions_go_without_it(server: Running) -> None:
     server.clock.advance(30 * DAY)
     with sqlite.connect(server.config.database) as connection, write_transaction(connection):
         connection.execute("DELETE FROM sessions")  # they have expired too, but in the database
-    planned = await asyncio.to_thread(dry_run, engine_of(server, archive=archive))
+    planned = await asyncio.to_thread(rehearse, engine_of(server, archive=archive))
     assert planned.counts["expired"] == 3
     assert not await is_asked(server, archive=archive)
     assert not ask(server, "SELECT EXISTS (SELECT 1 FROM archive_parts)")

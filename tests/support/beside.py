@@ -30,8 +30,9 @@ from conclave.store.archive import moves
 from conclave.store.engine import sqlite
 from conclave.store.resources import receipts
 from conclave.store.views import overdue
+from spark.dry_run import rehearse
 from spark.environment import RunEnvironment
-from spark.run import clean_up, dry_run
+from spark.run import clean_up
 from tests.conftest import StartServer
 from tests.support.alone import StoreAlone
 from tests.support.cleaner import Cleaner
@@ -232,7 +233,7 @@ class Beside:
         if self.tier == "archive":
             return self.cleaner.try_run(config, self.clock.now(), scope=scope, plant=self.plant)
         self.engines.append(engine := RunEnvironment(config, FakeClock(self.clock.now())))
-        told, report = dry_run(engine, scope).to_mapping(), clean_up(engine, scope=scope).to_mapping()
+        told, report = rehearse(engine, scope).to_mapping(), clean_up(engine, scope=scope).to_mapping()
         for name in ("deleted", "groups_touched", "held"):
             self.expect(report[name], told[name], f"{name}, as the dry run has told")
         return report

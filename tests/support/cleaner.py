@@ -21,7 +21,9 @@ from conclave.config.archive import ArchiveConfig
 from conclave.config.settings import Config
 from conclave.retention.jobs import ALL, PurgeJob, Scope
 from conclave.store.engine import schema
-from spark import run
+from spark import readiness, run
+from spark.archive import commands
+from spark.dry_run import rehearse
 from spark.environment import RunEnvironment
 from tests.support.server import PATIENCE
 from tests.support.warm_java import WarmJava, end_former_session
@@ -173,7 +175,7 @@ def main() -> None:
             warm.warm_up()
         try:
             told = _do(task, _engine(config, FakeClock(*task["clock"]), warm))
-        except run.EXPECTED as error:
+        except readiness.EXPECTED as error:
             told = {"error": str(error), "refused": True}
         tell.write(json.dumps(told, default=bytes.hex) + "\n")
     if warm:
@@ -192,12 +194,12 @@ def _do(task: dict[str, Any], engine: RunEnvironment) -> dict[str, Any]:
         engine.warm_up()
         return asdict(engine.make_plan(engine.config.policy, task["clock"][0], _scope(task)))
     if "dry_run" in task:
-        return run.dry_run(engine).to_mapping()
+        return rehearse(engine).to_mapping()
     if "verify" in task:
-        return asdict(run.verify_archive(engine))
+        return asdict(commands.verify_archive(engine))
     failpoints.arm(task["failpoint"])
     if "restore" in task:
-        return {"restored": run.restore_archived(engine, bytes.fromhex(task["restore"]))}
+        return {"restored": commands.restore_archived(engine, bytes.fromhex(task["restore"]))}
     with _scaled_down(task["batch_rows"], task["crowd"]), _planted(task.get("plant", "")):
         return run.clean_up(engine, scope=_scope(task), accept_clock=task["accept_clock"]).to_mapping()
 

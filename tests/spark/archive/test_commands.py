@@ -21,7 +21,7 @@ from conclave.config.archive import ArchiveConfig
 from conclave.config.cleanup import CleanupConfig
 from conclave.keys.store import KeyStore
 from conclave.retention.policy import KEEP
-from spark import run
+from spark.archive import commands
 from spark.archive.check import Check
 from spark.archive.run import ArchiveRun
 from spark.environment import RunEnvironment
@@ -180,7 +180,7 @@ def test_what_a_dry_run_finds_wrong_is_told_in_a_line(monkeypatch: pytest.Monkey
     def fail(_: RunEnvironment) -> None:
         raise ArchiveError("the archive: cannot be read")
 
-    monkeypatch.setattr(run, "dry_run", fail)
+    monkeypatch.setattr(cleanup, "rehearse", fail)
     monkeypatch.setattr("conclave.cli.common.log_for_people", lambda: None)
     shown = CliRunner().invoke(cleanup.cleanup, ["run", "--dry-run"])
     assert shown.exit_code == 1
@@ -342,7 +342,7 @@ def test_verify_prints_what_differs_and_fails(monkeypatch: pytest.MonkeyPatch, t
     )
 
     def verify(check: Check) -> Result:
-        monkeypatch.setattr(run, "verify_archive", lambda _: check)
+        monkeypatch.setattr(commands, "verify_archive", lambda _: check)
         return CliRunner().invoke(archive.archive, ["verify", "--config", str(config)])
 
     whole = verify(Check(1000, 2000, 3))
