@@ -24,6 +24,7 @@ from conclave.store.resources.taken_back import TakenBack
 from conclave.store.views import runs
 from conclave.system.worker_protocol import State
 from spark import environment
+from spark.dry_run import rehearse
 from spark.environment import CleanupError, RunEnvironment
 from spark.java_check import JavaMissingError
 from spark.run import clean_up, get_ready_ahead
