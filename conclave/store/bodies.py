@@ -17,7 +17,7 @@ from conclave.keys.cipher import ADDED_BYTES
 from conclave.store import at_rest, message_keys
 from conclave.store.engine.connection import of_store
 from conclave.store.engine.faults import StoreFullError, free_bytes
-from conclave.store.engine.sqlite import insert_many, places
+from conclave.store.engine.sqlite import insert_many, not_zeroed, places
 from conclave.store.message_keys import OTHERS
 
 NUMBER_BITS = 40
@@ -180,18 +180,20 @@ def erase(connection: sqlite3.Connection, body_ids: Sequence[int]) -> None:
     """Erase bodies that are not messages'. The caller removes what refers to them in the same transaction."""
     if not body_ids:
         return
-    connection.execute(
-        "DELETE FROM bodies WHERE body_id IN (SELECT value FROM json_each(?))", (json.dumps(list(body_ids)),)
-    )
+    with not_zeroed(connection):
+        connection.execute(
+            "DELETE FROM bodies WHERE body_id IN (SELECT value FROM json_each(?))", (json.dumps(list(body_ids)),)
+        )
     message_keys.note_others(connection, body_ids)
 
 
 def delete_of_messages(connection: sqlite3.Connection, message_ids: Sequence[int]) -> None:
     """Delete the bodies of messages. The caller deletes their rows and notes their keys in the same transaction."""
-    connection.execute(
-        "DELETE FROM message_bodies WHERE message_id IN (SELECT value FROM json_each(?))",
-        (json.dumps(list(message_ids)),),
-    )
+    with not_zeroed(connection):
+        connection.execute(
+            "DELETE FROM message_bodies WHERE message_id IN (SELECT value FROM json_each(?))",
+            (json.dumps(list(message_ids)),),
+        )
 
 
 def give_pages_back(connection: sqlite3.Connection) -> bool:

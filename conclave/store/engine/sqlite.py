@@ -4,6 +4,7 @@ import contextlib
 import sqlite3
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ParamSpec
 
@@ -57,6 +58,20 @@ PRAGMA synchronous = FULL;
 PRAGMA temp_store = MEMORY;
 PRAGMA busy_timeout = 0;
 """
+
+
+@contextmanager
+def not_zeroed(connection: sqlite3.Connection) -> Iterator[None]:
+    """Leave pages as they are that become free in the block.
+
+    It is for ciphertext whose keys are destroyed. To overwrite it would write each page of a large body to the log: on
+    a full disk there is no room for that.
+    """
+    connection.execute("PRAGMA secure_delete = FAST")
+    try:
+        yield
+    finally:
+        connection.execute("PRAGMA secure_delete = ON")
 
 
 def connect(path: Path, *, readonly: bool = False, frozen: bool = False) -> StoreConnection:

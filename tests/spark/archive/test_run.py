@@ -237,6 +237,7 @@ EXPIRING = [
     "archive.turn_begun",
     "archive.part_erased",
     "archive.erased_by_keys",
+    "archive.forgotten",
     "archive.parts_dropped",
     "archive.rewritten",
     "archive.space_noted",
