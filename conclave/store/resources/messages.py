@@ -231,7 +231,7 @@ def written(message: StoredMessage, body: bytes, sight: Sight, write: WriteMessa
     """Write a message that ``sight`` admits; without its body if it is redacted for the reader."""
     number, sender_id, _, created_at, is_kept, seconds, redact_at = message
     expires_at = 0 if is_kept else sight.policy.expires_at(created_at)
-    if sight.is_redacted(message):
+    if redact_at <= sight.now:
         text = write(number, sender_id, b"", created_at, expires_at, seconds, redacted=True)
         return Piece(number, created_at, text, is_kept, is_redacted=True)
     return Piece(
@@ -262,51 +262,47 @@ def _served(
     """
     while True:
         if timed:
-            rows = _timed_rows(connection, group.group_key, limit, sight, timed, begin)
+            found, sizes = _timed_rows(connection, group.group_key, limit, sight, timed, begin)
         else:
-            rows = _rows(connection, group.group_key, limit, sight, begin)
-        fitting = _fitting(rows, taken)
+            found, sizes = _rows(connection, group.group_key, limit, sight, begin)
+        fitting = found[: _fitting(sizes, taken)]
         served = _with_bodies(connection, group, fitting, sight, write)
         # Where nothing had room beside what the page has already, it ends: what follows is for the next one.
-        if served or not fitting or len(fitting) == len(rows) < limit:
-            return served, len(rows)
-        begin = fitting[-1].message.sequence_num
+        if served or not fitting or len(fitting) == len(found) < limit:
+            return served, len(found)
+        begin = fitting[-1].sequence_num
 
 
-class _Row(NamedTuple):
-    """A message of a page without its body, of which the reader gets ``size`` bytes."""
-
-    message: StoredMessage
-    size: int
+_Rows = tuple[list[StoredMessage], list[int]]
+"""The messages of a page without their bodies, and of how many bytes of each the reader gets."""
 
 
-def _fitting(rows: Sequence[_Row], taken: int) -> Sequence[_Row]:
-    """Return the first of ``rows`` whose bodies have room on the page."""
+def _fitting(sizes: Sequence[int], taken: int) -> int:
+    """Return how many messages have room on the page, from the first one on."""
     total = taken
-    for count, row in enumerate(rows):
-        total += row.size
+    for count, size in enumerate(sizes):
+        total += size
         if total > PAGE_BYTES and (count or taken):
-            return rows[:count]
-    return rows
+            return count
+    return len(sizes)
 
 
 def _with_bodies(
-    connection: sqlite3.Connection, group: Group, rows: Sequence[_Row], sight: Sight, write: WriteMessage
+    connection: sqlite3.Connection, group: Group, found: Sequence[StoredMessage], sight: Sight, write: WriteMessage
 ) -> list[Piece]:
     """Write messages. Bodies that the reader may not see are not read, and messages left out whose keys are lost."""
-    shown = [row.message.sequence_num for row in rows if not sight.is_redacted(row.message)]
+    shown = [each.sequence_num for each in found if each.redact_at > sight.now]
     stored = bodies.of_messages(connection, [bodies.message_id(group.group_key, number) for number in shown])
-    opened = at_rest.decrypted(connection, group.group_id, shown, stored)
-    opened.reverse()
-    served: list[Piece] = []
-    for message, _ in rows:
-        body = b"" if sight.is_redacted(message) else opened.pop()
+    opened = dict(zip(shown, at_rest.decrypted(connection, group.group_id, shown, stored), strict=True))
+    served = []
+    for message in found:
+        body = opened.get(message.sequence_num, b"")
         if body is not None:
             served.append(written(message, body, sight, write))
     return served
 
 
-def _rows(connection: sqlite3.Connection, group_key: int, limit: int, sight: Sight, after: int) -> list[_Row]:
+def _rows(connection: sqlite3.Connection, group_key: int, limit: int, sight: Sight, after: int) -> _Rows:
     """Return the messages of a page.
 
     SQLite gives them as one row, see ``bodies.of_messages``: each column as one text.
@@ -321,29 +317,28 @@ def _rows(connection: sqlite3.Connection, group_key: int, limit: int, sight: Sig
         {"group_key": group_key, "limit": limit, **sight.bounds(after)},
     ).fetchone()
     if senders is None:
-        return []
+        return [], []
     numbers, times, kept, sizes = orjson.loads(f"[[{'],['.join(columns)}]]")
     ids = bytes.fromhex(senders)
     sent_by = [ids[begin : begin + ID_BYTES] for begin in range(0, len(ids), ID_BYTES)]
-    found = sorted(zip(numbers, sent_by, times, kept, sizes, strict=True))  # SQLite promises no order of the columns
-    return [
-        _Row(StoredMessage(number, sender, b"", at, bool(keeps)), size) for number, sender, at, keeps, size in found
-    ]
+    rows = sorted(zip(numbers, sent_by, times, kept, sizes, strict=True))  # SQLite promises no order of the columns
+    found = [StoredMessage(number, sender, b"", at, keeps == 1) for number, sender, at, keeps, _ in rows]
+    return found, [row[4] for row in rows]
 
 
 def _timed_rows(
     connection: sqlite3.Connection, group_key: int, limit: int, sight: Sight, timed: Timed, after: int
-) -> list[_Row]:
+) -> _Rows:
     """Return the messages of a page of a group that has self-destructing ones."""
     admitted, is_kept = sight.hot
-    found = connection.execute(
+    rows = connection.execute(
         f"SELECT sequence_num, sender_id, created_at, {is_kept}, ifnull(seconds, 0), redact_at, {bodies.SIZE}"
         f" FROM ({timed.query}) CROSS JOIN message_bodies USING (message_id)"
         f" WHERE group_key = :group_key AND {admitted} AND {timed.condition} ORDER BY sequence_num LIMIT :limit",
         {"group_key": group_key, "limit": limit, "now": sight.now, **timed.values, **sight.bounds(after)},
     )
-    rows = []
-    for number, sender, created_at, kept, seconds, redact_at, size in found:
-        message = StoredMessage(number, sender, b"", created_at, bool(kept), seconds, redact_at)
-        rows.append(_Row(message, 0 if sight.is_redacted(message) else size))
-    return rows
+    found, sizes = [], []
+    for number, sender, created_at, kept, seconds, redact_at, size in rows:
+        found.append(StoredMessage(number, sender, b"", created_at, bool(kept), seconds, redact_at))
+        sizes.append(0 if redact_at <= sight.now else size)
+    return found, sizes
