@@ -22,8 +22,7 @@ from conclave.retention.durations import duration_text
 from conclave.retention.policy import KEEP
 from conclave.store.archive.status import Overdue
 from conclave.store.engine.faults import StoreError
-from spark import delta_jars, readiness
-from spark.archive import commands
+from spark import archive_commands, delta_jars, readiness
 from spark.environment import RunEnvironment
 
 SHOWN = 100
@@ -56,7 +55,7 @@ def status(path: Path | None, *, as_json: bool) -> None:
 def verify(path: Path | None) -> None:
     """Read everything in the archive, and print what is not as it was archived. No run begins meanwhile."""
     with _engine(path) as engine:
-        found = commands.verify_archive(engine)
+        found = archive_commands.verify_archive(engine)
     for line in found.differences[:SHOWN]:
         click.echo(visible(line))
     if more := len(found.differences[SHOWN:]):
@@ -80,7 +79,7 @@ def restore(path: Path | None, group: str) -> None:
         group_id = Outside(engine.config, SystemClock()).read(name_lookup.group_id, group)
         if group_id is None:
             raise InputError(f"no such group: {group!r}; a deleted group has to be named by its id")
-        count = commands.restore_archived(engine, group_id)
+        count = archive_commands.restore_archived(engine, group_id)
     click.echo(f"{group}: {count:,} messages are in the database again; the next run removes them from the archive")
 
 

@@ -87,7 +87,11 @@ class Sight(NamedTuple):
 
     def redacts_any(self, messages: Sequence[Numbered]) -> bool:
         """Tell whether the reader may not see one of ``messages`` any more in the form in which it was read."""
-        return self.redacts and any(message.redact_at <= self.now for message in messages)
+        return self.redacts and any(self.is_redacted(message) for message in messages)
+
+    def is_redacted(self, message: Numbered) -> bool:
+        """Tell whether the reader sees a message only redacted."""
+        return message.redact_at <= self.now
 
     def condition(self, after: int, deleted_senders: str) -> str:
         """Return the SQL condition for the messages with numbers greater than ``after`` that may be seen.

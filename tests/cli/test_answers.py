@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from conclave.cli.main import Family, main
 from conclave.config.settings import Config
-from spark.archive import commands as archive_commands
+from spark import archive_commands
 from spark.environment import RunEnvironment
 from tests.support import stores
 from tests.support.server import ServerProcess, conclave

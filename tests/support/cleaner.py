@@ -21,8 +21,7 @@ from conclave.config.archive import ArchiveConfig
 from conclave.config.settings import Config
 from conclave.retention.jobs import ALL, PurgeJob, Scope
 from conclave.store.engine import schema
-from spark import readiness, run
-from spark.archive import commands
+from spark import archive_commands, readiness, run
 from spark.dry_run import rehearse
 from spark.environment import RunEnvironment
 from tests.support.server import PATIENCE
@@ -196,10 +195,10 @@ def _do(task: dict[str, Any], engine: RunEnvironment) -> dict[str, Any]:
     if "dry_run" in task:
         return rehearse(engine).to_mapping()
     if "verify" in task:
-        return asdict(commands.verify_archive(engine))
+        return asdict(archive_commands.verify_archive(engine))
     failpoints.arm(task["failpoint"])
     if "restore" in task:
-        return {"restored": commands.restore_archived(engine, bytes.fromhex(task["restore"]))}
+        return {"restored": archive_commands.restore_archived(engine, bytes.fromhex(task["restore"]))}
     with _scaled_down(task["batch_rows"], task["crowd"]), _planted(task.get("plant", "")):
         return run.clean_up(engine, scope=_scope(task), accept_clock=task["accept_clock"]).to_mapping()
 

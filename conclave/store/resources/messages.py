@@ -231,7 +231,7 @@ def written(message: StoredMessage, body: bytes, sight: Sight, write: WriteMessa
     """Write a message that ``sight`` admits; without its body if it is redacted for the reader."""
     number, sender_id, _, created_at, is_kept, seconds, redact_at = message
     expires_at = 0 if is_kept else sight.policy.expires_at(created_at)
-    if redact_at <= sight.now:
+    if sight.is_redacted(message):
         text = write(number, sender_id, b"", created_at, expires_at, seconds, redacted=True)
         return Piece(number, created_at, text, is_kept, is_redacted=True)
     return Piece(
@@ -291,7 +291,7 @@ def _with_bodies(
     connection: sqlite3.Connection, group: Group, found: Sequence[StoredMessage], sight: Sight, write: WriteMessage
 ) -> list[Piece]:
     """Write messages. Bodies that the reader may not see are not read, and messages left out whose keys are lost."""
-    shown = [each.sequence_num for each in found if each.redact_at > sight.now]
+    shown = [each.sequence_num for each in found if not sight.is_redacted(each)]
     stored = bodies.of_messages(connection, [bodies.message_id(group.group_key, number) for number in shown])
     opened = dict(zip(shown, at_rest.decrypted(connection, group.group_id, shown, stored), strict=True))
     served = []
@@ -339,6 +339,7 @@ def _timed_rows(
     )
     found, sizes = [], []
     for number, sender, created_at, kept, seconds, redact_at, size in rows:
-        found.append(StoredMessage(number, sender, b"", created_at, bool(kept), seconds, redact_at))
-        sizes.append(0 if redact_at <= sight.now else size)
+        message = StoredMessage(number, sender, b"", created_at, bool(kept), seconds, redact_at)
+        found.append(message)
+        sizes.append(0 if sight.is_redacted(message) else size)
     return found, sizes

@@ -21,7 +21,7 @@ from conclave.config.archive import ArchiveConfig
 from conclave.config.cleanup import CleanupConfig
 from conclave.keys.store import KeyStore
 from conclave.retention.policy import KEEP
-from spark.archive import commands
+from spark import archive_commands
 from spark.archive.check import Check
 from spark.archive.run import ArchiveRun
 from spark.environment import RunEnvironment
@@ -342,7 +342,7 @@ def test_verify_prints_what_differs_and_fails(monkeypatch: pytest.MonkeyPatch, t
     )
 
     def verify(check: Check) -> Result:
-        monkeypatch.setattr(commands, "verify_archive", lambda _: check)
+        monkeypatch.setattr(archive_commands, "verify_archive", lambda _: check)
         return CliRunner().invoke(archive.archive, ["verify", "--config", str(config)])
 
     whole = verify(Check(1000, 2000, 3))
