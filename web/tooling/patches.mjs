@@ -1,0 +1,58 @@
+/**
+ * Faults of ts-mls 1.6.4 that have to be mended inside of it: an esbuild plugin that replaces text, and fails unless
+ * each place is there exactly once. With another version of ts-mls look at each anew.
+ */
+
+import { readFile } from "node:fs/promises";
+import { relative } from "node:path";
+
+const PATCHES = {
+  // Of an unmerged leaf: it is a leaf below the node, and the nodes between the two list it too (RFC 9420, 12.4.3.1).
+  "clientState.js": [
+    [
+      'if (tree[nodeIndex]?.nodeType !== "leaf" && !dp.includes(toNodeIndex(i)))',
+      'if (tree[nodeIndex]?.nodeType !== "leaf" || !dp.includes(toNodeIndex(i)))',
+    ],
+    ["for (const parentIdx of dp) {", "for (const parentIdx of dp.slice(0, dp.indexOf(toNodeIndex(i)))) {"],
+    [
+      "if (!arraysEqual(dpNode.parent.unmergedLeaves, n.parent.unmergedLeaves))",
+      "if (!dpNode.parent.unmergedLeaves.includes(unmergedLeaf))",
+    ],
+  ],
+  // A blank root is not on the filtered path: it hands the secret of the node before on.
+  "pathSecrets.js": [
+    [
+      'const nextSecret = await deriveSecret(pathSecrets[currentIndex], "path", kdf);',
+      "const nextSecret = tree[nextIndex] === undefined\n" +
+        "            ? pathSecrets[currentIndex]\n" +
+        '            : await deriveSecret(pathSecrets[currentIndex], "path", kdf);',
+    ],
+  ],
+};
+
+/** The text of a file of ts-mls with its patches. Throws if one of their places is not there exactly once. */
+export function patched(name, text) {
+  for (const [from, to] of PATCHES[name]) {
+    if (text.split(from).length !== 2) throw new Error(`ts-mls: not exactly once in ${name}: ${from}`);
+    text = text.replace(from, () => to);
+  }
+  return text;
+}
+
+export const patchMls = {
+  name: "patch-ts-mls",
+  setup(build) {
+    const done = new Set();
+    build.onStart(() => done.clear());
+    build.onLoad({ filter: /ts-mls\/dist\/src\/(clientState|pathSecrets)\.js$/ }, async ({ path }) => {
+      const name = relative("dist/src", path.slice(path.indexOf("dist/src")));
+      done.add(name);
+      return { contents: patched(name, await readFile(path, "utf8")), loader: "js" };
+    });
+    build.onEnd(({ metafile }) => {
+      const usesMls = Object.keys(metafile?.inputs ?? {}).some((each) => each.includes("ts-mls/dist/src/clientState.js"));
+      const missing = Object.keys(PATCHES).filter((each) => usesMls && !done.has(each));
+      if (missing.length) throw new Error(`ts-mls: not patched: ${missing.join(", ")}`);
+    });
+  },
+};
