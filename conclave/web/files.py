@@ -2,6 +2,7 @@
 
 import gzip
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -10,9 +11,12 @@ from typing import NamedTuple
 from conclave.wire.shared import cut
 
 STATIC = Path(__file__).with_name("static")
-"""What ``make web`` has built. Files in its folder ``assets`` have a part of their hash in their names."""
+"""What ``make web`` has built."""
 
-PAGE, ASSETS = "index.html", "assets"
+PAGE = "index.html"
+
+_HASHED = re.compile(r"-[0-9a-f]{16}\.\w+")
+"""How names end that have a part of the file's hash."""
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; worker-src 'self'; "
@@ -59,9 +63,9 @@ class File(NamedTuple):
     packed: Sequence[bytes] | None
 
 
-def names(folder: Path) -> frozenset[str]:
+def names(folder: Path) -> list[str]:
     """Return the names of the files in ``folder`` that can be served."""
-    return frozenset(each.name for each in folder.iterdir() if each.suffix in _MEDIA_TYPES)
+    return sorted(each.name for each in folder.iterdir() if each.suffix in _MEDIA_TYPES)
 
 
 @cache
@@ -85,6 +89,6 @@ def takes_gzip(accept_encoding: str) -> bool:
     return False
 
 
-def headers(*, for_good: bool) -> Mapping[str, str]:
-    """Return the headers of a file. ``for_good``: its name has its hash."""
-    return {**HEADERS, "Cache-Control": FOR_GOOD if for_good else ASKED_FOR}
+def headers(name: str) -> Mapping[str, str]:
+    """Return the headers of a file."""
+    return {**HEADERS, "Cache-Control": FOR_GOOD if _HASHED.search(name) else ASKED_FOR}

@@ -13,20 +13,19 @@ from conclave.web import files
 from tests.conftest import Running, StartServer
 
 SCRIPT = "console.log('hello');\n" * 10_000
-ASSETS = {"app-1234.js": SCRIPT, "style-1234.css": "body { margin: 0 }"}
+LARGE, SMALL = "page-0123456789abcdef.js", "page-fedcba9876543210.css"
 PAGE = '<!DOCTYPE html><meta name="auth-header" content="Authorization"><title>Conclave</title>'
-ROOT = {"index.html": PAGE, "service-worker.js": "self;", "manifest.webmanifest": "{}", "notes.md": "for nobody"}
+ROOT = {"index.html": PAGE, "service-worker.js": "self;", "manifest.webmanifest": "{}"}
+HASHED = {LARGE: SCRIPT, SMALL: "body { margin: 0 }"}
 
 
 @pytest.fixture(autouse=True)
 def static(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder as a build makes it."""
     folder = tmp_path / "static"
-    (folder / "assets").mkdir(parents=True)
-    for name, text in ROOT.items():
+    folder.mkdir()
+    for name, text in {**ROOT, **HASHED, "notes.md": "for nobody"}.items():
         (folder / name).write_text(text)
-    for name, text in ASSETS.items():
-        (folder / "assets" / name).write_text(text)
     monkeypatch.setattr(files, "STATIC", folder)
     return folder
 
@@ -42,8 +41,8 @@ FILES = {
     "/": "text/html",
     "/service-worker.js": "text/javascript",
     "/manifest.webmanifest": "application/manifest+json",
-    "/assets/app-1234.js": "text/javascript",
-    "/assets/style-1234.css": "text/css",
+    f"/{LARGE}": "text/javascript",
+    f"/{SMALL}": "text/css",
 }
 
 
@@ -68,7 +67,7 @@ async def test_what_has_its_hash_in_its_name_is_kept_for_good_and_all_else_is_as
     async with running.http.get(f"{running.url}{path}") as response:
         kept = response.headers["Cache-Control"]
         tag = response.headers["ETag"]
-    assert kept == ("public, max-age=31536000, immutable" if "assets" in path else "no-cache")
+    assert kept == ("public, max-age=31536000, immutable" if path[1:] in HASHED else "no-cache")
     async with running.http.get(f"{running.url}{path}", headers={"If-None-Match": tag}) as response:
         assert (response.status, await response.read()) == (304, b"")
         assert response.headers["Cache-Control"] == kept
@@ -81,7 +80,7 @@ async def test_what_has_its_hash_in_its_name_is_kept_for_good_and_all_else_is_as
     [("gzip", True), ("br, gzip;q=0.5", True), ("*", True), ("gzip;q=0", False), ("br", False), ("", False)],
 )
 async def test_a_large_file_is_packed_for_who_takes_that(running: Running, accepted: str, *, is_packed: bool) -> None:
-    url = f"{running.url}/assets/app-1234.js"
+    url = f"{running.url}/{LARGE}"
     async with running.http.get(url, headers={"Accept-Encoding": accepted}, auto_decompress=False) as response:
         body = await response.read()
         assert response.headers.get("Content-Encoding") == ("gzip" if is_packed else None)
@@ -91,20 +90,20 @@ async def test_a_large_file_is_packed_for_who_takes_that(running: Running, accep
 
 
 async def test_a_small_file_is_never_packed(running: Running) -> None:
-    async with running.http.get(f"{running.url}/assets/style-1234.css") as response:
+    async with running.http.get(f"{running.url}/{SMALL}") as response:
         assert "Content-Encoding" not in response.headers
 
 
 async def test_head_tells_the_same_without_the_file(running: Running) -> None:
-    async with running.http.get(f"{running.url}/assets/app-1234.js") as response:
+    async with running.http.get(f"{running.url}/{LARGE}") as response:
         told = {name: response.headers[name] for name in ("Content-Length", "ETag", "Content-Type")}
-    async with running.http.head(f"{running.url}/assets/app-1234.js") as response:
+    async with running.http.head(f"{running.url}/{LARGE}") as response:
         assert (response.status, await response.read()) == (200, b"")
         assert {name: response.headers[name] for name in told} == told
 
 
 @pytest.mark.parametrize(
-    "path", ["/notes.md", "/index.html", "/assets/", "/assets/..%2findex.html", "/assets/%2fetc%2fpasswd", "/nothing"]
+    "path", ["/notes.md", "/index.html", "/..%2ffiles.py", "/%2fetc%2fpasswd", "//etc/passwd", "/nothing"]
 )
 async def test_nothing_else_is_there(running: Running, path: str) -> None:
     async with running.http.get(f"{running.url}{path}") as response:

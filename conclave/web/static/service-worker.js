@@ -1,0 +1,1 @@
+"use strict";(()=>{var e=["/","/worker-938e010e688d57b9.js","/page-2c135bc74698ce8d.js","/page-41a6cf202a329011.css"];addEventListener("install",n=>{n.waitUntil(caches.open(e.join()).then(a=>a.addAll(e)))});})();
