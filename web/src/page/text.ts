@@ -53,6 +53,20 @@ export function inPassing(text: string): string {
   return harmless(text.slice(0, MOST_IN_PASSING)).replace(/[\n\t]/g, " ");
 }
 
+/** What the page calls itself, the reader, and whoever decides. */
+const OWN_WORDS = new Set(
+  "you me system server conclave admin administrator operator moderator root somebody nobody everybody all".split(" "),
+);
+
+/** The name of a user or a group among the page's own words: in quotes if it is one of them. */
+export function called(name: string): string {
+  const plain = name
+    .toLowerCase()
+    .replace(/_/g, "")
+    .replace(/[0135]/g, (digit) => ({ 0: "o", 1: "l", 3: "e", 5: "s" })[digit] ?? digit);
+  return OWN_WORDS.has(plain) ? `"${inPassing(name)}"` : inPassing(name);
+}
+
 export interface Part {
   kind: "text" | "quote" | "link" | "mention" | "self";
   text: string;
@@ -79,7 +93,7 @@ export function parts(text: string, self: string, names: ReadonlySet<string>): P
   };
   for (const each of text.matchAll(FOUND)) {
     const [, quote, link, mention] = each;
-    if (quote) add({ kind: "quote", text: quote.endsWith("\n") ? quote : quote }, each.index);
+    if (quote) add({ kind: "quote", text: quote }, each.index);
     else if (link) {
       const shown = withoutEnd(/^[\p{L}\p{N}\x00-\x7f]*/u.exec(link)![0]);
       const href = encoded(shown);
