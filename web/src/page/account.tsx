@@ -23,14 +23,14 @@ export function AccountDialog() {
           Make new keys
         </button>
       </section>
-      <Password />
+      <Password username={account.username} />
       <section>
         <h3>Ways out</h3>
         <div class="actions start">
           <button type="button" onClick={logOut}>
             Log out
           </button>
-          <button type="button" class="danger" onClick={deleteAccount}>
+          <button type="button" class="danger" onClick={() => deleteAccount(account.username)}>
             Delete the account
           </button>
         </div>
@@ -78,16 +78,15 @@ function Profile({ alias }: { alias: string }) {
   };
   return (
     <section>
-      <h3>Alias</h3>
       <form class="row" ref={form} onSubmit={(event) => (event.preventDefault(), void attempt(save()))}>
-        <Field name="alias" label="How you are called besides" value={alias} hint="Up to 64 letters. The server can read it" autocomplete="nickname" />
+        <Field name="alias" label="Alias" value={alias} hint="Up to 64 letters. The server can read it" autocomplete="nickname" />
         <button type="submit">Save</button>
       </form>
     </section>
   );
 }
 
-function Password() {
+function Password({ username }: { username: string }) {
   const form = useRef<HTMLFormElement>(null);
   const save = async () => {
     const data = new FormData(form.current!);
@@ -99,12 +98,18 @@ function Password() {
     <section>
       <h3>Password</h3>
       <form ref={form} onSubmit={(event) => (event.preventDefault(), void attempt(save()))}>
+        <Username name={username} />
         <Field name="current" label="The one of now" type="password" autocomplete="current-password" />
         <Field name="next" label="The new one" type="password" autocomplete="new-password" hint="At least 8 characters" />
         <button type="submit">Change</button>
       </form>
     </section>
   );
+}
+
+/** Tells a password manager whose password is asked for. */
+function Username({ name }: { name: string }) {
+  return <input class="sr" type="text" autocomplete="username" value={name} readOnly tabIndex={-1} aria-hidden="true" />;
 }
 
 function askForKeys(): void {
@@ -135,16 +140,20 @@ function logOut(): void {
   });
 }
 
-function deleteAccount(): void {
+function deleteAccount(username: string): void {
   const password = { text: "" };
   ask({
     title: "Delete the account?",
     text: (
       <>
         Your messages, memberships and sessions go from the server, and all that is here. It cannot be undone.
-        <div onInput={(event) => (password.text = (event.target as HTMLInputElement).value)}>
+        <form
+          onInput={(event) => (password.text = (event.target as HTMLInputElement).value)}
+          onSubmit={(event) => event.preventDefault()}
+        >
+          <Username name={username} />
           <Field name="confirm" label="Your password" type="password" autocomplete="current-password" />
-        </div>
+        </form>
       </>
     ),
     action: "Delete for good",

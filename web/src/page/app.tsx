@@ -76,16 +76,16 @@ function Chat() {
   }, [view.groups, openId]);
   const conversation = view.conversation?.groupId === openId ? view.conversation : null;
   return (
-    <div class={group ? "chat has-open" : "chat"}>
+    <main class={group ? "chat has-open" : "chat"}>
       <Sidebar view={view} openId={openId} />
       {group ? (
         <Conversation key={group.groupId} view={view} group={group} conversation={conversation} />
       ) : (
-        <main class="conversation none" aria-label="Conversation">
+        <section class="conversation none" aria-label="Conversation">
           <p>{openId ? "Just a moment…" : "Choose a conversation, or begin one with +."}</p>
-        </main>
+        </section>
       )}
-    </div>
+    </main>
   );
 }
 

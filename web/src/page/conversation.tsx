@@ -28,7 +28,7 @@ export function Conversation({ view, group, conversation }: Props) {
   const isHere = replyTo && conversation?.messages.some((each) => each.number === replyTo.number);
   const isEmpty = conversation && !conversation.messages.length && !conversation.sending.length;
   return (
-    <main class="conversation" aria-label={nameOf(group)}>
+    <section class="conversation" aria-label={nameOf(group)}>
       <Heading group={group} />
       <Decisions group={group} />
       {conversation && view.clockOffset !== null ? (
@@ -51,7 +51,7 @@ export function Conversation({ view, group, conversation }: Props) {
           onReplied={() => setReplyTo(null)}
         />
       )}
-    </main>
+    </section>
   );
 }
 
@@ -62,13 +62,15 @@ function Heading({ group }: { group: Group }) {
       <button class="icon narrow-only" type="button" aria-label="Back to the list" onClick={leave}>
         <Icon name="back" />
       </button>
-      <button class="heading" type="button" onClick={details} aria-label={`${nameOf(group)}: about this conversation`}>
-        <bdi class="title">{nameOf(group)}</bdi>
-        <span class="meta">
+      <div class="heading" onClick={details}>
+        <h1 class="title">
+          <bdi>{nameOf(group)}</bdi>
+        </h1>
+        <p class="meta">
           <Icon name="lock" />
           {secrecy(group)} · {policy(group.lifetime.effective)}
-        </span>
-      </button>
+        </p>
+      </div>
       <button
         class="icon"
         type="button"

@@ -51,8 +51,10 @@ export function ExpiryDialog({ groupId }: { groupId: string }) {
       <fieldset>
         <legend>For all messages of this group, those that are there too</legend>
         {option(String(KEEP), server === KEEP ? "For good, as this server does" : `As this server says: ${policy(server)}`)}
-        {OFFERED.map((each) => option(String(each), words(each)))}
-        {option("own", "Another time")}
+        <div class="choices">
+          {OFFERED.map((each) => option(String(each), words(each)))}
+          {option("own", "Another time")}
+        </div>
         {choice === "own" && (
           <div class="row">
             <input

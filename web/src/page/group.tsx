@@ -109,7 +109,7 @@ function Pending({ groupId, administration, changed }: PendingProps) {
                 <span>
                   <bdi>{called(username)}</bdi> <span class="muted">{recently(bannedAt, now())}</span>
                 </span>
-                <Action class="small" label={`Let ${called(username)} come back`} act={() => engine.unban(groupId, userId).then(changed)}>
+                <Action class="small" label={`Unban ${called(username)}`} act={() => engine.unban(groupId, userId).then(changed)}>
                   Unban
                 </Action>
               </li>

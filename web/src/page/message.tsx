@@ -116,6 +116,12 @@ export function Text({ text, self, names }: TextProps) {
                 {part.text}
               </a>
             );
+          if (part.kind === "quote")
+            return (
+              <span key={at} class="quote">
+                {part.text.slice(2).trimEnd()}
+              </span>
+            );
           return part.kind === "text" ? part.text : <span key={at} class={part.kind}>{part.text}</span>;
         })}
       </div>

@@ -40,6 +40,7 @@ export function usePlace(): string | null {
       follow();
       void attempt(engine.open(read()));
     };
+    follow(); // it may have changed since the component was rendered
     changed.addEventListener("change", follow);
     addEventListener("popstate", moved);
     if (read()) void attempt(engine.open(read()));

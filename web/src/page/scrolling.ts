@@ -80,6 +80,7 @@ export function usePlaceInList(
     const box = list.current!;
     const observer = new ResizeObserver(() => {
       if (state.current.isAtEnd) box.scrollTop = box.scrollHeight;
+      else restore(box, state.current.tops);
     });
     observer.observe(box);
     observer.observe(box.querySelector("ol")!);

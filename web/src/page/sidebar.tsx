@@ -76,7 +76,10 @@ function GroupRow({ group, isOpen }: { group: Group; isOpen: boolean }) {
           <span class="meta">
             {isWarned && <span class="danger-text">check a key · </span>}
             {group.waiting > 0 && `${count(group.waiting, "message")} waiting · `}
-            <span aria-hidden="true">{short(lifetime.effective)}</span>
+            <span aria-hidden="true">
+              <Icon name="clock" />
+              {short(lifetime.effective)}
+            </span>
             <span class="sr">messages are {policy(lifetime.effective)}</span>
           </span>
         </span>

@@ -77,10 +77,10 @@ export interface Part {
 const HOST = String.raw`(?:[a-zA-Z0-9_-]+(?:\.[a-zA-Z0-9_-]+)*|\[[0-9a-fA-F:.]+\])(?::[0-9]{1,5})?`;
 const LINK = String.raw`(?<![a-zA-Z0-9])https?:\/\/${HOST}(?![.:]?[\w@%-])(?:[/?#][^\s"<>\\^\x60{|}]*)?`;
 const MENTION = String.raw`(?<![\w@.])@[a-zA-Z0-9][a-zA-Z0-9_]{0,63}(?![a-zA-Z0-9_])`;
-const FOUND = new RegExp(`(^> .*$)|(${LINK})|(${MENTION})`, "gimu");
+const FOUND = new RegExp(`(^> .*(?:\\n|$))|(${LINK})|(${MENTION})`, "gimu");
 
 /**
- * The parts of a harmless text: quotes (whole lines), links that lead where their text says, and names of members
+ * The parts of a harmless text: quotes (whole lines with their ends), links that lead where their text says, and names of members
  * (`names`, in lower case) after an @.
  */
 export function parts(text: string, self: string, names: ReadonlySet<string>): Part[] {

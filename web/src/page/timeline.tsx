@@ -10,7 +10,7 @@ import { useSeen } from "./seen";
 import { Action } from "./dialog";
 import { engine, openDialog } from "./store";
 import { called, harmless, inPassing } from "./text";
-import { day, timeOfDay, useMoment } from "./time";
+import { day, isSameDay, timeOfDay, useMoment } from "./time";
 import { usePlaceInList } from "./scrolling";
 
 /** Messages of one sender within 5 minutes stand together. */
@@ -122,18 +122,17 @@ function rows(messages: readonly Message[], notices: readonly Notice[], hasEarli
   const shown = notices.map((notice, at) => ({ kind: "notice" as const, at, notice }));
   const waiting = shown.filter(({ notice }) => notice.at >= first && notice.at <= last);
   let before: Message | null = null;
-  let today = "";
+  let today: number | null = null;
   for (const message of messages) {
     while (waiting[0] && waiting[0].notice.at < message.createdAt) {
       out.push(waiting.shift()!);
       before = null;
     }
-    const date = day(message.createdAt);
-    if (date !== today) {
-      out.push({ kind: "day", text: date });
-      today = date;
+    if (today === null || !isSameDay(today, message.createdAt)) {
+      out.push({ kind: "day", text: day(message.createdAt) });
       before = null;
     }
+    today = message.createdAt;
     const isContinued =
       before !== null &&
       before.senderId === message.senderId &&
@@ -149,7 +148,7 @@ function NoticeRow({ notice }: { notice: Notice }) {
     <li class={`notice ${notice.kind}`}>
       <span>
         {notice.kind !== "info" && <Icon name="warning" />}
-        {harmless(notice.text)} <time>{timeOfDay(notice.at)}</time>
+        {harmless(notice.text)} · <time>{timeOfDay(notice.at)}</time>
       </span>
     </li>
   );
