@@ -120,7 +120,7 @@ async def screens(tab: Tab) -> AsyncIterator[str]:
         await fake.seen(tab, "button", "Create account")
         yield "register"
     offline = {"state": "offline", "why": "the server does not answer", "retryAt": int(time.time() + 60) * 1000}
-    alone = {
+    alone: dict[str, dict[str, Any]] = {
         "taken": {"phase": "taken"},
         "failed": {"phase": "failed", "fault": "The disk is full."},
         "list": {"connection": offline},

@@ -115,6 +115,7 @@ export function Composer({ group, draft, replyTo, onReplied }: Props) {
       return setChosen((chosen + step) % suggested.length);
     }
     if (event.key === "Escape" && replyTo) onReplied();
+    else if (event.key === "Escape" && !text) void attempt(engine.readAll(groupId));
     if (event.key === "Enter" && !event.shiftKey && !isTouch()) send(event);
   };
 

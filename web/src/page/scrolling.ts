@@ -113,9 +113,13 @@ export function visible(box: HTMLElement): HTMLElement[] {
   return found;
 }
 
-/** Scrolls so that the first of what was visible, and is still there, stands where it stood. */
+/**
+ * Scrolls so that the first of what was visible as a whole, and is still there, stands where it stood: the height of one
+ * that begins above may have changed.
+ */
 function restore(box: HTMLElement, tops: Tops): void {
-  for (const { number, top } of tops) {
+  const whole = tops.filter(({ top }) => top >= 0);
+  for (const { number, top } of [...whole, ...tops]) {
     const row = document.getElementById(`m${number}`);
     if (!row) continue;
     const moved = topOf(row, box) - top;

@@ -12,13 +12,18 @@ export function isLooking(): boolean {
   return document.visibilityState === "visible" && document.hasFocus();
 }
 
+/** Whether the user has done anything since the page was loaded: a conversation that opened by itself is not read. */
+function hasActed(): boolean {
+  return navigator.userActivation?.hasBeenActive ?? true;
+}
+
 export function useSeen(list: RefObject<HTMLDivElement | null>, groupId: string, here: readonly Message[]): void {
   const told = useRef(new Set<number>());
   useEffect(() => {
     const box = list.current;
     if (!box) return;
     const look = () => {
-      if (!isLooking() || document.querySelector("dialog[open]")) return;
+      if (!isLooking() || !hasActed() || document.querySelector("dialog[open]")) return;
       const { top, bottom, height } = box.getBoundingClientRect();
       const numbers: number[] = [];
       for (const row of visible(box)) {

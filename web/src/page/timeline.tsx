@@ -8,7 +8,7 @@ import { MessageMenu } from "./menu";
 import { Row } from "./message";
 import { useSeen } from "./seen";
 import { Action } from "./dialog";
-import { engine, openDialog } from "./store";
+import { attempt, engine, openDialog } from "./store";
 import { called, harmless, inPassing } from "./text";
 import { day, isSameDay, timeOfDay, useMoment } from "./time";
 import { usePlaceInList } from "./scrolling";
@@ -81,6 +81,11 @@ export function Timeline({ view, group, conversation, onReply, children }: Props
               message.number === unreadFrom && !message.isOwn && (
                 <li key="new" class="new">
                   <span>new</span>
+                  {group.unread > 0 && (
+                    <button class="link" type="button" onClick={() => attempt(engine.readAll(group.groupId))}>
+                      Mark all as read
+                    </button>
+                  )}
                 </li>
               ),
               <Row
