@@ -130,7 +130,7 @@ export class MlsGroup {
   }
 
   /** Encrypts for this epoch. The new state has to be stored before the message is sent. */
-  async encrypt(data: Uint8Array, authenticatedData = new Uint8Array()): Promise<{ group: MlsGroup; message: Uint8Array }> {
+  async encrypt(data: Uint8Array, authenticatedData: Uint8Array = new Uint8Array()): Promise<{ group: MlsGroup; message: Uint8Array }> {
     const { state } = this;
     const content = lengthBytes(data.length) + data.length + lengthBytes(SIGNATURE_BYTES) + SIGNATURE_BYTES;
     const { newSecretTree, privateMessage } = await protectApplicationData(
