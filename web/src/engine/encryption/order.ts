@@ -24,10 +24,11 @@ export interface Arrived {
   selfDestructSeconds: number;
 }
 
-/** A message for people. `text`: null if it cannot be read. */
+/** A message for people. `text`: null if it cannot be read. `sendId`: by which it was sent from here; "": it was not. */
 export interface Readable {
   message: Arrived;
   text: string | null;
+  sendId?: string;
 }
 
 /** A client that came in has uploaded its group info within two seconds. */
@@ -85,9 +86,9 @@ export class Order {
   }
 
   private takeOwn(draft: Draft, own: OwnText, message: Arrived): Readable | null {
-    const { text, original } = own;
+    const { text, original, sendId } = own;
     if (!texts.isKept(own)) this.putOwn(draft, own, message); // or it comes once more
-    return original === 0 || original === message.number ? { message, text } : null;
+    return original === 0 || original === message.number ? { message, text, sendId } : null;
   }
 
   /** Erases a text that is here as a message now, or keeps it as long as others may not have read it. */

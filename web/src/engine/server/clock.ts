@@ -24,12 +24,14 @@ const APART_SECONDS = 60;
 /** The server's time may differ so much from what this machine's clocks make of it, and by a thousandth of the time since. */
 const SLACK_SECONDS = 10;
 const DRIFT = 1_000;
+/** After ten minutes the time is taken anew. */
+const GOOD_SECONDS = 600;
 
 const start = crypto.randomUUID();
 
 export const systemReading = (): Reading => ({
-  wall: Math.floor(Date.now() / 1000),
-  steady: Math.floor(performance.now() / 1000),
+  wall: Date.now() / 1000,
+  steady: performance.now() / 1000,
   start,
 });
 
@@ -52,6 +54,7 @@ export class ServerClock {
     if (date === null) return;
     const reading = this.read();
     const heard = { server: date + 1, at: reading };
+    if (this.anchor && !this.doubt && isAsGood(this.anchor, heard)) return;
     if (!this.anchor || agree(this.anchor, heard) || isAloneRight(this.anchor, heard)) {
       this.anchor = heard;
       this.doubt = null;
@@ -112,6 +115,14 @@ function passed(at: Reading, reading: Reading): number {
 function agree(anchor: Anchor, heard: Anchor): boolean {
   const since = passed(anchor.at, heard.at);
   return Math.abs(heard.server - anchor.server - since) <= SLACK_SECONDS + Math.floor(since / DRIFT);
+}
+
+/** Whether a time says no more than one of before, within the second to which the server rounds: countdowns do not jump. */
+function isAsGood(anchor: Anchor, heard: Anchor): boolean {
+  const since = passed(anchor.at, heard.at);
+  const isFresh = isSameStart(anchor.at, heard.at) && since < GOOD_SECONDS;
+  const wallMoved = Math.abs(heard.at.wall - anchor.at.wall - since);
+  return isFresh && wallMoved < 1 && Math.abs(heard.server - anchor.server - since) <= 1;
 }
 
 /** After another start the wall clock may have been wrong before it. */
