@@ -18,6 +18,21 @@ const PATCHES = {
       "if (!arraysEqual(dpNode.parent.unmergedLeaves, n.parent.unmergedLeaves))",
       "if (!dpNode.parent.unmergedLeaves.includes(unmergedLeaf))",
     ],
+    // What every client knows is in no list of capabilities (11.1).
+    ["caps.extensionTypes.every((e) => cs.extensions.includes(e))", "caps.extensionTypes.every((e) => e <= 5 || cs.extensions.includes(e))"],
+    ["caps.proposalTypes.every((p) => cs.proposals.includes(p))", "caps.proposalTypes.every((p) => p <= 7 || cs.proposals.includes(p))"],
+    // The list of external senders is read as if it were one; this client takes nothing of them.
+    ['const externalSenders = extensions.filter((e) => e.extensionType === "external_senders");', "const externalSenders = [];"],
+    // A commit can take all extensions of the group away.
+    ["extensions: newExtensions,", "extensions: grouped.group_context_extensions.length > 0 ? newExtensions : state.groupContext.extensions,"],
+  ],
+  // The number 0 is not absent: it is the first leaf.
+  "codec/optional.js": [["if (t) {", "if (t !== undefined) {"]],
+  "processMessages.js": [
+    [
+      'result.additionalResult.kind === "memberCommit" && result.additionalResult.extensions.length > 0',
+      'result.additionalResult.kind === "memberCommit"',
+    ],
   ],
   // A blank root is not on the filtered path: it hands the secret of the node before on.
   "pathSecrets.js": [
@@ -44,7 +59,7 @@ export const patchMls = {
   setup(build) {
     const done = new Set();
     build.onStart(() => done.clear());
-    build.onLoad({ filter: /ts-mls\/dist\/src\/(clientState|pathSecrets)\.js$/ }, async ({ path }) => {
+    build.onLoad({ filter: /ts-mls\/dist\/src\/(clientState|pathSecrets|processMessages|codec\/optional)\.js$/ }, async ({ path }) => {
       const name = relative("dist/src", path.slice(path.indexOf("dist/src")));
       done.add(name);
       return { contents: patched(name, await readFile(path, "utf8")), loader: "js" };
