@@ -3,6 +3,8 @@
 import { NoAnswerError, RefusedError } from "./errors";
 
 const API = "/api/v1";
+/** In which header the server wants the token. The page says it in the address of the Worker. */
+const AUTH_HEADER = new URLSearchParams(globalThis.location?.search).get("auth_header") ?? "Authorization";
 const REQUEST_MS = 60_000;
 /** A stream on which nothing comes for 45 seconds is dead: the server writes something every 15. */
 export const QUIET_MS = 45_000;
@@ -97,7 +99,8 @@ export class Transport {
   }
 
   private headers(): Record<string, string> {
-    return this.token ? { Authorization: `Bearer ${this.token}` } : {};
+    if (!this.token) return {};
+    return { [AUTH_HEADER]: AUTH_HEADER === "Authorization" ? `Bearer ${this.token}` : this.token };
   }
 
   private tellTime({ headers }: Response): void {
