@@ -45,7 +45,8 @@ class Person:
 
     async def press(self, button: str) -> None:
         """Press the last button with such a name or text, once it is there."""
-        found = f"[...document.querySelectorAll('button')].filter((each) => ((each.ariaLabel ?? '') + each.textContent).includes({button!r}))"
+        named = f"(each) => ((each.ariaLabel ?? '') + each.textContent).includes({button!r})"
+        found = f"[...document.querySelectorAll('button')].filter({named})"
         await fake.true(self.tab, f"{found}.length > 0")
         await self.tab.run(f"{found}.at(-1).click()")
 
@@ -144,7 +145,7 @@ async def test_two_newcomers_talk_and_what_expires_goes_from_both_screens(
 
 
 async def test_what_is_written_without_a_connection_is_sent_once(pair: tuple[Person, Person, ServerProcess]) -> None:
-    alice, bob, server = pair
+    alice, bob, _ = pair
     await talking(alice, bob)
     await alice.tab.do(
         "Network.emulateNetworkConditions", offline=True, latency=0, downloadThroughput=0, uploadThroughput=0

@@ -79,7 +79,13 @@ function Profile({ alias }: { alias: string }) {
   return (
     <section>
       <form class="row" ref={form} onSubmit={(event) => (event.preventDefault(), void attempt(save()))}>
-        <Field name="alias" label="Alias" value={alias} hint="Up to 64 letters. The server can read it" autocomplete="nickname" />
+        <Field
+          name="alias"
+          label="Alias"
+          value={alias}
+          hint="Up to 64 letters. The server can read it"
+          autocomplete="nickname"
+        />
         <button type="submit">Save</button>
       </form>
     </section>
@@ -100,7 +106,13 @@ function Password({ username }: { username: string }) {
       <form ref={form} onSubmit={(event) => (event.preventDefault(), void attempt(save()))}>
         <Username name={username} />
         <Field name="current" label="The one of now" type="password" autocomplete="current-password" />
-        <Field name="next" label="The new one" type="password" autocomplete="new-password" hint="At least 8 characters" />
+        <Field
+          name="next"
+          label="The new one"
+          type="password"
+          autocomplete="new-password"
+          hint="At least 8 characters"
+        />
         <button type="submit">Change</button>
       </form>
     </section>
@@ -109,7 +121,9 @@ function Password({ username }: { username: string }) {
 
 /** Tells a password manager whose password is asked for. */
 function Username({ name }: { name: string }) {
-  return <input class="sr" type="text" autocomplete="username" value={name} readOnly tabIndex={-1} aria-hidden="true" />;
+  return (
+    <input class="sr" type="text" autocomplete="username" value={name} readOnly tabIndex={-1} aria-hidden="true" />
+  );
 }
 
 function askForKeys(): void {

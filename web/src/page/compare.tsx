@@ -22,8 +22,8 @@ export function CompareDialog({ groupId, userId }: { groupId: string; userId: st
   return (
     <Dialog title={`Compare keys with ${name}`}>
       <p>
-        {name} sees the same code in their own chat, by the same dialog or <code>/verify</code>. Read it to each other on
-        the phone or face to face, not in the chat. If it is the same, nobody is between you.
+        {name} sees the same code in their own chat, by the same dialog or <code>/verify</code>. Read it to each other
+        on the phone or face to face, not in the chat. If it is the same, nobody is between you.
       </p>
       <p role="alert">{fault}</p>
       {code && (

@@ -120,8 +120,8 @@ function Decisions({ group }: { group: Group }) {
       {strangers.length > 0 && (
         <div class="decision warning" role="status">
           <p>
-            {listed(strangers.map((each) => called(each.username)))} can read, and {isOrAre(strangers.length)} no member.
-            An admin's device takes the keys away once it is online.
+            {listed(strangers.map((each) => called(each.username)))} can read, and {isOrAre(strangers.length)} no
+            member. An admin's device takes the keys away once it is online.
           </p>
         </div>
       )}

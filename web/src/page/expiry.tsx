@@ -50,7 +50,10 @@ export function ExpiryDialog({ groupId }: { groupId: string }) {
     <Dialog title="How long messages live">
       <fieldset>
         <legend>For all messages of this group, those that are there too</legend>
-        {option(String(KEEP), server === KEEP ? "For good, as this server does" : `As this server says: ${policy(server)}`)}
+        {option(
+          String(KEEP),
+          server === KEEP ? "For good, as this server does" : `As this server says: ${policy(server)}`,
+        )}
         <div class="choices">
           {OFFERED.map((each) => option(String(each), words(each)))}
           {option("own", "Another time")}
@@ -77,7 +80,13 @@ export function ExpiryDialog({ groupId }: { groupId: string }) {
         {option(String(AFTER_FETCH), "Until all have fetched them: then the server deletes them")}
       </fieldset>
       <div role="status" class={tried?.messagesExpiring ? "outcome warning" : "outcome"}>
-        {fault ? <p class="fault">{fault}</p> : tried ? <Outcome tried={tried} seconds={seconds} /> : <p>Asking the server…</p>}
+        {fault ? (
+          <p class="fault">{fault}</p>
+        ) : tried ? (
+          <Outcome tried={tried} seconds={seconds} />
+        ) : (
+          <p>Asking the server…</p>
+        )}
       </div>
       <div class="actions">
         <button type="button" onClick={closeDialog}>

@@ -57,10 +57,17 @@ export function GroupDialog({ groupId }: { groupId: string }) {
 
 function MemberRow({ group, member }: { group: Group; member: Member }) {
   const { username, alias, isSelf, role, key } = member;
-  const trust = isSelf ? "you" : !key ? "cannot read yet" : { unknown: "not compared", verified: "verified", changed: "another key" }[key.trust];
+  const trust = isSelf
+    ? "you"
+    : !key
+      ? "cannot read yet"
+      : { unknown: "not compared", verified: "verified", changed: "another key" }[key.trust];
   return (
     <li>
-      <button type="button" onClick={() => openDialog(() => <MemberDialog groupId={group.groupId} userId={member.userId} />)}>
+      <button
+        type="button"
+        onClick={() => openDialog(() => <MemberDialog groupId={group.groupId} userId={member.userId} />)}
+      >
         <span>
           <bdi>{called(username)}</bdi> {alias && <bdi class="muted">{inPassing(alias)}</bdi>}
         </span>
@@ -92,7 +99,11 @@ function Pending({ groupId, administration, changed }: PendingProps) {
                 <span>
                   <bdi>{called(username)}</bdi> <span class="muted">{recently(createdAt, now())}</span>
                 </span>
-                <Action class="small" label={`Cancel the invite of ${called(username)}`} act={() => engine.cancelInvite(groupId, userId).then(changed)}>
+                <Action
+                  class="small"
+                  label={`Cancel the invite of ${called(username)}`}
+                  act={() => engine.cancelInvite(groupId, userId).then(changed)}
+                >
                   Cancel
                 </Action>
               </li>
@@ -109,7 +120,11 @@ function Pending({ groupId, administration, changed }: PendingProps) {
                 <span>
                   <bdi>{called(username)}</bdi> <span class="muted">{recently(bannedAt, now())}</span>
                 </span>
-                <Action class="small" label={`Unban ${called(username)}`} act={() => engine.unban(groupId, userId).then(changed)}>
+                <Action
+                  class="small"
+                  label={`Unban ${called(username)}`}
+                  act={() => engine.unban(groupId, userId).then(changed)}
+                >
                   Unban
                 </Action>
               </li>
@@ -130,7 +145,9 @@ function Names({ group }: { group: Group }) {
     const change = {
       ...(title === group.title ? {} : { title }),
       ...(name === group.name || !name ? {} : { name }),
-      ...(isPublic === (group.visibility === "public") ? {} : { visibility: isPublic ? "public" : "private" } as const),
+      ...(isPublic === (group.visibility === "public")
+        ? {}
+        : ({ visibility: isPublic ? "public" : "private" } as const)),
     };
     if (!Object.keys(change).length) return;
     await engine.changeGroup(group.groupId, change);
@@ -141,7 +158,13 @@ function Names({ group }: { group: Group }) {
       <h3>Name</h3>
       <form ref={form} onSubmit={(event) => (event.preventDefault(), void attempt(save()))}>
         <Field name="title" label="Title" value={group.title} autocomplete="off" />
-        <Field name="name" label="Name at the server" value={group.name} hint="Letters a to z, digits and _" autocomplete="off" />
+        <Field
+          name="name"
+          label="Name at the server"
+          value={group.name}
+          hint="Letters a to z, digits and _"
+          autocomplete="off"
+        />
         <label class="check">
           <input type="checkbox" checked={isPublic} onChange={(event) => setPublic(event.currentTarget.checked)} />
           Public: everybody on this server can find it and join

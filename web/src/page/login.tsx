@@ -43,7 +43,8 @@ export function Login() {
     const data = new FormData(form.current!);
     const read = (name: string) => String(data.get(name) ?? "");
     const [username, password] = [read("username").trim(), read("password")];
-    if (!NAME.test(username)) return fail("A name has up to 64 letters a to z, digits and _, and does not begin with _.");
+    if (!NAME.test(username))
+      return fail("A name has up to 64 letters a to z, digits and _, and does not begin with _.");
     if (!password) return fail("A password is missing.", "password");
     if (isNew && [...password].length < LEAST_PASSWORD)
       return fail(`A password has at least ${LEAST_PASSWORD} characters.`, "password");

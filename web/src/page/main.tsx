@@ -12,14 +12,18 @@ import "./style.css";
 declare const WORKER_URL: string;
 
 interface TrustedTypes {
-  createPolicy(name: string, rules: { createScriptURL(url: string): string }): { createScriptURL(url: string): unknown };
+  createPolicy(
+    name: string,
+    rules: { createScriptURL(url: string): string },
+  ): { createScriptURL(url: string): unknown };
 }
 const { trustedTypes } = window as { trustedTypes?: TrustedTypes };
 
 /** The browser takes scripts by names that this policy lets through, and no others. */
 const scripts = trustedTypes?.createPolicy("conclave", {
   createScriptURL(url) {
-    if (!/^\/(worker-[0-9a-f]+|service-worker)\.js(\?auth_header=[\w!#$%&'*+.^|~-]+)?$/.test(url)) throw new TypeError(url);
+    if (!/^\/(worker-[0-9a-f]+|service-worker)\.js(\?auth_header=[\w!#$%&'*+.^|~-]+)?$/.test(url))
+      throw new TypeError(url);
     return url;
   },
 });
@@ -30,7 +34,9 @@ function missing(): string {
   if (!isSecureContext)
     return "By plain HTTP a browser offers no encryption: open this page by https://, or on the server's own machine as localhost.";
   const has = "locks" in navigator && "storage" in navigator && "getDirectory" in navigator.storage;
-  return has && "serviceWorker" in navigator ? "" : "This browser is too old, or in a private window that keeps nothing.";
+  return has && "serviceWorker" in navigator
+    ? ""
+    : "This browser is too old, or in a private window that keeps nothing.";
 }
 
 function begin(): void {
@@ -42,7 +48,10 @@ function begin(): void {
   addEventListener("online", () => void engine.wake().catch(() => undefined));
   document.addEventListener("visibilitychange", () => document.hidden || void engine.wake().catch(() => undefined));
   void navigator.serviceWorker.register(script("/service-worker.js")).catch(() => undefined); // it works without
-  navigator.serviceWorker.addEventListener("message", ({ data }: MessageEvent<{ open?: string }>) => data.open && choose(data.open));
+  navigator.serviceWorker.addEventListener(
+    "message",
+    ({ data }: MessageEvent<{ open?: string }>) => data.open && choose(data.open),
+  );
 }
 
 /** Where the keyboard on the screen does not make the page smaller, it is made so here. */

@@ -34,7 +34,10 @@ export function MemberDialog({ groupId, userId }: { groupId: string; userId: str
                   }[key.trust]
                 }
               </p>
-              <button type="button" onClick={() => openDialog(() => <CompareDialog groupId={groupId} userId={userId} />)}>
+              <button
+                type="button"
+                onClick={() => openDialog(() => <CompareDialog groupId={groupId} userId={userId} />)}
+              >
                 Compare keys
               </button>
             </>

@@ -47,14 +47,21 @@ export class Row extends Component<Props> {
   override shouldComponentUpdate(next: Props): boolean {
     const { props } = this;
     return (
-      SAME.some((each) => props.message[each] !== next.message[each]) || OTHERS.some((each) => props[each] !== next[each])
+      SAME.some((each) => props.message[each] !== next.message[each]) ||
+      OTHERS.some((each) => props[each] !== next[each])
     );
   }
 
   override render({ message, isContinued, isMarked, isCurrent, self, names, onReply, onMenu }: Props) {
     const { number, isOwn, sender, createdAt, goneAt, isMention, isUnread, text } = message;
     const name = isOwn ? "You" : sender ? called(sender) : "Somebody who has left";
-    const classes = ["message", isOwn && "own", isContinued && "continued", isMarked && "marked", isMention && "for-me"];
+    const classes = [
+      "message",
+      isOwn && "own",
+      isContinued && "continued",
+      isMarked && "marked",
+      isMention && "for-me",
+    ];
     return (
       <li
         id={`m${number}`}
@@ -77,7 +84,13 @@ export class Row extends Component<Props> {
         </div>
         <div class="tools">
           {text !== null && (
-            <button class="icon" type="button" tabIndex={isCurrent ? 0 : -1} aria-label={`Reply to ${name}`} onClick={() => onReply(message)}>
+            <button
+              class="icon"
+              type="button"
+              tabIndex={isCurrent ? 0 : -1}
+              aria-label={`Reply to ${name}`}
+              onClick={() => onReply(message)}
+            >
               <Icon name="reply" />
             </button>
           )}
@@ -122,7 +135,13 @@ export function Text({ text, self, names }: TextProps) {
                 {part.text.slice(2).trimEnd()}
               </span>
             );
-          return part.kind === "text" ? part.text : <span key={at} class={part.kind}>{part.text}</span>;
+          return part.kind === "text" ? (
+            part.text
+          ) : (
+            <span key={at} class={part.kind}>
+              {part.text}
+            </span>
+          );
         })}
       </div>
       {left > 0 && (

@@ -42,7 +42,8 @@ export async function notify(call: Call): Promise<void> {
 }
 
 function told({ sender, title, text, reason }: Call, chosen: Calls): { title: string; body: string } {
-  if (chosen !== "text") return { title: "Conclave", body: reason === "invite" ? "You are invited." : "There is a message for you." };
+  if (chosen !== "text")
+    return { title: "Conclave", body: reason === "invite" ? "You are invited." : "There is a message for you." };
   const where = reason === "direct" ? called(sender) : `${called(sender)} in ${inPassing(title)}`;
   if (reason === "invite") return { title: "Conclave", body: `${called(sender)} invites you to ${inPassing(title)}.` };
   return { title: where, body: text ? inPassing(text).slice(0, MOST_TOLD) : "A message that destroys itself" };

@@ -25,7 +25,13 @@ export function usePlaceInList(
   here: readonly Message[],
 ): PlaceInList {
   const [isAtEnd, setAtEnd] = useState(true);
-  const state = useRef({ isAtEnd: true, tops: [] as Tops, isMoving: false, hasBegun: false, marked: null as number | null });
+  const state = useRef({
+    isAtEnd: true,
+    tops: [] as Tops,
+    isMoving: false,
+    hasBegun: false,
+    marked: null as number | null,
+  });
   const { hasEarlier, hasLater, unreadFrom, around } = conversation;
 
   /** Notes where what is visible stands. */
@@ -74,7 +80,16 @@ export function usePlaceInList(
     note();
     // A window that does not fill the list is no end: more is there, and no scroll would ask for it.
     if (hasEarlier && box.scrollTop < NEAR) void move("earlier");
-  }, [first, last, here.length, hasEarlier, hasLater, around, conversation.sending.length, conversation.notices.length]);
+  }, [
+    first,
+    last,
+    here.length,
+    hasEarlier,
+    hasLater,
+    around,
+    conversation.sending.length,
+    conversation.notices.length,
+  ]);
 
   useEffect(() => {
     const box = list.current!;

@@ -37,12 +37,27 @@ export function SearchDialog({ groupId }: { groupId?: string }) {
   const here = found?.filter((each) => each.goneAt === null || each.goneAt > moment);
   return (
     <Dialog title="Search">
-      <div onInput={(event) => (event.target as HTMLInputElement).type === "search" && setText((event.target as HTMLInputElement).value)}>
-        <Field name="words" label="Words" type="search" autocomplete="off" autofocus hint="Each of them, in any order, among the messages on this device" />
+      <div
+        onInput={(event) =>
+          (event.target as HTMLInputElement).type === "search" && setText((event.target as HTMLInputElement).value)
+        }
+      >
+        <Field
+          name="words"
+          label="Words"
+          type="search"
+          autocomplete="off"
+          autofocus
+          hint="Each of them, in any order, among the messages on this device"
+        />
       </div>
       {group && (
         <label class="check">
-          <input type="checkbox" checked={isEverywhere} onChange={(event) => setEverywhere(event.currentTarget.checked)} />
+          <input
+            type="checkbox"
+            checked={isEverywhere}
+            onChange={(event) => setEverywhere(event.currentTarget.checked)}
+          />
           In all conversations, not only in {nameOf(group)}
         </label>
       )}

@@ -34,7 +34,9 @@ const worker = self as unknown as Worker;
 const CACHE = `shell ${SHELL.join(" ")}`;
 
 worker.addEventListener("install", (event) => {
-  event.waitUntil(caches.open(CACHE).then((cache) => cache.addAll(SHELL.map((each) => new Request(each, { cache: "no-cache" })))));
+  event.waitUntil(
+    caches.open(CACHE).then((cache) => cache.addAll(SHELL.map((each) => new Request(each, { cache: "no-cache" })))),
+  );
 });
 
 worker.addEventListener("activate", (event) => {

@@ -17,13 +17,23 @@ export function Sidebar({ view, openId }: { view: View; openId: string | null })
     <nav class="sidebar" aria-label="Conversations">
       <header class="bar">
         <h1>Conclave</h1>
-        <button class="icon" type="button" aria-label="Search messages" onClick={() => openDialog(() => <SearchDialog />)}>
+        <button
+          class="icon"
+          type="button"
+          aria-label="Search messages"
+          onClick={() => openDialog(() => <SearchDialog />)}
+        >
           <Icon name="search" />
         </button>
         <button class="icon" type="button" aria-label="Account" onClick={() => openDialog(() => <AccountDialog />)}>
           <Icon name="user" />
         </button>
-        <button class="icon" type="button" aria-label="New conversation" onClick={() => openDialog(() => <NewDialog />)}>
+        <button
+          class="icon"
+          type="button"
+          aria-label="New conversation"
+          onClick={() => openDialog(() => <NewDialog />)}
+        >
           <Icon name="plus" />
         </button>
       </header>
@@ -88,9 +98,7 @@ function GroupRow({ group, isOpen }: { group: Group; isOpen: boolean }) {
           {unread > 0 && (
             <span class={mentions ? "badge mention" : "badge"}>
               <span aria-hidden="true">{(mentions ? `@${mentions} ` : "") + (unread > 999 ? "999+" : unread)}</span>
-              <span class="sr">
-                {`${count(unread, "unread message")}${mentions ? `, ${mentions} for you` : ""}`}
-              </span>
+              <span class="sr">{`${count(unread, "unread message")}${mentions ? `, ${mentions} for you` : ""}`}</span>
             </span>
           )}
         </span>

@@ -28,10 +28,13 @@ const FLAG = /\u{1f3f4}[\u{e0030}-\u{e0039}\u{e0061}-\u{e007a}]{1,6}\u{e007f}/gu
  */
 export function harmless(text: string): string {
   const flags: string[] = [];
-  const bare = text.replace(/\r\n?/g, "\n").replace(UNSEEN, "").replace(FLAG, (flag) => {
-    flags.push(flag);
-    return "\ufff9"; // a format character of its own: any in the text itself is replaced first
-  });
+  const bare = text
+    .replace(/\r\n?/g, "\n")
+    .replace(UNSEEN, "")
+    .replace(FLAG, (flag) => {
+      flags.push(flag);
+      return "\ufff9"; // a format character of its own: any in the text itself is replaced first
+    });
   let marks = 0;
   let found = 0;
   const seen = text.includes("\ufff9");

@@ -133,7 +133,10 @@ export function useNow(): number {
  */
 export function useMoment(times: readonly (number | null)[]): number {
   const [second, setSecond] = useState(now);
-  const next = times.reduce<number>((least, each) => (each !== null && each > second && each < least ? each : least), Infinity);
+  const next = times.reduce<number>(
+    (least, each) => (each !== null && each > second && each < least ? each : least),
+    Infinity,
+  );
   useEffect(() => eachSecond(() => now() >= next && setSecond(now())), [next]);
   return Math.max(second, now());
 }

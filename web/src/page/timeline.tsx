@@ -195,7 +195,11 @@ function Announcer({ messages }: { messages: readonly Message[] }) {
   const newest = messages.at(-1);
   useEffect(() => {
     if (known.current !== null && newest && newest.number > known.current && !newest.isOwn)
-      setText(newest.selfDestructSeconds ? "A message that destroys itself" : `${called(newest.sender)}: ${newest.text ?? ""}`);
+      setText(
+        newest.selfDestructSeconds
+          ? "A message that destroys itself"
+          : `${called(newest.sender)}: ${newest.text ?? ""}`,
+      );
     known.current = newest?.number ?? known.current ?? 0;
   }, [newest?.number]);
   useLayoutEffect(() => {
