@@ -181,7 +181,7 @@ export class Mirror {
       const after = this.history.group(groupId).fetchedUpTo;
       const page = await this.ifMember(() => this.server.messages(groupId, after));
       if (!page) return this.forgetGroup(groupId);
-      if (!this.clock.isKnown) return;
+      if (this.clock.isSilent) return;
       if (page.length === 0) break;
       checkOrder(after, page);
       await this.store(groupId, page);

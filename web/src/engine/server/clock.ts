@@ -38,7 +38,8 @@ export const systemReading = (): Reading => ({
 export class ServerClock {
   anchor: Anchor | null;
   private doubt: { anchor: Anchor; answers: number } | null = null;
-  private isSilent = false;
+  /** The server has answered last, and does not know what time it is. */
+  isSilent = false;
 
   /** `anchor`: as it was stored; null: the server was never heard, and the wall clock counts until it is. */
   constructor(
