@@ -4,7 +4,7 @@
  */
 
 import { createHash } from "node:crypto";
-import { cp, mkdir, readFile, rm, writeFile } from "node:fs/promises";
+import { cp, mkdir, readdir, readFile, rm, writeFile } from "node:fs/promises";
 import { join, resolve } from "node:path";
 import { bundle, ROOT } from "./tooling/bundle.mjs";
 
@@ -19,6 +19,17 @@ async function store(name, contents) {
 function storeHashed(name, ending, contents) {
   const hash = createHash("sha256").update(contents).digest("hex").slice(0, 16);
   return store(`${name}-${hash}${ending}`, contents);
+}
+
+/** Returns the licences of the packages that are bundled, which have to go along with them. */
+async function licences() {
+  const { dependencies } = JSON.parse(await readFile(join(ROOT, "package.json"), "utf8"));
+  const texts = Object.keys(dependencies).map(async (name) => {
+    const folder = join(ROOT, "node_modules", name);
+    const file = (await readdir(folder)).find((each) => /^licen[cs]e/i.test(each));
+    return `${name} ${dependencies[name]}\n\n${(await readFile(join(folder, file), "utf8")).trim()}\n`;
+  });
+  return (await Promise.all(texts)).join(`\n${"-".repeat(80)}\n\n`);
 }
 
 await rm(out, { recursive: true, force: true });
@@ -38,3 +49,4 @@ await store("index.html", html.replace(/{{(\w+)}}/g, (_, key) => `/${names[key]}
 const shell = JSON.stringify(["/", ...Object.values(names).map((each) => `/${each}`)]);
 const [serviceWorker] = await bundle("src/page/service-worker.ts", { define: { SHELL: shell } });
 await store("service-worker.js", serviceWorker.contents);
+await store("licences.txt", await licences());
