@@ -8,6 +8,8 @@ import { attempt, engine } from "./store";
 /** So near to an end, in pixels, the window is moved. */
 const NEAR = 800;
 
+const LONGEST_MOVE_MS = 500;
+
 /** So near to the end counts as at the end: what arrives then scrolls in. */
 const AT_END = 48;
 
@@ -44,11 +46,12 @@ export function usePlaceInList(
     state.current.tops = visible(box).map((row) => ({ number: Number(row.dataset["number"]), top: topOf(row, box) }));
   };
 
+  /** Moves the window, once until the view with it has come. */
   const move = async (towards: "earlier" | "later") => {
     if (state.current.isMoving) return;
     state.current.isMoving = true;
     await attempt(engine.more(towards));
-    state.current.isMoving = false;
+    setTimeout(() => (state.current.isMoving = false), LONGEST_MOVE_MS);
   };
 
   const scrolled = () => {
@@ -65,6 +68,7 @@ export function usePlaceInList(
     const box = list.current;
     if (!box) return;
     const now = state.current;
+    now.isMoving = false;
     const goal = around ?? (now.hasBegun ? null : unreadFrom);
     if (goal !== null && goal !== now.marked && document.getElementById(`m${goal}`)) {
       now.marked = goal;
