@@ -293,10 +293,18 @@ function arrivedOf(message: StoredMessage): Arrived {
   return {
     number: message.sequence_num,
     senderId: message.sender_id,
-    payload: fromBase64(message.mls_message),
+    payload: payloadOf(message),
     createdAt: message.created_at,
     selfDestructSeconds: message.self_destruct_seconds,
   };
+}
+
+function payloadOf(message: StoredMessage): Uint8Array {
+  try {
+    return fromBase64(message.mls_message);
+  } catch {
+    return new Uint8Array(); // it is no message, and refused
+  }
 }
 
 function checkOrder(after: number, page: readonly StoredMessage[]): void {
