@@ -5,6 +5,7 @@ from uuid import UUID
 
 import pytest
 
+from conclave.client.encryption.comparison import comparison_code
 from tests.web.chatter import Chatters, FaultError
 from tests.web.conftest import NewDevice
 from tests.web.node import needs_node
@@ -187,8 +188,6 @@ async def test_who_is_kicked_loses_the_group_and_comes_back_by_an_invite(chatter
 
 
 async def test_codes_are_the_terminals_and_a_changed_key_holds_back(chatters: Chatters, device: NewDevice) -> None:
-    from conclave.client.encryption.comparison import comparison_code
-
     bob = await device("bob")
     alice = await chatters.new("alice")
     group = await alice("createGroup", "club")

@@ -10,8 +10,12 @@ import { createInterface } from "node:readline";
 import type * as api from "../src/engine/api";
 import { Engine, perform } from "../src/engine/engine";
 import { faultOf } from "../src/engine/server/errors";
+import { sleep } from "../src/engine/server/transport";
 import type { KeyFile } from "../src/engine/store/slots";
 import { Vault } from "../src/engine/store/vault";
+
+/** What a command has changed is in the view by then. */
+const SHOWN_MS = 60;
 
 const [base, folder] = process.argv.slice(2) as [string, string];
 
@@ -80,7 +84,9 @@ const operations: Record<string, (name: string, fields: any) => unknown> = {
     await start(name);
   },
   async command(name, { command, args }) {
-    return perform(chatters.get(name)!.engine, { id: 0, command, args });
+    const value = await perform(chatters.get(name)!.engine, { id: 0, command, args });
+    await sleep(SHOWN_MS); // so that the view has it
+    return value;
   },
   view: (name) => chatters.get(name)!.view,
   calls: (name) => chatters.get(name)!.calls.splice(0),

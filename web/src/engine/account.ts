@@ -41,7 +41,8 @@ export interface AccountObserver {
   changed(): void;
   call(call: api.Call): void;
   sessionIsOver(): void;
-  failed(error: unknown): void;
+  /** The storage has failed; null: it works again. */
+  failed(error: Error | null): void;
 }
 
 export class Account implements Observer {
@@ -93,7 +94,7 @@ export class Account implements Observer {
       const { anchor } = clock;
       if (!anchor || (noted && anchor.at.start === noted.at.start && anchor.at.wall - noted.at.wall < NOTED_SECONDS)) return;
       noted = anchor;
-      void vault.write(new Batch().put(["clock"], anchor)).catch((error: unknown) => observer.failed(error));
+      void vault.write(new Batch().put(["clock"], anchor)).catch((error: Error) => observer.failed(error));
     };
     return made;
   }
@@ -177,7 +178,7 @@ export class Account implements Observer {
   groupGone(groupId: Id): void {
     if (this.conversation.groupId === groupId) this.conversation.open(null);
     for (const each of [this.notices, this.drafts]) each.delete(groupId);
-    void this.sending.forgetGroup(groupId).catch((error: unknown) => this.observer.failed(error));
+    void this.sending.forgetGroup(groupId).catch((error: Error) => this.observer.failed(error));
   }
 
   private tell(news: News): void {

@@ -39,7 +39,7 @@ export class Engine implements api.Engine {
       if (session) await this.go(session);
       else this.phase = "out";
     } catch (error) {
-      this.fail(error);
+      this.fail(error as Error);
     }
     this.changed();
   }
@@ -79,9 +79,16 @@ export class Engine implements api.Engine {
     this.changed();
   }
 
-  private fail(error: unknown): void {
-    this.fault = `nothing can be stored in this browser: ${error instanceof Error ? error.message : error}`;
-    if (!this.account) this.phase = "failed";
+  private fail(error: Error | null): void {
+    this.fault = error ? `nothing can be stored in this browser: ${error.message}` : "";
+    if (error && !this.account) this.phase = "failed";
+    this.changed();
+  }
+
+  /** The browser lacks what is needed. */
+  cannotRun(why: string): void {
+    this.phase = "failed";
+    this.fault = why;
     this.changed();
   }
 
@@ -223,7 +230,8 @@ export class Engine implements api.Engine {
   // The open conversation
 
   async open(groupId: Id | null, around?: number): Promise<void> {
-    this.in.conversation.open(groupId, around);
+    const { conversation, mirror } = this.in;
+    if (groupId === null || mirror.listed.has(groupId)) conversation.open(groupId, around);
     this.changed();
   }
 

@@ -30,6 +30,8 @@ export class Mirror {
   invites: ListedInvite[] = [];
   readonly retentions = new Map<Id, Retention>();
   private readonly caughtUp = new Set<Id>();
+  private asked = 0;
+  private answered = 0;
   private readonly lastNumbers = new Map<Id, number>();
 
   constructor(
@@ -76,12 +78,14 @@ export class Mirror {
 
   /** Reads the list of the user's groups. */
   async readGroups(): Promise<ListedGroup[]> {
+    const number = ++this.asked;
     const groups = await this.server.groups();
-    await this.noteGroups(groups);
+    if (number > this.answered) await this.noteGroups(groups); // an answer that came late would undo a later one
+    this.answered = Math.max(this.answered, number);
     return groups;
   }
 
-  async noteGroups(groups: readonly ListedGroup[]): Promise<void> {
+  private async noteGroups(groups: readonly ListedGroup[]): Promise<void> {
     const former = JSON.stringify([...this.listed.values()]);
     this.listed = new Map(groups.map((each) => [each.group_id, each]));
     this.keys.noteMembers(groups);
@@ -174,6 +178,7 @@ export class Mirror {
    * the one before. While the server does not know the time, a page may lack messages: it is fetched once it does.
    */
   async fetch(groupId: Id): Promise<void> {
+    if (!this.listed.has(groupId)) await this.readGroups();
     if (!this.history.has(groupId)) await this.ifMember(() => this.readPolicy(groupId));
     if (!this.keys.hasKeys(groupId)) await this.takeWelcomes(); // it was stored before any message that it is for
     for (;;) {
@@ -184,6 +189,7 @@ export class Mirror {
       if (this.clock.isSilent) return;
       if (page.length === 0) break;
       checkOrder(after, page);
+      if (!this.listed.has(groupId)) return; // the user has left it meanwhile
       await this.store(groupId, page);
     }
     await this.keys.caughtUp(groupId, this.lastNumbers.get(groupId) ?? 0);
@@ -293,10 +299,18 @@ function arrivedOf(message: StoredMessage): Arrived {
   return {
     number: message.sequence_num,
     senderId: message.sender_id,
-    payload: fromBase64(message.mls_message),
+    payload: payloadOf(message),
     createdAt: message.created_at,
     selfDestructSeconds: message.self_destruct_seconds,
   };
+}
+
+function payloadOf(message: StoredMessage): Uint8Array {
+  try {
+    return fromBase64(message.mls_message);
+  } catch {
+    return new Uint8Array(); // it is no message, and refused
+  }
 }
 
 function checkOrder(after: number, page: readonly StoredMessage[]): void {

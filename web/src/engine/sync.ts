@@ -15,6 +15,7 @@ import { isSessionOver } from "./server/errors";
 import { listen } from "./server/events";
 import type { Server } from "./server/server";
 import { delayAfter, sleep } from "./server/transport";
+import { StorageError } from "./store/vault";
 import type { ServerEvent } from "./server/wire";
 
 /** A stream that has lasted for 5 seconds was a connection: after its end it is tried again at once. */
@@ -31,8 +32,8 @@ export interface SyncObserver {
   /** The connection is there, and all was read. */
   isReady(): void;
   sessionIsOver(): void;
-  /** The storage has failed. */
-  failed(error: unknown): void;
+  /** The storage has failed; null: it works again. */
+  failed(error: Error | null): void;
 }
 
 export class Sync {
@@ -49,6 +50,7 @@ export class Sync {
   private taken = 0;
   private ticker: ReturnType<typeof setInterval> | undefined;
   private isEnforcing = false;
+  private hasFailed = false;
   private running: Promise<void> = Promise.resolve();
 
   constructor(
@@ -115,7 +117,7 @@ export class Sync {
       } catch (error) {
         if (this.stop.signal.aborted) return;
         if (isSessionOver(error)) return this.observer.sessionIsOver();
-        if (error instanceof DOMException) this.observer.failed(error);
+        if (error instanceof StorageError) this.observer.failed(error);
         why = error instanceof Error ? error.message : String(error);
       }
       failures = Date.now() - began >= STEADY_MS ? 1 : failures + 1;
@@ -279,8 +281,11 @@ export class Sync {
         await this.keys.gone(groupId, numbers);
         this.observer.changed();
       }
+      if (this.hasFailed) this.observer.failed(null);
+      this.hasFailed = false;
     } catch (error) {
-      this.observer.failed(error);
+      this.hasFailed = true;
+      this.observer.failed(error as Error);
     } finally {
       this.isEnforcing = false;
     }

@@ -35,6 +35,7 @@ const hold = async (): Promise<never> => {
 };
 
 void (async () => {
+  if (!isSecureContext) return engine.cannotRun("a browser encrypts only on a page with HTTPS, or on localhost");
   await navigator.locks.request(LOCK, { ifAvailable: true }, (lock) => (lock ? hold() : engine.isTaken()));
   await navigator.locks.request(LOCK, hold); // the other tab is closed
 })();

@@ -11,7 +11,7 @@ import { identityOf } from "../mls/checks";
 import { decode, readHeader, readInfo, type Info } from "../mls/wire";
 import { idBytes } from "../bytes";
 import type { ListedGroup } from "../server/wire";
-import { Batch, type Vault } from "../store/vault";
+import { Batch, StorageError, type Vault } from "../store/vault";
 import { Agenda } from "./agenda";
 import { Draft, type Heard, type News } from "./draft";
 import { EncryptionError, NotReadyError, ReplacedError } from "./errors";
@@ -548,7 +548,7 @@ export class Encryption {
         }
         draft.batch.put(["held", groupId], draft.held);
       } catch (error) {
-        if (error instanceof EncryptionError || error instanceof DOMException) throw error;
+        if (error instanceof EncryptionError || error instanceof StorageError) throw error;
         throw new EncryptionError(`${what}: ${error instanceof Error ? error.message : error}`);
       }
       await this.vault.write(draft.batch);

@@ -2,6 +2,8 @@
 
 import { encodeLeafNode, type LeafNode } from "ts-mls/leafNode.js";
 import type { ClientConfig } from "ts-mls/clientConfig.js";
+import type { GroupState } from "ts-mls/clientState.js";
+import type { PrivateKeyPath } from "ts-mls/privateKeyPath.js";
 import type { Credential } from "ts-mls/credential.js";
 import type { Extension } from "ts-mls/extension.js";
 import type { GroupContext } from "ts-mls/groupContext.js";
@@ -12,7 +14,7 @@ import type { ProposalWithSender } from "ts-mls/unappliedProposals.js";
 import { decodeRequiredCapabilities } from "ts-mls/requiredCapabilities.js";
 import { equal, hex } from "../bytes";
 import { invalid, MlsError } from "./errors";
-import { isGoodKemKey, SIGNATURE_KEY_BYTES, SUITE_NAME } from "./suite";
+import { isGoodKemKey, publicKemKey, SIGNATURE_KEY_BYTES, SUITE_NAME } from "./suite";
 
 export const ID_BYTES = 16;
 /** Members of a group that a browser takes, blank leaves too: each costs processor time in every commit. */
@@ -91,6 +93,20 @@ export function checkUsableNow(keyPackage: KeyPackage, now: number): void {
 /** The leaves of a tree, by their indexes. */
 export function leavesOf(tree: RatchetTree): [number, LeafNode][] {
   return tree.flatMap((node, at) => (node?.nodeType === "leaf" ? [[at / 2, node.leaf] as [number, LeafNode]] : []));
+}
+
+/**
+ * The private keys that were derived from a path are those of the nodes in the tree (7.5). `former`: keys of before, which
+ * are not looked at again. Otherwise others would encrypt to keys that nobody has.
+ */
+export function checkPrivateKeys(state: GroupState, former: PrivateKeyPath["privateKeys"] = {}): void {
+  for (const [index, key] of Object.entries(state.privatePath.privateKeys)) {
+    const node = state.ratchetTree[Number(index)];
+    const old = former[Number(index)];
+    if (!node || (old && equal(old, key))) continue;
+    const publicKey = node.nodeType === "leaf" ? node.leaf.hpkePublicKey : node.parent.hpkePublicKey;
+    if (!equal(publicKemKey(key), publicKey)) throw invalid("a path gives a key that is not the one in the tree");
+  }
 }
 
 /** What leaves must be like together: keys and identities differ. */

@@ -6,7 +6,7 @@ import { makeKeyPackageRef } from "ts-mls/keyPackage.js";
 import { accumulatePskSecret, emptyPskIndex } from "ts-mls/pskIndex.js";
 import { decryptGroupInfo, decryptGroupSecrets } from "ts-mls/welcome.js";
 import { equal } from "../bytes";
-import { checkTree, CONFIG, identityOf, leavesOf } from "./checks";
+import { checkPrivateKeys, checkTree, CONFIG, identityOf, leavesOf } from "./checks";
 import { asMlsError, invalid, MlsError } from "./errors";
 import { memberOf, MlsGroup, type Member } from "./group";
 import type { OwnKeyPackage } from "./keys";
@@ -45,6 +45,7 @@ export async function joinByWelcome(bytes: Uint8Array, packages: readonly OwnKey
     const signer = tree[2 * info.signer];
     if (signer?.nodeType !== "leaf") throw invalid("a Welcome is signed by nobody");
     const state = await joinGroup(welcome, used.keyPackage, used.privateKeys, emptyPskIndex, cs, undefined, undefined, CONFIG);
+    checkPrivateKeys(state);
     if (state.privatePath.leafIndex === info.signer) throw invalid("a Welcome is signed by its reader");
     return { group: new MlsGroup(state), used, by: memberOf(info.signer, signer.leaf) };
   } catch (error) {

@@ -17,12 +17,12 @@ import { toLeafIndex } from "ts-mls/treemath.js";
 import type { ProposalWithSender } from "ts-mls/unappliedProposals.js";
 import { bytesToBase64 } from "ts-mls/util/byteArray.js";
 import { equal, hex, sha256 } from "../bytes";
-import { checkKind, checkLeaf, checkList, checkMembers, checkProposal, checkSuccessor, CONFIG } from "./checks";
+import { checkKind, checkLeaf, checkList, checkMembers, checkPrivateKeys, checkProposal, checkSuccessor, CONFIG } from "./checks";
 import { isSound } from "./committing";
 import { effectOf } from "./effects";
 import { asMlsError, invalid, MlsError } from "./errors";
 import { loadState, memberOf, MlsGroup, type Effect, type Member } from "./group";
-import { suite } from "./suite";
+import { isGoodKemKey, suite } from "./suite";
 import { decode } from "./wire";
 
 /** What a message was. `epoch`: that of a text; a commit leads into `group.epoch`. */
@@ -196,6 +196,9 @@ async function takeCommit(
   const effect = effectOf(state, tree, proposals, committer);
   if (!next) return { group: null, received: { kind: "commit", effect, isOwn: false } };
   checkMembers(tree);
+  for (const { hpkePublicKey } of path?.nodes ?? [])
+    if (!isGoodKemKey(hpkePublicKey)) throw invalid("a node has a key that gives no secret");
+  checkPrivateKeys(next, state.privatePath.privateKeys);
   return { group: group.goesOn(next), received: { kind: "commit", effect, isOwn: false } };
 }
 

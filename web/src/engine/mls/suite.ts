@@ -4,7 +4,7 @@ import { Chacha20Poly1305 } from "@hpke/chacha20poly1305";
 import { CipherSuite, HkdfSha512 } from "@hpke/core";
 import { DhkemX448HkdfSha512 } from "@hpke/dhkem-x448";
 import { chacha20poly1305 } from "@noble/ciphers/chacha.js";
-import { ed448 } from "@noble/curves/ed448.js";
+import { ed448, x448 } from "@noble/curves/ed448.js";
 import type { CiphersuiteImpl, CiphersuiteName } from "ts-mls/crypto/ciphersuite.js";
 import { makeHashImpl } from "ts-mls/crypto/implementation/default/makeHashImpl.js";
 import { makeKdfImpl } from "ts-mls/crypto/implementation/default/makeKdfImpl.js";
@@ -65,6 +65,9 @@ export const publicSignatureKey = (key: Uint8Array): Uint8Array => ed448.getPubl
 
 /** The SHA-256 of a public signature key: 64 hexadecimal digits, as all clients show it. */
 export const fingerprint = async (publicKey: Uint8Array): Promise<string> => hex(await sha256(publicKey));
+
+/** The public key of a private one. */
+export const publicKemKey = (key: Uint8Array): Uint8Array => x448.getPublicKey(key);
 
 const PRIME = (1n << 448n) - (1n << 224n) - 1n;
 

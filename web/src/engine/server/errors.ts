@@ -1,6 +1,8 @@
 /** Why a request failed. */
 
 import type { Fault } from "../api";
+import { EncryptionError } from "../encryption/errors";
+import { StorageError } from "../store/vault";
 
 /** The error codes of the protocol by which something is decided. */
 export const Code = {
@@ -67,6 +69,6 @@ export function faultOf(error: unknown): Fault {
   }
   if (error instanceof NoAnswerError) return { kind: "offline", text: error.message, fields: {} };
   const text = error instanceof Error ? error.message : String(error);
-  const isStorage = error instanceof DOMException;
-  return { kind: isStorage ? "storage" : "encryption", text, fields: {} };
+  if (error instanceof StorageError) return { kind: "storage", text: `nothing can be stored: ${text}`, fields: {} };
+  return { kind: error instanceof EncryptionError ? "encryption" : "unspecified", text, fields: {} };
 }

@@ -10,6 +10,8 @@ const REQUEST_MS = 60_000;
 export const QUIET_MS = 45_000;
 /** Characters of the text of an error that are shown. */
 const MOST_TOLD = 1_000;
+/** An answer has at most so many bytes. */
+const MOST_BYTES = 64 * 1024 * 1024;
 const TRIES = 6;
 const FIRST_WAIT_MS = 250;
 const LONGEST_WAIT_MS = 30_000;
@@ -83,11 +85,7 @@ export class Transport {
     if (!response.ok) throw await refusal(response);
     this.tellTime(response);
     if (response.status === 204) return undefined as T;
-    try {
-      return (await response.json()) as T;
-    } catch (error) {
-      throw new NoAnswerError(`the answer of the server broke off: ${told(error)}`);
-    }
+    return (await read(response)) as T;
   }
 
   private async fetch(url: string, options: RequestInit): Promise<Response> {
@@ -120,10 +118,28 @@ function waitAfter(error: unknown, failures: number, isRepeatable: boolean): num
   return isLost && isRepeatable ? wait : null;
 }
 
+/** The JSON of an answer of at most MOST_BYTES. */
+async function read(response: Response): Promise<unknown> {
+  try {
+    const decoder = new TextDecoder();
+    let text = "";
+    let bytes = 0;
+    for (const reader = response.body!.getReader(); ; ) {
+      const { value, done } = await reader.read();
+      if (done) return JSON.parse(text + decoder.decode());
+      bytes += value.length;
+      if (bytes > MOST_BYTES) throw new Error("it is longer than any of this protocol");
+      text += decoder.decode(value, { stream: true });
+    }
+  } catch (error) {
+    throw new NoAnswerError(`the answer of the server cannot be read: ${told(error)}`);
+  }
+}
+
 async function refusal(response: Response): Promise<Error> {
   const after = Number(response.headers.get("Retry-After") ?? "0") || 0;
   try {
-    const body = (await response.json()) as { message?: string; error_code?: number; errors?: Record<string, string[]> };
+    const body = (await read(response)) as { message?: string; error_code?: number; errors?: Record<string, string[]> };
     const text = String(body.message ?? "").slice(0, MOST_TOLD);
     return new RefusedError(response.status, Number(body.error_code ?? 0), text, body.errors ?? {}, after);
   } catch {

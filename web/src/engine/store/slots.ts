@@ -16,11 +16,22 @@ interface SyncAccessFile {
   createSyncAccessHandle(): Promise<KeyFile>;
 }
 
+/** A Worker that has just ended may still have the file for a moment. */
+const TRIES = 20;
+const AGAIN_MS = 100;
+
 /** The file of this origin. Throws where the browser has none, or another Worker has it open. */
 export async function openKeyFile(name: string): Promise<KeyFile> {
   const folder = await navigator.storage.getDirectory();
-  const file = await folder.getFileHandle(name, { create: true });
-  return (file as unknown as SyncAccessFile).createSyncAccessHandle();
+  const file = (await folder.getFileHandle(name, { create: true })) as unknown as SyncAccessFile;
+  for (let tries = 1; ; tries++) {
+    try {
+      return await file.createSyncAccessHandle();
+    } catch (error) {
+      if (tries === TRIES) throw error;
+      await new Promise((resolve) => setTimeout(resolve, AGAIN_MS));
+    }
+  }
 }
 
 export class Slots {

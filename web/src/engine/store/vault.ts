@@ -9,6 +9,9 @@ import { pack, unpack } from "./values";
 import { random, utf8, type Bytes } from "../bytes";
 import { SLOT_BYTES, Slots, type KeyFile } from "./slots";
 
+/** The storage of the browser has failed: it concerns everything that is here. */
+export class StorageError extends Error {}
+
 /** The name of a table, and what names a value in it. */
 export type Key = readonly [string, ...(string | number)[]];
 
@@ -114,15 +117,16 @@ export class Vault {
     const entries = [...puts.values()];
     const keys = entries.map(() => random(SLOT_BYTES));
     const sealed = await Promise.all(entries.map(({ key, value }, at) => seal(value, key, keys[at]!)));
-    const slots = this.slots.store(keys);
+    let slots: number[] = [];
     try {
+      slots = this.slots.store(keys);
       const transaction = this.db.transaction(STORE, "readwrite", { durability: "strict" });
       entries.forEach(({ key }, at) => void transaction.store.put({ slot: slots[at]!, data: sealed[at]! }, [...key]));
       for (const key of deletes.values()) void transaction.store.delete([...key]);
       await transaction.done;
     } catch (error) {
       this.slots.erase(slots);
-      throw error;
+      throw new StorageError(error instanceof Error ? error.message : String(error));
     }
     const old: number[] = [];
     for (const name of [...puts.keys(), ...deletes.keys()]) {
