@@ -104,6 +104,7 @@ _DIALOGS = (
     (_ABOUT, ("bob", "You have not compared it"), ("Compare keys", "12345")),
     (_ABOUT, ("Leave", "erased on this device")),
     (_MORE,),
+    (_MORE, ("Take back", "It goes for everybody")),
     (_ACCOUNT,),
     (_ACCOUNT, ("Log out", "are erased")),
     (_ACCOUNT, ("Delete the account", "Your password")),

@@ -5,12 +5,14 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from tests.support import browser
 from tests.support.browser import Tab, browsing
 from tests.support.client import PASSWORD
+from tests.support.proxies import free_ports
 from tests.support.server import ServerProcess
 from tests.web import fake
 
@@ -69,20 +71,35 @@ class Person:
         return found
 
 
+class Pair(NamedTuple):
+    """Alice and Bob, each with a browser and an account, and the port of their server."""
+
+    alice: Person
+    bob: Person
+    folder: Path
+    port: int
+    server: ServerProcess
+
+
+def server_on(folder: Path, port: int) -> ServerProcess:
+    (folder / "server").mkdir(exist_ok=True)
+    settings = f"listen_port = {port}\n{SETTINGS}[admin]\nlisten_port = 0\n"
+    return ServerProcess(folder / "server", file=(folder / "server" / "conclave.toml", settings))
+
+
 @pytest.fixture
-async def pair(tmp_path: Path) -> AsyncIterator[tuple[Person, Person, ServerProcess]]:
-    """Alice and Bob, each with a browser and an account, and their server."""
+async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
     browser.found()
-    (tmp_path / "server").mkdir()
+    [port] = free_ports(1)
     async with AsyncExitStack() as stack:
-        server = stack.enter_context(ServerProcess(tmp_path / "server", SETTINGS))
         people = []
-        for name in ("alice", "bob"):
-            (tmp_path / name).mkdir()
-            tab = await stack.enter_async_context(browsing(tmp_path / name))
-            people.append(Person(tab, f"{server.url}/", name))
-            await people[-1].create_account()
-        yield people[0], people[1], server
+        with server_on(tmp_path, port) as server:
+            for name in ("alice", "bob"):
+                (tmp_path / name).mkdir()
+                tab = await stack.enter_async_context(browsing(tmp_path / name))
+                people.append(Person(tab, f"{server.url}/", name))
+                await people[-1].create_account()
+            yield Pair(people[0], people[1], tmp_path, port, server)
         for each in people:
             assert [url for url in each.tab.asked if not url.startswith(each.url)] == [], "it asks nobody else"
             assert [told for told in each.tab.complaints if "Content Security" in told or "Trusted" in told] == []
@@ -93,17 +110,19 @@ async def talking(alice: Person, bob: Person) -> None:
     await alice.press("New conversation")
     await alice.fill("person", "bob")
     await fake.press(alice.tab, "Enter")
-    await alice.write("hello bob")
+    await alice.sees("bob is invited", ".empty")
     await bob.press("Accept the invite")
+    await alice.sees("encrypted, 0 of 1 verified", ".heading")
+    await alice.write("hello bob")
     await bob.sees("hello bob")
     await bob.write("hello alice")
     await alice.sees("hello alice")
 
 
 async def test_two_newcomers_talk_and_what_expires_goes_from_both_screens(
-    pair: tuple[Person, Person, ServerProcess],
+    pair: Pair,
 ) -> None:
-    alice, bob, _ = pair
+    alice, bob, *_ = pair
     await talking(alice, bob)
     # A reload changes nothing.
     await bob.tab.open(bob.url)
@@ -114,6 +133,7 @@ async def test_two_newcomers_talk_and_what_expires_goes_from_both_screens(
     await bob.sees("a slip of the pen")
     await alice.press("More for the message of You")
     await alice.press("Take back for everybody")
+    await alice.sees("It goes for everybody", "dialog")
     await alice.press("Take back")
     await bob.misses("a slip of the pen")
     await alice.misses("a slip of the pen")
@@ -144,31 +164,25 @@ async def test_two_newcomers_talk_and_what_expires_goes_from_both_screens(
     assert 8 <= time.monotonic() - began <= 16
 
 
-async def test_what_is_written_without_a_connection_is_sent_once(pair: tuple[Person, Person, ServerProcess]) -> None:
-    alice, bob, _ = pair
+async def test_what_is_written_without_a_server_is_sent_once(pair: Pair) -> None:
+    alice, bob, folder, port, server = pair
     await talking(alice, bob)
-    await alice.tab.do(
-        "Network.emulateNetworkConditions", offline=True, latency=0, downloadThroughput=0, uploadThroughput=0
-    )
+    server.stop()
     await alice.write("written in a tunnel")
-    await asyncio.sleep(1)
-    assert "written in a tunnel" not in await bob.texts()
+    await alice.sees("written in a tunnel", ".sending")
     await alice.tab.open(alice.url)  # the shell opens from its cache, and the text is still there
-    await alice.sees("written in a tunnel")
-    await alice.tab.do(
-        "Network.emulateNetworkConditions", offline=False, latency=0, downloadThroughput=-1, uploadThroughput=-1
-    )
-    await alice.tab.run("dispatchEvent(new Event('online'))")
-    await bob.sees("written in a tunnel")
-    await asyncio.sleep(2)
-    assert (await bob.texts()).count("written in a tunnel") == 1
-    assert (await alice.texts()).count("written in a tunnel") == 1
+    await alice.sees("written in a tunnel", ".sending")
+    with server_on(folder, port):
+        await alice.press("Try now")
+        await bob.press("Try now")
+        await bob.sees("written in a tunnel")
+        await asyncio.sleep(2)
+        assert (await bob.texts()).count("written in a tunnel") == 1
+        assert (await alice.texts()).count("written in a tunnel") == 1
 
 
-async def test_after_log_out_nothing_of_it_is_in_the_profile(
-    pair: tuple[Person, Person, ServerProcess], tmp_path: Path
-) -> None:
-    alice, bob, _ = pair
+async def test_after_log_out_nothing_of_it_is_in_the_profile(pair: Pair) -> None:
+    alice, bob, folder, *_ = pair
     await talking(alice, bob)
     await bob.press("Account")
     await bob.press("Log out")
@@ -176,8 +190,8 @@ async def test_after_log_out_nothing_of_it_is_in_the_profile(
     await bob.sees("Log in", "button")
     await asyncio.sleep(3)
     found = [
-        path.relative_to(tmp_path).as_posix()
-        for path in (tmp_path / "bob").rglob("*")
+        path.relative_to(folder).as_posix()
+        for path in (folder / "bob").rglob("*")
         if path.is_file()
         and any(text in path.read_bytes() for text in (b"hello bob", b"hello alice", b"h\0e\0l\0l\0o\0 \0b"))
     ]

@@ -7,7 +7,7 @@ import { Icon } from "./icons";
 import { Login } from "./login";
 import { choose, forget, usePlace } from "./place";
 import { Sidebar } from "./sidebar";
-import { closeDialogs, hush, useSaid, useView } from "./store";
+import { attempt, closeDialogs, engine, hush, useSaid, useView } from "./store";
 
 export function App() {
   const view = useView();
@@ -75,6 +75,13 @@ function Chat() {
     return () => removeEventListener("keydown", walk);
   }, [view.groups, openId]);
   const conversation = view.conversation?.groupId === openId ? view.conversation : null;
+  const isMissing = group !== undefined && !conversation;
+  useEffect(() => {
+    // It was chosen before the engine had it: a group that was just joined.
+    if (!isMissing) return;
+    const timer = setInterval(() => void attempt(engine.open(openId)), 500);
+    return () => clearInterval(timer);
+  }, [isMissing, openId]);
   return (
     <main class={group ? "chat has-open" : "chat"}>
       <Sidebar view={view} openId={openId} />

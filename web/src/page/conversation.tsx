@@ -175,14 +175,35 @@ function ChangedKey({ group, userId }: { group: Group; userId: string }) {
 
 /** Shown where nothing was said yet. */
 function Beginning({ group }: { group: Group }) {
-  const isAlone = group.members.length < 2;
   return (
     <div class="empty">
-      <p>
-        Nothing is here. Messages are {policy(group.lifetime.effective)}.
-        {isAlone && group.direct === null && " Nobody else is in this group yet."}
-      </p>
-      {isAlone && group.role === "admin" && group.direct === null && <InviteForm groupId={group.groupId} />}
+      <p>Nothing is here. Messages are {policy(group.lifetime.effective)}.</p>
+      {group.members.length < 2 && <Alone group={group} />}
     </div>
+  );
+}
+
+/** Says who is invited, where nobody else is in yet, and lets admins invite. */
+function Alone({ group }: { group: Group }) {
+  const { groupId, role } = group;
+  const [invited, setInvited] = useState<readonly string[]>([]);
+  const read = () => {
+    if (role !== "admin") return;
+    engine.administration(groupId).then(
+      ({ invites }) => setInvited(invites.map((each) => called(each.username))),
+      () => undefined, // it only helps
+    );
+  };
+  useEffect(read, [groupId, role]);
+  return (
+    <>
+      <p>
+        {invited.length
+          ? `${listed(invited)} ${invited.length === 1 ? "is" : "are"} invited and not in yet.`
+          : "Nobody else is in here yet."}{" "}
+        Who comes in reads what is said from then on, and nothing that was said before.
+      </p>
+      {role === "admin" && <InviteForm groupId={groupId} done={read} />}
+    </>
   );
 }

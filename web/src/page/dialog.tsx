@@ -1,15 +1,20 @@
 /** Dialogs: the browser's own, which keeps the focus within and closes by Escape. */
 
-import type { ComponentChildren } from "preact";
-import { useId, useLayoutEffect, useRef, useState } from "preact/hooks";
+import { createContext, type ComponentChildren } from "preact";
+import { useContext, useId, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { Icon } from "./icons";
 import { attempt, closeDialog, dialogClosed, openDialog, useDialogs } from "./store";
+
+/** The id of the dialog that something is in. */
+const Within = createContext(0);
 
 export function Dialogs() {
   return (
     <>
       {useDialogs().map(({ id, draw }) => (
-        <div key={id}>{draw()}</div>
+        <Within.Provider key={id} value={id}>
+          {draw()}
+        </Within.Provider>
       ))}
     </>
   );
@@ -17,13 +22,14 @@ export function Dialogs() {
 
 export function Dialog({ title, children }: { title: ComponentChildren; children: ComponentChildren }) {
   const id = useId();
+  const opened = useContext(Within);
   const ref = useRef<HTMLDialogElement>(null);
   useLayoutEffect(() => ref.current!.showModal(), []);
   return (
     <dialog
       ref={ref}
       aria-labelledby={id}
-      onClose={dialogClosed}
+      onClose={() => dialogClosed(opened)}
       onPointerDown={(event) => event.target === ref.current && ref.current!.close()}
     >
       <div class="dialog">

@@ -116,9 +116,9 @@ export function openDialog(draw: () => ComponentChild): void {
   dialogs.set([...dialogs.get(), { id: ++last, draw }]);
 }
 
-/** Forgets the one on top, which was closed. */
-export function dialogClosed(): void {
-  dialogs.set(dialogs.get().slice(0, -1));
+/** Forgets one that was closed. */
+export function dialogClosed(id: number): void {
+  dialogs.set(dialogs.get().filter((each) => each.id !== id));
 }
 
 /** Closes the one on top; the browser then has the focus where it was before. */
