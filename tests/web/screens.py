@@ -70,7 +70,7 @@ def everything(**view: Any) -> dict[str, Any]:
     public = {"groupId": str(UUID(int=7)), "name": "chess", "title": "Chess", "memberCount": 12}
     answers = {
         "code": {"digits": ["12345", "67890", "11111", "22222", "33333", "44444"], "words": WORDS},
-        "tryExpiry": {"messagesExpiring": 3, "oldestExpiring": now - 3000, "effective": 300},
+        "tryExpiry": {"messagesExpiring": 3, "oldestExpiring": now - 3000, "effective": 3600},
         "findPublic": [public],
         "administration": {
             "invites": [{"userId": str(UUID(int=5)), "username": "erin", "createdAt": now}],

@@ -67,8 +67,8 @@ function Heading({ group }: { group: Group }) {
           <bdi>{nameOf(group)}</bdi>
         </h1>
         <p class="meta">
-          <Icon name="lock" />
-          {secrecy(group)} · {policy(group.lifetime.effective)}
+          <Icon name="clock" />
+          {policy(group.lifetime.effective)} · {secrecy(group)}
         </p>
       </div>
       <button

@@ -19,6 +19,7 @@ export interface PlaceInList {
   toEnd: () => void;
 }
 
+/** Where messages stand in the list, whatever the scroll; those that are visible as a whole first. */
 type Tops = { number: number; top: number }[];
 
 export function usePlaceInList(
@@ -43,8 +44,13 @@ export function usePlaceInList(
     const end = !hasLater && box.scrollHeight - box.scrollTop - box.clientHeight < AT_END;
     state.current.isAtEnd = end;
     setAtEnd(end);
-    state.current.tops = visible(box).map((row) => ({ number: Number(row.dataset["number"]), top: topOf(row, box) }));
+    const seen = visible(box).map((row) => ({ number: Number(row.dataset["number"]), top: placeOf(row, box) }));
+    const isWhole = ({ top }: { top: number }) => top >= box.scrollTop;
+    state.current.tops = [...seen.filter(isWhole), ...seen.filter((each) => !isWhole(each))];
   };
+
+  const latest = useRef(note);
+  latest.current = note;
 
   /** Moves the window, once until the view with it has come. */
   const move = async (towards: "earlier" | "later") => {
@@ -100,6 +106,7 @@ export function usePlaceInList(
     const observer = new ResizeObserver(() => {
       if (state.current.isAtEnd) box.scrollTop = box.scrollHeight;
       else restore(box, state.current.tops);
+      latest.current();
     });
     observer.observe(box);
     observer.observe(box.querySelector("ol")!);
@@ -132,17 +139,15 @@ export function visible(box: HTMLElement): HTMLElement[] {
   return found;
 }
 
-/**
- * Scrolls so that the first of what was visible as a whole, and is still there, stands where it stood: the height of one
- * that begins above may have changed.
- */
+/** Where a message stands in the list, whatever the scroll. */
+const placeOf = (row: Element, box: Element) => topOf(row, box) + box.scrollTop;
+
+/** Scrolls by as much as the first of what was visible, and is still there, has moved in the list. */
 function restore(box: HTMLElement, tops: Tops): void {
-  const whole = tops.filter(({ top }) => top >= 0);
-  for (const { number, top } of [...whole, ...tops]) {
+  for (const { number, top } of tops) {
     const row = document.getElementById(`m${number}`);
     if (!row) continue;
-    const moved = topOf(row, box) - top;
-    if (moved) box.scrollTop += moved;
+    box.scrollTop += placeOf(row, box) - top;
     return;
   }
 }
