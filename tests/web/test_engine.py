@@ -168,9 +168,7 @@ async def test_self_destruct_and_taking_back(chatters: Chatters, device: NewDevi
     await bob.until(lambda: not bob.shown(UUID(group)))
 
 
-async def test_who_is_kicked_loses_the_group_and_comes_back_by_an_invite(
-    chatters: Chatters, device: NewDevice
-) -> None:
+async def test_who_is_kicked_loses_the_group_and_comes_back_by_an_invite(chatters: Chatters, device: NewDevice) -> None:
     bob = await device("bob")
     alice = await chatters.new("alice")
     group = await bob.sync.membership.create("club")

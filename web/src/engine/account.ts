@@ -68,7 +68,7 @@ export class Account implements Observer {
     const lookAt = (groupId: Id): void => this.sync.lookAt(groupId);
     this.mirror = new Mirror(server, vault, history, keys, clock, this);
     this.conversation = new Conversation(history, server, session.userId, this.names, changed);
-    this.sending = new SendQueue(vault, server, keys, () => this.sync.connection.state === "online", lookAt, changed);
+    this.sending = new SendQueue(vault, server, keys, () => this.sync.connection.state === "online", lookAt, changed, (error) => observer.failed(error));
     this.membership = new Membership(server, keys, (groupId) => this.sync.refresh(groupId));
     this.sync = new Sync(server, history, keys, this.mirror, clock, {
       changed: () => this.changed(),
@@ -105,6 +105,7 @@ export class Account implements Observer {
   async close(): Promise<void> {
     this.sending.close();
     this.server.transport.onTime = () => undefined;
+    this.server.transport.close();
     await this.sync.close();
   }
 
