@@ -35,7 +35,11 @@ def kinds(programs: Path) -> Iterator[list[Callable[[], Actor]]]:
 @pytest.mark.parametrize("seed", [1, 2])
 def test_browsers_and_others_stay_in_one_group(kinds: list[Callable[[], Actor]], seed: int) -> None:
     chance = random.Random(seed)
-    churn = Churn(chance, lambda: chance.choice(kinds)(), MEMBERS)
+
+    def newcomer() -> Actor:
+        return chance.choice(kinds)()
+
+    churn = Churn(chance, newcomer, MEMBERS)
     churn.begin()
     for _ in range(sample.amount(EPOCHS, 20)):
         churn.step()

@@ -4,7 +4,6 @@
  */
 
 import { readFile } from "node:fs/promises";
-import { relative } from "node:path";
 
 const PATCHES = {
   // Of an unmerged leaf: it is a leaf below the node, and the nodes between the two list it too (RFC 9420, 12.4.3.1).
@@ -54,20 +53,19 @@ export function patched(name, text) {
   return text;
 }
 
+const SOURCES = new URL("../node_modules/ts-mls/dist/src/", import.meta.url);
+
 export const patchMls = {
   name: "patch-ts-mls",
   setup(build) {
-    const done = new Set();
-    build.onStart(() => done.clear());
-    build.onLoad({ filter: /ts-mls\/dist\/src\/(clientState|pathSecrets|processMessages|codec\/optional)\.js$/ }, async ({ path }) => {
-      const name = relative("dist/src", path.slice(path.indexOf("dist/src")));
-      done.add(name);
-      return { contents: patched(name, await readFile(path, "utf8")), loader: "js" };
+    // All are looked at, also those that a bundle does not need.
+    build.onStart(async () => {
+      for (const name of Object.keys(PATCHES)) patched(name, await readFile(new URL(name, SOURCES), "utf8"));
     });
-    build.onEnd(({ metafile }) => {
-      const usesMls = Object.keys(metafile?.inputs ?? {}).some((each) => each.includes("ts-mls/dist/src/clientState.js"));
-      const missing = Object.keys(PATCHES).filter((each) => usesMls && !done.has(each));
-      if (missing.length) throw new Error(`ts-mls: not patched: ${missing.join(", ")}`);
+    build.onLoad({ filter: /ts-mls\/dist\/src\/.*\.js$/ }, async ({ path }) => {
+      const name = path.slice(path.indexOf("dist/src/") + "dist/src/".length);
+      if (!(name in PATCHES)) return undefined;
+      return { contents: patched(name, await readFile(path, "utf8")), loader: "js" };
     });
   },
 };

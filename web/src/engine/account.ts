@@ -2,7 +2,7 @@
 
 import type * as api from "./api";
 import type { Id } from "./api";
-import { Conversation, wordsOf } from "./conversation";
+import { Conversation } from "./conversation";
 import { comparisonCode } from "./encryption/comparison";
 import type { News } from "./encryption/draft";
 import { Encryption, LONGEST_TEXT } from "./encryption/encryption";
@@ -11,6 +11,7 @@ import { Membership } from "./membership";
 import { Mirror, type Observer } from "./mirror";
 import { nameFor } from "./names";
 import { effective, told } from "./policy";
+import { search } from "./search";
 import { SendQueue } from "./sending";
 import { ServerClock, type Anchor } from "./server/clock";
 import { Code, hasCode, RefusedError } from "./server/errors";
@@ -24,8 +25,6 @@ import { directName, directOf, groupView, nameOf, titleOf, type Parts } from "./
 
 /** Notices of a group that are kept in memory. */
 const MOST_NOTICES = 50;
-const MOST_FOUND = 100;
-const SEARCHED_AT_ONCE = 500;
 /** The server's time is stored once a minute. */
 const NOTED_SECONDS = 60;
 
@@ -69,7 +68,7 @@ export class Account implements Observer {
     const lookAt = (groupId: Id): void => this.sync.lookAt(groupId);
     this.mirror = new Mirror(server, vault, history, keys, clock, this);
     this.conversation = new Conversation(history, server, session.userId, this.names, changed);
-    this.sending = new SendQueue(vault, server, keys, () => this.sync.connection.state === "online", lookAt, changed);
+    this.sending = new SendQueue(vault, server, keys, () => this.sync.connection.state === "online", lookAt, changed, (error) => observer.failed(error));
     this.membership = new Membership(server, keys, (groupId) => this.sync.refresh(groupId));
     this.sync = new Sync(server, history, keys, this.mirror, clock, {
       changed: () => this.changed(),
@@ -106,6 +105,7 @@ export class Account implements Observer {
   async close(): Promise<void> {
     this.sending.close();
     this.server.transport.onTime = () => undefined;
+    this.server.transport.close();
     await this.sync.close();
   }
 
@@ -206,31 +206,8 @@ export class Account implements Observer {
     this.observer.changed();
   }
 
-  async search(wanted: string, groupId?: Id): Promise<api.Found[]> {
-    const words = wordsOf(wanted);
-    const found: api.Found[] = [];
-    if (words.length === 0) return found;
-    for (const id of groupId ? [groupId] : this.history.ids()) {
-      const here = this.history.group(id);
-      // What destroys itself and was not seen is not found: its timer would have to begin.
-      const all = this.history
-        .shown(id)
-        .filter((each) => each.isReadable && !(each.selfDestructSeconds > 0 && here.isUnread(each, this.session.userId)));
-      let count = 0;
-      for (let end = all.length; end > 0 && count < MOST_FOUND; end -= SEARCHED_AT_ONCE) {
-        const some = all.slice(Math.max(0, end - SEARCHED_AT_ONCE), end);
-        const texts = await this.history.texts(id, some);
-        for (let at = some.length - 1; at >= 0; at--) {
-          const [entry, text] = [some[at]!, texts[at] ?? ""];
-          const lower = text.toLowerCase();
-          if (!words.every((each) => lower.includes(each)) || count++ >= MOST_FOUND) continue;
-          const goneAt = here.goneAt(entry);
-          const { number, createdAt, senderId } = entry;
-          found.push({ groupId: id, number, sender: nameOf(this, id, senderId), text, createdAt, goneAt: goneAt === Infinity ? null : goneAt });
-        }
-      }
-    }
-    return found.sort((one, other) => other.createdAt - one.createdAt).slice(0, MOST_FOUND);
+  search(wanted: string, groupId?: Id): Promise<api.Found[]> {
+    return search(this.parts, wanted, groupId);
   }
 
   async draft(groupId: Id, text: string): Promise<void> {

@@ -115,8 +115,3 @@ export class Conversation {
 
 /** The number of a message at a place; 0 before the first. */
 const numberAt = (all: readonly Entry[], place: number): number => (place <= 0 ? 0 : (all[place]?.number ?? 0));
-
-/** Splits what is searched for into words, and what stands in quotes. */
-export function wordsOf(wanted: string): string[] {
-  return [...wanted.toLowerCase().matchAll(/"([^"]+)"|(\S+)/g)].map((each) => each[1] ?? each[2]!);
-}

@@ -36,6 +36,7 @@ export class SendQueue {
     private readonly isOnline: () => boolean,
     private readonly lookAt: (groupId: Id) => void,
     private readonly changed: () => void,
+    private readonly failed: (error: Error) => void,
   ) {}
 
   /** Reads what was left when the page was closed. */
@@ -111,7 +112,9 @@ export class SendQueue {
   private goOn(groupId: Id): void {
     if (this.draining.has(groupId)) return;
     this.draining.add(groupId);
-    void this.drain(groupId).finally(() => this.draining.delete(groupId));
+    void this.drain(groupId)
+      .catch((error: Error) => this.isClosed || this.failed(error))
+      .finally(() => this.draining.delete(groupId));
   }
 
   private async drain(groupId: Id): Promise<void> {

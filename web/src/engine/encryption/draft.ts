@@ -73,10 +73,17 @@ export class Draft {
     return chunk.some(([each, by]) => each === number && by === senderId);
   }
 
+  /** Whether somebody's key was met for the first time, or is another one. */
+  get haveKeysChanged(): boolean {
+    return this.batch.puts.has(JSON.stringify(["people"]));
+  }
+
   /** Remembers a member's key; says so if it is another one than before. */
   async meet(member: Member): Promise<void> {
     if (member.userId === this.ownId) return;
-    const key = meet(this.known, member.userId, await fingerprintOf(member));
+    const seen = await fingerprintOf(member);
+    if (this.known[member.userId]?.fingerprint === seen) return;
+    const key = meet(this.known, member.userId, seen);
     this.batch.put(["people"], this.known);
     if (key) this.news.push({ kind: "keyChanged", groupId: this.groupId, userId: member.userId, key });
   }

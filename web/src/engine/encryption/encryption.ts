@@ -1,24 +1,22 @@
 /** An account's encryption: MLS, by RFC 9420, as the other clients of the protocol use it. */
 
-import type { Id, Key } from "../api";
-import { equal, hex, sha256, utf8 } from "../bytes";
+import type { Id } from "../api";
+import { equal, hex, idBytes, sha256, utf8 } from "../bytes";
 import { commit } from "../mls/committing";
 import { MlsError } from "../mls/errors";
-import { MlsGroup, type StoredGroup } from "../mls/group";
+import { MlsGroup } from "../mls/group";
 import { joinByWelcome, joinExternal } from "../mls/joining";
 import { fingerprint } from "../mls/suite";
 import { identityOf } from "../mls/checks";
 import { decode, readHeader, readInfo, type Info } from "../mls/wire";
-import { idBytes } from "../bytes";
 import type { ListedGroup } from "../server/wire";
-import { Batch, StorageError, type Vault } from "../store/vault";
-import { Agenda } from "./agenda";
-import { Draft, type Heard, type News } from "./draft";
+import { Batch, type Vault } from "../store/vault";
+import type { Draft } from "./draft";
 import { EncryptionError, NotReadyError, ReplacedError } from "./errors";
-import { Held, type OwnText } from "./held";
+import type { Held, OwnText } from "./held";
+import { KeptGroups } from "./kept-groups";
 import { inTheClear, Order, type Arrived, type Readable } from "./order";
 import { Packages } from "./packages";
-import { fingerprintOf, keyOf, type Known } from "./people";
 import * as texts from "./texts";
 
 /** Bytes of a commit and what goes with it: a request has 1 MiB at most, and bytes take 4/3 of their length in JSON. */
@@ -29,7 +27,6 @@ export const LONGEST_TEXT = 500_000;
 export const AWAITED_SECONDS = 5;
 const NO_BYTES: Uint8Array = new Uint8Array();
 
-const LOST = "The keys of this group cannot be used on this device any more. It comes in again.";
 const WELCOMED = "This member's keys have signed what let you in.";
 const WELCOMED_BY_ANOTHER =
   "This member's keys have signed what let you in, and the server had named somebody else as the one who invites you.";
@@ -57,116 +54,26 @@ export interface SendAgain {
   original: number;
 }
 
-/** A group's encryption as it is now. */
-export interface Sight {
-  standing: "encrypted" | "waiting" | "replaced";
-  /** Who can read, by the keys; without the user. */
-  keys: ReadonlyMap<Id, Key>;
-  strangers: readonly Id[];
-  epoch: number;
-}
-
-export class Encryption {
-  readonly agenda: Agenda;
+export class Encryption extends KeptGroups {
   readonly order: Order;
-  private readonly held = new Map<Id, Held>();
-  private readonly groups = new Map<Id, MlsGroup>();
-  private readonly heard = new Map<Id, Heard>();
   private readonly listedKeys = new Set<string>();
-  private readonly lastFormer = new Map<Id, number>();
-  private readonly sights = new Map<Id, { group: MlsGroup | undefined; sight: Omit<Sight, "strangers"> }>();
-  private known: Known = {};
-  private news: News[] = [];
-  private last: Promise<unknown> = Promise.resolve();
 
   private constructor(
-    private readonly vault: Vault,
-    readonly userId: Id,
+    vault: Vault,
+    userId: Id,
     readonly now: () => number,
     readonly packages: Packages,
     clock?: () => number,
   ) {
-    this.agenda = new Agenda(clock);
+    super(vault, userId, clock);
     this.order = new Order(userId, this.agenda, now);
   }
 
   /** Opens what is kept. `now`: Unix seconds of the server. */
   static async open(vault: Vault, userId: Id, now: () => number, clock?: () => number): Promise<Encryption> {
     const made = new Encryption(vault, userId, now, await Packages.open(vault, userId, now), clock);
-    made.known = (await vault.get<Known>(["people"])) ?? {};
-    const keys = vault.keys("held");
-    for (const [at, stored] of (await vault.getAll<Held>(keys)).entries()) {
-      const groupId = String(keys[at]![1]);
-      const held = Held.load(stored!);
-      made.held.set(groupId, held);
-      made.lastFormer.set(groupId, held.lastKey);
-      const chunks = vault.keys("heard", groupId);
-      const values = await vault.getAll<[number, Id][]>(chunks);
-      made.heard.set(groupId, new Map(chunks.map((key, place) => [Number(key[2]), values[place]!])));
-      await made.load(held);
-    }
+    await made.readAll();
     return made;
-  }
-
-  private async load(held: Held): Promise<void> {
-    if (held.stage === "out" || held.stage === "replaced") return;
-    try {
-      const stored = await this.vault.get<StoredGroup>(["mls", held.groupId]);
-      if (!stored) throw new MlsError("malformed", "there is no state");
-      this.groups.set(held.groupId, MlsGroup.load(stored));
-      await this.look(held.groupId);
-    } catch {
-      held.leave();
-      this.lost(held.groupId);
-    }
-  }
-
-  // What is shown
-
-  /** Returns a group's encryption as it is now. */
-  sight(groupId: Id): Sight {
-    const stage = this.held.get(groupId)?.stage;
-    const found = this.sights.get(groupId);
-    if (stage !== "in" || !found)
-      return { standing: stage === "replaced" ? "replaced" : "waiting", keys: new Map(), strangers: [], epoch: 0 };
-    const agenda = this.agenda.of(groupId);
-    const ids = [this.userId, ...found.sight.keys.keys()];
-    const strangers = agenda.isStrangerTold ? ids.filter((each) => !agenda.listed?.has(each)) : [];
-    return { ...found.sight, strangers };
-  }
-
-  /** Whether the user has to judge a key before anything is sent. */
-  isInDoubt(groupId: Id): boolean {
-    return [...this.sight(groupId).keys.values()].some((each) => each.trust === "changed");
-  }
-
-  /** Works out who can read a group. */
-  private async look(groupId: Id): Promise<void> {
-    const group = this.groups.get(groupId);
-    const keys = new Map<Id, Key>();
-    for (const member of group?.members() ?? [])
-      if (member.userId !== this.userId) keys.set(member.userId, keyOf(this.known, member.userId, await fingerprintOf(member)));
-    this.sights.set(groupId, { group, sight: { standing: "encrypted", keys, epoch: group?.epoch ?? 0 } });
-  }
-
-  /** Notes what the user thinks of a key, which is the one that is good from here on. False: the person does not have it. */
-  async judge(userId: Id, of: string, trust: "verified" | "unknown"): Promise<boolean> {
-    const inGroups = [...this.sights.values()].some(({ sight }) => sight.keys.get(userId)?.fingerprint === of);
-    if (!inGroups && this.known[userId]?.fingerprint !== of) return false;
-    await this.inTurn(async () => {
-      const known = { ...this.known, [userId]: { fingerprint: of, trust, former: "", wasVerified: false } };
-      await this.vault.write(new Batch().put(["people"], known));
-      this.known = known;
-      for (const groupId of this.sights.keys()) await this.look(groupId);
-    });
-    return true;
-  }
-
-  /** Returns what people should know, and was not told. */
-  takeNews(): News[] {
-    const told = this.news;
-    this.news = [];
-    return told;
   }
 
   // Messages
@@ -318,10 +225,6 @@ export class Encryption {
 
   // Members
 
-  hasKeys(groupId: Id): boolean {
-    return this.held.get(groupId)?.stage === "in";
-  }
-
   /** Begins a new group, with the user alone in it. */
   begin(groupId: Id): Promise<{ info: Uint8Array; mlsGroupId: string }> {
     return this.change(groupId, async (draft) => {
@@ -426,30 +329,6 @@ export class Encryption {
     return true;
   }
 
-  /** The groups of which something is kept. */
-  ids(): Id[] {
-    return [...this.held.keys()];
-  }
-
-  heldOf(groupId: Id): Held | undefined {
-    return this.held.get(groupId);
-  }
-
-  groupOf(groupId: Id): MlsGroup | undefined {
-    return this.hasKeys(groupId) ? this.groups.get(groupId) : undefined;
-  }
-
-  /** Erases all that is here of a group. */
-  forget(groupId: Id): Promise<void> {
-    return this.inTurn(async () => {
-      const batch = new Batch();
-      for (const table of ["held", "mls", "heard"]) for (const key of this.vault.keys(table, groupId)) batch.delete(key);
-      await this.vault.write(batch);
-      for (const each of [this.held, this.groups, this.heard, this.sights]) each.delete(groupId);
-      this.agenda.forget(groupId);
-    });
-  }
-
   /** Begins with a new signature key. The states of all groups are erased: the user asks in again. */
   async newKeys(): Promise<void> {
     await this.inTurn(async () => {
@@ -504,15 +383,6 @@ export class Encryption {
     return true;
   }
 
-  tell(...news: News[]): void {
-    this.news.push(...news);
-  }
-
-  private lost(groupId: Id): void {
-    this.news.push({ kind: "notice", groupId, what: "lost", sentence: LOST }, { kind: "changed", groupId });
-    this.agenda.want(groupId);
-  }
-
   private ready(groupId: Id): MlsGroup {
     const held = this.held.get(groupId);
     if (held?.stage === "replaced")
@@ -525,50 +395,6 @@ export class Encryption {
     return group;
   }
 
-  /** Changes what is kept beside the state. */
-  private async changeOwn(groupId: Id, work: (held: Held) => void): Promise<void> {
-    if (this.held.has(groupId)) await this.change(groupId, async ({ held }) => work(held));
-  }
-
-  /**
-   * Changes a group, all or nothing: what is changed is on the disk at the end. Whatever the data of the group leads to is
-   * an EncryptionError, so that only this group is affected; what the storage throws concerns all groups.
-   */
-  private change<T>(groupId: Id, work: (draft: Draft) => Promise<T>, what = "the keys of this group cannot be used"): Promise<T> {
-    return this.inTurn(async () => {
-      const before = this.groups.get(groupId) ?? null;
-      const held = this.held.get(groupId) ?? new Held(groupId);
-      const draft = new Draft(held, before, this.heard.get(groupId) ?? new Map(), this.known, this.userId);
-      let result: T;
-      try {
-        result = await work(draft);
-        if (draft.group !== before) {
-          if (draft.group) draft.batch.put(["mls", groupId], draft.group.store());
-          else draft.batch.delete(["mls", groupId]);
-        }
-        draft.batch.put(["held", groupId], draft.held);
-      } catch (error) {
-        if (error instanceof EncryptionError || error instanceof StorageError) throw error;
-        throw new EncryptionError(`${what}: ${error instanceof Error ? error.message : error}`);
-      }
-      await this.vault.write(draft.batch);
-      this.held.set(groupId, draft.held);
-      if (draft.group) this.groups.set(groupId, draft.group);
-      else this.groups.delete(groupId);
-      this.heard.set(groupId, draft.heard);
-      const haveKeysChanged = this.known !== draft.known;
-      this.known = draft.known;
-      if (draft.group !== before || haveKeysChanged) await this.look(groupId);
-      this.news.push(...draft.news);
-      return result;
-    });
-  }
-
-  private inTurn<T>(work: () => Promise<T>): Promise<T> {
-    const done = this.last.then(work);
-    this.last = done.catch(() => undefined);
-    return done;
-  }
 }
 
 /** A group info if it fits into one request with the others. Otherwise nobody comes in without an invite. */

@@ -47,8 +47,14 @@ export const sleep = (ms: number, signal?: AbortSignal): Promise<void> =>
 export class Transport {
   token = "";
   onTime: (seconds: number | null) => void = () => undefined;
+  private readonly closing = new AbortController();
 
   constructor(readonly base: string) {}
+
+  /** Breaks off what is under way. */
+  close(): void {
+    this.closing.abort();
+  }
 
   /** Sends a request, again where that may help, and returns its answer. Throws RefusedError and NoAnswerError. */
   async ask<T>(call: Call): Promise<T> {
@@ -57,8 +63,8 @@ export class Transport {
         return await this.once<T>(call);
       } catch (error) {
         const wait = waitAfter(error, failures, call.isRepeatable ?? call.method === "GET");
-        if (wait === null) throw error;
-        await sleep(wait);
+        if (wait === null || this.closing.signal.aborted) throw error;
+        await sleep(wait, this.closing.signal);
       }
     }
   }
@@ -80,7 +86,7 @@ export class Transport {
       method,
       headers,
       body: body ? JSON.stringify(body) : undefined,
-      signal: AbortSignal.timeout(REQUEST_MS),
+      signal: AbortSignal.any([AbortSignal.timeout(REQUEST_MS), this.closing.signal]),
     });
     if (!response.ok) throw await refusal(response);
     this.tellTime(response);
