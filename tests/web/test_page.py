@@ -51,6 +51,7 @@ def complaints(tab: Tab) -> list[str]:
         "[DOM]",
         "Error while trying to use the following icon",
         "Failed to load resource: net::ERR_CONNECTION_REFUSED",
+        "An unknown error occurred when fetching the script",
     )
     return [each for each in tab.complaints if not each.startswith(usual)]
 
