@@ -59,6 +59,10 @@ function Chat() {
     return () => clearTimeout(timer);
   }, [isKnown, isRead]);
   useEffect(() => {
+    // Otherwise the browser may throw the keys away where its disk is full.
+    void navigator.storage.persist().catch(() => undefined);
+  }, []);
+  useEffect(() => {
     const unread = view.groups.reduce((sum, each) => sum + each.unread, 0);
     document.title = unread ? `(${unread}) Conclave` : "Conclave";
   }, [view.groups]);
