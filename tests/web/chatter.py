@@ -50,7 +50,8 @@ class Chatters:
             else:
                 waiting.set_exception(FaultError(answer["fault"], answer["stack"]))
         for each in self._waiting.values():
-            each.set_exception(RuntimeError("the process has ended"))
+            if not each.done():
+                each.set_exception(RuntimeError("the process has ended"))
 
     async def ask(self, op: str, name: str = "", **fields: Any) -> Any:
         number = next(self._ids)

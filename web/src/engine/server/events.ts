@@ -20,6 +20,8 @@ export async function* listen(transport: Transport, onOpen: () => void, signal: 
     let data = "";
     const decoder = new TextDecoder();
     const reader = response.body!.getReader();
+    // Where a runtime has let go of the request, its signal does not reach the body any more.
+    stop.signal.addEventListener("abort", () => void reader.cancel().catch(() => undefined));
     for (;;) {
       const { value, done } = await reader.read();
       if (done) return;

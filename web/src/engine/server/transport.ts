@@ -82,16 +82,17 @@ export class Transport {
     const text = new URLSearchParams(Object.entries(query ?? {}).map(([name, each]) => [name, String(each)])).toString();
     const headers: Record<string, string> = { ...this.headers(), Accept: "application/json" };
     if (body) headers["Content-Type"] = "application/json";
+    const signal = AbortSignal.any([AbortSignal.timeout(REQUEST_MS), this.closing.signal]);
     const response = await this.fetch(`${this.base}${API}${path}${text && `?${text}`}`, {
       method,
       headers,
       body: body ? JSON.stringify(body) : undefined,
-      signal: AbortSignal.any([AbortSignal.timeout(REQUEST_MS), this.closing.signal]),
+      signal,
     });
     if (!response.ok) throw await refusal(response);
     this.tellTime(response);
     if (response.status === 204) return undefined as T;
-    return (await read(response)) as T;
+    return (await read(response, signal)) as T;
   }
 
   private async fetch(url: string, options: RequestInit): Promise<Response> {
@@ -125,12 +126,14 @@ function waitAfter(error: unknown, failures: number, isRepeatable: boolean): num
 }
 
 /** The JSON of an answer of at most MOST_BYTES. */
-async function read(response: Response): Promise<unknown> {
+async function read(response: Response, signal?: AbortSignal): Promise<unknown> {
   try {
     const decoder = new TextDecoder();
+    const reader = response.body!.getReader();
+    signal?.addEventListener("abort", () => void reader.cancel().catch(() => undefined));
     let text = "";
     let bytes = 0;
-    for (const reader = response.body!.getReader(); ; ) {
+    for (;;) {
       const { value, done } = await reader.read();
       if (done) return JSON.parse(text + decoder.decode());
       bytes += value.length;
