@@ -325,7 +325,6 @@ def test_the_table_of_rules_is_that_of_the_code() -> None:
         ),
         ("docs/architecture/cleanup.md", "Transactions take about {} ms, with a rest of a quarter of that after each"),
         ("docs/architecture/cleanup.md", "they take about {1} ms, and rest at least {2} ms"),
-        ("docs/performance.md", "now they take {1} ms"),
     ],
 )
 def test_the_length_of_transactions_is_that_of_the_code(page: str, told: str) -> None:
