@@ -261,10 +261,10 @@ class World:
         return self.has_settled
 
     async def restore(self) -> None:
-        """Take a group back from the archive. The next run reclaims its space there, the one after it moves it again."""
-        if not (archived := [(key, group) for key, group in self.living.items() if group.cold]):
+        """Take a group back from the archive. The next run reclaims its space there, and the one after it moves it."""
+        if not (choice := [(key, group) for key, group in self.living.items() if group.cold]):
             return
-        key, group = self.chance.choice(archived)
+        key, group = self.chance.choice(choice)
         config = replace(self.running.config, archive=ArchiveConfig(after=KEEP, margin=MARGIN))
         told = await asyncio.to_thread(self.cleaner.restore, config, self.now, UUID(key).bytes, "")
         assert told == {"restored": len(group.cold)}
