@@ -8,7 +8,7 @@ PIP = $(SHARED) $(PYTHON) -m pip install --quiet --disable-pip-version-check --n
 WEB_NODE = web/node_modules/.package-lock.json
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve chat web web-check test test-system test-all trials pytest java interop fuzz generators histories lint format layout man dist proto demo bench pin clean
+.PHONY: help setup serve chat web web-check test test-system test-all trials pytest java interop fuzz generators histories lint format man dist proto demo bench pin clean
 
 help:  ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile
@@ -74,9 +74,6 @@ lint: .venv/development  ## ruff and mypy
 format: .venv/development  ## Lay the code out
 	@$(PYTHON) -m ruff check --fix .
 	@$(PYTHON) -m ruff format .
-
-layout: setup  ## Renew the list in docs/architecture/modules.md from the modules' docstrings
-	@$(PYTHON) scripts/layout --write
 
 man: setup  ## Renew docs/man from the help of the commands
 	@$(PYTHON) scripts/man

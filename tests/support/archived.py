@@ -55,20 +55,21 @@ class Tiers:
         return pyarrow.table(found.execute("SELECT * FROM archive").read_all())
 
     def readable(self) -> list[dict[str, Any]]:
-        """The rows of the table that have keys, and that the archive serves."""
-        table, keep = self.table(), []
-        borders = {
-            row[0]: (row[1], row[2])
-            for row in self.query(
-                "SELECT group_key, group_id, archived_seq FROM groups UNION ALL"
-                " SELECT group_key, group_id, 9223372036854775807 FROM tombstones"
-            )
+        """The rows of the table that have keys, and that the index names."""
+        ids = dict(
+            self.query("SELECT group_key, group_id FROM groups UNION SELECT group_key, group_id FROM tombstones")
+        )
+        parts = {
+            row[:3]: range(row[3], row[4] + 1)
+            for row in self.query("SELECT group_key, lifetime, span, first_seq, last_seq FROM archive_parts")
         }
         with closing(KeyStore(self.config.keys_path)) as keys:
-            for key, number in zip(table["group_key"].to_pylist(), table["sequence_num"].to_pylist(), strict=True):
-                group_id, border = borders.get(key, (b"", 0))
-                keep.append(number <= border and keys.living(group_id, [number])[0])
-        return [row for row, is_kept in zip(table.to_pylist(), keep, strict=True) if is_kept]
+            return [
+                row
+                for row in self.table().to_pylist()
+                if row["sequence_num"] in parts.get((row["group_key"], row["lifetime"], row["span"]), ())
+                and keys.living(ids[row["group_key"]], [row["sequence_num"]])[0]
+            ]
 
     def expect_sound(self) -> None:
         """The index says what can be read of the table, and the hot store has no copies."""

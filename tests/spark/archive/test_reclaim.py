@@ -58,9 +58,9 @@ class Deferring(Keyed):
             assert overdue.find(connection, self.now) == {}
 
     def expect_reclaimed(self, dead: set[Message], alive: set[Message]) -> None:
-        """Nor is any piece of them in any file."""
+        """Nor is any piece of them in a file of the archive."""
         self._expect_lost(dead, alive)
-        assert self.bytes_left(dead, self.folder) == set()
+        assert self.bytes_left(dead, self.config.archive_path) == set()
         assert self.dead() == Dead(0, None)
 
     def _expect_lost(self, dead: set[Message], alive: set[Message]) -> None:
