@@ -97,6 +97,7 @@ async def test_a_text_whose_answer_is_lost_is_sent_once_also_after_a_restart(
     await alice.hears("once")
     await alice.until(lambda view: not view["conversation"]["sending"])
     await alice("send", group, "twice")
+    await alice.hears("twice")
     await bob.hears("twice")
     assert bob.texts_told() == ["once", "twice"]
     assert await alice.texts() == ["once", "twice"]
