@@ -8,9 +8,18 @@ import pytest
 
 WEB = Path(__file__).parents[2] / "web"
 NODE = shutil.which("node")
-needs_node = pytest.mark.skipif(
-    NODE is None or not (WEB / "node_modules").is_dir(), reason="needs Node, and what `make web` installs"
-)
+LEAST = 20
+
+
+def _can_run() -> bool:
+    """Tell whether there is a Node that is new enough, and what ``make web`` installs."""
+    if NODE is None or not (WEB / "node_modules").is_dir():
+        return False
+    version = subprocess.run([NODE, "--version"], check=True, capture_output=True, text=True).stdout
+    return int(version.removeprefix("v").split(".")[0]) >= LEAST
+
+
+needs_node = pytest.mark.skipif(not _can_run(), reason=f"needs Node {LEAST}, and what `make web` installs")
 
 
 def bundled(folder: Path) -> Path:
