@@ -4,13 +4,13 @@ import assert from "node:assert/strict";
 import { nameFor } from "../src/engine/names";
 import { paddingFor } from "../src/engine/mls/group";
 import { effective } from "../src/engine/policy";
-import { answers, means, quotesIn, replyTo, withoutQuotes } from "../src/engine/texts";
+import { cut } from "../src/page/text";
+import { answers, means, quotesIn, replyTo } from "../src/engine/texts";
 
 assert.equal(replyTo("bob", "hello\n  you", "yes"), "> bob: hello you\nyes");
 assert.equal(replyTo("bob", "a".repeat(200), "yes"), `> bob: ${"a".repeat(159)}…\nyes`);
 assert.equal(answers("> bob: hello\nyes"), "bob");
 assert.equal(answers("yes\n> bob: hello"), null);
-assert.equal(withoutQuotes("> bob: hello\nyes\n> more"), "yes");
 assert.deepEqual(quotesIn("> a\nb"), [[0, 3]]);
 
 assert.ok(means("hello @Alice, look", "alice", ["bob"]));
@@ -18,6 +18,11 @@ assert.ok(!means("hello @Alice, look", "alice", ["Alice"]));
 assert.ok(!means("mail me@alice or x.@alice", "alice", []));
 assert.ok(!means("> bob: ask @alice\nno", "alice", ["bob"]));
 assert.ok(means("> alice: so\nno", "alice", ["bob"]));
+// A text that an expression would take minutes for, if it tried the end of each line.
+const empty = `x${"\n".repeat(700_000)}y`;
+assert.ok(!means(empty, "alice", []));
+assert.equal(cut(`\n${empty}`).shown[0], "x");
+assert.deepEqual(cut("\r\n a\n\n"), { shown: " a", left: 0 });
 
 assert.equal(nameFor("Smith v. Jones, 2026"), "Smith_v_Jones_2026");
 assert.equal(nameFor("Größe"), "Grosse");

@@ -112,7 +112,26 @@ async function whatIsDestroyedIsGone(): Promise<void> {
   await again.close();
 }
 
+async function valuesWithoutKeysAreDeletedAtTheStart(): Promise<void> {
+  const file = new File();
+  const vault = await Vault.open("five", file);
+  await vault.write(new Batch().put(KEY, "kept"));
+  await vault.write(new Batch().put(["about"], 1));
+  await vault.close();
+  file.write(new Uint8Array(SLOT_BYTES), { at: 0 }); // the page was closed after it had overwritten this one
+  const again = await Vault.open("five", file);
+  assert.deepEqual(again.keys(), [["about"]]);
+  assert.equal(await again.get(KEY), undefined);
+  assert.equal((await stored("five")).length, 1);
+  await again.close();
+  file.bytes = new Uint8Array(0);
+  const empty = await Vault.open("five", file);
+  assert.deepEqual(empty.keys(), []);
+  await empty.close();
+}
+
 await whatIsReplacedOrDeletedCannotBeOpened();
+await valuesWithoutKeysAreDeletedAtTheStart();
 await keysOfNothingAreOverwrittenAtTheStart();
 await aWriteThatFailsChangesNothing();
 await whatIsDestroyedIsGone();

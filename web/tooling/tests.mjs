@@ -8,6 +8,6 @@ const folder = process.argv[2];
 if (!folder) throw new Error("name a folder");
 for (const name of await readdir(join(ROOT, "test"))) {
   if (!name.endsWith(".ts")) continue;
-  const [file] = await bundle(`test/${name}`, { platform: "node", format: "esm", minify: false, target: "node20" });
+  const [file] = await bundle(`test/${name}`, { platform: "node", format: "esm", minify: true, target: "node20" });
   await writeFile(join(folder, name.replace(/\.ts$/, ".mjs")), file.contents);
 }

@@ -16,7 +16,7 @@ export function replyTo(username: string, quoted: string, text: string): string 
 }
 
 /** What is said in a text beside its quotes. */
-export const withoutQuotes = (text: string): string => text.replace(QUOTED, "").replace(/^\n+|\n+$/g, "");
+const withoutQuotes = (text: string): string => text.replace(QUOTED, "");
 
 /** The name of the one whom a text answers; null: nobody. */
 export const answers = (text: string): string | null => WHOM.exec(text)?.[1] ?? null;

@@ -120,7 +120,7 @@ export function Composer({ group, draft, replyTo, onReplied }: Props) {
   };
 
   return (
-    <form class="composer" onSubmit={send}>
+    <form class="composer" autocomplete="off" onSubmit={send}>
       {replyTo && (
         <div class="replying">
           <Icon name="reply" />
@@ -175,6 +175,7 @@ export function Composer({ group, draft, replyTo, onReplied }: Props) {
           value={text}
           placeholder="Message"
           aria-label="Message"
+          autocomplete="off"
           enterkeyhint={isTouch() ? undefined : "send"}
           {...(suggested.length
             ? {

@@ -141,7 +141,13 @@ export function beginning(text: string): string {
 
 /** A text cut to LONGEST characters and MOST_LINES lines, and how many characters are left out. */
 export function cut(text: string): { shown: string; left: number } {
-  const bare = text.replace(/^[\r\n]+|[\r\n]+$/g, "");
+  // No expression for the end: a text of 700,000 empty lines would take it minutes.
+  const isBreak = (at: number) => text[at] === "\n" || text[at] === "\r";
+  let begin = 0;
+  let end = text.length;
+  while (begin < end && isBreak(begin)) begin += 1;
+  while (end > begin && isBreak(end - 1)) end -= 1;
+  const bare = text.slice(begin, end);
   const shown = bare.slice(0, LONGEST).split("\n").slice(0, MOST_LINES).join("\n");
   return { shown, left: bare.length - shown.length };
 }

@@ -103,6 +103,8 @@ export class Encryption extends KeptGroups {
     this.checkReady(groupId);
     return this.change(groupId, async (draft) => {
       const group = this.checkReady(groupId);
+      // Asked in turn: a key that changed a moment ago must not get what was meant for the former one.
+      if (this.isInDoubt(groupId)) throw new NotReadyError("a key has changed");
       const { group: next, message } = await group.encrypt(utf8(text), original ? inTheClear(original) : NO_BYTES);
       draft.group = next;
       const hash = hex(await sha256(message));
@@ -259,9 +261,17 @@ export class Encryption extends KeptGroups {
 
   /** Makes a commit that removes a member; empty if the keys are not there, or the member is not. */
   async remove(groupId: Id, userId: Id): Promise<Change> {
-    const member = this.hasKeys(groupId) ? this.groups.get(groupId)?.find(userId) : undefined;
-    if (!member) return { commit: NO_BYTES, info: NO_BYTES, welcome: NO_BYTES };
-    return this.commit(groupId, [member.index]);
+    const nothing = { commit: NO_BYTES, info: NO_BYTES, welcome: NO_BYTES };
+    if (!this.hasKeys(groupId)) return nothing;
+    return this.change(
+      groupId,
+      async (draft) => {
+        // Found in turn: what was read before may have given the leaf to another one.
+        const member = this.ready(groupId).find(userId);
+        return member ? this.commitIn(draft, { remove: [member.index] }) : nothing;
+      },
+      "the group cannot be changed",
+    );
   }
 
   /** Makes a commit with new own keys, which removes leaves, and takes proposals along. */

@@ -34,6 +34,6 @@ export const invalid = (text: string): MlsError => new MlsError("invalid", text)
 export function asMlsError(error: unknown): MlsError {
   if (error instanceof MlsError) return error;
   const text = error instanceof Error ? error.message : String(error);
-  const isForged = error instanceof Error && error.constructor.name.includes("CryptoVerification");
+  const isForged = error instanceof Error && error.name === "CryptoVerificationError";
   return new MlsError(isForged && /^(Signature|Could not verify membership)/.test(text) ? "forged" : "invalid", text);
 }

@@ -56,6 +56,11 @@ export class Slots {
     this.erase(orphans);
   }
 
+  /** Tells whether a slot has a key. */
+  has(slot: number): boolean {
+    return slot < this.count && this.read(slot).some((each) => each !== 0);
+  }
+
   read(slot: number): Uint8Array<ArrayBuffer> {
     const key = new Uint8Array(SLOT_BYTES);
     if (this.file.read(key, { at: slot * SLOT_BYTES }) !== SLOT_BYTES) throw new Error("a key is missing");

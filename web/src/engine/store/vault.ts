@@ -74,11 +74,20 @@ export class Vault {
       after = IDBKeyRange.lowerBound(keys.at(-1)!, true);
     }
     const slots = new Slots(file, new Set([...places.values()].map((each) => each.slot)));
+    // Values whose keys were overwritten before they could be deleted: the page was closed meanwhile.
+    const dead = [...places].filter(([, { slot }]) => !slots.has(slot));
+    const transaction = db.transaction(STORE, "readwrite");
+    for (const [name, { key }] of dead) {
+      void transaction.store.delete([...key]);
+      places.delete(name);
+    }
+    await transaction.done;
     return new Vault(name, db, slots, places);
   }
 
-  /** The keys of the values whose keys begin with `prefix`. */
+  /** The keys of the values whose keys begin with `prefix`; of all without one. */
   keys(...prefix: (string | number)[]): Key[] {
+    if (prefix.length === 0) return [...this.places.values()].map((each) => each.key);
     const begin = JSON.stringify(prefix).slice(0, -1);
     return [...this.places].flatMap(([name, { key }]) =>
       name.startsWith(begin) && (name[begin.length] === "," || name[begin.length] === "]") ? [key] : [],
