@@ -5,8 +5,10 @@ COMPILED = PYTHONDONTWRITEBYTECODE=
 SHARED = umask 022 &&
 PIP = $(SHARED) $(PYTHON) -m pip install --quiet --disable-pip-version-check --no-build-isolation
 
+WEB_NODE = web/node_modules/.package-lock.json
+
 .DEFAULT_GOAL := help
-.PHONY: help setup serve chat test test-system test-all trials pytest java interop fuzz generators histories lint format layout man dist proto demo bench pin clean
+.PHONY: help setup serve chat web web-check test test-system test-all trials pytest java interop fuzz generators histories lint format man dist proto demo bench pin clean
 
 help:  ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile
@@ -19,6 +21,15 @@ serve: setup  ## Start the server on embedded defaults: ./conclave.db, port 8080
 
 chat: setup  ## Talk in the terminal, at the server on this machine; more with OPTIONS="SERVER --user NAME"
 	@.venv/bin/conclave chat $(OPTIONS)
+
+web: $(WEB_NODE)  ## Build the chat for browsers into conclave/web/static; needs Node
+	@cd web && node build.mjs
+
+web-check: $(WEB_NODE)  ## Check the types of the chat for browsers
+	@cd web && npx tsc --noEmit
+
+$(WEB_NODE): web/package-lock.json
+	@cd web && npm ci --silent
 
 test: setup .venv/development java  ## Lint, types and tests but the system tests: 5 minutes on two cores
 	@$(MAKE) --no-print-directory --jobs=2 --keep-going lint pytest CHOSEN='-m "not system"'
@@ -63,9 +74,6 @@ lint: .venv/development  ## ruff and mypy
 format: .venv/development  ## Lay the code out
 	@$(PYTHON) -m ruff check --fix .
 	@$(PYTHON) -m ruff format .
-
-layout: setup  ## Renew the list in docs/architecture/modules.md from the modules' docstrings
-	@$(PYTHON) scripts/layout --write
 
 man: setup  ## Renew docs/man from the help of the commands
 	@$(PYTHON) scripts/man

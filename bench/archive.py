@@ -116,11 +116,10 @@ def _seconds(reports: Sequence[dict[str, float]]) -> list[float]:
 
 def fill(store: stores.Store, sent: Sequence[int]) -> None:
     """Add one message of each group for each second in ``sent``, no two alike."""
-    with closing(sqlite.connect(store.config.database)) as connection:
-        for second in sent:
-            with sqlite.write_transaction(connection):
-                for creator in store.creators:
-                    append(connection, creator, os.urandom(archives.BODY_BYTES), second, is_commit=False)
+    for second in sent:
+        with stores.opened(store.config) as connection:
+            for creator in store.creators:
+                append(connection, creator, os.urandom(archives.BODY_BYTES), second, is_commit=False)
 
 
 def shorten(store: stores.Store, lifetime: int, first: int = 0) -> None:

@@ -157,6 +157,7 @@ class Archive:
             "is_commit": pyarrow.repeat(False, count),  # noqa: FBT003 - a value
             "created_at": integers(times),
             "checksum": integers(sums),
+            "size": pyarrow.repeat(BODY_BYTES, count),
             "mls_message": pyarrow.Array.from_buffers(pyarrow.binary(), count, bodies),
         }
         write_deltalake(

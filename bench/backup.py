@@ -36,7 +36,7 @@ def whole(folder: Path) -> list[Figure]:
     (folder / "there").mkdir()
     (folder / "there.toml").write_text(
         f'database_path = "{folder}/there/conclave.db"\n[cleanup]\nengine = "sql"\ndisk_reserve = "0"\n'
-        f'[ledger]\npath = "{store.config.ledger_path}"\n'
+        f'[vault]\npath = "{store.config.vault_path}"\n'
     )
     restored, _ = _command("restore", str(backup), "--config", str(folder / "there.toml"))
     return [

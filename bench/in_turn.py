@@ -2,7 +2,8 @@
 
 What a part measures differs by a fifth from run to run, with what the machine does beside. A change of a twentieth
 shows only where the versions run at the same time and are asked in turn, a second each, many times over. Each checkout
-needs a ``.venv`` of its own; its server and its store are made by its own code.
+needs a ``.venv`` of its own; its server and its store are made by its own code. ``--random-pages`` asks for pages that
+begin anywhere in a larger store.
 """
 
 import argparse
@@ -43,12 +44,14 @@ def main() -> None:
     parser.add_argument("checkout", nargs="+", type=Path)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--only", default="", metavar="WORD", help="only the cases that have this in their names")
+    parser.add_argument("--random-pages", action="store_true", help="pages at random numbers of 400,000 messages")
     asked = parser.parse_args()
     table = Table("what", "version", "rate", "of this", "processor time", "of this")
     with ExitStack() as stack:
-        sides = [stack.enter_context(_served(each)) for each in (HERE, *asked.checkout)]
+        chosen = ["random-pages"] if asked.random_pages else []
+        sides = [stack.enter_context(_served(each, chosen)) for each in (HERE, *asked.checkout)]
         for case in (each for each in sides[0].requests if asked.only in each):
-            took = [_ask_all(sides, case, n) for n in range(asked.rounds)]
+            took = [_ask_all(sides, case, n, asked.rounds if chosen else 1) for n in range(asked.rounds)]
             for place, side in enumerate(sides):
                 rates, times = zip(*(each[place] for each in took), strict=True)
                 table.add_row(
@@ -60,27 +63,28 @@ def main() -> None:
 
 
 @contextmanager
-def _served(checkout: Path) -> Iterator[Side]:
+def _served(checkout: Path, chosen: Sequence[str]) -> Iterator[Side]:
     """Have a checkout's own code serve a store until the block ends, and with it the input of the process."""
     own = checkout.resolve()
-    command = [own / ".venv" / "bin" / "python", SERVE]
+    command: list[str | Path] = [own / ".venv" / "bin" / "python", SERVE, *chosen]
     with subprocess.Popen(command, cwd=own, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout
         port, pid, requests = pickle.load(process.stdout)
         yield Side(own.name, port, pid, requests)
 
 
-def _ask_all(sides: Sequence[Side], case: str, first: int) -> list[tuple[float, float]]:
-    """Ask each once, beginning with another one each time."""
+def _ask_all(sides: Sequence[Side], case: str, first: int, parts: int) -> list[tuple[float, float]]:
+    """Ask each once, beginning with another one each time. ``parts``: each round asks another part of the requests."""
     places = [(first + each) % len(sides) for each in range(len(sides))]
-    took = {place: _ask(sides[place], case) for place in places}
+    took = {place: _ask(sides[place], case, first % parts, parts) for place in places}
     return [took[place] for place in range(len(sides))]
 
 
-def _ask(side: Side, case: str) -> tuple[float, float]:
+def _ask(side: Side, case: str, part: int, parts: int) -> tuple[float, float]:
     """Ask for a second. Return the rate, and the server's processor seconds for an answer."""
     before = cpu_seconds(side.pid)
-    outcome = run(Load(side.port, side.requests[case], ROUND_SECONDS))
+    requests = [each[part::parts] for each in side.requests[case]]
+    outcome = run(Load(side.port, requests, ROUND_SECONDS))
     return outcome.rate, (cpu_seconds(side.pid) - before) / outcome.answered
 
 

@@ -22,8 +22,10 @@ from bench import stores
 from bench.figures import Figure, latencies, percentile, single, spread
 from bench.process import Cleaning, Server
 from conclave.config.cleanup import CleanupConfig
+from conclave.keys import tree
+from conclave.keys.cipher import ADDED_BYTES
 from conclave.retention import marks
-from conclave.store import bodies
+from conclave.store import keyring
 from conclave.store.engine import sqlite
 from tests.support.client import Client
 
@@ -115,33 +117,25 @@ def build(folder: Path, now: int, count: int) -> stores.Store:
             connection.execute(f"PRAGMA {pragma}").fetchall()
         connection.execute("BEGIN")
         sender = store.creators[0].user_id
-        body = f"randomblob({len(stores.BODY)})"
-        size = len(stores.BODY) + bodies.ROW_OVERHEAD_BYTES
-        a_segment = bodies.SEGMENT_BYTES // size + 1
-        for begin in range(0, each * GROUPS, a_segment):
-            stored = min(a_segment, each * GROUPS - begin)
-            segment = connection.execute(
-                "INSERT INTO body_segments (bodies, total_bytes, live_bytes, sealed) VALUES (?1, ?1 * ?2, ?1 * ?2, ?3)",
-                (stored, size, stored == a_segment),
-            ).lastrowid
-            table = f"body_segment_{segment}"
-            connection.execute(f"CREATE TABLE {table} (body_id INTEGER PRIMARY KEY, body BLOB) STRICT")
-            values = {"segment": segment, "stored": stored, "begin": begin, "sender": sender, "now": now}
-            connection.execute(
-                f"{_NUMBERS} INSERT INTO {table} SELECT :segment << 32 | (n + 1), {body} FROM numbers",
-                values,
-            )
-            connection.execute(
-                f"{_NUMBERS} INSERT INTO messages SELECT :segment << 32 | (n + 1), 1 + (:begin + n) % {GROUPS},"
-                f" 1 + (:begin + n) / {GROUPS}, :sender, 0, :now - CASE WHEN (:begin + n) / {GROUPS} < {few}"
-                f" THEN {FEW_AGE} WHEN (:begin + n) / {GROUPS} < {most} THEN {MOST_AGE} ELSE 0 END FROM numbers",
-                values,
-            )
+        values = {"stored": each * GROUPS, "sender": sender, "now": now}
+        connection.execute(
+            f"{_NUMBERS} INSERT INTO messages (group_key, sequence_num, sender_id, is_commit, created_at)"
+            f" SELECT 1 + n / {each}, 1 + n % {each}, :sender, 0, :now - CASE WHEN n % {each} < {few}"
+            f" THEN {FEW_AGE} WHEN n % {each} < {most} THEN {MOST_AGE} ELSE 0 END FROM numbers",
+            values,
+        )
+        size = len(stores.BODY) + ADDED_BYTES
+        connection.execute(
+            f"INSERT INTO message_bodies SELECT message_id, randomblob({size}) FROM messages ORDER BY message_id"
+        )
         connection.execute("UPDATE groups SET last_seq = ? WHERE group_key <= ?", (each, GROUPS))
         connection.execute("UPDATE members SET watermark = ? WHERE group_key <= ?", (each, GROUPS))
         connection.execute("COMMIT")
     with closing(sqlite.connect(store.config.database)) as connection:
         connection.execute("PRAGMA journal_mode = WAL").fetchall()
+        groups = [row[0] for row in connection.execute("SELECT group_id FROM groups WHERE group_key <= ?", (GROUPS,))]
+    with closing(keyring.open_to_serve(store.config.database, store.config.keys_path)) as keys:
+        keys.begin((group_id, number) for group_id in groups for number in range(1, each + tree.BLOCK, tree.BLOCK))
     return store
 
 
@@ -151,6 +145,7 @@ def _copied(store: stores.Store, engine: str) -> Iterator[stores.Store]:
     folder = store.config.database.parent / "copy"
     folder.mkdir()
     database = Path(shutil.copy(store.config.database, folder))
+    shutil.copy(store.config.keys_path, folder)
     config = replace(store.config, database_path=str(database), cleanup=CleanupConfig(engine=engine))
     try:
         yield replace(store, config=config)

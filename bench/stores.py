@@ -1,8 +1,9 @@
 """Builds stores directly, without a server."""
 
 import os
-from collections.abc import Sequence
-from contextlib import closing
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
@@ -13,7 +14,9 @@ from conclave.clock import FakeClock
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.settings import Config
 from conclave.retention import marks
+from conclave.store import keyring
 from conclave.store.engine import schema, sqlite
+from conclave.store.engine.connection import of_store
 from conclave.store.resources import groups, sessions, state, users
 from conclave.store.resources.members import Membership
 from conclave.wire.negotiate import Format
@@ -46,12 +49,24 @@ class Shape:
     body: bytes = BODY
 
 
+@contextmanager
+def opened(config: Config) -> Iterator[sqlite3.Connection]:
+    """Open a transaction, with the keys of the database."""
+    with (
+        closing(keyring.open_to_serve(config.database, config.keys_path)) as keys,
+        closing(sqlite.connect(config.database)) as connection,
+        sqlite.write_transaction(connection),
+    ):
+        of_store(connection).keys = keys
+        yield connection
+
+
 def build(folder: Path, engine: str, now: int, shape: Shape, sent: Sequence[int]) -> Store:
     """Make a store in which each group has one message for each second in ``sent``, its creator's."""
     config = Config(database_path=str(folder / "conclave.db"), cleanup=CleanupConfig(engine=engine))
     tokens = [new_token(Format.JSON) for _ in range(shape.users)]
     schema.prepare(config.database)
-    with closing(sqlite.connect(config.database)) as connection, sqlite.write_transaction(connection):
+    with opened(config) as connection:
         state.begin_serving(connection, config.policy, FakeClock(now).read())
         people = [users.add(connection, f"user{n}", "no password", "", now) for n in range(shape.users)]
         for person, token in zip(people, tokens, strict=True):
@@ -81,11 +96,10 @@ def build(folder: Path, engine: str, now: int, shape: Shape, sent: Sequence[int]
 
 def fill(store: Store, group: int, sent: Sequence[int]) -> None:
     """Add messages to one group, one for each second in ``sent``."""
-    with closing(sqlite.connect(store.config.database)) as connection:
-        for begin in range(0, len(sent), 10_000):
-            with sqlite.write_transaction(connection):
-                for second in sent[begin : begin + 10_000]:
-                    append(connection, store.creators[group], BODY, second, is_commit=False)
+    for begin in range(0, len(sent), 10_000):
+        with opened(store.config) as connection:
+            for second in sent[begin : begin + 10_000]:
+                append(connection, store.creators[group], BODY, second, is_commit=False)
 
 
 def expire_session(path: Path) -> None:

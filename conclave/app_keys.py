@@ -33,6 +33,7 @@ from conclave.wire.endpoint import Endpoint
 
 CONFIG = web.AppKey("config", Config)
 ACCEPTS_CHANGE = web.AppKey("accepts_change", bool)
+ACCEPTS_OLDER = web.AppKey("accepts_older", bool)
 CLOCK = web.AppKey("clock", SteadyClock)
 FRESHNESS = web.AppKey("freshness", Freshness)
 SESSIONS = web.AppKey("sessions", RememberedSessions)

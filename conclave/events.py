@@ -60,8 +60,7 @@ class Stored(NamedTuple):
     group_key: int
     sequence_num: int
     sender_id: bytes
-    body: bytes | None
-    """None where it was stored before."""
+    body: bytes
     created_at: int
     """Unix seconds."""
     is_timed: bool = False

@@ -45,16 +45,9 @@ POINTS = (
     "plan.made",
     "apply.begun",
     "apply.marks_raised",
-    "apply.message_rows_deleted",
-    "apply.bodies_erased",
+    "apply.messages_deleted",
     "apply.before_commit",
     "apply.after_commit",
-    "erase.sealed",
-    "erase.moved",
-    "erase.segment_marked",
-    "erase.emptied",
-    "erase.dropped",
-    "erase.freed",
     "erase.before_wal",
     "erase.after_wal",
     "report.before",
@@ -69,27 +62,26 @@ ARCHIVE_POINTS = (
     "archive.appended",
     "archive.verified",
     "archive.group_switched",
-    "archive.copies_erased",
     "archive.copies_chunk_deleted",
     "archive.copies_deleted",
     "archive.finished",
+    "archive.part_erased",
+    "archive.erased_by_keys",
+    "archive.forgotten",
     "archive.parts_dropped",
-    "archive.erasures_noted",
     "archive.rewritten",
-    "archive.rows_deleted",
-    "archive.index_settled",
-    "archive.compacted",
+    "archive.space_noted",
     "archive.before_erase",
     "archive.file_removed",
     "archive.erased",
 )
 """Reached only in runs that work in the archive."""
 
+SPACE_POINTS = ("erase.freed",)
+"""Reached only where a fifth of the database's file is free."""
+
 CLOCK_POINTS = ("clock.brought_back",)
 """Reached only where an operator accepts the clock."""
-
-UNREADABLE_POINTS = ("archive.unreadable_noted",)
-"""Reached only in runs that make something unreadable in the archive which is overwritten later."""
 
 RESTORE_POINTS = ("restore.copied", "restore.before_switch", "restore.switched")
 """Reached only where a group is restored from the archive."""
@@ -103,8 +95,8 @@ DROPPING_POINTS = ("ledger.dropped",)
 REPLAY_POINTS = ("ledger.step_replayed", "ledger.replayed", "ledger.written", "ledger.synced")
 """Reached only where a restored copy learns what it must not bring back."""
 
-CANARY_POINTS = ("canary.opened", "canary.sent", "canary.moved", "canary.deleted", "canary.erased", "canary.removed")
-"""Reached only where an operator sends a canary."""
+EXPERIMENT_POINTS = tuple(f"experiment.{each}" for each in ("opened", "sent", "deleted", "erased", "removed"))
+"""Reached only where an operator proves erasure."""
 
 BACKUP_POINTS = (
     "backup.begun",
@@ -113,7 +105,6 @@ BACKUP_POINTS = (
     "backup.caught_up",
     "backup.database_taken",
     "backup.checked",
-    "backup.keys_copied",
     "backup.manifest_written",
     "backup.completed",
     "backup.renamed_away",
@@ -124,11 +115,11 @@ RETURN_POINTS = (
     "return.begun",
     "return.database_copied",
     "return.archive_copied",
+    "return.vault_placed",
     "return.settled",
     "return.erased",
     "return.placing",
     "return.archive_placed",
-    "return.keys_placed",
     "return.database_placed",
     "return.placed",
 )
@@ -153,8 +144,8 @@ KEY_POINTS = (
 LOSING_POINTS = ("run.keys_noted", "run.keys_lost")
 """Reached only in runs that lose keys."""
 
-COPYING_POINTS = ("run.keys_copied",)
-"""Reached only in runs that renew a copy of the key file."""
+COPYING_POINTS = ("vault.keys_copied", "vault.ledger_copied")
+"""Reached only where a copy of the vault is renewed."""
 
 _ERRORS = {"full": ("database or disk is full", sqlite3.SQLITE_FULL), "io": ("disk I/O error", sqlite3.SQLITE_IOERR)}
 

@@ -18,18 +18,15 @@ from conclave.retention.due import Due, Gone
 from conclave.retention.plan import GroupStep, Plan
 from conclave.retention.resolve import PolicySettings
 from conclave.retention.rules import EXPIRED, IN_ANY_RUN, INVITES, SESSIONS
-from conclave.store import bodies, compaction, invalidation
+from conclave.store import bodies, invalidation, message_keys
 from conclave.store.archive import moves
 from conclave.store.engine.sqlite import Step, done
-from conclave.store.resources import message_keys, receipts, taken_back, timers
+from conclave.store.resources import receipts, taken_back, timers
 from conclave.store.resources.receipts import Erased
 from spark.pacer import Pacer
 
 CHUNK = 64
 """A step deletes at most 64 messages: a transaction while others write, see ``pacer.SHARED_BUDGET_SECONDS``."""
-
-CHUNK_BYTES = 128 * 1024
-"""A step deletes messages with at most 128 KiB of bodies together, but at least one message."""
 
 
 def apply_plan(
@@ -47,8 +44,8 @@ def apply_plan(
     pacer.run(partial(_raise_marks, connection, group) for group in plan.groups)
     marked()
     named = due.of_plan(connection, plan)
-    for blocks in due.blocks(connection, named):
-        pacer.run(_Deleting(connection, named, block, counts).step for block in blocks)
+    for listed in due.listed(connection, named):
+        pacer.run(iter([_Deleting(connection, named, listed, counts).step]))
     pacer.run(_steps(connection, plan, settings, counts))
 
 
@@ -60,9 +57,8 @@ def count_plan(connection: sqlite3.Connection, plan: Plan) -> Counter[str]:
 
 
 def give_space_back(pacer: Pacer) -> None:
-    """Return the space of erased bodies to the file system: first dead segments, then free pages."""
-    pacer.run(compaction.compact(pacer.connection))
-    pacer.run(iter([partial(compaction.free_pages, pacer.connection)]))
+    """Return free pages to the file system, unless they are few."""
+    pacer.run(iter([partial(bodies.give_pages_back, pacer.connection)]))
 
 
 def _steps(
@@ -79,8 +75,6 @@ def _steps(
         yield partial(_delete_session, connection, session_id, settings.sessions_dead_before(plan.now), counts)
     for invite_key in plan.invites:
         yield partial(_delete_invite, connection, invite_key, settings.invites_dead_before(plan.now), counts)
-    if bodies.are_discarded(connection):  # asked last: dead invites may have discarded some
-        yield partial(bodies.erase_discarded, connection)
 
 
 def _raise_marks(connection: sqlite3.Connection, step: GroupStep) -> bool:
@@ -103,31 +97,28 @@ def _raise_marks(connection: sqlite3.Connection, step: GroupStep) -> bool:
 
 
 class _Deleting:
-    """Deletes the messages of a block, as far as they are still due, some in each step."""
+    """Deletes the messages that are listed, as far as they are still due, some in each step."""
 
     def __init__(
-        self, connection: sqlite3.Connection, named: list[Due], block: list[int], counts: Counter[str]
+        self, connection: sqlite3.Connection, named: list[Due], listed: list[int], counts: Counter[str]
     ) -> None:
         self._connection = connection
         self._named = named
-        self._block = block
+        self._listed = listed
         self._counts = counts
         self._done = 0
 
     def step(self) -> bool:
-        """Delete at most CHUNK messages with at most CHUNK_BYTES; return whether there are more."""
-        listed = [due.placed(each) for each in self._block[self._done : self._done + CHUNK]]
-        chosen = len(bodies.first_within(self._connection, [message_id for _, message_id in listed], CHUNK_BYTES))
+        """Delete at most CHUNK messages; return whether there are more."""
+        listed = [due.placed(each) for each in self._listed[self._done : self._done + CHUNK]]
         gone: list[Gone] = []
-        for place, some in groupby(listed[:chosen], key=itemgetter(0)):
+        for place, some in groupby(listed, key=itemgetter(0)):
             gone += self._named[place].delete(self._connection, [message_id for _, message_id in some])
         self._note(gone)
         timers.forget(self._connection, _numbers(gone))
-        reach("apply.message_rows_deleted")
-        bodies.erase(self._connection, [each.message_id for each in gone])
-        reach("apply.bodies_erased")
-        self._done += chosen
-        return self._done < len(self._block)
+        reach("apply.messages_deleted")
+        self._done += len(listed)
+        return self._done < len(self._listed)
 
     def _note(self, gone: list[Gone]) -> None:
         """Count what is gone, and note it for the receipts."""
@@ -141,8 +132,7 @@ class _Deleting:
             last = [each for each in some if not any(low <= each.sequence_num <= high for low, high in ranges)]
             if last:
                 last_seq, newest = max(each.sequence_num for each in last), max(each.created_at for each in last)
-                keys_lost = len(last) if message_keys.has_keys(self._connection) else 0
-                receipts.note(self._connection, group_key, Erased(rule, len(last), last_seq, newest), keys_lost)
+                receipts.note(self._connection, group_key, Erased(rule, len(last), last_seq, newest))
                 message_keys.note(self._connection, group_key, [each.sequence_num for each in last])
 
 

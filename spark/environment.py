@@ -6,11 +6,11 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING
 
 from conclave.clock import Clock
 from conclave.clock.steady import SteadyClock
-from conclave.config.archive import ArchiveConfig
 from conclave.config.settings import Config
 from conclave.keys.store import KeyStore
 from conclave.logs.setup import get_logger
@@ -300,13 +300,11 @@ class RunEnvironment:
 
         return spark_engine.make_plan(session, self.path, settings, now, scope)
 
-    def find_archive_work(
-        self, hot: Hot, scope: Scope, config: ArchiveConfig, risen: Collection[tuple[int, int]] = ()
-    ) -> "ArchiveRun | None":
-        """Return the archive if a run by ``config`` has anything to do there, see ``needs.of_archive``."""
+    def find_archive_work(self, hot: Hot, scope: Scope, risen: Collection[tuple[int, int]] = ()) -> "ArchiveRun | None":
+        """Return the archive if a run has anything to do there, see ``needs.of_archive``."""
         if self.config.cleanup.engine != "spark" or not self._uses_archive():
             return None
-        return self.archive(hot, config) if hot.read(needs.of_archive, hot, config, scope, risen) else None
+        return self.archive(hot) if hot.read(needs.of_archive, hot, self.config.archive, scope, risen) else None
 
     def count_held(self, hot: Hot, risen: Collection[tuple[int, int]] = ()) -> int:
         """Return how many messages of both tiers legal holds have kept so far, see ``due.held_back``.
@@ -318,7 +316,7 @@ class RunEnvironment:
             return count
         from spark.archive import held  # noqa: PLC0415 - as above
 
-        return count + held.count(hot, self.config.archive_path, risen)
+        return count + held.count(hot, self.config.archive_path, partial(self.keys, hot), risen)
 
     def keys(self, hot: Hot) -> KeyStore:
         """Return the keys of the messages, which stay open; ``hot`` has some. Raises StoreError."""
@@ -328,23 +326,17 @@ class RunEnvironment:
             raise StoreError(f"{hot.path}: has no keys")
         return self._keys
 
-    def archive(self, hot: Hot, config: ArchiveConfig | None = None) -> "ArchiveRun | None":
+    def archive(self, hot: Hot) -> "ArchiveRun | None":
         """Return the archive, for which Spark is started when it is needed.
 
-        None without Spark, or if there is no archive and none is wanted. ``config``: by which it works; None: by the
-        settings of all runs.
+        None without Spark, or if there is no archive and none is wanted.
         """
         if self.config.cleanup.engine != "spark" or not self._uses_archive():
             return None
         from spark.archive.run import ArchiveRun  # noqa: PLC0415 - as above
 
-        config = config or self.config.archive
-        path, has_cluster = self.config.archive_path, not self._master().startswith("local")
-        return ArchiveRun(self._session, self._forget_tables, hot, path, config, has_cluster=has_cluster)
-
-    def _master(self) -> str:
-        """Return where Spark works, or would: spark-submit, which has started it already, may say otherwise."""
-        return (self._spark and self._spark.sparkContext.master) or self.config.spark.master
+        values = hot, self.config.archive_path, self.config.archive, partial(self.keys, hot)
+        return ArchiveRun(self._session, self._forget_tables, *values)
 
     def _forget_tables(self) -> None:
         """Have Spark forget what it knows of tables, if it was started and can know any."""

@@ -1,54 +1,16 @@
-"""Loses the keys of what a run has erased, and renews the copies of the key file, so that they forget it too.
-
-What is overwritten later in the archive loses them first of all.
-"""
+"""Destroys the keys of what a run has erased, and renews the copies of the vault, so that they forget it too."""
 
 import sqlite3
-from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
 
-from conclave.config.archive import ArchiveConfig
 from conclave.failpoints import reach
-from conclave.keys import copying
 from conclave.keys.file import KeyFileError
-from conclave.keys.store import KeyStore
-from conclave.retention.jobs import Scope
-from conclave.store import keyring
-from conclave.store.archive import moves
+from conclave.store import keyring, message_keys, vault
 from conclave.store.engine.faults import StoreError
-from conclave.store.resources import message_keys
-from conclave.store.resources.message_keys import KeyCopy
-from spark.archive import expiry_plan, unreadable
 from spark.environment import RunEnvironment
-from spark.hot_store import ArchiveError, Hot
+from spark.hot_store import Hot
 from spark.report import Report
 
 _FAULTS = (KeyFileError, StoreError, sqlite3.Error)
-
-
-def lose_first(engine: RunEnvironment, hot: Hot, done: Report, counted: set[int], scope: Scope) -> ArchiveConfig:
-    """Lose the keys of what is due in the archive and may be overwritten later; return by what the run goes on there.
-
-    ``counted``: the groups that the report counts as touched already; others are added. If the archive cannot be read
-    now, nothing waits in this run, which mends what one that died has left, or says what is wrong.
-    """
-    config = engine.config.archive
-    if not config.rewrite_after or engine.is_hot_only or hot.read(moves.find_state) is None:
-        return config
-    plan = hot.read(expiry_plan.make_plan, hot, scope, rewrite_after=config.rewrite_after)
-    if not plan.losing:
-        return config
-    touched: set[int] = set()
-    try:
-        unreadable.note(hot, engine.config.archive_path, plan, done.counts, touched)
-    except ArchiveError:
-        return replace(config, rewrite_after=0)
-    finally:
-        done.groups_touched += len(touched - counted)
-        counted |= touched
-    lose(engine, hot.without_deadline(), done)
-    return config
 
 
 def lose(engine: RunEnvironment, hot: Hot, done: Report) -> bool:
@@ -65,11 +27,8 @@ def lose(engine: RunEnvironment, hot: Hot, done: Report) -> bool:
             return False
         keys = engine.keys(hot)
         keys.refresh()
-        if keys.serial < state.lost_serial:
-            raise KeyFileError(
-                f"{engine.config.keys_path}: is an older one, with keys that were lost since: restart the server, which"
-                f" loses them{keyring.ADVICE}"
-            )
+        if keys.serial < state.serial:
+            raise KeyFileError(f"{engine.config.keys_path}: an older vault was put in its place{keyring.ADVICE}")
         while noted := hot.read(message_keys.noted):
             hot.write(message_keys.make_durable)  # a power failure must not bring back the rows of keys that are lost
             reach("run.keys_noted")
@@ -77,32 +36,7 @@ def lose(engine: RunEnvironment, hot: Hot, done: Report) -> bool:
             reach("run.keys_lost")
             hot.write(message_keys.forget, noted.rows, keys.serial)
         are_lost = True
-        _renew_all(keys, list(map(Path, engine.config.keys.copies)), hot)
+        vault.renew_all(keys, engine.config.ledger_path, engine.config.vault_copies)
     except _FAULTS as error:
         done.error = done.error or f"keys: {error}"
     return are_lost
-
-
-def _renew_all(keys: KeyStore, targets: Sequence[Path], hot: Hot) -> None:
-    """Renew each copy, whatever becomes of the others: one disk that is away, or hangs, keeps no other copy old.
-
-    Raises KeyFileError, which names all that failed.
-    """
-    failed = []
-    for each in targets:
-        try:
-            _renew(keys, each, hot)
-        except _FAULTS as error:
-            failed.append(str(error))
-    if failed:
-        raise KeyFileError("; ".join(dict.fromkeys(failed)))
-
-
-def _renew(keys: KeyStore, target: Path, hot: Hot) -> None:
-    """Write a copy of the key file, unless it has all changes. Raises KeyFileError."""
-    keys.refresh()
-    found = copying.head(target)
-    if found is None or found != (keys.serial, keys.keys_id):
-        keys.copy(target)
-        reach("run.keys_copied")
-    hot.write(message_keys.note_copy, KeyCopy(str(target), hot.now, keys.serial))

@@ -11,7 +11,7 @@ from conclave.retention import due
 from conclave.retention.jobs import Scope
 from conclave.retention.plan import Plan, make_plan
 from conclave.retention.policy import KEEP
-from conclave.store.archive import move_selection, moves
+from conclave.store.archive import move_selection, moves, reclaiming
 from spark.archive import expiry_plan
 from spark.hot_store import Hot
 
@@ -41,19 +41,21 @@ def of_archive(
     return (
         (state is not None and (state.unerased or moves.batch_under_way(connection) is not None))
         or bool(moves.copies(connection))
+        or reclaiming.is_unsettled(connection)
         or (
             scope.keeps_house
             and archive.after != KEEP
             and move_selection.has_work(connection, archive.least_lifetime, hot.now - archive.after)
         )
-        or bool(expiry_plan.make_plan(connection, hot, scope, risen, archive.rewrite_after))
+        or (scope.keeps_house and reclaiming.is_due(connection, hot.now, archive.reclaim_interval))
+        or bool(expiry_plan.make_plan(connection, hot, scope, risen))
     )
 
 
 def of_run(connection: sqlite3.Connection, hot: Hot, scope: Scope) -> bool:
     """Tell whether a run at the second of ``hot`` would need Spark from the start.
 
-    What is due in the archive needs it only if much is to be rewritten, and a partition only if it has become crowded:
-    the run sees that in the table, and starts Spark itself then.
+    What is due in the archive is erased without it. Space is given back with it: the run sees in the table whether that
+    is worth it, and starts Spark itself then.
     """
     return plan_without(connection, hot, scope) is None

@@ -103,9 +103,7 @@ def _erasure(connection: sqlite3.Connection, hot: Hot) -> Erasure:
     found = of_run(connection, hot)
     archived = expiry_plan.make_plan(connection, hot, ALL, found.plan.risen)
     connection.execute("DROP TABLE temp.archive_marks")
-    keys = {key for key, erased in archived.dropped.items() if erased.rule != expiry_plan.RESTORED}
-    keys |= {key for key in archived.partial if not archived.is_restored(key)}
-    keys -= archived.stale
+    keys = {part.key for part in archived.parts}
     messages, body_bytes = connection.execute(_ARCHIVED, (json.dumps(sorted(keys)),)).fetchone()
     return Erasure(
         len(found.groups | {group_key for group_key, _, _ in keys}),
@@ -113,12 +111,12 @@ def _erasure(connection: sqlite3.Connection, hot: Hot) -> Erasure:
         _body_bytes(connection, found.plan),
         messages,
         body_bytes,
-        is_exact=not keys.intersection(archived.partial),
+        is_exact=not archived.partial,
     )
 
 
 _ARCHIVED = """
-SELECT ifnull(sum(message_count), 0), ifnull(sum(body_bytes), 0) FROM readable_parts
+SELECT ifnull(sum(message_count), 0), ifnull(sum(body_bytes), 0) FROM archive_parts
 WHERE (group_key, lifetime, span) IN (SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(?))
 """
 
@@ -126,6 +124,8 @@ WHERE (group_key, lifetime, span) IN (SELECT value ->> 0, value ->> 1, value ->>
 def _body_bytes(connection: sqlite3.Connection, made: Plan) -> int:
     """Return the bytes of all bodies that a plan lets go; each counts once, also if several rules name it."""
     due.list_let_go(connection, made)
-    total = bodies.total_size(connection, (row[0] for row in connection.execute("SELECT message_id FROM temp.let_go")))
+    total = bodies.message_bytes(
+        connection, (row[0] for row in connection.execute("SELECT message_id FROM temp.let_go"))
+    )
     connection.execute("DROP TABLE temp.let_go")
     return total

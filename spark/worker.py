@@ -31,8 +31,10 @@ from conclave.system.worker_protocol import (
     order_of,
     to_line,
 )
+from spark.dry_run import rehearse
 from spark.environment import CleanupError, RunEnvironment, SparkStartError
-from spark.run import EXPECTED, NOT_BEGUN, clean_up, dry_run, get_ready_ahead
+from spark.readiness import EXPECTED, NOT_BEGUN
+from spark.run import clean_up, get_ready_ahead
 
 log = get_logger(__name__)
 
@@ -211,7 +213,7 @@ class Worker:
         """Do a dry run, and tell what a run would delete, or why that could not be counted."""
         self._say(State.COUNTING)
         try:
-            counted = dry_run(self._engine).to_mapping()
+            counted = rehearse(self._engine).to_mapping()
         except EXPECTED as error:
             counted = {"error": str(error)}
         except Exception as error:

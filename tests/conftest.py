@@ -27,10 +27,12 @@ from conclave.config.settings import Config
 from conclave.server.app import create_app
 from conclave.server.busiest import Busiest
 from conclave.server.listen import MOST_FILES, Site
+from conclave.store import at_rest
 from conclave.system import signals
-from tests.support import java_classes, sample, stores
+from tests.support import forensics, java_classes, sample, stores
 from tests.support.cleaner import Cleaner
 from tests.support.client import Client
+from tests.support.open_keys import OpenKeys
 
 TESTS = Path(__file__).parent
 
@@ -213,6 +215,22 @@ def same_umask() -> Iterator[None]:
     os.umask(before)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def keys_of_module() -> Iterator[OpenKeys]:
+    """A connection that a test opens itself has the keys of its database, as a server's connections have."""
+    opened = OpenKeys()
+    with pytest.MonkeyPatch.context() as patch, opened.closing():  # a test may undo what it has patched
+        patch.setattr(at_rest, "open_keys", opened.of)
+        forensics.begin(patch)
+        yield opened
+
+
+@pytest.fixture(autouse=True)
+def keys_at_hand(keys_of_module: OpenKeys) -> Iterator[None]:
+    with keys_of_module.closing(), forensics.of_test():
+        yield
+
+
 @pytest.fixture
 def clock() -> FakeClock:
     return FakeClock()
@@ -305,9 +323,9 @@ class StartServer(Protocol):
     """Starts a server with a configuration; ``async with`` stops it."""
 
     def __call__(
-        self, config: Config, *, accepts_change: bool = False
+        self, config: Config, *, accepts_change: bool = False, accepts_older: bool = False
     ) -> contextlib.AbstractAsyncContextManager[Running]:
-        """``accepts_change``: an operator agrees to a large change of the policy."""
+        """``accepts_change``, ``accepts_older``: see ``create_app``."""
         ...
 
 
@@ -316,10 +334,12 @@ def start_server(clock: FakeClock) -> StartServer:
     """Start a server with a configuration; ``async with`` stops it."""
 
     @contextlib.asynccontextmanager
-    async def start(config: Config, *, accepts_change: bool = False) -> AsyncIterator[Running]:
+    async def start(
+        config: Config, *, accepts_change: bool = False, accepts_older: bool = False
+    ) -> AsyncIterator[Running]:
         if config.database.parent.is_dir() and not os.path.lexists(config.database):
             stores.prepare(config.database)
-        app = create_app(config, clock, accepts_change=accepts_change)
+        app = create_app(config, clock, accepts_change=accepts_change, accepts_older=accepts_older)
         server = Listening(app)
         try:
             await server.start()

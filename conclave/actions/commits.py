@@ -102,7 +102,7 @@ def store(connection: sqlite3.Connection, member: Membership, commit: Commit, no
         reach("commit.message_stored")
     if commit.group_info:
         with_commit = bool(commit.commit_message)
-        groups.set_group_info(connection, member.group, commit.group_info, with_commit=with_commit)
+        groups.set_group_info(connection, member.group.group_key, commit.group_info, with_commit=with_commit)
         reach("commit.info_replaced")
     if commit.mls_group_id:
         groups.set_mls_group_id(connection, member.group, commit.mls_group_id)

@@ -42,11 +42,15 @@ _OF_POLICY = ("message_expiry_seconds", "min_lifetime_seconds")
 
 
 def create(connection: sqlite3.Connection, context: Context, user_id: bytes, group_name: str, alias: str) -> bytes:
-    """Create a group with the user as its sole member and admin; return its id. Raises ConflictError or QuotaError."""
+    """Create a group with the user as its sole member and admin; return its id.
+
+    Raises ConflictError, QuotaError, TooManyRequestsError, and StoreFullError if the database can have no more groups.
+    """
     if context.quotas:
         context.quotas.require_few_groups(connection, user_id)
     users.require(connection, user_id)
     _require_free(connection, group_name)
+    count_change(context.quotas, user_id)
     return groups.add(connection, user_id, group_name, alias, context.now(), context.policy)
 
 

@@ -9,6 +9,7 @@ from conclave.actions.context import Context
 from conclave.actions.quotas import count_accepted, count_invite, require_room
 from conclave.errors import ConflictError, NotFoundError, NotMemberError
 from conclave.failpoints import reach
+from conclave.store import bodies
 from conclave.store.engine.news import announce, announce_stored, members_of
 from conclave.store.lists import ListPart, Span
 from conclave.store.resources import groups, invites, members, messages, welcomes
@@ -72,7 +73,7 @@ def cancel(
 
 
 def accept(connection: sqlite3.Connection, context: Context, invite_id: bytes, user_id: bytes) -> None:
-    """Make the invitee a member, and use the bodies that the invite carries, without copying them.
+    """Make the invitee a member, and use the bodies that the invite carries.
 
     The commit becomes a message of the inviter. The invitee hears of the welcome, the other members of the commit.
     Raises NotFoundError, or NotMemberError if the invite is another user's.
@@ -86,7 +87,9 @@ def accept(connection: sqlite3.Connection, context: Context, invite_id: bytes, u
     welcomes.add(connection, group.group_key, user_id, invite.welcome_body)
     commit = invite.inviter_id, invite.commit_body
     announce_stored(connection, [messages.append_stored(connection, group.group_key, *commit, now, is_commit=True)])
-    groups.adopt_group_info(connection, group.group_key, invite.group_info_body, with_commit=True)
+    group_info = bodies.get(connection, invite.group_info_body)
+    bodies.erase(connection, [invite.group_info_body])
+    groups.set_group_info(connection, group.group_key, group_info, with_commit=True)
     reach("accept.stored")
     announce(connection, [user_id], "welcome", group_id=group.group_id, group_alias=group.alias)
     announce(connection, others, "group_update", group_id=group.group_id, update_type="commit")

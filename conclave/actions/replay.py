@@ -15,6 +15,7 @@ from typing import Any
 
 from conclave.actions import accounts, groups, members
 from conclave.failpoints import reach
+from conclave.keys import tree
 from conclave.retention import marks
 from conclave.retention.policy import FOREVER
 from conclave.store import bodies
@@ -37,11 +38,11 @@ NUMBERS = 2**32
 """After each restore the numbers of a group's messages begin again at the next multiple of 2^32.
 
 Numbers that were given after the copy was made are unknown. Clients ask for what comes after the last one that they
-have seen, so no number may be used again. 2^53, which JSON readers can hold, is reached after 2 million restores.
+have seen, so no number may be used again.
 """
 
-MOST_HOURS = 2**20
-"""If the ledger may lack a restore, the hours since 1970 count as restores, at most 2^20: those of the year 2089."""
+MOST_RESTORES = bodies.LAST_NUMBER // NUMBERS
+"""A number has 40 bits, so a database can be restored 255 times, each from a copy that was made after the last time."""
 
 HELD_AGAIN = "in force when a backup was restored; who added it and why is in the audit log of that time"
 
@@ -52,25 +53,34 @@ class Replayed:
 
     ``counts``: how many things of each kind were changed. ``locked``: the names of accounts whose password was changed
     after the copy was made: its user cannot log in until an operator sets a new one. ``until``: up to when the ledger
-    told of changes, Unix seconds; 0 if there was none.
+    told of changes, Unix seconds; 0 if there was none. ``flaw``: why it does not tell of everything since the copy; ""
+    if it does.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
     locked: list[str] = field(default_factory=list)
     until: int = 0
+    flaw: str = ""
 
 
 class IncompleteError(LedgerError):
     """The ledger does not tell all that a restored copy must not bring back. An operator may go on nevertheless."""
 
 
-def replay(connection: sqlite3.Connection, path: Path, now: int, *, despite: bool = False) -> Replayed:
+def replay(
+    connection: sqlite3.Connection,
+    path: Path,
+    now: int,
+    blocks: Iterable[tuple[bytes, int]] = (),
+    *,
+    despite: bool = False,
+) -> Replayed:
     """Have a restored copy bring back nothing that was hidden, ended or taken away since it was made.
 
     No server or run may use it meanwhile. All is done in one transaction, in that of the caller if there is one. It may
-    be repeated. ``path``: of the ledger. ``now``: Unix seconds. ``despite``: go on although the ledger is missing,
-    damaged, or does not reach back to the copy; what it lacks comes back. Raises IncompleteError unless ``despite``,
-    and LedgerError.
+    be repeated. ``path``: of the ledger. ``now``: Unix seconds. ``blocks``: those of the key file, which tell of
+    restores that a lost ledger cannot tell of. ``despite``: go on although the ledger is missing, damaged, or does not
+    reach back to the copy; what it lacks comes back. Raises IncompleteError unless ``despite``, and LedgerError.
     """
     transaction: AbstractContextManager[None] = (
         nullcontext() if connection.in_transaction else write_transaction(connection)
@@ -81,16 +91,16 @@ def replay(connection: sqlite3.Connection, path: Path, now: int, *, despite: boo
         if flaw and not despite:
             raise IncompleteError(f"{path}: {flaw}")
         known = found.last_change if found else standing.counter
-        number = max(standing.restored, found.restored if found else 0) + 1
-        if flaw:
-            number = max(number, min(now // 3600, MOST_HOURS))
+        number = max(standing.restored, found.restored if found else 0, _restores_in(blocks)) + 1
+        if number > MOST_RESTORES:
+            raise LedgerError(f"{path}: a database can be restored {MOST_RESTORES} times, and this one was")
         # Nor has any change of another history the number of one of this one.
         changes.number_anew(connection, max(known, number * NUMBERS))
         # Copies from before this restore need what the ledger lacks.
         lacks = {"complete_after": max(known, standing.counter)} if flaw else {}
         told = (each for each in book.entries(path, standing.counter) if end is None or each.change <= end)
         done = _carry_out(connection, told, now)
-        done.until = found.until if found else 0
+        done.until, done.flaw = found.until if found else 0, flaw
         if settings := state.stored_policy(connection):
             marks.write(connection, settings)  # what admins had set came back with the marks
         _take_back(connection, done)
@@ -100,6 +110,11 @@ def replay(connection: sqlite3.Connection, path: Path, now: int, *, despite: boo
         restore = Entry(known, now, RESTORE, number, {"number": number, "from": standing.counter} | lacks)
         book.append(path, standing.ledger_id, known, [restore])
     return done
+
+
+def _restores_in(blocks: Iterable[tuple[bytes, int]]) -> int:
+    """Return the number of the last restore after which bodies were stored that live."""
+    return max(((block << tree.HEIGHT) // NUMBERS for _, block in blocks), default=0)
 
 
 def require_complete(connection: sqlite3.Connection, path: Path) -> None:
@@ -263,7 +278,7 @@ def _welcome(connection: sqlite3.Connection, entry: Entry, _: int, __: Replayed)
     rows = connection.execute(
         "DELETE FROM welcomes WHERE welcome_key = ? RETURNING welcome_body", (entry.subject,)
     ).fetchall()
-    bodies.discard(connection, [row[0] for row in rows])
+    bodies.erase(connection, [row[0] for row in rows])
     return bool(rows)
 
 
@@ -414,6 +429,7 @@ def _leave_numbers(connection: sqlite3.Connection, restore: int) -> None:
         begin,
     )
     connection.execute("UPDATE groups SET last_seq = :begin WHERE last_seq < :begin", begin)
+    connection.execute("UPDATE sqlite_sequence SET seq = :begin WHERE name = 'bodies' AND seq < :begin", begin)
 
 
 def _id(entry: Entry) -> bytes:

@@ -4,7 +4,7 @@ Everything is counted where it happens, by plain lists and dictionaries, and bec
 thread of its own beside the event loop, so what the loop changes is copied in one step before it is walked.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 
 from aiohttp import web
@@ -203,14 +203,13 @@ def _sizes(sizes: Sizes) -> Iterator[Metric]:
     if last.backup_at is not None:
         made = "When the last backup was made, as the audit log says; 0: it knows of none."
         yield GaugeMetricFamily("conclave_backup_timestamp_seconds", made, last.backup_at)
-    if last.key_copies is not None:
-        copies = "Copies of the key file that are there."
-        yield GaugeMetricFamily("conclave_key_copies", copies, len(last.key_copies))
-        dead = "Archived messages whose keys are lost, and that are not overwritten yet."
-        yield GaugeMetricFamily("conclave_archive_unreadable_messages", dead, last.unreadable)
-    if last.key_copies:
-        made = "When the newest copy of the key file was made."
-        yield GaugeMetricFamily("conclave_key_copy_timestamp_seconds", made, max(last.key_copies.values()))
+    if last.vault_copies is not None:
+        faults = Counter("faulty" if fault else "current" for fault in last.vault_copies.values())
+        copies = dict.fromkeys(("current", "faulty"), 0) | faults
+        yield _gauges("conclave_vault_copies", "Copies of the vault that the settings name.", "state", copies)
+    if last.dead is not None:
+        dead = "Erased messages that take space in the archive's files until it is reclaimed."
+        yield GaugeMetricFamily("conclave_archive_dead_messages", dead, last.dead)
     free_disk = {place: free for place, (free, _) in last.disks.items()}
     whole_disk = {place: whole for place, (_, whole) in last.disks.items()}
     yield _gauges("conclave_disk_free_bytes", "Bytes that are free where this lies.", "place", free_disk)

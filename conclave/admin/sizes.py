@@ -9,7 +9,7 @@ import asyncio
 import os
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -20,12 +20,11 @@ from aiohttp import web
 
 from conclave import app_keys
 from conclave.health.parts import Phase
-from conclave.keys import copying
-from conclave.store.archive import unreadable
+from conclave.store import vault
+from conclave.store.archive import reclaiming
 from conclave.store.engine.faults import StoreError, file_size
-from conclave.store.resources import audit, message_keys
+from conclave.store.resources import audit
 from conclave.store.resources.audit import AuditAction
-from conclave.store.resources.message_keys import KeyCopy
 
 FRESH_SECONDS = 5.0
 """Numbers are told again for 5 seconds."""
@@ -55,15 +54,15 @@ class Measured:
     memory: dict[str, int] = field(default_factory=dict)
     """What the cleanup worker and its Java process have in memory."""
     free_pages: int | None = None
-    key_copies: dict[str, int] | None = None
-    """When the copies of the key file that are there were made, Unix seconds, by their paths; None: it has no keys."""
-    unreadable: int = 0
-    """How many archived messages have lost their keys, and wait to be overwritten."""
+    vault_copies: Mapping[str, str] | None = None
+    """Why a copy of the vault would not do, by its folder, "" for one that would; None before the first look."""
+    dead: int | None = None
+    """How many archived messages are erased, and take space until it is reclaimed; None before the first look."""
     backup_at: int | None = None
     """When the last backup was made, Unix seconds; 0 for none that is known, None before the first look."""
 
 
-_OF_STORE = ("free_pages", "key_copies", "unreadable", "backup_at")
+_OF_STORE = ("free_pages", "vault_copies", "dead", "backup_at")
 """What the store tells, not the files."""
 
 
@@ -113,9 +112,13 @@ class Sizes:
         if self._served[app_keys.HEALTH].phase is Phase.SERVING:
             # Health tells of what fails in the store. ValueError: the store has been closed meanwhile.
             with suppress(StoreError, sqlite3.Error, ValueError):
-                told, written = await self._served[app_keys.STORE].read(_of_store)
-                there = await loop.run_in_executor(self._thread, _there, written)
-                self.last = replace(self.last, key_copies=there, **told)
+                told = await self._served[app_keys.STORE].read(_of_store)
+                copies = await loop.run_in_executor(self._thread, self._copies)
+                self.last = replace(self.last, vault_copies=copies, **told)
+
+    def _copies(self) -> dict[str, str]:
+        config, keys = self._served[app_keys.CONFIG], self._served[app_keys.STORE].open_keys()
+        return {str(each): vault.fault_of(each, keys, config.ledger_path) for each in config.vault_copies}
 
     def _look(self, worker: int | None) -> Measured:
         config = self._served[app_keys.CONFIG]
@@ -162,28 +165,13 @@ def _process(folder: Path) -> tuple[str, int, int]:
     return head.partition("(")[2], int(values[2]), int(values[21]) * _PAGE_BYTES
 
 
-_Written = tuple[bytes, list[KeyCopy]]
-"""The id of the keys, and where copies of the key file were written."""
-
-
-def _of_store(connection: sqlite3.Connection) -> tuple[dict[str, Any], _Written | None]:
-    """Return what the store tells of itself, and where copies of the key file were written; None: there are no keys."""
-    state = message_keys.state(connection)
-    written = (state.keys_id, message_keys.copies(connection)) if state else None
-    told = {
+def _of_store(connection: sqlite3.Connection) -> dict[str, Any]:
+    """Return what the store tells of itself."""
+    return {
         "free_pages": _free_bytes(connection),
-        "unreadable": unreadable.waiting(connection).messages,
+        "dead": reclaiming.dead(connection).messages,
         "backup_at": audit.last_at(connection, AuditAction.BACKUP_MADE),
     }
-    return told, written
-
-
-def _there(written: _Written | None) -> dict[str, int] | None:
-    """Return which copies are there, and when they were made."""
-    if written is None:
-        return None
-    keys_id, copies = written
-    return {each.path: each.made_at for each in copies if copying.is_there(Path(each.path), keys_id)}
 
 
 def _free_bytes(connection: sqlite3.Connection) -> int:

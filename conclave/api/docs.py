@@ -1,9 +1,8 @@
 """The description of the protocol, for programs and for people."""
 
 import hashlib
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from functools import cache
-from http import HTTPStatus
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -14,10 +13,10 @@ from conclave import app_keys
 from conclave.errors import NotFoundError
 from conclave.wire.endpoint import Endpoint
 from conclave.wire.exchange import read_query
-from conclave.wire.handover import Streamed
 from conclave.wire.negotiate import Format
 from conclave.wire.openapi import document as openapi
 from conclave.wire.schemas.docs import Describe
+from conclave.wire.shared import cut, is_kept, reply_shared
 
 _PAGE = """<!DOCTYPE html>
 <html lang="en">
@@ -57,9 +56,6 @@ _LIBRARY = {
 }
 """The files of the library that the page loads, and their media types."""
 
-_PIECE_BYTES = 64 * 1024
-"""At most 64 KiB of what is large wait for a client at a time."""
-
 
 async def document(request: web.Request) -> web.StreamResponse:
     """GET /openapi.json: This document."""
@@ -67,7 +63,7 @@ async def document(request: web.Request) -> web.StreamResponse:
     formats = (Format.JSON,) if wanted.format else tuple(Format)
     endpoints = tuple(app[app_keys.ENDPOINTS].values())
     written = _written(endpoints, app[app_keys.CONFIG].auth_header, formats)
-    return _reply_shared(request, written, "application/json")
+    return reply_shared(request, written, "application/json")
 
 
 async def page(_: web.Request) -> web.Response:
@@ -92,8 +88,8 @@ async def asset(request: web.Request) -> web.StreamResponse:
     if name not in _LIBRARY:
         raise NotFoundError("no such path")
     file = _read(name)
-    is_kept = any(each.value in (file.tag.value, "*") for each in request.if_none_match or ())
-    response = web.Response(status=304) if is_kept else _reply_shared(request, file.pieces, _LIBRARY[name])
+    kept = is_kept(request, file.tag.value)
+    response = web.Response(status=304) if kept else reply_shared(request, file.pieces, _LIBRARY[name])
     response.headers.update(headers)
     response.etag = file.tag
     return response
@@ -103,31 +99,13 @@ async def asset(request: web.Request) -> web.StreamResponse:
 def _read(name: str) -> _File:
     """Read a file of the library, once for all: that takes a few milliseconds."""
     body = (_library() / name).read_bytes()
-    return _File(_cut(body), ETag(hashlib.sha256(body).hexdigest()))
+    return _File(cut(body), ETag(hashlib.sha256(body).hexdigest()))
 
 
 @cache
 def _written(endpoints: tuple[Endpoint, ...], auth_header: str, formats: tuple[Format, ...]) -> Sequence[bytes]:
     """Write the document, once for all."""
-    return _cut(openapi.written(endpoints, auth_header, formats))
-
-
-def _cut(body: bytes) -> Sequence[bytes]:
-    return [body[begin : begin + _PIECE_BYTES] for begin in range(0, len(body), _PIECE_BYTES)]
-
-
-def _reply_shared(request: web.Request, pieces: Sequence[bytes], media_type: str) -> web.StreamResponse:
-    """Answer with what is in memory once for all.
-
-    Every client may ask for it. One that takes it slowly holds no open file, of which the server needs the last ones
-    itself, and little of the memory for responses.
-    """
-    return Streamed(request, _each(pieces), HTTPStatus.OK, media_type, sum(map(len, pieces)))
-
-
-async def _each(pieces: Sequence[bytes]) -> AsyncGenerator[bytes, None]:
-    for piece in pieces:
-        yield piece
+    return cut(openapi.written(endpoints, auth_header, formats))
 
 
 def _library() -> Path:

@@ -68,13 +68,3 @@ def is_recent(at: float, now: float, seconds: float) -> bool:
     What lies further ahead than that was stamped by a fast clock, which has been set right since: it is not.
     """
     return abs(now - at) < seconds
-
-
-def removal_times(entries: Path) -> dict[str, float]:
-    """Return when files were replaced, Unix seconds by name; only those that the log in ``entries`` still knows."""
-    return {
-        action["remove"]["path"]: action["remove"]["deletionTimestamp"] / 1000
-        for path in entries.glob("*.json")
-        for action in actions_of(path)
-        if "remove" in action
-    }

@@ -96,4 +96,4 @@ async def page(
 
 def _write_all(found: list[StoredMessage], sight: Sight, write: WriteMessage) -> list[Piece]:
     """Write messages, in a thread: they may have 2 MiB."""
-    return [messages.written(each, sight, write) for each in found]
+    return [messages.written(each, each.mls_message, sight, write) for each in found]

@@ -13,10 +13,10 @@ from datetime import UTC, datetime
 from conclave.archive.consistency import open_known
 from conclave.archive.faults import one_line
 from conclave.config.settings import Config
-from conclave.store.archive import moves as archive_moves, status, unreadable
+from conclave.store.archive import moves as archive_moves, reclaiming, status
 from conclave.store.archive.moves import ArchiveState
+from conclave.store.archive.reclaiming import Dead
 from conclave.store.archive.status import Amount, Move, Overdue
-from conclave.store.archive.unreadable import Waiting
 from conclave.store.engine import schema, sqlite
 
 LAST_MOVES = 5
@@ -58,8 +58,8 @@ class Status:
     moves: list[Move]
     fault: str
     """Why the table cannot be read, "" if it can; then it has no version and no files here."""
-    unreadable: Waiting
-    """What has lost its keys, and waits to be overwritten. The other numbers count it too."""
+    dead: Dead
+    """What was erased, and takes space in the files until that is given back."""
 
     @property
     def is_none(self) -> bool:
@@ -89,7 +89,7 @@ def read_status(config: Config, now: int) -> Status:
             amounts = status.amounts(connection)
             overdue = status.overdue(connection, now)
             moves = status.last_moves(connection, LAST_MOVES)
-            waiting = unreadable.waiting(connection)
+            dead = reclaiming.dead(connection)
     except sqlite3.Error as error:
         raise StatusError(str(error)) from error
     files = _read_files(config, known, is_expected=bool(amounts))
@@ -102,14 +102,14 @@ def read_status(config: Config, now: int) -> Status:
         overdue,
         moves,
         files.fault,
-        waiting,
+        dead,
     )
 
 
 def _none(config: Config) -> Status:
     """Return the state of an archive that nothing has ever moved to."""
     overdue = Overdue(0, 0, 0, 0, 0, 0, 0, 0)
-    none = Waiting(0, None)
+    none = Dead(0, None)
     return Status(str(config.archive_path), 0, None, False, [], overdue, [], "", none)  # noqa: FBT003 - in their order
 
 

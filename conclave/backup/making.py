@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from conclave import __version__
-from conclave.backup import archive_copy, database_copy, destination, keys, manifest
+from conclave.backup import archive_copy, database_copy, destination, manifest
 from conclave.backup.archive_check import ArchiveCheck, Former, entry_of
 from conclave.backup.archive_copy import ArchiveCopy, Listed, find_state, state_reader
 from conclave.backup.destination import Destination, kept_in
@@ -133,8 +133,6 @@ class _Making:
         whole = self._described(made_at)
         sync_tree(self._here)
         reach("backup.checked")
-        whole = replace(whole, keys=keys.copy(self._config, self._place.folder, self._clock.now()))
-        reach("backup.keys_copied")
         write(self._here / manifest.NAME, whole.to_json())
         sync(self._here)
         reach("backup.manifest_written")

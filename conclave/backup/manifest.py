@@ -48,14 +48,6 @@ class ArchiveEntry:
 
 
 @dataclass(frozen=True)
-class KeysEntry:
-    """The key file that a backup needs: its id in hexadecimal digits, and the last change that it must have."""
-
-    keys_id: str
-    serial: int
-
-
-@dataclass(frozen=True)
 class Manifest:
     """What a backup holds."""
 
@@ -75,8 +67,6 @@ class Manifest:
     """All files but the manifest itself, by their paths in the backup."""
     faults: Mapping[str, str] = field(default_factory=dict)
     """What was damaged when it was made, by such paths, "archive" for the table."""
-    keys: KeysEntry | None = None
-    """None if its messages are under no keys."""
 
     @property
     def size(self) -> int:
@@ -91,8 +81,6 @@ class Manifest:
     def to_json(self) -> str:
         """Return the text of the manifest. It has a sum of its own, so that a change of it is noticed too."""
         told = {"format": FORMAT, **asdict(self)}
-        if self.keys is None:
-            del told["keys"]
         return json.dumps(told | {"sha256": _sum_of(told)}, indent=1, sort_keys=True) + "\n"
 
     @classmethod
@@ -111,13 +99,8 @@ class Manifest:
             raise ValueError(f"names a file that no backup has: {wrong!r}")
         if DATABASE not in files:
             raise ValueError("names no database")
-        archive, keys = told.pop("archive"), told.pop("keys", None)
-        found = cls(
-            **told,
-            archive=ArchiveEntry(**archive) if archive else None,
-            keys=KeysEntry(**keys) if keys else None,
-            files=files,
-        )
+        archive = told.pop("archive")
+        found = cls(**told, archive=ArchiveEntry(**archive) if archive else None, files=files)
         found._require_kinds()
         return found
 
@@ -128,9 +111,6 @@ class Manifest:
         if self.archive:
             numbers += [self.archive.version, self.archive.rows]
             texts.append(self.archive.archive_id)
-        if self.keys:
-            numbers.append(self.keys.serial)
-            texts.append(self.keys.keys_id)
         for each in self.files.values():
             numbers.append(each.bytes)
             texts.append(each.sha256)

@@ -16,21 +16,21 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from conclave.actions.replay import IncompleteError, replay
-from conclave.backup import checking, keys, manifest
+from conclave.backup import checking, manifest, vault
 from conclave.backup.files import KEPT_FREE_BYTES, duplicate, forget, sum_of, sync_tree, write
 from conclave.backup.manifest import BackupError, Manifest
 from conclave.clock import Clock
-from conclave.config.settings import Config
+from conclave.config.settings import LOCK, Config
 from conclave.failpoints import reach
 from conclave.keys.inspection import Inspection
-from conclave.keys.replacing import FORMER, LOCKS, NEW
+from conclave.store import unreadable
 from conclave.store.archive import status
 from conclave.store.engine import path_check, schema, sqlite
 from conclave.store.engine.faults import StoreError, free_bytes
 from conclave.store.ledger import book
 from conclave.store.resources import audit, state
 from conclave.store.resources.audit import AuditAction
-from conclave.system import data_folder, ledger_mark, locks, operator_identity
+from conclave.system import data_folder, locks, operator_identity
 from conclave.system.data_folder import DataFolderError
 from conclave.system.durable import sync
 from conclave.system.locks import LockedError
@@ -62,6 +62,8 @@ class Restored:
     """Up to when the ledger told of changes, Unix seconds; 0 if there was none."""
     taken_back: Counter[str] = field(default_factory=Counter)
     """How many things of each kind the ledger did not let come back."""
+    ledger_flaw: str = ""
+    """Why the ledger does not tell of everything since the backup; "" if it does."""
     locked: list[str] = field(default_factory=list)
     """The names of accounts that need a new password."""
     notes: list[str] = field(default_factory=list)
@@ -74,23 +76,22 @@ def restore(
     source: Path,
     erase: Erase,
     *,
-    without_ledger: bool = False,
+    accepts_older: bool = False,
     damaged: bool = False,
-    incomplete_keys: bool = False,
 ) -> Restored:
     """Restore the backup in the folder ``source`` to the places of the configuration.
 
-    ``without_ledger``: go on although the ledger does not tell all that has happened since. ``damaged``: go on although
-    messages of its archive are damaged. ``incomplete_keys``: go on although the newest key file lacks keys. Raises
-    BackupError, and has changed nothing then, or has left nothing that a server would start on.
+    ``accepts_older``: go on although the newest vault lacks keys, or its ledger does not tell all that has happened
+    since. ``damaged``: go on although messages of its archive are damaged. Raises BackupError, and has changed nothing
+    then but the vault, which is brought there, or has left nothing that a server would start on.
     """
     with _plainly(config, source):
         told, faults = checking.require_whole(source, damaged=damaged)
         if told.schema > schema.migrations()[-1][0]:
             raise BackupError(f"{source}: was made by Conclave {told.product}, which is newer: use that or a newer one")
         with _alone(config):
-            chosen = keys.choose(config, source, told.keys, incomplete=incomplete_keys) if told.keys else None
-            work = _Restoring(config, clock, source, told, erase, faults, chosen, without_ledger=without_ledger)
+            chosen = vault.choose(config, source, accepts_older=accepts_older)
+            work = _Restoring(config, clock, source, told, erase, faults, chosen, accepts_older=accepts_older)
             done = work.restore()
     done.notes += [f"{fault.text}: these messages are not served" for fault in faults]
     return done
@@ -114,7 +115,7 @@ def _plainly(config: Config, source: Path) -> Iterator[None]:
 def _alone(config: Config) -> Iterator[None]:
     """Hold the locks of a server, so that none starts while the block lasts. Raises BackupError if one runs.
 
-    The ledger is locked too: what a restored copy tells would be taken for what the server that has been copied tells.
+    The vault is locked too: what a restored copy tells would be taken for what the server that has been copied tells.
     """
     mark = config.data / data_folder.MARK
     data_folder.require_own(config.data, config.database, config.archive_path)
@@ -122,6 +123,7 @@ def _alone(config: Config) -> Iterator[None]:
         try:
             if not config.database.parent.is_dir():
                 raise BackupError(f"{config.database.parent}: there is no such folder; is its disk mounted?")
+            config.vault_path.mkdir(mode=0o700, exist_ok=True)
             book.require_writable(config.ledger_path)
             held.enter_context(locks.hold_name(config.database, locks.SERVER))
             if mark.is_file():
@@ -129,11 +131,11 @@ def _alone(config: Config) -> Iterator[None]:
         except LockedError as error:
             raise BackupError(f"{error}: a server is running, or another restore: stop it first") from None
         try:
-            held.enter_context(locks.hold_file(config.ledger_lock))
+            held.enter_context(locks.hold_file(config.vault_path / LOCK))
         except LockedError:
             raise BackupError(
-                f"{config.ledger_path}: a server writes to it: stop that one; or, to try a backup out, set ledger.path"
-                " to a copy of it"
+                f"{config.vault_path}: a server uses it: stop that one; or, to try a backup out, set vault.path to a"
+                " copy of it"
             ) from None
         yield
 
@@ -168,7 +170,7 @@ class _Restoring:
         faults: Collection[checking.Fault],
         chosen: Inspection | None,
         *,
-        without_ledger: bool,
+        accepts_older: bool,
     ) -> None:
         """``faults``: damage of the backup's archive that is accepted. ``chosen``: the key file, if it needs one."""
         self._keys = chosen
@@ -177,7 +179,7 @@ class _Restoring:
         self._source = source
         self._erase_due = erase
         self._damaged = {fault.name for fault in faults}
-        self._without_ledger = without_ledger
+        self._accepts_older = accepts_older
         self._folder = path_check.restoring(config.database)
         self._database = self._folder / config.database.name
         self._archive = _unplaced(config.archive_path)
@@ -198,6 +200,9 @@ class _Restoring:
             reach("return.begun")
             write(self._folder / _ARCHIVE, f"{self._config.archive_path}\n")
             self._copy()
+            if self._keys:
+                vault.place(self._keys, self._config)
+            reach("return.vault_placed")
             self._settle()
             self._erase()
             self._put_in_place()
@@ -261,10 +266,7 @@ class _Restoring:
                 f"{archive}: is where a disk is mounted, and cannot be moved into place: set archive.path to a folder"
                 " on that disk"
             )
-        of_ledger = {ledger_mark.NAME, self._config.ledger_path.name, self._config.ledger_lock.name}
-        own = {data_folder.MARK, "reserve", *of_ledger}
-        own |= {self._config.keys_path.name + suffix for suffix in ("", *LOCKS, NEW, FORMER)}
-        own.add(self._config.ledger_path.name + book.JOURNAL)
+        own = {data_folder.MARK, "reserve", self._config.vault_path.name}
         own |= {database.name + suffix for suffix in (*data_folder.LOCKS, ".reserve")}
         folders = [(data, own), *([] if archive.is_relative_to(data) else [(archive, set())])]
         for folder, allowed in folders:
@@ -310,20 +312,22 @@ class _Restoring:
         """Bring the copied database to this program's schema and to the present."""
         schema.prepare(self._database)
         now = self._clock.now()
-        details = {"made_at": self._done.manifest.made_at, "without_ledger": self._without_ledger}
+        details = {"made_at": self._done.manifest.made_at, "accepts_older_vault": self._accepts_older}
         with closing(sqlite.connect(self._database)) as connection:
             try:
                 with sqlite.write_transaction(connection):
                     audit.note(
                         connection, now, operator_identity.current(), AuditAction.BACKUP_RESTORED, details=details
                     )
-                    done = replay(connection, self._config.ledger_path, now, despite=self._without_ledger)
+                    blocks = self._keys.blocks() if self._keys else ()
+                    done = replay(connection, self._config.ledger_path, now, blocks, despite=self._accepts_older)
             except IncompleteError as error:
-                raise BackupError(f"{error}; to restore nevertheless, give --without-ledger") from error
+                raise BackupError(f"{error}; to restore nevertheless, give --accept-older-vault") from error
             self._done.taken_back, self._done.locked, self._done.told_until = done.counts, done.locked, done.until
+            self._done.ledger_flaw = done.flaw
             if self._keys:
                 with sqlite.write_transaction(connection):
-                    self._done.taken_back["messages_erased"] = keys.forget_erased(connection, self._keys)
+                    self._done.taken_back["messages_erased"] = unreadable.forget(connection, self._keys)
             sqlite.truncate_wal(connection)
         reach("return.settled")
 
@@ -338,10 +342,10 @@ class _Restoring:
         of_deleted = due.deleted_groups or due.deleted_accounts
         if due.expired_parts or of_deleted or due.restored_messages or due.taken_back_messages:
             self._note("the archive has messages that are due: they are hidden")
-        if self._without_ledger:
+        if self._done.ledger_flaw:
             self._note(
-                "without the ledger, legal holds that were added since the backup are not in force: add them again"
-                " before you start the server; nothing was erased yet"
+                f"{self._done.ledger_flaw}; legal holds that were added since are not in force: add them again before"
+                " you start the server; nothing was erased yet"
             )
         elif clock_fault:
             self._note(f"{clock_fault}: nothing was erased; see docs/operations/troubleshooting.md#the-clock-guard")
@@ -367,7 +371,7 @@ class _Restoring:
             database_path=str(self._database),
             data_path=str(self._folder / "data"),
             archive=replace(config.archive, path=str(self._archive)),
-            ledger=replace(config.ledger, path=str(config.ledger_path)),
+            vault=replace(config.vault, path=str(config.vault_path)),
             cleanup=replace(config.cleanup, engine="sql", disk_reserve=0),
         )
 
@@ -386,9 +390,6 @@ class _Restoring:
             self._archive.rename(self._config.archive_path)
             sync(self._config.archive_path.parent)
         reach("return.archive_placed")
-        if self._keys:
-            keys.place(self._keys, self._config)
-        reach("return.keys_placed")
         self._database.rename(self._config.database)
         sync(self._config.database.parent)
         reach("return.database_placed")

@@ -210,7 +210,7 @@ class RememberedGroups:
         for each in news:
             if isinstance(each, Stored) and (group_id := self._ids.get(each.group_key)):
                 known = self._by_id[group_id]
-                if each.body is None or each.sequence_num > known.last_seq + 1:
+                if each.sequence_num > known.last_seq + 1:
                     self._forget(each.group_key)
                 elif each.sequence_num == known.last_seq + 1:
                     self._grow(known, _append(known, each))

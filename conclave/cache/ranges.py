@@ -113,7 +113,7 @@ class CachedRange:
     def _piece(self, stored: Stored) -> Piece:
         created_at = stored.created_at
         expires_at = self.policy.expires_at(created_at)
-        text = self.write(stored.sequence_num, stored.sender_id, stored.body or b"", created_at, expires_at)
+        text = self.write(stored.sequence_num, stored.sender_id, stored.body, created_at, expires_at)
         return Piece(stored.sequence_num, created_at, text)
 
     def _shorten(self) -> None:
@@ -132,4 +132,4 @@ class CachedRange:
 
 def _weight(stored: Stored) -> int:
     """Return as how many bytes a message counts before it is written: a little more than it has."""
-    return len(stored.body or b"") * 4 // 3 + PIECE_BYTES
+    return len(stored.body) * 4 // 3 + PIECE_BYTES

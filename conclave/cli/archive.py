@@ -22,7 +22,7 @@ from conclave.retention.durations import duration_text
 from conclave.retention.policy import KEEP
 from conclave.store.archive.status import Overdue
 from conclave.store.engine.faults import StoreError
-from spark import delta_jars, run
+from spark import archive_commands, delta_jars, readiness
 from spark.environment import RunEnvironment
 
 SHOWN = 100
@@ -55,7 +55,7 @@ def status(path: Path | None, *, as_json: bool) -> None:
 def verify(path: Path | None) -> None:
     """Read everything in the archive, and print what is not as it was archived. No run begins meanwhile."""
     with _engine(path) as engine:
-        found = run.verify_archive(engine)
+        found = archive_commands.verify_archive(engine)
     for line in found.differences[:SHOWN]:
         click.echo(visible(line))
     if more := len(found.differences[SHOWN:]):
@@ -79,7 +79,7 @@ def restore(path: Path | None, group: str) -> None:
         group_id = Outside(engine.config, SystemClock()).read(name_lookup.group_id, group)
         if group_id is None:
             raise InputError(f"no such group: {group!r}; a deleted group has to be named by its id")
-        count = run.restore_archived(engine, group_id)
+        count = archive_commands.restore_archived(engine, group_id)
     click.echo(f"{group}: {count:,} messages are in the database again; the next run removes them from the archive")
 
 
@@ -97,7 +97,7 @@ def _engine(path: Path | None) -> Iterator[RunEnvironment]:
     """Yield an engine for the configured archive. Expected errors become lines for the operator."""
     with (
         orderly_end(),
-        one_line_errors(ConfigError, InputError, OutsideError, *run.EXPECTED),
+        one_line_errors(ConfigError, InputError, OutsideError, *readiness.EXPECTED),
     ):
         config = configured(path)
         require_owner(config)
@@ -123,9 +123,9 @@ def _show(found: Status, console: Console) -> None:
     print_whole(table, "nothing is archived")
     version = "cannot be read" if found.table_version is None else f"is at version {found.table_version}"
     lines = [f"{found.path}: {version}, readers need {found.needed_version}", *_overdue(found.overdue)]
-    if found.unreadable.messages:
-        since = "" if found.unreadable.since is None else f", the first since {second(found.unreadable.since)}"
-        lines.append(f"unreadable, and not overwritten yet: {found.unreadable.messages:,} messages{since}")
+    if found.dead.since is not None:
+        since = f"the first since {second(found.dead.since)}"
+        lines.append(f"erased, and taking space until it is reclaimed: {found.dead.messages:,} messages, {since}")
     if found.unerased:
         lines.append("replaced files may still be on disk: the next run removes them")
     for move in found.moves:

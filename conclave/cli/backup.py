@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 from rich.table import Table
 
-from conclave.backup import checking, keys, manifest
+from conclave.backup import checking, manifest, vault
 from conclave.backup.destination import Kept, kept_in
 from conclave.backup.making import Made, make as make_backup
 from conclave.backup.manifest import BackupError, Manifest
@@ -40,31 +40,42 @@ class _Backup(click.Group):
 @click.group(
     cls=_Backup,
     short_help="Make a backup, and see and check those that are there.",
-    subcommand_metavar="[--keep N] DEST | COMMAND [ARGS]...",
+    subcommand_metavar="[--keep N] [--vault-copy PATH] DEST | COMMAND [ARGS]...",
 )
 def backup() -> None:
     """Make a backup in the folder DEST, or see and check the backups that are there.
 
-    With --keep N, the oldest complete ones are then removed until N are left. --config PATH names the TOML file, as for
-    other commands. A folder whose name is that of a command is written as ./list.
+    With --keep N, the oldest complete ones are then removed until N are left. --vault-copy PATH renews a copy of the
+    vault in the folder PATH, which must not lie in DEST: a backup never has the keys of its messages. --config PATH
+    names the TOML file, as for other commands. A folder whose name is that of a command is written as ./list.
     """
 
 
 @backup.command(hidden=True)
 @config_option
 @click.option("--keep", type=click.IntRange(min=1), help="Then remove the oldest, until N are left.", metavar="N")
+@click.option("--vault-copy", type=_folder, help="Also renew a copy of the vault in this folder.", metavar="PATH")
 @click.argument("dest", type=_folder)
-def make(path: Path | None, keep: int | None, dest: Path) -> None:
+def make(path: Path | None, keep: int | None, vault_copy: Path | None, dest: Path) -> None:
     """Make a backup in the folder DEST, while the server runs or not. Exit status 1 if anything was found damaged."""
     os.nice(NICENESS)
     with orderly_end(), one_line_errors(ConfigError, BackupError):
-        done = make_backup(configured(path), SystemClock(), dest, keep, lambda: log.info("waiting_for_another_run"))
+        config = configured(path)
+        if vault_copy and vault_copy.resolve().is_relative_to(dest.resolve()):
+            raise BackupError(f"--vault-copy: {vault_copy} lies in {dest}: whoever has the backups would have the keys")
+        done = make_backup(config, SystemClock(), dest, keep, lambda: log.info("waiting_for_another_run"))
+        if vault_copy:
+            vault.copy(config, vault_copy)
     click.echo(f"{visible(str(done.path))}: {counted(done.manifest.messages, 'message')}, {done.manifest.size:,} bytes")
     if done.manifest.archive:
         click.echo(f"of the archive {done.copied_bytes:,} bytes were copied, {done.shared_bytes:,} are shared")
-    if done.manifest.keys:
+    if vault_copy:
+        click.echo(f"the vault was copied to {visible(str(vault_copy))}")
+    elif not config.vault.copies:
         click.echo(
-            f"the keys were copied to {visible(str(done.path.parent / keys.NAME))}, and what was erased is not there"
+            f"note: the backup cannot be read without {visible(str(config.vault_path))}, of which there is no copy: set"
+            " vault.copies, or give --vault-copy",
+            err=True,
         )
     click.echo(f"cleanup had to wait for {done.locked_seconds:.1f} s")
     for name in done.removed:
@@ -109,7 +120,6 @@ def verify(src: Path, *, as_json: bool) -> None:
     with one_line_errors(BackupError):
         told = manifest.read(src)
         faults = [fault.text for fault in checking.faults_of(src, told)]
-        faults += [fault] if (fault := keys.fault_of(src, told.keys)) else []
     if as_json:
         click.echo(json.dumps({"path": str(src), "faults": faults} | _as_json(told)))
     else:

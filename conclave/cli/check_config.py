@@ -85,9 +85,10 @@ def _check(path: Path | None) -> _Checked:
     _look_at_the_next_start(config, found)
     found.durations = dict(_durations(config))
     try:
-        book.require_writable(config.ledger_path)
+        is_there = config.vault_path.exists()  # or the first start makes it
+        book.require_writable(config.ledger_path if is_there else config.vault_path)
     except LedgerError as error:
-        found.warnings.append(Doubt("ledger.path", str(error)))
+        found.warnings.append(Doubt("vault.path", str(error)))
     _compare(config, found)
     return found
 

@@ -27,7 +27,8 @@ from conclave.retention.jobs import schedule
 from conclave.store.engine import schema, sqlite
 from conclave.store.engine.faults import StoreError
 from conclave.store.views import runs
-from spark import run
+from spark import readiness, run
+from spark.dry_run import rehearse
 from spark.environment import RunEnvironment
 
 
@@ -50,11 +51,11 @@ def run_cleanup(path: Path | None, *, dry_run: bool, accept_clock: bool, as_json
     console = Console()
     with (
         orderly_end(),
-        one_line_errors(ConfigError, InputError, *run.EXPECTED),
+        one_line_errors(ConfigError, InputError, *readiness.EXPECTED),
         closing(RunEnvironment(_own_config(path), SystemClock())) as engine,
     ):
         if dry_run:
-            done = run.dry_run(engine)
+            done = rehearse(engine)
         else:
             with reports.progress_bar(console, is_wanted=not as_json) as progress:
                 done = run.clean_up(engine, accept_clock=accept_clock, progress=progress)

@@ -22,6 +22,8 @@ from rich.table import Table
 
 from conclave.client import Client, PlaintextCodec
 from conclave.client.membership import Membership
+from conclave.config.settings import KEYS
+from conclave.keys.inspection import Inspection
 from conclave.store.engine.sqlite import connect
 from conclave.store.views import runs
 
@@ -79,13 +81,14 @@ class _Shown:
     """What was seen after a run."""
 
     served: dict[str, list[str]]
-    stored: bytes
+    keys: dict[str, bool]
+    """Whether the vault has the key of a message, by its text. Without it what is left of the message is ciphertext."""
     lifetime: int
     """That of messages in "expiring"."""
 
     def of(self, message: Expected) -> tuple[bool, bool]:
-        """Return whether a message is served, and whether its bytes are on the disk."""
-        return message.text in self.served.get(message.group, []), message.text.encode() in self.stored
+        """Return whether a message is served, and whether it has a key."""
+        return message.text in self.served.get(message.group, []), self.keys[message.text]
 
     def is_right(self) -> bool:
         """Whether all is as the policies say."""
@@ -99,14 +102,18 @@ async def main() -> int:
         async with _server(Path(folder)) as server, contextlib.AsyncExitStack() as stack:
             console.print(f"A server on {server.url}, a database in {folder}.")
             users = [await stack.enter_async_context(Client(server.url)) for _ in NAMES]
-            groups = await _talk(users)
+            groups, sent = await _talk(users)
             console.print("Three users have talked in four groups; time passes, and Spark cleans up.")
-            shown = await _clean_up(server, users, groups, console)
+            shown = await _clean_up(server, users, groups, sent, console)
     return _show(console, shown)
 
 
-async def _talk(users: list[Client]) -> dict[str, UUID]:
-    """Let everybody talk in a group of each policy; return the groups' ids by name."""
+Sent = dict[str, tuple[UUID, int]]
+"""Where messages are, by their texts: the group's id, and the sequence number."""
+
+
+async def _talk(users: list[Client]) -> tuple[dict[str, UUID], Sent]:
+    """Let everybody talk in a group of each policy; return the groups' ids by name, and what was sent."""
     alice, bob, carol = users
     for user, name in zip(users, NAMES, strict=True):
         await user.register(name, "a long password")
@@ -118,19 +125,20 @@ async def _talk(users: list[Client]) -> dict[str, UUID]:
             await user.join(group)
     for name, expiry in (("expiring", EXPIRY_SECONDS), ("fetched", 0)):
         await alice.update_group(groups[name], expiry=expiry)
+    sent: Sent = {}
     for message in expected():
         if message.text != FRESH:
-            await _send(bob, groups[message.group], message.text)
+            sent[message.text] = await _send(bob, groups[message.group], message.text)
     for user, limit in ((alice, 100), (bob, 100), (carol, 1)):
         page = await user.fetch(groups["fetched"], limit=limit)
         await user.fetch(groups["fetched"], page[-1].sequence_num, limit)  # says that the user has it
     await alice.delete_group(groups["deleted"])
-    return groups
+    return groups, sent
 
 
-async def _send(user: Client, group: UUID, text: str) -> None:
-    """Send a message; a real client would encrypt it."""
-    await user.send(group, CODEC.encode(group, text))
+async def _send(user: Client, group: UUID, text: str) -> tuple[UUID, int]:
+    """Send a message, and return where it is; a real client would encrypt it."""
+    return group, await user.send(group, CODEC.encode(group, text))
 
 
 async def _texts(user: Client, group: UUID) -> list[str]:
@@ -138,7 +146,9 @@ async def _texts(user: Client, group: UUID) -> list[str]:
     return [each.text or "" for each in CODEC.decode(group, await user.fetch(group))]
 
 
-async def _clean_up(server: "_Server", users: list[Client], groups: dict[str, UUID], console: Console) -> _Shown:
+async def _clean_up(
+    server: "_Server", users: list[Client], groups: dict[str, UUID], sent: Sent, console: Console
+) -> _Shown:
     """Let the old news expire and be erased, send fresh news, and look after a run. Raises DemoError."""
     alice, bob, _ = users
     await asyncio.sleep(EXPIRY_SECONDS + 1)
@@ -146,10 +156,10 @@ async def _clean_up(server: "_Server", users: list[Client], groups: dict[str, UU
     lifetime = EXPIRY_SECONDS
     while True:
         began = time.time()
-        await _send(bob, groups["expiring"], FRESH)
+        sent[FRESH] = await _send(bob, groups["expiring"], FRESH)
         await server.run_after(int(time.time()))
         served = {name: await _texts(alice, group) for name, group in groups.items() if name != "deleted"}
-        shown = _Shown(served, await asyncio.to_thread(_bytes_under, server.folder), lifetime)
+        shown = _Shown(served, _keys_of(server.folder, sent), lifetime)
         needed = math.ceil(time.time() - began) + 1  # times of messages are whole seconds, rounded down
         if shown.is_right() or needed < lifetime:
             return shown
@@ -161,34 +171,27 @@ async def _clean_up(server: "_Server", users: list[Client], groups: dict[str, UU
         await alice.update_group(groups["expiring"], expiry=lifetime)
 
 
-def _bytes_under(folder: Path) -> bytes:
-    """Return what the files of a server at work hold.
-
-    Its write-ahead log comes first: what is copied from there meanwhile is in the database then.
-    """
-    found = []
-    for path in sorted(folder.rglob("*"), key=lambda path: not path.name.endswith("-wal")):
-        with contextlib.suppress(FileNotFoundError):  # a file of a run that has ended
-            if path.is_file():
-                found.append(path.read_bytes())
-    return b"".join(found)
+def _keys_of(folder: Path, sent: Sent) -> dict[str, bool]:
+    """Tell of messages whether the vault has their keys, by their texts."""
+    keys = Inspection(folder / "conclave.vault" / KEYS)
+    return {text: keys.living(group.bytes, [number]) == [True] for text, (group, number) in sent.items()}
 
 
 def _show(console: Console, shown: _Shown) -> int:
     """Print what was kept and what went; return 1 if anything is not as expected."""
     table = Table(title="What cleanup did")
-    for heading in ("group", "message", "policy says", "served", "bytes on disk", "why", ""):
+    for heading in ("group", "message", "policy says", "served", "key", "why", ""):
         table.add_column(heading)
     for message in expected(shown.lifetime):
-        is_served, is_stored = shown.of(message)
+        is_served, has_key = shown.of(message)
         table.add_row(
             message.group,
             message.text,
             "kept" if message.stays else "gone",
             "yes" if is_served else "no",
-            "yes" if is_stored else "none",
+            "there" if has_key else "destroyed",
             message.why,
-            "ok" if is_served == is_stored == message.stays else "WRONG",
+            "ok" if is_served == has_key == message.stays else "WRONG",
         )
     console.print(table)
     return 0 if shown.is_right() else 1

@@ -15,7 +15,7 @@ from conclave.store.ledger.book import LedgerError
 
 @click.group()
 def ledger() -> None:
-    """See the purge ledger: what a restored backup must not bring back."""
+    """See the ledger in the vault: what a restored backup must not bring back."""
 
 
 @ledger.command()

@@ -89,13 +89,13 @@ def show(path: Path | None, group: str | None, limit: int, *, as_json: bool) -> 
 
 def _print(listed: Sequence[Receipt]) -> None:
     table = Table(
-        *("receipt", "when (UTC)", "group", "rule", "messages", "keys lost", "not overwritten", "up to number"),
+        *("receipt", "when (UTC)", "group", "rule", "messages", "up to number"),
         *("newest (UTC)", "job"),
     )
     for each in listed:
         table.add_row(
             *(str(each.receipt_id), second(each.at), _id(each.group_id), each.rule),
-            *(f"{each.messages:,}", f"{each.keys_lost:,}", f"{each.waiting:,}", str(each.last_seq)),
+            *(f"{each.messages:,}", str(each.last_seq)),
             *(second(each.newest), each.job),
         )
     print_whole(table, "no receipts")

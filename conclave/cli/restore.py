@@ -19,28 +19,35 @@ SHOWN = 20
 """At most 20 names are printed."""
 
 WITHOUT_LEDGER = (
-    "what the ledger does not tell is back as it was: what was deleted or purged since, members who were removed,"
-    " passwords that were changed; what has no expiry is served again"
+    "what the ledger does not tell is back as it was: groups that were deleted since, members who were removed,"
+    " passwords that were changed"
 )
 
 
 @click.command(short_help="Restore a backup, where nothing is yet.")
 @config_option
-@click.option("--without-ledger", is_flag=True, help="Restore although what was deleted since may come back to life.")
+@click.option(
+    "--accept-older-vault",
+    "accepts_older",
+    is_flag=True,
+    help="Restore with a vault that is older than the backup, or damaged: messages without keys are lost, and what was"
+    " deleted since may come back.",
+)
 @click.option("--damaged", is_flag=True, help="Restore although some messages of its archive are damaged.")
-@click.option("--incomplete-keys", is_flag=True, help="Restore although keys are missing, and messages with them.")
 @click.argument("backup", metavar="SRC", type=click.Path(path_type=Path, readable=False))
-def restore(path: Path | None, backup: Path, *, without_ledger: bool, damaged: bool, incomplete_keys: bool) -> None:
+def restore(path: Path | None, backup: Path, *, accepts_older: bool, damaged: bool) -> None:
     """Restore the backup SRC to the configured places, where nothing may be yet.
 
-    The server has to be stopped. What has expired since the backup was made is erased before anything is served, and
-    the purge ledger tells what else must not come back.
+    The server has to be stopped. The newest vault is needed, in its place or in one of its copies. What has expired
+    since the backup was made is erased before anything is served, and the ledger in the vault tells what else must not
+    come back.
     """
     clock = SystemClock()
     with orderly_end(), one_line_errors(ConfigError, BackupError, CleanupError):
         config = configured(path)
-        accepted = {"without_ledger": without_ledger, "damaged": damaged, "incomplete_keys": incomplete_keys}
-        done = restoring.restore(config, clock, backup, lambda made: _erase(made, clock), **accepted)
+        done = restoring.restore(
+            config, clock, backup, lambda made: _erase(made, clock), accepts_older=accepts_older, damaged=damaged
+        )
     told = done.manifest
     place, what = visible(str(config.database)), counted(told.messages, "message")
     click.echo(f"restored to {place}: {what} of {second(told.made_at)} UTC")
@@ -48,7 +55,7 @@ def restore(path: Path | None, backup: Path, *, without_ledger: bool, damaged: b
         click.echo(f"taken back: {found}")
     if done.told_until:
         click.echo(f"the ledger told of changes until {second(done.told_until)} UTC")
-    if without_ledger:
+    if done.ledger_flaw:
         click.echo(f"warning: {WITHOUT_LEDGER}", err=True)
     if done.locked:
         names = [*done.locked[:SHOWN], *([f"{more:,} more"] if (more := len(done.locked) - SHOWN) > 0 else [])]

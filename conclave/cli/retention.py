@@ -23,7 +23,6 @@ from conclave.retention.policy import AFTER_FETCH, KEEP
 from conclave.store.archive import moves
 from conclave.store.archive.moves import ArchiveState
 from conclave.store.engine import sqlite
-from conclave.store.resources.receipts import OVERWRITTEN
 
 _UNITS = ((86_400, "day"), (3_600, "hour"), (60, "minute"))
 
@@ -45,7 +44,6 @@ _RULES = {
 
 _WENT = _RULES | {
     "expired": "it was older than its group's messages lived then, or from before a purge",
-    OVERWRITTEN: "it was unreadable since an earlier receipt, and is overwritten",
 }
 """Of what is gone, a receipt has only the rule."""
 
@@ -217,10 +215,7 @@ def _gone(name: str, message: Message, now: int) -> Iterator[str]:
     for each in message.receipts:
         reason = _WENT.get(each.rule, each.rule)
         went = f"{counted(each.messages, 'message')} up to {each.last_seq}, {each.rule}: {reason}"
-        told = f"; the keys of {each.keys_lost:,} are lost, in a copy of the key file once it is renewed"
-        keys = told if each.keys_lost else ""
-        waits = f", and {each.waiting:,} were not overwritten yet" if each.waiting else ""
-        yield f"- receipt {each.receipt_id} of {_at(each.at, now)}, job {each.job}: {went}{keys}{waits}"
+        yield f"- receipt {each.receipt_id} of {_at(each.at, now)}, job {each.job}: {went}"
 
 
 def _part(message: Message) -> str:

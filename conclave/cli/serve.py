@@ -21,7 +21,13 @@ log = get_logger(__name__)
     is_flag=True,
     help="Start even if the configuration hides more than a tenth of all messages that are shown now.",
 )
-def serve(path: Path | None, *, accepts_change: bool) -> None:
+@click.option(
+    "--accept-older-vault",
+    "accepts_older",
+    is_flag=True,
+    help="Start with a vault that is older than the database, or damaged: messages without keys are lost.",
+)
+def serve(path: Path | None, *, accepts_change: bool, accepts_older: bool) -> None:
     """Serve clients, and clean up every cleanup_interval."""
     hangups = Hangups()
     ambiguous: list[tuple[str, str]] = []
@@ -31,4 +37,5 @@ def serve(path: Path | None, *, accepts_change: bool) -> None:
         configure_logging(config.log)
         for name, means in ambiguous:
             log.warning("ambiguous_setting", setting=name, means=means)
-        run_server(config, source.absolute() if source else None, hangups, accepts_change=accepts_change)
+        accepted = {"accepts_change": accepts_change, "accepts_older": accepts_older}
+        run_server(config, source.absolute() if source else None, hangups, **accepted)

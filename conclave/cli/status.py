@@ -168,22 +168,20 @@ def lines(answer: Answer, config: Config, now: int) -> Iterator[tuple[str, str]]
         size = samples.value(f"conclave_{name}_bytes")
         if size is not None:
             yield name, size_text(int(size))
-    yield from _keys(samples, now)
+    yield from _vault(samples)
     for place in sorted(samples.labels("conclave_disk_free_bytes")):
         free = samples.value("conclave_disk_free_bytes", place=place)
         yield "free", f"{size_text(int(free or 0))} where the {place} lies"
 
 
-def _keys(samples: Samples, now: int) -> Iterator[tuple[str, str]]:
-    copies, made = samples.value("conclave_key_copies"), samples.value("conclave_key_copy_timestamp_seconds")
-    if copies is not None:
-        newest = "" if made is None else f", the newest of {about(now - int(made))} ago"
-        yield (
-            "keys",
-            (f"{copies:,.0f} copies{newest}" if copies else "no copy: if the key file is lost, all messages are"),
-        )
-    if dead := samples.value("conclave_archive_unreadable_messages"):
-        yield "  unreadable", f"{counted(int(dead), 'message')} of the archive, not overwritten yet"
+def _vault(samples: Samples) -> Iterator[tuple[str, str]]:
+    current, faulty = (samples.value("conclave_vault_copies", state=each) for each in ("current", "faulty"))
+    if current is not None:
+        wrong = f"; late or missing: {faulty:,.0f}" if faulty else ""
+        told = f"up-to-date copies: {current:,.0f}{wrong}"
+        yield "vault", told if current or faulty else "no copy: if the vault is lost, all messages are"
+    if dead := samples.value("conclave_archive_dead_messages"):
+        yield "  erased", f"{counted(int(dead), 'message')} of the archive, whose space is not reclaimed yet"
 
 
 def _runs(answer: Answer, config: Config, now: int) -> Iterator[tuple[str, str]]:

@@ -1,7 +1,6 @@
 """The ``conclave verify-erasure`` command."""
 
 import json
-import sqlite3
 import sys
 from collections.abc import Sequence
 from contextlib import closing
@@ -20,18 +19,16 @@ from conclave.clock import Clock, SystemClock
 from conclave.config.load import ConfigError
 from conclave.config.settings import Config
 from conclave.logs.setup import get_logger
-from conclave.proof.canary import Canary, CanaryError
+from conclave.proof.experiment import Experiment, ExperimentError
 from conclave.proof.findings import Finding, ProofPart
-from conclave.proof.keys import Copies
-from conclave.proof.verify import ProofError, verify
+from conclave.proof.keys import Copies, ProofError, verify
 from spark import run
 from spark.environment import CleanupError, RunEnvironment
-from spark.pacer import WalBusyError, empty_wal
 
 SHOWN = 20
 """At most 20 findings of a part are printed; ``--json`` has up to 1,000."""
 
-_EXPECTED = (ConfigError, ProofError, CanaryError, OutsideError, CleanupError, BackupError)
+_EXPECTED = (ConfigError, ProofError, ExperimentError, OutsideError, CleanupError, BackupError)
 
 log = get_logger(__name__)
 
@@ -40,7 +37,7 @@ log = get_logger(__name__)
 @config_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @click.option(
-    "--canary", is_flag=True, help="Also send messages of its own, erase them by cleanup runs, and search all files."
+    "--read-only", is_flag=True, help="Leave out the experiment, which sends messages and does two cleanup runs."
 )
 @click.option(
     "--copies",
@@ -48,19 +45,21 @@ log = get_logger(__name__)
     type=click.Path(path_type=Path, readable=False),
     help="Also look at the backups in DEST: what is erased today must not be readable there.",
 )
-def verify_erasure(path: Path | None, copies: Path | None, *, as_json: bool, canary: bool) -> None:
-    """Prove that nothing erased is readable in any file.
+def verify_erasure(path: Path | None, copies: Path | None, *, as_json: bool, read_only: bool) -> None:
+    """Prove that nothing that was erased can be decrypted.
 
-    Exit status 1 if anything is found. No content is ever printed, only where it is.
+    By all files of keys, and by an experiment with messages of its own. Exit status 1 if anything is found. No content
+    is ever printed, and no key, only where it is.
     """
     with orderly_end(), one_line_errors(*_EXPECTED):
         config, clock = configured(path), SystemClock()
-        flown = [_fly(config, clock)] if canary else []
         kept = None
         if copies:
             _backups_in(copies)  # that there are any is told before all else is examined
             kept = Copies(copies, partial(_backups_in, copies))
-        parts = verify(config, clock, _empty_log, lambda: log.info("waiting_for_another_run"), kept) + flown
+        parts = verify(config, lambda: log.info("waiting_for_another_run"), kept)
+        if not read_only:
+            parts.append(_experiment(config, clock))
     found = sum(len(part.findings) + part.more for part in parts)
     if as_json:
         click.echo(json.dumps({"verdict": _verdict(parts), "parts": [asdict(part) for part in parts]}))
@@ -80,18 +79,9 @@ def _backups_in(folder: Path) -> list[Path]:
     return found
 
 
-def _fly(config: Config, clock: Clock) -> ProofPart:
-    """Send a canary, erase it, and look for it. Spark ends before anything else is examined."""
+def _experiment(config: Config, clock: Clock) -> ProofPart:
     with closing(RunEnvironment(config, clock)) as engine:
-        return Canary(config, Outside(config, clock), lambda: run.clean_up(engine).error).run()
-
-
-def _empty_log(connection: sqlite3.Connection) -> bool:
-    try:
-        empty_wal(connection)
-    except WalBusyError:
-        return False
-    return True
+        return Experiment(config, Outside(config, clock, with_keys=True), lambda: run.clean_up(engine).error).run()
 
 
 def _verdict(parts: Sequence[ProofPart]) -> str:
@@ -112,6 +102,4 @@ def _show(part: ProofPart) -> None:
 
 
 def _place(finding: Finding) -> str:
-    page = "" if finding.page is None else f", page {finding.page}"
-    offset = "" if finding.offset is None else f", byte {finding.offset}"
-    return f"{finding.path}{page}{offset}"
+    return finding.path if finding.offset is None else f"{finding.path}, byte {finding.offset}"

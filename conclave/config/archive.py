@@ -20,10 +20,10 @@ class ArchiveConfig:
     """None for a folder in the data directory."""
     margin: int = 604_800
     """See ``least_lifetime``."""
-    erase_delay: int = 0
-    """How long replaced files may stay on the disk."""
-    rewrite_after: int = 0
-    """How long messages whose keys are lost may wait to be overwritten."""
+    reclaim_interval: int = 86_400
+    """How long after space was given back it is given back again: by a run, which needs Spark then."""
+    reclaim_after: int = 604_800
+    """How long a message that was erased may take space, if few others of its partition were."""
 
     @property
     def least_lifetime(self) -> int:
@@ -45,5 +45,5 @@ class ArchiveSchema(Section):
         ]
     )
     margin = Duration(words=True, validate=validate.NoneOf([KEEP], error='must be a duration or "0"'))
-    erase_delay = Duration(words=True, validate=validate.NoneOf([KEEP], error='must be a duration or "0"'))
-    rewrite_after = Duration(words=True, validate=validate.NoneOf([KEEP], error='must be a duration or "0"'))
+    reclaim_interval = Duration(words=True, validate=validate.NoneOf([KEEP], error='must be a duration or "0"'))
+    reclaim_after = Duration(words=True, validate=validate.NoneOf([KEEP], error='must be a duration or "0"'))

@@ -149,15 +149,12 @@ def _contradictions(config: Config) -> Iterator[str]:
         yield "data_path: is the database's own path; set another"
     if config.archive.after != KEEP and config.cleanup.engine != "spark":
         yield 'archive.after: messages move by Spark only: set [cleanup] engine = "spark", or leave it at "-1"'
-    if config.archive.rewrite_after and not config.keys.encrypt:
-        yield (
-            "archive.rewrite_after: only what has a key of its own can wait to be overwritten:"
-            ' set [keys] encrypt = true, or leave it at "0"'
-        )
     yield from admin.contradictions(config.admin)
     yield from retention.contradictions(config.retention, config.message_retention)
-    if config.keys_path in map(Path, config.keys.copies):
-        yield "keys.copies: names the key file itself; a copy lies elsewhere, best on another disk"
+    if config.vault_path in config.vault_copies:
+        yield "vault.copies: names the vault itself; a copy lies elsewhere, best on another disk"
+    if config.vault_path in (config.data, config.archive_path, *config.database.parents):
+        yield "vault.path: must be a folder of its own, which holds nothing else of the server"
     folder, work, database = config.archive_path, config.work, config.database
     if work in (folder, *folder.parents) or folder in (database, *database.parents, *work.parents):
         yield "archive.path: must be a folder of its own, which holds nothing else of the server"

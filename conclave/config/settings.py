@@ -14,18 +14,20 @@ from conclave.config.admin import AdminConfig, AdminSchema
 from conclave.config.archive import ArchiveConfig, ArchiveSchema
 from conclave.config.cleanup import CleanupConfig, CleanupSchema
 from conclave.config.fields import Duration
-from conclave.config.keys import KeysConfig, KeysSchema
-from conclave.config.ledger import LedgerConfig, LedgerSchema
 from conclave.config.limits import LimitsConfig, LimitsSchema
 from conclave.config.log import LogConfig, LogSchema
 from conclave.config.retention import RetentionConfig, RetentionSchema
 from conclave.config.section import PATH, PORT, Section, require_host
 from conclave.config.spark import SparkConfig, SparkSchema
+from conclave.config.vault import VaultConfig, VaultSchema
 from conclave.config.web import WebConfig, WebSchema
 from conclave.retention.durations import MAX_SECONDS
 from conclave.retention.policy import KEEP
 from conclave.retention.resolve import PolicySettings
 from conclave.strict_fields import StrictBoolean, StrictInteger, Text
+
+KEYS, LEDGER, LOCK = "keys", "ledger", "lock"
+"""The files of the vault. A copy has the first two."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class Config:
     """Every setting. Lifetimes are whole seconds; ``message_retention`` may also be KEEP or AFTER_FETCH.
 
     Paths are absolute and without symbolic links. So a file stays the same file, by any link and from any
-    working directory. Only copies of the key file keep their links: their disks may not answer, and are not asked here.
+    working directory. Only copies of the vault keep their links: their disks may not answer, and are not asked here.
     """
 
     listen_address: str = "127.0.0.1"
@@ -53,8 +55,7 @@ class Config:
     cleanup: CleanupConfig = field(default_factory=CleanupConfig)
     spark: SparkConfig = field(default_factory=SparkConfig)
     archive: ArchiveConfig = field(default_factory=ArchiveConfig)
-    ledger: LedgerConfig = field(default_factory=LedgerConfig)
-    keys: KeysConfig = field(default_factory=KeysConfig)
+    vault: VaultConfig = field(default_factory=VaultConfig)
     web: WebConfig = field(default_factory=WebConfig)
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     admin: AdminConfig = field(default_factory=AdminConfig)
@@ -67,11 +68,9 @@ class Config:
             object.__setattr__(self, "data_path", _resolved(self.data_path))
         if self.archive.path:
             object.__setattr__(self, "archive", replace(self.archive, path=_resolved(self.archive.path)))
-        if self.ledger.path:
-            object.__setattr__(self, "ledger", replace(self.ledger, path=_resolved(self.ledger.path)))
-        copies = tuple(str(Path(each).absolute()) for each in self.keys.copies)
-        path = _resolved(self.keys.path) if self.keys.path else None
-        object.__setattr__(self, "keys", replace(self.keys, path=path, copies=copies))
+        copies = tuple(str(Path(each).absolute()) for each in self.vault.copies)
+        path = _resolved(self.vault.path) if self.vault.path else None
+        object.__setattr__(self, "vault", VaultConfig(path, copies))
 
     @property
     def port(self) -> int:
@@ -101,19 +100,24 @@ class Config:
         return Path(self.archive.path) if self.archive.path else self.data / "archive"
 
     @property
-    def ledger_path(self) -> Path:
-        """The path of the purge ledger."""
-        return Path(self.ledger.path) if self.ledger.path else self.database.with_name(f"{self.database.name}.ledger")
+    def vault_path(self) -> Path:
+        """The path of the vault: a folder with the key file, the ledger, and the lock of the server that uses it."""
+        return Path(self.vault.path) if self.vault.path else self.database.with_suffix(".vault")
 
     @property
-    def ledger_lock(self) -> Path:
-        """The path of the file that the one server holds locked that writes to the ledger."""
-        return self.ledger_path.with_name(f"{self.ledger_path.name}-lock")
+    def vault_copies(self) -> list[Path]:
+        """The folders that are copies of the vault."""
+        return [Path(each) for each in self.vault.copies]
 
     @property
     def keys_path(self) -> Path:
         """The path of the key file."""
-        return Path(self.keys.path) if self.keys.path else self.database.with_name(f"{self.database.name}.keys")
+        return self.vault_path / KEYS
+
+    @property
+    def ledger_path(self) -> Path:
+        """The path of the purge ledger."""
+        return self.vault_path / LEDGER
 
     @property
     def policy(self) -> PolicySettings:
@@ -151,8 +155,7 @@ SECTIONS = {
     "cleanup": CleanupConfig,
     "spark": SparkConfig,
     "archive": ArchiveConfig,
-    "ledger": LedgerConfig,
-    "keys": KeysConfig,
+    "vault": VaultConfig,
     "web": WebConfig,
     "limits": LimitsConfig,
     "admin": AdminConfig,
@@ -197,8 +200,7 @@ class ConfigSchema(Section):
     cleanup = Nested(CleanupSchema)
     spark = Nested(SparkSchema)
     archive = Nested(ArchiveSchema)
-    ledger = Nested(LedgerSchema)
-    keys = Nested(KeysSchema)
+    vault = Nested(VaultSchema)
     web = Nested(WebSchema)
     limits = Nested(LimitsSchema)
     admin = Nested(AdminSchema)

@@ -31,10 +31,8 @@ def doubts(config: Config, policies: Collection[GroupPolicy] | None = None) -> I
         yield from _escapes(retention, server)
     if policies is None or any(policy.lifetime == KEEP for policy in policies):
         yield from _creates_nothing(retention, server)
-    if config.ledger_path.is_relative_to(config.data):
-        yield Doubt("ledger.path", "lies in the data directory, with which it would be lost: put it on another disk")
-    if config.keys.encrypt and config.keys_path.is_relative_to(config.data):
-        yield Doubt("keys.path", "lies in the data directory, with which all messages would be lost: put it elsewhere")
+    if config.vault_path.is_relative_to(config.data):
+        yield Doubt("vault.path", "lies in the data directory, which is copied with the database: put it elsewhere")
 
 
 def of_unknown_group(group_id: str) -> Doubt:

@@ -1,4 +1,4 @@
-"""``[web]``: the origins whose web pages may read answers."""
+"""``[web]``: the chat for browsers, and the origins whose web pages may read answers."""
 
 import re
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ from marshmallow import ValidationError, fields
 from yarl import URL
 
 from conclave.config.section import Section, require_host
+from conclave.strict_fields import StrictBoolean
 
 _ORIGIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://(\[[0-9A-Fa-f:.]+\]|[^\s/?#@*%:\[\]\\]+)(:[0-9]{1,5})?")
 
@@ -31,8 +32,9 @@ def parse_origin(text: str) -> str:
 
 @dataclass(frozen=True)
 class WebConfig:
-    """``[web]``: the origins whose web pages may read answers."""
+    """``[web]``: whether the chat for browsers is served, and the origins whose web pages may read answers."""
 
+    enabled: bool = True
     allowed_origins: tuple[str, ...] = ()
     """As browsers write them in ``Origin``."""
 
@@ -64,4 +66,5 @@ class Origins(fields.Field[list[str]]):
 class WebSchema(Section):
     """What ``[web]`` may say."""
 
+    enabled = StrictBoolean()
     allowed_origins = Origins()

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from conclave.clock import Clock
 from conclave.config.settings import Config
+from conclave.doctor import vault
 from conclave.doctor.findings import Finding, note, ok, wrong
-from conclave.doctor.keys import keys
 from conclave.retention.durations import duration_text
 from conclave.retention.jobs import schedule
 from conclave.store.engine import path_check, schema, sqlite
@@ -84,7 +84,7 @@ def _looked_at(
         yield wrong("clock", f"{fault}: nothing is erased", remedy)
     else:
         yield ok("clock", "agrees with what is stored")
-    yield from keys(connection, config, clock.now())
+    yield from vault.look(connection, config)
     yield from _runs(connection, config, clock.now(), is_running=is_running)
     if not fault:
         yield from _overdue(connection, config, clock.now())

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from conclave.archive.faults import ADVICE
 from conclave.archive.files import LOG, log_fault
-from conclave.config.settings import Config
+from conclave.config.settings import KEYS, Config
 from conclave.doctor.findings import Finding, note, ok, wrong
 from conclave.keys import copying
 from conclave.store.engine import lock_holders, path_check
@@ -24,11 +24,12 @@ _SECRET = 0o027
 def permissions(config: Config, source: Path | None) -> Iterator[Finding]:
     """Yield which files others than the server's user may use. ``source``: the configuration file."""
     private = [config.database.with_name(config.database.name + suffix) for suffix in ("", "-wal", "-shm", ".reserve")]
-    folders = [config.data, config.archive_path]
+    vaults = [config.ledger_path, config.keys_path, *(each / KEYS for each in config.vault_copies)]
+    folders = [config.data, config.archive_path, config.vault_path]
     secrets = [Path(path) for path in (config.tls_key_path, config.admin.token_file) if path]
     has_secret = bool(config.registration_token or config.admin.token)
     found = [
-        *_too_open([*private, config.ledger_path, config.keys_path, *map(Path, config.keys.copies)], _OTHERS, "600"),
+        *_too_open([*private, *vaults], _OTHERS, "600"),
         *_too_open(folders, _OTHERS, "700"),
         *_too_open(secrets, _SECRET, "600"),
         *_too_open([source] if source else [], _SECRET if has_secret else _WRITERS, "600"),

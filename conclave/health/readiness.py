@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from conclave.health.parts import Health, Phase
+from conclave.health.parts import Health, HealthPart, Phase
 from conclave.health.storage import Storage
 
 
@@ -18,11 +18,12 @@ class Standing(StrEnum):
 def standing(health: Health, storage: Storage | None) -> Standing:
     """Return whether the server serves, and if not, why. ``storage``: None before it is there.
 
-    What works in part serves: with a full disk what is stored is still fetched. What cannot read its database serves
-    no request.
+    What works in part serves: with a full disk what is stored is still fetched. What cannot read its database, or the
+    keys of its messages, serves no request.
     """
     if health.phase is Phase.STOPPING:
         return Standing.STOPPING
     if health.phase is Phase.STARTING or storage is None:
         return Standing.STARTING
-    return Standing.READY if storage.is_readable else Standing.UNREADABLE
+    is_readable = storage.is_readable and HealthPart.VAULT not in health.faults
+    return Standing.READY if is_readable else Standing.UNREADABLE

@@ -53,20 +53,25 @@ def encrypt_all(keys: Sequence[bytes], placed: Sequence[tuple[bytes, int]], bodi
     return found
 
 
+def decrypt(key: bytes, group_id: bytes, number: int, stored: bytes) -> bytes:
+    """Return the body. Raises AlteredError unless it is that of this message, to the bit."""
+    return decrypt_all([key], group_id, [number], [stored])[0] or b""  # it is None without a key only
+
+
 def decrypt_all(
     keys: Sequence[bytes | None], group_id: bytes, numbers: Sequence[int], stored: Sequence[bytes]
 ) -> list[bytes | None]:
-    """Do as ``decrypt`` for many messages of a group; None where there is no key."""
-    return [
-        None if key is None else decrypt(key, group_id, number, body)
-        for key, number, body in zip(keys, numbers, stored, strict=True)
-    ]
+    """Return the bodies of messages of a group; None where there is no key.
 
-
-def decrypt(key: bytes, group_id: bytes, number: int, stored: bytes) -> bytes:
-    """Return the body. Raises AlteredError unless it is that of this message, to the bit."""
+    Raises AlteredError unless each is that of its message, to the bit.
+    """
     aes_gcm, invalid_tag = library()
+    found: list[bytes | None] = []
+    number = 0
     try:
-        return aes_gcm(key).decrypt(stored[:NONCE_BYTES], stored[NONCE_BYTES:], _BOUND.pack(group_id, number))
+        for key, number, body in zip(keys, numbers, stored, strict=True):
+            bound = _BOUND.pack(group_id, number)
+            found.append(None if key is None else aes_gcm(key).decrypt(body[:NONCE_BYTES], body[NONCE_BYTES:], bound))
     except (invalid_tag, ValueError) as error:
         raise AlteredError(f"message {number} of group {group_id.hex()} is not as it was stored") from error
+    return found

@@ -5,13 +5,14 @@ They lie on other disks. One that does not answer holds no process up for longer
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 from conclave.keys.file import Head, KeyFile, KeyFileError, head_of, told, wait, write_whole
 from conclave.keys.inspection import Inspection
-from conclave.keys.replacing import COPYING, NEW, PIECE_BYTES, beside, remove_leftovers, take_its_place
+from conclave.keys.replacing import COPYING, FORMER, NEW, PIECE_BYTES, beside, remove_leftovers, take_its_place
 from conclave.system.answering import within
 from conclave.system.locks import hold_byte
 
@@ -25,7 +26,7 @@ def copy(keys: KeyFile, target: Path) -> int:
     Raises KeyFileError, also if another key file, or something else, is there; if this one is damaged, or older than
     the copy, which may have what is missing here; and if the disk does not answer. Then the copy may be written later.
     """
-    seconds = _whole_seconds(keys.path)
+    seconds = whole_seconds(keys.path)
     with told(target):
         return within(seconds, target, partial(_copy, keys, target))
 
@@ -36,15 +37,37 @@ def head(target: Path) -> Head | None:
         return within(ANSWER_SECONDS, target, partial(head_of, target))
 
 
-def is_there(target: Path, keys_id: bytes) -> bool:
-    """Tell whether a copy of the key file with this id is there, and its disk answers."""
-    with suppress(KeyFileError):
-        found = head(target)
-        return found is not None and found.keys_id == keys_id
-    return False
+def is_current(keys: "Known", target: Path) -> bool:
+    """Tell whether a copy has the newest change, and nothing lies beside it that a process has left which died.
+
+    Raises KeyFileError as ``head`` does.
+    """
+
+    def look() -> bool:
+        is_left = any(beside(Path(os.path.realpath(target)), suffix).exists() for suffix in (NEW, FORMER))
+        return head_of(target) == (keys.serial, keys.keys_id) and not is_left
+
+    with told(target):
+        return within(ANSWER_SECONDS, target, look)
 
 
-def later_serial(target: Path, keys: KeyFile | Inspection) -> int:
+class Known(Protocol):
+    """A key file whose changes up to ``serial`` are known."""
+
+    @property
+    def path(self) -> Path:
+        """Where it is."""
+
+    @property
+    def keys_id(self) -> bytes:
+        """See ``KeyFile``."""
+
+    @property
+    def serial(self) -> int:
+        """See ``KeyFile``."""
+
+
+def later_serial(target: Path, keys: Known) -> int:
     """Return the number of the last change of a copy of ``keys``, if it is whole and that change is not known; else 0.
 
     Raises KeyFileError as ``head`` does.
@@ -56,7 +79,7 @@ def later_serial(target: Path, keys: KeyFile | Inspection) -> int:
             return 0
         return 0 if Inspection(target).flaws else found.serial
 
-    seconds = _whole_seconds(keys.path)
+    seconds = whole_seconds(keys.path)
     with told(target):
         return within(seconds, target, look)
 
@@ -72,10 +95,10 @@ def none_written(path: Path, target: Path) -> Iterator[None]:
         yield
 
 
-def _whole_seconds(path: Path) -> float:
-    """Return for how long the disk of a copy may take that is read or written whole. Raises KeyFileError."""
+def whole_seconds(path: Path) -> float:
+    """Return for how long the disk of a copy of ``path`` may take. Raises KeyFileError."""
     with told(path):
-        return ANSWER_SECONDS + path.stat().st_size / PIECE_BYTES
+        return ANSWER_SECONDS + (path.stat().st_size if path.exists() else 0) / PIECE_BYTES
 
 
 def _copy(keys: KeyFile, target: Path) -> int:

@@ -208,7 +208,7 @@ class KeyFile:
 
     def _look(self) -> None:
         """Read what was appended, or all of it if the file was replaced."""
-        if self._descriptor < 0 or not os.path.samestat(os.fstat(self._descriptor), self.path.stat()):
+        if self._is_replaced():
             if not self._is_held:
                 with self.held():
                     return
@@ -218,6 +218,14 @@ class KeyFile:
             self._scan(size)
         if self._serial < self._latest:  # with some changes of its own it would pass for the newer one
             raise KeyFileError(f"{self.path}: an older key file was put in its place: restart the server")
+
+    def _is_replaced(self) -> bool:
+        """Tell whether another file is there, or a shorter one was written over it: the file itself only grows."""
+        if self._descriptor < 0:
+            return True
+        there = self.path.stat()
+        is_cut = there.st_size + -there.st_size % UNIT_BYTES < self._end
+        return is_cut or not os.path.samestat(os.fstat(self._descriptor), there)
 
     def _open(self) -> None:
         self._descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)

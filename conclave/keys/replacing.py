@@ -43,7 +43,7 @@ def remove_leftovers(path: Path) -> None:
     if former.exists() and not path.exists():  # a file system without links
         former.rename(path)
     for left_over in (beside(path, NEW), former):
-        if left_over.exists() and left_over.samefile(path):  # a second name of the file itself
+        if left_over.exists() and path.exists() and left_over.samefile(path):  # a second name of the file itself
             left_over.unlink()
         else:
             discard(left_over)

@@ -9,12 +9,11 @@ import secrets
 from bisect import bisect_left
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
-from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from threading import RLock
 
-from conclave.keys import cipher, copying, cover, records, tree
+from conclave.keys import cipher, copying, cover, ranges, records, tree
 from conclave.keys.cover import Cover, Node, Range
 from conclave.keys.file import KeyFile, KeyFileError
 
@@ -54,6 +53,7 @@ class KeyStore:
         self._mutex = RLock()
         self._remembered: OrderedDict[tuple[bytes, int], list[bytes | None]] = OrderedDict()
         self._begun: OrderedDict[bytes, Cover] = OrderedDict()
+        self._unconfirmed: set[bytes] = set()
 
     def close(self) -> None:
         """Close the key file, and forget all keys."""
@@ -93,6 +93,7 @@ class KeyStore:
         found = [given[each] for each in numbers]
         with self._mutex:
             for named in {records.name(group_id, number >> tree.HEIGHT) for group_id, number in numbers}:
+                self._unconfirmed.add(named)
                 nodes = self._file.read(named)
                 if nodes is not None:
                     self._begun[named] = nodes
@@ -100,6 +101,19 @@ class KeyStore:
             while len(self._begun) > BEGUN:
                 self._begun.popitem(last=False)
         return found
+
+    def confirm(self) -> None:
+        """Note that the transaction is committed in which ``of_new`` was called, and that the database knows of it."""
+        self._unconfirmed.clear()
+
+    def undo(self) -> None:
+        """Forget what ``of_new`` has remembered since: its transaction is undone, and the database knows nothing of it.
+
+        The next number goes through ``of_new`` again. Otherwise a vault that lacks the root would pass for whole.
+        """
+        if self._unconfirmed:
+            self._forget(self._unconfirmed)
+            self._unconfirmed.clear()
 
     def at_hand(self, numbers: Sequence[tuple[bytes, int]]) -> list[bytes] | None:
         """Return the keys of new numbers at once, from memory: no file is read, and no other thread waited for.
@@ -133,6 +147,17 @@ class KeyStore:
                         self._remembered.popitem(last=False)
             finally:
                 self._mutex.release()
+
+    def kept(self, group_id: bytes, within: Range) -> list[Range]:
+        """Return which numbers of a group have keys, as ranges that do not meet. Raises KeyFileError."""
+        found: list[Range] = []
+        with self._mutex:
+            self.refresh()
+            for block in range(within.first >> tree.HEIGHT, (within.last >> tree.HEIGHT) + 1):
+                for node in self._file.read(records.name(group_id, block)) or ():
+                    first, last = tree.span(node.position)
+                    found.append(Range(first + (block << tree.HEIGHT), last + (block << tree.HEIGHT)))
+        return ranges.both(ranges.joined(found), [within])
 
     def living(self, group_id: bytes, numbers: Sequence[int]) -> list[bool]:
         """Tell of each number of a group whether it has a key. Raises KeyFileError."""
@@ -180,18 +205,14 @@ class KeyStore:
         """Write a copy of the key file, see ``copying.copy``."""
         return copying.copy(self._file, target)
 
-    def is_older_than(self, copy: Path) -> bool:
-        """Tell whether a whole copy is there that has later changes. Raises KeyFileError, but not for the copy.
+    def blocks(self) -> list[tuple[bytes, int]]:
+        """Return the blocks that have a cover: ids of groups, numbers of blocks. Raises KeyFileError."""
+        return [records.parts(each) for each in self._file.names()]
 
-        The key file is looked at after its copy: other processes may change it, and renew the copy, at any time.
-        """
-        later = 0
-        with suppress(KeyFileError):  # it is away, or something else, or its disk does not answer
-            later = copying.later_serial(copy, self._file)
-        if not later:
-            return False
-        with self._file.held():
-            return self._file.serial < later
+    @property
+    def path(self) -> Path:
+        """Where the key file is."""
+        return self._file.path
 
     @property
     def keys_id(self) -> bytes:
@@ -266,9 +287,9 @@ class KeyStore:
         present = self._present()
 
         def wanted() -> Iterator[tuple[bytes, Callable[[Cover], Cover]]]:
-            for group_id, ranges in living:
+            for group_id, some in living:
                 for block in present.pop(group_id, ()):
-                    yield records.name(group_id, block), _reduced_to(_within(ranges, block))
+                    yield records.name(group_id, block), _reduced_to(_within(some, block))
             for group_id, blocks in present.items():
                 for block in blocks:
                     yield records.name(group_id, block), _reduced_to([])
@@ -286,7 +307,7 @@ class KeyStore:
     def _present(self, among: dict[bytes, Sequence[Range]] | None = None) -> dict[bytes, list[int]]:
         """Return the blocks that have a cover, by group: of all groups, or ``among`` some."""
         present: dict[bytes, list[int]] = defaultdict(list)
-        for group_id, block in map(records.parts, self._file.names()):
+        for group_id, block in self.blocks():
             if among is None or group_id in among:
                 present[group_id].append(block)
         return dict(present)
@@ -315,12 +336,12 @@ def _reduced_to(living: Sequence[Range]) -> Callable[[Cover], Cover]:
     return lambda nodes: cover.kept(nodes, living)
 
 
-def _within(ranges: Sequence[Range], block: int) -> list[Range]:
-    """Return what of ``ranges`` lies in a block, as numbers within it."""
+def _within(some: Sequence[Range], block: int) -> list[Range]:
+    """Return what of ``some`` lies in a block, as numbers within it."""
     begin = block << tree.HEIGHT
     found = []
-    for index in range(bisect_left(ranges, begin, key=lambda each: each.last), len(ranges)):
-        first, last = ranges[index]
+    for index in range(bisect_left(some, begin, key=lambda each: each.last), len(some)):
+        first, last = some[index]
         if first >= begin + tree.BLOCK:
             break
         found.append(Range(max(first - begin, 0), min(last - begin, tree.BLOCK - 1)))

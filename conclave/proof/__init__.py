@@ -1,1 +1,1 @@
-"""Shows, while the server runs, that nothing that was erased is readable in any of its files."""
+"""Shows that nothing that was erased can be decrypted, with all that lies here and in the copies."""

@@ -10,33 +10,19 @@ MOST_FINDINGS = 1000
 class Kind(StrEnum):
     """What was found."""
 
-    REMAINS = auto()
-    PAST_END = auto()
-    ORPHAN = auto()
-    DROPPED_SEGMENT = auto()
-    UNLISTED_SEGMENT = auto()
-    MALFORMED = auto()
-    LOG_BUSY = auto()
-    REPLACED_FILE = auto()
-    UNNAMED_FILE = auto()
-    UNREADABLE = auto()
-    WORK_FILE = auto()
-    UNKNOWN_FILE = auto()
     KEYS = auto()
-    MARK = auto()
+    UNREADABLE = auto()
     BLIND = auto()
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One place where something dead is readable, or where that cannot be told."""
+    """One place by which something erased can be decrypted, or where that cannot be told."""
 
     kind: Kind
     path: str
     told: str
     """What it is, in one line."""
-    page: int | None = None
-    """Counted from 1, in the database only."""
     offset: int | None = None
     """In the file."""
 

@@ -1,14 +1,17 @@
-"""Accounts for every byte of the key file: from no node of it follows the key of a message that was erased.
+"""Can anything that was erased still be decrypted, with all that lies here and in the copies?
 
-And shows of backups, with every copy of the key file that is known, that none of their messages can be read that is
-erased today.
+What was erased has a row nowhere, and no key: what remains of it is ciphertext. So the proof looks at keys alone. Every
+byte of the key file and of its copies is accounted for: their nodes lead to keys of what there is, and to no others.
+And of backups it tells what is erased today and can be read, with all files of keys that there are.
+
+What is due but not erased yet is not dead here: a dry run counts it. No body and no key is ever told, only where it is.
+Then an experiment shows that erasing destroys keys.
 """
 
-import os
 import sqlite3
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,89 +19,24 @@ from conclave.actions.replay import NUMBERS
 from conclave.archive import numbers
 from conclave.archive.files import LOG
 from conclave.config.settings import Config
-from conclave.keys import copying, ranges
+from conclave.keys import ranges
 from conclave.keys.cover import Range
 from conclave.keys.file import KeyFileError
 from conclave.keys.inspection import Inspection
-from conclave.keys.replacing import FORMER, LOCK, NEW, beside
+from conclave.keys.replacing import FORMER, NEW
 from conclave.keys.tree import HEIGHT
+from conclave.proof import key_files
 from conclave.proof.findings import Finding, Kind, ProofPart
-from conclave.store.archive import unreadable
-from conclave.store.engine import sqlite
+from conclave.store import message_keys
+from conclave.store.archive import moves
+from conclave.store.engine import schema, sqlite
 from conclave.store.engine.faults import StoreError
-from conclave.store.resources import message_keys
-from conclave.store.resources.message_keys import KeyCopy
+from conclave.store.message_keys import OTHERS
 from conclave.system import locks
+from conclave.system.locks import DatabaseLock
 
 Numbers = Mapping[bytes, Sequence[Range]]
-"""Numbers of messages, by ids of groups."""
-
-
-def examine(part: ProofPart, config: Config) -> None:
-    """Look at the key file. The run lock is held. Raises StoreError, sqlite3.Error or OSError."""
-    with closing(sqlite.connect(config.database, readonly=True)) as connection:
-        state = message_keys.state(connection)
-    if state is None:
-        part.notes.append("no message is under a key: copies tell what was erased since they were made")
-        return
-    path = config.keys_path
-    try:
-        with locks.hold_file(beside(path, LOCK), _wait):  # no other process changes it meanwhile
-            found = _looked_at(part, path)
-    except KeyFileError as error:
-        part.add(Finding(Kind.UNREADABLE, str(path), str(error)))
-        return
-    part.count("bytes", found.size)
-    if not state.is_settled:
-        part.notes.append("the keys of what a restore took back are lost with the next start of the server")
-        return
-    # The database after the keys: what came meanwhile has numbers that count as not given yet.
-    with closing(sqlite.connect(config.database, readonly=True)) as connection:
-        connection.execute("BEGIN")
-        alive, unused = _today(connection, config.archive_path), defaultdict[bytes, list[Range]](list)
-        _count_waiting(part, connection)
-        for group_id, some in message_keys.unused(connection):
-            unused[group_id].append(some)
-    for group_id, block in found.blocks():
-        part.count("covers")
-        first = block << HEIGHT
-        # Numbers begin one above a multiple of this, in a new group and after each restore.
-        never = [Range(first, first)] if first % NUMBERS == 0 else []
-        allowed = ranges.joined([*alive.get(group_id, ()), *unused.get(group_id, ()), *never])
-        if dead := ranges.without(found.ranges(group_id, block), allowed):
-            told = f"the keys of {ranges.count(dead):,} numbers of group {group_id.hex()} that no message has"
-            part.add(Finding(Kind.KEYS, str(path), told, None, found.offset(group_id, block)))
-
-
-def _looked_at(part: ProofPart, path: Path) -> Inspection:
-    """Look at a key file that no other process writes meanwhile, and at what lies beside it. Raises KeyFileError."""
-    for suffix in (NEW, FORMER):
-        if (left := beside(path, suffix)).exists():
-            part.add(Finding(Kind.KEYS, str(left), "was left by a process that died: who writes the file removes it"))
-    found = Inspection(path)
-    for flaw in found.flaws:
-        part.add(Finding(Kind.KEYS, str(path), flaw.told, None, flaw.offset))
-    return found
-
-
-def _count_waiting(part: ProofPart, connection: sqlite3.Connection) -> None:
-    """Tell of messages of the archive that wait to be overwritten: their keys are looked for as those of others."""
-    if waits := unreadable.waiting(connection).messages:
-        part.count("archived messages that are unreadable and not overwritten yet", waits)
-
-
-def _wait() -> None:
-    """Another process changes the file, which takes less than a second, or writes a copy of it."""
-
-
-def _today(connection: sqlite3.Connection, folder: Path) -> dict[bytes, Sequence[Range]]:
-    """Return the numbers of the messages that there are. ``folder``: of the archive."""
-    return {group_id: some for (group_id, some), _ in message_keys.living(connection, _archived(connection, folder))}
-
-
-def _archived(connection: sqlite3.Connection, folder: Path) -> dict[int, list[Range]]:
-    has_any = connection.execute("SELECT EXISTS (SELECT 1 FROM archive_parts)").fetchone()[0]
-    return numbers.in_table(folder) if has_any and (folder / LOG).is_dir() else {}
+"""Numbers of messages, by ids of groups; and of other bodies, under OTHERS."""
 
 
 class Copies(NamedTuple):
@@ -108,95 +46,190 @@ class Copies(NamedTuple):
     backups: Callable[[], Sequence[Path]]
 
 
-def examine_copies(part: ProofPart, config: Config, copies: Copies) -> None:
-    """Look at the backups that are kept, with every copy of the key file. The run lock is held.
+class ProofError(Exception):
+    """The keys cannot be examined. The message is one line for the operator."""
 
-    One that is removed meanwhile, as ``backup --keep`` does, is left out. Raises StoreError, sqlite3.Error or OSError.
+
+class Examined(NamedTuple):
+    """What was found: all files of keys that can be read, the key file first, and the numbers that there are today."""
+
+    opened: Sequence[Inspection]
+    alive: Numbers
+
+
+def verify(config: Config, wait: locks.Wait, copies: Copies | None = None) -> list[ProofPart]:
+    """Examine the keys, and return what was looked at and found.
+
+    ``copies``: backups that are examined too. ``wait`` is called before a wait for a run that is under way. Raises
+    ProofError.
+    """
+    found = [ProofPart("key file")]
+    try:
+        schema.require_current(config.database, writing=True)
+        with closing(DatabaseLock(config.database, locks.CLEANUP)) as lock, lock.hold(wait):
+            examined = examine(found[0], config)
+            if copies:
+                found.append(part := ProofPart("copies"))
+                examine_copies(part, copies, examined)
+    except (numbers.UnreadableError, StoreError, sqlite3.Error) as error:
+        raise ProofError(str(error)) from error
+    except OSError as error:
+        raise ProofError(f"{error.filename}: {error.strerror}" if error.filename else str(error)) from error
+    return found
+
+
+def examine(part: ProofPart, config: Config) -> Examined:
+    """Look at the key file, and at each copy of it.
+
+    The run lock is held. Raises StoreError, sqlite3.Error, UnreadableError or OSError.
     """
     with closing(sqlite.connect(config.database, readonly=True)) as connection:
+        state = message_keys.state(connection)
+    opened = _opened(part, config, is_begun=state is not None)
+    # The database after the keys: what came meanwhile has numbers that count as not given yet.
+    with closing(sqlite.connect(config.database, readonly=True)) as connection:
         connection.execute("BEGIN")
-        noted = message_keys.copies(connection)
-        alive = _today(connection, config.archive_path)
-    opened = _opened(part, config, copies.folder, noted)
-    part.count("key files", len(opened))
+        mine = next((each for each in opened if each.path == config.keys_path), None)
+        archived = _archived(connection, config.archive_path, mine)
+        if state and state.is_settled and mine:
+            _account_archived(part, connection, archived, mine)
+        alive, unused = _today(connection, archived), defaultdict[bytes, list[Range]](list)
+        for group_id, some in message_keys.unused(connection):
+            unused[group_id].append(some)
+    if state is None:
+        part.notes.append("no server has run on this database: there are no messages")
+    elif not state.is_settled:
+        part.notes.append("the keys of what a restore took back are lost with the next start of the server")
+    else:
+        for each in opened:
+            _account(part, each, mine.serial if mine else 0, alive, unused)
+    return Examined(opened, alive)
+
+
+def _account(part: ProofPart, found: Inspection, own: int, alive: Numbers, unused: Numbers) -> None:
+    """Compare what the nodes of a file span with what there is. ``own``: the last change of the key file."""
+    late = 0
+    for group_id, block in found.blocks():
+        part.count("covers")
+        first = block << HEIGHT
+        # Numbers begin one above a multiple of this, in a new group and after each restore.
+        never = [Range(first, first)] if first % NUMBERS == 0 else []
+        allowed = ranges.joined([*alive.get(group_id, ()), *unused.get(group_id, ()), *never])
+        dead = ranges.count(ranges.without(found.ranges(group_id, block), allowed))
+        if dead and found.serial < own:
+            late += dead
+        elif dead:
+            told = f"the keys of {dead:,} numbers of {_named(group_id)} that nothing has"
+            part.add(Finding(Kind.KEYS, str(found.path), told, found.offset(group_id, block)))
+    if late:
+        part.kept.append(f"{found.path}: is an older copy, with the keys of {late:,} numbers that are erased since")
+
+
+def _named(group_id: bytes) -> str:
+    return "bodies other than messages" if group_id == OTHERS else f"group {group_id.hex()}"
+
+
+def _opened(part: ProofPart, config: Config, *, is_begun: bool) -> list[Inspection]:
+    """Look at every file of keys that is known, as it lies there. One that cannot be read proves nothing."""
+    found = []
+    for path in key_files.known(config):
+        try:
+            with key_files.undisturbed(config.keys_path, path) as (real, files):
+                for each in files:
+                    if each.name in (real.name + NEW, real.name + FORMER):
+                        told = "was left by a process that died: who writes the file removes it"
+                        part.add(Finding(Kind.KEYS, str(each), told))
+                        with suppress(KeyFileError):  # found as what it is, whatever it has
+                            found.append(Inspection(each))
+                if real in files or (path == config.keys_path and is_begun):
+                    found.append(_looked_at(part, real))
+                elif path != config.keys_path:
+                    part.kept.append(f"{path}: is not there: it may be elsewhere, with keys that were destroyed since")
+        except KeyFileError as error:
+            part.add(Finding(Kind.UNREADABLE, str(path), str(error)))
+    return found
+
+
+def _looked_at(part: ProofPart, path: Path) -> Inspection:
+    found = Inspection(path)
+    part.count("files of keys")
+    part.count("bytes", found.size)
+    for flaw in found.flaws:
+        part.add(Finding(Kind.KEYS, str(path), flaw.told, flaw.offset))
+    return found
+
+
+def _today(connection: sqlite3.Connection, archived: Mapping[int, Sequence[Range]]) -> dict[bytes, Sequence[Range]]:
+    """Return the numbers of the bodies that there are, or whose keys the next run loses."""
+    found = {group_id: list(some) for (group_id, some), _ in message_keys.living(connection, archived)}
+    for group_id, some in message_keys.waiting(connection):
+        found.setdefault(group_id, []).append(some)
+    return {group_id: ranges.joined(some) for group_id, some in found.items()}
+
+
+def _archived(connection: sqlite3.Connection, folder: Path, keys: Inspection | None) -> dict[int, list[Range]]:
+    """Return the numbers that the archive has in the parts that it serves, by keys of groups.
+
+    ``keys``: of the database: what has none is erased. None: what is erased and not reclaimed is among them.
+    """
+    parts = defaultdict[int, list[Range]](list)
+    for part in moves.each_part(connection):
+        parts[part.group_key].append(Range(part.first_seq, part.last_seq))
+    if not (parts and (folder / LOG).is_dir()):
+        return {}
+    table, ids = numbers.in_table(folder), message_keys.group_ids(connection)
+    found = {key: ranges.both(table.get(key, []), ranges.joined(some)) for key, some in parts.items()}
+    if keys is None:
+        return found
+    return {key: ranges.both(some, _spanned([keys], ids[key], some)) for key, some in found.items()}
+
+
+def _account_archived(
+    part: ProofPart, connection: sqlite3.Connection, archived: Mapping[int, Sequence[Range]], found: Inspection
+) -> None:
+    """Compare how many messages of the archive have keys with how many its index counts: those of others are left."""
+    ids, waiting = message_keys.group_ids(connection), message_keys.noted_by_group(connection)
+    counts: Counter[int] = Counter()
+    for each in moves.each_part(connection):
+        counts[each.group_key] += each.message_count
+    for key, some in archived.items():
+        left = ranges.count(ranges.without(some, waiting.get(ids[key], []))) - counts[key]
+        if left > 0:
+            told = f"the keys of {left:,} archived messages of {_named(ids[key])} that are erased"
+            part.add(Finding(Kind.KEYS, str(found.path), told))
+
+
+def examine_copies(part: ProofPart, copies: Copies, examined: Examined) -> None:
+    """Look at the backups that are kept, with all files of keys. The run lock is held.
+
+    One that is removed meanwhile, as ``backup --keep`` does, is left out.
+    """
     for backup in copies.backups():
         try:
-            keyed = _of_backup(backup)
+            there = _of_backup(backup)
         except (StoreError, sqlite3.Error, numbers.UnreadableError) as error:
             if backup in copies.backups():
                 part.count("backups")
                 part.add(Finding(Kind.UNREADABLE, str(backup), f"cannot be looked at: {error}"))
             continue
         part.count("backups")
-        _compare(part, backup, keyed, alive, opened)
+        for group_id, some in there.items():
+            erased = ranges.without(some, examined.alive.get(group_id, ()))
+            part.count("bodies", ranges.count(some))
+            part.count("of these erased today", ranges.count(erased))
+            if readable := ranges.count(ranges.both(erased, _spanned(examined.opened, group_id, erased))):
+                told = f"{readable:,} of {_named(group_id)} that are erased today can be read"
+                part.add(Finding(Kind.KEYS, str(backup), told))
 
 
-def _opened(part: ProofPart, config: Config, folder: Path, noted: Sequence[KeyCopy]) -> list[Inspection]:
-    """Look at every key file that is known. One that cannot be read proves nothing.
-
-    ``noted``: where copies were written. One that is away may have keys that were lost since.
-    """
-    found, unreadable = [], set[Path]()
-    own, places = config.keys_path, [folder / "keys", *map(Path, [*config.keys.copies, *(each.path for each in noted)])]
-    for path in dict.fromkeys([own, *places]):
-        try:
-            with _undisturbed(own, path) as real:
-                left_over = [left for suffix in (NEW, FORMER) if (left := beside(real, suffix)).exists()]
-                for left in left_over:
-                    with suppress(KeyFileError):  # found as what it is, whatever it has
-                        found.append(Inspection(left))
-                if left_over or real.exists():
-                    found.append(_looked_at(part, real))
-        except KeyFileError as error:
-            unreadable.add(path)
-            part.add(Finding(Kind.UNREADABLE, str(path), str(error)))
-    now = max((each.serial for each in found if each.path == own), default=0)
-    for copy in noted:
-        path = Path(copy.path)
-        if copy.serial < now and path not in unreadable and not path.exists():  # its disk may not answer
-            part.kept.append(f"{copy.path}: is not there: a copy of the keys from before some of them were lost")
-    return found
-
-
-@contextmanager
-def _undisturbed(own: Path, path: Path) -> Iterator[Path]:
-    """Keep other processes from writing the key file ``own``, or its copy ``path``, while the block lasts.
-
-    Yields where the file is: something may lie beside it, and not beside a link to it. Raises KeyFileError if the disk
-    of the copy does not answer.
-    """
-    is_own = path == own
-    if not is_own:
-        copying.head(path)  # before anything waits for that disk
-        path = Path(os.path.realpath(path))
-    if not own.exists() or not path.parent.exists():
-        yield path
-    else:
-        with locks.hold_file(beside(own, LOCK), _wait) if is_own else copying.none_written(own, path):
-            yield path
-
-
-def _compare(part: ProofPart, backup: Path, keyed: Numbers, alive: Numbers, opened: Sequence[Inspection]) -> None:
-    """Tell which messages of a backup can be read, and find those that are erased today."""
-    blocks: dict[bytes, list[tuple[Inspection, int]]] = defaultdict(list)
-    for each in opened:
-        for group_id, block in each.blocks():
-            blocks[group_id].append((each, block))
-    for group_id, some in keyed.items():
-        can = ranges.joined(found for each, block in blocks.get(group_id, ()) for found in each.ranges(group_id, block))
-        readable, today = ranges.both(some, can), alive.get(group_id, ())
-        part.count("messages under keys", ranges.count(some))
-        part.count("of these erased today", ranges.count(ranges.without(some, today)))
-        part.count("of these readable", ranges.count(readable))
-        if dead := ranges.without(readable, today):
-            told = f"{ranges.count(dead):,} messages of group {group_id.hex()} that are erased today can be read"
-            part.add(Finding(Kind.KEYS, str(backup), told))
+def _spanned(opened: Sequence[Inspection], group_id: bytes, some: Sequence[Range]) -> list[Range]:
+    """Return the numbers whose keys follow from some file, in the blocks in which ``some`` are."""
+    blocks = {block for first, last in some for block in range(first >> HEIGHT, (last >> HEIGHT) + 1)}
+    return ranges.joined(span for each in opened for block in blocks for span in each.ranges(group_id, block))
 
 
 def _of_backup(backup: Path) -> Numbers:
-    """Return the messages of a backup that are under keys: all or none. Raises sqlite3.Error or UnreadableError."""
+    """Return the bodies of a backup. Raises sqlite3.Error or UnreadableError."""
     database, folder = backup / "database.db", backup / "archive"
     with closing(sqlite.connect(database, readonly=True, frozen=True)) as connection:
-        if not message_keys.has_keys(connection):
-            return {}
-        return {each: some for (each, some), _ in message_keys.living(connection, _archived(connection, folder))}
+        return {each: some for (each, some), _ in message_keys.living(connection, _archived(connection, folder, None))}

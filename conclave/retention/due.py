@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 from conclave.retention import rules
@@ -27,20 +26,13 @@ from conclave.retention.rules import (
     RULES,
     Bounds,
 )
-from conclave.store.engine.sqlite import places
+from conclave.store import bodies
 from conclave.store.sender_index import SENT
-
-BLOCK = 8192
-"""Messages are deleted in blocks of 8,192 whose bodies lie next to each other.
-
-Within a block the order is by group, as in the indexes. So a transaction changes far fewer pages than if it deleted one
-group after the other: their bodies and rows lie scattered.
-"""
 
 LISTED = 1_000_000
 """At most two million messages are listed at a time: they take 50 bytes of memory each."""
 
-_PLACE = 1 << 62
+_PLACE = 1 << 64
 """A listed number has the place of its Due above the id of the message: it takes less memory than a pair."""
 
 Values = dict[str, Any]
@@ -103,38 +95,32 @@ class Due:
         return Counter(dict(rows.fetchall()))
 
     def delete(self, connection: sqlite3.Connection, message_ids: Sequence[int]) -> Iterator[Gone]:
-        """Delete those of ``message_ids``, which it has selected, that are still due."""
-        for group_key, some in self._by_group(connection, message_ids):
+        """Delete those of ``message_ids``, which it has selected, in ascending order, that are still due."""
+        for group_key, alike in groupby(message_ids, key=lambda each: each >> bodies.NUMBER_BITS):
+            some = [each & bodies.LAST_NUMBER for each in alike]
             limits = limits_of(connection, group_key, self.values["now"])
             if limits and (limits.is_deleted or DELETED_GROUP not in self.rules):
                 allowed = {name: min(self.values[name], getattr(limits, name)) for name in _EVERYTHING}
-                yield from self._delete(connection, {**self.values, **allowed, "listed": json.dumps(some)})
-
-    def _by_group(
-        self, connection: sqlite3.Connection, message_ids: Sequence[int]
-    ) -> Iterator[tuple[int, Sequence[int]]]:
-        if "group_key" in self.values:
-            yield self.values["group_key"], message_ids
-            return
-        rows = connection.execute(
-            f"SELECT group_key, message_id FROM messages WHERE message_id IN ({places(message_ids)}) ORDER BY 1",
-            message_ids,
-        ).fetchall()
-        for group_key, some in groupby(rows, key=itemgetter(0)):
-            yield group_key, [row[1] for row in some]
+                of_group = {"group_key": group_key, "listed": json.dumps(some)}
+                yield from self._delete(connection, {**self.values, **allowed, **of_group})
 
     def _delete(self, connection: sqlite3.Connection, values: Values) -> list[Gone]:
         query = _STILL_DUE.format(named=rules.named(self.rules, _GIVEN), may_go=rules.may_go(_GIVEN))
         gone = [Gone(*row) for row in connection.execute(query, values).fetchall()]
-        ids = [each.message_id for each in gone]
-        connection.execute(f"DELETE FROM messages WHERE message_id IN ({places(ids)})", ids)
+        numbers = json.dumps([each.sequence_num for each in gone])
+        connection.execute(
+            "DELETE FROM messages WHERE group_key = ? AND sequence_num IN (SELECT value FROM json_each(?))",
+            (values["group_key"], numbers),
+        )
+        bodies.delete_of_messages(connection, [each.message_id for each in gone])
         return gone
 
 
 _STILL_DUE = """
 SELECT * FROM (
     SELECT {named} AS rule, group_key, message_id, sequence_num, created_at
-    FROM json_each(:listed) CROSS JOIN messages ON message_id = json_each.value WHERE {may_go}
+    FROM json_each(:listed) CROSS JOIN messages ON group_key = :group_key AND sequence_num = json_each.value
+    WHERE {may_go}
 ) WHERE rule IS NOT NULL
 """
 
@@ -180,8 +166,11 @@ def _as_given(values: Values, unheld: str) -> Bounds:
     return _GIVEN._replace(unheld=unheld, **needless)
 
 
-def blocks(connection: sqlite3.Connection, due: Sequence[Due]) -> Iterator[list[list[int]]]:
-    """Yield the messages of ``due`` in blocks, see BLOCK and LISTED. ``placed`` tells what an element is."""
+def listed(connection: sqlite3.Connection, due: Sequence[Due]) -> Iterator[list[int]]:
+    """Yield the messages of ``due``, LISTED or a few more at a time: one after the other, as they lie.
+
+    ``placed`` tells what an element is.
+    """
     found: list[int] = []
     for place, each in enumerate(due):
         query, values = each.select("message_id")
@@ -192,23 +181,17 @@ def blocks(connection: sqlite3.Connection, due: Sequence[Due]) -> Iterator[list[
             last = rows[-1][0]
             found += [place * _PLACE + row[0] for row in rows]
             if len(found) >= LISTED:
-                yield _in_blocks(found)
+                yield found
                 found = []
             if len(rows) < LISTED:
                 break
     if found:
-        yield _in_blocks(found)
+        yield found
 
 
 def placed(element: int) -> tuple[int, int]:
-    """Return the place of its Due, and the id of the message, of an element of a block."""
+    """Return the place of its Due, and the id of the message, of what is listed."""
     return divmod(element, _PLACE)
-
-
-def _in_blocks(found: list[int]) -> list[list[int]]:
-    """Part what is listed by the ids of the messages; each block is in the order of places."""
-    found.sort(key=lambda each: each % _PLACE)
-    return [sorted(found[begin : begin + BLOCK]) for begin in range(0, len(found), BLOCK)]
 
 
 def count(connection: sqlite3.Connection, plan: Plan) -> Counter[str]:

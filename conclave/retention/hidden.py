@@ -141,7 +141,7 @@ def in_hot_store(
         amount = sums.amount(connection.execute(f"SELECT {sums.sql} {chosen}", values).fetchone())
         if is_measured and amount.messages:
             rows = connection.execute(f"SELECT message_id {chosen}", values)
-            amount += Amount(0, bodies.total_size(connection, (row[0] for row in rows)))
+            amount += Amount(0, bodies.message_bytes(connection, (row[0] for row in rows)))
         found += amount
     return found
 
@@ -187,13 +187,13 @@ def in_archive(
 
 _PARTS = """
 SELECT lifetime, span, first_seq, last_seq, oldest, newest, message_count, body_bytes,
-    first_seq > :gone AND last_seq <= :border AND oldest >= :before
+    first_seq > :gone AND oldest >= :before
     AND (last_seq <= :new_gone OR (newest < :new_before AND last_seq <= :new_commits_above))
     AND NOT EXISTS (SELECT 1 FROM archive_senders JOIN user_tombstones ON user_id = sender_id
         WHERE archive_senders.group_key = :group_key)
     AND NOT EXISTS (SELECT 1 FROM taken_back WHERE taken_back.group_key = :group_key AND NOT erased
         AND sequence_num BETWEEN first_seq AND last_seq)
-FROM archive_parts WHERE group_key = :group_key AND first_seq <= :border AND last_seq > :gone
+FROM archive_parts WHERE group_key = :group_key AND last_seq > :gone
     AND ((:new_gone > :gone AND first_seq <= :new_gone) OR (oldest < :new_before AND (
         (:new_before > :before AND newest >= :before)
         OR (:new_commits_above > :commits_above AND last_seq > :commits_above))))

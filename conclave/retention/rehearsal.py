@@ -189,8 +189,7 @@ def settle(
 _TOTAL = """
 SELECT ifnull(sum((SELECT count(*) FROM messages
         WHERE messages.group_key = groups.group_key AND sequence_num > archived_seq)), 0)
-    + (SELECT ifnull(sum(message_count), 0) FROM readable_parts JOIN groups USING (group_key)
-        WHERE first_seq <= archived_seq)
+    + (SELECT ifnull(sum(message_count), 0) FROM archive_parts JOIN groups USING (group_key))
 FROM groups
 """
 
@@ -281,7 +280,7 @@ def _add_too_old(
         if found:
             hiding.add(group_key)
         change.messages += len(found)
-        change.body_bytes += bodies.total_size(connection, found) if is_measured else 0
+        change.body_bytes += bodies.message_bytes(connection, found) if is_measured else 0
     return hiding
 
 

@@ -258,7 +258,7 @@ def first_doubtful(
     found: list[int | None] = []
     hot = max(after, group.archived_seq)
     if then.hidden_before < sight.hidden_before:
-        found += connection.execute(_DOUBTFUL_PART, {**values, "after": after, "border": group.archived_seq}).fetchone()
+        found += connection.execute(_DOUBTFUL_PART, {**values, "after": after}).fetchone()
         if connection.execute(_ANY_BETWEEN, values).fetchone():
             hot = pass_hidden(connection, group, then, hot)
             found += connection.execute(_DOUBTFUL, {**values, "after": hot}).fetchone() or ()
@@ -283,7 +283,7 @@ _DOUBTFUL = (
 
 _DOUBTFUL_PART = (
     "SELECT min(max(first_seq, :after + 1)) FROM archive_parts"
-    " WHERE group_key = :group_key AND last_seq > :after AND first_seq <= :border AND newest >= :then AND oldest < :now"
+    " WHERE group_key = :group_key AND last_seq > :after AND newest >= :then AND oldest < :now"
 )
 
 # By their numbers: otherwise each message of the group would be looked at.

@@ -30,7 +30,7 @@ from conclave.health.parts import Health, Phase
 from conclave.health.storage import Storage
 from conclave.measures import Requests
 from conclave.response_memory import Budget
-from conclave.server import duties, ledger_duty, middleware
+from conclave.server import duties, ledger_duty, middleware, vault_duty
 from conclave.server.room import CLOSED_FOR
 from conclave.server.routes import add_routes
 from conclave.store import keyring
@@ -41,14 +41,18 @@ from conclave.wire.cross_origin import CrossOrigin
 from conclave.wire.request_body import MAX_BODY_BYTES
 
 
-def create_app(config: Config, clock: Clock | None = None, *, accepts_change: bool = False) -> web.Application:
+def create_app(
+    config: Config, clock: Clock | None = None, *, accepts_change: bool = False, accepts_older: bool = False
+) -> web.Application:
     """Build the server; its resources are opened when it starts.
 
-    ``accepts_change``: an operator agrees to a large change of the policy.
+    ``accepts_change``: an operator agrees to a large change of the policy. ``accepts_older``: to a vault that is older
+    than the database, and to what is lost with it.
     """
     app = web.Application(middlewares=[middleware.pipeline], client_max_size=MAX_BODY_BYTES)
     app[app_keys.CONFIG] = config
     app[app_keys.ACCEPTS_CHANGE] = accepts_change
+    app[app_keys.ACCEPTS_OLDER] = accepts_older
     app[app_keys.CLOCK] = steady = SteadyClock(clock or SystemClock())
     app[app_keys.HEALTH] = Health(certificate.expiry(config.tls_cert_path))
     app[app_keys.PASSWORDS] = Passwords()
@@ -65,9 +69,10 @@ def create_app(config: Config, clock: Clock | None = None, *, accepts_change: bo
     app.on_response_prepare.append(middleware.add_headers)
     app.on_shutdown.append(_stop)
     add_routes(app)
-    app.cleanup_ctx.extend([_store, duties.look_at_storage, ledger_duty.keep_ledger, _archive, duties.try_archive])
+    app.cleanup_ctx.extend([_store, duties.look_at_storage, vault_duty.keep_vault, ledger_duty.keep_ledger])
+    app.cleanup_ctx.extend([_archive, duties.try_archive])
     app.cleanup_ctx.extend([duties.stay_alive, duties.end_timers, duties.undo_joins, duties.keep_sessions])
-    app.cleanup_ctx.extend([duties.forward_news, duties.erase_discarded, duties.note_runs, duties.look_for_overdue])
+    app.cleanup_ctx.extend([duties.forward_news, duties.note_runs, duties.look_for_overdue])
     app.cleanup_ctx.extend([_streams, _serving])
     return app
 
@@ -105,7 +110,10 @@ async def _store(app: web.Application) -> AsyncIterator[None]:
         app[app_keys.GROUPS].hear(news)
         app[app_keys.EVENTS].publish(news)
 
-    keys = partial(keyring.open_to_serve, config.database, config.keys_path, encrypt=config.keys.encrypt)
+    is_older = app[app_keys.ACCEPTS_OLDER]
+    keys = partial(
+        keyring.open_to_serve, config.database, config.keys_path, config.vault_copies, accepts_older=is_older
+    )
     app[app_keys.STORE] = store = await Database.open(config.database, publish, storage, keys)
     app[app_keys.FRESHNESS] = freshness = Freshness(config.database, app[app_keys.CLOCK], storage)
     app[app_keys.SESSIONS] = RememberedSessions(store, freshness)

@@ -127,7 +127,7 @@ class Making:
     async def _complete(self, origin: str | None, headers: CIMultiDict[str]) -> None:
         """Complete the headers of an answer, whatever made them. ``origin``: of the page that asks, if it is one."""
         tell_no_time(headers, self._clock)
-        headers.update(self._cross_origin.headers(origin))
+        self._cross_origin.add_to(headers, origin)
 
 
 class Outlet:

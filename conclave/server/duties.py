@@ -23,7 +23,6 @@ from conclave.retention import marks, rehearsal, stretches
 from conclave.retention.durations import duration_text
 from conclave.retention.jobs import schedule
 from conclave.retention.policy import session_lag
-from conclave.store import bodies
 from conclave.store.engine import news, outbox
 from conclave.store.engine.faults import StoreError
 from conclave.store.resources import sessions, state
@@ -52,10 +51,6 @@ JOINS_INTERVAL_SECONDS = 1.0
 """Every second the server looks for joins that were not completed in time."""
 
 STORAGE_INTERVAL_SECONDS = 0.5
-
-DISCARDED_INTERVAL_SECONDS = 1.0
-DISCARDED_REST_SECONDS = 0.01
-"""Every second the server looks for bodies that requests left to be erased; between two steps it rests for 10 ms."""
 
 OVERDUE_INTERVAL_SECONDS = 60.0
 """Every minute the server looks for what runs should have erased."""
@@ -234,19 +229,6 @@ async def undo_joins(app: web.Application) -> AsyncIterator[None]:
             await store.write(members.undo_overdue_joins, context)
 
     async with _every(app, HealthPart.JOINS, JOINS_INTERVAL_SECONDS, undo):
-        yield
-
-
-async def erase_discarded(app: web.Application) -> AsyncIterator[None]:
-    """Erase what requests have let go of and was too much for them, in short transactions. Runs do, too."""
-    store = app[app_keys.STORE]
-
-    async def erase() -> None:
-        while await store.read(bodies.are_discarded):
-            await store.write(bodies.erase_discarded)
-            await asyncio.sleep(DISCARDED_REST_SECONDS)
-
-    async with _every(app, HealthPart.DISCARDED, DISCARDED_INTERVAL_SECONDS, erase):
         yield
 
 

@@ -5,26 +5,30 @@ import contextlib
 import sqlite3
 import time
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 from aiohttp import web
 
 from conclave import app_keys
-from conclave.actions.replay import IncompleteError, replay, require_complete
+from conclave.actions.replay import IncompleteError, Replayed, replay, require_complete
 from conclave.clock import Clock
-from conclave.config.settings import Config
 from conclave.health import background
 from conclave.health.parts import HealthPart
+from conclave.keys.store import KeyStore
 from conclave.logs.setup import get_logger
+from conclave.store import unreadable
 from conclave.store.engine.database import Database
 from conclave.store.engine.faults import StoreError
 from conclave.store.ledger import book, branches, changes
 from conclave.store.ledger.book import LedgerError
-from conclave.system import ledger_mark
 
 log = get_logger(__name__)
 
-ADVICE = "; see docs/operations/ledger.md#if-it-cannot-be-written"
+ADVICE = (
+    ": bring the newest vault back, or a copy of it; with --accept-older-vault what was deleted since may come back;"
+    " see docs/operations/vault.md#if-it-is-lost-or-older"
+)
 """What a refusal ends with."""
 
 LEDGER_INTERVAL_SECONDS = 1.0
@@ -38,13 +42,12 @@ async def keep_ledger(app: web.Application) -> AsyncIterator[None]:
     """Write to the purge ledger what was hidden, ended or deleted; first have a restored database learn of it.
 
     No request waits for the ledger: what cannot be written yet waits in the database. Raises StoreError at the start if
-    the database is an older copy, and the ledger is not there, or cannot tell all that it must not bring back.
+    the ledger is missing or unusable, or if the database is an older copy, and the ledger does not tell all that it
+    must not bring back.
     """
     store, health, clock = app[app_keys.STORE], app[app_keys.HEALTH], app[app_keys.CLOCK]
-    config, next_alive = app[app_keys.CONFIG], 0.0
-    path, data = config.ledger_path, config.data
-    await store.read(_require_ledger_of_copy, config.database, path, data)
-    flaw, flawed_file = await _begin_with_ledger(store, path, clock), book.identity(path)
+    path, next_alive = app[app_keys.CONFIG].ledger_path, 0.0
+    await _begin_with_ledger(store, path, clock, accepts_older=app[app_keys.ACCEPTS_OLDER])
 
     async def write(*, is_stopping: bool = False) -> None:
         nonlocal next_alive
@@ -52,13 +55,10 @@ async def keep_ledger(app: web.Application) -> AsyncIterator[None]:
         if is_alive or await store.read(changes.are_waiting):
             claimed = await store.write(changes.claim, is_alive=is_alive)
             next_alive = time.monotonic() + LEDGER_ALIVE_SECONDS
-            await asyncio.to_thread(ledger_mark.note, data, claimed.ledger_id, claimed.claimed)
             while entries := await store.read(changes.waiting, claimed.claimed, clock.now()):
                 last = await asyncio.to_thread(book.append, path, claimed.ledger_id, claimed.written, entries)
                 changes.require_own(await store.read(changes.standing), path, last)
                 await store.write(changes.were_written, entries)
-        if flaw and book.identity(path) == flawed_file:
-            raise LedgerError(str(flaw))  # it goes on, but what it had is not what it should have
 
     with health.duty(HealthPart.LEDGER):
         await write()
@@ -68,64 +68,61 @@ async def keep_ledger(app: web.Application) -> AsyncIterator[None]:
         await write(is_stopping=True)
 
 
-def require_known(connection: sqlite3.Connection, config: Config) -> None:
+def require_known(connection: sqlite3.Connection, path: Path) -> None:
     """Raise StoreError if a start would not serve the database for what its ledger tells, or cannot tell.
 
     Nothing is changed.
     """
-    path = config.ledger_path
     try:
-        tip = book.tip(path)
-    except LedgerError:
-        tip = None  # health tells of it, unless the database is an older copy
-    standing = changes.standing(connection)
-    _require_ledger_of_copy(connection, config.database, path, config.data)
-    if branches.is_older(standing, tip):
-        try:
-            require_complete(connection, path)
-        except IncompleteError as error:
-            raise StoreError(f"{error}{ADVICE}") from error
-        except LedgerError:
-            return  # as at the start, health tells of it
-
-
-def _require_ledger_of_copy(connection: sqlite3.Connection, database: Path, path: Path, data: Path) -> None:
-    """Raise StoreError if the database is an older copy of the one that was served here, and its ledger is not there.
-
-    A database that is no copy is served without its ledger: clients do not wait for that.
-    """
-    standing = changes.standing(connection)
-    if ledger_mark.noted(data, standing.ledger_id) <= standing.counter:
-        return
-    try:
-        tip = book.tip(path)
-        reason = "" if tip and tip[0] == standing.ledger_id else f"{path}: that is not there"
+        _require_usable(path, connection)
     except LedgerError as error:
-        reason = str(error)
-    if reason:
-        raise StoreError(
-            f"{database}: is an older copy of the database that was served here, and the purge ledger, which tells"
-            f" what must not come back, is away: {reason}. Bring it back; or remove {data / ledger_mark.NAME}, and what"
-            " was deleted since is served again"
-        )
+        raise StoreError(f"{error}{ADVICE}") from error
 
 
-async def _begin_with_ledger(store: Database, path: Path, clock: Clock) -> LedgerError | None:
-    """Have a restored database learn from the ledger; return what is wrong with the file. Raises StoreError."""
+def _require_usable(path: Path, connection: sqlite3.Connection) -> bool:
+    """Tell whether the database is an older copy. Raises LedgerError if the ledger does not tell all that it has to."""
+    tip, standing = book.tip(path), changes.standing(connection)
+    is_older = branches.is_older(standing, tip)
+    if is_older:
+        require_complete(connection, path)
+    else:
+        book.require_sound(path, standing.ledger_id, standing.written)
+    return is_older
+
+
+def _learn(connection: sqlite3.Connection, path: Path, now: int, keys: KeyStore, *, despite: bool) -> Replayed:
+    """Do all that an older copy of the database needs, in one transaction: what is done halfway is not done again."""
+    done = replay(connection, path, now, keys.blocks(), despite=despite)
+    done.counts["messages_erased"] = unreadable.forget(connection, keys)
+    return done
+
+
+def _looked_at(path: Path, connection: sqlite3.Connection) -> bool | LedgerError:
+    """Return what ``_require_usable`` does, or raises: in a read that would count as a fault of the database."""
     try:
-        tip = await asyncio.to_thread(book.tip, path)
-        standing = await store.read(changes.standing)
-        if not branches.is_older(standing, tip):
-            await asyncio.to_thread(book.require_sound, path, standing.ledger_id, standing.written)
-            with contextlib.suppress(StoreError):  # the first write tells of what is wrong
-                number = await asyncio.to_thread(branches.take_up, standing, path, clock.now())
-                await store.write(changes.know_restored, number)
-            return None
+        return _require_usable(path, connection)
     except LedgerError as error:
         return error
-    try:
-        done = await store.write(replay, path, clock.now())
-    except IncompleteError as error:
-        raise StoreError(f"{error}{ADVICE}") from error
+
+
+async def _begin_with_ledger(store: Database, path: Path, clock: Clock, *, accepts_older: bool) -> None:
+    """Have a restored database learn from the ledger. Raises StoreError.
+
+    ``accepts_older``: a ledger that is missing, unusable, or does not reach back will do.
+    """
+    keys = store.open_keys()
+    found = await store.read(partial(_looked_at, path))
+    if found is False:
+        with contextlib.suppress(StoreError):  # the first write tells of what is wrong
+            standing = await store.read(changes.standing)
+            number = await asyncio.to_thread(branches.take_up, standing, path, clock.now())
+            await store.write(changes.know_restored, number)
+        return
+    if isinstance(found, LedgerError):
+        if not accepts_older:
+            raise StoreError(f"{found}{ADVICE}") from found
+        log.warning("older_ledger_accepted", reason=str(found))
+        if not isinstance(found, IncompleteError):
+            await asyncio.to_thread(book.set_aside, path)
+    done = await store.write(partial(_learn, despite=accepts_older), path, clock.now(), keys)
     log.warning("ledger_replayed", **done.counts)
-    return None

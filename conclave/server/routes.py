@@ -20,6 +20,7 @@ from conclave.api import (
     users,
     welcomes,
 )
+from conclave.web import files, routes as page_routes
 from conclave.wire import results
 from conclave.wire.endpoint import Endpoint, Who
 from conclave.wire.negotiate import Format
@@ -142,7 +143,7 @@ ROUTES = (
         body=group_schemas.CreateGroupRequest,
         answer=results.GroupCreated,
         status=201,
-        refuses=(e.ConflictError, e.QuotaError),
+        refuses=(e.ConflictError, e.QuotaError, e.TooManyRequestsError),
     ),
     Endpoint("GET", f"{API}/groups", groups.list_own, query=ListQuery, answer=results.Groups),
     Endpoint(
@@ -399,4 +400,6 @@ def add_routes(app: web.Application) -> None:
         else:
             app.router.add_route(route.method, path, route.handler)
     app.router.add_get(f"{API}/docs/{{name}}", docs.asset)
+    if app[app_keys.CONFIG].web.enabled:
+        page_routes.add_routes(app.router, files.STATIC)
     app[app_keys.ENDPOINTS] = {route.handler: route for route in ROUTES}

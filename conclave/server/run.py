@@ -16,7 +16,7 @@ from conclave.admin.access import Guard, TokenError
 from conclave.admin.app import create_admin_app
 from conclave.config import summary
 from conclave.config.load import BUILT_IN
-from conclave.config.settings import Config
+from conclave.config.settings import LOCK, Config
 from conclave.health.parts import Phase
 from conclave.logs.setup import get_logger
 from conclave.server import ports, start_check
@@ -53,16 +53,23 @@ class ServeError(Exception):
     """The server cannot start. The message is for the operator, a line for each reason."""
 
 
-def serve(config: Config, source: Path | None, hangups: Hangups, *, accepts_change: bool = False) -> None:
+def serve(
+    config: Config,
+    source: Path | None,
+    hangups: Hangups,
+    *,
+    accepts_change: bool = False,
+    accepts_older: bool = False,
+) -> None:
     """Serve until SIGTERM or SIGINT, then finish what is under way, or end the process. Raises ServeError.
 
     ``source``: the file that the settings are from, which SIGHUP has read again; None for the defaults. ``hangups``:
-    made before that was read. ``accepts_change``: an operator agrees to a large change of the policy.
+    made before that was read. ``accepts_change`` and ``accepts_older``: see ``create_app``.
     """
     manager = ServiceManager.from_environment()
     give_back_large()
     sys.setswitchinterval(SWITCH_SECONDS)
-    if found := start_check.refusals(config, None):
+    if found := start_check.refusals(config, None, accepts_older=accepts_older):
         raise ServeError("\n".join(each.says for each in found))
     try:
         context, guard = context_of(config), Guard(config.admin)
@@ -73,7 +80,8 @@ def serve(config: Config, source: Path | None, hangups: Hangups, *, accepts_chan
     tls = Tls(context) if context else None
     with _only_server(config), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
-            runner.run(_serve(config, source, tls, guard, manager, hangups, accepts_change=accepts_change))
+            app = create_app(config, accepts_change=accepts_change, accepts_older=accepts_older)
+            runner.run(_serve(app, source, tls, guard, manager, hangups))
         except (StoreError, PolicyFrozenError, PolicyChangeError) as error:
             raise ServeError(str(error)) from error
 
@@ -104,8 +112,10 @@ def _hold(config: Config, held: ExitStack) -> None:
         held.enter_context(locks.hold_name(config.database, locks.SERVER))
         if exists:
             held.enter_context(locks.hold_inode(config.database, locks.SERVER))
-    with _unshared(f"ledger.path: {config.ledger_path}: another server, or a restore, writes to it"):
-        _hold_ledger(config, held)
+    if not exists:
+        config.vault_path.mkdir(mode=0o700, exist_ok=True)
+    with _unshared(f"vault.path: {config.vault_path}: another server, or a restore, uses it"):
+        _hold_vault(config, held)
     data_folder.prepare(config.data, config.database, config.archive_path)
     with _unshared(f"data_path: {config.data}: a server on another database uses this folder"):
         held.enter_context(locks.hold_file(config.data / data_folder.MARK))
@@ -115,13 +125,13 @@ def _hold(config: Config, held: ExitStack) -> None:
         held.enter_context(locks.hold_inode(config.database, locks.SERVER))
 
 
-def _hold_ledger(config: Config, held: ExitStack) -> None:
-    """Keep others with a copy of the database from writing to its ledger. Raises LockedError.
+def _hold_vault(config: Config, held: ExitStack) -> None:
+    """Keep others with a copy of the database from using its vault. Raises LockedError.
 
-    No start waits for a ledger that cannot be written. Health tells of that.
+    That the vault is missing is told when it is opened.
     """
-    with suppress(OSError):
-        held.enter_context(locks.hold_file(config.ledger_lock))
+    with suppress(FileNotFoundError):
+        held.enter_context(locks.hold_file(config.vault_path / LOCK))
 
 
 @contextmanager
@@ -133,19 +143,17 @@ def _unshared(refusal: str) -> Iterator[None]:
 
 
 async def _serve(
-    config: Config,
+    app: web.Application,
     source: Path | None,
     tls: Tls | None,
     guard: Guard,
     manager: ServiceManager,
     hangups: Hangups,
-    *,
-    accepts_change: bool,
 ) -> None:
     """Serve until told to end."""
     stop, again = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
-    app = create_app(config, accepts_change=accepts_change)
+    config = app[app_keys.CONFIG]
     supervisor = Supervisor(config, app[app_keys.HEALTH])
     limit = StopLimit(supervisor.kill)
 

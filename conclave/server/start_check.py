@@ -38,20 +38,22 @@ class Refusal(NamedTuple):
     is_of_user: bool = False
 
 
-def refusals(config: Config, clock: Clock | None) -> list[Refusal]:
+def refusals(config: Config, clock: Clock | None, *, accepts_older: bool = False) -> list[Refusal]:
     """Return why a start with ``config`` would be refused; nothing if it would not.
 
     It changes nothing and takes no lock, so a server may run meanwhile: that another one runs, or that a port is taken,
     is not looked at. ``clock``: None leaves out whether the policy may change, which a start decides in the
-    transaction that changes it.
+    transaction that changes it. ``accepts_older``: a vault that is older than the database is accepted.
     """
     found = []
     for look in (context_of, lambda config: token_of(config.admin), _require_address, _require_folders):
         found += _asked(look, config)
-    return found if found or not path_check.is_taken(config.database) else _of_store(config, clock)
+    if found or not path_check.is_taken(config.database):
+        return found
+    return _of_store(config, clock, accepts_older=accepts_older)
 
 
-def _of_store(config: Config, clock: Clock | None) -> list[Refusal]:
+def _of_store(config: Config, clock: Clock | None, *, accepts_older: bool) -> list[Refusal]:
     """Return why what is stored stands against a start. No file is left beside a database that nobody has open."""
     found: list[Refusal] = []
     for looks in range(LOOKS):
@@ -60,7 +62,7 @@ def _of_store(config: Config, clock: Clock | None) -> list[Refusal]:
         def look(config: Config, *, is_frozen: bool = before is not None) -> None:
             with closing(sqlite.connect(config.database, readonly=True, frozen=is_frozen)) as connection:
                 connection.execute("BEGIN")
-                found[:] = _of_connection(connection, config, clock)
+                found[:] = _of_connection(connection, config, clock, accepts_older=accepts_older)
 
         found[:] = _asked(look, config) or found
         if before is None or before == path_check.at_rest(config.database):
@@ -68,12 +70,13 @@ def _of_store(config: Config, clock: Clock | None) -> list[Refusal]:
     return found
 
 
-def _of_connection(connection: sqlite3.Connection, config: Config, clock: Clock | None) -> list[Refusal]:
+def _of_connection(
+    connection: sqlite3.Connection, config: Config, clock: Clock | None, *, accepts_older: bool
+) -> list[Refusal]:
     if not schema.is_current(connection, config.database):
         return []  # a start that migrates it looks at the rest by itself
     checks: list[Callable[[Config], object]] = [
-        partial(_require_keys, connection),
-        partial(ledger_duty.require_known, connection),
+        partial(_require_vault, connection, accepts_older=accepts_older),
         partial(_require_archive, connection),
     ]
     if clock:
@@ -117,8 +120,12 @@ def _require_folders(config: Config) -> None:
     data_folder.require_parent(config.data)
 
 
-def _require_keys(connection: sqlite3.Connection, config: Config) -> None:
-    keyring.require_fit(connection, config.database, config.keys_path, encrypt=config.keys.encrypt)
+def _require_vault(connection: sqlite3.Connection, config: Config, *, accepts_older: bool) -> None:
+    """Raise StoreError for the keys, or else for the ledger: a vault that is away or older would be told twice."""
+    database, path, copies = config.database, config.keys_path, config.vault_copies
+    keyring.require_fit(connection, database, path, copies, accepts_older=accepts_older)
+    if not accepts_older:
+        ledger_duty.require_known(connection, config.ledger_path)
 
 
 def _require_archive(connection: sqlite3.Connection, config: Config) -> None:

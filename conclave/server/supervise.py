@@ -280,7 +280,7 @@ class Supervisor:
         """Return the seconds until the worker has to send its next message. A run ends itself in time."""
         if told in (State.BEGAN, State.WAITING, State.COUNTING):
             self._doing = {State.BEGAN: "in a run", State.WAITING: "waiting for another run"}.get(told, "in a dry run")
-            silent = len(self._config.keys.copies) * copying.ANSWER_SECONDS  # at its end it may wait for each of them
+            silent = len(self._config.vault_copies) * copying.ANSWER_SECONDS  # at its end it may wait for each of them
             return self._config.cleanup.max_run_time + silent + KILL_SECONDS
         if told is State.PREPARING:
             self._doing = _PREPARING

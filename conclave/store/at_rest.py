@@ -1,4 +1,4 @@
-"""The bodies of messages at rest: each is encrypted under its own key, if the database has keys; then all are."""
+"""Bodies at rest: each is encrypted under its own key."""
 
 import sqlite3
 from collections.abc import Sequence
@@ -11,6 +11,7 @@ from conclave.keys.store import KeyStore
 from conclave.store.engine.connection import of_store
 from conclave.store.engine.faults import StoreError, store_error
 from conclave.store.engine.group_commit import NotCachedError
+from conclave.store.message_keys import OTHERS, note_serial
 
 
 def number(connection: sqlite3.Connection, group_key: int, count: int) -> tuple[int, int, bytes]:
@@ -18,26 +19,34 @@ def number(connection: sqlite3.Connection, group_key: int, count: int) -> tuple[
 
     Raises StoreError.
     """
-    store = of_store(connection)
     last, expired_before, group_id = connection.execute(
         "UPDATE groups SET last_seq = last_seq + ? WHERE group_key = ? RETURNING last_seq, expired_before, group_id",
         (count, group_key),
     ).fetchone()
-    if store.keys is None:
-        _require_none(connection, group_id)
-    elif not store.is_on_event_loop:
-        last = _passed(connection, store.keys, group_key, group_id, last, count)
-    return last, expired_before, group_id
+    free = _free(connection, group_id, last, count)
+    if free != last:
+        connection.execute("UPDATE groups SET last_seq = ? WHERE group_key = ?", (free, group_key))
+    return free, expired_before, group_id
 
 
-def _passed(
-    connection: sqlite3.Connection, keys: KeyStore, group_key: int, group_id: bytes, last: int, count: int
-) -> int:
-    """Return the last of ``count`` numbers; those of the next block if one of them was given and erased before."""
+def next_other(connection: sqlite3.Connection) -> int:
+    """Return the number of the next body that is not a message's. Raises StoreError."""
+    row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'bodies'").fetchone()
+    return _free(connection, OTHERS, (row[0] if row else 0) + 1, 1)
+
+
+def _free(connection: sqlite3.Connection, group_id: bytes, last: int, count: int) -> int:
+    """Return the last of ``count`` numbers; those of the next block if one of them was given and erased before.
+
+    An older copy of the database, put back, gives numbers again. On the event loop nothing is looked up: what was
+    erased has no key at hand there.
+    """
+    keys = open_keys(connection)
+    if of_store(connection).is_on_event_loop:
+        return last
     try:
         while not keys.are_free(group_id, range(last - count + 1, last + 1)):
             last = (((last >> tree.HEIGHT) + 1) << tree.HEIGHT) - 1 + count
-            connection.execute("UPDATE groups SET last_seq = ? WHERE group_key = ?", (last, group_key))
     except KeyFileError as error:
         raise StoreError(str(error)) from error
     return last
@@ -46,26 +55,25 @@ def _passed(
 def encrypted(
     connection: sqlite3.Connection, placed: Sequence[tuple[bytes, int]], bodies: Sequence[bytes]
 ) -> Sequence[bytes]:
-    """Return the bodies of new messages as they are stored. ``placed``: ids of groups and numbers.
+    """Return new bodies as they are stored. ``placed``: ids of groups, or OTHERS, and numbers.
 
     What their keys need is on the disk then. Raises StoreError, and NotCachedError where it would have to wait.
     """
-    store = of_store(connection)
-    if store.keys is None:
-        return bodies
-    keys = store.keys.at_hand(placed)
+    opened_keys = open_keys(connection)
+    keys = opened_keys.at_hand(placed)
     if keys is None:
-        if store.is_on_event_loop:
+        if of_store(connection).is_on_event_loop:
             raise NotCachedError
         keys = []
         try:
-            drawn = store.keys.of_new(placed)
+            drawn = opened_keys.of_new(placed)
         except KeyFileError as error:
             cause = error.__cause__
             raise store_error(_path(connection), cause if isinstance(cause, OSError) else error) from error
+        note_serial(connection, opened_keys.serial)  # an older key file lacks what was drawn
         for key, (group_id, each) in zip(drawn, placed, strict=True):
             if key is None:
-                raise StoreError(f"message {each} of group {group_id.hex()} has no key")
+                raise StoreError(f"body {each} of {group_id.hex()} has no key")
             keys.append(key)
     return cipher.encrypt_all(keys, placed, bodies)
 
@@ -73,15 +81,12 @@ def encrypted(
 def decrypted(
     connection: sqlite3.Connection, group_id: bytes, numbers: Sequence[int], stored: Sequence[bytes]
 ) -> list[bytes | None]:
-    """Return the bodies of a group's messages; None where one was erased meanwhile, so that its key is lost.
+    """Return bodies of a group's messages, or of OTHERS; None where one was erased meanwhile, so that its key is lost.
 
     Raises StoreError if one is not as it was stored, or if the key file cannot be read.
     """
-    keys = of_store(connection).keys
-    if keys is None:
-        _require_none(connection, group_id)
     try:
-        return opened(keys, group_id, numbers, stored)
+        return opened(open_keys(connection), group_id, numbers, stored)
     except (AlteredError, KeyFileError) as error:
         raise StoreError(str(error)) from error
 
@@ -91,14 +96,16 @@ def opened(
 ) -> list[bytes | None]:
     """Do as ``decrypted`` for what the archive has, after it was read there. Raises AlteredError and KeyFileError."""
     if keys is None:
-        return list(stored)
+        raise KeyFileError(f"the keys of group {group_id.hex()} are not open here")
     return cipher.decrypt_all(keys.keys(group_id, numbers), group_id, numbers, stored)
 
 
-def _require_none(connection: sqlite3.Connection, group_id: bytes) -> None:
-    """Raise StoreError if the database has keys: they are not open here."""
-    if connection.execute("SELECT 1 FROM key_state").fetchone():
-        raise StoreError(f"the messages of group {group_id.hex()} are under keys, which are not open here")
+def open_keys(connection: sqlite3.Connection) -> KeyStore:
+    """Return the keys of a connection's database. Raises StoreError: they were not opened for this connection."""
+    keys = of_store(connection).keys
+    if keys is None:
+        raise StoreError(f"{_path(connection)}: its keys are not open here")
+    return keys
 
 
 def _path(connection: sqlite3.Connection) -> Path:

@@ -24,8 +24,8 @@ PLAIN = {
     "holds": ("added_at",),
     "registration_tokens": ("created_at",),
     "send_ids": ("sent_at",),
-    "key_copies": ("made_at",),
-    "archive_unreadable": ("since",),
+    "archive_state": ("reclaimed_at",),
+    "archive_dead": ("since",),
 }
 """Times that depend on nothing else, by table: one that lies ahead becomes the present."""
 
@@ -42,10 +42,10 @@ EVIDENCE = {
     "audit": ("at",),
     "receipts": ("at", "newest"),
     "erasures": ("newest",),
-    "archive_erasures": ("span", "newest"),
     "taken_back": ("taken_at",),
     "archive_parts": ("span", "oldest", "newest"),
-    "archive_unreadable": ("span", "oldest_left"),
+    "archive_dead": ("span",),
+    "archive_returned": ("span",),
 }
 """Times that stay as they are, by table: what was noted, by which clock, is what happened.
 

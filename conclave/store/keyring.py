@@ -1,156 +1,124 @@
-"""Opens the key file of a database: makes it with the first start that wants one, and refuses one that is not its own.
+"""Opens the key file of a database: makes it with the first start, and refuses one that is not its own, or is older.
 
-A server without its keys serves nothing that is under them, and what it would begin anew could read none of it. So a
-key file that is missing is never replaced: only a database that never had one gets one.
+A server without its keys can serve nothing. So a key file that is missing is never replaced: only a database on which
+no server has run gets one. The database notes the newest change of the file that it relies on, and copies of the vault
+may have later ones: by both an older file is recognised that was put in its place.
 """
 
 import secrets
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
+from conclave.config.settings import KEYS
 from conclave.keys import copying, file, records
 from conclave.keys.file import KeyFileError
 from conclave.keys.inspection import Inspection
 from conclave.keys.store import KeyStore
 from conclave.logs.setup import get_logger
+from conclave.store import message_keys, unreadable
 from conclave.store.engine import sqlite
 from conclave.store.engine.faults import StoreError
-from conclave.store.resources import message_keys
-from conclave.store.resources.message_keys import KeyState
+from conclave.store.message_keys import KeyState
 
 log = get_logger(__name__)
 
-ADVICE = "; see docs/operations/backup.md#the-keys"
+ADVICE = "; see docs/operations/vault.md#if-it-is-lost-or-older"
 """What a refusal ends with."""
 
 
-def open_to_serve(database: Path, path: Path, *, encrypt: bool) -> KeyStore | None:
-    """Open the keys for a server on ``database``, whose schema is this program's; None: it has none, and wants none.
+def open_to_serve(database: Path, path: Path, copies: Sequence[Path] = (), *, accepts_older: bool = False) -> KeyStore:
+    """Open the keys for a server on ``database``, whose schema is this program's, or make them for a new database.
 
-    ``path``: of the key file. What a restore took back loses its keys, and what had lost them, where an older key file
-    was put back. Raises StoreError.
+    ``path``: of the key file. ``copies``: of its vault. What a restore took back loses its keys. ``accepts_older``: a
+    file that lacks keys will do, and messages without keys are erased. Raises StoreError.
     """
     with closing(sqlite.connect(database)) as connection:
         state = message_keys.state(connection)
         if state is None:
-            return _begin(connection, database, path) if encrypt else None
-        _require_encrypting(database, encrypt=encrypt)
-        keys = _opened(connection, database, path, state)
-        if is_old := keys.serial < state.lost_serial:
-            log.warning("older_key_file", path=str(path))
-            with sqlite.write_transaction(connection):  # a part of the changes that lose its keys may make up for it
-                message_keys.note_unsettled(connection)
-        if is_old or not state.is_settled:
-            _settle(connection, keys)
+            return _begin(connection, path)
+        keys = _opened(connection, database, path, state, is_older_allowed=accepts_older)
+        with _closed_if_unfit(keys), _told():
+            _require_newest(path, keys, copies)
+            if is_older := keys.serial < state.serial:
+                with sqlite.write_transaction(connection):
+                    count = unreadable.forget(connection, keys)
+                log.warning("older_vault_accepted", path=str(path), messages_lost=count)
+            if is_older or not state.is_settled:
+                _settle(connection, keys)
         return keys
 
 
-def require_fit(connection: sqlite3.Connection, database: Path, path: Path, *, encrypt: bool) -> None:
+def require_fit(
+    connection: sqlite3.Connection,
+    database: Path,
+    path: Path,
+    copies: Sequence[Path] = (),
+    *,
+    accepts_older: bool = False,
+) -> None:
     """Raise StoreError if ``open_to_serve`` would. It takes no lock, and changes nothing."""
     state = message_keys.state(connection)
-    if state is None and encrypt:
-        _require_no_messages(connection, database)
-    if state is None and not (encrypt and path.exists()):
+    if state is None and not path.exists():
         return
     if state:
-        _require_encrypting(database, encrypt=encrypt)
         _require_there(database, path)
-    try:
+    with _told():
         found = Inspection(path)
         if state is None:
             _require_empty(path, is_empty=not found.blocks())
-        else:
-            _require_own(database, path, found.keys_id, state)
-            copies = (Path(each.path) for each in message_keys.copies(connection) if each.serial > found.serial)
-            _require_newest(path, next((each for each in copies if _is_later(each, found)), None))
-    except KeyFileError as error:
-        raise StoreError(f"keys.path: {error}") from error
-
-
-def _is_later(copy: Path, found: Inspection) -> bool:
-    with suppress(KeyFileError):  # it is away, or something else, or its disk does not answer
-        return copying.later_serial(copy, found) > 0
-    return False
-
-
-def _require_encrypting(database: Path, *, encrypt: bool) -> None:
-    if not encrypt:
-        raise StoreError(
-            f"{database}: its messages are under keys, and those to come cannot be stored without, or copies would"
-            f" not forget them: set keys.encrypt to true{ADVICE}"
-        )
-
-
-def _require_no_messages(connection: sqlite3.Connection, database: Path) -> None:
-    if message_keys.has_messages(connection):
-        raise StoreError(
-            f"{database}: has messages that were stored without keys: keys.encrypt can be set to true only before the"
-            f" first message is stored; set it to false, or begin with a new database{ADVICE}"
-        )
-
-
-def _require_there(database: Path, path: Path) -> None:
-    if not path.exists():
-        raise StoreError(
-            f"{path}: there is no key file, and without it no message of {database} can be read: bring it back, or a"
-            f" copy of it{ADVICE}"
-        )
-
-
-def _require_own(database: Path, path: Path, keys_id: bytes, state: KeyState) -> None:
-    if keys_id != state.keys_id:
-        raise StoreError(f"{path}: has the keys of another database than {database}{ADVICE}")
-
-
-def _require_empty(path: Path, *, is_empty: bool) -> None:
-    if not is_empty:
-        raise StoreError(f"{path}: has the keys of another database: move it away, and keep it{ADVICE}")
-
-
-def _require_newest(path: Path, newer: Path | None) -> None:
-    if newer:
-        raise StoreError(
-            f"{path}: is older than its copy {newer}, in which it has keys that it lacks: put that in its place, or"
-            f" move it away{ADVICE}"
-        )
+            return
+        _require_own(database, path, found.keys_id, state)
+        if not accepts_older:
+            _require_complete(connection, path, found, state)
+        _require_newest(path, found, copies)
 
 
 def open_to_read(database: Path, path: Path) -> KeyStore | None:
-    """Open the keys for a command that reads or stores messages; None: no message is under one. Raises StoreError."""
+    """Open the keys for a command that reads or stores bodies; None: the database has none yet. Raises StoreError."""
     with closing(sqlite.connect(database, readonly=True)) as connection:
         state = message_keys.state(connection)
         return _opened(connection, database, path, state) if state else None
 
 
-def _begin(connection: sqlite3.Connection, database: Path, path: Path) -> KeyStore:
-    """Make the key file of a database that has none; one without keys was made by a start that did not end."""
-    _require_no_messages(connection, database)
-    try:
+def _begin(connection: sqlite3.Connection, path: Path) -> KeyStore:
+    """Make the vault of a new database; one without keys was made by a start that did not end."""
+    with _told():
         if not path.exists():
+            path.parent.mkdir(mode=0o700, exist_ok=True)
             file.create(path, secrets.token_bytes(records.ID_BYTES))
         keys = KeyStore(path)
         with _closed_if_unfit(keys):
             _require_empty(path, is_empty=keys.is_empty)
-    except (KeyFileError, OSError) as error:
-        raise StoreError(f"keys.path: {error}") from error
     with sqlite.write_transaction(connection):
         message_keys.adopt(connection, keys.keys_id)
-    log.info("keys_begun", path=str(path))
+    log.info("vault_begun", path=str(path.parent))
     return keys
 
 
-def _opened(connection: sqlite3.Connection, database: Path, path: Path, state: KeyState) -> KeyStore:
+def _opened(
+    connection: sqlite3.Connection, database: Path, path: Path, state: KeyState, *, is_older_allowed: bool = False
+) -> KeyStore:
     _require_there(database, path)
-    try:
+    with _told():
         keys = KeyStore(path)
         with _closed_if_unfit(keys):
             _require_own(database, path, keys.keys_id, state)
-            _require_newest(path, _newer_copy(connection, keys))
+            if not is_older_allowed:
+                _require_complete(connection, path, keys, state)
+        return keys
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Raise what is wrong with the key file, or with its folder, as a StoreError that names the setting."""
+    try:
+        yield
     except KeyFileError as error:
-        raise StoreError(f"keys.path: {error}") from error
-    return keys
+        raise StoreError(f"vault.path: {error}") from error
+    except OSError as error:
+        raise StoreError(f"vault.path: {error.filename}: {error.strerror}") from error
 
 
 @contextmanager
@@ -162,15 +130,47 @@ def _closed_if_unfit(keys: KeyStore) -> Iterator[None]:
         raise
 
 
-def _newer_copy(connection: sqlite3.Connection, keys: KeyStore) -> Path | None:
-    """Return a whole copy that has later changes: an older key file was put back, and would go on beside it.
+def _require_there(database: Path, path: Path) -> None:
+    if not path.exists():
+        raise StoreError(
+            f"{path}: the vault is missing, and without it no message of {database} can be read: bring it back, or a"
+            f" copy of it{ADVICE}"
+        )
+
+
+def _require_own(database: Path, path: Path, keys_id: bytes, state: KeyState) -> None:
+    if keys_id != state.keys_id:
+        raise StoreError(f"{path}: is in the vault of another database than {database}{ADVICE}")
+
+
+def _require_empty(path: Path, *, is_empty: bool) -> None:
+    if not is_empty:
+        raise StoreError(f"{path}: is in the vault of another database: move that away, and keep it{ADVICE}")
+
+
+def _require_complete(connection: sqlite3.Connection, path: Path, keys: KeyStore | Inspection, state: KeyState) -> None:
+    """Raise StoreError for a file that lacks changes on which the database relies."""
+    if keys.serial < state.serial:
+        count = unreadable.count(connection, keys)
+        raise StoreError(
+            f"{path}: is older than the database, which has {count:,} messages without keys: bring the newest vault"
+            f" back, or a copy of it; with --accept-older-vault these messages are lost{ADVICE}"
+        )
+
+
+def _require_newest(path: Path, keys: KeyStore | Inspection, copies: Sequence[Path]) -> None:
+    """Raise StoreError if a whole copy has later changes: an older vault was put back, and would go on beside it.
 
     Later on it would have as many changes, and others: what only the copy has would be lost with the copy's renewal.
     """
-    for each in message_keys.copies(connection):
-        if each.serial > keys.serial and keys.is_older_than(Path(each.path)):
-            return Path(each.path)
-    return None
+    for each in copies:
+        with suppress(KeyFileError):  # it is away, or something else, or its disk does not answer
+            later = copying.later_serial(each / KEYS, keys)
+            if later and Inspection(path).serial < later:  # another process may have changed it, and the copy after it
+                raise StoreError(
+                    f"{path}: is older than the copy {each}, which has keys that it lacks: put that in its place, or"
+                    f" move it away{ADVICE}"
+                )
 
 
 def _settle(connection: sqlite3.Connection, keys: KeyStore) -> None:
@@ -181,11 +181,6 @@ def _settle(connection: sqlite3.Connection, keys: KeyStore) -> None:
     """
     with sqlite.write_transaction(connection):
         found = message_keys.living(connection)
-        try:
-            count = keys.settle(
-                (group_id, [*alive, *([future] if future else [])]) for (group_id, alive), future in found
-            )
-        except KeyFileError as error:
-            raise StoreError(f"keys.path: {error}") from error
+        count = keys.settle((group_id, [*alive, *([future] if future else [])]) for (group_id, alive), future in found)
         message_keys.note_settled(connection, keys.serial)
     log.info("keys_settled", covers=count)

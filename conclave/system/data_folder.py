@@ -5,8 +5,6 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from conclave.system import ledger_mark
-
 MARK = ".conclave"
 """The name of a file that makes a folder a data directory. The server that uses it locks this file."""
 
@@ -62,8 +60,8 @@ def _foreign(data: Path, database: Path, archive: Path) -> Iterator[str]:
     for each in data.iterdir():
         if each in (archive, data / "archive") and each.is_dir():
             yield from (f"{each.name}/{name}" for name in _not_of_a_table(each))
-        elif (
-            each.name == ledger_mark.NAME or each in archive.parents or (each.name == "lost+found" and data.is_mount())
+        elif each in (database.with_suffix(".vault"), *archive.parents) or (
+            each.name == "lost+found" and data.is_mount()
         ):
             continue
         elif data != database.parent or each.name not in {database.name + suffix for suffix in _OF_DATABASES}:

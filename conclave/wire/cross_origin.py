@@ -6,7 +6,7 @@ request with a token, or with a body in JSON, it asks by OPTIONS whether the pag
 Cookies have no part in this: a page has to have a token, so ``Access-Control-Allow-Credentials`` is never sent.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, MutableMapping
 
 from conclave.wire.fields import CLOCK_IN_DOUBT
 
@@ -40,9 +40,12 @@ class CrossOrigin:
         """Tell whether a page of this origin may read answers. ``origin``: the request's header, if it has one."""
         return origin in self._allowed
 
-    def headers(self, origin: str | None) -> Mapping[str, str]:
-        """Return the headers of an answer to a page of this origin. ``origin``: as for ``allows``."""
-        return self._allowed.get(origin or "", self._others)
+    def add_to(self, headers: MutableMapping[str, str], origin: str | None) -> None:
+        """Complete the headers of an answer to a page of this origin. ``origin``: as for ``allows``."""
+        varies = headers.get("Vary")
+        headers.update(self._allowed.get(origin or "", self._others))
+        if varies and varies != headers["Vary"]:
+            headers["Vary"] += f", {varies}"
 
     def lines(self, origin: bytes) -> bytes:
         """Return the same headers as they are written in a head. ``origin``: b"" if the request has none."""

@@ -10,47 +10,48 @@ from contextlib import closing
 import adbc_driver_sqlite.dbapi
 import pyarrow
 
+from conclave.keys.cipher import ADDED_BYTES
 from spark.archive import columns as a
 
 COUNT = "count"
 """The column of the last stream: how many messages the streams before it have."""
 
-_PICK = """
-CREATE TEMP TABLE picked AS
-SELECT message_id, lifetime, group_key, sequence_num, sender_id, is_commit, messages.created_at
+_READ = """
+SELECT lifetime, group_key, sequence_num, sender_id, is_commit, messages.created_at, 0 AS checksum,
+    length(body) - {added:d} AS size, body AS mls_message
 FROM archive_move_ranges AS ranges CROSS JOIN messages USING (group_key) LEFT JOIN groups USING (group_key)
-WHERE batch = ? AND sequence_num BETWEEN first_seq AND ranges.last_seq AND sequence_num > ifnull(archived_seq, 0)
-ORDER BY message_id
+    LEFT JOIN message_bodies USING (message_id)
+WHERE batch = {batch:d} AND sequence_num BETWEEN first_seq AND ranges.last_seq
+    AND sequence_num > ifnull(archived_seq, 0) AND group_key = {group_key:d}
 """
+
+ROWS_AT_ONCE = 8192
+"""A stream has messages of some groups: at least 8,192, or the last ones."""
 
 
 def main() -> None:
     """Write the stored messages of a batch that the archive does not serve yet, with their checksums, to stdout.
 
-    There is one Arrow stream for each segment of bodies. A last stream has one number: how many messages these are.
+    There are Arrow streams of messages, group by group. A last stream has one number: how many messages these are.
     Arguments: the database as a file URI, and the number of the batch.
     """
     uri, batch = sys.argv[1:]
-    # Bodies may be moved meanwhile. ADBC is not in autocommit mode, so all of this reads one snapshot.
+    # ADBC is not in autocommit mode, so all of this reads one snapshot.
     with closing(adbc_driver_sqlite.dbapi.connect(f"{uri}?mode=ro")) as connection, connection.cursor() as cursor:
         cursor.execute("PRAGMA busy_timeout = 5000")  # the last connection to close the store locks it for a moment
-        cursor.execute("PRAGMA temp_store = MEMORY")
-        cursor.execute(_PICK.replace("?", f"{int(batch):d}"))
-        cursor.execute("SELECT message_id >> 32, count(*) FROM temp.picked GROUP BY 1")
-        total = 0
-        for segment, count in cursor.fetchall():
-            total += count
-            cursor.execute(
-                "SELECT lifetime, group_key, sequence_num, sender_id, is_commit, created_at, 0 AS checksum,"
-                " body AS mls_message"
-                f" FROM temp.picked CROSS JOIN body_segment_{segment:d} ON body_id = message_id"
-                f" WHERE message_id >> 32 = {segment:d} AND body IS NOT NULL"
-            )
+        cursor.execute(f"SELECT group_key FROM archive_move_ranges WHERE batch = {int(batch):d} ORDER BY group_key")
+        total, waiting = 0, list[pyarrow.Table]()
+        for (group_key,) in cursor.fetchall():
+            cursor.execute(_READ.format(batch=int(batch), group_key=group_key, added=ADDED_BYTES))
             rows = cursor.fetch_arrow_table()
-            if rows.num_rows != count:
-                raise SystemExit(f"segment {segment} has bodies of {rows.num_rows} messages, not of {count}")
-            _write(_summed(rows.cast(a.MOVING)))
-    _write(pyarrow.table({COUNT: [total]}))
+            if rows.column(a.BODY).null_count:
+                raise SystemExit(f"{rows.column(a.BODY).null_count} messages of group {group_key} have no body")
+            if rows.num_rows:
+                waiting.append(_summed(rows.cast(a.MOVING)))
+            if sum(each.num_rows for each in waiting) >= ROWS_AT_ONCE:
+                total += _write(waiting)
+        total += _write(waiting)
+        _write_table(pyarrow.table({COUNT: [total]}))
     sys.stdout.buffer.flush()
 
 
@@ -60,7 +61,17 @@ def _summed(rows: pyarrow.Table) -> pyarrow.Table:
     return rows.set_column(at, a.MOVING.field(a.CHECKSUM), a.checksums_of(rows))
 
 
-def _write(rows: pyarrow.Table) -> None:
+def _write(waiting: list[pyarrow.Table]) -> int:
+    """Write tables as one stream, and let go of them. Return how many messages they have."""
+    if not waiting:
+        return 0
+    rows = pyarrow.concat_tables(waiting)
+    waiting.clear()
+    _write_table(rows)
+    return int(rows.num_rows)
+
+
+def _write_table(rows: pyarrow.Table) -> None:
     with pyarrow.ipc.new_stream(sys.stdout.buffer, rows.schema) as out:
         out.write_table(rows)
 

@@ -7,17 +7,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-import pyarrow
 from pyspark.sql import Column, DataFrame, SparkSession, functions as F
 
 from conclave.archive.differences import Key, compare, names, place
 from conclave.store.archive import moves
 from conclave.store.archive.moves import PartRow
 from spark.archive import columns as a
+from spark.archive.living import Living
+from spark.archive.reclaim import living_of
 from spark.hot_store import Hot
 from spark.session import PAGE_SUMS
-
-_MOVING = pyarrow.schema([(name, pyarrow.int64()) for name in ("group_key", "first_seq", "last_seq")])
 
 
 @dataclass
@@ -41,23 +40,14 @@ class Found:
     altered: int
 
 
-def examine(spark: SparkSession, hot: Hot, rows: DataFrame, group_key: int | None = None) -> Check:
-    """Compare ``rows`` of the table with the index, for one group or for all.
+def examine(spark: SparkSession, hot: Hot, rows: DataFrame, living: Living, group_key: int | None = None) -> Check:
+    """Compare ``rows`` of the table with the index, for one group or for all, as far as they can be read.
 
-    Messages of a batch under way are left out until their group has switched to the archive.
+    What the index does not name is left out: it was erased, is in the hot store again, or is on its way.
     """
-    index = {(row.group_key, row.lifetime, row.span): row for row in hot.read(moves.parts, group_key)}
-    moving = hot.read(moves.unswitched)
-    if group_key is not None:
-        rows = rows.where(F.col(a.GROUP_KEY) == group_key)
-    if moving:
-        # Of Arrow, not of rows: these would have to pass through a process of Python that Spark starts.
-        columns = {name: [getattr(each, name) for each in moving] for name in _MOVING.names}
-        ranges = F.broadcast(spark.createDataFrame(pyarrow.table(columns, schema=_MOVING)))
-        is_moving = (rows[a.GROUP_KEY] == ranges["group_key"]) & rows[a.SEQUENCE_NUM].between(
-            ranges["first_seq"], ranges["last_seq"]
-        )
-        rows = rows.join(ranges, is_moving, "left_anti")
+    parts = hot.read(moves.parts, group_key)
+    index = {part.key: part for part in parts}
+    rows = living_of(spark, rows, parts, living)
     with _without_page_sums(spark):
         found, doubles = _read(rows), _find_doubles(rows)
     stored = {key: each.row for key, each in found.items()}
@@ -98,7 +88,7 @@ def _read(rows: DataFrame) -> dict[Key, Found]:
         F.min(created),
         F.max(created),
         F.count(F.lit(1)),
-        F.coalesce(F.sum(F.octet_length(a.BODY)), F.lit(0)),
+        F.coalesce(F.sum(a.SIZE), F.lit(0)),
         F.bit_xor(_checksum()),
         F.count(F.when(~F.col(a.CHECKSUM).eqNullSafe(_checksum()), 1)),
     )

@@ -22,6 +22,9 @@ SENDER_ID = "sender_id"
 IS_COMMIT = "is_commit"
 CREATED_AT = "created_at"
 CHECKSUM = "checksum"
+SIZE = "size"
+"""How many bytes the body has that the client sent: known without reading it."""
+
 BODY = "mls_message"
 
 CHECKED = (GROUP_KEY, SEQUENCE_NUM, SENDER_ID, IS_COMMIT, CREATED_AT, BODY)
@@ -35,6 +38,7 @@ STORED = pyarrow.schema(
         (IS_COMMIT, pyarrow.bool_()),
         (CREATED_AT, pyarrow.int64()),
         (CHECKSUM, pyarrow.int64()),
+        (SIZE, pyarrow.int64()),
         (BODY, pyarrow.binary()),
     ]
 )
@@ -59,38 +63,3 @@ def values_of(rows: pyarrow.Table, names: Sequence[str]) -> Iterator[Any]:
     """Yield what each row has in some columns, as a tuple."""
     for some in rows.select(names).to_batches(max_chunksize=_AT_ONCE):
         yield from zip(*(column.to_pylist() for column in some.columns), strict=True)
-
-
-IS_GONE = "is_gone"
-IS_RESTORED = "is_restored"
-GONE_BELOW = "gone_below"
-CUTOFF = "cutoff"
-COMMITS_ABOVE = "commits_above"
-ERASABLE_BEFORE = "erasable_before"
-DEAD_UP_TO = "dead_up_to"
-HELD = "held"
-SENDERS = "senders"
-TAKEN_BACK = "taken_back"
-
-DUE = pyarrow.schema(
-    [
-        (GROUP_KEY, pyarrow.int64()),
-        (IS_GONE, pyarrow.bool_()),
-        (IS_RESTORED, pyarrow.bool_()),
-        (GONE_BELOW, pyarrow.int64()),
-        (CUTOFF, pyarrow.int64()),
-        (COMMITS_ABOVE, pyarrow.int64()),
-        (ERASABLE_BEFORE, pyarrow.int64()),
-        (DEAD_UP_TO, pyarrow.int64()),
-        (SENDERS, pyarrow.list_(pyarrow.binary())),
-        (TAKEN_BACK, pyarrow.list_(pyarrow.int64())),
-        (HELD, pyarrow.list_(pyarrow.binary())),
-    ]
-)
-"""One row for each group: what goes from the archive.
-
-IS_GONE and IS_RESTORED: all messages go. GONE_BELOW and CUTOFF: the messages that these marks cover go, but CUTOFF
-leaves commits with numbers greater than COMMITS_ABOVE. SENDERS: the messages of these users go, except commits.
-TAKEN_BACK: the messages with these numbers go. Except with IS_RESTORED, only those messages go that were created before
-ERASABLE_BEFORE and not sent by one of HELD. Of what goes, receipts have told already up to the number DEAD_UP_TO.
-"""

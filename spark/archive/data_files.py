@@ -7,7 +7,7 @@ statistics of groups, numbers and times only: others would be pieces of bodies a
 import json
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -62,17 +62,9 @@ def write(folder: Path, rows: pyarrow.Table) -> list[AddAction]:
         place.parent.mkdir(mode=0o700, exist_ok=True)
         place.mkdir(mode=0o700, exist_ok=True)
         names, left = _names(partition), _row_groups(of_partition.select(a.STORED.names))
-        while written := _write_file(folder, next(names), partition, left, FILE_BYTES):
+        while written := _write_file(folder, next(names), partition, left):
             added.append(written)
     return added
-
-
-def write_one(folder: Path, partition: Partition, rows: Iterable[pyarrow.Table]) -> AddAction | None:
-    """Write messages of a partition that has files already to one more, as ``write`` does; None if there are none.
-
-    What is left of a file is one file again: were it two, one would be small. At most two row groups are in memory.
-    """
-    return _write_file(folder, next(_names(partition)), partition, _repacked(rows), None)
 
 
 def _place(partition: Partition) -> str:
@@ -106,23 +98,8 @@ def _row_groups(rows: pyarrow.Table) -> Iterator[pyarrow.Table]:
         size = ends[start - 1].as_py()
 
 
-def _repacked(some: Iterable[pyarrow.Table]) -> Iterator[pyarrow.Table]:
-    """Divide messages into row groups as ``_row_groups`` does, so that these do not become smaller and smaller."""
-    rest: list[pyarrow.Table] = []
-    for rows in some:
-        divided = list(_row_groups(pyarrow.concat_tables([*rest, rows])))
-        rest = divided[-1:]  # the next ones may have room in it
-        yield from divided[:-1]
-    yield from rest
-
-
-def _write_file(
-    folder: Path, path: str, partition: Partition, left: Iterator[pyarrow.Table], most: int | None
-) -> AddAction | None:
-    """Write a file of the row groups that are left, or of some of them; None if none are.
-
-    It gets no more once it has ``most`` bytes; None: it gets all.
-    """
+def _write_file(folder: Path, path: str, partition: Partition, left: Iterator[pyarrow.Table]) -> AddAction | None:
+    """Write a file of some of the row groups that are left, up to about FILE_BYTES; None if none are left."""
     written: list[pyarrow.Table] = []
     size = 0
     if (rows := next(left, None)) is None:
@@ -133,7 +110,7 @@ def _write_file(
             writer.write_table(rows, row_group_size=rows.num_rows)
             written.append(rows.select(STATISTICS))
             size += rows.nbytes
-            rows = next(left, None) if most is None or size < most else None
+            rows = next(left, None) if size < FILE_BYTES else None
     statistics, now = _statistics(pyarrow.concat_tables(written)), int(time.time() * 1000)
     return AddAction(path, (folder / path).stat().st_size, values(partition), now, data_change=True, stats=statistics)
 

@@ -1,25 +1,39 @@
-"""Asks, without Spark, which rows of a partition go: DataFusion judges by the rules' own expressions."""
+"""Looks, without Spark and without bodies, which messages of parts go, and what is left of these parts.
 
-from bisect import bisect_left, bisect_right
+DataFusion judges by the rules' own expressions. What it finds counts only if the same rows are read by whole pages,
+whose checksums are compared: it looks at none.
+"""
+
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import xor
 from pathlib import Path
 from typing import Any
 
 import pyarrow
+from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
+from pyarrow import compute
 
-from conclave.archive.consistency import open_table
+from conclave.archive.consistency import open_known
 from conclave.archive.faults import one_line
 from conclave.archive.layout import in_partitions
 from conclave.archive.scan import batches, by_rows
+from conclave.keys.cover import Range
+from conclave.retention import rules
+from conclave.retention.policy import FOREVER
 from conclave.retention.rules import Bounds
+from conclave.store.archive import moves
+from conclave.store.archive.moves import PartRow
 from conclave.store.resources.receipts import Erased
-from spark.archive import columns as a, data_files
+from spark.archive import columns as a, data_files, table_files
 from spark.archive.data_files import Partition
-from spark.archive.eraser import MEASURED, rule_of_row
-from spark.archive.expiry_plan import ArchivePlan
+from spark.archive.expiry_plan import RULES, ArchivePlan
+from spark.archive.living import Living, holds
 from spark.archive.table_files import StoredFile
-from spark.hot_store import ArchiveError
+from spark.hot_store import ArchiveError, Hot
 
 NUMBERS = [a.GROUP_KEY, a.SEQUENCE_NUM]
 """The columns that name a message."""
@@ -30,13 +44,21 @@ ENTRIES_AT_ONCE = 32_768
 And it has all users under a legal hold, who count in every group.
 """
 
-_MARKS = {
-    **dict.fromkeys((a.IS_GONE, a.IS_RESTORED), "BOOLEAN"),
-    **dict.fromkeys((a.GONE_BELOW, a.CUTOFF, a.COMMITS_ABOVE, a.ERASABLE_BEFORE, a.DEAD_UP_TO), "BIGINT"),
+MESSAGES_AT_ONCE = 2_000_000
+"""A query is about at most 2,000,000 messages, but all of one part at least: what goes of them is kept in memory."""
+
+MARKS = {
+    "is_gone": "BOOLEAN",
+    **dict.fromkeys(("gone_below", "cutoff", "commits_above", "erasable_before"), "BIGINT"),
 }
-"""What a group has one value of, with its type: the columns of DUE after its key, in their order."""
+"""What a group has one value of, with its type."""
+
+_BOUNDS = {"part_first": "BIGINT", "part_last": "BIGINT"}
 
 _RULE = "rule"
+
+_READ = [name for name in a.STORED.names if name != a.BODY]
+"""The columns that are read by whole pages: all that the rules look at."""
 
 _DUE = pyarrow.schema(
     [
@@ -53,6 +75,7 @@ SELECT {a.GROUP_KEY}, {a.SEQUENCE_NUM}, {a.CREATED_AT}, CASE {_RULE} {{numbered}
     FROM archive AS messages JOIN {{due}} AS due
         ON messages.{a.GROUP_KEY} = due_group {{joins}}
     WHERE {{where}} AND messages.{a.GROUP_KEY} BETWEEN {{least}} AND {{most}}
+        AND {a.SEQUENCE_NUM} BETWEEN part_first AND part_last
 ) WHERE {_RULE} IS NOT NULL
 """
 
@@ -66,131 +89,332 @@ _HELD = f"LEFT JOIN {{}} AS of_held ON {a.SENDER_ID} = decode(held_sender, 'hex'
 _TAKEN_BACK = f"LEFT JOIN {{}} AS taken ON messages.{a.GROUP_KEY} = taken_group AND {a.SEQUENCE_NUM} = taken_number"
 
 
-class DueRows:
-    """The messages that go from a partition, by their numbers."""
+@dataclass(frozen=True)
+class Measured:
+    """What goes of a part: by rules, and by numbers. ``left``: what is left of it; None: nothing."""
 
-    def __init__(self, rows: pyarrow.Table) -> None:
-        """``rows``: as ``find`` has them, in any order."""
-        self._rows = rows.sort_by([(name, "ascending") for name in NUMBERS]).combine_chunks()
-        self._numbers = self._rows.select(NUMBERS)
-        self.count = rows.num_rows
-        self.groups: list[int] = self._rows[a.GROUP_KEY].unique().to_pylist()
-
-    def by_rules(self) -> dict[int, list[Erased]]:
-        """Return what goes of each group, in the order of MEASURED."""
-        grouped = self._rows.group_by([a.GROUP_KEY, _RULE], use_threads=False)
-        found = grouped.aggregate([(a.SEQUENCE_NUM, "count"), (a.SEQUENCE_NUM, "max"), (a.CREATED_AT, "max")])
-        gone: dict[int, list[Erased]] = {}
-        for row in found.sort_by(_RULE).to_pylist():
-            last, newest = row[f"{a.SEQUENCE_NUM}_max"], row[f"{a.CREATED_AT}_max"]
-            erased = Erased(MEASURED[row[_RULE]], row[f"{a.SEQUENCE_NUM}_count"], last, newest)
-            gone.setdefault(row[a.GROUP_KEY], []).append(erased)
-        return gone
-
-    def without(self, rows: pyarrow.Table) -> pyarrow.Table:
-        """Return those of ``rows`` that stay, in their order."""
-        near = self._near(rows)
-        if near is None:
-            return rows
-        places = rows.select(NUMBERS).append_column("place", pyarrow.array(range(rows.num_rows), pyarrow.int64()))
-        left = places.join(near, NUMBERS, join_type="left anti", use_threads=False)
-        return rows if left.num_rows == rows.num_rows else rows.take(left["place"].combine_chunks().sort())
-
-    def _near(self, rows: pyarrow.Table) -> pyarrow.Table | None:
-        """Return what goes from the first to the last of ``rows``; None if nothing does."""
-        if not (self.count and rows.num_rows):
-            return None
-        ordered = rows.select(NUMBERS).sort_by([(name, "ascending") for name in NUMBERS])
-        groups, numbers = self._rows[a.GROUP_KEY], self._rows[a.SEQUENCE_NUM]
-
-        def place(at: int) -> tuple[int, int]:
-            return groups[at].as_py(), numbers[at].as_py()
-
-        least, most = (tuple(ordered[name][at].as_py() for name in NUMBERS) for at in (0, ordered.num_rows - 1))
-        first = bisect_left(range(self.count), least, key=place)
-        end = bisect_right(range(self.count), most, key=place)
-        return self._numbers.slice(first, end - first) if first < end else None
+    part: PartRow
+    gone: Sequence[Erased]
+    numbers: Sequence[Range]
+    left: PartRow | None
 
 
-def find(
-    path: Path,
-    plan: ArchivePlan,
-    partition: Partition,
-    files: Collection[StoredFile],
-    held_groups: Collection[int] | None = None,
-) -> DueRows:
-    """Return what goes by ``plan.groups`` from a partition of the table at ``path``. Raises ArchiveError.
+def look(hot: Hot, path: Path, plan: ArchivePlan, living: Living) -> Iterator[Measured]:
+    """Yield what goes by ``plan``, part by part: of whole parts by the index, of others by the table at ``path``.
 
-    ``files``: those of the partition that may have messages of these groups. ``held_groups``: return what would go and
-    is under a legal hold instead, on one of these groups or on its sender.
+    Parts of which nothing goes are left out. ``living``: which messages can be read. Raises ArchiveError; what was
+    yielded until then is right. Whole parts need no table: nothing of them is read. But one that is there has to be
+    the database's, and of one time with it, before anything goes.
     """
-    first, last = min(file.first for file in files), max(file.last for file in files)
+    unreadable = _unreadable(hot, path)
+    for part in plan.parts:
+        if gone := plan.whole.get(part.key):
+            yield Measured(part, [gone], [Range(part.first_seq, part.last_seq)], None)
+    if unreadable and plan.partial:
+        raise ArchiveError(unreadable)
+    faults = []
+    for partition, parts, files in _work(path, plan):
+        try:
+            yield from _measured(path, plan, partition, parts, files, living)
+        except ArchiveError as error:
+            faults.append(str(error))  # what other partitions have goes all the same
+    if faults:
+        raise ArchiveError("; ".join(faults))
+
+
+def recount(hot: Hot, path: Path, living: Living) -> Iterator[tuple[PartRow, PartRow | None]]:
+    """Yield the parts that lack keys, and what can be read of each; None: nothing. Raises ArchiveError.
+
+    What was yielded until then is right.
+    """
+    lacking = [part for part in hot.read(moves.parts) if living.of(part) != [Range(part.first_seq, part.last_seq)]]
+    if not lacking:
+        return
+    if unreadable := _unreadable(hot, path):
+        raise ArchiveError(unreadable)
+    of_partitions: dict[Partition, dict[int, PartRow]] = defaultdict(dict)
+    for part in lacking:
+        of_partitions[part.lifetime, part.span][part.group_key] = part
+    faults = []
+    for _, parts, files in _files(path, of_partitions, {part.group_key for part in lacking}):
+        alive, stays = _Alive(parts, living), defaultdict[int, _Stays](_Stays)
+        try:
+            for file in files:
+                for rows in data_files.read(path / file.path, _READ, sorted(parts)):
+                    _add(stays, alive.of(rows))
+        except ArchiveError as error:
+            faults.append(str(error))
+            continue
+        for part in parts.values():
+            yield part, stays[part.group_key].row(part)
+    if faults:
+        raise ArchiveError("; ".join(faults))
+
+
+def count_held(hot: Hot, path: Path, plan: ArchivePlan, living: Living, held_groups: Collection[int]) -> int:
+    """Count what would go by ``plan``, and is under a legal hold on one of these groups or on its sender.
+
+    Raises ArchiveError.
+    """
+    found = sum(gone.messages for key, gone in plan.whole.items() if key[0] in held_groups)
+    if (unreadable := _unreadable(hot, path)) and plan.partial:
+        raise ArchiveError(unreadable)
+    for partition, parts, files in _work(path, plan):
+        rows = _find(path, plan, partition, parts, files, held_groups)
+        found += _Alive(parts, living).of(rows).num_rows
+    return found
+
+
+def _unreadable(hot: Hot, path: Path) -> str:
+    """Return in one line why the table cannot be read; "" if it can. Raises ArchiveError if it is not the database's.
+
+    Nor may it be of another time, as where only one of them was restored.
+    """
     try:
-        query = by_rows(open_table(path))
-        queries = (_query(some, plan.held, partition, held_groups) for some in _divided(plan, first, last))
-        found = [batch.cast(_DUE) for each in queries for batch in batches(query, each)]
+        _, fault = open_known(path, hot.archive_state)
     except (DeltaError, pyarrow.ArrowException, OSError) as error:
-        require_whole(path, files)
+        return f"{path}: cannot be read: {one_line(error)}"
+    if fault:
+        raise ArchiveError(fault)
+    return ""
+
+
+def _work(path: Path, plan: ArchivePlan) -> Iterator[tuple[Partition, dict[int, PartRow], list[StoredFile]]]:
+    """Yield the parts that the table is asked of, by group key, some of a partition at a time; and their files."""
+    if not plan.partial:
+        return
+    of_partitions: dict[Partition, dict[int, PartRow]] = defaultdict(dict)
+    for part in plan.partial:
+        of_partitions[part.lifetime, part.span][part.group_key] = part
+    for partition, parts, files in _files(path, of_partitions, plan.groups):
+        for some in _divided(plan, parts):
+            yield partition, some, files
+
+
+def _files(
+    path: Path, parts: Mapping[Partition, dict[int, PartRow]], groups: Collection[int]
+) -> Iterator[tuple[Partition, dict[int, PartRow], list[StoredFile]]]:
+    """Yield partitions with their parts, and the files of these that may have anything of ``groups``."""
+    try:
+        stored = table_files.of_groups(path, parts, groups)
+    except (DeltaError, pyarrow.ArrowException, OSError) as error:
         raise ArchiveError(f"{path}: cannot be read: {one_line(error)}") from error
-    return DueRows(pyarrow.Table.from_batches(found, _DUE))
+    for partition, some in sorted(parts.items()):
+        yield partition, some, [file for file in stored if file.partition == partition]
 
 
-def require_whole(path: Path, files: Collection[StoredFile]) -> None:
-    """Raise ArchiveError if a page of these files is damaged, and name the file: DataFusion looks at no checksums."""
-    for file in files:
-        for _ in data_files.read(path / file.path):
-            pass
-
-
-def _divided(plan: ArchivePlan, first: int, last: int) -> Iterator[dict[int, tuple[Any, ...]]]:
-    """Yield the conditions of groups for messages with numbers from ``first`` to ``last``, by group key.
-
-    Those of neighbours come together.
-    """
-    some: dict[int, tuple[Any, ...]] = {}
-    size = 0
-    for group_key, conditions in sorted(plan.groups.items()):
-        *others, numbers = conditions
-        taken = [number for number in numbers if first <= number <= last]
-        weight = 1 + len(others[-1]) + len(taken)
-        if some and size + weight > ENTRIES_AT_ONCE:
+def _divided(plan: ArchivePlan, parts: Mapping[int, PartRow]) -> Iterator[dict[int, PartRow]]:
+    """Divide parts by what a query may have of them. Those of neighbours come together."""
+    some: dict[int, PartRow] = {}
+    entries = messages = 0
+    for group_key, part in sorted(parts.items()):
+        *_, senders, _ = plan.groups[group_key]
+        weight = 1 + len(senders) + len(_within(part, plan.taken_back(group_key)))
+        if some and (entries + weight > ENTRIES_AT_ONCE or messages + part.message_count > MESSAGES_AT_ONCE):
             yield some
-            some, size = {}, 0
-        some[group_key] = (*others, taken)
-        size += weight
+            some, entries, messages = {}, 0, 0
+        some[group_key] = part
+        entries, messages = entries + weight, messages + part.message_count
     if some:
         yield some
 
 
-def _query(
-    groups: Mapping[int, tuple[Any, ...]],
-    held: Collection[bytes],
+def _within(part: PartRow, numbers: Collection[int]) -> list[int]:
+    return [number for number in numbers if part.first_seq <= number <= part.last_seq]
+
+
+class _Alive:
+    """Which rows of a partition the index means: those of its parts that can be read."""
+
+    def __init__(self, parts: Mapping[int, PartRow], living: Living) -> None:
+        ordered = [parts[key] for key in sorted(parts)]
+        self._groups = pyarrow.array([part.group_key for part in ordered], pyarrow.int64())
+        self._firsts = pyarrow.array([part.first_seq for part in ordered], pyarrow.int64())
+        self._lasts = pyarrow.array([part.last_seq for part in ordered], pyarrow.int64())
+        self._some: dict[int, list[Range]] = {}
+        """The numbers that can be read, of parts within which some cannot."""
+        for part in ordered:
+            kept = living.of(part)
+            if kept != [Range(part.first_seq, part.last_seq)]:
+                self._some[part.group_key] = kept
+
+    def of(self, rows: pyarrow.Table) -> pyarrow.Table:
+        """Return those of ``rows`` that can be read."""
+        at = compute.index_in(rows[a.GROUP_KEY], self._groups)
+        numbers = rows[a.SEQUENCE_NUM]
+        is_within = compute.and_(
+            compute.greater_equal(numbers, self._firsts.take(at)), compute.less_equal(numbers, self._lasts.take(at))
+        )
+        found = rows.filter(is_within)
+        if not self._some:
+            return found
+        return found.filter(
+            pyarrow.array([self._is_alive(*row) for row in a.values_of(found, NUMBERS)], pyarrow.bool_())
+        )
+
+    def _is_alive(self, group_key: int, number: int) -> bool:
+        kept = self._some.get(group_key)
+        return kept is None or holds(kept, number)
+
+
+def _measured(
+    path: Path,
+    plan: ArchivePlan,
     partition: Partition,
-    held_groups: Collection[int] | None,
+    parts: Mapping[int, PartRow],
+    files: Collection[StoredFile],
+    living: Living,
+) -> Iterator[Measured]:
+    alive = _Alive(parts, living)
+    due = alive.of(_find(path, plan, partition, parts, files))
+    if not due.num_rows:
+        return
+    numbers, by_rules = _numbers(due), _by_rules(due)
+    groups = pyarrow.array(sorted(numbers), pyarrow.int64())
+    stays: dict[int, _Stays] = defaultdict(_Stays)
+    found = 0
+    for file in files:
+        for rows in data_files.read(path / file.path, _READ, sorted(numbers)):
+            known = alive.of(rows.filter(compute.is_in(rows[a.GROUP_KEY], groups)))
+            found += known.num_rows
+            _add(stays, _without(known, due))
+    counted = sum(parts[group_key].message_count for group_key in numbers)
+    left = {group_key: parts[group_key].message_count - _count(gone) for group_key, gone in by_rules.items()}
+    if found != counted or any(stays[group_key].count != count for group_key, count in left.items()):
+        raise ArchiveError(
+            f"{path}: {found:,} messages are read of {len(numbers)} groups in {in_partitions([partition])}, where the"
+            f" index has {counted:,}: `conclave archive verify` says more"
+        )
+    for group_key, some in numbers.items():
+        part = parts[group_key]
+        yield Measured(part, by_rules[group_key], some, stays[group_key].row(part))
+
+
+def _count(gone: Sequence[Erased]) -> int:
+    return sum(each.messages for each in gone)
+
+
+def _without(rows: pyarrow.Table, due: pyarrow.Table) -> pyarrow.Table:
+    """Return those of ``rows`` that stay."""
+    return rows.join(due.select(NUMBERS), NUMBERS, join_type="left anti", use_threads=False)
+
+
+def _numbers(due: pyarrow.Table) -> dict[int, list[Range]]:
+    """Return the numbers of messages as ranges of neighbours, by group key."""
+    ordered = due.select(NUMBERS).sort_by([(name, "ascending") for name in NUMBERS])
+    found: dict[int, list[Range]] = {}
+    for group_key, number in a.values_of(ordered, NUMBERS):
+        of_group = found.setdefault(group_key, [])
+        if of_group and of_group[-1].last + 1 == number:
+            of_group[-1] = Range(of_group[-1].first, number)
+        else:
+            of_group.append(Range(number, number))
+    return found
+
+
+def _by_rules(due: pyarrow.Table) -> dict[int, list[Erased]]:
+    """Return what goes of each group, in the order of RULES."""
+    grouped = due.group_by([a.GROUP_KEY, _RULE], use_threads=False)
+    found = grouped.aggregate([(a.SEQUENCE_NUM, "count"), (a.SEQUENCE_NUM, "max"), (a.CREATED_AT, "max")])
+    gone: dict[int, list[Erased]] = defaultdict(list)
+    for row in found.sort_by(_RULE).to_pylist():
+        last, newest = row[f"{a.SEQUENCE_NUM}_max"], row[f"{a.CREATED_AT}_max"]
+        gone[row[a.GROUP_KEY]].append(Erased(RULES[row[_RULE]], row[f"{a.SEQUENCE_NUM}_count"], last, newest))
+    return gone
+
+
+@dataclass
+class _Stays:
+    """What stays of a part: numbers from ``first`` to ``last``, of times from ``oldest`` to ``newest``."""
+
+    first: int = FOREVER
+    last: int = 0
+    oldest: int = FOREVER
+    newest: int = 0
+    count: int = 0
+    size: int = 0
+    checksum: int = 0
+
+    def add(self, first: int, last: int, oldest: int, newest: int, size: int, checksums: Sequence[int]) -> None:
+        """Add messages of which these are the bounds and the checksums."""
+        self.first, self.last = min(self.first, first), max(self.last, last)
+        self.oldest, self.newest = min(self.oldest, oldest), max(self.newest, newest)
+        self.count += len(checksums)
+        self.size += size
+        self.checksum = reduce(xor, checksums, self.checksum)
+
+    def row(self, part: PartRow) -> PartRow | None:
+        """Return what the index has to say then of ``part``; None: nothing stays."""
+        bounds = (self.first, self.last, self.oldest, self.newest)
+        return PartRow(*part.key, *bounds, self.count, self.size, self.checksum) if self.count else None
+
+
+_GROUPED = [
+    a.GROUP_KEY,
+    *(f"{name}_{which}" for name in (a.SEQUENCE_NUM, a.CREATED_AT) for which in ("min", "max")),
+    f"{a.SIZE}_sum",
+    f"{a.CHECKSUM}_list",
+]
+
+
+def _add(stays: dict[int, _Stays], rows: pyarrow.Table) -> None:
+    bounds = [(name, which) for name in (a.SEQUENCE_NUM, a.CREATED_AT) for which in ("min", "max")]
+    grouped = rows.group_by(a.GROUP_KEY, use_threads=False).aggregate([*bounds, (a.SIZE, "sum"), (a.CHECKSUM, "list")])
+    for group_key, *found in a.values_of(grouped, _GROUPED):
+        stays[group_key].add(*found)
+
+
+def _find(
+    path: Path,
+    plan: ArchivePlan,
+    partition: Partition,
+    parts: Mapping[int, PartRow],
+    files: Collection[StoredFile],
+    held_groups: Collection[int] | None = None,
+) -> pyarrow.Table:
+    """Return what goes of ``parts``, as the table has it, erased or not. Raises ArchiveError.
+
+    ``held_groups``: return what would go and is under a legal hold instead, on one of these groups or on its sender.
+    """
+    try:
+        query = by_rows(DeltaTable(str(path)))
+        found = [batch.cast(_DUE) for batch in batches(query, _query(plan, partition, parts, held_groups))]
+    except (DeltaError, pyarrow.ArrowException, OSError) as error:
+        for file in files:  # a damaged page is named
+            for _ in data_files.read(path / file.path):
+                pass
+        raise ArchiveError(f"{path}: cannot be read: {one_line(error)}") from error
+    return pyarrow.Table.from_batches(found, _DUE)
+
+
+def _query(
+    plan: ArchivePlan, partition: Partition, parts: Mapping[int, PartRow], held_groups: Collection[int] | None
 ) -> str:
-    senders, taken = list[tuple[int, str]](), list[tuple[int, int]]()
-    for group_key, (*_, of_senders, numbers) in groups.items():
+    senders, taken, due = list[tuple[int, str]](), list[tuple[int, int]](), list[tuple[Any, ...]]()
+    for group_key, part in parts.items():
+        *marks, of_senders, numbers = plan.groups[group_key]
         senders += [(group_key, each.hex()) for each in sorted(set(of_senders))]
-        taken += [(group_key, each) for each in sorted(set(numbers))]
-    users = [(each.hex(),) for each in sorted(set(held))]
+        taken += [(group_key, each) for each in sorted(_within(part, numbers))]
+        due.append((group_key, *marks, part.first_seq, part.last_seq))
+    users = [(each.hex(),) for each in sorted(set(plan.held))]
     bounds = Bounds(
-        gone=a.GONE_BELOW,
-        unheld=_chosen(users, groups, held_groups),
+        gone="gone_below",
+        unheld=_chosen(users, parts, held_groups),
         by_deleted="due_sender IS NOT NULL" if senders else "FALSE",
-        is_deleted=a.IS_GONE,
+        is_deleted="is_gone",
         is_taken_back="taken_number IS NOT NULL" if taken else "FALSE",
     )
     joins = [_OF_SENDERS.format(_values(senders, senders_group="BIGINT", due_sender="VARCHAR"))] if senders else []
     joins += [_TAKEN_BACK.format(_values(taken, taken_group="BIGINT", taken_number="BIGINT"))] if taken else []
     joins += [_HELD.format(_values(users, held_sender="VARCHAR"))] if users else []
     return _LOOK.format(
-        numbered=" ".join(f"WHEN '{rule}' THEN {at}" for at, rule in enumerate(MEASURED)),
-        rule=rule_of_row(bounds),
-        due=_values([(key, *each[: len(_MARKS)]) for key, each in groups.items()], due_group="BIGINT", **_MARKS),
+        numbered=" ".join(f"WHEN '{rule}' THEN {at}" for at, rule in enumerate(RULES)),
+        rule=f"CASE WHEN {rules.may_go(bounds)} THEN {rules.named(RULES, bounds)} END",
+        due=_values(due, due_group="BIGINT", **MARKS, **_BOUNDS),
         joins=" ".join(joins),
         where=in_partitions([partition]),
-        least=min(groups),
-        most=max(groups),
+        least=min(parts),
+        most=max(parts),
     )
 
 

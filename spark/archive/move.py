@@ -12,8 +12,8 @@ switched, and the copies of one are deleted. None of this needs Spark.
 import sqlite3
 import subprocess
 import sys
-from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -27,12 +27,15 @@ from pyarrow import compute
 from conclave.archive.layout import span_width
 from conclave.config.archive import ArchiveConfig
 from conclave.failpoints import reach
-from conclave.store.archive import move_selection, moves
+from conclave.keys import cover, ranges as key_ranges
+from conclave.store.archive import move_selection, moves, reclaiming
 from conclave.store.archive.moves import PartRow, Range
 from conclave.store.engine.sqlite import Step
+from conclave.store.resources import taken_back
 from conclave.system.child_process import tied
 from spark.archive import batch_reader, columns as a, copies as archive_copies
 from spark.archive.data_files import Partition
+from spark.archive.living import Living, holds
 from spark.archive.table import Table
 from spark.hot_store import ArchiveError, Hot
 
@@ -48,9 +51,8 @@ _PART = [a.GROUP_KEY, a.LIFETIME, a.SPAN]
 _IDENTITY = [a.GROUP_KEY, a.SEQUENCE_NUM, a.CHECKSUM]
 """What tells a message from all others, and whether it is as it was."""
 
-_SIZE = "size"
-_SEEN = pyarrow.schema([*(each for each in a.ARCHIVE if each.name != a.BODY), (_SIZE, pyarrow.int64())])
-"""What is kept of messages that were read back: of bodies the size, and the checksums that they have now."""
+_SEEN = pyarrow.schema([each for each in a.ARCHIVE if each.name != a.BODY])
+"""What is kept of messages that were read back: all but the bodies, and the checksums that they have now."""
 
 T = TypeVar("T")
 
@@ -78,8 +80,9 @@ class _Appended:
 class Mover:
     """Moves batches of one store into its archive."""
 
-    def __init__(self, hot: Hot, table: Table, archive_id: str) -> None:
-        """``archive_id`` names the store's batches in the table's log."""
+    def __init__(self, hot: Hot, table: Table, archive_id: str, living: Callable[[], Living]) -> None:
+        """``archive_id`` names the store's batches in the table's log. ``living``: tells what has keys, as of now."""
+        self._living = living
         self._hot = hot
         self._table = table
         self._archive_id = archive_id
@@ -165,12 +168,13 @@ class Mover:
 
     def _settle(self, batch: _Appended, ranges: Collection[Range]) -> int:
         """Check that a batch is complete in the table, and serve it from there; return how many messages it has."""
-        parts, senders = self._verify(batch, self._table.read_added(batch.version))
+        living, dead = self._verify(batch, self._table.read_added(batch.version))
+        parts, senders = _summarize(living)
         count, checksum = _totals(parts)
         self._hot.write(moves.note_verified, batch.number, count, checksum)
         reach("archive.verified")
         self._switch(ranges, parts, senders, batch.version)
-        self._hot.write(moves.finish, batch.number, self._hot.now)
+        self._hot.write(_finish, batch.number, self._hot.now, dead)
         reach("archive.finished")
         return count
 
@@ -181,19 +185,19 @@ class Mover:
 
     def _verify(
         self, batch: _Appended, added: Iterator[tuple[Partition, pyarrow.Table]]
-    ) -> tuple[list[PartRow], dict[int, set[bytes]]]:
+    ) -> tuple[pyarrow.Table, pyarrow.Table]:
         """Compare what the table has of a batch, ``added``, with the hot store. Raises ArchiveError.
 
-        Returns what the batch adds to the index, and the senders by group key. After a crash, the table may still have
-        messages that a rule has deleted from the hot store meanwhile; this run deletes them there too. So only the
-        messages that the hot store still has must be in the table.
+        Returns the messages that the batch adds to the index, and those that are dead. After a crash, the table may
+        have messages that a rule has erased from the hot store meanwhile. So only those that the hot store still has
+        must be in the table. Of the others those live that have keys: they were erased after the batch had been
+        verified, and are erased from the archive next.
         """
         copied = pyarrow.concat_tables([_SEEN.empty_table(), *(_seen(*each) for each in added)])
-        parts, senders = _summarize(copied)
-        if batch.expected == _totals(parts):
-            return parts, senders
-        there = set(a.values_of(copied, _IDENTITY))
-        missing = sum(each not in there for each in a.values_of(self._load(batch.number).rows, _IDENTITY))
+        if batch.expected == _totals(_summarize(copied)[0]):
+            return copied, _SEEN.empty_table()
+        there, stored = set(a.values_of(copied, _IDENTITY)), list(a.values_of(self._load(batch.number).rows, _IDENTITY))
+        missing = sum(each not in there for each in stored)
         times = copied.group_by(_IDENTITY[:2]).aggregate([([], "count_all")])
         doubled = compute.sum(compute.greater(times["count_all"], 1)).as_py() or 0
         if missing or doubled:
@@ -201,7 +205,14 @@ class Mover:
                 f"move {batch.number}: {missing} messages are not in the archive as they were, {doubled} are there"
                 " twice; nothing was deleted"
             )
-        return parts, senders
+        living, found = self._living(), defaultdict[int, list[cover.Range]](list)
+        for part in _summarize(copied)[0]:
+            found[part.group_key] += living.of(part)
+        kept = {group_key: key_ranges.joined(some) for group_key, some in found.items()}
+        lives = pyarrow.array(
+            [holds(kept[key], number) for key, number in a.values_of(copied, _IDENTITY[:2])], pyarrow.bool_()
+        )
+        return copied.filter(lives), copied.filter(compute.invert(lives))
 
     def _switch(
         self, ranges: Collection[Range], parts: list[PartRow], senders: dict[int, set[bytes]], version: int
@@ -275,7 +286,6 @@ def _seen(partition: Partition, rows: pyarrow.Table) -> pyarrow.Table:
         a.LIFETIME: pyarrow.repeat(partition[0], rows.num_rows),
         a.SPAN: pyarrow.repeat(partition[1], rows.num_rows),
         a.CHECKSUM: a.checksums_of(rows),
-        _SIZE: compute.binary_length(rows[a.BODY]).cast(pyarrow.int64()),
     }
     return pyarrow.table([columns[name] for name in _SEEN.names], _SEEN)
 
@@ -286,8 +296,8 @@ def _summarize(copied: pyarrow.Table) -> tuple[list[PartRow], dict[int, set[byte
     for *part, checksum in a.values_of(copied, [*_PART, a.CHECKSUM]):
         sums[tuple(part)] ^= checksum
     bounds = [(name, which) for name in (a.SEQUENCE_NUM, a.CREATED_AT) for which in ("min", "max")]
-    totals = copied.group_by(_PART).aggregate([*bounds, ([], "count_all"), (_SIZE, "sum")])
-    names = [*_PART, *map("_".join, bounds), "count_all", f"{_SIZE}_sum"]
+    totals = copied.group_by(_PART).aggregate([*bounds, ([], "count_all"), (a.SIZE, "sum")])
+    names = [*_PART, *map("_".join, bounds), "count_all", f"{a.SIZE}_sum"]
     sent = copied.filter(compute.invert(copied[a.IS_COMMIT])).group_by([a.GROUP_KEY, a.SENDER_ID]).aggregate([])
     senders: dict[int, set[bytes]] = defaultdict(set)
     for group_key, sender_id in a.values_of(sent, [a.GROUP_KEY, a.SENDER_ID]):
@@ -301,6 +311,19 @@ def _totals(parts: list[PartRow]) -> tuple[int, int | None]:
     for part in parts:
         xor ^= part.checksum
     return sum(part.message_count for part in parts), xor if parts else None
+
+
+def _finish(connection: sqlite3.Connection, batch: int, now: int, dead: pyarrow.Table) -> None:
+    """Finish a batch. ``dead``: messages that it has in the table, and that were erased before."""
+    moves.finish(connection, batch, now)
+    for partition, count in Counter(a.values_of(dead, [a.LIFETIME, a.SPAN])).items():
+        reclaiming.note(connection, partition, count, now)
+    numbers: dict[int, list[int]] = defaultdict(list)
+    for group_key, number in a.values_of(dead, _IDENTITY[:2]):
+        numbers[group_key].append(number)
+    for group_key, some in numbers.items():
+        of_group = set(a.values_of(dead.filter(compute.equal(dead[a.GROUP_KEY], group_key)), [a.LIFETIME, a.SPAN]))
+        taken_back.forget_erased(connection, group_key, some, sorted(of_group))
 
 
 def _switch(

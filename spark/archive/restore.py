@@ -1,13 +1,12 @@
 """Takes a group's messages back from the archive into the hot store. Clients notice nothing.
 
-The caller holds the run lock. The next run deletes the messages from the table: not this one, since readers may still
-read them there. A restore that did not end has changed nothing that is served. It can be repeated, or the next run
+The caller holds the run lock. The messages stay in the table until its space is reclaimed; until then the group does
+not move again. A restore that did not end has changed nothing that is served. It can be repeated, or the next run
 deletes its copies.
 """
 
 import sqlite3
 from collections.abc import Iterator, Sequence
-from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession, functions as F
 
@@ -15,16 +14,17 @@ from conclave.archive.layout import in_partitions
 from conclave.config.archive import ArchiveConfig
 from conclave.failpoints import reach
 from conclave.retention.policy import KEEP
-from conclave.store.archive import erasures, moves, restore as archive_restore
+from conclave.store.archive import moves, restore as archive_restore
 from conclave.store.archive.moves import PartRow
 from conclave.store.archive.restore import Archived
 from conclave.store.engine.faults import free_bytes
-from conclave.store.resources import audit, groups, message_keys
+from conclave.store.resources import audit, groups
 from conclave.store.resources.groups import Group
 from conclave.system import operator_identity
 from spark.archive import columns as a
-from spark.archive.check import examine
-from spark.archive.expiry import confirm
+from spark.archive.check import Check, examine
+from spark.archive.living import Living
+from spark.archive.reclaim import living_of
 from spark.archive.table import Table
 from spark.hot_store import ArchiveError, Hot
 
@@ -48,6 +48,7 @@ def restore(
     hot: Hot,
     table: Table,
     config: ArchiveConfig,
+    living: Living,
     group_id: bytes,
     spare: int,
     *,
@@ -55,8 +56,8 @@ def restore(
 ) -> int:
     """Restore a group; return how many messages that were. Raises ArchiveError or RestoreError.
 
-    What has lost its key, and waits to be overwritten, stays where it is until the next run.
-    ``spare``: so many bytes stay free beside the database. A run could not work without, and only a run removes copies.
+    ``living``: which messages can be read: others stay where they are. ``spare``: so many bytes
+    stay free beside the database. A run could not work without, and only a run removes copies.
     ``is_forced``: also what is damaged, which readers notice then, and what the next run moves to the archive again.
     """
     group = hot.read(groups.find, group_id)
@@ -71,14 +72,12 @@ def restore(
         raise ArchiveError('the next run would move the messages again: set [archive] after = "-1" first')
     _require_room(hot, sum(part.body_bytes for part in parts), spare)
     rows = table.read().where(in_partitions([(part.lifetime, part.span) for part in parts]))
-    if is_forced:
-        _confirm(hot, rows, group.group_key)
-    elif (found := examine(spark, hot, rows, group.group_key)).differences:
+    found = Check() if is_forced else examine(spark, hot, rows, living, group.group_key)
+    if found.differences:
         raise ArchiveError(f"{found.differences[0]}; nothing was restored")
-    count, lost = 0, hot.read(message_keys.lost_up_to).get(group.group_key, 0)
-    living = rows.where(F.col(a.SEQUENCE_NUM) > lost)
+    count, readable = 0, living_of(spark, rows, parts, living)
     for part in sorted(parts, key=lambda part: part.first_seq):
-        for chunk in _chunks(living, part):
+        for chunk in _chunks(readable, part):
             count += len(chunk)
             _require_room(hot, sum(len(message.mls_message) for message in chunk), spare)
             hot.write(archive_restore.put_back, group.group_key, chunk)
@@ -87,14 +86,6 @@ def restore(
     hot.write(_switch_back, group, count, hot.now)
     reach("restore.switched")
     return count
-
-
-def _confirm(hot: Hot, rows: DataFrame, group_key: int) -> None:
-    """Note for receipts what a run that did not end has erased of a group, while the index still tells it."""
-    counted = rows.where(F.col(a.GROUP_KEY) == group_key).groupBy(a.GROUP_KEY, a.LIFETIME, a.SPAN).count().collect()
-    present = {key: 0 for key in hot.read(erasures.foreseen) if key[0] == group_key}
-    present |= {(row[0], row[1], row[2]): row[3] for row in counted}
-    hot.write_steps(partial(confirm, present=present))
 
 
 def _require_room(hot: Hot, size: int, spare: int) -> None:

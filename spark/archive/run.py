@@ -1,11 +1,11 @@
 """What a run does in the archive, in its order.
 
-It finishes a batch under way, applies the rules, moves messages, compacts the table, and erases replaced files.
+It finishes a batch under way, erases by the rules, moves messages, and once a day gives space back.
 """
 
 import sqlite3
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -20,22 +20,19 @@ from conclave.archive.consistency import next_turn, not_of_one_time
 from conclave.archive.faults import one_line
 from conclave.config.archive import ArchiveConfig
 from conclave.failpoints import reach
+from conclave.keys.store import KeyStore
 from conclave.logs.setup import get_logger
 from conclave.retention import due
 from conclave.retention.jobs import ALL, Scope
 from conclave.retention.plan import Plan
 from conclave.retention.policy import KEEP
-from conclave.store.archive import move_selection, moves
+from conclave.store.archive import move_selection, moves, reclaiming
 from conclave.store.archive.moves import ArchiveState
-from spark.archive import expiry_plan
-from spark.archive.arrow_eraser import ArrowEraser
+from spark.archive import expiry, expiry_plan, reclaim
 from spark.archive.check import Check, examine
-from spark.archive.eraser import Eraser
-from spark.archive.expiry import Expiry
-from spark.archive.expiry_plan import ArchivePlan
+from spark.archive.living import Living
 from spark.archive.move import Mover
 from spark.archive.restore import restore
-from spark.archive.spark_eraser import SparkEraser
 from spark.archive.table import NotDurableError, Table
 from spark.hot_store import ArchiveError, Hot
 from spark.report import Report
@@ -56,62 +53,60 @@ class ArchiveRun:
         hot: Hot,
         path: Path,
         config: ArchiveConfig,
-        *,
-        has_cluster: bool,
+        keys: Callable[[], KeyStore],
     ) -> None:
         """Take what is needed; nothing is opened yet.
 
         ``session`` gives a Spark session, and starts Spark for what needs it. ``forget`` has Spark forget what it knows
-        of tables, and starts none. ``path``: the folder of the table.
-        ``has_cluster``: Spark works on one, and all that is rewritten shall be rewritten there.
+        of tables, and starts none. ``path``: the folder of the table. ``keys``: opens the keys of the messages.
         """
         self._session = session
         self._forget = forget
         self._hot = hot
         self._config = config
-        self._has_cluster = has_cluster
+        self._keys = keys
         self._table = Table(session, path)
         self._is_open = False
         self._has_turn = False
 
-    def run(self, done: Report, counted: Collection[int], scope: Scope) -> None:
+    def run(self, done: Report, counted: Collection[int], scope: Scope, destroy: Callable[[], bool]) -> None:
         """Do what is due in the archive, after the rules were applied in the hot store. Raises ArchiveError.
 
         ``done``: the report, to which the results are added. ``counted``: the keys of the groups that it counts as
-        touched already. ``scope``: what the run does.
+        touched already. ``scope``: what the run does. ``destroy``: destroys the keys that are
+        noted, and tells whether it could.
         """
         if self._shall_move(scope) and self._hot.read(moves.find_state) is None:
             self._hot.write(moves.begin)
-        size = -1
         try:
             if self._hot.read(moves.batch_under_way) is not None:
-                mover = self._change()
-                size = self._bytes()
-                done.archived += mover.finish()
+                done.archived += self._change().finish()
             self._drop_copies()
-            plan = self._hot.read(expiry_plan.make_plan, self._hot, scope, rewrite_after=self._config.rewrite_after)
-            if plan and not self._is_all_held(plan):
-                self._change()
-                size = self._bytes() if size < 0 else size
-                self._expiry(plan).apply(plan, done.counts)
-                done.groups_touched += len(plan.group_keys.difference(counted))
+            unsettled = self._settle_restored()
+            if plan := self._hot.read(expiry_plan.make_plan, self._hot, scope):
+                touched: set[int] = set()
+                are_destroyed = False
+                try:
+                    expiry.erase(self._hot, self._table.path, plan, self._living(), done.counts, touched)
+                finally:
+                    done.groups_touched += len(touched.difference(counted))
+                    are_destroyed = destroy()
+                if are_destroyed:
+                    expiry.forget(self._hot, plan, self._living())
+            self._require_settled(unsettled)
             self._move(done, scope)
-            if self._has_turn:
-                self._compact()
+            if scope.keeps_house and self._hot.read(reclaiming.is_due, self._hot.now, self._config.reclaim_interval):
+                self._reclaim(done)
         except NotDurableError:
             raise  # what was replaced may be all that is left
         except Exception as error:
-            self._erase()  # not on other exceptions, which end the process: Java may still be writing
+            self._sweep()  # not on other exceptions, which end the process: Java may still be writing
             if isinstance(error, _OF_LIBRARIES) or _is_of_disk(error):
                 log.exception("archive_failed")
                 raise ArchiveError(f"{self._table.path}: {one_line(error)}") from error
             raise
         else:
-            self._erase()
-        finally:
-            if size >= 0:
-                with suppress(FileNotFoundError):  # if the process is about to end, Java may still be writing
-                    done.archive_bytes_returned = max(0, size - self._bytes())
+            self._sweep()
 
     def count(self, planned: Report, counted: Collection[int], made: Plan) -> None:
         """Add to ``planned`` what a run would do; changes nothing. Raises ArchiveError.
@@ -122,13 +117,12 @@ class ArchiveRun:
         state = self._hot.read(moves.find_state)
         if self._config.after != KEEP:
             left = self._hot.seen_through(partial(self._leave_out, made))
-            planned.archived = Mover(left, self._table, "").count(self._config)
+            planned.archived = Mover(left, self._table, "", self._living).count(self._config)
         plan = self._hot.read(expiry_plan.make_plan, self._hot, ALL, made.risen)
         if plan and state:
-            self._table.prepare(self._hot.archive_state, is_new=False)
-            planned.groups_touched += len(plan.group_keys.difference(counted))
+            planned.groups_touched += len({part.group_key for part in plan.parts}.difference(counted))
             with self._as_archive_errors():
-                planned.counts.update(self._expiry(plan).count(plan))
+                planned.counts.update(expiry.count(self._hot, self._table.path, plan, self._living()))
 
     def _leave_out(self, made: Plan, connection: sqlite3.Connection) -> None:
         self._hot.prepare(connection)
@@ -141,7 +135,9 @@ class ArchiveRun:
             return Check()
         with self._as_archive_errors():
             self._require(state)
-            return examine(self._session(), self._hot, self._table.read())
+            if self._hot.read(reclaiming.is_unsettled):
+                raise ArchiveError("the index was restored from a backup: the next run settles it first")
+            return examine(self._session(), self._hot, self._table.read(), self._living())
 
     def restore(self, group_id: bytes, spare: int, *, is_forced: bool = False) -> int:
         """Take a group's messages back into the hot store; return how many. Raises ArchiveError or RestoreError.
@@ -154,7 +150,8 @@ class ArchiveRun:
         with self._as_archive_errors():
             self._require(state)
             self._mover().drop_copies()  # copies that are left may lack their bodies
-            return restore(self._session(), self._hot, self._table, self._config, group_id, spare, is_forced=is_forced)
+            values = self._session(), self._hot, self._table, self._config, self._living()
+            return restore(*values, group_id, spare, is_forced=is_forced)
 
     def restore_ahead(self, now: int, spare: int) -> None:
         """Take the groups back that have messages here which were created at the Unix second ``now`` or later.
@@ -167,19 +164,34 @@ class ArchiveRun:
         for group_id in self._hot.read(moves.groups_ahead, now):
             self.restore(group_id, spare, is_forced=True)
 
-    def _expiry(self, plan: ArchivePlan) -> Expiry:
-        """Return what carries out ``plan``. Spark is started for it only if there is much to rewrite, or a cluster."""
-        arrow = ArrowEraser(self._table)
-        needs_spark = plan.partial and (self._has_cluster or not arrow.suits(plan))
-        eraser: Eraser = SparkEraser(self._session(), self._table) if needs_spark else arrow
-        return Expiry(eraser, self._hot, self._table)
+    def _settle_restored(self) -> str:
+        """Settle an index that was restored from a backup; return why that fails: what can be erased goes first."""
+        if self._hot.read(reclaiming.is_unsettled):
+            try:
+                expiry.settle_restored(self._hot, self._table.path, self._living())
+            except ArchiveError as error:
+                return str(error)
+        return ""
 
-    def _is_all_held(self, plan: ArchivePlan) -> bool:
-        """Tell whether legal holds on users keep all that is due; then the table need not change."""
-        if not plan.is_unsure:
-            return False
+    def _require_settled(self, fault: str) -> None:
+        if fault:
+            raise ArchiveError(fault)
+
+    def _living(self) -> Living:
+        return Living(self._hot, self._keys)
+
+    def _reclaim(self, done: Report) -> None:
+        """Give back space, as far as it is worth it."""
         self._open()
-        return self._expiry(plan).changes_nothing(plan)
+        before, size = self._hot.now - self._config.reclaim_after, self._bytes()
+        if found := reclaim.find(self._hot, self._table, before):
+            self._change()
+            reclaim.drop(self._hot, self._table, found.dropped)
+            for partition in found.rewritten:
+                reclaim.rewrite(self._session(), self._hot, self._table, partition, self._living())
+            self._sweep()
+            done.archive_bytes_returned = max(0, size - self._bytes())
+        self._hot.write(reclaiming.note_done, self._hot.now)
 
     def _drop_copies(self) -> None:
         if self._hot.read(moves.copies):
@@ -201,7 +213,7 @@ class ArchiveRun:
         return self._hot.read(move_selection.has_work, config.least_lifetime, before)
 
     def _mover(self) -> Mover:
-        return Mover(self._hot, self._table, self._hot.archive_state().archive_id)
+        return Mover(self._hot, self._table, self._hot.archive_state().archive_id, self._living)
 
     def _change(self) -> Mover:
         """Open the table to change it. This run's turn begins, first in the database, then in the table."""
@@ -246,25 +258,20 @@ class ArchiveRun:
         if not ended <= archived <= begun:
             raise ArchiveError(not_of_one_time(self._table.path, is_newer=archived > begun))
 
-    def _compact(self) -> None:
-        for partition in self._table.crowded_partitions():
-            self._table.compact(partition)
-            reach("archive.compacted")
-
-    def _erase(self) -> None:
+    def _sweep(self) -> None:
         """Remove files that were replaced, in this run or in one that did not get as far as this."""
         hot = self._hot.without_deadline()
         state = hot.read(moves.find_state)
         if state is None or not state.unerased:
             return
         self._open()
-        self._table.make_durable(state.version)  # what compaction wrote, or a run that failed
+        self._table.make_durable(state.version)  # what a run has written that failed
         hot.write(moves.note_version, self._table.version())
         reach("archive.before_erase")
-        if self._table.sweep(self._config.erase_delay):
-            hot.write(moves.note_erased)
+        self._table.sweep()
+        hot.write(moves.note_erased)
         if hot.read(moves.batch_under_way) is None:  # otherwise the log still has to tell which version added it
-            self._table.clean_log(self._config.erase_delay)
+            self._table.clean_log()
         reach("archive.erased")
 
     @contextmanager

@@ -1,6 +1,6 @@
-"""The archive's Delta table: makes, opens, appends to and compacts it, and removes its old files.
+"""The archive's Delta table: makes, opens, appends to and rewrites it, and removes its old files.
 
-Only the run that holds the run lock writes. Spark joins small files, and is started for that only: what is
+Only the run that holds the run lock writes. Spark rewrites partitions, and is started for that only: what is
 appended is written without it, see ``data_files.py``, and delta-rs does what concerns only the table's log.
 """
 
@@ -10,7 +10,6 @@ import shutil
 import struct
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +17,11 @@ import pyarrow
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
-from pyspark.sql import DataFrame, SparkSession, functions as F
+from pyspark.sql import DataFrame, SparkSession
 
 from conclave.archive.consistency import open_known, turn_app, turn_of
-from conclave.archive.faults import ADVICE, one_line
-from conclave.archive.files import DATA_FILES, LOG, actions_of, is_recent, is_unfinished, removal_times
+from conclave.archive.faults import one_line
+from conclave.archive.files import DATA_FILES, LOG, actions_of, is_recent, is_unfinished
 from conclave.archive.layout import FILE_BYTES, ID_PROPERTY, in_partitions
 from conclave.failpoints import reach
 from conclave.store.archive.moves import ArchiveState
@@ -30,7 +29,6 @@ from conclave.system.durable import sync
 from spark.archive import columns as a, data_files, table_files
 from spark.archive.data_files import MisnamedError, Partition
 from spark.archive.repair import ACTIONS, POINTER, Repair, Repaired, entry_file, read_entry
-from spark.archive.table_files import StoredFile
 from spark.hot_store import ArchiveError
 
 _PROPERTIES = {
@@ -58,29 +56,6 @@ _PARTITION = [a.LIFETIME, a.SPAN]
 
 _UNUSABLE = re.compile(r"[][{}*\\]|%[0-9A-Fa-f]{2}")
 """What Spark takes for a pattern in the path of a file, and what delta-rs takes for another character."""
-
-
-@dataclass(frozen=True)
-class PartitionFiles:
-    """The files of one partition.
-
-    ``small``: how many files are small. ``small_bytes`` and ``total_bytes``: the bytes of small files, and of all.
-    """
-
-    lifetime: int
-    span: int
-    small: int
-    small_bytes: int
-    total_bytes: int
-
-    @property
-    def wants_compaction(self) -> bool:
-        """Tell whether the partition is to be rewritten.
-
-        The cost of rewriting stays in proportion to what was added.
-        """
-        crowded = self.small > FEW_FILES and self.small_bytes * 4 >= self.total_bytes
-        return crowded or self.small > MANY_FILES
 
 
 class NotDurableError(ArchiveError):
@@ -192,34 +167,9 @@ class Table:
         told = CommitProperties({ACTIONS: str(count)}, app_transactions=[*transactions])
         table.create_write_transaction([*actions], "append", table.schema(), _PARTITION, commit_properties=told)
 
-    def replace(self, removed: Collection[StoredFile], added: Sequence[AddAction]) -> None:
-        """Have files of the table no longer belong to it, but others that have what is left of their messages.
-
-        Raises ArchiveError if one no longer does: others would have its messages a second time.
-        """
-        if missing := {each.path for each in removed}.difference(each.path for each in table_files.stored(self.path)):
-            raise ArchiveError(f"{self.path}: was changed meanwhile: {min(missing)} is gone from it")
-        at, is_change = int(time.time() * 1000), True
-        gone = [
-            RemoveAction(each.path, is_change, at, each.size, data_files.values(each.partition)) for each in removed
-        ]
-        self._commit([*gone, *added])
-
     def read(self) -> DataFrame:
         """Return all rows of the table."""
         return self._session().read.format("delta").load(str(self.path))
-
-    def require_all_read(self, partitions: Collection[Partition]) -> None:
-        """Raise ArchiveError unless Spark reads as many messages of ``partitions`` as the log counts.
-
-        A rewrite would lose the others, and what is measured, or lives, would lack them: Spark passes over rows of
-        which a file says that they lie beyond its end.
-        """
-        wanted = set(partitions)
-        counted = sum(file.messages for file in table_files.stored(self.path) if file.partition in wanted)
-        read = self.read().where(in_partitions(wanted)).agg(F.count(a.GROUP_KEY)).collect()[0][0]
-        if read != counted:
-            raise ArchiveError(f"{self.path}: {read:,} messages are read where its log has {counted:,}{ADVICE}")
 
     def has_batch(self, archive_id: str, batch: int) -> bool:
         """Tell whether the messages of a batch are in the table."""
@@ -285,47 +235,31 @@ class Table:
         """
         DeltaTable(str(self.path)).delete(in_partitions(partitions))
 
-    def crowded_partitions(self) -> list[PartitionFiles]:
-        """Return the partitions that are to be compacted."""
+    def crowded_partitions(self) -> set[Partition]:
+        """Return the partitions that lie in many small files."""
         sizes: dict[Partition, list[int]] = {}
         for file in table_files.stored(self.path):
             sizes.setdefault(file.partition, []).append(file.size)
-        partitions = []
-        for partition, each in sorted(sizes.items()):
-            small = [size for size in each if size < SMALL_BYTES]
-            partitions.append(PartitionFiles(*partition, len(small), sum(small), sum(each)))
-        return [each for each in partitions if each.wants_compaction]
+        return {partition for partition, each in sizes.items() if _is_crowded(each)}
 
-    def compact(self, partition: PartitionFiles) -> None:
-        """Rewrite a partition into few files, ordered by group and number, as readers read."""
-        self.require_all_read([(partition.lifetime, partition.span)])
-        where = in_partitions([(partition.lifetime, partition.span)])
-        files = max(1, -(-partition.total_bytes // FILE_BYTES))
-        rows = self.read().where(where)
+    def rewrite(self, partition: Partition, rows: DataFrame) -> None:
+        """Put ``rows`` in the place of a partition, in few files, ordered by group and number, as readers read."""
+        size = sum(file.size for file in table_files.stored(self.path) if file.partition == partition)
+        files = max(1, -(-size // FILE_BYTES))
         ordered = rows.repartitionByRange(files, a.GROUP_KEY, a.SEQUENCE_NUM) if files > 1 else rows.coalesce(1)
         writer = ordered.sortWithinPartitions(a.GROUP_KEY, a.SEQUENCE_NUM).write.format("delta").mode("overwrite")
-        writer.option("replaceWhere", where).option("dataChange", "false").save(str(self.path))
+        writer.option("replaceWhere", in_partitions([partition])).save(str(self.path))
 
-    def sweep(self, delay: int) -> bool:
-        """Remove from disk the files that no longer belong to the table; tell whether all of them are gone.
-
-        Files that were replaced less than ``delay`` seconds ago stay. Files that a crash left never belonged to the
-        table, and go at once.
-        """
+    def sweep(self) -> None:
+        """Remove from disk the files that no longer belong to the table, or never did, as after a crash."""
         uris = pyarrow.table(DeltaTable(str(self.path)).get_add_actions())
         alive = set(uris["path"].to_pylist())
-        removed = removal_times(self._log) if delay else {}
-        left, emptied = False, set[Path]()
+        emptied = set[Path]()
         for path in self.path.glob(DATA_FILES):
-            name = path.relative_to(self.path).as_posix()
-            if name in alive:
-                continue
-            if is_recent(removed.get(name, 0), time.time(), delay):
-                left = True
-                continue
-            path.unlink()
-            emptied.add(path.parent)
-            reach("archive.file_removed")
+            if path.relative_to(self.path).as_posix() not in alive:
+                path.unlink()
+                emptied.add(path.parent)
+                reach("archive.file_removed")
         for folder in [*self.path.glob("lifetime=*/span=*"), *self.path.glob("lifetime=*")]:
             if not any(folder.iterdir()):
                 folder.rmdir()
@@ -333,21 +267,20 @@ class Table:
                 emptied.add(folder.parent)
         for folder in emptied:  # or a power failure could bring them back after it was noted that they are gone
             sync(folder, follows_links=True)
-        return not left
 
-    def clean_log(self, delay: int) -> None:
+    def clean_log(self) -> None:
         """Remove entries of the log from before its newest checkpoint, and what delta-rs left unfinished.
 
-        Files younger than LOG_SECONDS stay, or than ``delay`` seconds if that is more.
+        Files younger than LOG_SECONDS stay.
         """
         pointer = self._log / POINTER
         try:
             checkpoint = json.loads(pointer.read_text(encoding="utf-8"))["version"]
         except (FileNotFoundError, ValueError):  # no pointer, or half of one after a crash: wait for the next one
             checkpoint = -1
-        seconds, behind, unfinished = max(LOG_SECONDS, delay), [], []
+        behind, unfinished = [], []
         for path in self._log.iterdir():
-            if is_recent(path.stat().st_mtime, time.time(), seconds):
+            if is_recent(path.stat().st_mtime, time.time(), LOG_SECONDS):
                 continue
             if is_unfinished(path.name):
                 unfinished.append(path)
@@ -365,6 +298,12 @@ class Table:
 
     def _log_file(self, version: int) -> Path:
         return entry_file(self._log, version)
+
+
+def _is_crowded(sizes: Collection[int]) -> bool:
+    """Tell whether files of these sizes are to become fewer. What that costs stays in proportion to what was added."""
+    small = [size for size in sizes if size < SMALL_BYTES]
+    return (len(small) > FEW_FILES and sum(small) * 4 >= sum(sizes)) or len(small) > MANY_FILES
 
 
 def _only(actions: list[dict[str, Any]], kind: str) -> dict[str, Any]:

@@ -268,7 +268,7 @@ async def test_the_docs_name_every_metric_with_its_kind_and_its_labels(operators
     operators.health.worker = os.getpgid(0)
     await operators.running.user("alice")
     await operators.measured()
-    operators.sizes.last = replace(operators.sizes.last, key_copies={"/backups/keys": 100})
+    operators.sizes.last = replace(operators.sizes.last, vault_copies={"/mnt/vault": ""})
     found = await operators.scrape()
     documented = of_the_docs()
     assert found.names() == documented.keys()

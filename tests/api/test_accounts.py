@@ -100,7 +100,7 @@ async def test_a_use_shortly_before_a_crash_counts(config: Config, start_server:
         await alice.get("/me")
         # The files as a crash leaves them; copied by another process, since closing a file drops SQLite's locks.
         (tmp_path / "crashed").mkdir()
-        subprocess.run(["cp", *tmp_path.glob("hot.db*"), tmp_path / "crashed"], check=True)
+        subprocess.run(["cp", "-r", *tmp_path.glob("hot.db*"), config.vault_path, tmp_path / "crashed"], check=True)
     server.clock.advance(config.token_ttl_seconds - 1)
     async with start_server(replace(config, database_path=str(tmp_path / "crashed" / "hot.db"))) as server:
         again = Client(server.http, server.url, alice.token)
@@ -116,7 +116,7 @@ async def test_a_session_that_had_expired_stays_dead_after_a_crash(
         await expect(alice.get("/me"), 401, 202)
         await server.app[app_keys.STORE].write(state.still_alive, server.clock.read())
         (tmp_path / "crashed").mkdir()
-        subprocess.run(["cp", *tmp_path.glob("hot.db*"), tmp_path / "crashed"], check=True)
+        subprocess.run(["cp", "-r", *tmp_path.glob("hot.db*"), config.vault_path, tmp_path / "crashed"], check=True)
     crashed = replace(config, token_ttl_seconds=120, database_path=str(tmp_path / "crashed" / "hot.db"))
     async with start_server(crashed) as server:
         await expect(Client(server.http, server.url, alice.token).get("/me"), 401, 202)

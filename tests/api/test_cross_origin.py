@@ -48,7 +48,7 @@ ASKED: dict[str, Asked] = {
 
 @pytest.fixture
 def crossable(config: Config) -> Config:
-    return replace(config, web=WebConfig((HERE, THERE)))
+    return replace(config, web=WebConfig(allowed_origins=(HERE, THERE)))
 
 
 @pytest.fixture

@@ -281,7 +281,7 @@ def hurry(name: str, group: str) -> Callable[[World], Awaitable[Any]]:
 
     async def send(world: World) -> None:
         with suppress(RefusedError):
-            for _ in range(9):
+            for _ in range(13):
                 await world.users[name].send(world.groups[group])
 
     return send
@@ -381,6 +381,7 @@ TABLE: dict[str, list[Row]] = {
         Row("a name that is taken", 409, 301, body={"group_name": "friends"}),
         Row("made", 201, body={"group_name": "new", "alias": "\u2603"}, answers=lambda _: {"group_id": ANY}),
         Row("one too many", 403, 302, body={"group_name": "another"}),
+        Row("too fast", 429, 100, who="bob", body={"group_name": "another"}, before=hurry("bob", "friends")),
     ],
     f"GET {API}/groups": [
         Row(
@@ -732,7 +733,7 @@ async def world(request: pytest.FixtureRequest, config: Config, start_server: St
     limits = LimitsConfig(
         login_failures=2,
         registrations_per_address=6,
-        user_sends_per_minute=8,
+        user_sends_per_minute=12,
         group_stored_bytes=4096,
         user_groups=5,
     )

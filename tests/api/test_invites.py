@@ -1,6 +1,7 @@
 """Invites and welcomes over HTTP: deposited, answered, withdrawn, expired."""
 
 import asyncio
+import sqlite3
 from dataclasses import replace
 from uuid import UUID
 
@@ -10,11 +11,11 @@ from conclave import app_keys
 from conclave.actions import accounts, invites as inviting
 from conclave.config.settings import Config
 from conclave.server import duties
+from conclave.store import bodies
 from tests.conftest import Cleanup, Running, StartServer
 from tests.support.client import API, PASSWORD, Client, RefusedError, encode, expect
 from tests.support.listening import BELL, Heard, audience, listening
 from tests.support.racing import right_after_session
-from tests.support.server import until
 
 WEEK = 604_800
 CARRIED = {
@@ -25,10 +26,16 @@ CARRIED = {
 
 
 async def stored(running: Running) -> list[bytes]:
-    """All bodies that are stored and not erased, but for those of messages that merely say hello."""
-    found: list[bytes] = []
-    for (segment,) in await running.query("SELECT segment FROM body_segments"):
-        found += [row[0] for row in await running.query(f"SELECT body FROM body_segment_{segment} WHERE body NOT NULL")]
+    """All bodies that are stored, but for those of deleted groups' messages and of messages that merely say hello."""
+
+    def read(connection: sqlite3.Connection) -> list[bytes]:
+        others = bodies.get_many(connection, [row[0] for row in connection.execute("SELECT body_id FROM bodies")])
+        rows = connection.execute(
+            "SELECT group_key, group_id, sequence_num FROM messages JOIN groups USING (group_key)"
+        )
+        return [*others.values(), *(bodies.of_message(connection, *row) or b"" for row in rows)]
+
+    found = await running.app[app_keys.STORE].read(read)
     return sorted(body for body in found if body != b"hello")
 
 
@@ -544,49 +551,6 @@ async def test_welcomes_go_with_the_membership(running: Running, end: str) -> No
         assert await bob.welcomes() == [b"two welcome"]
 
 
-@pytest.fixture
-def left_to_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(duties, "DISCARDED_INTERVAL_SECONDS", 10_000.0)
-
-
-async def test_what_is_too_much_for_a_request_is_overwritten_soon_after(running: Running) -> None:
-    alice, *others = await running.users("alice", "bob", "carol", "dave")
-    group = await alice.create_group("friends")
-    for invitee in others:
-        await alice.invite(group, invitee, bytes(200_000))
-    await alice.post(f"/groups/{group}/delete")
-
-    async def is_gone() -> bool:
-        return not await stored(running)
-
-    await until(is_gone)
-    assert await running.query("SELECT 1 FROM discarded_bodies") == []
-
-
-@pytest.mark.usefixtures("left_to_runs")
-@pytest.mark.parametrize("end", ["delete", "leave"])
-async def test_much_that_waits_with_invites_goes_at_once_and_its_bytes_with_the_next_run(
-    running: Running, cleanup: Cleanup, end: str
-) -> None:
-    """To overwrite all of it in the one transaction would hold up every sender, of any group."""
-    alice, bob, carol, dave = await running.users("alice", "bob", "carol", "dave")
-    group, body = await alice.create_group("friends"), bytes(200_000)
-    await carol.join(group)
-    await alice.act("promote", group, carol)
-    for invitee in (bob, dave):
-        await alice.invite(group, invitee, body)
-    before = await stored(running)
-    await alice.post(f"/groups/{group}/{end}")
-    for invitee in (bob, dave):
-        assert await invitee.invited_to() == []
-    left = await stored(running)
-    erased = sum(map(len, before)) - sum(map(len, left))
-    assert erased <= 1024 * 1024
-    assert sum(map(len, left)) > len(body)
-    await cleanup(running)
-    assert await stored(running) == ([b"group info"] if end == "leave" else [])
-
-
 async def test_a_deleted_group_takes_its_invites_and_welcomes_along(running: Running) -> None:
     alice, bob, carol = await running.users("alice", "bob", "carol")
     kept = await alice.create_group("kept")
@@ -599,6 +563,6 @@ async def test_a_deleted_group_takes_its_invites_and_welcomes_along(running: Run
     assert await bob.welcomes() == []
     assert await carol.invited_to() == [kept]
     await expect(carol.accept(invite), 404, 300)
-    assert await stored(running) == sorted([*before, b"gone commit"]), "a message is left to cleanup"
+    assert await stored(running) == before
     await carol.accept((await carol.get("/invites"))["invites"][0]["invite_id"])
     assert await carol.welcomes() == [b"add welcome"]

@@ -13,7 +13,7 @@ from conclave.retention.policy import KEEP
 from tests.conftest import Cleanup, Running, StartServer
 from tests.support.archive import Mover
 from tests.support.client import Client, encode
-from tests.support.forensics import Search
+from tests.support.forensics import StoreSearch
 from tests.support.protobuf import ProtobufClient
 
 HOUR, DAY = 3600, 86_400
@@ -214,7 +214,7 @@ async def test_a_kept_commit_outlives_runs_and_then_its_bytes_go(
 
     The files are read while no server of this process has them open: closing them would let go of its locks.
     """
-    search, folder = Search(), config.database.parent
+    search, folder = StoreSearch(), config.database.parent
     async with start_server(config) as running:
         talk = Talk(running, Client)
         talk.alice, talk.bob = await talk.somebody("alice"), await talk.somebody("bob")

@@ -34,7 +34,7 @@ async def test_the_ten_newest_are_kept_and_handed_out_the_oldest_first(running: 
     assert await taken(alice, bob, 10) == [package(number) for number in range(2, 12)]
     running.clock.advance(60)
     await expect(alice.take(bob), 404, 300)
-    assert await running.query("SELECT sum(live_bytes) FROM body_segments") == [(0,)], "those that fell out are erased"
+    assert await running.query("SELECT count(*) FROM bodies") == [(0,)], "those that fell out are erased"
 
 
 async def test_of_many_in_one_request_the_last_ten_are_kept(running: Running) -> None:
@@ -290,7 +290,7 @@ async def test_packages_that_are_uploaded_again_push_none_out(running: Running) 
     await bob.upload(*packages)
     await bob.upload(*packages[5:])
     assert await taken(alice, bob, 10) == packages
-    assert await running.query("SELECT sum(live_bytes) FROM body_segments") == [(0,)]
+    assert await running.query("SELECT count(*) FROM bodies") == [(0,)]
 
 
 async def test_of_more_than_are_kept_the_newest_stay_when_all_are_uploaded_again(running: Running) -> None:

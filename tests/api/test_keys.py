@@ -1,17 +1,14 @@
 """Messages under keys, over HTTP: what is stored, what is served, and what is lost with what is erased."""
 
 import asyncio
-import re
 from collections.abc import AsyncIterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 
 from conclave import app_keys
-from conclave.config.keys import KeysConfig
 from conclave.config.settings import Config
 from conclave.keys import tree
 from conclave.keys.inspection import Inspection
@@ -19,15 +16,16 @@ from conclave.store.engine import sqlite
 from conclave.store.engine.faults import StoreError
 from tests.conftest import Cleanup, Running, StartServer
 from tests.support.archive import Mover
-from tests.support.client import PASSWORD, Client, RefusedError
+from tests.support.client import PASSWORD, Client, RefusedError, encode
 from tests.support.listening import listening
 
 HOUR = 3600
+PACKAGE = b"\x00\x01\x00\x05"
 
 
 @pytest.fixture
 def keyed(config: Config) -> Config:
-    return replace(config, keys=KeysConfig(encrypt=True))
+    return config
 
 
 @pytest.fixture
@@ -88,18 +86,18 @@ async def test_what_is_sent_is_served_and_lies_nowhere_as_it_came(
     assert not any(body in data for body in sent if len(body) > 1)
 
 
-async def test_a_commit_that_waited_in_an_invite_is_under_a_key_once_it_is_a_message(
-    server: Running, tmp_path: Path
-) -> None:
+async def test_bodies_of_all_kinds_are_under_keys(server: Running, tmp_path: Path) -> None:
     alice, bob = await server.users("alice", "bob")
+    await bob.upload(PACKAGE + b"a package of its own kind", last_resort=PACKAGE + b"the last of its own kind")
     group = await alice.create_group("g", public=False)
+    await alice.post(f"/groups/{group}/commit", group_info=encode(b"an info of its own kind"))
     invite = await alice.invite(group, bob, b"a commit of its own kind")
-    assert b"a commit of its own kind" in bytes_of(tmp_path), "an invite has no number"
+    assert b"of its own kind" not in bytes_of(tmp_path)
     await bob.accept(invite)
     assert await bodies(alice, group) == [b"a commit of its own kind commit"]
-    stored = await server.query("SELECT body FROM messages JOIN body_segment_1 ON body_id = message_id")
-    assert len(stored) == 1
-    assert b"a commit of its own kind commit" not in stored[0][0]
+    assert await bob.welcomes() == [b"a commit of its own kind welcome"]
+    assert await bob.group_info(group) == b"a commit of its own kind info"
+    assert b"of its own kind" not in bytes_of(tmp_path)
 
 
 async def test_at_the_end_of_a_run_nothing_leads_to_the_keys_of_what_it_has_erased(
@@ -180,13 +178,13 @@ async def restarted(start_server: StartServer, config: Config, client: Client, g
 @pytest.mark.parametrize(
     "change",
     [
-        "UPDATE body_segment_1 SET body = CAST(substr(body, 1, 20) || x'00' || substr(body, 22) AS BLOB)"
-        " WHERE body_id = (SELECT message_id FROM messages WHERE sequence_num = 1)",
-        "UPDATE body_segment_1 SET body = (SELECT body FROM body_segment_1 AS other WHERE other.body_id ="
+        "UPDATE message_bodies SET body = CAST(substr(body, 1, 20) || x'00' || substr(body, 22) AS BLOB)"
+        " WHERE message_id = (SELECT message_id FROM messages WHERE sequence_num = 1)",
+        "UPDATE message_bodies SET body = (SELECT body FROM message_bodies AS other WHERE other.message_id ="
         " (SELECT message_id FROM messages WHERE sequence_num = 2))"
-        " WHERE body_id = (SELECT message_id FROM messages WHERE sequence_num = 1)",
-        "UPDATE body_segment_1 SET body = x'00'"
-        " WHERE body_id = (SELECT message_id FROM messages WHERE sequence_num = 1)",
+        " WHERE message_id = (SELECT message_id FROM messages WHERE sequence_num = 1)",
+        "UPDATE message_bodies SET body = x'00'"
+        " WHERE message_id = (SELECT message_id FROM messages WHERE sequence_num = 1)",
     ],
     ids=["a bit", "the body of another message", "hardly anything"],
 )
@@ -204,39 +202,12 @@ async def test_a_body_that_is_not_as_it_was_stored_is_never_served(
     assert "message 1 of group" in faults["storage"]
 
 
-async def test_keys_can_be_begun_and_ended_only_in_a_database_without_messages(
-    config: Config, keyed: Config, start_server: StartServer
-) -> None:
-    config = replace(config, keys=KeysConfig(encrypt=False))
-    async with start_server(config) as server:
-        alice = await server.user("alice")
-        group = await alice.create_group("g")
-    async with start_server(keyed):
-        pass
-    with pytest.raises(StoreError, match=re.escape("set keys.encrypt to true")):
-        async with start_server(config):
-            pass
-    with closing(sqlite.connect(config.database)) as connection:
-        connection.execute("DELETE FROM key_state")  # as before there were keys
-    keyed.keys_path.unlink()
-    async with start_server(config) as server:
-        again = Client(server.http, server.url, alice.token, alice.user_id)
-        await again.send(group, b"as it came")
-    with pytest.raises(StoreError, match="has messages that were stored without keys"):
-        async with start_server(keyed):
-            pass
-    assert not keyed.keys_path.exists()
-    async with start_server(config) as server:
-        again = Client(server.http, server.url, alice.token, alice.user_id)
-        assert await bodies(again, group) == [b"as it came"]
-
-
 async def test_a_server_whose_key_file_is_away_does_not_begin_one(keyed: Config, start_server: StartServer) -> None:
     async with start_server(keyed) as server:
         alice = await server.user("alice")
         await alice.send(await alice.create_group("g"))
     away = keyed.keys_path.rename(keyed.keys_path.with_name("away"))
-    with pytest.raises(StoreError, match="there is no key file"):
+    with pytest.raises(StoreError, match="the vault is missing"):
         async with start_server(keyed):
             pass
     assert not keyed.keys_path.exists()

@@ -16,7 +16,7 @@ from conclave.wire.handover import hand_over
 from tests.conftest import Cleanup, Running, StartServer
 from tests.support.archive import Mover
 from tests.support.client import Client, expect
-from tests.support.forensics import Search
+from tests.support.forensics import StoreSearch
 from tests.support.protobuf import ProtobufClient
 
 DAY = 86_400
@@ -102,7 +102,7 @@ async def test_a_message_that_the_client_never_confirms_stays(running: Running, 
 async def test_what_all_have_confirmed_is_hidden_and_its_bytes_are_gone(
     next_fetch: Config, start_server: StartServer, cleanup: Cleanup
 ) -> None:
-    search = Search()
+    search = StoreSearch()
     async with start_server(next_fetch) as running:
         alice, bob = await running.users("alice", "bob")
         group = await alice.create_group("friends", expiry=0)

@@ -11,7 +11,7 @@ from conclave import app_keys
 from conclave.actions import quotas
 from conclave.config.limits import LimitsConfig
 from conclave.config.settings import Config
-from conclave.store.resources import amounts
+from conclave.store import bodies
 from conclave.store.views import storage_usage
 from tests.conftest import Cleanup, Running, StartServer
 from tests.support.client import Client, encode, expect
@@ -40,10 +40,11 @@ async def statuses(client: Client, group: str, count: int, body: bytes = b"x") -
 
 
 async def friends(server: Running) -> tuple[Client, Client, Client, str]:
-    """Alice and bob are members of a group, carol is not."""
+    """Alice and bob are members of a group, carol is not. A minute has gone by since it was created."""
     alice, bob, carol = await server.users("alice", "bob", "carol")
     group = await alice.create_group("friends")
     await bob.join(group)
+    server.clock.advance(MINUTE)
     return alice, bob, carol, group
 
 
@@ -57,6 +58,7 @@ async def test_a_user_sends_so_much_at_once_and_evenly_after_that(config: Config
     async with start_server(limited(config, user_sends_per_minute=6)) as server:
         alice, bob, _, group = await friends(server)
         other = await alice.create_group("other")
+        server.clock.advance(MINUTE)
         assert await statuses(alice, group, 20) == {200: 6, 429: 14}
         assert await send(alice, other) == (429, "10", 100), "in any group"
         assert await statuses(bob, group, 6) == {200: 6}
@@ -67,6 +69,30 @@ async def test_a_user_sends_so_much_at_once_and_evenly_after_that(config: Config
         server.clock.advance(MINUTE)
         assert await statuses(alice, other, 20) == {200: 6, 429: 14}
         assert await server.query("SELECT count(*) FROM messages") == [(19,)]
+
+
+async def test_groups_that_a_user_creates_count(config: Config, start_server: StartServer) -> None:
+    async with start_server(limited(config, user_sends_per_minute=3)) as server:
+        alice, bob = await server.users("alice", "bob")
+        for name in ("a", "b", "c"):
+            await alice.create_group(name)
+        await expect(alice.create_group("d"), 429, 100)
+        await bob.create_group("d")
+
+
+async def test_a_database_has_no_more_groups_than_ids_for_their_messages(running: Running) -> None:
+    alice = await running.user("alice")
+    await alice.create_group("first")
+    await running.app[app_keys.STORE].write(
+        lambda connection: connection.execute(
+            "UPDATE sqlite_sequence SET seq = ? WHERE name = 'groups'", (bodies.LAST_GROUP - 1,)
+        )
+    )
+    group = await alice.create_group("last")
+    assert await statuses(alice, group, 2) == {200: 2}
+    assert len(await alice.fetch_all(group)) == 2
+    await expect(alice.create_group("another"), 507, 0)
+    assert await statuses(alice, group, 1) == {200: 1}
 
 
 async def test_a_message_counts_once_whatever_is_written_with_it(config: Config, start_server: StartServer) -> None:
@@ -280,7 +306,7 @@ async def test_more_than_a_sample_is_measured_without_reading_all(
         alice, _, _, group = await friends(server)
         await asyncio.gather(*(alice.send(group, b"0123456789") for _ in range(200)))
     monkeypatch.setattr(storage_usage, "MEASURED", 50)
-    monkeypatch.setattr(amounts, "ROWS_AT_ONCE", 20)
+    monkeypatch.setattr(bodies, "MEASURED", 20)
     async with start_server(limited(config, group_stored_bytes=2005)) as server:
         again = Client(server.http, server.url, alice.token)
         assert (await send(again, group, b"01234"))[0] == 200

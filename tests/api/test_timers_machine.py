@@ -27,7 +27,7 @@ from spark.run import clean_up
 from tests.conftest import Running, StartServer
 from tests.support import sample
 from tests.support.client import Client
-from tests.support.forensics import Search
+from tests.support.forensics import StoreSearch
 
 HOUR, DAY = 3600, 86_400
 MAX_AGES = (2 * HOUR, 4 * HOUR)
@@ -58,7 +58,7 @@ class Machine(RuleBasedStateMachine):
         super().__init__()
         self.loop = asyncio.new_event_loop()
         self.folder = tempfile.TemporaryDirectory()
-        self.search = Search()
+        self.search = StoreSearch()
         self.max_age, self.expiry, self.hidden_before, self.hold = MAX_AGES[0], -1, 0, 0
         self.sent: dict[int, Sent] = {}
         self.members = set(NAMES)
@@ -251,7 +251,7 @@ class Machine(RuleBasedStateMachine):
                 seen = any(self.sees_it(name, number, self.now()) for name in each.readers)
                 each.erased |= self.is_over(number, self.now()) or (each.seconds > 0 and not seen)
         left = {number for number, each in self.sent.items() if not each.erased}
-        assert self.search.numbers_beside_a_server(Path(self.folder.name)) == left
+        assert self.search.numbers_in(Path(self.folder.name)) == left
 
     # What each sees.
 

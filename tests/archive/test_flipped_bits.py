@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, nullcontext, suppress
+from contextlib import asynccontextmanager, closing, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,11 +13,12 @@ from conclave.archive.reader import Archive, ArchiveError
 from conclave.config.archive import ArchiveConfig
 from conclave.config.cleanup import CleanupConfig
 from conclave.health.parts import Health, HealthPart
+from conclave.store import keyring
 from conclave.store.resources.messages import StoredMessage
 from tests.support import sample
 from tests.support.archived import DAY, Store
 from tests.support.cleaner import Cleaner
-from tests.support.damage import Noise, flip_at, misstate
+from tests.support.damage import flip_at, misstate
 from tests.support.keyed import clean
 
 TAKEN_BACK = 5
@@ -28,7 +29,6 @@ MESSAGES = 24
 def store(tmp_path: Path, cleaner: Cleaner) -> Store:
     """Two groups with messages in one file; the first lacks one that was taken back, the second none."""
     made = Store(tmp_path, cleaner)
-    made.search = Noise()
     for group in (made.add_group(), made.add_group()):
         made.send(group, MESSAGES, size=40)
     made.take_back(1, TAKEN_BACK)
@@ -43,11 +43,12 @@ def store(tmp_path: Path, cleaner: Cleaner) -> Store:
 
 @asynccontextmanager
 async def opened(store: Store, health: Health | None = None) -> AsyncIterator[Archive]:
-    archive = Archive(store.config.archive_path, store.config.database, health or Health())
-    try:
-        yield archive
-    finally:
-        await archive.close()
+    with closing(keyring.open_to_serve(store.config.database, store.config.keys_path)) as keys:
+        archive = Archive(store.config.archive_path, store.config.database, health or Health(), keys)
+        try:
+            yield archive
+        finally:
+            await archive.close()
 
 
 def file_of(store: Store) -> Path:
@@ -155,7 +156,7 @@ async def test_a_single_message_is_not_taken_for_erased_nor_for_anothers(store: 
 async def test_each_of_several_damaged_groups_is_a_fault_until_it_is_right_again(store: Store) -> None:
     health, path = Health(), file_of(store)
     async with opened(store, health) as archive:
-        bodies = {key: (await page(store, archive, key))[-1].mls_message for key in (1, 2)}
+        bodies = {key: store.at_rest[store.made[key, MESSAGES]] for key in (1, 2)}
         content = path.read_bytes()
         places = {key: content.index(body) + 20 for key, body in bodies.items()}
         for key, place in places.items():

@@ -16,7 +16,7 @@ from conclave.backup import checking, manifest, restoring
 from conclave.backup.files import sum_of
 from conclave.backup.manifest import BackupError, FileEntry, Manifest
 from conclave.clock import FakeClock
-from conclave.config.ledger import LedgerConfig
+from conclave.config.settings import LOCK
 from conclave.failpoints import RETURN_POINTS
 from conclave.retention import marks
 from conclave.store.engine import path_check, schema, sqlite
@@ -26,7 +26,7 @@ from conclave.store.ledger.book import Entry, LedgerError
 from conclave.store.resources import sessions, state
 from conclave.store.resources.audit import AuditAction
 from conclave.system import data_folder, locks
-from tests.proof.stores import examined, kinds
+from tests.proof.stores import examined
 from tests.support import ledgers
 from tests.support.archived import DAY, USERS
 from tests.support.backups import Backed, everything_in
@@ -34,7 +34,9 @@ from tests.support.backups import Backed, everything_in
 
 @pytest.fixture
 def store(tmp_path: Path) -> Backed:
-    return Backed(tmp_path)
+    made = Backed(tmp_path)
+    made.start()
+    return made
 
 
 @pytest.fixture
@@ -47,9 +49,9 @@ def archived(store: Backed) -> tuple[Backed, int]:
     return store, group
 
 
-def refusal(store: Backed, backup: Path) -> str:
+def refusal(store: Backed, backup: Path, vault: Path | None = None) -> str:
     with pytest.raises(BackupError) as refused:
-        store.restored(backup)
+        store.restored(backup, vault=vault)
     assert "\n" not in str(refused.value)
     return str(refused.value)
 
@@ -69,11 +71,12 @@ def test_what_has_expired_since_is_erased_before_anything_is_served(store: Backe
     there, done = store.restored(made.path)
     assert done.notes == []
     assert {group for group, _ in there.served()} == {kept}
+    there.start()
     assert store.search.numbers_in(there.folder) == set(store.made.values()) - gone
     assert len(there.served()) == 20
     with closing(sqlite.connect(there.config.database, readonly=True)) as connection:
         assert state.standing(connection).floor.acted_until == store.now, "what has expired stays expired"
-    assert kinds(examined(there.config, store.now)) == {}, "the proof finds nothing either"
+    assert examined(there.config) == [], "the proof finds nothing either"
 
 
 def delete_the_group(store: Backed, group: int) -> None:
@@ -115,7 +118,8 @@ def test_what_was_hidden_since_is_not_served_and_is_in_no_file(
     assert done.notes == []
     assert {group for group, _ in there.served()} == {kept}
     gone = {number for (group, _), number in store.made.items() if group == over}
-    assert there.search.left_of(gone, there.folder) == set(), "the restore has erased it"
+    there.start()
+    assert there.search.left_of(gone, there.folder) == set(), "no key of it is there any more"
     assert len(there.served()) == 10
 
 
@@ -129,53 +133,53 @@ def test_what_was_purged_since_from_the_archive_is_hidden(archived: tuple[Backed
     assert "the archive has messages that are due" in done.notes[0]
 
 
-@pytest.mark.parametrize("damage", ["missing", "damaged", "shorter"])
+@pytest.mark.parametrize("damage", ["missing", "damaged", "older"])
 def test_without_a_whole_ledger_nothing_is_restored_unless_that_is_accepted(store: Backed, damage: str) -> None:
     group, other = store.add_group(), store.add_group()
     store.send(group, 3)
     store.send(other, 3)
+    store.write_ledger()
+    ledger = store.config.ledger_path
+    older = ledger.read_bytes()
+    store.delete_group(store.add_group())
+    store.write_ledger()
     made = store.back_up()
     store.delete_group(group)
     store.delete_group(other)
     store.write_ledger()
-    ledger = store.config.ledger_path
     if damage == "missing":
         ledger.unlink()
     elif damage == "damaged":
         ledgers.alter_last(ledger, "group")
     else:
-        ledger.unlink()
-        store.send(store.add_group())
-        store.write_ledger()
+        ledger.write_bytes(older)
     told = refusal(store, made.path)
     assert "ledger" in told
-    assert told.endswith("to restore nevertheless, give --without-ledger")
+    assert told.endswith("to restore nevertheless, give --accept-older-vault")
     assert not (store.elsewhere / "hot.db").exists()
     assert not path_check.restoring(store.elsewhere / "hot.db").exists()
-    there, _ = store.restored(made.path, without_ledger=True)
+    there, _ = store.restored(made.path, accepts_older=True)
     assert there.served(), "what it does not tell is back"
     [(details,)] = there.query("SELECT details FROM audit WHERE action = 'backup_restored'")
-    assert '"without_ledger": true' in details
+    assert '"accepts_older_vault": true' in details
 
 
-def test_what_without_ledger_does_not_help_against_is_not_said_to_be_mended_by_it(
+def test_what_to_accept_an_older_vault_does_not_help_against_is_not_said_to_be_mended_by_it(
     store: Backed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = store.back_up()
+    made, vault = store.back_up(), store.config.vault_path
 
     def full(*_: object) -> None:
-        raise LedgerError("purges.ledger: No space left on device")
+        raise LedgerError("ledger: No space left on device")
 
     with monkeypatch.context() as patch:
         patch.setattr(book, "append", full)
-        assert refusal(store, made.path) == "purges.ledger: No space left on device"
-    own = store.config.ledger_path.read_bytes()
+        assert refusal(store, made.path, vault) == "ledger: No space left on device"
     store.config.ledger_path.unlink()
     book.append(store.config.ledger_path, "0b" * 16, 0, [Entry(1, 0, "group", 1, None)])
-    assert refusal(store, made.path).endswith("move it away")
-    store.config.ledger_path.write_bytes(own)
-    store.config = replace(store.config, ledger=LedgerConfig(path=str(store.folder / "unmounted" / "ledger")))
-    assert "is its disk mounted?" in refusal(store, made.path)
+    assert refusal(store, made.path, vault).endswith("move it away")
+    unmounted = store.folder / "unmounted"
+    assert refusal(store, made.path, unmounted / "vault") == f"{unmounted / 'vault'}: No such file or directory"
 
 
 def test_a_restore_that_fails_late_does_not_make_a_copy_of_the_database_that_was_moved_away(
@@ -192,10 +196,10 @@ def test_a_restore_that_fails_late_does_not_make_a_copy_of_the_database_that_was
     store.now += 60
     with monkeypatch.context() as patch:
         patch.setattr(restoring._Restoring, "_put_in_place", lambda _: fail())
-        assert "the disk is full: nothing was restored" in refusal(store, made.path)
+        assert "the disk is full: nothing was restored" in refusal(store, made.path, store.config.vault_path)
     with store.opened() as connection:
         assert not branches.is_older(changes.standing(connection), book.tip(store.config.ledger_path))
-    there, _ = store.restored(made.path)
+    there, _ = store.restored(made.path, vault=store.config.vault_path)
     with there.opened() as connection:
         assert changes.are_waiting(connection), "whoever goes on with it tells it"
 
@@ -204,10 +208,12 @@ def test_without_the_ledger_nothing_is_erased_before_an_operator_could_hold_it(s
     store.send(store.add_group(DAY), 3)
     made = store.back_up()
     store.now += 2 * DAY
-    there, done = store.restored(made.path, without_ledger=True)
+    store.config.ledger_path.unlink()
+    there, done = store.restored(made.path, accepts_older=True)
     assert there.served() == {}, "it is hidden all the same"
     assert there.query("SELECT count(*) FROM messages") == [(3,)]
-    assert done.notes[0].startswith("without the ledger, legal holds that were added since")
+    assert done.notes[0].startswith("there is no ledger")
+    assert "legal holds that were added since are not in force" in done.notes[0]
 
 
 def test_sessions_end_and_numbers_go_on_where_none_was_given(store: Backed) -> None:
@@ -236,7 +242,7 @@ def test_a_backup_can_be_restored_again_and_an_older_one_after_it(store: Backed,
     newer = store.back_up()
     for number, made in enumerate((newer, newer, older)):
         store.elsewhere = tmp_path / str(number)
-        there, _ = store.restored(made.path)
+        there, _ = store.restored(made.path, vault=store.config.vault_path)
         assert {key for key, _ in there.served()} == {group}
         there.send(group)
         assert there.query("SELECT max(sequence_num) FROM messages") == [(NUMBERS * (number + 1) + 1,)]
@@ -284,21 +290,19 @@ def test_a_restore_is_a_copy_that_changes_nothing_of_the_backup(archived: tuple[
 def test_the_restored_files_are_for_the_operator_alone_and_nothing_else_is_left(archived: tuple[Backed, int]) -> None:
     store, _ = archived
     store.write_ledger()
-    there, _ = store.restored(store.back_up().path, without_ledger=False)
+    there, _ = store.restored(store.back_up().path)
     for path in there.folder.rglob("*"):
         assert path.stat().st_mode & 0o077 == 0, path
     names = {path.name for path in there.folder.iterdir()}
-    assert names == {"hot.db", "hot.db.server-lock", "hot.data"}
+    assert names == {"hot.db", "hot.vault", "hot.db.server-lock", "hot.data"}
     assert {path.name for path in there.config.data.iterdir()} == {"archive", data_folder.MARK}
 
 
 def test_a_database_may_lie_in_the_data_directory(archived: tuple[Backed, int]) -> None:
     store, _ = archived
-    ledger = replace(store.config.ledger, path=str(store.elsewhere / "ledger"))
     store.elsewhere.mkdir(mode=0o700)
-    shutil.copy(store.config.ledger_path, ledger.path or "")
     (store.elsewhere / data_folder.MARK).touch()
-    store.config = replace(store.config, ledger=ledger)
+    shutil.copytree(store.config.vault_path, store.elsewhere / "hot.vault")
     there, _ = store.restored(store.back_up().path, data_path=str(store.elsewhere))
     assert len(there.served()) == 5
     assert path_check.restoring(there.config.database).exists() is False
@@ -488,14 +492,14 @@ def test_where_something_is_nothing_is_restored(store: Backed, name: str) -> Non
     assert not path_check.restoring(store.elsewhere / "hot.db").exists()
 
 
-def test_a_backup_is_not_tried_out_with_the_ledger_of_a_server_that_runs(store: Backed) -> None:
+def test_a_backup_is_not_tried_out_with_the_vault_of_a_server_that_runs(store: Backed) -> None:
     """What the two of them tell would be taken for the same."""
-    made = store.back_up()
-    before = store.config.ledger_path.read_bytes()
-    with locks.hold_file(store.config.ledger_lock):
-        told = refusal(store, made.path)
-    assert "a server writes to it: stop that one; or, to try a backup out, set ledger.path to a copy of it" in told
-    assert store.config.ledger_path.read_bytes() == before
+    made, vault = store.back_up(), store.config.vault_path
+    before = everything_in(vault)
+    with locks.hold_file(vault / LOCK):
+        told = refusal(store, made.path, vault)
+    assert "a server uses it: stop that one; or, to try a backup out, set vault.path to a copy of it" in told
+    assert everything_in(vault) == before | {LOCK: b""}
 
 
 @pytest.mark.parametrize("where", ["data", "archive"])

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from conclave.cli.main import Family, main
 from conclave.config.settings import Config
-from spark import run
+from spark import archive_commands
 from spark.environment import RunEnvironment
 from tests.support import stores
 from tests.support.server import ServerProcess, conclave
@@ -154,7 +154,7 @@ def test_a_group_is_restored_from_the_archive_by_name_or_id(folder: Path, monkey
         restored.append(group_id)
         return 3
 
-    monkeypatch.setattr(run, "restore_archived", note)
+    monkeypatch.setattr(archive_commands, "restore_archived", note)
     (folder / "conclave.toml").write_text(SQL)
     done = CliRunner().invoke(main, ["archive", "restore", "nobody's"])
     assert (done.exit_code, done.stdout) == (1, "")

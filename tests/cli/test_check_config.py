@@ -148,15 +148,18 @@ def test_what_is_doubtful_is_warned_of(folder: Path) -> None:
     assert all(f"warning: {setting}: {means}" in shown for setting, means in warned)
 
 
-def test_a_ledger_that_cannot_be_written_or_would_be_lost_is_warned_of(folder: Path) -> None:
+def test_a_vault_that_cannot_be_written_or_would_be_lost_is_warned_of(folder: Path) -> None:
+    (folder / "conclave.data").mkdir()
+    (folder / "odd" / "ledger").mkdir(parents=True)
     for path, told in (
-        ("nowhere/purges.ledger", "there is no folder"),
-        ("conclave.data/l", "lies in the data directory"),
+        ("nowhere/vault", "there is no folder"),
+        ("odd", "is not a file"),
+        ("conclave.data/vault", "lies in the data directory"),
     ):
-        (folder / "conclave.data").mkdir(exist_ok=True)
-        warned = checked(write(folder, f'[ledger]\npath = "{folder / path}"\n'))["warnings"]
-        assert [each["setting"] for each in warned] == ["ledger.path"]
+        warned = checked(write(folder, f'[vault]\npath = "{folder / path}"\n'))["warnings"]
+        assert [each["setting"] for each in warned] == ["vault.path"]
         assert told in warned[0]["means"]
+    assert checked(write(folder, ""))["warnings"] == [], "the first start makes it"
 
 
 def test_without_a_database_only_the_file_counts(folder: Path) -> None:

@@ -16,7 +16,6 @@ from conclave.config.settings import Config
 from conclave.retention.jobs import ALL, PurgeJob, Scope, schedule
 from conclave.retention.policy_row import find
 from conclave.retention.resolve import Lifetimes, Limit, Limits
-from conclave.store import bodies
 from conclave.store.engine import sqlite
 from conclave.store.resources import state as server_state
 from conclave.store.views import overdue
@@ -241,8 +240,4 @@ def fill(connection: sqlite3.Connection, key: int, group: Stored) -> None:
     if group.held:
         hold(connection, key, group_id(key))
     for number, (created_at, sender, is_commit) in group.messages.items():
-        connection.execute(
-            "INSERT INTO messages (message_id, group_key, sequence_num, sender_id, is_commit, created_at)"
-            " VALUES (?, ?, ?, ?, ?, ?)",
-            (bodies.put(connection, b"body"), key, number, SENDERS[sender], is_commit, created_at),
-        )
+        stores.add_message(connection, key, number, SENDERS[sender], created_at, is_commit=is_commit)

@@ -242,7 +242,7 @@ async def test_a_message_that_the_disk_has_altered_is_not_exported(running: Runn
         await alice.send(group, body)
     mover = Mover(running.config)
     mover.move(group, 3)
-    path = flip(mover.folder, bodies[1])
+    path = flip(mover.folder, mover.at_rest[1])
     target = tmp_path / "alice.json"
     line = refused(await asyncio.to_thread(run, "export", "--output", str(target), "alice"))
     assert "message 2 of a group is not as it was archived: see docs/" in line

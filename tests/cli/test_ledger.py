@@ -20,14 +20,15 @@ Show = Callable[..., Result]
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    return tmp_path / "purges.ledger"
+    return tmp_path / "vault" / "ledger"
 
 
 @pytest.fixture
 def show(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Show:
     monkeypatch.setattr("conclave.cli.common.log_for_people", lambda: None)
+    path.parent.mkdir()
     config = tmp_path / "conclave.toml"
-    config.write_text(f'database_path = "{tmp_path}/hot.db"\n[ledger]\npath = "{path}"\n')
+    config.write_text(f'database_path = "{tmp_path}/hot.db"\n[vault]\npath = "{path.parent}"\n')
     return lambda *words: CliRunner().invoke(ledger, ["show", *words, "--config", str(config)])
 
 

@@ -18,7 +18,7 @@ from tests.conftest import Running, StartServer
 from tests.support.archive import Mover
 from tests.support.client import encode
 from tests.support.commands import Run, done, refused, runner
-from tests.support.forensics import Search
+from tests.support.forensics import StoreSearch
 from tests.support.listening import listening
 
 HOUR, DAY = 3600, 86_400
@@ -42,13 +42,13 @@ async def purge(run: Run, group: str, before: str, *more: str) -> Result:
 
 
 async def numbers(server: Running) -> list[Any]:
-    return [row[0] for row in await server.query("SELECT sequence_num FROM messages ORDER BY message_id")]
+    return [row[0] for row in await server.query("SELECT sequence_num FROM messages ORDER BY sequence_num")]
 
 
 async def test_what_is_older_is_hidden_at_once_and_erased_and_the_rest_stays(
     running: Running, run: Run, tmp_path: Path
 ) -> None:
-    search = Search()
+    search = StoreSearch()
     alice, bob = await running.users("alice", "bob")
     group, other = await alice.create_group("g"), await alice.create_group("other")
     await bob.join(group)
@@ -70,7 +70,7 @@ async def test_what_is_older_is_hidden_at_once_and_erased_and_the_rest_stays(
     assert await numbers(running) == [1, 2, 3, 3, 4, 4]
     assert await bob.numbers(group) == [3, 4]
     assert [each.body for each in await alice.fetch(other)] == [search.body(2 * n + 1, 5000) for n in range(4)]
-    assert search.numbers_beside_a_server(tmp_path) == {1, 3, 4, 5, 6, 7}
+    assert search.numbers_in(tmp_path) == {1, 3, 4, 5, 6, 7}
     assert await running.query(MARKS) == [(START + 2 * DAY,), (0,)]
 
 
@@ -222,7 +222,7 @@ async def test_while_the_clock_is_in_doubt_nothing_is_purged_and_the_server_lear
 async def test_what_is_held_or_too_young_is_told_hidden_and_kept_until_that_is_over(
     running: Running, run: Run, tmp_path: Path
 ) -> None:
-    search = Search()
+    search = StoreSearch()
     alice, bob = await running.users("alice", "bob")
     group = await alice.create_group("g")
     await bob.join(group)
@@ -235,13 +235,13 @@ async def test_what_is_held_or_too_young_is_told_hidden_and_kept_until_that_is_o
     assert "2 of these are under a legal hold: hidden, but not erased until it is released" in told
     assert await alice.numbers(group) == await bob.numbers(group) == []
     assert await numbers(running) == [2, 4]
-    assert search.numbers_beside_a_server(tmp_path) == {1, 3}
+    assert search.numbers_in(tmp_path) == {1, 3}
     done(await asyncio.to_thread(run, "hold", "release", "1"))
-    assert search.numbers_beside_a_server(tmp_path) == {1, 3}, "a run erases"
+    assert search.numbers_in(tmp_path) == {1, 3}, "a run erases"
     await running.settle()
     done(await asyncio.to_thread(run, "cleanup", "run"))
     assert await numbers(running) == []
-    assert search.numbers_beside_a_server(tmp_path) == set()
+    assert search.numbers_in(tmp_path) == set()
 
 
 async def test_a_least_lifetime_delays_the_erasure(

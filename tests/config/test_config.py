@@ -151,14 +151,15 @@ def test_a_size_is_megabytes_or_gigabytes(text: str, size: int) -> None:
         ('archive.after = "0"', 'archive.after: must be a duration or "-1"'),
         ('archive.after = "5x"', "archive.after: '5x' is not a duration"),
         ('archive.margin = "-1"', 'archive.margin: must be a duration or "0"'),
-        ('archive.erase_delay = "-1"', 'archive.erase_delay: must be a duration or "0"'),
-        ('keys.encrypt = true\narchive.rewrite_after = "-1"', 'archive.rewrite_after: must be a duration or "0"'),
-        ('archive.rewrite_after = "7d"', "archive.rewrite_after: only what has a key of its own can wait"),
+        ('archive.reclaim_interval = "-1"', 'archive.reclaim_interval: must be a duration or "0"'),
+        ('archive.reclaim_after = "-1"', 'archive.reclaim_after: must be a duration or "0"'),
         ('archive.path = "s3://bucket/archive"', "archive.path: must be a folder, on this machine or shared"),
         ('archive.path = "file:/srv/archive"', "archive.path: must be a folder, on this machine or shared"),
         ('archive.path = ""', "archive.path: must not be empty"),
         ('archive.path = "."', "archive.path: must be a folder of its own"),
-        ('keys.path = "/srv/keys"\nkeys.copies = ["/mnt/keys", "/srv/keys"]', "keys.copies: names the key file itself"),
+        ('vault.path = "/srv/v"\nvault.copies = ["/mnt/v", "/srv/v"]', "vault.copies: names the vault itself"),
+        ('vault.path = "conclave.data"', "vault.path: must be a folder of its own"),
+        ('vault.path = "."', "vault.path: must be a folder of its own"),
         ('archive.path = "conclave.data"', "archive.path: must be a folder of its own"),
         ('archive.path = "conclave.data/work/archive"', "archive.path: must be a folder of its own"),
         ('archive.after = "7d"\n[cleanup]\nengine = "sql"', "archive.after: messages move by Spark only"),
@@ -262,7 +263,6 @@ def test_the_hint_of_a_wrong_type_shows_a_value_that_is_right(name: str) -> None
     needs = {
         "tls_cert_path": 'tls_key_path = "k"',
         "tls_key_path": 'tls_cert_path = "c"',
-        "archive.rewrite_after": "keys.encrypt = true",
     }
     other = needs.get(name, "")
     parse_config(f"{other}\n{name} = {shown.rpartition(' = ')[2]}", "x")

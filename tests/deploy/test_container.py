@@ -87,7 +87,7 @@ class Container:
         changed = {
             "127.0.0.1:8080:8080": f"127.0.0.1:{self._port}:8080",
             "data:/var/lib/conclave": f"{self.name}-data:/var/lib/conclave",
-            "ledger:/var/lib/conclave-ledger": f"{self.name}-ledger:/var/lib/conclave-ledger",
+            "vault:/var/lib/conclave-vault": f"{self.name}-vault:/var/lib/conclave-vault",
         }
         words = [changed.pop(word, word) for word in words[:-1]]
         assert not changed
@@ -119,7 +119,7 @@ def container(engine: Containers, *further: str) -> Iterator[Container]:
         yield made
     finally:
         engine.run("rm", "--force", "--volumes", made.name)
-        engine.run("volume", "rm", f"{made.name}-data", f"{made.name}-ledger")
+        engine.run("volume", "rm", f"{made.name}-data", f"{made.name}-vault")
 
 
 async def test_it_serves_cleans_up_and_keeps_its_data(engine: Containers) -> None:

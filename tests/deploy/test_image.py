@@ -129,12 +129,11 @@ def test_the_settings_of_the_image_are_valid_and_lie_in_its_volumes(tmp_path: Pa
     text = (OCI / "config.toml").read_text()
     for volume in sorted(volumes, key=len, reverse=True):  # one path begins with the other
         (tmp_path / volume[1:]).mkdir(parents=True)
-        text = text.replace(f'"{volume}/', f'"{tmp_path}{volume}/')
+        text = text.replace(f'"{volume}', f'"{tmp_path}{volume}')
     (tmp_path / "config.toml").write_text(text)
     checked = conclave("check-config", tmp_path / "config.toml", cwd=tmp_path)
     assert checked.returncode == 0, checked.stderr
-    assert [str(config.database.parent), str(config.ledger_path.parent)] == volumes
-    assert (config.keys.encrypt, str(config.keys_path.parent)) == (True, volumes[0])
+    assert [str(config.database.parent), str(config.vault_path)] == volumes
     assert of("EXPOSE") == [str(config.port)]
     assert (config.admin.listen_address, config.admin.listen_port) == ("127.0.0.1", 9090)
 

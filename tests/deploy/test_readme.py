@@ -200,7 +200,7 @@ def test_every_command_works_in_the_order_in_which_it_is_written(
             newcomer.leave()
         for block in BLOCK.finditer(text):
             newcomer.run(block[1], block[2])
-        if title == "Talk":
+        if title == "Talk in the terminal":
             newcomer.talk(*re.findall(r"`(make chat [^`]*|/invite \w+|/accept)`", text))
         if title == "A conversation by curl":
             assert bodies(newcomer.printed.splitlines()[-1]) == ["aGVsbG8="]

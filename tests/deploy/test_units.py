@@ -91,7 +91,7 @@ socket.socket(socket.AF_NETLINK)
 @pytest.mark.parametrize("engine", ["sql", "spark"])
 def test_a_server_a_run_and_a_backup_need_no_more(tmp_path: Path, engine: str) -> None:
     archive = '[archive]\nafter = "1d"\n' if engine == "spark" else ""
-    settings = f'[cleanup]\nengine = "{engine}"\ndisk_reserve = "1m"\n[keys]\nencrypt = true\n{archive}'
+    settings = f'[cleanup]\nengine = "{engine}"\ndisk_reserve = "1m"\n{archive}'
     with ServerProcess(tmp_path, settings, within=within(SERVER)) as server:
         assert server.wait_for("cleanup_run")["error"] == ""
         backup = ("-P", "-m", "conclave", "backup", "--config", str(server.config), "backups")
@@ -100,26 +100,26 @@ def test_a_server_a_run_and_a_backup_need_no_more(tmp_path: Path, engine: str) -
         assert server.stop()[0] == 0
 
 
-def test_whoever_turns_keys_on_can_paste_what_lets_the_units_write_them(tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "forgetting.md").read_text(encoding="utf-8").partition("\n## Turning it on\n")[2]
-    (settings,) = re.findall(r"^```toml\n(.*?)^```$", page.partition("\n## ")[0], flags=re.MULTILINE | re.DOTALL)
-    (block,) = re.findall(r"^```sh\n(.*?)^```$", page.partition("\n## ")[0], flags=re.MULTILINE | re.DOTALL)
-    keys = tomllib.loads(settings)["keys"]
-    wanted = {str(Path(each).parent) for each in (keys["path"], *keys["copies"])}
+def test_what_the_page_on_the_vault_has_to_paste_lets_the_server_write_the_copy(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "operations" / "vault.md").read_text(encoding="utf-8")
+    section = page.partition("\n## Settings\n")[2].partition("\n## ")[0]
+    (settings,) = re.findall(r"^```toml\n(.*?)^```$", section, flags=re.MULTILINE | re.DOTALL)
+    (block,) = re.findall(r"^```sh\n(.*?)^```$", section, flags=re.MULTILINE | re.DOTALL)
+    vault = tomllib.loads(settings)["vault"]
+    assert vault["path"].removeprefix("/var/lib/") in confined.settings(SERVER)["StateDirectory"][0].split()
     here = block.replace("-o conclave -g conclave ", "")
-    for each in ("/etc/", "/var/", "/mnt/"):
+    for each in ("/etc/", "/mnt/"):
         here = re.sub(rf"(?<=[ \"=-]){each}", f"{tmp_path}{each}", here)
     subprocess.run(["bash", "-euc", f'systemctl() {{ test "$*" = daemon-reload; }}\n{here}'], check=True)
-    assert all((tmp_path / each.removeprefix("/")).is_dir() for each in wanted)
-    for unit in MOST_EXPOSED:
-        text = (tmp_path / "etc/systemd/system" / f"{unit.name}.d" / "keys.conf").read_text()
-        section, paths = text.replace(str(tmp_path), "").splitlines()
-        assert (section, paths.partition("=")[0]) == ("[Service]", "ReadWritePaths")
-        assert {each.removeprefix("-") for each in paths.partition("=")[2].split()} == wanted
+    assert all((tmp_path / each.removeprefix("/")).is_dir() for each in vault["copies"])
+    text = (tmp_path / "etc/systemd/system" / f"{SERVER.name}.d" / "vault.conf").read_text()
+    section, paths = text.replace(str(tmp_path), "").splitlines()
+    assert (section, paths.partition("=")[0]) == ("[Service]", "ReadWritePaths")
+    assert [each.removeprefix("-") for each in paths.partition("=")[2].split()] == vault["copies"]
 
 
 @pytest.mark.parametrize("place", [SERVER, ROOT / "docs" / "operations" / "install.md"], ids=lambda place: place.name)
 def test_each_setting_that_may_lead_out_of_what_the_units_may_write_is_named(place: Path) -> None:
     text = place.read_text(encoding="utf-8")
-    named = ("database_path", "data_path", "archive.path", "ledger.path", "keys.path", "keys.copies")
+    named = ("database_path", "data_path", "archive.path", "vault.path", "vault.copies")
     assert [each for each in named if each not in text] == []

@@ -134,19 +134,6 @@ def test_an_older_key_file_that_was_put_back_does_not_take_the_place_of_newer_co
     memory.require_living(KeyStore(path))
 
 
-def test_a_key_file_that_was_changed_and_copied_since_it_was_opened_is_not_older_than_its_copy(
-    path: Path, target: Path
-) -> None:
-    """As by a server that draws keys, and a run that renews the copy, while a backup opens both."""
-    memory = Memory(10)
-    opened, server = KeyStore(path, memory.draw), KeyStore(path, memory.draw)
-    memory.give(server, A, 5)
-    serial = server.copy(target)
-    assert serial > opened.serial, "it has not heard of that yet"
-    assert not opened.is_older_than(target)
-    assert opened.serial == serial
-
-
 def test_a_copy_that_is_renewed_while_it_is_read_is_read_anew(
     path: Path, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,4 +1,4 @@
-"""A copy of the key file on a disk that does not answer: nobody waits for it for longer than a bound."""
+"""A copy of the vault on a disk that does not answer: no process waits for it for longer than a bound."""
 
 import os
 import threading
@@ -10,16 +10,17 @@ from typing import Any
 
 import pytest
 
-from conclave.admin.sizes import _of_store, _there
+from conclave.backup import vault as backup_vault
 from conclave.clock import FakeClock
-from conclave.config.settings import Config
+from conclave.config.settings import KEYS, Config
+from conclave.config.vault import VaultConfig
+from conclave.doctor import vault as doctor_vault
 from conclave.doctor.files import permissions
-from conclave.doctor.keys import keys
 from conclave.keys import copying
 from conclave.keys.file import head_of
 from conclave.keys.store import KeyStore
 from conclave.proof.findings import Kind, ProofPart
-from conclave.proof.keys import Copies, examine_copies
+from conclave.proof.keys import examine
 from conclave.store.engine import sqlite
 from conclave.system import answering
 from spark import run
@@ -38,10 +39,10 @@ def hanging(path: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        waits = answering._left.get(path)
-        while waits and waits.is_alive():
-            os.close(os.open(path, os.O_RDWR))  # who waits finds an empty file
-            waits.join(0.05)
+        for waits in list(answering._left.values()):
+            while waits.is_alive():
+                os.close(os.open(path, os.O_RDWR))  # who waits finds an empty file
+                waits.join(0.05)
         path.unlink()
         path.with_name("former").rename(path)
 
@@ -77,8 +78,8 @@ def silent(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]
 
 @pytest.fixture
 def away(tmp_path: Path) -> Path:
-    (tmp_path / "away").mkdir()
-    return tmp_path / "away" / "copy.keys"
+    """The key file of a copy of the vault."""
+    return tmp_path / "away" / KEYS
 
 
 @pytest.fixture
@@ -86,7 +87,7 @@ def store(tmp_path: Path, away: Path, monkeypatch: pytest.MonkeyPatch) -> KeyedB
     """One with a copy that is about to be away, and another."""
     monkeypatch.setattr(copying, "ANSWER_SECONDS", 0.1)
     made = KeyedBackups(tmp_path)
-    made.begin_keys(away, tmp_path / "copy.keys")
+    made.begin_keys(away.parent, tmp_path / "other")
     made.send(made.add_group(DAY), 5)
     clean(made)
     return made
@@ -105,78 +106,75 @@ def cleaned(store: KeyedBackups) -> str:
 
 
 def test_a_run_erases_loses_the_keys_and_renews_the_other_copies(store: KeyedBackups, away: Path) -> None:
-    other = Path(store.config.keys.copies[1])
+    other = store.config.vault_copies[1] / KEYS
     store.now += 2 * DAY
     with hanging(away):
-        assert cleaned(store) == f"keys: {away}: {SILENT}"
+        assert cleaned(store) == f"keys: vault.copies: {away}: {SILENT}"
         assert store.query("SELECT count(*) FROM messages")[0][0] == 0
         assert store.noted() == 0
         assert behind(store, other, away.with_name("former")) == [0, 1]
-        assert cleaned(store) == f"keys: {away}: {SILENT}", "one waits already"
+        assert cleaned(store) == f"keys: vault.copies: {away}: {SILENT}", "one waits already"
     assert cleaned(store) == ""
     assert behind(store, away) == [0]
 
 
-def test_a_server_starts_and_a_backup_is_made(store: KeyedBackups, away: Path) -> None:
+def test_a_server_starts_and_a_copy_is_made_elsewhere(store: KeyedBackups, away: Path, tmp_path: Path) -> None:
     with hanging(away):
         store.start()
         store.back_up()
-    assert behind(store, store.backups / "keys") == [0]
+        backup_vault.copy(store.config, tmp_path / "third")
+    assert behind(store, tmp_path / "third" / KEYS) == [0]
 
 
-def test_writing_a_copy_elsewhere_waits_for_no_other_disk(store: KeyedBackups, away: Path) -> None:
+def test_writing_a_copy_elsewhere_waits_for_no_other_disk(store: KeyedBackups, away: Path, tmp_path: Path) -> None:
     """The lock that keeps two processes from writing the same copy is for its folder."""
     with hanging(away), copying.none_written(store.config.keys_path, away):
-        store.back_up()
-        assert behind(store, store.backups / "keys") == [0]
+        backup_vault.copy(store.config, tmp_path / "third")
+        assert behind(store, tmp_path / "third" / KEYS) == [0]
 
 
 def test_the_proof_says_which_copy_it_could_not_look_at(store: KeyedBackups, away: Path) -> None:
-    backup, part = store.back_up().path, ProofPart("copies")
+    part = ProofPart("key file")
     with hanging(away):
-        examine_copies(part, store.config, Copies(store.backups, lambda: [backup]))
+        examine(part, store.config)
     assert [(each.kind, each.told) for each in part.findings] == [(Kind.UNREADABLE, f"{away}: {SILENT}")]
 
 
-def test_what_is_no_copy_is_not_counted_as_one(store: KeyedBackups, away: Path) -> None:
-    """A disk that is away, or a folder of its name, brings no keys back when the key file is lost."""
+def test_a_copy_that_does_not_answer_is_not_counted_as_one(store: KeyedBackups, away: Path) -> None:
+    """A disk that is away brings no keys back when the vault is lost."""
 
-    def counted() -> tuple[set[str], str]:
+    def told() -> list[str]:
         with closing(sqlite.connect(store.config.database, readonly=True)) as connection:
-            there = _there(_of_store(connection)[1]) or {}
-            return set(there), [*keys(connection, store.config, store.now)][-1].says.partition(",")[0]
+            return [each.says for each in doctor_vault.look(connection, store.config)][1:]
 
-    other = store.config.keys.copies[1]
-    assert counted() == ({str(away), other}, "2 copies of the key file")
+    one, other = store.config.vault_copies
+    assert told() == [f"{one}: is an up-to-date copy", f"{other}: is an up-to-date copy"]
     with hanging(away):
-        assert counted() == ({other}, "1 copies of the key file")
-    away.rename(away.with_name("former"))
-    away.mkdir()
-    assert counted() == ({other}, "1 copies of the key file")
+        assert told() == [f"{one}: {SILENT}", f"{other}: is an up-to-date copy"]
 
 
 def test_only_who_can_be_left_waiting_asks_the_disk(
     store: KeyedBackups, away: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not when settings are read, nor when the proof or doctor has found that it does not answer."""
-    backup, part, text = store.back_up().path, ProofPart("copies"), store.config.to_json()
+    part, text = ProofPart("key file"), store.config.to_json()
     store.now += 2 * DAY
     with silent(away.parent, monkeypatch) as asked:
-        assert str(away) in Config.from_json(text).keys.copies
-        assert cleaned(store) == f"keys: {away}: {SILENT}"
+        assert str(away.parent) in Config.from_json(text).vault.copies
+        assert cleaned(store) == f"keys: vault.copies: {away.parent}: {SILENT}"
         store.start()
-        examine_copies(part, store.config, Copies(store.backups, lambda: [backup]))
-        assert [each.says for each in permissions(store.config, None) if "away" in each.says] == [f"{away}: {SILENT}"]
+        examine(part, store.config)
+        assert [each.says for each in permissions(store.config, None) if SILENT in each.says] == [f"{away}: {SILENT}"]
     assert asked == []
     assert [each.told for each in part.findings if each.kind is Kind.UNREADABLE] == [f"{away}: {SILENT}"]
     assert part.kept == []
 
 
 def test_a_copy_behind_a_link_is_renewed_where_it_is(store: KeyedBackups, away: Path, tmp_path: Path) -> None:
-    link = tmp_path / "link.keys"
-    link.symlink_to(away)
-    store.config = replace(store.config, keys=replace(store.config.keys, copies=(str(link),)))
+    link = tmp_path / "link"
+    link.symlink_to(away.parent)
+    store.config = replace(store.config, vault=VaultConfig(copies=(str(link),)))
     store.now += 2 * DAY
     assert cleaned(store) == ""
-    assert link.readlink() == away
+    assert link.readlink() == away.parent
     assert behind(store, away) == [0]

@@ -22,8 +22,13 @@ def served(tmp_path: Path) -> Path:
     with ServerProcess(tmp_path, SQL) as server:
         server.wait_for("cleanup_run")
         assert server.stop()[0] == 0
-    for suffix in (".cleanup-lock", ".ledger-lock", ".server-lock"):
-        (tmp_path / f"conclave.db{suffix}").unlink()
+    for lock in (
+        "conclave.db.cleanup-lock",
+        "conclave.db.server-lock",
+        "conclave.vault/lock",
+        "conclave.vault/keys-lock",
+    ):
+        (tmp_path / lock).unlink()
     for path in (tmp_path, *tmp_path.rglob("*")):
         shutil.chown(path, NOBODY, NOBODY)
     return tmp_path

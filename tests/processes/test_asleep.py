@@ -16,7 +16,7 @@ from tests.processes.test_deaths import ASLEEP, expect_gone, javas, kill, proces
 from tests.processes.test_kills import QUICK
 from tests.support import stores
 from tests.support.client import Client
-from tests.support.forensics import Search
+from tests.support.forensics import StoreSearch
 from tests.support.operators import ADMIN, ask, run_at_once
 from tests.support.sample import some
 from tests.support.server import PATIENCE, STOP_SECONDS, ServerProcess, conclave, waiting
@@ -93,7 +93,7 @@ def test_what_is_due_wakes_java_which_ends_with_its_files(tmp_path: Path) -> Non
 @pytest.mark.parametrize("point", some(SLEEP_POINTS, 1, "points of falling asleep"))
 async def test_a_worker_that_is_killed_while_it_falls_asleep_leaves_nothing(tmp_path: Path, point: str) -> None:
     """Each of its successors is killed there, too. Java, which dies with its worker, is not needed for that."""
-    search = Search()
+    search = StoreSearch()
     env = {"CONCLAVE_FAILPOINT": f"{point}=kill"}
     async with ClientSession() as http:
         with ServerProcess(tmp_path, ASLEEP + 'engine = "sql"\n', env, command=QUICK) as server:

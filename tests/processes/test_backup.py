@@ -79,8 +79,8 @@ async def test_what_is_restored_is_a_state_that_was_there_and_nothing_that_is_ov
         backup = list(kept_in(tmp_path / "backups"))[-1]
         assert "the backup is whole" in done("backup", "verify", str(backup.path), cwd=there)
         await until(lambda: time.time() > over_by)
-        settings = f'{RARELY}{ARCHIVE}[ledger]\npath = "{here}/conclave.db.ledger"\n'
-        (there / "conclave.toml").write_text(settings)
+        settings = RARELY + ARCHIVE
+        (there / "conclave.toml").write_text(f'{settings}[vault]\ncopies = ["{here}/conclave.vault"]\n')
         done("restore", "--config", "conclave.toml", str(backup.path), cwd=there)
         with ServerProcess(there, settings, cleaner.lend().env, command=QUICK) as again:
             world.move_to(again.url)

@@ -42,7 +42,8 @@ Submit = Callable[[Store], "subprocess.CompletedProcess[str]"]
 
 
 def configure(store: Store, file: Path, more: str = "") -> Path:
-    file.write_text(f'database_path = "{store.config.database}"\n[archive]\nafter = "7d"\nmargin = "1d"\n{more}')
+    archive = '[archive]\nafter = "7d"\nmargin = "1d"\nreclaim_interval = "0"\nreclaim_after = "0"\n'
+    file.write_text(f'database_path = "{store.config.database}"\n{archive}{more}')
     return file
 
 
@@ -172,8 +173,8 @@ def test_the_commands_of_the_page_bear_a_worker_that_dies_in_the_middle_of_a_rew
         assert files == {store.config.archive_path / name for name in table_files(store)}
         assert (killed.folder / "local").is_dir(), "what the killed worker had is searched, too"
         erased = {store.made[each] for each in gone}
-        assert store.search.where(erased, store.folder, tmp_path / "cluster") == {}
-    assert store.search.where(erased, tmp_path) == {}, "nor when all have ended"
+        assert store.search.left_of(erased, store.folder, tmp_path / "cluster") == set()
+    assert store.search.left_of(erased, tmp_path) == set(), "nor when all have ended"
 
 
 def fill(store: Store, each: int) -> list[list[int]]:

@@ -29,13 +29,13 @@ from spark.work_folder import remove_dead
 from tests.processes.test_kills import QUICK, read_all
 from tests.support import stores
 from tests.support.client import Client, RefusedError
-from tests.support.forensics import Search
+from tests.support.forensics import StoreSearch
 from tests.support.sample import amount, some
 from tests.support.server import PATIENCE, USUAL_SIGNALS, ServerProcess, alive, conclave, links, waiting
 
 ROOT = Path(__file__).parents[2]
 SQL = '[cleanup]\nengine = "sql"\n'
-ARCHIVE = '[archive]\nafter = "1s"\nmargin = "0"\n'
+ARCHIVE = '[archive]\nafter = "1s"\nmargin = "0"\nreclaim_interval = "0"\nreclaim_after = "0"\n'
 OFTEN = 'cleanup_interval = "1s"\n'
 WARM = '[cleanup]\nkeep_warm = "1y"\n'
 """Java stays as long as its server."""
@@ -131,7 +131,7 @@ class Deaths:
     folder: Path
     http: ClientSession
     settings: str
-    search: Search = field(default_factory=Search)
+    search: StoreSearch = field(default_factory=StoreSearch)
     made: int = 0
     kept: set[int] = field(default_factory=set)  # numbers of bodies
     fleeting: dict[int, float] = field(default_factory=dict)  # the same, and the second at which each was sent

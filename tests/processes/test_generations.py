@@ -47,12 +47,12 @@ def stored_in(database: Path) -> Stored:
     found: Stored = {}
     with closing(sqlite3.connect(f"file:{database}?mode=ro&immutable=1", uri=True)) as connection:
         rows = connection.execute(
-            "SELECT coalesce(groups.group_id, tombstones.group_id), sequence_num, message_id FROM messages"
-            " LEFT JOIN groups USING (group_key) LEFT JOIN tombstones USING (group_key)"
+            "SELECT coalesce(groups.group_id, tombstones.group_id), sequence_num, body FROM messages"
+            " JOIN message_bodies USING (message_id) LEFT JOIN groups USING (group_key)"
+            " LEFT JOIN tombstones USING (group_key)"
         ).fetchall()
-        for group_id, number, message_id in rows:
-            query = f"SELECT body FROM body_segment_{message_id >> 32} WHERE body_id = ?"
-            found[Message(group_id, number)] = connection.execute(query, (message_id,)).fetchone()[0]
+        for group_id, number, body in rows:
+            found[Message(group_id, number)] = body
     return found
 
 
@@ -105,15 +105,15 @@ async def test_with_all_generations_and_todays_keys_only_what_lives_is_read(tmp_
             server.stop()
         assert served[load.keep]
         assert {len(served[each]) for each in (load.expiring, load.fetched, load.timed)} == {0}
-        proven = conclave("verify-erasure", "--copies", backups, "--config", "conclave.toml", cwd=home)
+        proven = conclave("verify-erasure", "--read-only", "--copies", backups, "--config", "conclave.toml", cwd=home)
         assert proven.returncode == 0, proven.stdout + proven.stderr
         expect_only_what_lives(home, backups, generations)
         for number, each in enumerate(generations):
             await expect_served(tmp_path / f"there{number}", home, each, load, served)
 
 
-def backed_up(home: Path, backups: Path) -> Path:
-    done = conclave("backup", backups, "--config", "conclave.toml", cwd=home)
+def backed_up(home: Path, backups: Path, *options: str | Path) -> Path:
+    done = conclave("backup", backups, *options, "--config", "conclave.toml", cwd=home)
     assert done.returncode == 0, done.stderr
     return max(each for each in backups.iterdir() if (each / "manifest.json").exists())
 
@@ -122,9 +122,10 @@ async def generations_under_load(home: Path, backups: Path, sending: "asyncio.Ta
     """Make all backups but the last while users talk; in the middle an operator purges. Then the users are silent."""
     found = []
     for number in range(GENERATIONS - 1):
-        found.append(await asyncio.to_thread(backed_up, home, backups))
-        if number == GENERATIONS // 2:
-            shutil.copy(backups / "keys", older_keys(backups))
+        is_middle = number == GENERATIONS // 2
+        options = ("--vault-copy", older_keys(backups).parent) if is_middle else ()
+        found.append(await asyncio.to_thread(backed_up, home, backups, *options))
+        if is_middle:
             await asyncio.to_thread(purge, home)
         assert not sending.done(), "users talk all the while"
     sending.cancel()
@@ -143,7 +144,7 @@ def purge(home: Path) -> None:
 
 def older_keys(backups: Path) -> Path:
     """Where a thief has kept a former copy of the keys."""
-    return backups.with_name("older.keys")
+    return backups.with_name("older") / "keys"
 
 
 async def served_to(client: Client, load: Load) -> dict[str, list[tuple[int, bytes]]]:
@@ -156,7 +157,7 @@ async def served_to(client: Client, load: Load) -> dict[str, list[tuple[int, byt
 def expect_only_what_lives(home: Path, backups: Path, generations: list[Path]) -> None:
     """Whoever has every generation, and every key file as of today, reads what lives today and nothing else."""
     alive = set(stored_in(home / "conclave.db"))
-    files = [home / "conclave.db.keys", home / "copy.keys", backups / "keys"]
+    files = [home / "conclave.vault" / "keys", home / "copy" / "keys"]
     assert len({frozenset(ranges_of(each)) for each in files}) == 1
     found = [Inspection(each) for each in files]
     erased: Stored = {}
@@ -197,10 +198,9 @@ def expect_unreadable(erased: Mapping[Message, bytes], files: list[Path]) -> Non
 async def expect_served(
     there: Path, home: Path, generation: Path, load: Load, served: Mapping[str, list[tuple[int, bytes]]]
 ) -> None:
-    """Restore a generation elsewhere, with today's keys and ledger: what is served is alive today."""
+    """Restore a generation elsewhere, with today's vault: what is served is alive today."""
     there.mkdir()
-    (there / "conclave.toml").write_text("[keys]\nencrypt = true\n")
-    shutil.copy(home / "conclave.db.ledger", there)
+    (there / "conclave.toml").write_text(f'[vault]\ncopies = ["{home}/conclave.vault"]\n')
     done = conclave("restore", generation, "--config", "conclave.toml", cwd=there)
     assert done.returncode == 0, done.stderr
     has = stored_in(generation / "database.db")

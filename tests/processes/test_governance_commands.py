@@ -9,7 +9,7 @@ from aiohttp import ClientSession
 
 from conclave.system import operator_identity
 from tests.support.client import Client
-from tests.support.forensics import Search
+from tests.support.forensics import StoreSearch
 from tests.support.server import ServerProcess, conclave
 from tests.support.terminal import at_a_terminal
 
@@ -29,7 +29,7 @@ async def audited(server: ServerProcess) -> list[dict[str, Any]]:
 
 
 async def test_holds_purges_and_the_audit_log_while_the_server_runs_and_while_it_is_stopped(tmp_path: Path) -> None:
-    search = Search()
+    search = StoreSearch()
     async with ClientSession() as http:
         with ServerProcess(tmp_path, SQL) as server:
             server.wait_for("cleanup_run")

@@ -1,11 +1,13 @@
-"""kill -9 of a backup and of a restore where keys are copied and placed: nothing is lost, and nothing comes back."""
+"""kill -9 where keys are copied by a backup and placed by a restore: nothing is lost, and nothing comes back."""
 
 import shutil
 from pathlib import Path
 
 import pytest
 
-from conclave.backup import keys as backup_keys
+from conclave.config.settings import KEYS
+from conclave.failpoints import COPYING_POINTS
+from conclave.keys.inspection import Inspection
 from tests.processes.test_backup_kills import die, done, expect_whole, run
 from tests.support.archived import USERS
 from tests.support.keyed import KeyedBackups, Message, clean
@@ -14,13 +16,13 @@ from tests.support.sample import some
 pytestmark = pytest.mark.system
 
 COPYING = (
-    *("backup.database_taken", "backup.keys_copied", "backup.manifest_written"),
+    *("backup.database_taken", "backup.manifest_written", *COPYING_POINTS),
     *("keys.linked", "keys.replaced", "keys.former_overwritten", "keys.former_removed"),
 )
-"""Where a backup may die that renews the copy of the keys beside the backups."""
+"""Where a backup may die that also renews a copy of the vault."""
 
 PLACING = (
-    *("return.placing", "return.keys_placed", "return.database_placed"),
+    *("return.placing", "return.vault_placed", "return.database_placed"),
     *("keys.linked", "keys.replaced", "keys.former_overwritten", "keys.former_removed"),
 )
 """Where a restore may die that puts a newer key file in the place of the server's own."""
@@ -32,9 +34,20 @@ def store(tmp_path: Path) -> KeyedBackups:
     made.begin_keys()
     (made.folder / "conclave.toml").write_text(
         f'listen_port = 0\ndatabase_path = "{made.config.database}"\n'
-        '[cleanup]\nengine = "sql"\ndisk_reserve = "0"\n[admin]\nlisten_port = 0\n[keys]\nencrypt = true\n'
+        '[cleanup]\nengine = "sql"\ndisk_reserve = "0"\n[admin]\nlisten_port = 0\n'
+        f'[vault]\ncopies = ["{copy_of(made)}"]\n'
     )
     return made
+
+
+def copy_of(store: KeyedBackups) -> Path:
+    """Where the copy of the vault is, which the commands know of."""
+    return store.backups.with_name("copy")
+
+
+def back_up(store: KeyedBackups) -> tuple[str | Path, ...]:
+    """Return the words that make a backup, and renew the copy of the vault."""
+    return "backup", store.backups, "--vault-copy", copy_of(store)
 
 
 def talk(store: KeyedBackups) -> None:
@@ -56,27 +69,25 @@ def erase_some(store: KeyedBackups) -> set[Message]:
 
 
 @pytest.mark.parametrize("point", some(COPYING, 2, "points of copying keys"))
-def test_a_backup_that_dies_leaves_keys_for_all_that_it_leaves(store: KeyedBackups, point: str) -> None:
+def test_a_backup_that_dies_leaves_a_whole_copy_of_the_vault(store: KeyedBackups, point: str) -> None:
     talk(store)
-    done(store, "backup", store.backups)
+    done(store, *back_up(store))
     [first] = expect_whole(store)
     gone = erase_some(store)
     talk(store)
     alive = store.served()
-    die(store, point, "backup", store.backups)
+    die(store, point, *back_up(store))
     assert store.served() == alive
+    assert not Inspection(copy_of(store) / KEYS).flaws
     for number, each in enumerate(expect_whole(store)):
         store.elsewhere = store.backups.with_name(f"there{number}")
-        store.elsewhere.mkdir()
-        shutil.copy(store.config.keys_path, store.elsewhere / "hot.db.keys")
         there, _ = store.restored(each)
         early = {key: body for key, body in alive.items() if key[0] == 1}
         assert there.served() == (early if each == first else alive)
-    done(store, "backup", store.backups)
-    beside = store.backups / backup_keys.NAME
-    assert store.derivable(beside) == store.derivable(store.config.keys_path) == set(alive)
-    store.expect_lost(gone, store.backups, store.folder)
-    assert done(store, "verify-erasure", "--copies", str(store.backups))
+    done(store, *back_up(store))
+    assert store.derivable(copy_of(store) / KEYS) == store.derivable(store.config.keys_path) == set(alive)
+    store.expect_lost(gone, store.backups, copy_of(store), store.folder)
+    assert done(store, "verify-erasure", "--read-only", "--copies", str(store.backups))
 
 
 @pytest.mark.parametrize("point", some(PLACING, 2, "points of placing keys"))
@@ -86,11 +97,11 @@ def test_after_a_restore_that_dies_the_next_one_serves_all_and_the_keys_settle(s
     gone = erase_some(store)
     talk(store)
     alive = store.served()
-    done(store, "backup", store.backups)
+    done(store, *back_up(store))
     [backup] = expect_whole(store)
     former = store.folder / "former"
     former.mkdir()
-    for path in ({*store.folder.glob("hot.db*")} | {store.config.data}) - {*store.folder.glob("hot.db.ledger*")}:
+    for path in (*store.folder.glob("hot.db*"), store.config.data):
         if path.exists():
             shutil.move(path, former / path.name)
     store.config.keys_path.write_bytes(older)  # brought back by somebody, and not the newest
@@ -102,4 +113,4 @@ def test_after_a_restore_that_dies_the_next_one_serves_all_and_the_keys_settle(s
     store.start()
     assert store.served() == alive
     assert store.derivable(store.config.keys_path) == set(alive)
-    store.expect_lost(gone, store.folder, store.backups)
+    store.expect_lost(gone, store.folder, store.backups, copy_of(store))

@@ -19,14 +19,14 @@ from conclave.failpoints import COPYING_POINTS, LOSING_POINTS, POINTS
 from conclave.keys.cover import Range
 from conclave.keys.inspection import Inspection
 from tests.support.client import PACKAGE, PASSWORD, Client, Message, RefusedError, encode, expect
-from tests.support.forensics import Search
+from tests.support.forensics import StoreSearch
 from tests.support.listening import listening
 from tests.support.sample import some
 from tests.support.server import PATIENCE, ServerProcess, conclave
 
 EXPIRY = 2
 SETTINGS = 'cleanup_interval = "1s"\n[cleanup]\nengine = "sql"\n'
-KEYED = f'{SETTINGS}[keys]\nencrypt = true\ncopies = ["copy.keys"]\n'
+KEYED = f'{SETTINGS}[vault]\ncopies = ["copy"]\n'
 KEYED_POINTS = (
     *("keys.appended", "keys.synced", "keys.overwritten"),
     *("writer.before_commit", "writer.after_commit", "apply.after_commit", "erase.before_wal"),
@@ -45,6 +45,7 @@ TIMES = {
     "writer": range(40, 80),
     "keys": range(4, 9),
     "run": range(1, 4),
+    "vault": range(2, 6),
 }
 """At which time a point is deadly, by the first part of its name: once the load has begun."""
 
@@ -65,7 +66,7 @@ class Load:
 
     url: str
     http: ClientSession
-    search: Search = field(default_factory=Search)
+    search: StoreSearch = field(default_factory=StoreSearch)
     made: int = 0
     kept: dict[int, int] = field(default_factory=dict)  # sequence number in the group that keeps: number of the body
     fleeting: dict[int, float] = field(default_factory=dict)  # number of the body: the second at which it was sent
@@ -204,7 +205,7 @@ async def check(folder: Path, load: Load, settings: str = SETTINGS) -> None:
         server.stop()
     assert load.read <= set(load.heard), "whoever has read a message hears of its end"
     assert load.taken <= load.heard_taken, "all hear of what is taken back"
-    assert load.search.left_of(load.fleeting, folder) == set(), "nothing erased is in a file"
+    assert load.search.left_of(load.fleeting, folder) == set(), "nothing erased can be read"
     with contextlib.closing(sqlite3.connect(folder / "conclave.db")) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
         assert connection.execute("SELECT count(*) FROM tombstones").fetchone()[0] == 0
@@ -214,7 +215,7 @@ async def check(folder: Path, load: Load, settings: str = SETTINGS) -> None:
     if settings == KEYED:
         done = conclave("verify-erasure", "--json", "--config", "conclave.toml", cwd=folder)
         assert done.returncode == 0, done.stdout + done.stderr
-        own, copy = (set(ranges_of(folder / name)) for name in ("conclave.db.keys", "copy.keys"))
+        own, copy = (set(ranges_of(folder / name)) for name in ("conclave.vault/keys", "copy/keys"))
         assert own == copy, "copies forget as the server does"
 
 

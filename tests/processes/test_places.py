@@ -44,6 +44,9 @@ def served(tmp_path: Path) -> Iterator[ServerProcess]:
         yield server
 
 
+VAULT = '[vault]\npath = "{}/conclave.vault"\n'
+"""By another name a database has to lead to the same vault."""
+
 NAMES = ("link", "link to the folder", "hard link", "hard link with other data")
 
 
@@ -60,7 +63,7 @@ def test_a_second_server_on_the_same_database_is_refused_by_whatever_name(
             tmp_path / "conclave.db"
         )
     data = f'data_path = "{tmp_path}/elsewhere"\n' if "data" in way else ""
-    config = configure(tmp_path, f'database_path = "{other}/conclave.db"\n{data}')
+    config = configure(tmp_path, f'database_path = "{other}/conclave.db"\n{data}{VAULT.format(tmp_path)}')
     assert "another server is running on this database" in refused(conclave("serve", "--config", config, cwd=tmp_path))
 
 
@@ -71,11 +74,10 @@ def test_a_second_database_in_the_same_data_directory_is_refused(served: ServerP
     assert not (tmp_path / "second.db").exists()
 
 
-def test_a_second_database_on_the_same_ledger_is_refused(served: ServerProcess, tmp_path: Path) -> None:
-    table = f'[ledger]\npath = "{tmp_path}/conclave.db.ledger"\n'
-    config = configure(tmp_path, f'database_path = "second.db"\n{table}')
+def test_a_second_database_on_the_same_vault_is_refused(served: ServerProcess, tmp_path: Path) -> None:
+    config = configure(tmp_path, f'database_path = "second.db"\n{VAULT.format(tmp_path)}')
     line = refused(conclave("serve", "--config", config, cwd=tmp_path))
-    assert f"ledger.path: {tmp_path}/conclave.db.ledger: another server, or a restore, writes to it" in line
+    assert f"vault.path: {tmp_path}/conclave.vault: another server, or a restore, uses it" in line
     assert {path.name for path in tmp_path.glob("second.*")} == {"second.db.server-lock"}, "nothing was begun"
 
 
@@ -86,7 +88,7 @@ def test_a_run_waits_for_a_run_on_the_same_database_by_another_name(
     (tmp_path / "other").mkdir()
     path = tmp_path / "other" / "conclave.db"
     path.symlink_to("../conclave.db") if way == "link" else path.hardlink_to(tmp_path / "conclave.db")
-    config = configure(tmp_path, f'database_path = "{path}"\n')
+    config = configure(tmp_path, f'database_path = "{path}"\n{VAULT.format(tmp_path)}')
     served.stop()
     with locks.hold(tmp_path / "conclave.db", locks.CLEANUP):
         command = [sys.executable, "-m", "conclave", "cleanup", "run", "--config"]
@@ -199,7 +201,7 @@ def test_odd_names_are_names(tmp_path: Path) -> None:
     assert sorted(path.name for path in folder.iterdir() if not path.name.endswith("-lock")) == [
         "ch?at#.data",
         name,
-        f"{name}.ledger",
+        "ch?at#.vault",
     ]
     assert conclave("user", "list", "--config", server.config, cwd=tmp_path).returncode == 0
 

@@ -108,6 +108,7 @@ async def test_without_descriptors_for_more_clients_those_that_are_there_are_ser
             alice, bob = [await Client.register(http, server.url, name) for name in ("alice", "bob")]
             group = await alice.create_group("g")
             await bob.join(group)
+            await alice.send(group, b"first")  # which draws what the keys of the group need, in a file
             async with contextlib.AsyncExitStack() as stack:
                 bobs = [await begun(stack, bob) for _ in range(2)]
                 ears = [await begun(stack, alice) for _ in range(FILES)]

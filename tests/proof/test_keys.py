@@ -2,20 +2,23 @@
 
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
+from conclave.clock import FakeClock
+from conclave.config.settings import KEYS
 from conclave.keys import records, tree
 from conclave.keys.cover import Node
 from conclave.keys.file import KeyFile
 from conclave.keys.replacing import FORMER, NEW, beside
 from conclave.proof import keys
 from conclave.proof.findings import ProofPart
-from conclave.proof.keys import Copies
+from conclave.proof.keys import Copies, Examined
 from conclave.system import locks
+from spark import run
+from spark.environment import RunEnvironment
 from tests.support.archived import DAY
 from tests.support.keyed import KeyedBackups, clean
 
@@ -34,8 +37,9 @@ def examined(store: KeyedBackups) -> ProofPart:
 
 
 def of_copies(store: KeyedBackups, *backups: Path) -> ProofPart:
-    part = ProofPart("copies")
-    keys.examine_copies(part, store.config, Copies(store.backups, lambda: backups))
+    part = ProofPart("all")
+    found = keys.examine(part, store.config)
+    keys.examine_copies(part, Copies(store.backups, lambda: backups), found)
     return part
 
 
@@ -43,7 +47,7 @@ def test_a_backup_that_is_removed_meanwhile_is_no_finding(store: KeyedBackups) -
     store.send(store.add_group(), 1)
     kept, removed = store.back_up().path, store.backups / "2023-11-14T22-13-20Z"
     found, listed = ProofPart("copies"), iter([[removed, kept], [kept]])
-    keys.examine_copies(found, store.config, Copies(store.backups, lambda: next(listed)))
+    keys.examine_copies(found, Copies(store.backups, lambda: next(listed)), Examined([], {}))
     assert found.findings == []
     assert found.looked_at["backups"] == 1
     shutil.copytree(kept, removed)
@@ -64,7 +68,7 @@ def test_each_node_leads_to_what_lives_or_is_still_to_come(store: KeyedBackups) 
     clean(store)
     found = examined(store)
     assert found.findings == []
-    assert found.looked_at["covers"] == 2
+    assert found.looked_at["covers"] == 3, "of two groups, and of other bodies"
 
 
 @pytest.mark.parametrize("has_end", [False, True], ids=["it lives", "it was erased"])
@@ -79,7 +83,7 @@ def test_after_a_restore_numbers_begin_above_one_that_none_was_given(
     made = store.back_up().path
     store.write_ledger()
     store.elsewhere = tmp_path / "restored"
-    there, _ = store.restored(made, keys=replace(store.config.keys, path=str(store.config.keys_path)))
+    there, _ = store.restored(made)
     there.start()
     there.send(group, 5)
     assert examined(there).findings == []
@@ -120,24 +124,28 @@ def test_a_planted_node_is_found(store: KeyedBackups, plant: Callable[[KeyedBack
     assert [each.kind for each in examined(store).findings] == ["keys"]
 
 
-def test_of_backups_it_is_told_what_can_be_read_and_that_nothing_erased_can(store: KeyedBackups) -> None:
+def test_of_backups_it_is_told_what_can_be_read_and_that_nothing_erased_can(tmp_path: Path) -> None:
+    store, copy = KeyedBackups(tmp_path), tmp_path / "copy"
+    store.begin_keys(copy)
     kept, fading = store.add_group(), store.add_group(DAY)
     store.send(kept, 5)
     store.send(fading, 5)
-    first = store.back_up().path
+    clean(store)
+    older, first = (copy / KEYS).read_bytes(), store.back_up().path
     store.now += 2 * DAY
     clean(store)
+    (copy / KEYS).write_bytes(older)
     found = of_copies(store, first)
     assert [each.told for each in found.findings] == [
-        f"5 messages of group {store.group_ids[fading].hex()} that are erased today can be read"
-    ], "the copy of the keys is that of the backup"
-    second = store.back_up().path
-    found = of_copies(store, first, second)
+        f"5 of group {store.group_ids[fading].hex()} that are erased today can be read"
+    ], "by the copy of the vault, which has them still"
+    assert found.kept == [f"{copy / KEYS}: is an older copy, with the keys of 5 numbers that are erased since"]
+    clean(store)
+    found = of_copies(store, first, store.back_up().path)
     assert found.findings == []
     assert found.kept == []
-    assert found.looked_at["messages under keys"] == 15
+    assert found.looked_at["bodies"] == 15
     assert found.looked_at["of these erased today"] == 5
-    assert found.looked_at["of these readable"] == 10
 
 
 def test_what_another_process_writes_from_then_on_is_not_taken_for_left_over(
@@ -174,41 +182,35 @@ def half_overwritten(copy: Path) -> None:
 
 
 @pytest.mark.parametrize("plant", [altered, unreadable, half_written, half_overwritten])
-@pytest.mark.parametrize("place", ["beside the backups", "in the settings", "noted once"])
-def test_a_copy_of_the_keys_that_cannot_be_accounted_for_is_found(
-    tmp_path: Path, plant: Callable[[Path], None], place: str
-) -> None:
-    store = KeyedBackups(tmp_path)
-    copy = tmp_path / "copy.keys"
+def test_a_copy_that_cannot_be_accounted_for_is_found(tmp_path: Path, plant: Callable[[Path], None]) -> None:
+    store, copy = KeyedBackups(tmp_path), tmp_path / "copy"
     store.begin_keys(copy)
     group = store.add_group()
     store.send(group, 5)
     clean(store)
     backup = store.back_up().path
     assert of_copies(store, backup).findings == []
-    if place == "noted once":
-        store.config = replace(store.config, keys=replace(store.config.keys, copies=()))
-    plant(store.backups / "keys" if place == "beside the backups" else copy)
+    plant(copy / KEYS)
     found = of_copies(store, backup)
-    assert [Path(each.path).name.partition("-")[0] for each in found.findings] == [
-        "keys" if place == "beside the backups" else "copy.keys"
+    assert [(path.parent, path.name.partition("-")[0]) for each in found.findings if (path := Path(each.path))] == [
+        (copy, KEYS)
     ]
 
 
-def test_a_copy_of_the_keys_that_is_away_is_told_once_some_of_its_keys_may_be_lost(tmp_path: Path) -> None:
-    store = KeyedBackups(tmp_path)
-    copy = tmp_path / "disk" / "copy.keys"
+def test_a_copy_of_the_keys_that_is_away_is_told(tmp_path: Path) -> None:
+    store, copy = KeyedBackups(tmp_path), tmp_path / "disk" / "copy"
     copy.parent.mkdir()
     store.begin_keys(copy)
     fading = store.add_group(DAY)
     store.send(fading, 5)
     clean(store)
-    copy.parent.rename(tmp_path / "away")
-    store.config = replace(store.config, keys=replace(store.config.keys, copies=()))
-    assert of_copies(store, store.back_up().path).kept == []
-    store.now += 2 * DAY
-    clean(store)
-    told = f"{copy}: is not there: a copy of the keys from before some of them were lost"
-    assert of_copies(store, store.back_up().path).kept == [told]
-    (tmp_path / "away").rename(copy.parent)
     assert of_copies(store).kept == []
+    away = copy.parent.rename(tmp_path / "away")
+    store.now += 2 * DAY
+    with closing(RunEnvironment(store.config, FakeClock(store.now))) as engine:
+        assert str(copy) in run.clean_up(engine).error
+    told = f"{copy / KEYS}: is not there: it may be elsewhere, with keys that were destroyed since"
+    assert of_copies(store, store.back_up().path).kept == [told]
+    away.rename(copy.parent)
+    [told] = of_copies(store).kept
+    assert told.startswith(f"{copy / KEYS}: is an older copy, with the keys of ")

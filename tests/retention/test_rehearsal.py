@@ -18,7 +18,6 @@ from conclave.retention import rehearsal
 from conclave.retention.policy import FOREVER, KEEP, GroupPolicy
 from conclave.retention.rehearsal import Change
 from conclave.retention.resolve import Lifetimes, PolicySettings
-from conclave.store import bodies
 from conclave.store.engine import sqlite
 from conclave.store.resources import state
 from conclave.store.resources.state import PolicyChangeError, PolicyFrozenError
@@ -153,12 +152,10 @@ def fill(connection: sqlite3.Connection, stored: list[Group], deleted: set[int])
         )
         for each in group.sent:
             if each.number > group.archived:
-                connection.execute(
-                    "INSERT INTO messages VALUES (?, ?, ?, ?, ?, ?)",
-                    (
-                        *(bodies.put(connection, b"x" * (each.number + 1)), key, each.number, USERS[each.sender]),
-                        *(each.is_commit, each.created_at),
-                    ),
+                stores.add_message(
+                    *(connection, key, each.number, USERS[each.sender], each.created_at),
+                    is_commit=each.is_commit,
+                    body=b"x" * (each.number + 1),
                 )
             elif not each.is_commit:
                 connection.execute("INSERT OR IGNORE INTO archive_senders VALUES (?, ?)", (USERS[each.sender], key))
@@ -239,8 +236,8 @@ def digest(path: Path) -> dict[str, str]:
     """Return what every file of the store holds, but for SQLite's index of its log."""
     return {
         each.name: hashlib.sha256(each.read_bytes()).hexdigest()
-        for each in path.parent.iterdir()
-        if not each.name.endswith("-shm") and each.stat().st_size
+        for each in path.parent.rglob("*")
+        if each.is_file() and not each.name.endswith("-shm") and each.stat().st_size
     }
 
 

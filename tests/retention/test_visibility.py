@@ -42,10 +42,8 @@ def a_member(connection: sqlite3.Connection, times: list[int]) -> Membership:
     user_id = users.add(connection, "alice", "", "", 0)
     group_id = groups.add(connection, user_id, "group", "", 0, POLICY)
     key = require_group(connection, group_id).group_key
-    connection.executemany(
-        "INSERT INTO messages VALUES (?, ?, ?, ?, 0, ?)",
-        [(1 + number, key, number, user_id, second) for number, second in enumerate(times, 1)],
-    )
+    for number, second in enumerate(times, 1):
+        stores.add_message(connection, key, number, user_id, second)
     connection.execute("UPDATE groups SET last_seq = ?", (len(times),))
     return member_of(connection, group_id, user_id)
 

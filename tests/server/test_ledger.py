@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -10,9 +11,8 @@ import pytest
 
 from conclave import app_keys
 from conclave.actions.command_runner import Outside, OutsideError
-from conclave.actions.replay import replay
+from conclave.actions.replay import NUMBERS, replay
 from conclave.clock import FakeClock
-from conclave.config.ledger import LedgerConfig
 from conclave.config.settings import Config
 from conclave.health import background
 from conclave.health.parts import HealthPart
@@ -22,7 +22,6 @@ from conclave.store.engine.faults import StoreError
 from conclave.store.ledger import book, changes
 from conclave.store.ledger.book import Entry
 from conclave.store.ledger.drain import drain
-from conclave.system import ledger_mark
 from spark.environment import RunEnvironment
 from spark.run import clean_up
 from tests.conftest import Running, StartServer
@@ -42,11 +41,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def config(config: Config, tmp_path: Path) -> Config:
-    (tmp_path / "elsewhere").mkdir()
+def config(config: Config) -> Config:
     config.data.mkdir(exist_ok=True)
-    ledger = LedgerConfig(path=str(tmp_path / "elsewhere" / "purges.ledger"))
-    return replace(config, ledger=ledger, cleanup=replace(config.cleanup, engine="sql"))
+    return replace(config, cleanup=replace(config.cleanup, engine="sql"))
 
 
 async def told(server: Running) -> None:
@@ -191,13 +188,12 @@ async def test_a_database_that_was_given_up_does_not_lose_what_ended_only_on_the
     async with start_server(config) as server:
         assert await server.query("SELECT 1 FROM groups") == []
     put(config, own)
-    with pytest.raises(StoreError, match=r"an older backup was restored since, and used.*; see docs/operations/ledger"):
+    with pytest.raises(StoreError, match=r"an older backup was restored since, and used.*; see docs/operations/vault"):
         async with start_server(config):
             pass
-    config.ledger_path.rename(config.ledger_path.with_name("moved away"))
-    (config.data / ledger_mark.NAME).unlink()
-    async with start_server(config) as server:
+    async with start_server(config, accepts_older=True) as server:
         carol.url, carol.http = server.url, server.http
+        await carol.login("carol")
         assert [each.body for each in await carol.fetch(group)] == [b"hello", b"mine"]
 
 
@@ -237,9 +233,7 @@ async def test_a_copy_is_not_served_if_the_ledger_cannot_tell_all(start_server: 
     ):
         async with start_server(config):
             pass
-    path.rename(path.with_name("moved away"))
-    (config.data / ledger_mark.NAME).unlink()
-    async with start_server(config) as server:
+    async with start_server(config, accepts_older=True) as server:
         assert await health(server, red=False) == "", "by the operator's will"
 
 
@@ -247,17 +241,19 @@ async def test_nobody_waits_for_a_ledger_that_cannot_be_written(running: Running
     alice, bob, group = await friends(running)
     await alice.set_expiry(group, 1)
     await told(running)
-    folder = running.config.ledger_path.parent
-    folder.rename(folder.with_name("unmounted"))
+    path = running.config.ledger_path
+    away = path.rename(path.with_name("away"))
+    path.mkdir()
     await bob.leave(group)
-    assert "No such file or directory" in await health(running, red=True)
+    assert "is not a file" in await health(running, red=True)
     assert await alice.send(group, b"still") == 2
     running.clock.advance(10)
     report = await asyncio.to_thread(cleaner.try_run, running.config, running.clock.now())
     assert report["error"].startswith("ledger: ")
     assert report["deleted"]["expired"] == 2, "what has expired goes"
     assert await running.query("SELECT 1 FROM messages") == []
-    folder.with_name("unmounted").rename(folder)
+    path.rmdir()
+    away.rename(path)
     await health(running, red=False)
     await told(running)
     assert [each.state for each in entries(running.config, "member")] == [None], "and is told later"
@@ -274,7 +270,7 @@ async def test_a_run_tells_what_it_hides_before_it_erases(running: Running, clea
     await running.settle()
     config = running.config
     report = await asyncio.to_thread(
-        cleaner.try_run, config, running.clock.now(), failpoint="apply.message_rows_deleted=io"
+        cleaner.try_run, config, running.clock.now(), failpoint="apply.messages_deleted=io"
     )
     assert report["error"]
     assert entries(config, "group")[-1].state["gone_below"] == 1  # type: ignore[index]  # it is there
@@ -299,30 +295,60 @@ async def test_a_wrong_clock_does_not_make_the_ledger_forget(running: Running, c
     assert book.READ not in {each.kind for each in book.entries(running.config.ledger_path, 0)}, "it is old by now"
 
 
-async def test_a_damaged_ledger_is_told_until_it_is_moved_away(start_server: StartServer, config: Config) -> None:
-    async with start_server(config) as server:
-        await friends(server)
-    path = config.ledger_path
+def remove(path: Path, early: bytes) -> None:
+    path.unlink()
+
+
+def damage(path: Path, early: bytes) -> None:
     ledgers.alter_last(path, "alive")
+
+
+def put_an_older_one(path: Path, early: bytes) -> None:
+    path.write_bytes(early)
+
+
+def write_something_else(path: Path, early: bytes) -> None:
+    path.write_bytes(b"no ledger" * 1000)
+
+
+HARMS = (remove, damage, put_an_older_one, write_something_else)
+
+
+@pytest.mark.parametrize("harm", HARMS, ids=lambda harm: harm.__name__)
+async def test_a_ledger_that_does_not_tell_all_is_refused_until_that_is_accepted(
+    start_server: StartServer, config: Config, harm: Callable[[Path, bytes], None]
+) -> None:
+    path = config.ledger_path
     async with start_server(config) as server:
-        assert "is damaged in the entry of change" in await health(server, red=True)
-        alice = Client(server.http, server.url)
+        await told(server)
+        early = path.read_bytes()
+        alice, _, group = await friends(server)
+    harm(path, early)
+    with pytest.raises(StoreError, match=r"ledger.*with --accept-older-vault what was deleted since may come back"):
+        async with start_server(config):
+            pass
+    async with start_server(config, accepts_older=True) as server:
+        assert (path.with_name(f"ledger{book.UNUSABLE}")).exists() is (harm is not remove)
+        alice.url, alice.http = server.url, server.http
+        await expect(alice.get("/me"), 401, 202)
         await alice.login("alice")
-        await asyncio.sleep(0.5)
-        assert await health(server, red=True), "it is written all the same, and is not well by that"
-        path.rename(path.with_name("moved away"))
-        await health(server, red=False)
+        assert [each.body for each in await alice.fetch(group)] == [b"hello"]
+        assert await alice.send(group) > NUMBERS, "as after a restore"
         await alice.post("/delete-account", password=PASSWORD)
         await told(server)
         assert entries(config, "account")
+        assert server.app[app_keys.HEALTH].faults == {}
+    async with start_server(config) as server:
+        assert server.app[app_keys.HEALTH].faults == {}
 
 
 async def test_a_ledger_of_another_database_is_left_alone(start_server: StartServer, config: Config) -> None:
     async with start_server(config):
         pass
-    before = config.ledger_path.read_bytes()
     other = replace(config, database_path=str(config.database.with_name("other.db")))
-    async with start_server(other) as server:
-        assert "is the ledger of another database" in await health(server, red=True)
-        await friends(server)
-    assert config.ledger_path.read_bytes() == before
+    other.vault_path.mkdir()
+    shutil.copy(config.ledger_path, other.ledger_path)
+    with pytest.raises(StoreError, match="is the ledger of another database"):
+        async with start_server(other):
+            pass
+    assert other.ledger_path.read_bytes() == config.ledger_path.read_bytes()

@@ -24,13 +24,12 @@ from conclave.server.start_check import refusals
 from conclave.server.supervise import Supervisor
 from conclave.store.engine import sqlite
 from conclave.store.engine.faults import StoreError
-from conclave.system import data_folder, ledger_mark
+from conclave.system import data_folder
 from conclave.system.notify import ServiceManager
 from conclave.system.sighup import Hangups
 from tests.conftest import Running, StartServer
 from tests.support import ledgers
 
-KEYS = "[keys]\nencrypt = true\n"
 SQL = '[cleanup]\nengine = "sql"\ndisk_reserve = "0"\n'
 SPARK = '[cleanup]\nengine = "spark"\ndisk_reserve = "0"\n'
 
@@ -81,31 +80,45 @@ def place(tmp_path: Path, start_server: StartServer) -> Place:
     return Place(tmp_path, start_server)
 
 
-async def test_keys_cannot_be_turned_off(place: Place) -> None:
-    await place.serve(place.write(KEYS + SQL))
-    assert "set keys.encrypt to true" in await place.refused_by_all(place.write(SQL))
-
-
-async def test_keys_cannot_be_turned_on_where_messages_were_stored_without(place: Place) -> None:
-    await place.serve(place.write(SQL))
-    config = place.write(KEYS + SQL)
-    assert "has messages that were stored without keys" in await place.refused_by_all(config)
-    assert not config.keys_path.exists()
-
-
-async def test_a_key_file_that_is_missing_or_of_another_database_is_refused(place: Place) -> None:
-    config = place.write(KEYS + SQL)
+async def test_a_vault_that_is_missing_or_of_another_database_is_refused(place: Place) -> None:
+    config = place.write(SQL)
     await place.serve(config)
     away = config.keys_path.rename(config.keys_path.with_name("away"))
-    assert "there is no key file" in await place.refused_by_all(config)
-    for suffix in ("", "-wal", "-shm", ".ledger"):
+    assert "the vault is missing" in await place.refused_by_all(config)
+    for suffix in ("", "-wal", "-shm"):
         place.database.with_name(place.database.name + suffix).unlink(missing_ok=True)
+    config.ledger_path.unlink()
     shutil.rmtree(config.data, ignore_errors=True)
     await place.serve(config)
     shutil.copy(away, config.keys_path)
-    assert "has the keys of another database than" in await place.refused_by_all(config)
+    assert "is in the vault of another database than" in await place.refused_by_all(config)
     config.keys_path.write_bytes(b"no keys" * 1000)
-    assert "keys.path: " in await place.refused_by_all(config)
+    assert "vault.path: " in await place.refused_by_all(config)
+
+
+async def test_an_older_vault_is_refused(place: Place, tmp_path: Path) -> None:
+    """Than the database, which relies on later keys; or than a copy, which has later keys."""
+    config = place.write(SQL)
+    async with place.start(config) as running:
+        alice = await running.user("alice")
+    older = config.keys_path.read_bytes()
+    async with place.start(config) as running:
+        alice.url, alice.http = running.url, running.http
+        await alice.send(await alice.create_group("g"))
+    newer = config.keys_path.read_bytes()
+    config.keys_path.write_bytes(older)
+    assert "is older than the database, which has 1 messages without keys" in await place.refused_by_all(config)
+    config.keys_path.write_bytes(newer)
+    copied = place.write(f'{SQL}[vault]\ncopies = ["{tmp_path}/copy"]\n')
+    async with place.start(copied) as running:
+        alice.url, alice.http = running.url, running.http
+        image = tmp_path / "image.db"
+        with closing(sqlite.connect(place.database)) as connection:
+            connection.execute("VACUUM INTO ?", (str(image),))
+        await alice.send(await alice.create_group("h"))
+    shutil.copy(image, place.database)
+    config.keys_path.write_bytes(newer)
+    assert f"is older than the copy {tmp_path}/copy" in await place.refused_by_all(copied)
 
 
 async def test_a_copy_whose_ledger_is_away_or_cannot_tell_all_is_refused(place: Place) -> None:
@@ -117,8 +130,7 @@ async def test_a_copy_whose_ledger_is_away_or_cannot_tell_all_is_refused(place: 
         await running.user("bob")
     shutil.copy(copy, place.database)
     away = config.ledger_path.rename(config.ledger_path.with_name("away"))
-    assert "is an older copy of the database that was served here" in await place.refused_by_all(config)
-    (config.data / ledger_mark.NAME).unlink()
+    assert "the ledger is missing" in await place.refused_by_all(config)
     shutil.copy(away, config.ledger_path)
     ledgers.alter_last(config.ledger_path, "alive")
     assert "the ledger is damaged" in await place.refused_by_all(config)
@@ -158,22 +170,22 @@ async def test_an_archive_in_use_needs_the_engine_that_erases_there(place: Place
 
 
 async def test_a_reload_refuses_what_the_next_start_would(place: Place) -> None:
-    config = place.write(KEYS + SQL)
+    config = place.write(SQL)
     async with place.start(config) as running:
         await running.user("alice")
         health = running.app[app_keys.HEALTH]
         worker = Supervisor(config, health)
         reloader = Reloader(config, health, worker, None, place.path, asyncio.Event(), ServiceManager())
-        place.write(SQL)
+        place.write(f'{SQL}[vault]\npath = "{place.path.with_name("elsewhere")}"\n')
         assert not await reloader.reload()
-        assert "set keys.encrypt to true" in health.faults[HealthPart.CONFIGURATION]
-        place.write(KEYS + SQL)
+        assert "the vault is missing" in health.faults[HealthPart.CONFIGURATION]
+        place.write(SQL)
         assert await reloader.reload()
         assert health.faults == {}
 
 
 async def test_a_healthy_place_has_nothing_against_a_start_while_a_server_runs_or_not(place: Place) -> None:
-    config = place.write(KEYS + SQL)
+    config = place.write(SQL)
     assert refusals(config, SystemClock()) == []
 
     async def ask(_: Running) -> None:

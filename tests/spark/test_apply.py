@@ -19,7 +19,7 @@ from conclave.clock import FakeClock
 from conclave.retention import due, rules
 from conclave.retention.plan import Plan, make_plan
 from conclave.retention.resolve import PolicySettings
-from conclave.store import compaction
+from conclave.store import bodies
 from conclave.store.engine import sqlite
 from conclave.store.engine.connection import of_store
 from conclave.store.resources import groups, members, state, users
@@ -28,7 +28,7 @@ from conclave.store.resources.members import Membership
 from spark import apply, pacer
 from spark.environment import CleanupError
 from spark.pacer import ALONE_REST, Pacer, garbage
-from spark.run import requirement
+from spark.readiness import requirement
 from tests.support import stores
 from tests.support.memberships import member_of
 
@@ -104,7 +104,7 @@ def test_leaving_delete_after_fetch_between_plan_and_apply_still_deletes_what_al
 def test_entering_delete_after_fetch_between_plan_and_apply_keeps_the_new_floor(connection: sqlite3.Connection) -> None:
     member = add_group(connection, HOUR, 10)
     newcomer = users.add(connection, "newcomer", "", "", START)
-    groups.set_group_info(connection, member.group, b"info", with_commit=True)
+    groups.set_group_info(connection, member.group.group_key, b"info", with_commit=True)
     connection.execute("UPDATE groups SET visibility = 'public'")
     members.add(connection, member.group.group_key, newcomer, START)
     connection.execute("UPDATE messages SET created_at = created_at - ? WHERE sequence_num <= 5", (2 * HOUR,))
@@ -116,12 +116,11 @@ def test_entering_delete_after_fetch_between_plan_and_apply_keeps_the_new_floor(
     assert left(connection) == 5
 
 
-def test_what_is_due_goes_whatever_the_sizes_of_lists_blocks_and_steps(
+def test_what_is_due_goes_whatever_the_sizes_of_lists_and_steps(
     connection: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sizes = {"LISTED": 20, "BLOCK": 7, "CHUNK": 3}
-    for name, size in sizes.items():
-        monkeypatch.setattr(apply if name == "CHUNK" else due, name, size)
+    monkeypatch.setattr(due, "LISTED", 20)
+    monkeypatch.setattr(apply, "CHUNK", 3)
     members_of = [add_group(connection, expiry, 0) for expiry in (HOUR, -1, 0) * 3]
     for turn in range(10):
         for member in members_of:
@@ -132,7 +131,7 @@ def test_what_is_due_goes_whatever_the_sizes_of_lists_blocks_and_steps(
     keys = [member.group.group_key for member in members_of]
     kept = dict.fromkeys(keys[0::3], (4, 7)) | dict.fromkeys(keys[1::3], (10, 1))
     assert {row[0]: (row[1], row[2]) for row in rows} == kept
-    assert connection.execute("SELECT sum(live_bytes) FROM body_segments").fetchone()[0] == (12 + 30) * (24 + 4)
+    assert connection.execute("SELECT count(*) FROM message_bodies").fetchone()[0] == 12 + 30
 
 
 def test_settings_replaced_between_plan_and_apply_stop_the_run(connection: sqlite3.Connection) -> None:
@@ -266,7 +265,7 @@ def test_while_others_write_few_pages_are_returned_at_a_time(
     returned: list[int] = []
 
     def step() -> bool:
-        is_left = compaction.free_pages(connection)
+        is_left = bodies.give_pages_back(connection)
         returned.append(of_store(connection).pages_to_return)
         return is_left
 

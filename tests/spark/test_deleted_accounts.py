@@ -21,14 +21,14 @@ from conclave.store.engine import sqlite
 from conclave.store.resources import groups, state, users
 from conclave.store.views import overdue
 from spark import apply
+from spark.dry_run import rehearse
 from spark.environment import RunEnvironment
 from spark.pacer import Pacer
-from spark.run import dry_run
 from tests.conftest import Cleanup, Running, StartServer
 from tests.support import stores
 from tests.support.cleaner import Cleaner
 from tests.support.client import PASSWORD, Client, encode
-from tests.support.forensics import Search
+from tests.support.forensics import StoreSearch
 from tests.support.memberships import member_of
 
 START, HOUR = 1_700_000_000, 3600
@@ -84,7 +84,7 @@ async def test_what_a_deleted_account_sent_is_hidden_at_once_and_erased_by_the_n
 async def test_the_bodies_of_a_deleted_account_are_in_no_file_after_the_next_run(
     config: Config, start_server: StartServer, cleanup: Cleanup, tmp_path: Path
 ) -> None:
-    search = Search()
+    search = StoreSearch()
     async with start_server(config) as server:
         alice, bob = await server.users("alice", "bob")
         group = await alice.create_group("g")
@@ -140,7 +140,7 @@ async def test_a_message_that_several_rules_take_is_counted_once(running: Runnin
     await running.settle()
     config = replace(running.config, cleanup=CleanupConfig(engine="sql"))
     before = await stored(running), await running.query("SELECT * FROM user_tombstones")
-    planned = dry_run(RunEnvironment(config, running.clock))
+    planned = rehearse(RunEnvironment(config, running.clock))
     assert (await stored(running), await running.query("SELECT * FROM user_tombstones")) == before
     report = await asyncio.to_thread(cleaner.run, config, running.clock.now())
     # Of bob's: 3 in the group that keeps, 2 that not all have fetched, 1 that has not expired.
@@ -180,8 +180,8 @@ def test_the_tombstone_stays_until_the_last_message_is_gone(connection: sqlite3.
     assert plan.deleted_accounts == [goes]
     counts: Counter[str] = Counter()
     named = due.of_plan(connection, plan)
-    ((block,),) = due.blocks(connection, named)
-    assert apply._Deleting(connection, named, block, counts).step(), "a chunk is done, and not all of them"
+    (listed,) = due.listed(connection, named)
+    assert apply._Deleting(connection, named, listed, counts).step(), "a chunk is done, and not all of them"
     assert sent_by(connection, goes) == count - apply.CHUNK
     for step in apply._steps(connection, plan, POLICY, counts):
         step()
@@ -228,9 +228,9 @@ def test_the_messages_of_an_account_are_found_without_looking_at_all_messages(co
     assert len(searches) == 4, "counting messages, counting groups, deleting, and looking whether any is left"
     for search in searches:
         details = [row["detail"] for row in connection.execute(f"EXPLAIN QUERY PLAN {search}")]
-        assert "SEARCH messages USING INDEX messages_by_sender (<expr>=? AND sender_id=?" in " ".join(details).replace(
-            "COVERING ", ""
-        )
+        assert "SEARCH messages USING INDEX messages_by_sender (group_key=? AND sender_id=?" in " ".join(
+            details
+        ).replace("COVERING ", "")
         assert not any("SCAN messages" in detail for detail in details), details
         assert any(each in search for each in ("DISTINCT", "ORDER BY")) or not any(
             "TEMP B-TREE" in detail for detail in details
@@ -247,8 +247,8 @@ def test_in_one_group_they_are_found_without_looking_at_all_its_messages(connect
     overdue.find(connection, START, 1)
     assert due.held_back(connection, START) == 3
     connection.set_trace_callback(None)
-    searches = [each for each in statements if "message_blocks" in each]
+    searches = [each for each in statements if "INDEXED BY messages_by_sender" in each]
     assert len(searches) == 2
     for search in searches:
         plan = " ".join(row["detail"] for row in connection.execute(f"EXPLAIN QUERY PLAN {search}"))
-        assert "SCAN blocks SEARCH messages USING INDEX messages_by_sender (<expr>=? AND sender_id=?)" in plan
+        assert "SEARCH messages USING INDEX messages_by_sender (group_key=? AND sender_id=?)" in plan

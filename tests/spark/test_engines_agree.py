@@ -24,8 +24,8 @@ from conclave.store.resources import messages, receipts, state as server_state, 
 from conclave.store.resources.taken_back import TakenBack
 from conclave.wire.negotiate import Format
 from conclave.wire.page_writer import writer
+from spark.dry_run import rehearse
 from spark.environment import RunEnvironment
-from spark.run import dry_run
 from tests.support import model, sample, stores
 from tests.support.cleaner import Cleaner
 from tests.support.model import GroupState, Outcome, Sent, State
@@ -145,7 +145,7 @@ def run(state: State, engine: str, cleaner: Cleaner) -> Outcome:
             assert cleaner.plan(config, state.now, scope(state)) == cleaner.plan(sql, state.now, scope(state))
         with closing(sqlite.connect(config.database)) as connection:
             assert served(connection, config, state.now) == model.served(state)
-        counted = dry_run(RunEnvironment(sql, FakeClock(state.now)), scope(state)).counts
+        counted = rehearse(RunEnvironment(sql, FakeClock(state.now)), scope(state)).counts
         assert cleaner.run(config, state.now, scope=scope(state))["deleted"] == counted
         with closing(sqlite.connect(config.database)) as connection:
             outcome = left(connection, state)
@@ -274,11 +274,7 @@ def fill_group(connection: sqlite3.Connection, key: int, group: GroupState, user
             ],
         )
     for number, each in group.messages.items():
-        connection.execute(
-            "INSERT INTO messages (message_id, group_key, sequence_num, sender_id, is_commit, created_at)"
-            " VALUES (?, ?, ?, ?, ?, ?)",
-            (bodies.put(connection, b"body"), key, number, SENDERS[each.sender], each.is_commit, each.created_at),
-        )
+        stores.add_message(connection, key, number, SENDERS[each.sender], each.created_at, is_commit=each.is_commit)
         fill_timers(connection, key, number, each)
         if each.taken:
             taken_back.add(connection, key, number, TakenBack(0, SENDERS[each.sender]))

@@ -27,7 +27,7 @@ from tests.conftest import Cleanup, Running
 from tests.support import stores
 from tests.support.cleaner import Cleaner
 from tests.support.client import PASSWORD, Client, encode
-from tests.support.forensics import Search
+from tests.support.forensics import StoreSearch
 from tests.support.memberships import member_of
 
 HOUR, SIZE = 3600, 3000
@@ -74,7 +74,7 @@ async def stored(server: Running) -> list[int]:
 async def test_expired_messages_under_a_hold_are_hidden_and_kept_until_it_is_released(
     running: Running, cleanup: Cleanup, held: Held, tmp_path: Path
 ) -> None:
-    search = Search()
+    search = StoreSearch()
     alice = await running.user("alice")
     covered, other = [await alice.create_group(name, expiry=HOUR) for name in ("covered", "other")]
     for number, group in enumerate((covered, other, covered, other)):
@@ -85,21 +85,21 @@ async def test_expired_messages_under_a_hold_are_hidden_and_kept_until_it_is_rel
     assert await alice.numbers(covered) == [young]
     assert await alice.numbers(other) == []
     assert (await cleanup(running))["expired"] == 2
-    assert search.numbers_beside_a_server(tmp_path) == {0, 2, 4}
+    assert search.numbers_in(tmp_path) == {0, 2, 4}
     assert await alice.numbers(covered) == [young], "a hold shows nothing"
     await held.release(first)
     assert (await cleanup(running))["expired"] == 0, "the second hold keeps them"
-    assert search.numbers_beside_a_server(tmp_path) == {0, 2, 4}
+    assert search.numbers_in(tmp_path) == {0, 2, 4}
     await held.release(second)
     assert (await cleanup(running))["expired"] == 2
-    assert search.numbers_beside_a_server(tmp_path) == {4}
+    assert search.numbers_in(tmp_path) == {4}
     assert [each.body for each in await alice.fetch(covered)] == [search.body(4, SIZE)]
 
 
 async def test_what_all_have_fetched_stays_hidden_although_somebody_joins(
     running: Running, cleanup: Cleanup, held: Held, tmp_path: Path
 ) -> None:
-    search = Search()
+    search = StoreSearch()
     alice, bob = await running.users("alice", "bob")
     group = await alice.create_group("g", expiry=0)
     await alice.send(group, search.body(0, SIZE))
@@ -109,16 +109,16 @@ async def test_what_all_have_fetched_stays_hidden_although_somebody_joins(
     assert (await cleanup(running))["fetched"] == 0
     await bob.join(group)
     assert await bob.numbers(group) == await alice.numbers(group) == []
-    assert search.numbers_beside_a_server(tmp_path) == {0, 1}
+    assert search.numbers_in(tmp_path) == {0, 1}
     await held.release(hold)
     assert (await cleanup(running))["fetched"] == 2
-    assert search.numbers_beside_a_server(tmp_path) == set()
+    assert search.numbers_in(tmp_path) == set()
 
 
 async def test_a_deleted_group_under_a_hold_is_gone_for_clients_and_kept(
     running: Running, cleanup: Cleanup, held: Held, tmp_path: Path
 ) -> None:
-    search = Search()
+    search = StoreSearch()
     alice = await running.user("alice")
     group, kept = await alice.create_group("g"), await alice.create_group("kept")
     await alice.send(group, search.body(0, SIZE))
@@ -127,13 +127,13 @@ async def test_a_deleted_group_under_a_hold_is_gone_for_clients_and_kept(
     await alice.post(f"/groups/{group}/delete")
     await alice.create_group("g")
     assert (await cleanup(running))["deleted_group"] == 0
-    assert search.numbers_beside_a_server(tmp_path) == {0, 1}
+    assert search.numbers_in(tmp_path) == {0, 1}
     again = await held.group(group)
     await held.release(hold)
     assert (await cleanup(running))["deleted_group"] == 0, "held once more, by its id"
     await held.release(again)
     assert (await cleanup(running))["deleted_group"] == 1
-    assert search.numbers_beside_a_server(tmp_path) == {1}
+    assert search.numbers_in(tmp_path) == {1}
     assert await alice.numbers(kept) == [1]
     assert await running.query("SELECT * FROM tombstones") == []
 
@@ -141,7 +141,7 @@ async def test_a_deleted_group_under_a_hold_is_gone_for_clients_and_kept(
 async def test_what_a_user_has_sent_is_kept_in_every_group_commits_too_and_after_the_account(
     running: Running, cleanup: Cleanup, held: Held, tmp_path: Path
 ) -> None:
-    search = Search()
+    search = StoreSearch()
     alice, bob = await running.users("alice", "bob")
     expiring, deleted, lasting = [await alice.create_group(name) for name in ("expiring", "deleted", "lasting")]
     await alice.set_expiry(expiring, HOUR)
@@ -158,11 +158,11 @@ async def test_what_a_user_has_sent_is_kept_in_every_group_commits_too_and_after
     assert await alice.numbers(lasting) == [1, 3], "the commit is shown, as without a hold"
     gone = Counter(await cleanup(running))
     assert (gone["expired"], gone["deleted_group"], gone["deleted_account"]) == (1, 1, 0)
-    assert search.numbers_beside_a_server(tmp_path) == {12, 20, 21, 22, 30, 31, 32}
+    assert search.numbers_in(tmp_path) == {12, 20, 21, 22, 30, 31, 32}
     assert await alice.numbers(lasting) == [1, 3], "what is hidden stays so"
     await held.release(hold)
     await cleanup(running)
-    assert search.numbers_beside_a_server(tmp_path) == {12, 32}, "what no rule names has stayed"
+    assert search.numbers_in(tmp_path) == {12, 32}, "what no rule names has stayed"
     assert await alice.numbers(lasting) == [1, 3]
     assert await running.query("SELECT * FROM user_tombstones") == []
     assert sum((await cleanup(running)).values()) == 0
@@ -171,7 +171,7 @@ async def test_what_a_user_has_sent_is_kept_in_every_group_commits_too_and_after
 async def test_a_hold_covers_what_is_sent_later_and_nothing_of_others(
     running: Running, cleanup: Cleanup, held: Held, tmp_path: Path
 ) -> None:
-    search = Search()
+    search = StoreSearch()
     alice, bob = await running.users("alice", "bob")
     await held.user(bob.user_id)
     group = await alice.create_group("g", expiry=HOUR)
@@ -180,14 +180,14 @@ async def test_a_hold_covers_what_is_sent_later_and_nothing_of_others(
     await bob.send(group, search.body(1, SIZE))
     running.clock.advance(HOUR + 1)
     assert (await cleanup(running))["expired"] == 1
-    assert search.numbers_beside_a_server(tmp_path) == {1}
+    assert search.numbers_in(tmp_path) == {1}
     assert await stored(running) == [2]
 
 
 async def test_a_hold_covers_no_key_packages_welcomes_group_info_or_invites(
     running: Running, cleanup: Cleanup, held: Held, tmp_path: Path
 ) -> None:
-    search = Search()
+    search = StoreSearch()
     head = b"\x00\x01\x00\x05"
     alice, bob = await running.users("alice", "bob")
     group = await alice.create_group("g")
@@ -203,7 +203,7 @@ async def test_a_hold_covers_no_key_packages_welcomes_group_info_or_invites(
     await bob.take(alice)
     await alice.post(f"/groups/{group}/delete")
     await cleanup(running)
-    assert search.numbers_beside_a_server(tmp_path) == set()
+    assert search.numbers_in(tmp_path) == set()
 
 
 @pytest.mark.parametrize("by_user", [False, True])

@@ -2,8 +2,8 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -13,9 +13,10 @@ from conclave.archive.files import LOG
 from conclave.config.archive import ArchiveConfig
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.settings import Config
-from conclave.config.spark import SparkConfig
+from conclave.keys.cover import Range
+from conclave.keys.store import KeyStore
 from conclave.retention.jobs import ALL, PurgeJob, Scope
-from conclave.store.archive import moves
+from conclave.store.archive import moves, reclaiming
 from conclave.store.engine import sqlite
 from conclave.store.engine.sqlite import write_transaction
 from conclave.store.resources import taken_back
@@ -23,10 +24,10 @@ from conclave.store.resources.taken_back import TakenBack
 from conclave.store.views import runs
 from conclave.system.worker_protocol import State
 from spark import environment
-from spark.archive import arrow_eraser
+from spark.dry_run import rehearse
 from spark.environment import CleanupError, RunEnvironment
 from spark.java_check import JavaMissingError
-from spark.run import clean_up, dry_run, get_ready_ahead
+from spark.run import clean_up, get_ready_ahead
 from tests.conftest import Running
 from tests.spark.test_holds import Held
 from tests.support.client import PASSWORD
@@ -85,7 +86,7 @@ async def test_a_store_in_which_nothing_is_due_starts_no_java(server: Running) -
     for expiry in (-1, DAY):
         await alice.send(await alice.create_group(f"g{abs(expiry)}", expiry=expiry))
     assert not await is_asked(server)
-    planned = await asyncio.to_thread(dry_run, engine_of(server))
+    planned = await asyncio.to_thread(rehearse, engine_of(server))
     assert planned.counts.total() == 0
 
 
@@ -98,7 +99,7 @@ async def test_what_has_expired_starts_it_in_the_job_that_covers_it(server: Runn
     assert await is_asked(server, SHORT_LIVED)
     assert await is_asked(server)
     with pytest.raises(StartedError):
-        await asyncio.to_thread(dry_run, engine_of(server))
+        await asyncio.to_thread(rehearse, engine_of(server))
 
 
 async def test_what_will_be_due_starts_it_ahead(server: Running) -> None:
@@ -187,46 +188,48 @@ async def test_single_messages_go_from_the_archive_without_it(server: Running) -
         taken_back.add(connection, key, 1, TakenBack(server.clock.now(), bytes(16)))
         while taken_back.are_untold(connection):
             taken_back.tell(connection)
-    planned = await asyncio.to_thread(dry_run, engine_of(server, archive=archive))
+    planned = await asyncio.to_thread(rehearse, engine_of(server, archive=archive))
     assert planned.counts["taken_back"] == 1
     assert not await is_asked(server, archive=archive)
     assert ask(server, "SELECT sum(message_count) FROM archive_parts") == 2
 
 
-async def test_whole_partitions_go_without_it(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_whole_partitions_go_without_it(server: Running) -> None:
     archive = ArchiveConfig(after=7 * DAY, margin=0)
-    monkeypatch.setattr(arrow_eraser, "MOST_BYTES", 0)
     await archive_three(server, archive)
     server.clock.advance(30 * DAY)
     with sqlite.connect(server.config.database) as connection, write_transaction(connection):
         connection.execute("DELETE FROM sessions")  # they have expired too, but in the database
-    planned = await asyncio.to_thread(dry_run, engine_of(server, archive=archive))
+    planned = await asyncio.to_thread(rehearse, engine_of(server, archive=archive))
     assert planned.counts["expired"] == 3
     assert not await is_asked(server, archive=archive)
     assert not ask(server, "SELECT EXISTS (SELECT 1 FROM archive_parts)")
 
 
-async def test_a_run_starts_it_for_much_that_is_to_be_rewritten(
-    server: Running, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+async def test_an_index_from_a_backup_is_settled_without_it(server: Running) -> None:
+    """A message that was erased since the backup has no key, and the index of the backup counts it."""
+    archive = ArchiveConfig(after=7 * DAY, margin=0)
+    one, _ = await archive_three(server, archive)
+    with closing(KeyStore(server.config.keys_path)) as keys:
+        keys.erase([(UUID(one).bytes, [Range(1, 1)])])
+    with sqlite.connect(server.config.database) as connection, write_transaction(connection):
+        reclaiming.note_unsettled(connection)
+    assert not await is_asked(server, archive=archive)
+    assert ask(server, "SELECT sum(message_count) FROM archive_parts") == 2
+    assert ask(server, "SELECT sum(messages) FROM archive_dead") == 1
+    assert not ask(server, "SELECT unsettled FROM archive_state")
+
+
+async def test_erasing_does_without_it_and_giving_space_back_starts_it(server: Running) -> None:
     """The table tells how much it is: the run looks before it decides."""
     archive = ArchiveConfig(after=7 * DAY, margin=0)
     one, _ = await archive_three(server, archive)
     with sqlite.connect(server.config.database) as connection, write_transaction(connection):
         connection.execute("UPDATE groups SET expired_before = ? WHERE group_id = ?", (2**40, UUID(one).bytes))
-    cluster = SparkConfig(master="spark://127.0.0.1:7077")
-    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
-    settings = tmp_path / "spark-defaults.conf"
-    settings.touch(0o600)
-    settings.write_text("spark.authenticate true\nspark.authenticate.secret 0123456789abcdef\n")
-    done = await asyncio.to_thread(clean_up, engine_of(server, archive=archive, spark=cluster))
-    assert done.error.startswith("StartedError"), "for whatever is rewritten, where there is a cluster"
-    monkeypatch.setattr(arrow_eraser, "MOST_BYTES", 0)
-    done = await asyncio.to_thread(clean_up, engine_of(server, archive=archive))
-    assert done.error.startswith("StartedError")
-    monkeypatch.setattr(arrow_eraser, "MOST_BYTES", 2**30)
     assert not await is_asked(server, archive=archive)
     assert ask(server, "SELECT sum(message_count) FROM archive_parts") == 2
+    done = await asyncio.to_thread(clean_up, engine_of(server, archive=replace(archive, reclaim_interval=0)))
+    assert done.error.startswith("StartedError")
 
 
 async def test_what_a_run_has_left_in_the_archive_is_done_without_it(server: Running) -> None:

@@ -17,7 +17,6 @@ from conclave.config.retention import RetentionConfig
 from conclave.config.settings import Config
 from conclave.retention import marks
 from conclave.retention.resolve import PolicySettings
-from conclave.store import bodies
 from conclave.store.engine import sqlite
 from conclave.store.resources import messages, state
 from conclave.wire.negotiate import Format
@@ -155,11 +154,7 @@ def fill(connection: sqlite3.Connection, key: int, group: bytes, ages: dict[int,
         [(key, ALICE, max(ages)), (key, BOB, max(ages) - 1)],
     )
     for number, age in ages.items():
-        connection.execute(
-            "INSERT INTO messages (message_id, group_key, sequence_num, sender_id, is_commit, created_at)"
-            " VALUES (?, ?, ?, ?, 0, ?)",
-            (bodies.put(connection, b"body"), key, number, ALICE, NOW - age),
-        )
+        stores.add_message(connection, key, number, ALICE, NOW - age)
 
 
 def served(config: Config, key: int, group: bytes) -> set[int]:
@@ -183,4 +178,4 @@ def served(config: Config, key: int, group: bytes) -> set[int]:
 def stored(config: Config, key: int) -> set[int]:
     tiers = Tiers(config)
     hot = {row[0] for row in tiers.query("SELECT sequence_num FROM messages WHERE group_key = ?", key)}
-    return hot | {row["sequence_num"] for row in tiers.table().to_pylist() if row["group_key"] == key}
+    return hot | {row["sequence_num"] for row in tiers.readable() if row["group_key"] == key}

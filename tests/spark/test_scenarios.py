@@ -15,8 +15,8 @@ from conclave.config.cleanup import CleanupConfig
 from conclave.config.settings import Config
 from conclave.store import bodies
 from conclave.store.resources.state import PolicyFrozenError
+from spark.dry_run import rehearse
 from spark.environment import RunEnvironment
-from spark.run import dry_run
 from tests.conftest import Cleanup, Running, StartServer
 from tests.support.cleaner import Cleaner
 from tests.support.client import Client, RefusedError, expect
@@ -358,7 +358,7 @@ async def test_a_dry_run_counts_what_a_run_then_deletes_and_touches_nothing(runn
     await running.settle()
     config = replace(running.config, cleanup=CleanupConfig(engine="sql"))
     before = await running.query("SELECT * FROM messages"), await running.query("SELECT * FROM groups")
-    planned = dry_run(RunEnvironment(config, running.clock))
+    planned = rehearse(RunEnvironment(config, running.clock))
     assert (await running.query("SELECT * FROM messages"), await running.query("SELECT * FROM groups")) == before
     assert await running.query("SELECT * FROM cleanup_runs") == []
     report = await asyncio.to_thread(cleaner.run, config, running.clock.now())

@@ -19,11 +19,12 @@ from conclave.retention.policy import KEEP
 from conclave.retention.resolve import Lifetimes
 from conclave.store.engine import sqlite
 from conclave.store.resources import state as server_state
-from spark.archive.arrow_eraser import ArrowEraser
+from spark.archive import due_rows
+from spark.dry_run import rehearse
 from spark.environment import CleanupError, RunEnvironment
 from spark.hot_store import ArchiveError
 from spark.rehearsal import Comparison, Erasure, compare
-from spark.run import clean_up, dry_run
+from spark.run import clean_up
 from tests.retention.test_rehearsal import digest
 from tests.spark.test_engines_agree import LIFETIMES, NOW, fill, states
 from tests.support import sample, stores
@@ -82,9 +83,9 @@ def test_a_dry_run_with_other_settings_tells_what_a_run_after_a_start_with_them_
             with closing(sqlite.connect(old.database)) as connection:
                 sqlite.truncate_wal(connection)
             former = digest(old.database)
-            dry = dry_run(RunEnvironment(new, FakeClock(NOW)))
+            dry = rehearse(RunEnvironment(new, FakeClock(NOW)))
             told = compared(new, NOW)
-            assert told.now_erased.counts == messages_in(dry_run(RunEnvironment(old, FakeClock(NOW))).counts)
+            assert told.now_erased.counts == messages_in(rehearse(RunEnvironment(old, FakeClock(NOW))).counts)
             assert digest(old.database) == former, "nothing was touched"
             with closing(sqlite.connect(old.database)) as connection, sqlite.write_transaction(connection):
                 begun = server_state.begin_serving(connection, new.policy, FakeClock(NOW).read(), accepts_change=True)
@@ -102,7 +103,7 @@ def test_a_real_run_with_other_settings_is_still_refused(tmp_path: Path) -> None
     with closing(sqlite.connect(old.database)) as connection:
         server_state.begin_serving(connection, old.policy, FakeClock(START).read())
     new = replace(old, message_retention=DAY)
-    assert dry_run(RunEnvironment(new, FakeClock(START))).differing == ["message_retention"]
+    assert rehearse(RunEnvironment(new, FakeClock(START))).differing == ["message_retention"]
     with pytest.raises(CleanupError, match="message_retention: this configuration differs"):
         clean_up(RunEnvironment(new, FakeClock(START)))
 
@@ -117,7 +118,7 @@ def test_a_dry_run_with_other_settings_leaves_the_policies_of_deleted_groups_alo
         marks.write(connection, old.policy)
         former = connection.execute(query).fetchall()
         new = replace(old, message_retention=DAY)
-        assert dry_run(RunEnvironment(new, FakeClock(START))).differing == ["message_retention"]
+        assert rehearse(RunEnvironment(new, FakeClock(START))).differing == ["message_retention"]
         assert compare(new.database, new.policy, FakeClock(START)) is not None
         assert connection.execute(query).fetchall() == former
 
@@ -164,15 +165,15 @@ def test_what_would_go_from_the_archive_is_told_by_its_index_and_by_a_dry_run(
 
 def expect_tried_again(new: Config, now: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that is under way replaces files while a dry run counts in them."""
-    measure, replaced = ArrowEraser.measure, iter([True, True, False, True, True, True])
+    look, replaced = due_rows.look, iter([True, True, False, True, True, True])
 
     def meanwhile(*args: Any) -> Any:
         if next(replaced):
             raise ArchiveError("part-1.parquet: No such file or directory")
-        return measure(*args)
+        return look(*args)
 
     with monkeypatch.context() as patch, closing(RunEnvironment(new, FakeClock(now))) as engine:
-        patch.setattr(ArrowEraser, "measure", meanwhile)
-        assert dry_run(engine).counts["expired"] == 15
+        patch.setattr(due_rows, "look", meanwhile)
+        assert rehearse(engine).counts["expired"] == 15
         with pytest.raises(ArchiveError, match="No such file"):
-            dry_run(engine)
+            rehearse(engine)

@@ -19,7 +19,7 @@ from conclave.store.resources import receipts
 from tests.conftest import Running
 from tests.support.cleaner import Cleaner
 from tests.support.client import Client
-from tests.support.forensics import Search
+from tests.support.forensics import StoreSearch
 from tests.support.server import until
 from tests.support.world import outcome
 
@@ -41,7 +41,7 @@ def clean(engine: str, cleaner: Cleaner) -> Clean:
     return run
 
 
-async def filled(running: Running, search: Search) -> tuple[Client, Client, str]:
+async def filled(running: Running, search: StoreSearch) -> tuple[Client, Client, str]:
     """Alice and bob, and a group in which bob has sent 1 to 6."""
     alice, bob = await running.users("alice", "bob")
     group = await alice.create_group("friends")
@@ -51,12 +51,12 @@ async def filled(running: Running, search: Search) -> tuple[Client, Client, str]
     return alice, bob, group
 
 
-def left(running: Running, search: Search) -> set[int]:
-    return search.numbers_beside_a_server(Path(running.config.database).parent)
+def left(running: Running, search: StoreSearch) -> set[int]:
+    return search.numbers_in(Path(running.config.database).parent)
 
 
 async def test_it_is_hidden_at_once_and_in_no_file_after_the_next_run(running: Running, clean: Clean) -> None:
-    search = Search()
+    search = StoreSearch()
     alice, bob, group = await filled(running, search)
     for number in (2, 5):
         await bob.take_back(group, number)
@@ -79,7 +79,7 @@ async def test_it_is_hidden_at_once_and_in_no_file_after_the_next_run(running: R
 
 
 async def test_a_least_lifetime_and_holds_keep_the_bytes_and_hide(running: Running, clean: Clean) -> None:
-    search = Search()
+    search = StoreSearch()
     alice, bob, group = await filled(running, search)
     await alice.patch(group, min_lifetime_seconds=DAY, update_min_lifetime=True)
     await bob.take_back(group, 2)
@@ -104,7 +104,7 @@ async def test_a_least_lifetime_and_holds_keep_the_bytes_and_hide(running: Runni
 
 
 async def test_it_belongs_to_every_job(running: Running, clean: Clean) -> None:
-    alice, bob, group = await filled(running, Search())
+    alice, bob, group = await filled(running, StoreSearch())
     await alice.set_expiry(group, 90 * DAY)
     await bob.take_back(group, 3)
     job = Scope("job", PurgeJob(1, -1, DAY), keeps_house=False)
@@ -114,7 +114,7 @@ async def test_it_belongs_to_every_job(running: Running, clean: Clean) -> None:
 
 async def test_in_delete_after_fetch_it_goes_before_all_have_fetched_it(running: Running, clean: Clean) -> None:
     """And what others have still to fetch stays."""
-    search = Search()
+    search = StoreSearch()
     alice, bob, group = await filled(running, search)
     await alice.set_expiry(group, 0)
     await bob.fetch(group)
@@ -130,7 +130,7 @@ async def test_in_delete_after_fetch_it_goes_before_all_have_fetched_it(running:
 
 
 async def test_it_goes_with_a_deleted_group_and_a_deleted_account(running: Running, clean: Clean) -> None:
-    search = Search()
+    search = StoreSearch()
     alice, bob, group = await filled(running, search)
     other = await alice.create_group("others")
     await bob.join(other)
@@ -146,7 +146,7 @@ async def test_it_goes_with_a_deleted_group_and_a_deleted_account(running: Runni
 
 
 async def test_it_is_known_for_as_long_as_receipts_are(running: Running, clean: Clean) -> None:
-    _, bob, group = await filled(running, Search())
+    _, bob, group = await filled(running, StoreSearch())
     await bob.take_back(group, 2)
     await clean(running)
     running.clock.advance(running.config.retention.keep_receipts)
@@ -166,7 +166,7 @@ async def test_it_is_known_for_as_long_as_receipts_are(running: Running, clean: 
 
 
 async def test_a_self_destructing_one_takes_its_timers_along(running: Running, clean: Clean) -> None:
-    alice, bob, group = await filled(running, Search())
+    alice, bob, group = await filled(running, StoreSearch())
     number = await bob.send(group, b"secret", HOUR)
     await alice.read(group, number)
     await bob.take_back(group, number)
@@ -177,7 +177,7 @@ async def test_a_self_destructing_one_takes_its_timers_along(running: Running, c
 
 
 async def test_a_red_clock_hides_it_and_erases_nothing(running: Running, cleaner: Cleaner) -> None:
-    search = Search()
+    search = StoreSearch()
     alice, bob, group = await filled(running, search)
     await running.settle()
     running.clock.set_wrong(2 * DAY)

@@ -24,7 +24,7 @@ from conclave.store.resources import receipts
 from tests.conftest import Running, StartServer
 from tests.support.cleaner import Cleaner
 from tests.support.client import Client
-from tests.support.forensics import Search
+from tests.support.forensics import StoreSearch
 from tests.support.listening import listening
 
 HOUR, DAY = 3600, 86_400
@@ -60,7 +60,7 @@ async def room(running: Running) -> tuple[list[Client], str]:
 
 async def test_it_is_erased_once_the_last_reader_has_it_redacted(running: Running, clean: Clean) -> None:
     (alice, bob, carol), group = await room(running)
-    search, folder = Search(), Path(running.config.database).parent
+    search, folder = StoreSearch(), Path(running.config.database).parent
     for number in range(1, 7):
         await alice.send(group, search.body(number, 5_000), HOUR if number % 2 else 0)
     await bob.read(group, 6)
@@ -70,12 +70,12 @@ async def test_it_is_erased_once_the_last_reader_has_it_redacted(running: Runnin
     running.clock.advance(1)
     assert await bob.numbers(group) == [2, 4, 6]
     assert (await clean(running))["deleted"]["redacted"] == 2, "but not 5, which carol has not read"
-    assert search.numbers_beside_a_server(folder) == {2, 4, 5, 6}
+    assert search.numbers_in(folder) == {2, 4, 5, 6}
     assert await carol.numbers(group) == [2, 4, 5, 6]
     assert (await clean(running))["deleted"]["redacted"] == 0
     await carol.leave(group)
     assert (await clean(running))["deleted"]["redacted"] == 1, "the last one who could read it has left"
-    assert search.numbers_beside_a_server(folder) == {2, 4, 6}
+    assert search.numbers_in(folder) == {2, 4, 6}
     assert await bob.numbers(group) == [2, 4, 6]
     assert await running.query("SELECT sum(self_destructs) FROM groups") == [(0,)]
     while await running.query("SELECT 1 FROM timers"):  # those of whose end nobody was told yet
@@ -233,7 +233,7 @@ async def test_what_is_read_while_a_wrong_clock_calls_it_too_old_has_its_time_af
     running: Running, cleaner: Cleaner
 ) -> None:
     (alice, bob, carol), group = await room(running)
-    search = Search()
+    search = StoreSearch()
     await alice.send(group, search.body(1, 600), 90 * DAY)
     running.clock.advance(10 * DAY)
     await running.app[app_keys.CLOCK_WATCH].note()
@@ -250,12 +250,12 @@ async def test_what_is_read_while_a_wrong_clock_calls_it_too_old_has_its_time_af
     for each in (bob, carol):
         assert [message.body for message in await each.fetch(group)] == [secret], "its time is not over"
     await accept(running, cleaner)
-    assert search.numbers_beside_a_server(Path(running.config.database_path).parent) == {1, 2}, "nor is it erased"
+    assert search.numbers_in(Path(running.config.database_path).parent) == {1, 2}, "nor is it erased"
     running.clock.advance(1)
     for each in (bob, carol):
         assert await each.numbers(group) == [], "whoever has read it does not see it for ever"
     await accept(running, cleaner)
-    assert search.numbers_beside_a_server(Path(running.config.database_path).parent) == {1}, "alice reads that"
+    assert search.numbers_in(Path(running.config.database_path).parent) == {1}, "alice reads that"
 
 
 async def test_what_is_read_while_a_slow_clock_calls_it_young_is_hidden_again_with_the_right_one(
@@ -282,7 +282,7 @@ async def test_what_is_read_while_a_slow_clock_calls_it_young_is_hidden_again_wi
 
 async def test_what_a_wrong_clock_hides_does_not_count_as_fetched(running: Running, cleaner: Cleaner) -> None:
     (alice, bob, carol), group = await room(running)
-    search = Search()
+    search = StoreSearch()
     await alice.set_expiry(group, 0)
     await alice.send(group, search.body(1, 600), HOUR)
     await carol.fetch(group)
@@ -297,7 +297,7 @@ async def test_what_a_wrong_clock_hides_does_not_count_as_fetched(running: Runni
     await running.settle()
     await accept(running, cleaner)
     assert await bob.fetch(group) == [], "now all have fetched it"
-    assert search.numbers_beside_a_server(Path(running.config.database_path).parent) == set()
+    assert search.numbers_in(Path(running.config.database_path).parent) == set()
 
 
 @pytest.mark.system

@@ -11,7 +11,6 @@ import pytest
 from conclave.config.archive import ArchiveConfig
 from conclave.retention.policy import KEEP
 from conclave.retention.resolve import PolicySettings
-from conclave.store import bodies
 from conclave.store.archive import move_selection, moves
 from conclave.store.archive.move_selection import HOUR
 from conclave.store.archive.moves import Range
@@ -34,12 +33,11 @@ def connection(tmp_path: Path) -> Iterator[sqlite3.Connection]:
 def add_group(connection: sqlite3.Connection, key: int, times: Sequence[int], size: int = 10) -> None:
     connection.execute(
         "INSERT INTO groups (group_key, group_id, group_name, alias, created_at) VALUES (?1, ?2, hex(?2), '', 0)",
-        (key, bytes([key])),
+        (key, key.to_bytes(16)),
     )
     with sqlite.write_transaction(connection):
         for number, second in enumerate(times, 1):
-            body_id = bodies.put(connection, bytes(size))
-            connection.execute("INSERT INTO messages VALUES (?, ?, ?, x'00', 0, ?)", (body_id, key, number, second))
+            stores.add_message(connection, key, number, b"\0", second, body=bytes(size))
 
 
 def slices(connection: sqlite3.Connection, rows: int) -> list[int]:
@@ -95,7 +93,7 @@ def test_a_batch_takes_no_more_than_it_may_but_at_least_one(connection: sqlite3.
     add_group(connection, 1, [NOW - 9] * 10, size=100)
     move_selection.list_movable(connection, 0, NOW)
     assert move_selection.choose(connection, NOW, 4, 10_000) == ([Range(1, 1, 4, KEEP)], True)
-    chosen, _ = move_selection.choose(connection, NOW, 10, 500)
+    chosen, _ = move_selection.choose(connection, NOW, 10, 640)
     assert chosen[0].last_seq in (4, 5)
     assert move_selection.choose(connection, NOW, 10, 1)[0] == [Range(1, 1, 1, KEEP)]
 
@@ -114,12 +112,10 @@ def test_groups_are_movable_whose_messages_outlive_the_least_however_many_lifeti
         connection.executemany(
             "INSERT INTO groups (group_key, group_id, group_name, alias, created_at, effective_expiry)"
             " VALUES (?1, ?2, ?1, '', 0, ?1)",
-            [(key, key.to_bytes(4)) for key in range(1, 40_001)],
+            [(key, key.to_bytes(16)) for key in range(1, 40_001)],
         )
         for key in (1, 100, 101, 40_000):
-            connection.execute(
-                "INSERT INTO messages VALUES (?, ?, 1, x'00', 0, ?)", (bodies.put(connection, b"body"), key, NOW - 9)
-            )
+            stores.add_message(connection, key, 1, b"\0", NOW - 9)
     move_selection.list_movable(connection, 100, NOW)
     found = connection.execute("SELECT group_key, lifetime FROM temp.movable ORDER BY group_key").fetchall()
     assert [tuple(row) for row in found] == [(101, 101), (40_000, 40_000)]
@@ -136,7 +132,7 @@ def test_what_waits_for_a_member_to_fetch_a_commit_is_no_work_for_a_run(connecti
         "INSERT INTO members (group_key, user_id, role, joined_at) SELECT 1, user_id, 'admin', 0 FROM users"
     )
     hot = Hot(Path(connection.execute("PRAGMA database_list").fetchone()[2]), POLICY, NOW)
-    mover, archive = Mover(hot, Mock(), ""), ArchiveConfig(after=5, margin=5)
+    mover, archive = Mover(hot, Mock(), "", Mock()), ArchiveConfig(after=5, margin=5)
 
     def has_work() -> bool:
         return hot.read(move_selection.has_work, archive.least_lifetime, NOW - archive.after)

@@ -15,6 +15,7 @@ from conclave.store import clock_mending, invalidation
 from conclave.store.engine import schema, sqlite
 from conclave.store.invalidation import Invalidated
 from tests.support import stores
+from tests.support.stores import MESSAGE
 
 PROGRAM = Path(conclave.__file__).parent
 CLIENT = PROGRAM / "client"  # has a database of its own
@@ -53,6 +54,7 @@ A clock that is accepted changes some of them too, and touches everything.
 FIXED = {
     "groups": {"group_key", "group_id"},
     "members": {"member_id", "group_key", "user_id", "joined_after"},
+    "messages": {"group_key", "sequence_num", "sender_id", "is_commit"},
     "sessions": {"session_id", "public_id", "token_hash", "user_id"},
     "user_tombstones": {"user_id"},
 }
@@ -75,7 +77,7 @@ def connection(tmp_path: Path) -> Iterator[sqlite3.Connection]:
             "INSERT INTO groups (group_key, group_id, group_name, alias, created_at) VALUES (7, x'07', 'g', '', 5)"
         )
         opened.execute("INSERT INTO members (group_key, user_id, role, joined_at) VALUES (7, ?, 'admin', 5)", (USER,))
-        opened.execute("INSERT INTO messages VALUES (1, 7, 1, ?, 0, 5)", (USER,))
+        opened.execute(f"INSERT INTO messages {MESSAGE} VALUES (7, 1, ?, 0, 5)", (USER,))
         opened.execute(
             "INSERT INTO sessions (session_id, public_id, token_hash, user_id, created_at, last_used_at, expires_at)"
             " VALUES (3, x'aa', x'bb', ?, 5, 5, 50)",

@@ -2,19 +2,18 @@
 
 import sqlite3
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from conclave import failpoints
 from conclave.clock import FakeClock
+from conclave.config.settings import KEYS
 from conclave.keys import store as keys_store
 from conclave.keys.store import KeyStore
-from conclave.store import keyring
+from conclave.store import keyring, message_keys
 from conclave.store.engine import sqlite
 from conclave.store.engine.faults import StoreError
-from conclave.store.resources import message_keys
 from spark import run
 from spark.environment import RunEnvironment
 from tests.support.archived import DAY
@@ -56,9 +55,9 @@ def test_what_moves_while_a_start_settles_the_keys_keeps_them(tmp_path: Path, mo
                     tries.append(str(error))
 
     with closing(connect(database)) as connection:
-        message_keys.note_unsettled(connection)
+        message_keys.note_unsettled(connection, 1)
     monkeypatch.setattr(sqlite, "connect", spied)
-    keys = keyring.open_to_serve(database, store.config.keys_path, encrypt=True)
+    keys = keyring.open_to_serve(database, store.config.keys_path)
     assert keys
     with closing(keys):
         assert None not in keys.keys(store.group_ids[key], range(1, 6))
@@ -73,39 +72,56 @@ def test_what_moves_while_a_start_settles_the_keys_keeps_them(tmp_path: Path, mo
 
 
 def test_an_older_key_file_does_not_go_on_beside_a_newer_copy(tmp_path: Path) -> None:
-    """With enough changes of its own it would take the copy's place, and with it what only that has."""
-    store = KeyedBackups(tmp_path)
+    """With enough changes of its own it would take the copy's place, and with it what only that has.
+
+    The database may be as old as the key file: both were brought back from an image of the machine.
+    """
+    store, copy = KeyedBackups(tmp_path), tmp_path / "copy"
     store.begin_keys()
     store.send(store.add_group(), 1)
-    path, database, copy = store.config.keys_path, store.config.database, tmp_path / "copy"
+    path, database = store.config.keys_path, store.config.database
     older = path.read_bytes()
-    store.send(store.add_group(), 1)
-    with closing(KeyStore(path)) as keys:
-        noted = message_keys.KeyCopy(str(copy), 1, keys.copy(copy))
     with closing(sqlite.connect(database)) as connection:
-        message_keys.note_copy(connection, noted)
+        connection.execute("VACUUM INTO ?", (str(tmp_path / "image.db"),))
+    store.send(store.add_group(), 1)
+    copy.mkdir()
+    with closing(KeyStore(path)) as keys:
+        keys.copy(copy / KEYS)
     path.write_bytes(older)
-    for opens in (partial(keyring.open_to_serve, encrypt=True), keyring.open_to_read):
-        with pytest.raises(StoreError, match="is older than its copy"):
+    for opens in (keyring.open_to_serve, keyring.open_to_read):
+        with pytest.raises(StoreError, match="is older than the database, which has 1 messages without keys"):
             opens(database, path)
-    path.write_bytes(copy.read_bytes())
-    whole = keyring.open_to_read(database, path)
-    assert whole
-    whole.close()
-    path.write_bytes(older)
-    copy.unlink()
-    best = keyring.open_to_read(database, path)
-    assert best, "there is no better one"
-    best.close()
+    database.write_bytes((tmp_path / "image.db").read_bytes())
+    for accepts_older in (False, True):
+        with pytest.raises(StoreError, match="is older than the copy"):
+            keyring.open_to_serve(database, path, [copy], accepts_older=accepts_older)
+    for brought in ((copy / KEYS).read_bytes(), older):
+        path.write_bytes(brought)
+        keyring.open_to_serve(database, path, [copy]).close()
+        (copy / KEYS).unlink(missing_ok=True)
 
 
-def test_an_older_key_file_gives_up_again_what_was_lost_since(tmp_path: Path) -> None:
+def test_a_key_file_that_was_changed_and_copied_since_it_was_opened_is_not_older_than_its_copy(tmp_path: Path) -> None:
+    """As by a server that draws keys and renews the copy, while a command opens both."""
+    store, copy = KeyedBackups(tmp_path), tmp_path / "copy"
+    store.begin_keys()
+    path = store.config.keys_path
+    with closing(KeyStore(path)) as opened, closing(KeyStore(path)) as server:
+        store.send(store.add_group(), 1)
+        copy.mkdir()
+        assert server.copy(copy / KEYS) > opened.serial, "it has not heard of that yet"
+        keyring._require_newest(path, opened, [copy])
+
+
+def test_a_key_file_that_gets_back_destroyed_keys_is_refused_and_gives_them_up_once_it_is_accepted(
+    tmp_path: Path,
+) -> None:
     store = KeyedBackups(tmp_path)
     store.begin_keys()
     fading, kept = store.add_group(DAY), store.add_group()
     for group in (fading, kept):
         store.send(group, 3)
-    path = store.config.keys_path
+    path, database = store.config.keys_path, store.config.database
     older, lost = path.read_bytes(), {(fading, number) for number in range(1, 4)}
     store.now += 2 * DAY
     clean(store)
@@ -114,8 +130,10 @@ def test_an_older_key_file_gives_up_again_what_was_lost_since(tmp_path: Path) ->
     assert store.derivable(path) >= lost
     store.now += DAY
     with closing(RunEnvironment(store.config, FakeClock(store.now))) as engine:
-        assert "is an older one" in run.clean_up(engine).error, "it would have all changes one day, and others"
-    store.start()
+        assert "is older than the database, which has 0 messages without keys" in run.clean_up(engine).error
+    with pytest.raises(StoreError, match="is older than the database"):
+        store.start()
+    keyring.open_to_serve(database, path, accepts_older=True).close()
     assert store.derivable(path) == {(kept, number) for number in range(1, 4)}
     store.expect_lost(lost, path.parent)
     clean(store)
@@ -142,7 +160,7 @@ def test_a_start_that_fails_while_an_older_key_file_gives_up_keys_leaves_it_to_t
     failpoints.arm("keys.appended=io@2")
     try:
         with pytest.raises(sqlite3.OperationalError, match="disk I/O error"):
-            store.start()
+            keyring.open_to_serve(store.config.database, path, accepts_older=True)
     finally:
         failpoints.arm("")
     assert store.derivable(path) & lost, "not all are lost"

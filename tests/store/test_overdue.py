@@ -13,7 +13,6 @@ from conclave.config.settings import Config
 from conclave.retention import marks
 from conclave.retention.jobs import HOUSEKEEPING, PurgeJob, schedule
 from conclave.retention.resolve import Lifetimes, PolicySettings
-from conclave.store import bodies
 from conclave.store.archive import status
 from conclave.store.engine import sqlite
 from conclave.store.resources import audit, state
@@ -21,6 +20,7 @@ from conclave.store.resources.audit import AuditAction, Subject
 from conclave.store.views import overdue
 from conclave.store.views.overdue import Due, Worst
 from tests.support import stores
+from tests.support.stores import MESSAGE
 
 NOW = 2_000_000_000
 HOUR = 3600
@@ -50,11 +50,7 @@ def store(config: Config) -> Iterator[sqlite3.Connection]:
             "INSERT INTO members (group_key, user_id, role, joined_at) VALUES (1, ?, 'member', 0)", [(ALICE,), (BOB,)]
         )
         for number, (sender, is_commit) in enumerate([(ALICE, False), (ALICE, False), (BOB, True)], 1):
-            connection.execute(
-                "INSERT INTO messages (message_id, group_key, sequence_num, sender_id, is_commit, created_at)"
-                " VALUES (?, 1, ?, ?, ?, ?)",
-                (bodies.put(connection, b"body"), number, sender, is_commit, SENT),
-            )
+            stores.add_message(connection, 1, number, sender, SENT, is_commit=is_commit)
         connection.execute("PRAGMA query_only = ON")  # as the server's readers
         yield connection
 
@@ -239,8 +235,7 @@ def test_of_a_deleted_account_the_oldest_message_counts_in_whatever_group_it_lie
         " VALUES (2, ?, 'h', '', 0, 1)",
         b"h" * 16,
     )
-    body_id = store.execute("SELECT max(message_id) + 1 FROM messages").fetchone()[0]
-    change(store, "INSERT INTO messages VALUES (?, 2, 1, ?, 0, ?)", body_id, ALICE, SENT - 5 * DAY)
+    change(store, f"INSERT INTO messages {MESSAGE} VALUES (2, 1, ?, 0, ?)", ALICE, SENT - 5 * DAY)
     change(store, "INSERT INTO user_tombstones VALUES (?, ?)", ALICE, SENT)
     nine_days = replace(KEEP, default_policy=Lifetimes(9 * DAY, -1))
     govern(store, nine_days)

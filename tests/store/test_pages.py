@@ -12,7 +12,6 @@ from conclave.actions.messages import append
 from conclave.clock import FakeClock
 from conclave.retention.policy import KEEP
 from conclave.retention.resolve import PolicySettings
-from conclave.store import bodies
 from conclave.store.engine import sqlite
 from conclave.store.resources import groups, messages, state, users
 from conclave.wire import page_writer
@@ -29,9 +28,7 @@ POLICY = PolicySettings(KEEP, 2_592_000, 604_800)
 def test_a_page_has_the_first_messages_that_fit_whatever_their_sizes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    """Small bodies are read before they are counted, larger ones after; mixed ones in two steps."""
     monkeypatch.setattr(messages, "PAGE_BYTES", 5_000)
-    monkeypatch.setattr(bodies, "SEGMENT_BYTES", 6_000)
     chance = random.Random(seed)
     stored = [chance.randbytes(chance.choice([1, 20, 20, 20, 150, 900, 4_000, 6_000])) for _ in range(120)]
     stores.prepare(tmp_path / "hot.db")

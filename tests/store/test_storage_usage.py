@@ -4,6 +4,7 @@ from contextlib import closing
 
 from conclave.actions.messages import append
 from conclave.config.settings import Config
+from conclave.store.archive import restore
 from conclave.store.engine import sqlite
 from conclave.store.resources import groups, users
 from conclave.store.views import storage_usage
@@ -28,7 +29,7 @@ def test_a_message_of_the_archive_counts_once_while_a_copy_is_in_the_database_an
         assert storage_usage.of_group(connection, group_id, alice, bytes_too=True) == (5, 18)
         assert storage_usage.of_group(connection, group_id, alice, bytes_too=False) == (5, 0)
         assert storage_usage.of_user(connection, alice) == (4, 10)
-        connection.execute("UPDATE groups SET archived_seq = 0")  # as once both were restored: the index keeps its row
+        restore.switch_back(connection, key, 2)
         assert storage_usage.of_group(connection, group_id, alice, bytes_too=True) == (5, 18)
         assert storage_usage.of_group(connection, bytes(16), alice, bytes_too=True) is None
         bob = users.add(connection, "bob", "", "", 1)

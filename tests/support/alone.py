@@ -35,7 +35,7 @@ class StoreAlone:
         self.doubts = False
         self._app = app
         self._connection = sqlite.connect(config.database)
-        self._archive = Archive(config.archive_path, config.database, Health())
+        self._archive = Archive(config.archive_path, config.database, Health(), app[app_keys.STORE].keys)
 
     async def __aenter__(self) -> Self:
         return self

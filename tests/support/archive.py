@@ -15,6 +15,7 @@ from conclave.archive.checksums import checksum
 from conclave.archive.consistency import turn_app
 from conclave.archive.layout import ID_PROPERTY, span_of
 from conclave.config.settings import Config
+from conclave.keys.cipher import ADDED_BYTES
 from conclave.retention.policy import KEEP
 from conclave.store import bodies
 from conclave.store.archive import moves, restore
@@ -32,6 +33,7 @@ SCHEMA = pyarrow.schema(
         ("is_commit", pyarrow.bool_()),
         ("created_at", pyarrow.int64()),
         ("checksum", pyarrow.int64()),
+        ("size", pyarrow.int64()),
         ("mls_message", pyarrow.binary()),
     ]
 )
@@ -43,6 +45,8 @@ class Mover:
     def __init__(self, config: Config) -> None:
         self.folder = config.archive_path
         self._path = config.database
+        self.at_rest: list[bytes] = []
+        """The bodies in the table as they are stored, encrypted, in the order in which they were appended."""
 
     def execute(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
         """Run ``sql`` in a transaction of its own and return its rows."""
@@ -63,11 +67,11 @@ class Mover:
         key = self.key(group)
         with closing(sqlite.connect(self._path)) as connection:
             stored = connection.execute(
-                "SELECT message_id, sequence_num, sender_id, is_commit, messages.created_at FROM messages JOIN groups"
-                " USING (group_key) WHERE group_key = ? AND sequence_num > archived_seq AND sequence_num <= ?",
+                "SELECT sequence_num, sender_id, is_commit, messages.created_at, body FROM messages JOIN groups"
+                " USING (group_key) JOIN message_bodies USING (message_id)"
+                " WHERE group_key = ? AND sequence_num > archived_seq AND sequence_num <= ?",
                 (key, last),
             ).fetchall()
-            found = bodies.get_many(connection, [row["message_id"] for row in stored])
         rows = [
             {
                 "lifetime": lifetime,
@@ -78,13 +82,15 @@ class Mover:
                 "is_commit": bool(row["is_commit"]),
                 "created_at": row["created_at"],
                 "checksum": checksum(
-                    *(key, row["sequence_num"], row["sender_id"], row["created_at"], found[row["message_id"]]),
+                    *(key, row["sequence_num"], row["sender_id"], row["created_at"], row["body"]),
                     is_commit=bool(row["is_commit"]),
                 ),
-                "mls_message": found[row["message_id"]],
+                "size": len(row["body"]) - ADDED_BYTES,
+                "mls_message": row["body"],
             }
             for row in stored
         ]
+        self.at_rest += (row["mls_message"] for row in rows)
         if rows:
             table = pyarrow.Table.from_pylist(rows, SCHEMA)
             write_deltalake(str(self.folder), table, partition_by=["lifetime", "span"], mode="append")
@@ -143,7 +149,7 @@ class Mover:
         with closing(sqlite.connect(self._path)) as connection, sqlite.write_transaction(connection):
             where = "group_key = ?1 AND sequence_num <= (SELECT archived_seq FROM groups WHERE group_key = ?1)"
             ids = connection.execute(f"SELECT message_id FROM messages WHERE {where}", (key,)).fetchall()
-            bodies.erase(connection, [row[0] for row in ids])
+            bodies.delete_of_messages(connection, [row[0] for row in ids])
             connection.execute(f"DELETE FROM messages WHERE {where}", (key,))
 
     def move(self, group: str, last: int, lifetime: int = KEEP) -> None:

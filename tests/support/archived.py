@@ -18,17 +18,18 @@ from conclave.actions.groups import change as change_group
 from conclave.clock import FakeClock
 from conclave.config.archive import ArchiveConfig
 from conclave.config.settings import Config
+from conclave.keys.store import KeyStore
 from conclave.retention import stretches, visibility
 from conclave.retention.policy import KEEP
 from conclave.retention.stretches import Stretch
-from conclave.store import bodies
+from conclave.store import at_rest, bodies, keyring
 from conclave.store.engine import sqlite
 from conclave.store.resources import groups, members, messages, state, taken_back
 from conclave.store.resources.groups import GroupChanges
 from conclave.store.resources.taken_back import TakenBack
 from tests.support import stores
 from tests.support.cleaner import Cleaner
-from tests.support.forensics import Search
+from tests.support.forensics import StoreSearch
 from tests.support.memberships import member_of
 
 DAY = 86_400
@@ -53,17 +54,34 @@ class Tiers:
         found = QueryBuilder().register("archive", DeltaTable(str(self.config.archive_path)))
         return pyarrow.table(found.execute("SELECT * FROM archive").read_all())
 
+    def readable(self) -> list[dict[str, Any]]:
+        """The rows of the table that have keys, and that the index names."""
+        ids = dict(
+            self.query("SELECT group_key, group_id FROM groups UNION SELECT group_key, group_id FROM tombstones")
+        )
+        parts = {
+            row[:3]: range(row[3], row[4] + 1)
+            for row in self.query("SELECT group_key, lifetime, span, first_seq, last_seq FROM archive_parts")
+        }
+        with closing(KeyStore(self.config.keys_path)) as keys:
+            return [
+                row
+                for row in self.table().to_pylist()
+                if row["sequence_num"] in parts.get((row["group_key"], row["lifetime"], row["span"]), ())
+                and keys.living(ids[row["group_key"]], [row["sequence_num"]])[0]
+            ]
+
     def expect_sound(self) -> None:
-        """The index says what is in the table, and the hot store has no copies."""
+        """The index says what can be read of the table, and the hot store has no copies."""
         indexed = {
             tuple(row[:3]): tuple(row[3:])
             for row in self.query(
-                "SELECT group_key, lifetime, span, first_seq, last_seq, oldest, newest, message_count, body_bytes,"
-                " checksum FROM archive_parts"
+                "SELECT group_key, lifetime, span, first_seq, last_seq, oldest, newest, message_count, checksum"
+                " FROM archive_parts"
             )
         }
         stored: dict[tuple[int, int, int], list[dict[str, Any]]] = {}
-        for row in self.table().to_pylist():
+        for row in self.readable():
             stored.setdefault((row["group_key"], row["lifetime"], row["span"]), []).append(row)
         assert indexed == {key: _summary(rows) for key, rows in stored.items()}
         copies = "SELECT count(*) FROM messages JOIN groups USING (group_key) WHERE sequence_num <= archived_seq"
@@ -72,20 +90,22 @@ class Tiers:
 
 
 class Store(Tiers):
-    """Groups of four users; every body is the search's, and known by its number."""
+    """Groups of four users; every body is the search's, and known by its number. Each run gives back all space."""
 
     def __init__(self, folder: Path, cleaner: Cleaner, archive: ArchiveConfig | None = None) -> None:
-        archive = archive or ArchiveConfig(after=7 * DAY, margin=DAY)
+        archive = archive or ArchiveConfig(after=7 * DAY, margin=DAY, reclaim_interval=0, reclaim_after=0)
         super().__init__(Config(database_path=str(folder / "hot.db"), archive=archive))
         self.folder = folder
         self.cleaner = cleaner
-        self.search = Search()
+        self.search = StoreSearch()
         self.now = START
         self.group_ids: dict[int, bytes] = {}
         self.made: dict[tuple[int, int], int] = {}
         """Body number by group key and sequence number."""
         self.sizes: list[int] = []
         """Sizes of the bodies, by number."""
+        self.at_rest: list[bytes] = []
+        """The bodies as they are stored, encrypted, by number."""
         stores.prepare(self.config.database)
         with self.opened() as connection:
             state.begin_serving(connection, self.config.policy, FakeClock(self.now).read())
@@ -94,12 +114,17 @@ class Store(Tiers):
                 [(user_id, user_id) for user_id in USERS],
             )
 
+    def start(self) -> None:
+        """Do with the keys what the start of a server does."""
+        keyring.open_to_serve(self.config.database, self.config.keys_path).close()
+
     def copied(self, folder: Path) -> "Store":
         """Return one that has gone through the same, in a folder that is yet to be made."""
         shutil.copytree(self.folder, folder)
         twin = copy.copy(self)
         twin.folder, twin.config = folder, replace(self.config, database_path=str(folder / "hot.db"))
         twin.group_ids, twin.made, twin.sizes = dict(self.group_ids), dict(self.made), list(self.sizes)
+        twin.at_rest = list(self.at_rest)
         return twin
 
     @contextmanager
@@ -169,6 +194,7 @@ class Store(Tiers):
         seq = stored.sequence_num
         self.made[group_key, seq] = number
         self.sizes.append(size)
+        self.at_rest += bodies.of_messages(connection, [bodies.message_id(group_key, seq)])
         return group_key, seq
 
     def fetch_all(self, group_key: int) -> None:
@@ -227,7 +253,7 @@ class Store(Tiers):
         ):
             cutoff = max(expired_before, self.now - expiry if expiry > 0 else 0)
             found = [row for row in rows.get(key, []) if row["sequence_num"] <= archived]
-            found += self._hot_rows(key, archived)
+            found = self._opened(key, [*found, *self._hot_rows(key, archived)])
             for row in found:
                 kept = row["is_commit"] or row["sender_id"] not in gone
                 kept = kept and (key, row["sequence_num"]) not in taken
@@ -245,9 +271,18 @@ class Store(Tiers):
     def _hot_rows(self, group_key: int, archived: int) -> list[dict[str, Any]]:
         with closing(sqlite.connect(self.config.database, readonly=True)) as connection:
             rows = connection.execute(
-                "SELECT * FROM messages WHERE group_key = ? AND sequence_num > ?", (group_key, archived)
-            ).fetchall()
-            return [{**dict(row), "mls_message": bodies.get(connection, row["message_id"])} for row in rows]
+                "SELECT messages.*, body AS mls_message FROM messages JOIN message_bodies USING (message_id)"
+                " WHERE group_key = ? AND sequence_num > ?",
+                (group_key, archived),
+            )
+            return [dict(row) for row in rows]
+
+    def _opened(self, group_key: int, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return rows with their bodies decrypted; without those whose keys are destroyed."""
+        with closing(sqlite.connect(self.config.database)) as connection:
+            numbers, stored = ([row[name] for row in rows] for name in ("sequence_num", "mls_message"))
+            found = at_rest.decrypted(connection, self.group_ids[group_key], numbers, stored)
+        return [{**row, "mls_message": body} for row, body in zip(rows, found, strict=True) if body is not None]
 
     def expect_served(self, expected: set[tuple[int, int]]) -> None:
         """Exactly these are served, whole."""
@@ -258,7 +293,7 @@ class Store(Tiers):
             assert body == self.search.body(number, self.sizes[number])
 
     def expect_erased(self, erased: set[tuple[int, int]]) -> None:
-        """No piece of any of these is in any file, of the store or of Spark's."""
+        """None of these can be read from any file, of the store or of Spark's."""
         left = self.search.left_of({self.made[key] for key in erased}, self.folder, self.cleaner.folder)
         assert left == set()
 
@@ -269,5 +304,4 @@ def _summary(rows: list[dict[str, Any]]) -> tuple[int, ...]:
     checksum = 0
     for row in rows:
         checksum ^= row["checksum"]
-    total = sum(len(row["mls_message"]) for row in rows)
-    return min(numbers), max(numbers), min(times), max(times), len(rows), total, checksum
+    return min(numbers), max(numbers), min(times), max(times), len(rows), checksum

@@ -1,6 +1,7 @@
 """A store in both tiers, its backups, and what is restored from them: in this process, and without Spark."""
 
 import copy
+import os
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
@@ -14,6 +15,7 @@ from conclave.backup.restoring import Restored
 from conclave.clock import FakeClock
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.settings import Config
+from conclave.config.vault import VaultConfig
 from conclave.retention.policy import KEEP
 from conclave.store.ledger import changes
 from conclave.store.ledger.drain import drain
@@ -50,8 +52,9 @@ class Backed(Store):
         drain(self.config.database, self.config.ledger_path, self.now)
 
     def clean(self) -> None:
-        """Do a run of the SQL engine over the hot store, now."""
-        assert erase(self.config, FakeClock(self.now)) == ""
+        """Do a run of the SQL engine, now, on a store without an archive."""
+        config = replace(self.config, archive=replace(self.config.archive, after=KEEP))
+        assert erase(config, FakeClock(self.now), is_hot_only=False) == ""
 
     def back_up(self, keep: int | None = None, wait: Callable[[], None] = lambda: None) -> Made:
         """Make a backup, now."""
@@ -61,30 +64,36 @@ class Backed(Store):
         self,
         backup: Path,
         *,
-        without_ledger: bool = False,
+        accepts_older: bool = False,
         damaged: bool = False,
-        incomplete_keys: bool = False,
+        vault: Path | None = None,
         **changed: Any,
     ) -> tuple[Self, Restored]:
-        """Restore elsewhere, now; return the store that is there. ``changed``: settings that it has instead."""
+        """Restore elsewhere, now; return the store that is there. ``changed``: settings that it has instead.
+
+        ``vault``: that it uses; by default one of its own, for which this store's is the copy.
+        """
         self.elsewhere.mkdir(exist_ok=True)
         there = copy.copy(self)
         there.folder = self.elsewhere
-        ledger = replace(self.config.ledger, path=str(self.config.ledger_path))
-        there.config = replace(self.config, database_path=str(self.elsewhere / "hot.db"), ledger=ledger, **changed)
+        own = VaultConfig(str(vault) if vault else None)
+        there.config = replace(self.config, database_path=str(self.elsewhere / "hot.db"), vault=own, **changed)
         there.mover = Mover(there.config)
         clock = FakeClock(self.now)
+        from_copy = replace(there.config, vault=replace(own, copies=(str(self.config.vault_path),)))
 
         def erase_due(made: Config) -> str:
             return erase(made, clock)
 
-        accepted = {"without_ledger": without_ledger, "damaged": damaged, "incomplete_keys": incomplete_keys}
-        return there, restoring.restore(there.config, clock, backup, erase_due, **accepted)
+        if vault and not os.path.lexists(link := there.config.database.with_suffix(".vault")):
+            link.symlink_to(vault)  # where tests look for a connection's keys
+        made = there.config if vault else from_copy
+        return there, restoring.restore(made, clock, backup, erase_due, accepts_older=accepts_older, damaged=damaged)
 
 
-def erase(config: Config, clock: FakeClock) -> str:
-    """Do a run over the hot store; return its error."""
-    with closing(RunEnvironment(config, clock, is_hot_only=True)) as engine:
+def erase(config: Config, clock: FakeClock, *, is_hot_only: bool = True) -> str:
+    """Do a run, over the hot store alone as a restore does; return its error."""
+    with closing(RunEnvironment(config, clock, is_hot_only=is_hot_only)) as engine:
         return run.clean_up(engine).error
 
 

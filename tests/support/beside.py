@@ -7,15 +7,11 @@ receipts say, and whether explain had said so before; in the hot tier a dry run,
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import AsyncExitStack, closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 from uuid import UUID
-
-import pyarrow
-from deltalake import DeltaTable
 
 from conclave.actions import explain
 from conclave.archive import lookup
@@ -30,10 +26,12 @@ from conclave.store.archive import moves
 from conclave.store.engine import sqlite
 from conclave.store.resources import receipts
 from conclave.store.views import overdue
+from spark.dry_run import rehearse
 from spark.environment import RunEnvironment
-from spark.run import clean_up, dry_run
+from spark.run import clean_up
 from tests.conftest import StartServer
 from tests.support.alone import StoreAlone
+from tests.support.archived import Tiers
 from tests.support.cleaner import Cleaner
 from tests.support.client import Client
 from tests.support.governed import EVERYTHING, Bounds, Group, Member, Model, Rules
@@ -232,7 +230,7 @@ class Beside:
         if self.tier == "archive":
             return self.cleaner.try_run(config, self.clock.now(), scope=scope, plant=self.plant)
         self.engines.append(engine := RunEnvironment(config, FakeClock(self.clock.now())))
-        told, report = dry_run(engine, scope).to_mapping(), clean_up(engine, scope=scope).to_mapping()
+        told, report = rehearse(engine, scope).to_mapping(), clean_up(engine, scope=scope).to_mapping()
         for name in ("deleted", "groups_touched", "held"):
             self.expect(report[name], told[name], f"{name}, as the dry run has told")
         return report
@@ -294,12 +292,10 @@ class Beside:
             return [tuple(row) for row in connection.execute(sql, values)]
 
     def _stored(self) -> set[tuple[int, int]]:
-        """Return what is in either tier; copies that a restore has left in the archive count once."""
+        """Return what can be read in either tier."""
         hot = [(self.keys[key], number) for key, number in self._query("SELECT group_key, sequence_num FROM messages")]
-        restored = dict(self._query("SELECT group_key, archived_seq FROM groups"))
-        cold = [(self.keys[key], number) for key, number in archived(self.base) if number <= restored.get(key, number)]
-        there = {self.keys[key] for key in restored}  # of a deleted group no row tells which copies are left over
-        counted = Counter(each for each in (*hot, *cold) if each[0] in there)
+        cold = [(self.keys[key], number) for key, number in archived(self.base)]
+        counted = Counter([*hot, *cold])
         if twice := sorted(each for each, count in counted.items() if count > 1):
             raise DisagreementError(f"stored twice: {twice}; {self.story()}")
         return {*hot, *cold}
@@ -380,9 +376,6 @@ def _scope(job: Bounds | None) -> Scope:
     return Scope(purge.name, purge, keeps_house=False)
 
 
-def archived(config: Config) -> Iterator[tuple[int, int]]:
-    """Yield group key and number of all rows of the table."""
-    if DeltaTable.is_deltatable(str(config.archive_path)):
-        columns = ["group_key", "sequence_num"]
-        table: pyarrow.Table = DeltaTable(str(config.archive_path)).to_pyarrow_table(columns=columns)
-        yield from zip(table["group_key"].to_pylist(), table["sequence_num"].to_pylist(), strict=True)
+def archived(config: Config) -> list[tuple[int, int]]:
+    """Return group key and number of all messages that can be read in the archive."""
+    return [(row["group_key"], row["sequence_num"]) for row in Tiers(config).readable()]

@@ -21,7 +21,8 @@ from conclave.config.archive import ArchiveConfig
 from conclave.config.settings import Config
 from conclave.retention.jobs import ALL, PurgeJob, Scope
 from conclave.store.engine import schema
-from spark import run
+from spark import archive_commands, readiness, run
+from spark.dry_run import rehearse
 from spark.environment import RunEnvironment
 from tests.support.server import PATIENCE
 from tests.support.warm_java import WarmJava, end_former_session
@@ -35,8 +36,6 @@ class Cleaner:
         self._folder = tempfile.TemporaryDirectory()
         self.folder = Path(self._folder.name)
         """Where the session and its Java process have their work files."""
-        self.erases_by_spark = False
-        """Whether runs have Spark rewrite what in the archive is little, too."""
         self._java: WarmJava | None = None
         self._process: subprocess.Popen[str] | None = None
         self._knows_java = False
@@ -137,7 +136,7 @@ class Cleaner:
         process = self._started(needs_java=Config.from_json(task["config"]).cleanup.engine == "spark")
         assert process.stdin
         assert process.stdout
-        process.stdin.write(json.dumps(task | {"by_spark": self.erases_by_spark}) + "\n")
+        process.stdin.write(json.dumps(task) + "\n")
         process.stdin.flush()
         return process.stdout.readline()
 
@@ -174,9 +173,8 @@ def main() -> None:
             )
             warm.warm_up()
         try:
-            with _erasing_by_spark(wanted=task["by_spark"]):
-                told = _do(task, _engine(config, FakeClock(*task["clock"]), warm))
-        except run.EXPECTED as error:
+            told = _do(task, _engine(config, FakeClock(*task["clock"]), warm))
+        except readiness.EXPECTED as error:
             told = {"error": str(error), "refused": True}
         tell.write(json.dumps(told, default=bytes.hex) + "\n")
     if warm:
@@ -195,12 +193,12 @@ def _do(task: dict[str, Any], engine: RunEnvironment) -> dict[str, Any]:
         engine.warm_up()
         return asdict(engine.make_plan(engine.config.policy, task["clock"][0], _scope(task)))
     if "dry_run" in task:
-        return run.dry_run(engine).to_mapping()
+        return rehearse(engine).to_mapping()
     if "verify" in task:
-        return asdict(run.verify_archive(engine))
+        return asdict(archive_commands.verify_archive(engine))
     failpoints.arm(task["failpoint"])
     if "restore" in task:
-        return {"restored": run.restore_archived(engine, bytes.fromhex(task["restore"]))}
+        return {"restored": archive_commands.restore_archived(engine, bytes.fromhex(task["restore"]))}
     with _scaled_down(task["batch_rows"], task["crowd"]), _planted(task.get("plant", "")):
         return run.clean_up(engine, scope=_scope(task), accept_clock=task["accept_clock"]).to_mapping()
 
@@ -225,22 +223,6 @@ def _planted(fault: str) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         FAULTS[fault](patch)
         yield
-
-
-@contextmanager
-def _erasing_by_spark(*, wanted: bool) -> Iterator[None]:
-    """Let little be too much to be rewritten without Spark, where that is asked for."""
-    if not wanted:
-        yield
-        return
-    from spark.archive import arrow_eraser  # as above
-
-    usual = arrow_eraser.MOST_BYTES
-    arrow_eraser.MOST_BYTES = 0
-    try:
-        yield
-    finally:
-        arrow_eraser.MOST_BYTES = usual
 
 
 @contextmanager

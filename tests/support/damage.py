@@ -1,22 +1,8 @@
 """Damages files as a disk does that forgets: a bit is another one, and the length is the same."""
 
-import os
 from pathlib import Path
 
 from pyarrow import parquet
-
-from tests.support.forensics import Search
-
-
-class Noise(Search):
-    """Bodies as ciphertext is: no compression changes them, so that each is in its file as it is."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._made: dict[tuple[int, int], bytes] = {}
-
-    def body(self, number: int, size: int) -> bytes:
-        return self._made.setdefault((number, size), os.urandom(size))
 
 
 def flip(folder: Path, body: bytes) -> Path:

@@ -7,13 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from conclave.clock import FakeClock
-from conclave.config.keys import KeysConfig
+from conclave.config.vault import VaultConfig
 from conclave.keys import tree
 from conclave.keys.inspection import Inspection
 from conclave.retention.policy import KEEP
-from conclave.store import at_rest, bodies, keyring
+from conclave.store import keyring, message_keys
 from conclave.store.engine import sqlite
-from conclave.store.resources import message_keys
 from spark import run
 from spark.environment import RunEnvironment
 from tests.support.archived import Store
@@ -33,18 +32,12 @@ class Keyed(Store):
     roots: dict[tuple[bytes, int], bytes]
 
     def begin_keys(self, *copies: Path) -> None:
-        """Make the key file, as the first start of a server does that wants one."""
+        """Make the vault, as the first start of a server does. ``copies``: folders of copies of it."""
         self.stored, self.roots = {}, {}
         archive = replace(self.config.archive, after=self.after)
-        keys = KeysConfig(encrypt=True, copies=tuple(map(str, copies)))
-        self.config = replace(self.config, keys=keys, archive=archive)
+        vault = VaultConfig(copies=tuple(map(str, copies)))
+        self.config = replace(self.config, vault=vault, archive=archive)
         self.start()
-
-    def start(self) -> None:
-        """Do with the keys what the start of a server does."""
-        keys = keyring.open_to_serve(self.config.database, self.config.keys_path, encrypt=True)
-        assert keys
-        keys.close()
 
     @contextmanager
     def opened(self) -> Iterator[sqlite3.Connection]:
@@ -62,27 +55,14 @@ class Keyed(Store):
                     keys.close()
 
     def _note(self, connection: sqlite3.Connection) -> None:
-        rows = connection.execute("SELECT group_key, sequence_num, message_id FROM messages").fetchall()
-        for group_key, number, message_id in rows:
-            if (group_key, number) not in self.stored:
-                self.stored[group_key, number] = bodies.get(connection, message_id)
+        query = "SELECT group_key, sequence_num, body FROM messages JOIN message_bodies USING (message_id)"
+        for group_key, number, body in connection.execute(query).fetchall():
+            self.stored.setdefault((group_key, number), body)
         found = Inspection(self.config.keys_path)
         for block in found.blocks():
             nodes = found.cover(*block)
             if block not in self.roots and nodes[0].position == tree.ROOT:
                 self.roots[block] = nodes[0].secret
-
-    def served(self) -> dict[Message, bytes]:
-        """What clients get; what has no key is left out."""
-        found = {}
-        keys = keyring.open_to_read(self.config.database, self.config.keys_path)
-        assert keys
-        with closing(keys):
-            for (key, number), stored in super().served().items():
-                (body,) = at_rest.opened(keys, self.group_ids[key], [number], [stored])
-                if body is not None:
-                    found[key, number] = body
-        return found
 
     def derivable(self, path: Path) -> set[Message]:
         """Return the messages that were ever stored whose keys follow from a key file, or a copy of one."""

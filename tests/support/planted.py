@@ -163,19 +163,13 @@ def explains_a_floor_of_former_times(patch: pytest.MonkeyPatch) -> None:
 def forgets_holds_on_users_in_the_archive(patch: pytest.MonkeyPatch) -> None:
     from spark.archive import expiry_plan  # only a process with Spark has it
 
-    divide = expiry_plan._divide
-
-    def divide_unheld(connection: sqlite3.Connection, rows: Any, plan: expiry_plan.ArchivePlan, *others: Any) -> None:
-        plan.held = []
-        divide(connection, rows, plan, *others)
-
-    patch.setattr(expiry_plan, "_divide", divide_unheld)
+    patch.setattr(expiry_plan, "HELD_SENDERS", "SELECT user_id FROM users WHERE FALSE")
 
 
 def erases_young_ones_in_the_archive(patch: pytest.MonkeyPatch) -> None:
     from spark.archive import expiry_plan  # as above
 
-    divide, some_of_part, withheld = expiry_plan._divide, rules.some_of_part, "(oldest < erasable_before AND "
+    make_plan, some_of_part, withheld = expiry_plan.make_plan, rules.some_of_part, "(oldest < erasable_before AND "
 
     def some_of_any_age(*args: Any) -> str:
         found = some_of_part(*args)
@@ -184,11 +178,12 @@ def erases_young_ones_in_the_archive(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(rules, "some_of_part", some_of_any_age)
 
-    def divide_all(connection: sqlite3.Connection, rows: Any, plan: expiry_plan.ArchivePlan, *others: Any) -> None:
-        divide(connection, rows, plan, *others)
-        plan.groups = {key: (*row[:5], FOREVER, *row[6:]) for key, row in plan.groups.items()}
+    def make_plan_of_all(*args: Any, **named: Any) -> expiry_plan.ArchivePlan:
+        plan = make_plan(*args, **named)
+        plan.groups = {key: (*row[:4], FOREVER, *row[5:]) for key, row in plan.groups.items()}
+        return plan
 
-    patch.setattr(expiry_plan, "_divide", divide_all)
+    patch.setattr(expiry_plan, "make_plan", make_plan_of_all)
 
 
 def explains_without_timers(patch: pytest.MonkeyPatch) -> None:

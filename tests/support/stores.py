@@ -3,21 +3,28 @@
 import contextlib
 import functools
 import os
+import sqlite3
 import tempfile
 from pathlib import Path
 
+from conclave.store import at_rest, bodies
 from conclave.store.engine import schema, sqlite
+from conclave.store.message_keys import OTHERS
 
 ID_BYTES = 16
 
+MESSAGE = "(group_key, sequence_num, sender_id, is_commit, created_at)"
+"""Of a message, in SQL; its id follows from them."""
+
 
 def prepare(path: Path) -> None:
-    """Do what ``schema.prepare`` does. Each database has an id of its own for its ledger."""
+    """Do what ``schema.prepare`` does, and make the folder of its vault. Each database has a ledger's id of its own."""
     if not path.exists():
         before, after = template()
         path.touch(mode=0o600)
         path.write_bytes(before + os.urandom(ID_BYTES) + after)
     schema.prepare(path)
+    path.with_suffix(".vault").mkdir(mode=0o700, exist_ok=True)
 
 
 @functools.cache
@@ -47,3 +54,25 @@ def make_due(path: Path) -> None:
             "INSERT INTO sessions (token_hash, user_id, created_at, last_used_at, expires_at) VALUES (?, ?, 1, 1, 2)",
             (token, user_id),
         )
+
+
+def add_message(
+    connection: sqlite3.Connection,
+    group_key: int,
+    number: int,
+    sender_id: bytes,
+    created_at: int,
+    *,
+    is_commit: bool = False,
+    body: bytes = b"body",
+) -> int:
+    """Store a message as of any time, past its group's counter; return its id."""
+    row = connection.execute("SELECT group_id FROM groups WHERE group_key = ?", (group_key,)).fetchone()
+    (stored,) = at_rest.encrypted(connection, [(row[0] if row else OTHERS, number)], [body])
+    message_id = bodies.message_id(group_key, number)
+    bodies.put_messages(connection, [(message_id, stored)])
+    connection.execute(
+        f"INSERT INTO messages {MESSAGE} VALUES (?, ?, ?, ?, ?)",
+        (group_key, number, sender_id, is_commit, created_at),
+    )
+    return message_id

@@ -211,8 +211,9 @@ async def test_the_document_is_served_to_anybody_and_has_the_header_that_the_ope
     async with running.http.get(f"{running.url}{API}/openapi.json") as response:
         assert await response.json() == DOCUMENT
     assert DOCUMENT["components"]["securitySchemes"]["token"]["scheme"] == "bearer"
+    beside = str(config.database.with_name("other.db"))
     async with (
-        start_server(replace(config, auth_header="X-Conclave", database_path=f"{config.database_path}2")) as other,
+        start_server(replace(config, auth_header="X-Conclave", database_path=beside)) as other,
         other.http.get(f"{other.url}{API}/openapi.json") as response,
     ):
         scheme = (await response.json())["components"]["securitySchemes"]["token"]

@@ -127,13 +127,11 @@ def _run(run: Run) -> dict[str, Any]:
 
 def _bytes(measured: Measured, seen: Overview | None) -> Iterator[tuple[str, str]]:
     """Yield what lies where: names and values. What is not known is left out."""
-    if seen:
-        yield "messages and other bodies in the database", size_text(seen.hot_bytes)
-        if seen.archived_messages:
-            amount = counted(seen.archived_messages, "message")
-            yield "messages in the archive", f"{size_text(seen.archived_bytes)} in {amount}"
-    if measured.unreadable:
-        yield "unreadable in the archive, and not overwritten yet", counted(measured.unreadable, "message")
+    if seen and seen.archived_messages:
+        amount = counted(seen.archived_messages, "message")
+        yield "messages in the archive", f"{size_text(seen.archived_bytes)} in {amount}"
+    if measured.dead:
+        yield "erased, and taking space in the archive", counted(measured.dead, "message")
     names = {"database": "file of the database", "wal": "write-ahead log", "archive": "files of the archive"}
     for name, text in names.items():
         if name in measured.files:

@@ -5,6 +5,7 @@ import sqlite3
 
 from conclave.retention.policy import GroupPolicy
 from conclave.retention.rules import COMMITS_ABOVE
+from conclave.store import bodies
 from conclave.store.archive.moves import Range
 
 HOUR = 3600
@@ -13,18 +14,16 @@ HOUR = 3600
 SAMPLED_FROM = 16
 """One of 16 messages is looked at, to estimate how many were created in each hour."""
 
-_SCATTERED = "((message_id & 0xffffffff) * 2654435761 >> 16)"
-"""A hash of the message id, which makes the sample as good as random.
-
-A sample by id alone might miss every message: for example, if a body of another kind follows each message.
-"""
+_SCATTERED = "(((group_key * 40503 + sequence_num & 0xffffffff) * 2654435761) >> 16)"
+"""A hash of the message id, which makes the sample as good as random: by number alone, small groups might have none."""
 
 
 def list_movable(connection: sqlite3.Connection, least: int, before: int) -> None:
     """List in temp.movable the groups that have messages to be moved to the archive.
 
     ``before``: the messages were created before this Unix second, exclusive. ``least``: only groups whose messages live
-    longer than this many seconds. The column ``lifetime`` is the class in which the messages are archived.
+    longer than this many seconds, and that were not restored from the archive: until its space is reclaimed, it would
+    have their messages twice. The column ``lifetime`` is the class in which the messages are archived.
     """
     connection.execute("DROP TABLE IF EXISTS temp.movable")
     connection.execute("CREATE TEMP TABLE movable (group_key INTEGER PRIMARY KEY, lifetime INTEGER)")
@@ -35,7 +34,8 @@ def list_movable(connection: sqlite3.Connection, least: int, before: int) -> Non
         "WITH lasting AS MATERIALIZED (SELECT group_key, effective_expiry AS lifetime FROM groups"
         " WHERE effective_expiry IN (SELECT value FROM json_each(?)))"
         " INSERT INTO temp.movable SELECT group_key, lifetime FROM lasting WHERE EXISTS"
-        " (SELECT 1 FROM messages WHERE messages.group_key = lasting.group_key AND created_at < ?)",
+        " (SELECT 1 FROM messages WHERE messages.group_key = lasting.group_key AND created_at < ?) AND NOT EXISTS"
+        " (SELECT 1 FROM archive_returned WHERE archive_returned.group_key = lasting.group_key)",
         (json.dumps(lifetimes), before),
     )
 
@@ -45,8 +45,8 @@ def time_slices(connection: sqlite3.Connection, before: int, rows: int) -> list[
 
     The ends are Unix seconds, exclusive, ascending; the last is ``before``. A slice has fewer messages rather than
     more, since they are counted by a sample. A slice may have more if one hour has more: an hour is not divided. The
-    first of several slices has a quarter: while it is written to the archive, nothing can be deleted here yet. If
-    messages move in this order, their bodies lie close to each other, and few partitions are filled at a time.
+    first of several slices has a quarter: while it is written to the archive, nothing can be deleted here yet. In
+    this order few partitions are filled at a time.
     """
     hours = connection.execute(
         "SELECT created_at / ?1 AS hour, count(*) * ?2 FROM temp.movable CROSS JOIN messages USING (group_key)"
@@ -163,21 +163,11 @@ them are commits.
 
 def _measure(connection: sqlite3.Connection, chosen: list[Range]) -> int:
     """Return how many bytes the bodies of the chosen messages have together."""
-    for name in ("chosen", "picked"):
-        connection.execute(f"DROP TABLE IF EXISTS temp.{name}")
-    connection.execute("CREATE TEMP TABLE chosen (group_key INTEGER, first_seq INTEGER, last_seq INTEGER)")
-    connection.executemany(
-        "INSERT INTO temp.chosen VALUES (?, ?, ?)", [(each.group_key, each.first_seq, each.last_seq) for each in chosen]
-    )
-    connection.execute(
-        "CREATE TEMP TABLE picked AS SELECT message_id FROM temp.chosen CROSS JOIN messages USING (group_key)"
-        " WHERE sequence_num BETWEEN first_seq AND last_seq ORDER BY message_id"
-    )
     total = 0
-    for (segment,) in connection.execute("SELECT DISTINCT message_id >> 32 FROM temp.picked").fetchall():
-        total += connection.execute(
-            f"SELECT sum(length(body)) FROM temp.picked CROSS JOIN body_segment_{segment:d} ON body_id = message_id"
-            " WHERE message_id >> 32 = ?",
-            (segment,),
-        ).fetchone()[0]
+    for each in chosen:
+        first, last = (bodies.message_id(each.group_key, number) for number in (each.first_seq, each.last_seq))
+        row = connection.execute(
+            "SELECT ifnull(sum(length(body)), 0) FROM message_bodies WHERE message_id BETWEEN ? AND ?", (first, last)
+        ).fetchone()
+        total += row[0]
     return total

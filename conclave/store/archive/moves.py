@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from uuid import uuid4
 
-from conclave.retention.policy import FOREVER, KEEP
+from conclave.retention.policy import KEEP
 from conclave.store.engine.sqlite import values
 from conclave.store.sender_index import SENT
 
@@ -30,6 +30,10 @@ class Range:
     lifetime: int
 
 
+Key = tuple[int, int, int]
+"""A part: group key, lifetime, span."""
+
+
 @dataclass(frozen=True)
 class PartRow:
     """One row of the index, a part: what one partition of the archive holds of one group.
@@ -48,6 +52,11 @@ class PartRow:
     message_count: int
     body_bytes: int
     checksum: int
+
+    @property
+    def key(self) -> Key:
+        """What names it."""
+        return self.group_key, self.lifetime, self.span
 
 
 @dataclass(frozen=True)
@@ -178,11 +187,15 @@ def parts(connection: sqlite3.Connection, group_key: int | None = None) -> list[
     return [PartRow(*row) for row in connection.execute(f"{_PARTS} WHERE group_key = ?", (group_key,))]
 
 
+def parts_of_partition(connection: sqlite3.Connection, lifetime: int, span: int) -> list[PartRow]:
+    """Return the rows of the index of one partition."""
+    return [PartRow(*row) for row in connection.execute(f"{_PARTS} WHERE lifetime = ? AND span = ?", (lifetime, span))]
+
+
 def groups_ahead(connection: sqlite3.Connection, now: int) -> list[bytes]:
     """Return the ids of groups that serve messages from the archive which were created at ``now`` or later."""
     rows = connection.execute(
-        "SELECT DISTINCT group_id FROM archive_parts JOIN groups USING (group_key)"
-        " WHERE newest >= ? AND first_seq <= archived_seq",
+        "SELECT DISTINCT group_id FROM archive_parts JOIN groups USING (group_key) WHERE newest >= ?",
         (now,),
     )
     return [row[0] for row in rows]
@@ -193,10 +206,10 @@ def each_part(connection: sqlite3.Connection) -> Iterator[PartRow]:
     return (PartRow(*row) for row in connection.execute(f"{_PARTS} ORDER BY group_key, span, lifetime"))
 
 
-_PARTS = (
-    "SELECT group_key, lifetime, span, first_seq, last_seq, oldest, newest, message_count, body_bytes, checksum"
-    " FROM archive_parts"
-)
+PART_COLUMNS = "group_key, lifetime, span, first_seq, last_seq, oldest, newest, message_count, body_bytes, checksum"
+"""The columns of a PartRow, in their order."""
+
+_PARTS = f"SELECT {PART_COLUMNS} FROM archive_parts"
 
 
 def kept_twice(connection: sqlite3.Connection, group_key: int) -> list[tuple[int, int]]:
@@ -266,11 +279,6 @@ def switch(
         " WHERE last_seq < excluded.first_seq",
         [values(each) for each in parts],
     )
-    connection.executemany(  # in a part of which nothing else may be readable
-        "UPDATE archive_unreadable SET first_left = ifnull(first_left, ?4),"
-        " oldest_left = min(ifnull(oldest_left, ?5), ?5) WHERE group_key = ?1 AND lifetime = ?2 AND span = ?3",
-        [(each.group_key, each.lifetime, each.span, each.first_seq, each.oldest) for each in parts],
-    )
     connection.executemany(
         "INSERT OR IGNORE INTO archive_senders (sender_id, group_key) VALUES (?, ?)",
         [(sender_id, moved.group_key) for sender_id in senders],
@@ -305,15 +313,11 @@ def settle_parts(
         connection.execute("DELETE FROM archive_parts WHERE group_key = ? AND lifetime = ? AND span = ?", key)
         if row is not None:
             connection.execute("INSERT INTO archive_parts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values(row))
-        connection.execute(
-            "DELETE FROM archive_unreadable WHERE group_key = ? AND lifetime = ? AND span = ? AND dead_up_to < ?",
-            (*key, FOREVER if row is None else row.first_seq),
-        )
-        connection.execute(  # what is left in spite of it has to be looked at again
-            "UPDATE archive_unreadable SET first_left = 0, oldest_left = 0"
-            " WHERE group_key = ? AND lifetime = ? AND span = ?",
-            key,
-        )
+    release(connection, group_key)
+
+
+def release(connection: sqlite3.Connection, group_key: int) -> None:
+    """Forget who has sent what of a group, and its tombstone, if the archive has nothing of it any more."""
     if not holds_group(connection, group_key):
         connection.execute("DELETE FROM archive_senders WHERE group_key = ?", (group_key,))
         remove_tombstone(connection, group_key)

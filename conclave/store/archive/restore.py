@@ -18,7 +18,7 @@ class RestoreError(Exception):
 
 @dataclass(frozen=True)
 class Archived:
-    """A message as the archive has it; ``created_at`` in Unix seconds."""
+    """A message as the archive has it, encrypted; ``created_at`` in Unix seconds."""
 
     sequence_num: int
     sender_id: bytes
@@ -30,28 +30,20 @@ class Archived:
 def put_back(connection: sqlite3.Connection, group_key: int, messages: Sequence[Archived]) -> None:
     """Store copies of some messages that have no copies yet. Raises RestoreError if the group was deleted."""
     _require_group(connection, group_key)
+    bodies.put_messages(
+        connection, [(bodies.message_id(group_key, each.sequence_num), each.mls_message) for each in messages]
+    )
     connection.executemany(
-        "INSERT INTO messages (message_id, group_key, sequence_num, sender_id, is_commit, created_at)"
-        " VALUES (?, ?, ?, ?, ?, ?)",
-        [
-            (
-                bodies.put(connection, message.mls_message),
-                group_key,
-                message.sequence_num,
-                message.sender_id,
-                message.is_commit,
-                message.created_at,
-            )
-            for message in messages
-        ],
+        "INSERT INTO messages (group_key, sequence_num, sender_id, is_commit, created_at) VALUES (?, ?, ?, ?, ?)",
+        [(group_key, each.sequence_num, each.sender_id, each.is_commit, each.created_at) for each in messages],
     )
 
 
 def switch_back(connection: sqlite3.Connection, group_key: int, count: int) -> None:
     """Serve a group from the hot store, which must have ``count`` copies. Raises RestoreError.
 
-    The index keeps its rows. They are above the border now, which tells the next run to delete their messages from the
-    table. Readers that know the former border may not have read the table by then: they look again, see ``relaid``.
+    The index does not have them any more. Their messages stay in the table until the partitions are reclaimed. Readers
+    that know the former border may not have read the table by then: they look again, see ``relaid``.
     """
     border = _require_group(connection, group_key)
     copies = connection.execute(
@@ -60,6 +52,13 @@ def switch_back(connection: sqlite3.Connection, group_key: int, count: int) -> N
     if copies != count:
         raise RestoreError(f"{copies} copies are there of {count} messages: do a cleanup run, then try again")
     connection.execute("UPDATE groups SET archived_seq = 0 WHERE group_key = ?", (group_key,))
+    connection.execute(
+        "INSERT INTO archive_returned (lifetime, span, group_key, messages)"
+        " SELECT lifetime, span, group_key, message_count FROM archive_parts WHERE group_key = ?"
+        " ON CONFLICT DO UPDATE SET messages = messages + excluded.messages",
+        (group_key,),
+    )
+    moves.settle_parts(connection, group_key, {each.key: None for each in moves.parts(connection, group_key)})
     moves.note_relaid(connection)
 
 

@@ -70,12 +70,12 @@ def overdue(connection: sqlite3.Connection, now: int) -> Overdue:
     bounds, governed, values = Bounds().as_needed(connection), f"WITH {GOVERNED}", {"now": now}
     expired = connection.execute(
         f"{governed} SELECT count(*), max(min(cutoff, erasable_before) - oldest)"
-        f" FROM readable_parts JOIN governed_groups USING (group_key) WHERE {certain_of_part([EXPIRED], bounds)}",
+        f" FROM archive_parts JOIN governed_groups USING (group_key) WHERE {certain_of_part([EXPIRED], bounds)}",
         values,
     ).fetchone()
     groups = connection.execute(
         f"{governed} SELECT count(*), :now - min(deleted_at) FROM governed_tombstones WHERE EXISTS"
-        " (SELECT 1 FROM readable_parts WHERE readable_parts.group_key = governed_tombstones.group_key"
+        " (SELECT 1 FROM archive_parts WHERE archive_parts.group_key = governed_tombstones.group_key"
         f" AND {certain_of_part([DELETED_GROUP], bounds)})",
         values,
     ).fetchone()
@@ -85,10 +85,7 @@ def overdue(connection: sqlite3.Connection, now: int) -> Overdue:
         f" WHERE erasable_before > 0 AND {UNHELD}",
         values,
     ).fetchone()
-    restored = connection.execute(
-        "SELECT ifnull(sum(message_count), 0) FROM archive_parts JOIN groups USING (group_key)"
-        " WHERE first_seq > archived_seq"
-    ).fetchone()
+    restored = connection.execute("SELECT ifnull(sum(messages), 0) FROM archive_returned").fetchone()
     taken = connection.execute(
         f"{governed} SELECT count(*) FROM taken_back JOIN governed_groups USING (group_key) WHERE NOT erased"
         " AND sequence_num <= archived_seq AND EXISTS (SELECT 1 FROM archive_parts"

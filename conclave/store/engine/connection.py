@@ -11,20 +11,15 @@ if TYPE_CHECKING:
     from conclave.keys.store import KeyStore
 
 
-ERASED_AT_ONCE = 1024 * 1024
-"""What is discarded is erased at once up to 1 MiB in a transaction: as much as one request can bring."""
-
-
 class StoreConnection(sqlite3.Connection):
     """A connection to the hot store, with the state of the transaction under way.
 
-    ``announced``: the news that the transaction hands on when it ends. ``room``: how many bytes of bodies it may still
-    add. ``erasable``: how many bytes of bodies it may still erase, see ``bodies.discard``. ``pages_to_return``: how
-    many free pages go back to the file system when it ends. ``is_on_event_loop``: whether it runs on the loop's thread,
-    so that nothing may take long. ``waits_until``: no wait for the write lock goes on after that, in seconds of the
-    monotonic clock. Another thread may set it. ``keys``: those of the messages; None where none is under a key, or
-    where none is stored or read. ``former_policies``: what the server hides besides what its store says; none of
-    another process.
+    ``announced``: the news that the transaction hands on when it ends. ``room``: how many bytes of bodies it may
+    still add. ``pages_to_return``: how many free pages go back to the file system when it ends.
+    ``is_on_event_loop``: whether it runs on the loop's thread, so that nothing may take long. ``waits_until``: no
+    wait for the write lock goes on after that, in seconds of the monotonic clock. Another thread may set it.
+    ``keys``: those of the bodies; None where none is stored or read. ``former_policies``: what the server hides
+    besides what its store says; none of another process.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -32,7 +27,6 @@ class StoreConnection(sqlite3.Connection):
         super().__init__(*args, **kwargs)
         self.announced: list[News] = []
         self.room = math.inf
-        self.erasable = ERASED_AT_ONCE
         self.pages_to_return = 0
         self.is_on_event_loop = False
         self.waits_until = math.inf

@@ -124,6 +124,12 @@ class Database:
             raise
         return self
 
+    def open_keys(self) -> "KeyStore":
+        """Return the keys of its messages. Raises StoreError: it was opened without."""
+        if self.keys is None:
+            raise StoreError(f"{self.path}: its keys are not open here")
+        return self.keys
+
     @property
     def written(self) -> Writes:
         """The transactions of the writer so far."""

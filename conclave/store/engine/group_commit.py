@@ -100,17 +100,19 @@ def _alone(fn: Single, connection: StoreConnection) -> Any:
     """Run ``fn`` in a savepoint. If it raises, it announces nothing, and the room that it took is free again."""
     connection.execute("SAVEPOINT one_write")
     reach("writer.begun")
-    room, erasable, announced = connection.room, connection.erasable, len(connection.announced)
+    room, announced = connection.room, len(connection.announced)
     outcome: Any
     try:
         outcome = _Result(fn(connection))
         reach("writer.applied")
     except Exception as error:
+        if connection.keys:
+            connection.keys.undo()
         if not connection.in_transaction:
             # SQLite gave up the whole transaction (disk full, I/O error): none of the writes is applied.
             raise
         connection.execute("ROLLBACK TO one_write")
-        connection.room, connection.erasable = room, erasable
+        connection.room = room
         del connection.announced[announced:]
         # Its traceback holds this batch, which will hold it: a circle, and in it the bodies of all its requests. Of an
         # error that a client gets, its origin does not matter.

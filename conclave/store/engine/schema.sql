@@ -37,15 +37,8 @@ CREATE TABLE key_packages (
     is_last_resort INTEGER NOT NULL, package_body INTEGER NOT NULL UNIQUE) STRICT;
 CREATE INDEX key_packages_by_user ON key_packages (user_id, is_last_resort);
 
--- Bodies lie in the tables body_segment_N, made as needed: see conclave/store/bodies.py. A body's id holds its segment:
--- id >> 32. `bodies` and `total_bytes`: ever stored. `live_bytes`: not erased. `sealed`: nothing is added any more.
--- `dropped`: nothing refers to its bodies; the next compaction removes it.
-CREATE TABLE body_segments (
-    segment INTEGER PRIMARY KEY AUTOINCREMENT, bodies INTEGER NOT NULL DEFAULT 0,
-    total_bytes INTEGER NOT NULL DEFAULT 0, live_bytes INTEGER NOT NULL DEFAULT 0, sealed INTEGER NOT NULL DEFAULT 0,
-    dropped INTEGER NOT NULL DEFAULT 0) STRICT;
--- Bodies to which nothing refers any more: too many, or too large, to be erased by the request that let go of them.
-CREATE TABLE discarded_bodies (discarded_body INTEGER PRIMARY KEY) STRICT;
+-- Bodies of all kinds but messages', encrypted: see conclave/store/bodies.py. Each `..._body` is an id here.
+CREATE TABLE bodies (body_id INTEGER PRIMARY KEY AUTOINCREMENT, body BLOB NOT NULL) STRICT;
 
 -- `expiry_set_by`: the admin who has set message_expiry_seconds as it is; null if none has, or that account is gone.
 -- `min_lifetime_seconds`: -1: inherit. `last_seq` to `commits_below`: the marks; each only rises (marks.py has the one
@@ -119,24 +112,16 @@ CREATE TABLE welcomes (
     welcome_body INTEGER NOT NULL UNIQUE) STRICT;
 CREATE INDEX welcomes_by_user ON welcomes (user_id); CREATE INDEX welcomes_by_group ON welcomes (group_key);
 
--- The messages of a group lie together, in their order: a page is one place in the table. `message_id`: the id of the
--- body. No reference to groups: the messages of a deleted group wait here for cleanup.
+-- The messages of a group lie together, in their order, and so do their bodies, which are encrypted: a page is one place
+-- in each table. No reference to groups: the messages of a deleted group wait here for cleanup.
 CREATE TABLE messages (
-    message_id INTEGER NOT NULL, group_key INTEGER NOT NULL, sequence_num INTEGER NOT NULL, sender_id BLOB NOT NULL,
-    is_commit INTEGER NOT NULL, created_at INTEGER NOT NULL, PRIMARY KEY (group_key, sequence_num)
-) STRICT, WITHOUT ROWID;
-CREATE UNIQUE INDEX messages_by_body ON messages (message_id);
+    group_key INTEGER NOT NULL, sequence_num INTEGER NOT NULL, sender_id BLOB NOT NULL, is_commit INTEGER NOT NULL,
+    created_at INTEGER NOT NULL, message_id INTEGER NOT NULL AS (group_key << 40 | sequence_num),
+    PRIMARY KEY (group_key, sequence_num)) STRICT, WITHOUT ROWID;
+CREATE TABLE message_bodies (message_id INTEGER PRIMARY KEY, body BLOB NOT NULL) STRICT;
 CREATE INDEX messages_by_age ON messages (group_key, created_at);
--- By sender, within blocks of 4096 bodies that were stored one after the other. By sender alone, nearly each message
--- would change another page of the index. See conclave/store/sender_index.py.
-CREATE INDEX messages_by_sender ON messages (message_id >> 12, sender_id, is_commit);
--- The blocks in which there are messages, in ascending order.
-CREATE VIEW message_blocks AS
-WITH RECURSIVE blocks (block) AS (
-    SELECT min(message_id) >> 12 FROM messages UNION ALL
-    SELECT (SELECT min(message_id) FROM messages WHERE message_id >= (block + 1) << 12) >> 12
-    FROM blocks WHERE block IS NOT NULL)
-SELECT block FROM blocks WHERE block IS NOT NULL;
+-- By sender within each group: see conclave/store/sender_index.py.
+CREATE INDEX messages_by_sender ON messages (group_key, sender_id, is_commit);
 -- What senders call their messages, for a day: a message that is sent again after a lost answer keeps its number, which
 -- may be erased by now. No references: a group or an account with very many must not be slow to delete.
 CREATE TABLE send_ids (
@@ -189,10 +174,12 @@ CREATE TABLE cleanup_runs (
 -- table: readers need it or a later one. `unerased`: files were replaced or dropped, and may still be on disk.
 -- `relaid`: raised before messages go back to the hot store: readers look again. `turn`: of the last run that was to
 -- change the table, by which table and database are told to be of one time. `former_turn`: the table's before that run.
+-- `reclaimed_at`: when space was last given back.
 CREATE TABLE archive_state (
     id INTEGER PRIMARY KEY CHECK (id = 1), archive_id TEXT NOT NULL, version INTEGER NOT NULL DEFAULT 0,
     unerased INTEGER NOT NULL DEFAULT 0, relaid INTEGER NOT NULL DEFAULT 0, turn INTEGER NOT NULL DEFAULT 0,
-    former_turn INTEGER NOT NULL DEFAULT 0) STRICT;
+    former_turn INTEGER NOT NULL DEFAULT 0, reclaimed_at INTEGER NOT NULL DEFAULT 0, unsettled INTEGER NOT NULL DEFAULT 0)
+    STRICT;
 -- A batch of messages on its way: fixed here first, so that a crash leaves no doubt what belongs to it.
 -- `message_count`: as verified there. `checksum`: XOR of the messages' checksums. `finished_at`: null: under way.
 CREATE TABLE archive_moves (
@@ -205,8 +192,8 @@ CREATE TABLE archive_move_ranges (
     batch INTEGER NOT NULL REFERENCES archive_moves ON DELETE CASCADE, group_key INTEGER NOT NULL,
     first_seq INTEGER NOT NULL, last_seq INTEGER NOT NULL, lifetime INTEGER NOT NULL, PRIMARY KEY (batch, group_key)
 ) STRICT, WITHOUT ROWID;
--- The index: what of a group lies in which part (retention class and time span) of the archive. No reference to groups:
--- what a deleted group leaves is erased by cleanup. `span`: its first second. `oldest` and `newest`: created_at.
+-- The index: what can be read of a group in which part (retention class and time span) of the archive. No reference to
+-- groups: what a deleted group leaves is erased by cleanup. `span`: its first second. `oldest` and `newest`: created_at.
 CREATE TABLE archive_parts (
     group_key INTEGER NOT NULL, lifetime INTEGER NOT NULL, span INTEGER NOT NULL, first_seq INTEGER NOT NULL,
     last_seq INTEGER NOT NULL, oldest INTEGER NOT NULL, newest INTEGER NOT NULL, message_count INTEGER NOT NULL,
@@ -217,40 +204,32 @@ CREATE INDEX archive_parts_by_part ON archive_parts (lifetime, span);
 CREATE TABLE archive_senders (
     sender_id BLOB NOT NULL, group_key INTEGER NOT NULL, PRIMARY KEY (sender_id, group_key)) STRICT, WITHOUT ROWID;
 CREATE INDEX archive_senders_by_group ON archive_senders (group_key);
--- What of a part has no keys any more, and waits in the table to be overwritten: see docs/architecture/keys.md.
--- `since`: 0: the next run writes the part anew. `dead_up_to`: numbers up to this one have no keys. `dead_messages`:
--- how many of these the part has, of which receipts have told. `first_left` and `oldest_left`: no lesser number, and no
--- message from before, has a key; null: nothing of the part has one.
-CREATE TABLE archive_unreadable (
-    group_key INTEGER NOT NULL, lifetime INTEGER NOT NULL, span INTEGER NOT NULL, since INTEGER NOT NULL,
-    dead_up_to INTEGER NOT NULL, dead_messages INTEGER NOT NULL, first_left INTEGER, oldest_left INTEGER,
-    PRIMARY KEY (group_key, lifetime, span)) STRICT;
--- The parts of the archive as far as their messages can be read.
-CREATE VIEW readable_parts AS
-SELECT group_key, lifetime, span, ifnull(max(first_left, first_seq), first_seq) AS first_seq, last_seq, newest,
-    ifnull(max(oldest_left, oldest), oldest) AS oldest, message_count - ifnull(dead_messages, 0) AS message_count,
-    body_bytes - body_bytes * ifnull(dead_messages, 0) / max(message_count, 1) AS body_bytes
-FROM archive_parts LEFT JOIN archive_unreadable USING (group_key, lifetime, span)
-WHERE since IS NULL OR first_left IS NOT NULL;
+-- What of a partition cannot be read any more and still takes space in its files. `since`: when the first of it was
+-- erased.
+CREATE TABLE archive_dead (
+    lifetime INTEGER NOT NULL, span INTEGER NOT NULL, messages INTEGER NOT NULL, since INTEGER NOT NULL,
+    PRIMARY KEY (lifetime, span)) STRICT, WITHOUT ROWID;
+-- Parts that the hot store has again. Their messages take space in the files until the partition is reclaimed.
+CREATE TABLE archive_returned (
+    lifetime INTEGER NOT NULL, span INTEGER NOT NULL, group_key INTEGER NOT NULL, messages INTEGER NOT NULL,
+    PRIMARY KEY (lifetime, span, group_key)) STRICT, WITHOUT ROWID;
 
--- One row, if messages are under keys: see docs/architecture/keys.md. `keys_id`: names the key file. `settled`: 0: it
--- may have keys of messages that a restore took back. `lost_serial`: its change by which keys were last lost.
+-- One row, once a server has run: see docs/architecture/vault.md. `keys_id`: names the key file. `settled`: 0: it
+-- may have keys of messages that a restore took back. `serial`: its newest change that the database relies on.
 CREATE TABLE key_state (
     id INTEGER PRIMARY KEY CHECK (id = 1), keys_id BLOB NOT NULL, settled INTEGER NOT NULL DEFAULT 1,
-    lost_serial INTEGER NOT NULL DEFAULT 0) STRICT;
+    serial INTEGER NOT NULL DEFAULT 0) STRICT;
 -- The keys that the next run, or the one under way, has to lose: written in the transactions that delete the rows.
 CREATE TABLE key_erasures (
     group_id BLOB NOT NULL, first_seq INTEGER NOT NULL, last_seq INTEGER NOT NULL,
     PRIMARY KEY (group_id, first_seq, last_seq)) STRICT, WITHOUT ROWID;
--- Where copies of the key file were written. `serial`: the last change that it has.
-CREATE TABLE key_copies (path TEXT PRIMARY KEY, made_at INTEGER NOT NULL, serial INTEGER NOT NULL) STRICT;
 -- A deleted group gives no numbers any more, and needs no keys for them.
-CREATE TRIGGER tombstone_added AFTER INSERT ON tombstones WHEN EXISTS (SELECT 1 FROM key_state) BEGIN
+CREATE TRIGGER tombstone_added AFTER INSERT ON tombstones BEGIN
     INSERT OR IGNORE INTO key_erasures (group_id, first_seq, last_seq)
     SELECT group_id, last_seq + 1, 9223372036854775807 FROM groups WHERE group_key = new.group_key;
 END;
 -- With the tombstone of a group goes all that is left of its keys, also of numbers that were never given.
-CREATE TRIGGER tombstone_removed AFTER DELETE ON tombstones WHEN EXISTS (SELECT 1 FROM key_state) BEGIN
+CREATE TRIGGER tombstone_removed AFTER DELETE ON tombstones BEGIN
     INSERT OR IGNORE INTO key_erasures (group_id, first_seq, last_seq) VALUES (old.group_id, 0, 9223372036854775807);
 END;
 
@@ -269,24 +248,15 @@ CREATE TABLE audit (
     subject_id BLOB NOT NULL DEFAULT x'', subject TEXT NOT NULL DEFAULT '', details TEXT NOT NULL DEFAULT '{}') STRICT;
 CREATE INDEX audit_by_subject ON audit (subject_id, audit_id); CREATE INDEX audit_by_age ON audit (at);
 -- What the run under way has erased, written in the transactions that erase. At its end it goes into receipts.
--- `keys_lost`: how many of them were under keys: no copy of those can be read. `waiting`: how many lie in the archive
--- still, without keys. `last_seq` and `newest`: the greatest number and created_at erased.
+-- `last_seq` and `newest`: the greatest number and created_at erased.
 CREATE TABLE erasures (
-    group_key INTEGER NOT NULL, rule TEXT NOT NULL, messages INTEGER NOT NULL, keys_lost INTEGER NOT NULL DEFAULT 0,
-    waiting INTEGER NOT NULL DEFAULT 0, last_seq INTEGER NOT NULL, newest INTEGER NOT NULL, group_id BLOB NOT NULL,
-    PRIMARY KEY (group_key, rule)) STRICT, WITHOUT ROWID;
--- What the run under way is about to erase from rows of the archive's index, noted before. The table changes at once,
--- but not with the database: so what a run has erased that did not end is known to the next one.
-CREATE TABLE archive_erasures (
-    group_key INTEGER NOT NULL, lifetime INTEGER NOT NULL, span INTEGER NOT NULL, rule TEXT NOT NULL,
-    messages INTEGER NOT NULL, last_seq INTEGER NOT NULL, newest INTEGER NOT NULL,
-    PRIMARY KEY (group_key, span, lifetime, rule)) STRICT, WITHOUT ROWID;
+    group_key INTEGER NOT NULL, rule TEXT NOT NULL, messages INTEGER NOT NULL, last_seq INTEGER NOT NULL,
+    newest INTEGER NOT NULL, group_id BLOB NOT NULL, PRIMARY KEY (group_key, rule)) STRICT, WITHOUT ROWID;
 -- Receipts: what each run has erased of each group, as in erasures. A chain: `hash` is the SHA-256 of the former
 -- receipt's hash and of this one. Their ids count up by one.
 CREATE TABLE receipts (
     receipt_id INTEGER PRIMARY KEY, at INTEGER NOT NULL, job TEXT NOT NULL, group_id BLOB NOT NULL, rule TEXT NOT NULL,
-    messages INTEGER NOT NULL, keys_lost INTEGER NOT NULL DEFAULT 0, waiting INTEGER NOT NULL DEFAULT 0,
-    last_seq INTEGER NOT NULL, newest INTEGER NOT NULL, hash BLOB NOT NULL) STRICT;
+    messages INTEGER NOT NULL, last_seq INTEGER NOT NULL, newest INTEGER NOT NULL, hash BLOB NOT NULL) STRICT;
 CREATE INDEX receipts_by_group ON receipts (group_id, receipt_id);
 -- One row: the last receipt that is no longer kept. The chain goes on from its hash.
 CREATE TABLE receipts_anchor (

@@ -4,13 +4,14 @@ import contextlib
 import sqlite3
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ParamSpec
 
 from conclave.events import News
 from conclave.failpoints import reach
 from conclave.store.engine import outbox
-from conclave.store.engine.connection import ERASED_AT_ONCE, StoreConnection, of_store
+from conclave.store.engine.connection import StoreConnection, of_store
 from conclave.store.engine.faults import is_busy, not_opened
 
 P = ParamSpec("P")
@@ -57,6 +58,20 @@ PRAGMA synchronous = FULL;
 PRAGMA temp_store = MEMORY;
 PRAGMA busy_timeout = 0;
 """
+
+
+@contextmanager
+def not_zeroed(connection: sqlite3.Connection) -> Iterator[None]:
+    """Leave pages as they are that become free in the block.
+
+    It is for ciphertext whose keys are destroyed. To overwrite it would write each page of a large body to the log: on
+    a full disk there is no room for that.
+    """
+    connection.execute("PRAGMA secure_delete = FAST")
+    try:
+        yield
+    finally:
+        connection.execute("PRAGMA secure_delete = ON")
 
 
 def connect(path: Path, *, readonly: bool = False, frozen: bool = False) -> StoreConnection:
@@ -154,7 +169,6 @@ def write_transaction(
     begin_immediate(connection, patience)
     own = of_store(connection)
     own.announced = []
-    own.erasable = ERASED_AT_ONCE
     own.pages_to_return = 0
     try:
         yield
@@ -163,6 +177,12 @@ def write_transaction(
         if own.pages_to_return:
             _return_pages(connection, own.pages_to_return)
         connection.execute("COMMIT")
+        if own.keys:
+            own.keys.confirm()
+    except BaseException:
+        if own.keys:
+            own.keys.undo()
+        raise
     finally:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
@@ -171,11 +191,8 @@ def write_transaction(
 def _return_pages(connection: sqlite3.Connection, most: int) -> None:
     """Return at most ``most`` free pages to the file system. Nothing else may follow in the transaction.
 
-    SQLite moves the file's last pages to free places, and cuts them off at the commit. Until then, whatever makes the
-    file grow again gets them back as they were, even with ``secure_delete``: an overflow page keeps the old bytes
-    behind its end, and the first child of a root those in its middle. They are copies of rows that lie elsewhere now,
-    and nothing would erase them there. A pragma that is to free several pages gives a row for each, and Python takes
-    only the first.
+    SQLite moves the file's last pages to free places, and cuts them off at the commit. A pragma that is to free several
+    pages gives a row for each, and Python takes only the first.
     """
     free: int = connection.execute("PRAGMA freelist_count").fetchone()[0]
     for _ in range(min(most, free)):

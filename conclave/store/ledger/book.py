@@ -11,7 +11,7 @@ import sqlite3
 import stat
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,13 @@ log = get_logger(__name__)
 LOCK_WAIT_SECONDS = 30.0
 """A write fails if another process writes to the file for more than 30 seconds."""
 
+KEPT_SECONDS = 90 * 86_400
+"""An entry is kept for 90 days. Older backups are not covered by the ledger."""
+
 RESTORE, ALIVE, SETTINGS, READ = "restore", "alive", "settings", "read"
+
+UNUSABLE = "-unusable"
+"""The suffix of a ledger in whose place another one was begun."""
 
 JOURNAL = "-journal"
 """The suffix of the file that undoes a transaction that was cut short. SQLite does that with the next look."""
@@ -139,6 +145,8 @@ def append(path: Path, ledger_id: str, written: int, entries: Sequence[Entry]) -
         _ready(path)
         with _opened(path) as connection, _transaction(connection):
             found = _head(path, connection)
+            if found is None and written and entries[0].kind != RESTORE:
+                raise LedgerError(f"{path}: the ledger is missing")  # in a new one what was told would be missing
             if found is None:
                 _make_tables(connection)
             head = found or _Head(ledger_id, written, written, 0, 0)
@@ -148,8 +156,6 @@ def append(path: Path, ledger_id: str, written: int, entries: Sequence[Entry]) -
             _add(connection, head, [each for each in entries if each.change > head.last_change or each.kind == RESTORE])
             reach("ledger.written")
         reach("ledger.synced")
-    if written and not found:
-        log.warning("ledger_begun", ledger=str(path))
     return found.last_change if found else 0
 
 
@@ -161,6 +167,47 @@ def tip(path: Path) -> tuple[str, int] | None:
     with _opened_if_there(path) as connection:
         head = _head(path, connection) if connection else None
         return (head.ledger_id, head.last_change) if head else None
+
+
+def tip_of_copy(path: Path) -> tuple[str, int] | None:
+    """Do as ``tip`` for a copy, to which nothing is appended. No lock is taken: its disk may never answer."""
+    with _as_ledger_errors(path):
+        if not path.exists():
+            return None
+        _require_file(path)
+        uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
+        with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as connection:
+            head = _head(path, connection)
+        return (head.ledger_id, head.last_change) if head else None
+
+
+def copy(path: Path, target: Path) -> None:
+    """Write the ledger as it is now to ``target``, durably, unless that is so already; without a ledger, do nothing.
+
+    Raises LedgerError, also if something else is there, or a later ledger, which may have what is missing here. Nothing
+    else may copy to ``target`` meanwhile.
+    """
+    with _opened_if_there(path) as connection:
+        head = _head(path, connection) if connection else None
+        if connection is None or head is None:
+            return
+        connection.execute("BEGIN")
+        connection.execute("SELECT 1 FROM head").fetchone()  # from here on nobody changes it
+        data = connection.serialize()
+    with _as_ledger_errors(target):
+        there = tip_of_copy(target)
+        if there and there[0] != head.ledger_id:
+            raise LedgerError(f"{target}: is the ledger of another database: move it away")
+        if there and there[1] > head.last_change:
+            raise LedgerError(f"{target}: is newer than {path}, in whose place an older ledger was put")
+        if there is None or target.read_bytes() != data:
+            new = target.with_name(f"{target.name}-new")
+            new.unlink(missing_ok=True)
+            new.touch(mode=0o600)
+            new.write_bytes(data)
+            sync(new)
+            new.replace(target)
+            sync(target.parent, follows_links=True)
 
 
 def look(path: Path) -> Contents | None:
@@ -188,25 +235,33 @@ def entries(path: Path, after: int) -> list[Entry]:
 def require_sound(path: Path, ledger_id: str, written: int) -> None:
     """Read the whole file; raise LedgerError if it is damaged, another database's, or lacks what it is known to have.
 
-    If there is none, the next append begins one, and says so if there had been one.
+    ``written``: the greatest number that was written; 0: none was, and the next append begins the file.
     """
     found = look(path)
+    if found is None and written:
+        raise LedgerError(f"{path}: the ledger is missing")
     if found is None:
         return
     _require_own(path, found.ledger_id, ledger_id)
     if found.damage:
-        raise LedgerError(f"{path}: {found.damage}: {_BEGIN_ANEW}")
+        raise LedgerError(f"{path}: {found.damage}")
     if found.last_change < written:
         raise LedgerError(_cut(path))
 
 
-def identity(path: Path) -> tuple[int, int] | None:
-    """Return what tells the file from one that replaces it; None if there is none."""
+def stamp(path: Path) -> tuple[int, int, int] | None:
+    """Return what is another once the file was changed or replaced; None if there is none."""
     try:
         status = path.stat()
     except OSError:
         return None
-    return status.st_dev, status.st_ino
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def set_aside(path: Path) -> None:
+    """Move a ledger away that cannot be used, so that another one begins. Nothing is done if there is none."""
+    with suppress(FileNotFoundError):
+        path.rename(path.with_name(f"{path.name}{UNUSABLE}"))
 
 
 def require_writable(path: Path) -> None:
@@ -241,7 +296,7 @@ def drop_old(path: Path, before: int, reads_before: int, now: int) -> None:
         with _transaction(connection):
             head = _head(path, connection)
             if head is None or _contents(connection, head).damage:
-                raise LedgerError(f"{path}: is damaged, and was left as it is: {_BEGIN_ANEW}")
+                raise LedgerError(f"{path}: is damaged, and was left as it is")
             last_over = connection.execute(f"SELECT max(change) FROM entries WHERE {_OVER}", values).fetchone()[0]
             gone = connection.execute(f"DELETE FROM entries WHERE {_OVER} OR {_READ_OUT}", values).rowcount
             complete_after = max(head.complete_after, last_over or 0)
@@ -322,7 +377,7 @@ def _head(path: Path, connection: sqlite3.Connection) -> _Head | None:
         raise LedgerError(f"{path}: is not a ledger")
     row = connection.execute("SELECT ledger_id, complete_after, last_change, until, entries, sum FROM head").fetchone()
     if row is None or not _is_sound(row):
-        raise LedgerError(f"{path}: its head is damaged: {_BEGIN_ANEW}")
+        raise LedgerError(f"{path}: its head is damaged")
     return _Head(*row[:-1])
 
 
@@ -337,14 +392,11 @@ def _make_tables(connection: sqlite3.Connection) -> None:
 
 def _require_own(path: Path, found: str, ledger_id: str) -> None:
     if found != ledger_id:
-        raise LedgerError(f"{path}: is the ledger of another database: {_BEGIN_ANEW}")
-
-
-_BEGIN_ANEW = "move it away, so that a new one begins, and make a new backup: older ones are not covered by it"
+        raise LedgerError(f"{path}: is the ledger of another database")
 
 
 def _cut(path: Path) -> str:
-    return f"{path}: lacks its end, or was replaced by an older one: {_BEGIN_ANEW}"
+    return f"{path}: lacks its end, or was replaced by an older one"
 
 
 def _ready(path: Path) -> None:
@@ -405,7 +457,7 @@ def _as_ledger_errors(path: Path) -> Iterator[None]:
     except OSError as error:
         raise LedgerError(f"{path}: {error.strerror or error}") from error
     except (TypeError, ValueError) as error:  # of SQLite's own tables, where a disk has altered them
-        raise LedgerError(f"{path}: is damaged ({error}): {_BEGIN_ANEW}") from error
+        raise LedgerError(f"{path}: is damaged ({error})") from error
     except sqlite3.DatabaseError as error:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code == sqlite3.SQLITE_READONLY:
@@ -414,5 +466,5 @@ def _as_ledger_errors(path: Path) -> Iterator[None]:
         if code == sqlite3.SQLITE_NOTADB:
             raise LedgerError(f"{path}: is not a ledger") from error
         if code == sqlite3.SQLITE_CORRUPT:
-            raise LedgerError(f"{path}: is damaged ({error}): {_BEGIN_ANEW}") from error
+            raise LedgerError(f"{path}: is damaged ({error})") from error
         raise LedgerError(str(store_error(path, error))) from error

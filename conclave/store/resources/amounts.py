@@ -11,9 +11,6 @@ from conclave.store.sender_index import SENT
 MEASURED = 10_000
 """The bodies of up to 10,000 messages of a group are measured; of more, as many are taken as a sample."""
 
-ROWS_AT_ONCE = 1000
-"""Bodies are measured 1,000 at a time."""
-
 
 @dataclass(frozen=True)
 class Amounts:
@@ -46,6 +43,5 @@ def of_user(connection: sqlite3.Connection, user_id: bytes) -> tuple[int, Amount
 
 def measured(connection: sqlite3.Connection, ids: Sequence[int], messages: int, step: int) -> Amounts:
     """Return the bytes of so many ``messages``, of which every ``step``-th has its body in ``ids``."""
-    chunks = [ids[at : at + ROWS_AT_ONCE] for at in range(0, len(ids), ROWS_AT_ONCE)]
-    total = sum(sum(bodies.sizes(connection, some)) for some in chunks)
+    total = bodies.message_bytes(connection, ids)
     return Amounts(total if step == 1 else total * messages // max(1, len(ids)), is_estimate=step > 1)

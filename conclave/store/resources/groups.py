@@ -10,6 +10,7 @@ from conclave.retention.policy import GroupPolicy
 from conclave.retention.policy_row import COLUMNS as OF_POLICY, of_row
 from conclave.retention.resolve import PolicySettings
 from conclave.store import bodies
+from conclave.store.engine.faults import StoreFullError
 from conclave.store.lists import Listing, ListPart, Span
 from conclave.store.resources.group_info import is_outdated
 
@@ -111,12 +112,17 @@ def add(
     now: int,
     settings: PolicySettings,
 ) -> bytes:
-    """Create a group whose only member and admin is its creator; return its id. The name has to be free."""
+    """Create a group whose only member and admin is its creator; return its id. The name has to be free.
+
+    Raises StoreFullError if no more groups can have messages: their ids have 63 bits, see ``bodies.NUMBER_BITS``.
+    """
     group_id = uuid4().bytes
     group_key = connection.execute(
-        "INSERT INTO groups (group_id, group_name, alias, created_at) VALUES (?, ?, ?, ?)",
+        "INSERT INTO groups (group_id, group_name, alias, created_at) VALUES (?, ?, ?, ?) RETURNING group_key",
         (group_id, group_name, alias, now),
-    ).lastrowid
+    ).fetchone()[0]
+    if group_key > bodies.LAST_GROUP:
+        raise StoreFullError(f"{bodies.LAST_GROUP:,} groups were created, which is as many as a database can have")
     marks.write(connection, settings, group_key)
     reach("create_group.added")
     connection.execute(
@@ -191,31 +197,24 @@ def set_mls_group_id(connection: sqlite3.Connection, group: Group, mls_group_id:
     )
 
 
-def set_group_info(connection: sqlite3.Connection, group: Group, group_info: bytes, *, with_commit: bool) -> None:
-    """Replace the group info as ``adopt_group_info`` does."""
-    adopt_group_info(connection, group.group_key, bodies.put(connection, group_info), with_commit=with_commit)
+def set_group_info(connection: sqlite3.Connection, group_key: int, group_info: bytes, *, with_commit: bool) -> None:
+    """Replace the group info, unless it is outdated by the former one: it would bring nobody in.
+
+    ``with_commit``: see ``is_outdated``. It stays under its key as long as the group is there: an older copy of the
+    database, put back, has one by which its members can come in again.
+    """
+    row = connection.execute("SELECT group_info_body FROM groups WHERE group_key = ?", (group_key,)).fetchone()
+    if row[0] is None:
+        body_id = bodies.put(connection, group_info)
+        connection.execute("UPDATE groups SET group_info_body = ? WHERE group_key = ?", (body_id, group_key))
+    elif not is_outdated(group_info, by=bodies.get(connection, row[0]), with_commit=with_commit):
+        bodies.replace(connection, row[0], group_info)
 
 
 def has_passed(connection: sqlite3.Connection, group: Group, group_info: bytes) -> bool:
     """Return whether another commit has led into the epoch of ``group_info``, or a later one."""
     stored = group.group_info_body
     return stored is not None and is_outdated(group_info, by=bodies.get(connection, stored), with_commit=True)
-
-
-def adopt_group_info(connection: sqlite3.Connection, group_key: int, body_id: int, *, with_commit: bool) -> None:
-    """Make the stored body ``body_id`` the group info, and erase the former one.
-
-    If the new one is outdated by the former one, erase it instead: it would bring nobody in. ``with_commit``: see
-    ``is_outdated``.
-    """
-    former = connection.execute("SELECT group_info_body FROM groups WHERE group_key = ?", (group_key,)).fetchone()[0]
-    if former is not None:
-        found = bodies.get_many(connection, [former, body_id])
-        if is_outdated(found[body_id], by=found[former], with_commit=with_commit):
-            bodies.erase(connection, [body_id])
-            return
-        bodies.erase(connection, [former])
-    connection.execute("UPDATE groups SET group_info_body = ? WHERE group_key = ?", (body_id, group_key))
 
 
 def remove(connection: sqlite3.Connection, group: Group, now: int) -> list[bytes]:
@@ -235,8 +234,7 @@ def remove(connection: sqlite3.Connection, group: Group, now: int) -> list[bytes
         key,
     ).fetchall()
     invitees = connection.execute("SELECT invitee_id FROM invites WHERE group_key = ?", key).fetchall()
-    bodies.erase(connection, [row[0] for row in infos])
-    bodies.discard(connection, [row[0] for row in carried])
+    bodies.erase(connection, [row[0] for row in (*infos, *carried)])
     reach("delete_group.bodies_erased")
     connection.execute("DELETE FROM welcomes WHERE group_key = ?", key)
     own = f"group_key, group_id, message_expiry_seconds, min_lifetime_seconds, {OF_POLICY}"

@@ -141,10 +141,10 @@ def dead(connection: sqlite3.Connection, invite_key: int, dead_before: int) -> I
 
 
 def remove(connection: sqlite3.Connection, found: Sequence[Invite]) -> None:
-    """Remove invites, and discard what they carry. By few statements: one user may have invited thousands."""
+    """Remove invites, and erase what they carry. By few statements: one user may have invited thousands."""
     keys = json.dumps([each.invite_key for each in found])
     connection.execute("DELETE FROM invites WHERE invite_key IN (SELECT value FROM json_each(?))", (keys,))
-    bodies.discard(
+    bodies.erase(
         connection, [body for each in found for body in (each.commit_body, each.welcome_body, each.group_info_body)]
     )
 

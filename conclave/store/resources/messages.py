@@ -17,7 +17,6 @@ from conclave.retention.policy import FOREVER
 from conclave.retention.stretches import Stretch
 from conclave.retention.visibility import Sight, Timed
 from conclave.store import at_rest, bodies, invalidation
-from conclave.store.engine.connection import of_store
 from conclave.store.engine.sqlite import insert_many
 from conclave.store.resources import fetch_gaps, members, taken_back, timers
 from conclave.store.resources.fetch_gaps import Doubt
@@ -30,14 +29,14 @@ PAGE_BYTES = 2 * 1024 * 1024
 
 
 class Draft(NamedTuple):
-    """A message that is to be stored. ``body``: None if it is stored already.
+    """A message that is to be stored.
 
     ``self_destruct_seconds``: how long each reader may see it once it was read; 0: for ever.
     """
 
     group_key: int
     sender_id: bytes
-    body: bytes | None
+    body: bytes
     is_commit: bool = False
     self_destruct_seconds: int = 0
 
@@ -136,54 +135,36 @@ def append_stored(
     The sender need not be a member. No watermark moves: the sender may have made the body some time ago, does not know
     that it is a message now, and has to fetch it. A mark that a wrong clock left ahead of ``now`` does not hide it.
     """
-    draft = Draft(group_key, sender_id, None, is_commit)
-    if of_store(connection).keys is None:
-        return _append(connection, [draft], now, [body_id])[0]
-    # It was stored before it had a number, and so without a key.
     body = bodies.get(connection, body_id)
-    stored = _append(connection, [draft._replace(body=body)], now)[0]
     bodies.erase(connection, [body_id])
-    return stored._replace(body=None)
+    return _append(connection, [Draft(group_key, sender_id, body, is_commit)], now)[0]
 
 
-def _append(
-    connection: sqlite3.Connection, drafts: Sequence[Draft], now: int, body_ids: Sequence[int] | None = None
-) -> list[Stored]:
-    """Number the messages of each group in the order of ``drafts``, and store them.
-
-    ``body_ids``: their bodies, if they are stored already.
-    """
+def _append(connection: sqlite3.Connection, drafts: Sequence[Draft], now: int) -> list[Stored]:
+    """Number the messages of each group in the order of ``drafts``, and store them."""
     ahead: dict[int, tuple[int, int]] = {}
     named: dict[int, bytes] = {}
     for group_key, count in Counter(draft.group_key for draft in drafts).items():
         last, expired_before, named[group_key] = at_rest.number(connection, group_key, count)
         ahead[group_key] = last - count, max(now, expired_before)
     reach("send.numbered")
-    numbers = []
+    rows, stored = [], []
     for draft in drafts:
         former, created_at = ahead[draft.group_key]
         ahead[draft.group_key] = number, _ = former + 1, created_at
-        numbers.append(number)
-    if body_ids is None:
-        given = [draft.body or b"" for draft in drafts]
-        placed = [(named[draft.group_key], number) for draft, number in zip(drafts, numbers, strict=True)]
-        body_ids = bodies.put_many(connection, at_rest.encrypted(connection, placed, given))
-    rows, stored = [], []
-    for draft, number, body_id in zip(drafts, numbers, body_ids, strict=True):
-        created_at = ahead[draft.group_key][1]
-        rows.append((body_id, draft.group_key, number, draft.sender_id, draft.is_commit, created_at))
+        rows.append((draft.group_key, number, draft.sender_id, draft.is_commit, created_at))
         is_timed = draft.self_destruct_seconds > 0
         stored.append(Stored(draft.group_key, number, draft.sender_id, draft.body, created_at, is_timed))
-    insert_many(
-        connection,
-        "INSERT INTO messages (message_id, group_key, sequence_num, sender_id, is_commit, created_at)",
-        rows,
-    )
+    placed = [(named[each.group_key], each.sequence_num) for each in stored]
+    encrypted = at_rest.encrypted(connection, placed, [draft.body for draft in drafts])
+    ids = [bodies.message_id(each.group_key, each.sequence_num) for each in stored]
+    bodies.put_messages(connection, list(zip(ids, encrypted, strict=True)))
+    insert_many(connection, "INSERT INTO messages (group_key, sequence_num, sender_id, is_commit, created_at)", rows)
     reach("send.stored")
     if any(draft.self_destruct_seconds for draft in drafts):
         timed = [
-            (draft.group_key, row[2], draft.sender_id, draft.self_destruct_seconds)
-            for draft, row in zip(drafts, rows, strict=True)
+            (draft.group_key, each.sequence_num, draft.sender_id, draft.self_destruct_seconds)
+            for draft, each in zip(drafts, stored, strict=True)
             if draft.self_destruct_seconds
         ]
         timers.begin(connection, timed, now)
@@ -246,17 +227,16 @@ def page(
     return Page(served, member, max(last, confirmed), sight, None, touch, end, doubt)
 
 
-def written(message: StoredMessage, sight: Sight, write: WriteMessage) -> Piece:
+def written(message: StoredMessage, body: bytes, sight: Sight, write: WriteMessage) -> Piece:
     """Write a message that ``sight`` admits; without its body if it is redacted for the reader."""
-    number, sender_id, body, created_at, is_kept, seconds, _ = message
-    if not seconds and not sight.is_redacted(message):
-        return _for_all(number, sender_id, body, created_at, sight, write, is_kept=is_kept)
+    number, sender_id, _, created_at, is_kept, seconds, redact_at = message
     expires_at = 0 if is_kept else sight.policy.expires_at(created_at)
     if sight.is_redacted(message):
         text = write(number, sender_id, b"", created_at, expires_at, seconds, redacted=True)
         return Piece(number, created_at, text, is_kept, is_redacted=True)
-    text = write(number, sender_id, body, created_at, expires_at, seconds)
-    return Piece(number, created_at, text, is_kept, message.redact_at)
+    return Piece(
+        number, created_at, write(number, sender_id, body, created_at, expires_at, seconds), is_kept, redact_at
+    )
 
 
 def _first_timed(connection: sqlite3.Connection, group_key: int, after: int) -> int | None:
@@ -282,137 +262,84 @@ def _served(
     """
     while True:
         if timed:
-            found = _timed_rows(connection, group.group_key, limit, sight, timed, begin)
-            numbers = [message.sequence_num for _, message in found]
-            served, looked = _with_bodies(connection, group, found, sight, write, taken)
+            found, sizes = _timed_rows(connection, group.group_key, limit, sight, timed, begin)
         else:
-            rows = _rows(connection, group.group_key, limit, sight, begin)
-            numbers = [row[0] for row in rows]
-            bodies_of = _read_bodies(connection, group, [row[:2] for row in rows], taken)
-            looked = len(bodies_of)
-            served = _for_all_of(rows, bodies_of, sight, write)
+            found, sizes = _rows(connection, group.group_key, limit, sight, begin)
+        fitting = found[: _fitting(sizes, taken)]
+        served = _with_bodies(connection, group, fitting, sight, write)
         # Where nothing had room beside what the page has already, it ends: what follows is for the next one.
-        if served or not looked or looked == len(numbers) < limit:
-            return served, len(numbers)
-        begin = numbers[looked - 1]
+        if served or not fitting or len(fitting) == len(found) < limit:
+            return served, len(found)
+        begin = fitting[-1].sequence_num
 
 
-def _for_all_of(
-    rows: Sequence[tuple[int, int, bytes, int, int]],
-    bodies_of: list[bytes | None],
-    sight: Sight,
-    write: WriteMessage,
+_Rows = tuple[list[StoredMessage], list[int]]
+"""The messages of a page without their bodies, and of how many bytes of each the reader gets."""
+
+
+def _fitting(sizes: Sequence[int], taken: int) -> int:
+    """Return how many messages have room on the page, from the first one on."""
+    total = taken
+    for count, size in enumerate(sizes):
+        total += size
+        if total > PAGE_BYTES and (count or taken):
+            return count
+    return len(sizes)
+
+
+def _with_bodies(
+    connection: sqlite3.Connection, group: Group, found: Sequence[StoredMessage], sight: Sight, write: WriteMessage
 ) -> list[Piece]:
-    """Write the first of ``rows``, as far as their bodies go, which are let go of one by one."""
-    bodies_of.reverse()
+    """Write messages. Bodies that the reader may not see are not read, and messages left out whose keys are lost."""
+    shown = [each.sequence_num for each in found if not sight.is_redacted(each)]
+    stored = bodies.of_messages(connection, [bodies.message_id(group.group_key, number) for number in shown])
+    opened = dict(zip(shown, at_rest.decrypted(connection, group.group_id, shown, stored), strict=True))
     served = []
-    for number, _, sender, created_at, is_kept in rows[: len(bodies_of)]:
-        body = bodies_of.pop()
+    for message in found:
+        body = opened.get(message.sequence_num, b"")
         if body is not None:
-            served.append(_for_all(number, sender, body, created_at, sight, write, is_kept=bool(is_kept)))
+            served.append(written(message, body, sight, write))
     return served
 
 
-def _for_all(
-    number: int, sender_id: bytes, body: bytes, created_at: int, sight: Sight, write: WriteMessage, *, is_kept: bool
-) -> Piece:
-    """Write a message that all readers get in the same form."""
-    expires_at = 0 if is_kept else sight.policy.expires_at(created_at)
-    return Piece(number, created_at, write(number, sender_id, body, created_at, expires_at), is_kept)
+def _rows(connection: sqlite3.Connection, group_key: int, limit: int, sight: Sight, after: int) -> _Rows:
+    """Return the messages of a page.
 
-
-def _rows(
-    connection: sqlite3.Connection, group_key: int, limit: int, sight: Sight, after: int
-) -> list[tuple[int, int, bytes, int, int]]:
-    """Return the messages of a page: number, id of the body, sender, when it was stored, whether it is kept.
-
-    SQLite gives them as one row, see ``bodies.get_small``: each column as one text.
+    SQLite gives them as one row, see ``bodies.of_messages``: each column as one text.
     """
     admitted, is_kept = sight.hot
     *columns, senders = connection.execute(
-        "SELECT group_concat(sequence_num), group_concat(message_id), group_concat(created_at),"
-        f" group_concat({is_kept}), group_concat(hex(sender_id), '') FROM"
-        f" (SELECT * FROM messages WHERE group_key = :group_key AND {admitted} ORDER BY sequence_num LIMIT :limit)",
+        "SELECT group_concat(sequence_num), group_concat(created_at), group_concat(is_kept), group_concat(size),"
+        " group_concat(hex(sender_id), '') FROM"
+        f" (SELECT sequence_num, created_at, {is_kept} AS is_kept, {bodies.SIZE} AS size, sender_id FROM messages"
+        f" CROSS JOIN message_bodies USING (message_id) WHERE group_key = :group_key AND {admitted}"
+        " ORDER BY sequence_num LIMIT :limit)",
         {"group_key": group_key, "limit": limit, **sight.bounds(after)},
     ).fetchone()
     if senders is None:
-        return []
-    numbers, body_ids, times, kept = orjson.loads(f"[[{'],['.join(columns)}]]")
+        return [], []
+    numbers, times, kept, sizes = orjson.loads(f"[[{'],['.join(columns)}]]")
     ids = bytes.fromhex(senders)
     sent_by = [ids[begin : begin + ID_BYTES] for begin in range(0, len(ids), ID_BYTES)]
-    return sorted(zip(numbers, body_ids, sent_by, times, kept, strict=True))  # SQLite promises no order of the columns
+    rows = sorted(zip(numbers, sent_by, times, kept, sizes, strict=True))  # SQLite promises no order of the columns
+    found = [StoredMessage(number, sender, b"", at, keeps == 1) for number, sender, at, keeps, _ in rows]
+    return found, [row[4] for row in rows]
 
 
 def _timed_rows(
     connection: sqlite3.Connection, group_key: int, limit: int, sight: Sight, timed: Timed, after: int
-) -> list[tuple[int, StoredMessage]]:
-    """Return the messages of a page of a group that has self-destructing ones: ids of bodies, messages without them."""
+) -> _Rows:
+    """Return the messages of a page of a group that has self-destructing ones."""
     admitted, is_kept = sight.hot
-    found = connection.execute(
-        f"SELECT message_id, sequence_num, sender_id, created_at, {is_kept}, ifnull(seconds, 0), redact_at"
-        f" FROM ({timed.query}) WHERE group_key = :group_key AND {admitted} AND {timed.condition}"
-        " ORDER BY sequence_num LIMIT :limit",
+    rows = connection.execute(
+        f"SELECT sequence_num, sender_id, created_at, {is_kept}, ifnull(seconds, 0), redact_at, {bodies.SIZE}"
+        f" FROM ({timed.query}) CROSS JOIN message_bodies USING (message_id)"
+        f" WHERE group_key = :group_key AND {admitted} AND {timed.condition} ORDER BY sequence_num LIMIT :limit",
         {"group_key": group_key, "limit": limit, "now": sight.now, **timed.values, **sight.bounds(after)},
     )
-    return [
-        (body_id, StoredMessage(number, sender, b"", created_at, bool(kept), seconds, redact_at))
-        for body_id, number, sender, created_at, kept, seconds, redact_at in found
-    ]
-
-
-def _with_bodies(
-    connection: sqlite3.Connection,
-    group: Group,
-    rows: Sequence[tuple[int, StoredMessage]],
-    sight: Sight,
-    write: WriteMessage,
-    taken: int,
-) -> tuple[list[Piece], int]:
-    """Write the messages of a page, as many as PAGE_BYTES allows, and tell how many of ``rows`` were looked at.
-
-    Bodies that the reader may not see are not read.
-    """
-    shown = [(message.sequence_num, body_id) for body_id, message in rows if not sight.is_redacted(message)]
-    found = _read_bodies(connection, group, shown, taken) if shown else []
-    found.reverse()
-    served: list[Piece] = []
-    for looked, (_, message) in enumerate(rows):
-        if sight.is_redacted(message):
-            served.append(written(message, sight, write))
-        elif not found:
-            return served, looked
-        elif (body := found.pop()) is not None:
-            served.append(written(message._replace(mls_message=body), sight, write))
-    return served, len(rows)
-
-
-def _read_small(connection: sqlite3.Connection, ids: list[int], most: int) -> dict[int, bytes] | None:
-    """Read some bodies, at least one, if they have at most ``most`` bytes together; otherwise return None.
-
-    Those that have more than their part are measured first, which costs as much again.
-    """
-    found = bodies.get_small(connection, ids, most // len(ids))
-    left = [body_id for body_id in ids if body_id not in found]
-    if left:
-        room = most - sum(map(len, found.values()))
-        if bodies.total_size(connection, left) > room:
-            return None
-        found |= bodies.get_small(connection, left, room)
-    return found
-
-
-def _read_bodies(
-    connection: sqlite3.Connection, group: Group, placed: Sequence[tuple[int, int]], taken: int
-) -> list[bytes | None]:
-    """Read the first of some bodies, as many as PAGE_BYTES allows.
-
-    ``placed``: numbers and ids. None: the message was erased since this snapshot was taken, and its key is lost.
-    """
-    limit = PAGE_BYTES - taken
-    ids = [body_id for _, body_id in placed]
-    found = _read_small(connection, ids, limit) if ids else {}
-    if found is None:
-        ids = bodies.first_within(connection, ids, limit, least=0 if taken else 1)
-        found = bodies.get_many(connection, ids)
-    stored = [found[body_id] for body_id in ids]
-    return at_rest.decrypted(connection, group.group_id, [number for number, _ in placed[: len(ids)]], stored)
+    found, sizes = [], []
+    for number, sender, created_at, kept, seconds, redact_at, size in rows:
+        message = StoredMessage(number, sender, b"", created_at, bool(kept), seconds, redact_at)
+        found.append(message)
+        sizes.append(0 if sight.is_redacted(message) else size)
+    return found, sizes

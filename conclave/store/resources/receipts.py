@@ -17,10 +17,7 @@ import orjson
 
 from conclave.store.engine.sqlite import values
 
-_COLUMNS = "receipt_id, at, job, group_id, rule, messages, last_seq, newest, hash, keys_lost, waiting"
-
-OVERWRITTEN = "overwritten"
-"""The rule of receipts that tell nothing new: messages of which one has told, in ``waiting``, are overwritten since."""
+_COLUMNS = "receipt_id, at, job, group_id, rule, messages, last_seq, newest, hash"
 
 CHUNK = 256
 """A step writes or removes at most 256 receipts."""
@@ -41,11 +38,7 @@ class Erased:
 
 @dataclass(frozen=True)
 class Receipt:
-    """What one run has erased of one group by one rule. ``at``: Unix seconds. See Erased for the rest.
-
-    ``keys_lost``: how many of the messages were under keys, which are lost: no copy that has them so can be read.
-    ``waiting``: how many of these lay in the archive still; a receipt OVERWRITTEN tells when they do not any more.
-    """
+    """What one run has erased of one group by one rule. ``at``: Unix seconds. See Erased for the rest."""
 
     receipt_id: int
     at: int
@@ -56,41 +49,34 @@ class Receipt:
     last_seq: int
     newest: int
     hash: bytes
-    keys_lost: int = 0
-    waiting: int = 0
 
 
-def note(connection: sqlite3.Connection, group_key: int, erased: Erased, keys_lost: int = 0, waiting: int = 0) -> None:
-    """Note what is erased in this transaction. The group, or its tombstone, has to be there still.
-
-    ``keys_lost``: of how many messages the keys are noted as to be lost. ``waiting``: how many of these stay in the
-    archive for a while.
-    """
+def note(connection: sqlite3.Connection, group_key: int, erased: Erased) -> None:
+    """Note what is erased in this transaction. The group, or its tombstone, has to be there still."""
     connection.execute(
-        "INSERT INTO erasures (group_key, rule, messages, last_seq, newest, keys_lost, waiting, group_id)"
-        " SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ifnull((SELECT group_id FROM groups WHERE group_key = ?1),"
+        "INSERT INTO erasures (group_key, rule, messages, last_seq, newest, group_id)"
+        " SELECT ?1, ?2, ?3, ?4, ?5, ifnull((SELECT group_id FROM groups WHERE group_key = ?1),"
         " ifnull((SELECT group_id FROM tombstones WHERE group_key = ?1), x''))"
         # Without a condition SQLite takes ON for the beginning of a join.
         " WHERE TRUE ON CONFLICT (group_key, rule) DO UPDATE SET messages = messages + excluded.messages,"
-        " last_seq = max(last_seq, excluded.last_seq), newest = max(newest, excluded.newest),"
-        " keys_lost = keys_lost + excluded.keys_lost, waiting = waiting + excluded.waiting",
-        (group_key, *values(erased), keys_lost, waiting),
+        " last_seq = max(last_seq, excluded.last_seq), newest = max(newest, excluded.newest)",
+        (group_key, *values(erased)),
     )
 
 
 def seal(connection: sqlite3.Connection, at: int, job: str) -> bool:
     """Make receipts of at most CHUNK of what is noted; return whether there is more. The keys are lost already."""
     noted = connection.execute(
-        "SELECT group_key, rule, group_id, messages, last_seq, newest, keys_lost, waiting FROM erasures LIMIT ?",
+        "SELECT group_key, rule, group_id, messages, last_seq, newest FROM erasures LIMIT ?",
         (CHUNK,),
     ).fetchall()
     receipt_id, former = _last(connection)
-    for group_key, rule, group_id, messages, last_seq, newest, keys_lost, waiting in noted:
+    for group_key, rule, group_id, messages, last_seq, newest in noted:
         receipt_id += 1
-        receipt = Receipt(receipt_id, at, job, group_id, rule, messages, last_seq, newest, b"", keys_lost, waiting)
+        receipt = Receipt(receipt_id, at, job, group_id, rule, messages, last_seq, newest, b"")
         former = _hash(former, receipt)
         connection.execute(
-            f"INSERT INTO receipts ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            f"INSERT INTO receipts ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
             values(replace(receipt, hash=former)),
         )
         connection.execute("DELETE FROM erasures WHERE group_key = ? AND rule = ?", (group_key, rule))
@@ -186,11 +172,7 @@ def _last(connection: sqlite3.Connection) -> tuple[int, bytes]:
 
 
 def _hash(former: bytes, receipt: Receipt) -> bytes:
-    """Return the hash of a receipt: of the former hash, and of its values as a list in JSON.
-
-    The lost keys are in it if there are any or some wait, and what waits if anything does.
-    """
-    *told, _, keys_lost, waiting = values(receipt)
+    """Return the hash of a receipt: of the former hash, and of its values as a list in JSON."""
+    *told, _ = values(receipt)
     content = [each.hex() if isinstance(each, bytes) else each for each in told]
-    content += [keys_lost, waiting] if waiting else [keys_lost] * bool(keys_lost)
     return hashlib.sha256(former + orjson.dumps(content)).digest()

@@ -83,7 +83,7 @@ def piece_of_body(connection: sqlite3.Connection, welcome: LongWelcome, user_id:
     row = connection.execute(
         "SELECT welcome_body FROM welcomes WHERE welcome_key = ? AND user_id = ?", (welcome.welcome_key, user_id)
     ).fetchone()
-    return bodies.piece(connection, row["welcome_body"], begin, size) if row else b""
+    return bodies.get(connection, row["welcome_body"])[begin : begin + size] if row else b""
 
 
 def remove_received(connection: sqlite3.Connection, welcome_id: bytes, user_id: bytes) -> bool:
@@ -92,7 +92,7 @@ def remove_received(connection: sqlite3.Connection, welcome_id: bytes, user_id: 
         "DELETE FROM welcomes WHERE welcome_id = ? AND user_id = ? RETURNING welcome_body", (welcome_id, user_id)
     ).fetchone()
     if row:
-        bodies.discard(connection, [row["welcome_body"]])
+        bodies.erase(connection, [row["welcome_body"]])
     return row is not None
 
 
@@ -101,4 +101,4 @@ def remove(connection: sqlite3.Connection, group_key: int, user_id: bytes) -> No
     rows = connection.execute(
         "DELETE FROM welcomes WHERE user_id = ? AND group_key = ? RETURNING welcome_body", (user_id, group_key)
     ).fetchall()
-    bodies.discard(connection, [row["welcome_body"] for row in rows])
+    bodies.erase(connection, [row["welcome_body"] for row in rows])

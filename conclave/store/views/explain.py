@@ -419,7 +419,7 @@ def _archived(
 ) -> tuple[Sent | None, tuple[int, int, int, int] | None, str]:
     """Return the message of the archive, its part, and why it could not be read."""
     parts = connection.execute(
-        "SELECT lifetime, span, oldest, newest FROM readable_parts"
+        "SELECT lifetime, span, oldest, newest FROM archive_parts"
         " WHERE group_key = ? AND ? BETWEEN first_seq AND last_seq ORDER BY span",
         (group.group_key, number),
     ).fetchall()

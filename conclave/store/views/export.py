@@ -10,7 +10,7 @@ from uuid import UUID
 from conclave.retention import stretches, visibility
 from conclave.retention.policy import FOREVER
 from conclave.retention.stretches import Stretch
-from conclave.store import at_rest, bodies
+from conclave.store import bodies
 from conclave.store.engine.sqlite import places
 from conclave.store.resources import groups, members, users
 from conclave.store.resources.audit import OF_USERS, AuditAction
@@ -174,7 +174,7 @@ def page(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, after:
     timed = _timed(connection, group, user_id)
     admitted, _ = sight.hot
     rows = connection.execute(
-        f"SELECT message_id, sequence_num, created_at, is_commit, ifnull(seconds, 0) FROM ({timed.query})"
+        f"SELECT sequence_num, created_at, is_commit, ifnull(seconds, 0) FROM ({timed.query})"
         f" WHERE group_key = :group_key AND sender_id = :user_id AND sequence_num <= :end AND {admitted}"
         f" AND {timed.condition} ORDER BY sequence_num LIMIT :limit",
         {
@@ -189,9 +189,8 @@ def page(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, after:
     ).fetchall()
     found: list[OwnMessage] = []
     size = looked = 0
-    for body_id, number, created_at, is_commit, seconds in rows:
-        stored = bodies.get(connection, body_id)
-        (body,) = at_rest.decrypted(connection, group_id, [number], [stored])
+    for number, created_at, is_commit, seconds in rows:
+        body = bodies.of_message(connection, group.group_key, group_id, number)
         looked += 1
         if body is None:
             continue  # erased meanwhile

@@ -57,7 +57,7 @@ WITH stored AS (
     SELECT group_key, count(*) AS messages, min(created_at) AS oldest FROM messages {of_one} GROUP BY group_key
 ), archived AS MATERIALIZED (
     SELECT group_key, sum(message_count) AS messages, sum(body_bytes) AS bytes, min(oldest) AS oldest
-    FROM readable_parts {of_one} GROUP BY group_key
+    FROM archive_parts {of_one} GROUP BY group_key
 ), held AS MATERIALIZED (
     SELECT group_key, count(*) AS holds FROM holds WHERE group_key IS NOT NULL GROUP BY group_key
 )

@@ -3,7 +3,7 @@
 import sqlite3
 from typing import NamedTuple
 
-from conclave.store import at_rest, bodies
+from conclave.store import bodies
 from conclave.store.sender_index import SENT
 from conclave.store.views.export import PAGE_BYTES, PAGE_MESSAGES, WINDOW, OwnMessage, Page
 
@@ -50,16 +50,15 @@ def page(connection: sqlite3.Connection, place: Place, user_id: bytes, after: in
     if end is None:
         return Page([], None)
     rows = connection.execute(
-        "SELECT message_id, sequence_num, messages.created_at, is_commit, ifnull(seconds, 0) FROM messages"
+        "SELECT sequence_num, messages.created_at, is_commit, ifnull(seconds, 0) FROM messages"
         " LEFT JOIN self_destructing USING (group_key, sequence_num) WHERE group_key = ? AND sender_id = ?"
         " AND sequence_num > ? AND sequence_num <= ? ORDER BY sequence_num LIMIT ?",
         (place.group_key, user_id, begin, end, PAGE_MESSAGES),
     ).fetchall()
     found: list[OwnMessage] = []
     size = 0
-    for body_id, number, created_at, is_commit, seconds in rows:
-        stored = bodies.get(connection, body_id)
-        (body,) = at_rest.decrypted(connection, place.group_id, [number], [stored])
+    for number, created_at, is_commit, seconds in rows:
+        body = bodies.of_message(connection, place.group_key, place.group_id, number)
         if body is not None:
             found.append(OwnMessage(number, created_at, bool(is_commit), seconds, body))
             size += len(body)

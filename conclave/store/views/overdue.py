@@ -35,7 +35,7 @@ from conclave.retention.rules import (
     may_go,
 )
 from conclave.store.resources.audit import AuditAction
-from conclave.store.sender_index import BLOCK, SENT
+from conclave.store.sender_index import SENT
 from conclave.store.views import runs
 
 LATE_AFTER_RUNS = 2
@@ -133,11 +133,11 @@ _LIVING = """
 ), looked AS (
     SELECT {columns}, group_key, group_id, gone_below,
         (SELECT min(created_at) FROM messages WHERE messages.group_key = reaching.group_key AND {expired}) AS aged_hot,
-        (SELECT min(oldest) FROM readable_parts AS parts WHERE parts.group_key = reaching.group_key
+        (SELECT min(oldest) FROM archive_parts AS parts WHERE parts.group_key = reaching.group_key
             AND span < aged_before AND {expired_part}) AS aged_archived,
         (SELECT iif({old_enough}, sequence_num, NULL) FROM messages
             WHERE messages.group_key = reaching.group_key AND {fetched} ORDER BY sequence_num LIMIT 1) AS fetched_hot,
-        iif(gone > 0, (SELECT min(first_seq) FROM readable_parts AS parts
+        iif(gone > 0, (SELECT min(first_seq) FROM archive_parts AS parts
             WHERE parts.group_key = reaching.group_key AND {fetched_part}), NULL) AS fetched_archived
     FROM reaching
 )
@@ -145,7 +145,7 @@ SELECT *, (SELECT {marked} FROM (SELECT fetched_hot AS sequence_num)) AS is_hot_
     (SELECT {marked} FROM (SELECT fetched_archived AS sequence_num)) AS is_archived_marked,
     (SELECT created_at FROM messages WHERE messages.group_key = looked.group_key
         AND sequence_num = fetched_hot) AS fetched_hot_at,
-    (SELECT min(oldest) FROM readable_parts AS parts WHERE parts.group_key = looked.group_key
+    (SELECT min(oldest) FROM archive_parts AS parts WHERE parts.group_key = looked.group_key
         AND first_seq = fetched_archived) AS fetched_archived_at
 FROM looked
 WHERE aged_hot IS NOT NULL OR aged_archived IS NOT NULL OR fetched_hot IS NOT NULL OR fetched_archived IS NOT NULL
@@ -173,7 +173,7 @@ _DELETED_GROUPS = """
     SELECT {columns}, group_key, group_id, deleted_at,
         (SELECT min(created_at) FROM messages
             WHERE messages.group_key = governed_tombstones.group_key AND {deleted}) AS hot,
-        (SELECT min(oldest) FROM readable_parts AS parts
+        (SELECT min(oldest) FROM archive_parts AS parts
             WHERE parts.group_key = governed_tombstones.group_key AND {deleted_part}) AS archived
     FROM governed_tombstones WHERE erasable_before > 0 {only}
 )
@@ -184,16 +184,12 @@ _DELETED_ACCOUNTS = """
 , left_by AS (
     SELECT user_id, created_at AS deleted_at FROM user_tombstones
     WHERE user_id NOT IN ({held})
-), hot AS (
-    SELECT user_id, deleted_at, (SELECT block FROM {sent} JOIN governed_groups AS governed USING (group_key)
-        WHERE sender_id = user_id AND {of_deleted} {only} LIMIT 1) AS first_block FROM left_by
 )
 SELECT {columns}, deleted_at, min(messages.created_at) AS created_at, governed.group_key, group_id
-FROM hot CROSS JOIN messages ON {block} = first_block AND sender_id = user_id
-    JOIN governed_groups AS governed USING (group_key)
+FROM left_by CROSS JOIN {sent} AND sender_id = user_id JOIN governed_groups AS governed USING (group_key)
 WHERE {of_deleted} {only} GROUP BY user_id
 UNION ALL
-SELECT {columns}, deleted_at, (SELECT max(newest) FROM readable_parts AS parts
+SELECT {columns}, deleted_at, (SELECT max(newest) FROM archive_parts AS parts
     WHERE parts.group_key = governed.group_key) AS newest, governed.group_key, group_id
 FROM left_by JOIN archive_senders ON sender_id = user_id JOIN governed_groups AS governed USING (group_key)
 WHERE newest < erasable_before {only}
@@ -219,7 +215,6 @@ class _Look:
             "only": only,
             "of_governed": "" if group_key is None else f"AND governed.group_key = {group_key:d}",
             "sent": SENT,
-            "block": BLOCK,
             "timed": TIMED,
             "ends_at": ENDS_AT,
             "taken": RULES[TAKEN_BACK].tables,

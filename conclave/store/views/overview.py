@@ -84,8 +84,6 @@ class Overview:
     hold_count: int
     runs: list[Run]
     """The history, newest first."""
-    hot_bytes: int
-    """Of bodies in the database."""
     archived_messages: int
     archived_bytes: int
 
@@ -96,7 +94,7 @@ def look(connection: sqlite3.Connection, schedule: Sequence[tuple[Scope, int]], 
     waiting = sorted(_waiting(connection), key=lambda each: each[1], reverse=True)
     held = holds.list_all(connection)
     archived = connection.execute(
-        "SELECT ifnull(sum(message_count), 0), ifnull(sum(body_bytes), 0) FROM readable_parts"
+        "SELECT ifnull(sum(message_count), 0), ifnull(sum(body_bytes), 0) FROM archive_parts"
     ).fetchone()
     return Overview(
         at=now,
@@ -111,7 +109,6 @@ def look(connection: sqlite3.Connection, schedule: Sequence[tuple[Scope, int]], 
         holds=held[: -HOLDS_NAMED - 1 : -1],
         hold_count=len(held),
         runs=runs.last(connection, HISTORY_ROWS),
-        hot_bytes=_number(connection, "SELECT ifnull(sum(live_bytes), 0) FROM body_segments"),
         archived_messages=archived[0],
         archived_bytes=archived[1],
     )

@@ -4,7 +4,7 @@ import sqlite3
 from typing import NamedTuple
 
 from conclave.store import bodies
-from conclave.store.resources.amounts import MEASURED, ROWS_AT_ONCE, measured
+from conclave.store.resources.amounts import MEASURED, measured
 from conclave.store.sender_index import SENT
 
 
@@ -31,10 +31,8 @@ def of_group(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, *,
     if group is None:
         return None
     archived, archived_bytes = connection.execute(
-        # Parts beyond the border are of a group that was restored: all that they have is in the hot store again.
-        "SELECT ifnull(sum(message_count), 0), ifnull(sum(body_bytes), 0) FROM readable_parts WHERE group_key = ?"
-        " AND first_seq <= ?",
-        tuple(group),
+        "SELECT ifnull(sum(message_count), 0), ifnull(sum(body_bytes), 0) FROM archive_parts WHERE group_key = ?",
+        (group["group_key"],),
     ).fetchone()
     # What the archive serves may still be in the hot store too, for a moment.
     found = _measure(connection, "messages WHERE group_key = ? AND sequence_num > ?", tuple(group), bytes_too=bytes_too)
@@ -64,7 +62,7 @@ def _waiting(connection: sqlite3.Connection, which: str, value: bytes | int) -> 
 
 def _measure_waiting(connection: sqlite3.Connection, rows: str, value: bytes | int) -> int:
     ids = [body for row in connection.execute(rows, (value,)) for body in row]
-    return sum(sum(bodies.sizes(connection, ids[at : at + ROWS_AT_ONCE])) for at in range(0, len(ids), ROWS_AT_ONCE))
+    return sum(bodies.sizes(connection, ids))
 
 
 def _measure(connection: sqlite3.Connection, which: str, values: tuple[bytes | int, ...], *, bytes_too: bool) -> Stored:

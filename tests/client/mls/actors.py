@@ -31,6 +31,7 @@ class Actor(Protocol):
 
     name: str
     committed: bytes
+    proposes_updates: bool
 
     def key_package(self) -> bytes: ...
     def create(self) -> None: ...
@@ -50,6 +51,8 @@ class Actor(Protocol):
 
 class Here:
     """A client of this package. Between any two calls its state is stored and loaded."""
+
+    proposes_updates = True
 
     def __init__(self, number: int = 6, private: bytes | None = None) -> None:
         self.suite = suite_of(number)
@@ -133,10 +136,10 @@ class Here:
 
 
 class PeerProcess:
-    """The live peer: one process for all its clients, driven by lines of JSON."""
+    """Clients made by others: one process for all of them, driven by lines of JSON."""
 
-    def __init__(self, program: Path) -> None:
-        self._process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    def __init__(self, *command: Path | str) -> None:
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def __call__(self, op: str, **fields: Any) -> dict[str, Any]:
         assert self._process.stdin is not None
@@ -156,9 +159,12 @@ class PeerProcess:
 
 
 class Peer:
-    """A client of the live peer."""
+    """A client of such a process."""
 
-    def __init__(self, process: PeerProcess, identity: uuid.UUID | None = None) -> None:
+    def __init__(
+        self, process: PeerProcess, identity: uuid.UUID | None = None, *, proposes_updates: bool = True
+    ) -> None:
+        self.proposes_updates = proposes_updates
         identity = identity or uuid.uuid4()
         self.name = f"peer-{identity.hex[:8]}"
         self._process = process

@@ -106,8 +106,10 @@ class Churn:
             elif kind == "add" and len(self.members) + len(new) < self.most:
                 new.append(self.newcomer())
                 message = proposer.propose("add", new[-1].key_package(), None)
-            else:
+            elif proposer.proposes_updates:
                 message = proposer.propose("update", None, None)
+            else:
+                continue
             self.spread(message, [one for one in self.members if one is not proposer])
         commit, welcome = committer.commit([], [], private=self.chance.random() < 0.3)
         self.deliver(commit, welcome, new, gone)

@@ -1,6 +1,5 @@
 """What tests of the archive share."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,15 +7,6 @@ from pyspark.sql import SparkSession
 
 from conclave.store.archive.moves import ArchiveState
 from spark.archive.table import Table
-from tests.support.cleaner import Cleaner
-
-
-@pytest.fixture(params=["arrow", "spark"])
-def eraser(request: pytest.FixtureRequest, cleaner: Cleaner) -> Iterator[str]:
-    """Which of the two rewrites files in the runs of a test, although it is little."""
-    cleaner.erases_by_spark = request.param == "spark"
-    yield request.param
-    cleaner.erases_by_spark = False
 
 
 @pytest.fixture

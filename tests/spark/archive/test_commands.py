@@ -19,8 +19,9 @@ from conclave.cli import archive, cleanup
 from conclave.clock import FakeClock
 from conclave.config.archive import ArchiveConfig
 from conclave.config.cleanup import CleanupConfig
+from conclave.keys.store import KeyStore
 from conclave.retention.policy import KEEP
-from spark import run
+from spark import archive_commands
 from spark.archive.check import Check
 from spark.archive.run import ArchiveRun
 from spark.environment import RunEnvironment
@@ -150,7 +151,6 @@ def test_what_was_removed_changed_doubled_or_planted_is_found(archived: Archived
         f"{name(store, kept)}, kept, from 2023-10-20: 19 messages, where the index has 20",
         f"{name(store, timed)}, kept for 60d, from 2023-11-13: 1 messages are not as they were archived",
         f"{name(store, timed)}, kept for 60d, from 2023-11-13: 21 messages, where the index has 20",
-        "deleted group (key 99), kept for 60d, from 2023-11-13: 1 messages that the index does not know",
         f"{name(store, timed)}: 1 numbers are there more than once",
     ]
 
@@ -180,7 +180,7 @@ def test_what_a_dry_run_finds_wrong_is_told_in_a_line(monkeypatch: pytest.Monkey
     def fail(_: RunEnvironment) -> None:
         raise ArchiveError("the archive: cannot be read")
 
-    monkeypatch.setattr(run, "dry_run", fail)
+    monkeypatch.setattr(cleanup, "rehearse", fail)
     monkeypatch.setattr("conclave.cli.common.log_for_people", lambda: None)
     shown = CliRunner().invoke(cleanup.cleanup, ["run", "--dry-run"])
     assert shown.exit_code == 1
@@ -195,6 +195,10 @@ class Dead:
         raise Py4JNetworkError("Answer from Java side is empty")
 
 
+def no_keys() -> KeyStore:
+    raise AssertionError("no key is needed")
+
+
 async def test_a_java_that_ends_while_the_archive_is_read_is_told_in_a_line(running: Running) -> None:
     alice = await running.user("alice")
     group = await alice.create_group("friends")
@@ -203,7 +207,7 @@ async def test_a_java_that_ends_while_the_archive_is_read_is_told_in_a_line(runn
     config = running.config
     hot = Hot(config.database, config.policy, running.clock.now())
     dead = cast("SparkSession", Dead())
-    archive = ArchiveRun(lambda: dead, lambda: None, hot, config.archive_path, config.archive, has_cluster=False)
+    archive = ArchiveRun(lambda: dead, lambda: None, hot, config.archive_path, config.archive, no_keys)
     with pytest.raises(ArchiveError, match=f"{config.archive_path}: cannot be read: Answer from Java side is empty"):
         archive.check()
 
@@ -258,6 +262,24 @@ def test_a_restore_that_fails_anywhere_changes_nothing_that_is_served(store: Sto
         assert store.served() == before
     store.run()
     assert store.served() == before
+    store.expect_sound()
+
+
+def test_a_restored_group_that_is_deleted_is_erased_once(archived: Archived) -> None:
+    """Its messages lie in the archive too until that is reclaimed: nothing is counted, or noted, for them."""
+    store, kept, timed = archived
+    assert store.restore(kept)["restored"] == 20
+    store.delete_group(kept)
+    lasting = replace(store.config.archive, after=KEEP, reclaim_interval=DAY)
+    assert store.run(archive=lasting)["deleted"]["deleted_group"] == 20
+    assert store.query("SELECT sum(messages) FROM receipts") == [(20,)]
+    assert store.query("SELECT count(*) FROM tombstones") == [(0,)]
+    assert store.query("SELECT messages FROM archive_returned") == [(20,)]
+    store.expect_erased({key for key in store.made if key[0] == kept})
+    store.expect_served({key for key in store.made if key[0] == timed})
+    store.now += DAY
+    store.run(archive=lasting)
+    assert store.query("SELECT count(*) FROM archive_returned") == [(0,)]
     store.expect_sound()
 
 
@@ -320,7 +342,7 @@ def test_verify_prints_what_differs_and_fails(monkeypatch: pytest.MonkeyPatch, t
     )
 
     def verify(check: Check) -> Result:
-        monkeypatch.setattr(run, "verify_archive", lambda _: check)
+        monkeypatch.setattr(archive_commands, "verify_archive", lambda _: check)
         return CliRunner().invoke(archive.archive, ["verify", "--config", str(config)])
 
     whole = verify(Check(1000, 2000, 3))

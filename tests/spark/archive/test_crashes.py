@@ -9,7 +9,6 @@ from conclave.config.cleanup import CleanupConfig
 from conclave.store import bodies
 from tests.support.archived import DAY, Store
 from tests.support.cleaner import Cleaner
-from tests.support.sample import some
 
 pytestmark = pytest.mark.system
 
@@ -87,36 +86,11 @@ def test_a_run_that_is_over_its_time_goes_on_in_the_next_one(store: Store) -> No
     store.expect_sound()
 
 
-SEGMENTS = ("erase.segment_marked", "erase.emptied=io@3", "erase.dropped", "erase.freed=io@2")
-"""Where the segments of copies go."""
-
-
-def test_segments_full_of_copies_go_whole_and_go_on_going_after_a_failure(store: Store) -> None:
-    """What lived beside the copies stays; what expires before the next run is erased by it."""
-    large = 64 * 1024
-    for turn, point in enumerate(some(SEGMENTS, 1, "points where segments go")):
-        fleeting, timed = store.add_group(5 * DAY), store.add_group(60 * DAY)
-        before = store.served()
-        store.send(fleeting, 3)
-        store.send(timed, bodies.SEGMENT_BYTES // large + 20, size=large)
-        store.now += 8 * DAY
-        assert store.try_run(point if "=" in point else f"{point}=io")["error"], "the point was reached"
-        moved = {key for key in store.made if key[0] == timed}
-        store.expect_served(set(before) | moved)
-        store.set_expiry(timed, DAY)
-        store.run()
-        store.expect_served(set(before))
-        store.expect_erased(set(store.made) - set(before))
-        store.expect_sound()
-        assert store.query("SELECT count(*) FROM body_segments WHERE dropped") == [(0,)], turn
-
-
 def test_what_cannot_be_read_is_not_moved(store: Store) -> None:
     group_key = store.add_group()
     store.send(group_key, 5)
     with store.opened() as connection:
-        (lost,) = connection.execute("SELECT message_id FROM messages WHERE sequence_num = 3").fetchone()
-        bodies.erase(connection, [lost])
+        bodies.delete_of_messages(connection, [bodies.message_id(group_key, 3)])
     store.now += 8 * DAY
     assert "could not be read from the database" in store.try_run("")["error"]
     assert store.query("SELECT count(*) FROM messages") == [(5,)]

@@ -9,13 +9,11 @@ from conclave.archive.scan import batches, by_rows
 from conclave.store.archive.moves import ArchiveState
 from conclave.store.resources.receipts import Erased
 from spark.archive import columns as a, data_files, table_files
-from spark.archive.arrow_eraser import ArrowEraser
 from spark.archive.data_files import MisnamedError
-from spark.archive.due_rows import NUMBERS, DueRows
-from spark.archive.eraser import Measured
+from spark.archive.due_rows import NUMBERS
 from spark.archive.table import Table
 from spark.hot_store import ArchiveError
-from tests.spark.archive.test_arrow_eraser import conditions, messages, plan
+from tests.support.archive_rows import conditions, look, messages, plan
 from tests.support.damage import misstate
 
 GROUP = 0x1122334455667788
@@ -48,15 +46,14 @@ def test_groups_are_found_by_rows_and_not_by_what_a_footer_says_of_them(table: T
 
 def test_no_message_stays_by_what_a_footer_says_of_groups(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data_files, "ROW_GROUP_BYTES", 1000)
-    table.append(messages([GROUP - 9, GROUP, GROUP + 9], 30), "mine", 1)
+    rows = messages([GROUP - 9, GROUP, GROUP + 9], 30)
+    table.append(rows, "mine", 1)
     misstate(only_file(table), GROUP, GROUP - 5)
     query = by_rows(DeltaTable(str(table.path)))
     looked = batches(query, f"SELECT sequence_num FROM archive WHERE group_key = {GROUP}")
     assert sum(batch.num_rows for batch in looked) == 30
-    eraser, wanted = ArrowEraser(table), plan({GROUP: conditions(is_gone=True)})
-    [measured] = eraser.measure(wanted).values()
-    assert measured == Measured([Erased("deleted_group", 30, 30, 1030)], None)
-    assert eraser.delete(wanted) == 30
+    [measured] = look(table, plan(rows, {GROUP: conditions(is_gone=True)})).values()
+    assert (measured.gone, measured.left) == ([Erased("deleted_group", 30, 30, 1030)], None)
 
 
 def test_a_file_that_says_it_has_fewer_rows_of_one_column_is_refused(table: Table) -> None:
@@ -80,15 +77,14 @@ def test_a_file_that_says_it_has_fewer_rows_of_one_column_is_refused(table: Tabl
 
 
 def test_a_column_of_another_name_is_no_column_of_the_archive(table: Table) -> None:
-    table.append(messages([1]), "mine", 1)
-    path, version = only_file(table), table.version()
+    rows = messages([1])
+    table.append(rows, "mine", 1)
+    path = only_file(table)
     overwrite(path, b"group_key", b"group_kez")
     with pytest.raises(MisnamedError, match="are not those of the archive"):
         list(data_files.read(path))
-    for work in (ArrowEraser(table).measure, ArrowEraser(table).delete):
-        with pytest.raises(ArchiveError):
-            work(plan({1: conditions(gone_below=3)}))
-    assert table.version() == version
+    with pytest.raises(ArchiveError):
+        look(table, plan(rows, {1: conditions(gone_below=3)}))
 
 
 def test_a_torn_append_whose_file_has_lost_the_name_of_a_column_is_taken_back(table: Table) -> None:
@@ -106,32 +102,11 @@ def test_a_torn_append_whose_file_has_lost_the_name_of_a_column_is_taken_back(ta
 
 def test_what_is_damaged_is_named_although_datafusion_looks_at_no_checksums(table: Table) -> None:
     """It may fail over damaged numbers, or find others."""
-    table.append(messages([GROUP]), "mine", 1)
-    path, version = only_file(table), table.version()
+    rows = messages([GROUP])
+    table.append(rows, "mine", 1)
+    path = only_file(table)
     content = path.read_bytes()
     at = content.index(b"\x28\xb5\x2f\xfd")  # the first page, of zstd
     path.write_bytes(content[: at + 12] + bytes([content[at + 12] ^ 1]) + content[at + 13 :])
-    for work in (ArrowEraser(table).measure, ArrowEraser(table).delete):
-        with pytest.raises(ArchiveError, match=f"{path}: "):
-            work(plan({GROUP: conditions(gone_below=3)}))
-    assert table.version() == version
-
-
-def test_what_goes_is_sought_only_among_the_numbers_of_the_rows(table: Table) -> None:
-    """Or a group of a million messages, all due, would be gone through for each few thousand of them."""
-    rows = messages([1, 2], 1000)
-    due = DueRows(rows.select(NUMBERS).append_column("created_at", rows["created_at"]))
-    some = rows.slice(990, 20).take([*range(19, -1, -1)])
-    near = due._near(some)
-    assert near is not None
-    assert near.num_rows == 20
-    assert due.without(some).num_rows == 0
-    assert due._near(messages([3])) is None
-
-
-def test_files_that_are_gone_from_the_table_are_not_replaced_a_second_time(table: Table) -> None:
-    table.append(messages([1]), "mine", 1)
-    files = table_files.stored(table.path)
-    table.replace(files, [])
-    with pytest.raises(ArchiveError, match="was changed meanwhile"):
-        table.replace(files, [])
+    with pytest.raises(ArchiveError, match=f"{path}: "):
+        look(table, plan(rows, {GROUP: conditions(gone_below=3)}))

@@ -33,6 +33,7 @@ def messages(count: int, *, span: int = 0, size: int = 10) -> pyarrow.Table:
             a.IS_COMMIT: [number % 2 == 0 for number in range(count)],
             a.CREATED_AT: range(1000, 1000 + count),
             a.CHECKSUM: [0] * count,
+            a.SIZE: [size] * count,
             a.BODY: [os.urandom(size) for _ in range(count)],
         },
         a.ARCHIVE,

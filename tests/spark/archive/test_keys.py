@@ -72,10 +72,10 @@ def test_a_run_that_dies_in_the_archive_leaves_its_keys_to_the_next(store: Archi
     store.now += 10 * DAY
     run(store)
     store.delete_account(USERS[1])
-    report = store.try_run("archive.rows_deleted=io")
+    report = store.try_run("archive.part_erased=io")
     assert report["error"]
     gone = {(shared, number) for number in (2, 4, 6)}
-    assert gone <= store.derivable(store.config.keys_path), "not before the index is settled"
+    assert gone <= store.derivable(store.config.keys_path), "not before that is noted"
     run(store)
     left = {(kept, number) for number in (1, 2, 3)} | {(shared, number) for number in (1, 3, 5)}
     store.expect_served(left)
@@ -105,7 +105,7 @@ def expect_half(store: Archived, shared: int) -> None:
 
 def test_an_accepted_clock_forgets_nothing_that_a_run_that_died_has_erased(store: Archived) -> None:
     shared = archived_and_half_due(store)
-    assert store.try_run("archive.rows_deleted=io")["error"]
+    assert store.try_run("archive.erased_by_keys=io")["error"]
     store.now -= 15 * DAY
     report = store.cleaner.try_run(store.config, store.now, set_by=-15 * DAY, accept_clock=True)
     assert report["error"] == ""

@@ -30,8 +30,7 @@ def receipts(store: Store) -> set[tuple[int, str, int, int, int]]:
     return {(keys[group_id], *rest) for group_id, *rest in rows}
 
 
-@pytest.mark.usefixtures("eraser")
-@pytest.mark.parametrize("point", ["parts_dropped", "erasures_noted", "rows_deleted", "index_settled"])
+@pytest.mark.parametrize("point", ["part_erased", "erased_by_keys", "parts_dropped", "rewritten"])
 def test_what_a_run_that_failed_has_erased_from_the_archive_has_its_receipt(store: Store, point: str) -> None:
     sent_at = store.now
     timed, purged, left, kept = store.add_group(20 * DAY), store.add_group(), store.add_group(), store.add_group()

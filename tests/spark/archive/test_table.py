@@ -1,9 +1,7 @@
 """The archive's table on a disk that fails: no Spark is needed to look after the log."""
 
 import errno
-import json
 import os
-import time
 from pathlib import Path
 from typing import cast
 
@@ -13,7 +11,7 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 from conclave.store.archive.moves import ArchiveState
-from spark.archive.table import LOG_SECONDS, NotDurableError, Table
+from spark.archive.table import NotDurableError, Table
 from spark.hot_store import ArchiveError
 
 
@@ -59,25 +57,12 @@ def test_whole_parts_are_dropped_and_no_file_is_rewritten(table: Table) -> None:
 DAY = 86_400
 
 
-@pytest.mark.parametrize(
-    ("at", "is_left"),
-    [(-3600, True), (3600, True), (-3 * DAY, False), (3 * DAY, False)],
-    ids=["lately", "lately, and the clock stepped back", "long ago", "by a clock that was days ahead"],
-)
-def test_a_replaced_file_stays_for_the_delay_and_not_until_a_fast_clock_is_reached(
-    table: Table, at: int, *, is_left: bool
-) -> None:
+def test_a_replaced_file_goes_and_the_tables_own_stay(table: Table) -> None:
     replaced = set(table.path.glob("lifetime=2/*/*.parquet"))
     table.drop_partitions([(2, 10)])
-    entry = table.path / "_delta_log" / f"{3:020d}.json"
-    actions = list(map(json.loads, entry.read_text().splitlines()))
-    for action in actions:
-        if "remove" in action:
-            action["remove"]["deletionTimestamp"] = int((time.time() + at) * 1000)
-    entry.write_text("\n".join(map(json.dumps, actions)))
-    assert table.sweep(DAY) is not is_left
-    assert {path for path in replaced if path.exists()} == (replaced if is_left else set())
-    assert len(list(table.path.glob("lifetime=1/*/*.parquet"))) == 6, "the table's own stay"
+    table.sweep()
+    assert not {path for path in replaced if path.exists()}
+    assert len(list(table.path.glob("lifetime=1/*/*.parquet"))) == 6
 
 
 def test_folders_are_on_the_disk_without_what_was_removed(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +70,7 @@ def test_folders_are_on_the_disk_without_what_was_removed(table: Table, monkeypa
     table.drop_partitions([(1, 10), (2, 10)])
     synced: set[Path] = set()
     monkeypatch.setattr("spark.archive.table.sync", lambda path, **_: synced.add(path))
-    assert table.sweep(0)
+    table.sweep()
     assert not (table.path / "lifetime=2").exists()
     assert synced == {table.path, table.path / "lifetime=1"}
 
@@ -127,7 +112,7 @@ def test_the_log_goes_behind_a_checkpoint_that_was_synced(table: Table, monkeypa
         sync(descriptor)
 
     monkeypatch.setattr(os, "fsync", note)
-    table.clean_log(0)
+    table.clean_log()
     assert synced == [f"{2:020d}.checkpoint.parquet", "_last_checkpoint", "_delta_log"]
     left = {path.name for path in log.iterdir() if path.is_file()}
     assert left == {f"{2:020d}.json", f"{2:020d}.checkpoint.parquet", "_last_checkpoint"}
@@ -145,11 +130,11 @@ def test_what_delta_rs_left_unfinished_goes_after_an_hour(table: Table, has_chec
     before = set(log.iterdir())
     for name in UNFINISHED:
         (log / name).write_bytes(b"{}")
-    table.clean_log(0)
+    table.clean_log()
     assert set(log.iterdir()) == before | {log / name for name in UNFINISHED}
     for name in UNFINISHED:
         os.utime(log / name, (0, 0))
-    table.clean_log(0)
+    table.clean_log()
     assert set(log.iterdir()) == before
 
 
@@ -157,9 +142,9 @@ def test_young_log_stays_and_so_does_all_of_it_without_a_whole_pointer(table: Ta
     DeltaTable(table.path).create_checkpoint()
     log = table.path / "_delta_log"
     everything = set(log.iterdir())
-    table.clean_log(0)
+    table.clean_log()
     assert set(log.iterdir()) == everything
     age_log(table)
     (log / "_last_checkpoint").write_text('{"ver')
-    table.clean_log(LOG_SECONDS)
+    table.clean_log()
     assert set(log.iterdir()) == everything

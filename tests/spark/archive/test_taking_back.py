@@ -89,7 +89,7 @@ def test_a_hold_and_a_least_lifetime_keep_it_there_and_it_stays_hidden(store: St
     store.expect_sound()
 
 
-@pytest.mark.parametrize("point", ["archive.erasures_noted", "archive.rows_deleted", "archive.index_settled"])
+@pytest.mark.parametrize("point", ["archive.part_erased", "archive.erased_by_keys"])
 def test_a_run_that_fails_while_it_erases_it_is_made_good(store: Store, point: str) -> None:
     one, other = filled(store)
     gone = {(one, 2), (one, 9), (other, 4)}
@@ -102,6 +102,20 @@ def test_a_run_that_fails_while_it_erases_it_is_made_good(store: Store, point: s
     expect(store, gone)
     told = store.query("SELECT group_id, sum(messages) FROM receipts WHERE rule = 'taken_back' GROUP BY 1")
     assert dict(told) == {store.group_ids[one]: 2, store.group_ids[other]: 1}
+
+
+def test_what_hides_it_stays_until_its_key_is_destroyed(store: Store) -> None:
+    """Until then the archive could serve it."""
+    one, _ = filled(store)
+    store.take_back(one, 2)
+    store.delete_account(USERS[1])
+    senders = store.query("SELECT count(*) FROM archive_senders WHERE sender_id = ?", USERS[1])
+    assert store.try_run("run.keys_noted=io")["error"].startswith("keys: ")
+    assert store.query("SELECT count(*) FROM taken_back WHERE NOT erased") == [(1,)]
+    assert store.query("SELECT count(*) FROM archive_senders WHERE sender_id = ?", USERS[1]) == senders
+    store.run()
+    assert store.query("SELECT count(*) FROM taken_back WHERE NOT erased") == [(0,)]
+    assert store.query("SELECT count(*) FROM user_tombstones") == [(0,)]
 
 
 @pytest.mark.parametrize("point", ["archive.appended", "archive.verified", "archive.group_switched"])

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, note, settings, strategies as st
 
 from conclave.clock import FakeClock
-from conclave.config.ledger import LedgerConfig
+from conclave.config.vault import VaultConfig
 from conclave.errors import ApiError
 from conclave.store.resources.groups import Group
 from conclave.store.resources.members import Membership
@@ -166,7 +166,7 @@ def play(
     *,
     drained: bool,
 ) -> None:
-    lost = History(folder / "lost", FakeClock(), folder / "purges.ledger")
+    lost = History(folder / "lost", FakeClock(), folder / "vault")
     lost.begin()
     alice, bob, carol = (lost.register(f"user{number}") for number in range(3))
     lost.create_group("group0", alice, bob, carol)
@@ -185,7 +185,7 @@ def play(
     lost.beat()
     lost.clock.advance(meanwhile)
 
-    shutil.copy(lost.ledger, folder / "lost.ledger")
+    shutil.copytree(lost.config.vault_path, folder / "lost-vault")
     restored = lost.restored(folder / "copy.db", folder / "restored")
     restored.replay()
     restored.begin()
@@ -202,7 +202,7 @@ def play(
     restored.clean_up()
     erased = copied_messages - lost.stored()
     assert not erased & restored.stored(), "the first run erases what was erased"
-    lost.config = replace(lost.config, ledger=LedgerConfig(path=str(folder / "lost.ledger")))
+    lost.config = replace(lost.config, vault=VaultConfig(str(folder / "lost-vault")))
     lost.clean_up()
     newcomers = {each.group.group_key for key, each in lost_members.items() if key not in copied_members}
     kept = {each for each in lost.stored() & copied_messages if each[0] not in newcomers}

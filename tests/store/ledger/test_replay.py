@@ -13,6 +13,7 @@ from conclave.actions import accounts, groups as grouping, invites as inviting
 from conclave.actions.authorisation import require_group
 from conclave.actions.replay import NUMBERS, IncompleteError, replay
 from conclave.clock import FakeClock
+from conclave.keys.inspection import Inspection
 from conclave.retention import holds
 from conclave.store import bodies
 from conclave.store.ledger import book, branches, changes
@@ -61,7 +62,7 @@ class Backed(World):
 
 @pytest.fixture
 def world(tmp_path: Path) -> Backed:
-    return Backed(tmp_path / "store", FakeClock(), tmp_path / "purges.ledger").set_up()
+    return Backed(tmp_path / "store", FakeClock(), tmp_path / "vault").set_up()
 
 
 def count(world: World, table: str) -> int:
@@ -309,7 +310,7 @@ def test_a_timer_that_outlives_the_greatest_age_runs_on_although_old_entries_wen
     world.leave(world.member(world.friends, world.alice))
     world.beat()
     world.clock.advance(max_age + 30 * DAY)
-    assert max_age + 30 * DAY < world.config.ledger.keep, "the backup is covered"
+    assert max_age + 30 * DAY < book.KEPT_SECONDS, "the backup is covered"
     world.clean_up()
     world.clean_up()
     expected = {(world.bob, number)}
@@ -623,16 +624,17 @@ def test_after_a_restore_without_a_whole_ledger_it_covers_no_older_backup(world:
 
 
 def test_a_ledger_that_lacks_a_restore_has_no_number_given_twice(world: Backed) -> None:
-    """Each disaster takes the ledger along, so that nobody knows of the former ones."""
+    """Each disaster takes the ledger along: only the keys tell of the former ones."""
+    world.send(world.memberships()[0])
     world.back_up()
     given = set()
     for place in range(3):
         world.ledger.unlink()
         restored = world.restored(world.folder / "copy.db", world.folder / f"restored{place}")
+        blocks = Inspection(world.config.keys_path).blocks() if place else []
         with restored.reading() as connection:
-            replay(connection, world.ledger, world.clock.now(), despite=True)
+            replay(connection, world.ledger, world.clock.now(), blocks, despite=True)
         given.add(restored.send(restored.memberships()[0]))
-        world.clock.advance(HOUR)
     assert len(given) == 3
     assert max(given) < 2**53, "readers of JSON have to hold it"
 
@@ -747,7 +749,7 @@ def test_a_copy_from_before_what_the_ledger_keeps_is_refused(world: Backed) -> N
 
 
 def test_the_ledger_of_another_database_is_never_replayed(world: Backed, tmp_path: Path) -> None:
-    other = Backed(tmp_path / "other", world.clock, tmp_path / "other.ledger").set_up()
+    other = Backed(tmp_path / "other", world.clock, tmp_path / "other-vault").set_up()
     other.back_up()
     restored = other.restored(other.folder / "copy.db", tmp_path / "restored")
     with restored.reading() as connection, pytest.raises(LedgerError, match="of another database"):

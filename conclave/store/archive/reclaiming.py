@@ -1,0 +1,98 @@
+"""What takes space in the archive's files and cannot be read any more, by partitions: what was erased, or taken back.
+
+The caller runs each function in a transaction.
+"""
+
+import sqlite3
+from dataclasses import dataclass
+
+from conclave.store.archive import moves
+
+Partition = tuple[int, int]
+"""A partition: its lifetime and its span."""
+
+
+@dataclass(frozen=True)
+class Dead:
+    """Messages that were erased and take space. ``since``: when the first was erased, Unix seconds; None: none was."""
+
+    messages: int
+    since: int | None
+
+
+@dataclass(frozen=True)
+class Share:
+    """A partition: how many messages it serves, what of it is erased, and how many the hot store has again."""
+
+    living: int
+    dead: Dead
+    returned: int
+
+    def is_worth_it(self, before: int) -> bool:
+        """Tell whether the partition is to be rewritten, or dropped.
+
+        It is if more than a quarter of it is dead, if anything was erased by the Unix second ``before``, or if the hot
+        store has something of it again: until then, that does not move to the archive once more.
+        """
+        is_old = self.dead.since is not None and self.dead.since <= before
+        is_much = self.dead.messages * 3 > self.living
+        return bool(self.returned) or is_old or is_much
+
+
+def note(connection: sqlite3.Connection, partition: Partition, messages: int, now: int) -> None:
+    """Note that so many messages of a partition are erased at the Unix second ``now``."""
+    connection.execute(
+        "INSERT INTO archive_dead (lifetime, span, messages, since) VALUES (?, ?, ?, ?)"
+        " ON CONFLICT DO UPDATE SET messages = messages + excluded.messages",
+        (*partition, messages, now),
+    )
+
+
+def dead(connection: sqlite3.Connection) -> Dead:
+    """Return what takes space in all partitions together."""
+    return Dead(*connection.execute("SELECT ifnull(sum(messages), 0), min(since) FROM archive_dead").fetchone())
+
+
+def shares(connection: sqlite3.Connection) -> dict[Partition, Share]:
+    """Return the partitions of which anything is erased, or is in the hot store again."""
+    rows = connection.execute(
+        "WITH back AS (SELECT lifetime, span, sum(messages) AS returned FROM archive_returned GROUP BY lifetime, span),"
+        " parts AS (SELECT lifetime, span, sum(message_count) AS living FROM archive_parts GROUP BY lifetime, span)"
+        " SELECT lifetime, span, ifnull(living, 0), ifnull(dead.messages, 0), since, ifnull(returned, 0)"
+        " FROM archive_dead AS dead FULL JOIN back USING (lifetime, span) LEFT JOIN parts USING (lifetime, span)"
+        " ORDER BY lifetime, span"
+    )
+    return {(row[0], row[1]): Share(row[2], Dead(row[3], row[4]), row[5]) for row in rows}
+
+
+def note_reclaimed(connection: sqlite3.Connection, partition: Partition, version: int) -> None:
+    """Note that from ``version`` of the table on, a partition has only what the archive serves."""
+    moves.note_version(connection, version)
+    for table in ("archive_dead", "archive_returned"):
+        connection.execute(f"DELETE FROM {table} WHERE lifetime = ? AND span = ?", partition)
+
+
+def note_unsettled(connection: sqlite3.Connection) -> None:
+    """Note that the index may count messages whose keys are lost: it was restored from a backup."""
+    connection.execute("UPDATE archive_state SET unsettled = 1")
+
+
+def note_settled(connection: sqlite3.Connection) -> None:
+    """Note that the index counts no message whose key is lost."""
+    connection.execute("UPDATE archive_state SET unsettled = 0")
+
+
+def is_unsettled(connection: sqlite3.Connection) -> bool:
+    """Tell whether the index may count messages whose keys are lost."""
+    return connection.execute("SELECT 1 FROM archive_state WHERE unsettled").fetchone() is not None
+
+
+def is_due(connection: sqlite3.Connection, now: int, interval: int) -> bool:
+    """Tell whether space was last given back ``interval`` seconds ago, or before, if there is an archive."""
+    row = connection.execute("SELECT 1 FROM archive_state WHERE version > 0 AND reclaimed_at <= ?", (now - interval,))
+    return row.fetchone() is not None
+
+
+def note_done(connection: sqlite3.Connection, now: int) -> None:
+    """Note that all space was given back that was worth it at the Unix second ``now``."""
+    connection.execute("UPDATE archive_state SET reclaimed_at = ?", (now,))

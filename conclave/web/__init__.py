@@ -1,0 +1,1 @@
+"""The chat for browsers, as it was built from ``web/``, and how its files are served."""

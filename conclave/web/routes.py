@@ -1,0 +1,31 @@
+"""The chat for browsers: its page and what that loads. They are no endpoints, since they are for browsers only."""
+
+from functools import partial
+from pathlib import Path
+
+from aiohttp import ETag, web
+
+from conclave import app_keys
+from conclave.web import files
+from conclave.wire.shared import is_kept, reply_shared
+
+
+def add_routes(router: web.UrlDispatcher, folder: Path) -> None:
+    """Serve the files in ``folder``, each at a path of its own."""
+    for name in files.names(folder):
+        router.add_get("/" if name == files.PAGE else f"/{name}", partial(_answer, folder / name))
+
+
+async def _answer(path: Path, request: web.Request) -> web.StreamResponse:
+    """Answer with a file."""
+    file = files.load(path, request.app[app_keys.CONFIG].auth_header)
+    packed = file.packed if files.takes_gzip(request.headers.get("Accept-Encoding", "")) else None
+    if is_kept(request, file.tag):
+        response: web.StreamResponse = web.Response(status=304)
+    else:
+        response = reply_shared(request, packed or file.plain, file.media_type)
+        if packed:
+            response.headers["Content-Encoding"] = "gzip"
+    response.headers.update(files.headers(path.name))
+    response.etag = ETag(file.tag, is_weak=True)  # of both forms
+    return response

@@ -1,0 +1,43 @@
+"""An operator's work in the archive: to compare it with its index, and to take a group back."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from conclave.logs.setup import get_logger
+from spark import readiness
+from spark.environment import CleanupError, RunEnvironment
+
+if TYPE_CHECKING:
+    from spark.archive.check import Check
+    from spark.archive.run import ArchiveRun
+
+log = get_logger(__name__)
+
+
+def verify_archive(engine: RunEnvironment) -> "Check":
+    """Read the whole archive while no run is under way, and return how it differs from its index.
+
+    Raises CleanupError and ArchiveError.
+    """
+    with _archive_at_rest(engine) as archive:
+        return archive.check()
+
+
+def restore_archived(engine: RunEnvironment, group_id: bytes) -> int:
+    """Take a group's messages back from the archive; return how many they are. Raises any of EXPECTED."""
+    with _archive_at_rest(engine) as archive:
+        return archive.restore(group_id, readiness.spare_bytes(engine))
+
+
+@contextlib.contextmanager
+def _archive_at_rest(engine: RunEnvironment) -> Iterator["ArchiveRun"]:
+    """Hold the run lock, and yield the archive. Raises CleanupError if there is none."""
+    with readiness.ready(engine, lambda _: engine.warm_up()) as settings, engine.only_run():
+        archive = engine.archive(readiness.open_hot(engine, settings, engine.clock.now()))
+        if archive is None:
+            raise CleanupError(f"{engine.path}: nothing is archived")
+        try:
+            yield archive
+        finally:
+            engine.empty_work()

@@ -1,0 +1,129 @@
+"""What has to hold before work on the store begins: a current schema, the server's settings, room, a right clock."""
+
+import contextlib
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+
+from conclave.archive.files import DamagedLogError
+from conclave.clock.guard import time_to_act_on
+from conclave.retention.resolve import PolicySettings
+from conclave.store.archive.restore import RestoreError
+from conclave.store.engine import schema, sqlite
+from conclave.store.engine.faults import StoreError
+from conclave.store.ledger import branches
+from conclave.store.resources import state
+from conclave.system import reserve
+from spark.environment import CleanupError, RunEnvironment
+from spark.hot_store import ArchiveError, Hot
+from spark.pacer import RunTooLongError, WalBusyError
+
+
+class ClockWrongError(Exception):
+    """The clock was found wrong. Nothing is erased by a wrong clock."""
+
+
+EXPECTED = (
+    *(CleanupError, ClockWrongError, ArchiveError, RestoreError),
+    *(RunTooLongError, WalBusyError, DamagedLogError),
+)
+"""Errors of a run, or of a command about the archive, that are no fault of the program."""
+
+NOT_BEGUN = (CleanupError, OSError, StoreError, sqlite3.Error)
+"""Errors for which a run could not begin."""
+
+
+@contextlib.contextmanager
+def ready(
+    engine: RunEnvironment, prepare: Callable[[PolicySettings], object], *, writing: bool = True
+) -> Iterator[PolicySettings]:
+    """Check what a run needs, ``prepare`` it, and yield its settings.
+
+    Raises CleanupError with one line for what fails.
+    """
+    try:
+        with reserve.room(engine.config) if writing else contextlib.nullcontext():
+            schema.require_current(engine.path, writing=writing)
+            settings = settings_in_force(engine, writing=writing)
+            engine.check()
+            prepare(settings)
+        # Outside the block: while this run waits for another one, the reserve must be free to be made again.
+        yield settings
+    except OSError as error:
+        raise CleanupError(f"{error.filename}: {error.strerror}" if error.filename else str(error)) from error
+    except (StoreError, sqlite3.Error) as error:
+        raise CleanupError(str(error)) from error
+
+
+def settings_in_force(engine: RunEnvironment, *, writing: bool) -> PolicySettings:
+    """Return the settings that the server runs with, and continue from its time.
+
+    They decide in every run, whichever process starts it. Raises CleanupError if this configuration differs from them,
+    unless nothing is written.
+    """
+    with closing(sqlite.connect(engine.path, readonly=True)) as connection:
+        stored = state.stored_policy(connection)
+        if writing:
+            _require_no_copy(engine, connection)
+        engine.clock.resume(state.standing(connection).floor, None)
+    if stored is None:
+        raise CleanupError(f"{engine.path}: has not been served yet: start `conclave serve` on it first")
+    if writing and stored != engine.config.policy:
+        raise CleanupError(
+            f"{', '.join(stored.differing(engine.config.policy))}: this configuration differs from the one that the"
+            " server last ran with; restart the server with it first, or use the server's"
+        )
+    return stored
+
+
+def _require_no_copy(engine: RunEnvironment, connection: sqlite3.Connection) -> None:
+    """Raise CleanupError if the database is a restored copy that does not know yet what it must not bring back."""
+    if fault := branches.fault_of_copy(connection, engine.path, engine.config.ledger_path):
+        raise CleanupError(fault)
+
+
+def require_clock(engine: RunEnvironment) -> int:
+    """Return the Unix second of the run, and note that it is acted on from here on.
+
+    Raises ClockWrongError.
+    """
+    with closing(sqlite.connect(engine.path)) as connection, sqlite.write_transaction(connection):
+        reading = engine.clock.read()
+        found = state.begin_run(connection, reading)
+    engine.clock.resume(found.floor, None if found.fault else reading)
+    if found.fault:
+        raise ClockWrongError(
+            f"{found.fault}: nothing is erased until the clock is right and accepted by"
+            " `conclave cleanup run --accept-clock`"
+        )
+    # By the reading that was looked at: a jump since then must not decide what is erased.
+    return time_to_act_on(reading.wall, found.floor.acted_until)
+
+
+def open_hot(engine: RunEnvironment, settings: PolicySettings, now: int, deadline: float = float("inf")) -> Hot:
+    """Return the store at the Unix second ``now``. ``deadline``: when writes are broken off, by the monotonic clock."""
+    return Hot(engine.path, settings, now, deadline, requirement(settings))
+
+
+def requirement(settings: PolicySettings) -> Callable[[sqlite3.Connection], None]:
+    """Return what raises CleanupError if a server has started meanwhile with settings other than those of the run.
+
+    It is called in each transaction, while others wait for the lock. So the settings are read only if their text is not
+    the one that was read before.
+    """
+    seen: str | None = None
+
+    def require(connection: sqlite3.Connection) -> None:
+        nonlocal seen
+        text = state.stored_text(connection)
+        if text is None or text != seen:
+            if state.stored_policy(connection) != settings:
+                raise CleanupError("the server's settings changed during the run; the next one goes by the new ones")
+            seen = text
+
+    return require
+
+
+def spare_bytes(engine: RunEnvironment) -> int:
+    """Return how many bytes of the disk a restore from the archive leaves free."""
+    return engine.config.cleanup.disk_reserve + reserve.SLACK_BYTES

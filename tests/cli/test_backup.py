@@ -1,0 +1,75 @@
+"""`conclave backup`: what it says of the vault, and that no backup has the keys."""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from conclave.cli import backup
+from conclave.config.settings import KEYS, LEDGER
+from tests.support.commands import done, refused
+from tests.support.keyed import KeyedBackups
+
+Back = Callable[..., Result]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> KeyedBackups:
+    made = KeyedBackups(tmp_path)
+    made.begin_keys()
+    made.send(made.add_group(), 3)
+    made.write_ledger()
+    return made
+
+
+@pytest.fixture
+def back_up(store: KeyedBackups, monkeypatch: pytest.MonkeyPatch) -> Back:
+    monkeypatch.setattr("conclave.cli.common.log_for_people", lambda: None)
+    monkeypatch.setattr(backup, "orderly_end", nullcontext)
+    monkeypatch.setattr("os.nice", lambda _: 0)
+    config = store.folder / "conclave.toml"
+
+    def run(*words: str | Path, settings: str = "") -> Result:
+        config.write_text(f'database_path = "{store.config.database}"\n[cleanup]\nengine = "sql"\n{settings}')
+        return CliRunner().invoke(backup.backup, ["--config", str(config), *map(str, words)])
+
+    return run
+
+
+def test_a_copy_of_the_vault_is_made_beside_the_backups_and_in_none_of_them(
+    store: KeyedBackups, back_up: Back, tmp_path: Path
+) -> None:
+    copy = tmp_path / "copy"
+    result = back_up("--vault-copy", copy, store.backups)
+    assert f"the vault was copied to {copy}" in done(result)
+    assert result.stderr == ""
+    assert store.derivable(copy / KEYS) == set(store.served())
+    assert (copy / LEDGER).read_bytes() == store.config.ledger_path.read_bytes()
+    data = b"".join(each.read_bytes() for each in store.backups.rglob("*") if each.is_file())
+    assert not any(root in data for root in store.roots.values())
+
+
+@pytest.mark.parametrize("place", ["", "vault", "link/vault"])
+def test_a_copy_of_the_vault_within_the_backups_is_refused_before_anything_is_made(
+    store: KeyedBackups, back_up: Back, tmp_path: Path, place: str
+) -> None:
+    """By whatever name it leads there."""
+    store.backups.mkdir()
+    (tmp_path / "link").symlink_to(store.backups)
+    target = tmp_path / place if place.startswith("link") else store.backups / place
+    told = refused(back_up("--vault-copy", target, store.backups))
+    assert told == f"--vault-copy: {target} lies in {store.backups}: whoever has the backups would have the keys"
+    assert list(store.backups.iterdir()) == []
+
+
+def test_that_there_is_no_copy_of_the_vault_is_told(store: KeyedBackups, back_up: Back, tmp_path: Path) -> None:
+    result = back_up(store.backups)
+    done(result)
+    assert result.stderr == (
+        f"note: the backup cannot be read without {store.config.vault_path}, of which there is no copy: set"
+        " vault.copies, or give --vault-copy\n"
+    )
+    result = back_up(store.backups, settings=f'[vault]\ncopies = ["{tmp_path}/copy"]\n')
+    assert "the vault" not in done(result) + result.stderr

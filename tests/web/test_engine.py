@@ -1,0 +1,239 @@
+"""The engine of the browser chat at a real server, with the Python client as its partner."""
+
+import asyncio
+from uuid import UUID
+
+import pytest
+
+from conclave.client.encryption.comparison import comparison_code
+from tests.web.chatter import Chatters, FaultError
+from tests.web.conftest import NewDevice
+from tests.web.node import needs_node
+
+pytestmark = [needs_node, pytest.mark.system]
+
+
+async def test_browser_and_terminal_talk_in_a_group_of_the_browsers(chatters: Chatters, device: NewDevice) -> None:
+    bob = await device("bob")
+    alice = await chatters.new("alice")
+    group = await alice("createGroup", "Book club")
+    await alice("open", group)
+    await alice("invite", group, "bob")
+    await bob.comes_in(UUID(group))
+    await alice("send", group, "hello bob")
+    await bob.hears("hello bob")
+    await bob.sync.send(UUID(group), "hello @alice")
+    heard = await alice.hears("hello @alice")
+    assert heard["isMention"]
+    assert heard["sender"] == "bob"
+    assert await alice.texts() == ["hello bob", "hello @alice"]
+
+
+async def test_browser_and_terminal_talk_in_a_group_of_the_terminals(chatters: Chatters, device: NewDevice) -> None:
+    bob = await device("bob")
+    alice = await chatters.new("alice")
+    group = await bob.sync.membership.create("club")
+    await bob.sync.membership.invite(group, "alice")
+    assert await alice.invited() == str(group)
+    await alice("open", str(group))
+    await bob.sync.send(group, "welcome")
+    await alice.hears("welcome")
+    await alice("send", str(group), "thanks")
+    await bob.hears("thanks")
+
+
+async def test_a_browser_joins_a_public_group_and_both_renew(chatters: Chatters, device: NewDevice) -> None:
+    bob = await device("bob")
+    group = await bob.sync.membership.create("club", public=True)
+    alice = await chatters.new("alice")
+    [found] = await alice("findPublic", "club")
+    await alice("joinPublic", found["groupId"])
+    await alice("open", str(group))
+    await alice.group(str(group))
+    await alice("send", str(group), "hello")
+    await bob.hears("hello")
+    await bob.sync.send(group, "hello too")
+    await alice.hears("hello too")
+    change = bob.codec.commit(group)
+    await bob.client.commit(group, commit_message=change.commit, group_info=change.group_info)
+    bob.sync.look_at(group)
+    await bob.sync.send(group, "renewed")
+    await alice.hears("renewed")
+
+
+async def test_what_was_said_is_there_after_a_restart(chatters: Chatters, device: NewDevice) -> None:
+    bob = await device("bob")
+    alice = await chatters.new("alice")
+    group = await bob.sync.membership.create("club")
+    await bob.sync.membership.invite(group, "alice")
+    await alice.invited()
+    await bob.sync.send(group, "before")
+    await alice("open", str(group))
+    await alice.hears("before")
+    await alice.restart()
+    await alice("open", str(group))
+    await alice.hears("before")
+    await bob.sync.send(group, "after")
+    await alice.hears("after")
+    await alice("send", str(group), "still here")
+    await bob.hears("still here")
+
+
+async def test_a_text_whose_answer_is_lost_is_sent_once_also_after_a_restart(
+    chatters: Chatters, device: NewDevice
+) -> None:
+    bob = await device("bob")
+    alice = await chatters.new("alice")
+    group = await alice("createGroup", "club")
+    await alice("invite", group, "bob")
+    await bob.comes_in(UUID(group))
+    await alice.group(group)
+    await chatters.ask("loseAnswers", count=100)
+    await alice("send", group, "once")
+    await bob.hears("once")
+    await alice.restart()
+    await chatters.ask("loseAnswers", count=0)
+    await alice("open", group)
+    await alice.hears("once")
+    await alice.until(lambda view: not view["conversation"]["sending"])
+    await alice("send", group, "twice")
+    await alice.hears("twice")
+    await bob.hears("twice")
+    assert bob.texts_told() == ["once", "twice"]
+    assert await alice.texts() == ["once", "twice"]
+
+
+async def test_texts_typed_offline_are_sent_in_order(chatters: Chatters, device: NewDevice) -> None:
+    bob = await device("bob")
+    alice = await chatters.new("alice")
+    group = await alice("createGroup", "club")
+    await alice("invite", group, "bob")
+    await bob.comes_in(UUID(group))
+    await chatters.ask("network", isOffline=True)
+    for text in ("one", "two", "three"):
+        await alice("send", group, text)
+    await alice.restart()
+    await chatters.ask("network", isOffline=False)
+    await bob.hears("three")
+    assert bob.texts_told() == ["one", "two", "three"]
+
+
+async def test_messages_expire_at_their_second_and_after_a_restart(chatters: Chatters, device: NewDevice) -> None:
+    bob = await device("bob")
+    alice = await chatters.new("alice")
+    group = await alice("createGroup", "club")
+    await alice("invite", group, "bob")
+    await bob.comes_in(UUID(group))
+    await alice("open", group)
+    await bob.sync.send(UUID(group), "soon gone")
+    await alice.hears("soon gone")
+    trial = await alice("tryExpiry", group, 4)
+    assert trial == {"messagesExpiring": 0, "oldestExpiring": 0, "effective": 4}
+    await alice("setExpiry", group, 4)
+    await alice.until(lambda view: view["groups"][0]["lifetime"]["effective"] == 4)
+    await bob.sync.send(UUID(group), "gone too")
+    await alice.hears("gone too")
+    await alice.until(lambda view: not view["conversation"]["messages"], 8)
+    await bob.sync.send(UUID(group), "gone while away")
+    await alice.hears("gone while away")
+    await chatters.ask("network", isOffline=True)
+    await asyncio.sleep(5)
+    await alice.restart()
+    await alice("open", group)
+    assert not await alice.texts()
+
+
+async def test_self_destruct_and_taking_back(chatters: Chatters, device: NewDevice) -> None:
+    bob = await device("bob")
+    alice = await chatters.new("alice")
+    group = await alice("createGroup", "club")
+    await alice("invite", group, "bob")
+    await bob.comes_in(UUID(group))
+    await alice("open", group)
+    await bob.sync.send(UUID(group), "burns", self_destruct_seconds=2)
+    burning = await alice.hears("burns")
+    assert burning["goneAt"] is None
+    await asyncio.sleep(2.5)
+    assert "burns" in await alice.texts()
+    await alice("seen", group, [burning["number"]])
+    await alice.until(lambda view: not view["conversation"]["messages"], 5)
+    await bob.sync.send(UUID(group), "regretted")
+    regretted = await alice.hears("regretted")
+    await bob.sync.take_back(UUID(group), regretted["number"])
+    await alice.until(lambda view: not view["conversation"]["messages"], 5)
+    await alice("send", group, "mine")
+    await bob.hears("mine")
+    mine = await alice.hears("mine")
+    await alice("takeBack", group, mine["number"])
+    assert not await alice.texts()
+    await bob.until(lambda: not bob.shown(UUID(group)))
+
+
+async def test_who_is_kicked_loses_the_group_and_comes_back_by_an_invite(chatters: Chatters, device: NewDevice) -> None:
+    bob = await device("bob")
+    alice = await chatters.new("alice")
+    group = await bob.sync.membership.create("club")
+    await bob.sync.membership.invite(group, "alice")
+    await alice.invited()
+    await bob.sync.send(group, "before")
+    await alice("open", str(group))
+    await alice.hears("before")
+    await bob.sync.membership.remove(group, UUID((await alice.view())["account"]["userId"]))
+    await alice.until(lambda view: not view["groups"] and view["conversation"] is None)
+    await bob.sync.membership.invite(group, "alice")
+    await alice.invited()
+    await alice("open", str(group))
+    await bob.sync.send(group, "again")
+    await alice.hears("again")
+    assert await alice.texts() == ["again"]
+
+
+async def test_codes_are_the_terminals_and_a_changed_key_holds_back(chatters: Chatters, device: NewDevice) -> None:
+    bob = await device("bob")
+    alice = await chatters.new("alice")
+    group = await alice("createGroup", "club")
+    await alice("invite", group, "bob")
+    await bob.comes_in(UUID(group))
+    view = await alice.until(lambda view: len(view["groups"][0]["members"]) == 2 and view)
+    key = next(each["key"] for each in view["groups"][0]["members"] if not each["isSelf"])
+    assert key["fingerprint"] == bob.codec.fingerprint
+    code = await alice("code", str(bob.user_id), key["fingerprint"])
+    expected = comparison_code(bob.codec.fingerprint, view["account"]["fingerprint"])
+    assert (tuple(code["digits"]), tuple(code["words"])) == (expected.digits, expected.words)
+    await alice("verify", str(bob.user_id), key["fingerprint"])
+    await alice.until(lambda view: view["groups"][0]["encryption"]["verified"] == 1)
+    await bob.sync.reset()
+    await alice.until(lambda view: view["groups"][0]["encryption"]["changed"] == [str(bob.user_id)])
+    await alice("open", group)
+    await alice("send", group, "held back")
+    [held] = await alice.until(lambda view: view["conversation"]["sending"])
+    await alice.until(lambda view: view["conversation"]["sending"][0]["state"] == "held")
+    assert held["text"] == "held back"
+    await bob.comes_in(UUID(group))
+    await alice("acceptKey", str(bob.user_id), bob.codec.fingerprint)
+    await bob.hears("held back")
+
+
+async def test_another_device_is_asked_for_and_puts_the_first_out(chatters: Chatters, device: NewDevice) -> None:
+    bob = await device("bob")
+    alice = await chatters.new("alice")
+    group = await alice("createGroup", "club")
+    await alice("invite", group, "bob")
+    await bob.comes_in(UUID(group))
+    second = await chatters.new("second", register=False)
+    assert await second("login", "bob", "correct horse") == "otherDevice"
+    assert (await second.view())["phase"] == "out"
+    assert await second("login", "bob", "correct horse", True) == "in"
+    await second.group(group)
+    await bob.until(lambda: bob.codec.view(UUID(group)).standing == "replaced")
+
+
+async def test_a_logout_leaves_nothing(chatters: Chatters) -> None:
+    alice = await chatters.new("alice")
+    await alice("createGroup", "club")
+    await alice("logout")
+    view = await alice.until(lambda view: view["phase"] == "out" and view)
+    assert view["account"] is None
+    assert view["groups"] == []
+    with pytest.raises(FaultError):
+        await alice("createGroup", "club")

@@ -1,0 +1,201 @@
+/**
+ * A member's view of a group: a value. What changes it returns another one, so what is refused leaves no trace, and the
+ * old one is there until the new one is stored.
+ */
+
+import {
+  createGroup,
+  decodeGroupState,
+  encodeGroupState,
+  type ClientState,
+} from "ts-mls/clientState.js";
+import { createGroupInfo } from "ts-mls/createCommit.js";
+import { encode as encoded } from "ts-mls/codec/tlsEncoder.js";
+import { decodeEpochReceiverData, epochReceiverDataEncoder, type EpochReceiverData } from "ts-mls/epochReceiverData.js";
+import { protectApplicationData } from "ts-mls/messageProtection.js";
+import { encodeRatchetTree } from "ts-mls/ratchetTree.js";
+import type { LeafNode } from "ts-mls/leafNode.js";
+import type { Id } from "../api";
+import { concat, hex, idOf, random } from "../bytes";
+import { CONFIG, identityOf, leavesOf, MOST_PAST } from "./checks";
+import { MlsError } from "./errors";
+import type { OwnKeyPackage } from "./keys";
+import { HASH_BYTES, KEM_BYTES, suite } from "./suite";
+import { encode } from "./wire";
+
+/** A member, as the leaf at `index` says. */
+export interface Member {
+  index: number;
+  userId: Id;
+  signatureKey: Uint8Array;
+}
+
+/** What a commit has changed. `proposed`: users whom another member than the committer had proposed to add or remove. */
+export interface Effect {
+  committer: Member;
+  added: Member[];
+  removed: Member[];
+  updated: Member[];
+  proposed: Id[];
+  removedSelf: boolean;
+}
+
+/** An own commit that has not come back. `hash`: the SHA-256 of the message. `state`: to which it leads. */
+export interface Pending {
+  hash: string;
+  state: Uint8Array;
+  effect: Effect;
+}
+
+/** Own commits of an epoch that are kept until it is known which commit counts. */
+export const MOST_PENDING = 32;
+
+export const memberOf = (index: number, leaf: LeafNode): Member => ({
+  index,
+  userId: idOf(identityOf(leaf)),
+  signatureKey: leaf.signaturePublicKey,
+});
+
+/** `past`: epochs before this one, by which late messages are read. `sound`: proposals that can be committed. */
+export class MlsGroup {
+  constructor(
+    readonly state: ClientState,
+    readonly past: ReadonlyMap<number, EpochReceiverData> = new Map(),
+    readonly pending: readonly Pending[] = [],
+    readonly sound: ReadonlySet<string> = new Set(),
+  ) {}
+
+  /** Begins a group with the client alone in it. */
+  static async create(own: OwnKeyPackage): Promise<MlsGroup> {
+    const state = await createGroup(random(HASH_BYTES), own.keyPackage, own.privateKeys, [], await suite(), CONFIG);
+    return new MlsGroup(state);
+  }
+
+  get groupId(): string {
+    return hex(this.state.groupContext.groupId);
+  }
+
+  get epoch(): number {
+    return Number(this.state.groupContext.epoch);
+  }
+
+  /** The tag of the commit that began this epoch: by it a member knows that commit among others. */
+  get tag(): string {
+    return hex(this.state.confirmationTag);
+  }
+
+  get ownIndex(): number {
+    return this.state.privatePath.leafIndex;
+  }
+
+  members(): Member[] {
+    return leavesOf(this.state.ratchetTree).map(([index, leaf]) => memberOf(index, leaf));
+  }
+
+  find(userId: Id): Member | undefined {
+    return this.members().find((each) => each.userId === userId);
+  }
+
+  /** Whether proposals wait, so that a commit must come before the next text. */
+  get hasProposals(): boolean {
+    return this.sound.size > 0;
+  }
+
+  with(changes: Partial<Pick<MlsGroup, "state" | "past" | "pending" | "sound">>): MlsGroup {
+    const next = { state: this.state, past: this.past, pending: this.pending, sound: this.sound, ...changes };
+    return new MlsGroup(next.state, next.past, next.pending, next.sound);
+  }
+
+  /** The group in the next epoch: what can still be read of this one stays. */
+  goesOn(state: ClientState): MlsGroup {
+    const { keySchedule, secretTree, ratchetTree, groupContext } = this.state;
+    const { senderDataSecret, resumptionPsk } = keySchedule;
+    const epochs = new Map(this.past).set(this.epoch, { resumptionPsk, secretTree, ratchetTree, senderDataSecret, groupContext });
+    const kept = [...epochs].sort(([one], [other]) => one - other).slice(-MOST_PAST);
+    return new MlsGroup({ ...state, historicalReceiverData: new Map() }, new Map(kept));
+  }
+
+  /** The signed state of the group with its tree and the key by which others may come in by themselves. */
+  async groupInfo(): Promise<Uint8Array> {
+    const cs = await suite();
+    const { state } = this;
+    const { publicKey } = await cs.hpke.deriveKeyPair(state.keySchedule.externalSecret);
+    const externalPub = concat(Uint8Array.of(KEM_BYTES), await cs.hpke.exportPublicKey(publicKey));
+    const extensions = [
+      { extensionType: "ratchet_tree" as const, extensionData: encodeRatchetTree(state.ratchetTree) },
+      { extensionType: "external_pub" as const, extensionData: externalPub },
+    ];
+    const groupInfo = await createGroupInfo(state.groupContext, state.confirmationTag, state, extensions, cs);
+    return encode({ version: "mls10", wireformat: "mls_group_info", groupInfo });
+  }
+
+  /** Encrypts for this epoch. The new state has to be stored before the message is sent. */
+  async encrypt(data: Uint8Array, authenticatedData: Uint8Array = new Uint8Array()): Promise<{ group: MlsGroup; message: Uint8Array }> {
+    const { state } = this;
+    const content = lengthBytes(data.length) + data.length + lengthBytes(SIGNATURE_BYTES) + SIGNATURE_BYTES;
+    const { newSecretTree, privateMessage } = await protectApplicationData(
+      state.signaturePrivateKey,
+      state.keySchedule.senderDataSecret,
+      data,
+      authenticatedData,
+      state.groupContext,
+      state.secretTree,
+      state.privatePath.leafIndex,
+      { kind: "alwaysPad", paddingLength: paddingFor(content) },
+      await suite(),
+    );
+    const message = encode({ version: "mls10", wireformat: "mls_private_message", privateMessage });
+    return { group: this.with({ state: { ...state, secretTree: newSecretTree } }), message };
+  }
+
+  /** The group as it is stored. Nothing in it is encrypted. */
+  store(): StoredGroup {
+    return {
+      state: encodeGroupState(this.state),
+      past: [...this.past].map(([epoch, data]) => [epoch, encoded(epochReceiverDataEncoder)(data)]),
+      pending: [...this.pending],
+      sound: [...this.sound],
+    };
+  }
+
+  /** Throws MlsError for what cannot be loaded. */
+  static load(stored: StoredGroup): MlsGroup {
+    try {
+      return new MlsGroup(
+        loadState(stored.state),
+        new Map(stored.past.map(([epoch, data]) => [epoch, decodeEpochReceiverData(data, 0)![0]])),
+        stored.pending,
+        new Set(stored.sound),
+      );
+    } catch {
+      throw new MlsError("malformed", "the stored keys of a group cannot be read");
+    }
+  }
+}
+
+export interface StoredGroup {
+  state: Uint8Array;
+  past: [number, Uint8Array][];
+  pending: Pending[];
+  sound: string[];
+}
+
+export const storeState = (state: ClientState): Uint8Array =>
+  encodeGroupState({ ...state, historicalReceiverData: new Map() });
+
+export const loadState = (stored: Uint8Array): ClientState => ({
+  ...decodeGroupState(stored, 0)![0],
+  clientConfig: CONFIG,
+});
+
+const SIGNATURE_BYTES = 114;
+const LEAST_PADDED = 256;
+
+const lengthBytes = (length: number): number => (length < 64 ? 1 : length < 16_384 ? 2 : 4);
+
+/** Padding in steps, an eighth of the next power of two, 32 at least: the same as other clients. */
+export function paddingFor(length: number): number {
+  const bits = (value: number): number => (value === 0 ? 0 : Math.floor(Math.log2(value)) + 1);
+  const step = 2 ** (bits(Math.max(LEAST_PADDED, 2 ** bits(length))) - 4);
+  return Math.floor(length / step) * step + step - length;
+}

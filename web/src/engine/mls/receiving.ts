@@ -1,0 +1,225 @@
+/** Messages that come: checked in full before the group goes on. */
+
+import type { ClientState } from "ts-mls/clientState.js";
+import { verifyFramedContentSignature, type FramedContent } from "ts-mls/framedContent.js";
+import { unprotectPrivateMessage } from "ts-mls/messageProtection.js";
+import { unprotectPublicMessage } from "ts-mls/messageProtectionPublic.js";
+import type { MLSMessage } from "ts-mls/message.js";
+import { decryptSenderData, type PrivateMessage } from "ts-mls/privateMessage.js";
+import { processPrivateMessage, processPublicMessage } from "ts-mls/processMessages.js";
+import type { Proposal } from "ts-mls/proposal.js";
+import { encodeProposal } from "ts-mls/proposal.js";
+import type { PublicMessage } from "ts-mls/publicMessage.js";
+import { emptyPskIndex } from "ts-mls/pskIndex.js";
+import { addLeafNode, removeLeafNode, type RatchetTree } from "ts-mls/ratchetTree.js";
+import type { SecretTree } from "ts-mls/secretTree.js";
+import { toLeafIndex } from "ts-mls/treemath.js";
+import type { ProposalWithSender } from "ts-mls/unappliedProposals.js";
+import { bytesToBase64 } from "ts-mls/util/byteArray.js";
+import { equal, hex, sha256 } from "../bytes";
+import { checkKind, checkLeaf, checkList, checkMembers, checkPrivateKeys, checkProposal, checkSuccessor, CONFIG } from "./checks";
+import { isSound } from "./committing";
+import { effectOf } from "./effects";
+import { asMlsError, invalid, MlsError } from "./errors";
+import { loadState, memberOf, MlsGroup, type Effect, type Member } from "./group";
+import { isGoodKemKey, suite } from "./suite";
+import { decode } from "./wire";
+
+/** What a message was. `epoch`: that of a text; a commit leads into `group.epoch`. */
+export type Received =
+  | { kind: "text"; sender: Member; data: Uint8Array; authenticatedData: Uint8Array; epoch: number }
+  | { kind: "proposal"; sender: Member | null; proposal: Proposal }
+  | { kind: "commit"; effect: Effect; isOwn: boolean };
+
+/** `group`: null if the reader was removed. */
+export interface Taken {
+  group: MlsGroup | null;
+  received: Received;
+}
+
+/** Takes a message, in the order of the server. Throws MlsError, and then nothing has changed. */
+export async function receive(group: MlsGroup, bytes: Uint8Array): Promise<Taken> {
+  const hash = hex(await sha256(bytes));
+  const own = group.pending.find((each) => each.hash === hash);
+  if (own) return adopt(group, own.effect, loadState(own.state));
+  const message = decode(bytes);
+  try {
+    if (message.wireformat === "mls_private_message") return await takePrivate(group, message, message.privateMessage);
+    if (message.wireformat === "mls_public_message") return await takePublic(group, message.publicMessage);
+  } catch (error) {
+    throw asMlsError(error);
+  }
+  throw new MlsError("malformed", "it is neither a text nor a change of the group");
+}
+
+function adopt(group: MlsGroup, effect: Effect, state: ClientState): Taken {
+  return { group: group.goesOn(state), received: { kind: "commit", effect, isOwn: true } };
+}
+
+async function takePrivate(group: MlsGroup, whole: MLSMessage, message: PrivateMessage): Promise<Taken> {
+  const { state } = group;
+  if (!equal(message.groupId, state.groupContext.groupId)) throw new MlsError("notForUs", "it is of another group");
+  const epoch = Number(message.epoch);
+  const past = epoch === group.epoch ? undefined : group.past.get(epoch);
+  if (epoch !== group.epoch && (!past || message.contentType !== "application"))
+    throw new MlsError("stale", `it is of epoch ${epoch}, and the group is in ${group.epoch}`);
+  const source = past ?? { ...state, senderDataSecret: state.keySchedule.senderDataSecret };
+  const cs = await suite();
+  const sender = await decryptSenderData(message, source.senderDataSecret, cs);
+  const leaf = sender && source.ratchetTree[2 * sender.leafIndex];
+  if (!sender || leaf?.nodeType !== "leaf") throw invalid("it names a sender who is not in the group");
+  const isOwn = sender.leafIndex === group.ownIndex;
+  checkGeneration(source.secretTree, sender.leafIndex, sender.generation, message.contentType, isOwn);
+  const opened = await unprotectPrivateMessage(
+    source.senderDataSecret,
+    message,
+    source.secretTree,
+    source.ratchetTree,
+    source.groupContext,
+    CONFIG.keyRetentionConfig,
+    cs,
+  );
+  if (isOwn) throw new MlsError("notFromHere", "it is signed by the own key, and was not made from this state");
+  const { content } = opened.content;
+  if (content.contentType !== "application") return takeHandshake(group, whole, content);
+  const next = past
+    ? group.with({ past: new Map(group.past).set(epoch, { ...past, secretTree: opened.tree }) })
+    : group.with({ state: { ...state, secretTree: opened.tree } });
+  const { authenticatedData } = message;
+  const member = memberOf(sender.leafIndex, leaf.leaf);
+  return { group: next, received: { kind: "text", sender: member, data: content.applicationData, authenticatedData, epoch } };
+}
+
+function checkGeneration(tree: SecretTree, index: number, generation: number, contentType: string, isOwn: boolean): void {
+  const node = tree[2 * index];
+  if (!node) throw invalid("it names a sender who is not in the group");
+  const ratchet = contentType === "application" ? node.application : node.handshake;
+  if (generation >= ratchet.generation || ratchet.unusedGenerations[generation] !== undefined) return;
+  throw isOwn
+    ? new MlsError("own", "it is the reader's own: its key was erased when it was sent")
+    : new MlsError("replayed", "it was read before, or comes too late");
+}
+
+async function takePublic(group: MlsGroup, message: PublicMessage): Promise<Taken> {
+  const { content } = message;
+  const { state } = group;
+  if (!equal(content.groupId, state.groupContext.groupId)) throw new MlsError("notForUs", "it is of another group");
+  if (Number(content.epoch) !== group.epoch) {
+    await checkLate(group, message);
+    throw new MlsError("stale", `a change is for epoch ${content.epoch}, and the group is in ${group.epoch}`);
+  }
+  const isOwn = content.sender.senderType === "member" && content.sender.leafIndex === group.ownIndex;
+  if (isOwn && content.contentType === "proposal") throw new MlsError("own", "a proposal is the reader's own");
+  await unprotectPublicMessage(state.keySchedule.membershipKey, state.groupContext, state.ratchetTree, message, await suite());
+  if (isOwn) throw new MlsError("notFromHere", "it is signed by the own key, and was not made from this state");
+  return takeHandshake(group, { version: "mls10", wireformat: "mls_public_message", publicMessage: message }, content);
+}
+
+/** A change for a past epoch that is known: was it really made for that one, and lost? */
+async function checkLate(group: MlsGroup, { content, auth }: PublicMessage): Promise<void> {
+  const past = group.past.get(Number(content.epoch));
+  if (!past) return;
+  let key: Uint8Array | undefined;
+  if (content.sender.senderType === "member") {
+    const leaf = past.ratchetTree[2 * content.sender.leafIndex];
+    key = leaf?.nodeType === "leaf" ? leaf.leaf.signaturePublicKey : new Uint8Array(57);
+  } else if (content.contentType === "commit") key = content.commit.path?.leafNode.signaturePublicKey;
+  if (!key) return;
+  const { signature } = await suite();
+  if (!(await verifyFramedContentSignature(key, "mls_public_message", content, auth, past.groupContext, signature)))
+    throw new MlsError("forged", "the signature of a change is wrong");
+}
+
+/** `message`: its signature is checked. */
+async function takeHandshake(group: MlsGroup, message: MLSMessage, content: FramedContent): Promise<Taken> {
+  if (content.contentType === "commit") return takeCommit(group, message, content);
+  if (content.contentType !== "proposal") throw invalid("a text came without being encrypted");
+  return takeProposal(group, message, content.proposal, content);
+}
+
+const MOST_WAITING = 256;
+const MOST_WAITING_OF_ONE = 64;
+const MOST_BYTES_OF_ONE = 262_144;
+
+async function takeProposal(group: MlsGroup, message: MLSMessage, proposal: Proposal, content: FramedContent): Promise<Taken> {
+  checkKind(proposal);
+  const by = content.sender.senderType === "member" ? content.sender.leafIndex : undefined;
+  const waiting = Object.values(group.state.unappliedProposals);
+  const same = [proposal, ...waiting.filter((each) => each.senderLeafIndex === by).map((each) => each.proposal)];
+  const bytes = same.reduce((sum, each) => sum + encodeProposal(each).length, 0);
+  if (waiting.length >= MOST_WAITING || same.length > MOST_WAITING_OF_ONE || bytes > MOST_BYTES_OF_ONE)
+    throw new MlsError("limit", "more proposals wait for a commit than are kept");
+  const state = await process(group.state, message);
+  const reference = Object.keys(state.unappliedProposals).find((each) => !(each in group.state.unappliedProposals));
+  const sound = new Set(group.sound);
+  if (reference && (await isSound({ ...state, unappliedProposals: { [reference]: state.unappliedProposals[reference]! } }, reference)))
+    sound.add(reference);
+  const leaf = by === undefined ? undefined : group.state.ratchetTree[2 * by];
+  const sender = leaf?.nodeType === "leaf" && by !== undefined ? memberOf(by, leaf.leaf) : null;
+  return { group: group.with({ state, sound }), received: { kind: "proposal", sender, proposal } };
+}
+
+async function takeCommit(
+  group: MlsGroup,
+  message: MLSMessage,
+  content: FramedContent & { contentType: "commit" },
+): Promise<Taken> {
+  const { state } = group;
+  const isExternal = content.sender.senderType === "new_member_commit";
+  if (!isExternal && content.sender.senderType !== "member") throw invalid("a commit is of nobody who may make one");
+  const by = content.sender.senderType === "member" ? content.sender.leafIndex : -1;
+  const { proposals: listed, path } = content.commit;
+  const proposals = listed.map((each): ProposalWithSender => {
+    if (each.proposalOrRefType === "proposal") return { proposal: each.proposal, senderLeafIndex: by < 0 ? undefined : by };
+    const waiting = isExternal ? undefined : state.unappliedProposals[bytesToBase64(each.reference)];
+    if (!waiting) throw invalid("a commit names a proposal that did not come");
+    return waiting;
+  });
+  checkList(proposals, isExternal, by);
+  for (const each of proposals) checkProposal(each, state.ratchetTree);
+  const removesOwn = proposals.some(({ proposal }) => "remove" in proposal && proposal.remove.removed === group.ownIndex);
+  if (path) {
+    checkLeaf(path.leafNode);
+    const former = isExternal ? proposals.flatMap(({ proposal }) => ("remove" in proposal ? [proposal.remove.removed] : [])) : [by];
+    for (const index of former) {
+      const node = state.ratchetTree[2 * index];
+      if (node?.nodeType !== "leaf") throw invalid("a commit is of nobody");
+      checkSuccessor(node.leaf, path.leafNode);
+    }
+  } else if (isExternal) throw invalid("a new member comes in without keys");
+
+  const next = removesOwn ? undefined : await process(state, message);
+  const tree = next?.ratchetTree ?? treeWithout(state, proposals, isExternal && path ? path.leafNode : undefined);
+  const committer = isExternal
+    ? tree.findIndex((node) => node?.nodeType === "leaf" && path && equal(node.leaf.hpkePublicKey, path.leafNode.hpkePublicKey)) / 2
+    : by;
+  const effect = effectOf(state, tree, proposals, committer);
+  if (!next) return { group: null, received: { kind: "commit", effect, isOwn: false } };
+  checkMembers(tree);
+  for (const { hpkePublicKey } of path?.nodes ?? [])
+    if (!isGoodKemKey(hpkePublicKey)) throw invalid("a node has a key that gives no secret");
+  checkPrivateKeys(next, state.privatePath.privateKeys);
+  return { group: group.goesOn(next), received: { kind: "commit", effect, isOwn: false } };
+}
+
+/** The tree after a commit that removes the reader, who cannot follow it: for who was added and removed by it. */
+function treeWithout(state: ClientState, proposals: readonly ProposalWithSender[], newLeaf?: Parameters<typeof addLeafNode>[1]): RatchetTree {
+  let tree = state.ratchetTree;
+  for (const { proposal } of proposals) if ("remove" in proposal) tree = removeLeafNode(tree, toLeafIndex(proposal.remove.removed));
+  for (const { proposal } of proposals) if ("add" in proposal) [tree] = addLeafNode(tree, proposal.add.keyPackage.leafNode);
+  if (newLeaf) [tree] = addLeafNode(tree, newLeaf);
+  checkMembers(tree);
+  return tree;
+}
+
+async function process(state: ClientState, message: MLSMessage): Promise<ClientState> {
+  const cs = await suite();
+  const result =
+    message.wireformat === "mls_private_message"
+      ? await processPrivateMessage(state, message.privateMessage, emptyPskIndex, cs)
+      : message.wireformat === "mls_public_message"
+        ? await processPublicMessage(state, message.publicMessage, emptyPskIndex, cs)
+        : undefined;
+  if (!result) throw invalid("it is no message");
+  return result.newState;
+}

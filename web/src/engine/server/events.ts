@@ -1,0 +1,60 @@
+/** Reads the stream of server-sent events, with `fetch`: EventSource can send no token. */
+
+import { NoAnswerError } from "./errors";
+import { QUIET_MS, type Transport } from "./transport";
+import type { ServerEvent } from "./wire";
+
+/** A line of the stream has at most so many characters. */
+const LONGEST_LINE = 131_072;
+
+/** Yields events until the stream ends. `onOpen`: it is open. Throws NoAnswerError and RefusedError. */
+export async function* listen(transport: Transport, onOpen: () => void, signal: AbortSignal): AsyncGenerator<ServerEvent> {
+  const stop = new AbortController();
+  signal.addEventListener("abort", () => stop.abort());
+  let timer = setTimeout(() => stop.abort(), QUIET_MS);
+  try {
+    const response = await transport.open("/events?format=json", stop.signal);
+    onOpen();
+    let rest = "";
+    let name = "";
+    let data = "";
+    const decoder = new TextDecoder();
+    const reader = response.body!.getReader();
+    // Where a runtime has let go of the request, its signal does not reach the body any more.
+    stop.signal.addEventListener("abort", () => void reader.cancel().catch(() => undefined));
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (done) return;
+      clearTimeout(timer);
+      timer = setTimeout(() => stop.abort(), QUIET_MS);
+      const lines = (rest + decoder.decode(value, { stream: true })).split(/\r?\n/);
+      rest = lines.pop()!;
+      if (rest.length > LONGEST_LINE) throw new NoAnswerError("the stream has what is no event");
+      for (const line of lines) {
+        if (line.startsWith("event: ")) name = line.slice(7);
+        else if (line.startsWith("data: ")) data = line.slice(6);
+        else if (line === "" && data) {
+          const event = eventOf(name, data);
+          [name, data] = ["", ""];
+          if (event) yield event;
+        }
+      }
+    }
+  } catch (error) {
+    if (error instanceof DOMException || error instanceof TypeError) throw new NoAnswerError("the connection has broken off");
+    throw error;
+  } finally {
+    clearTimeout(timer);
+    stop.abort();
+  }
+}
+
+function eventOf(name: string, data: string): ServerEvent | null {
+  if (name === "lagged") return { name, data: {} };
+  try {
+    const fields: unknown = JSON.parse(data);
+    return fields && typeof fields === "object" ? { name, data: fields as Record<string, unknown> } : null;
+  } catch {
+    throw new NoAnswerError("the stream has what is no event");
+  }
+}

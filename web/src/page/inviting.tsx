@@ -1,0 +1,31 @@
+/** The form that invites somebody to a group. */
+
+import { useRef, useState } from "preact/hooks";
+import { Field } from "./login";
+import { attempt, engine, say } from "./store";
+import { called } from "./text";
+
+export function InviteForm({ groupId, done }: { groupId: string; done?: () => void }) {
+  const form = useRef<HTMLFormElement>(null);
+  const [isBusy, setBusy] = useState(false);
+  const submit = async (event: Event) => {
+    event.preventDefault();
+    const name = String(new FormData(form.current!).get("invitee")).trim();
+    if (!name || isBusy) return;
+    setBusy(true);
+    if (await attempt(engine.invite(groupId, name))) {
+      form.current?.reset();
+      say(`${called(name)} is invited.`);
+      done?.();
+    }
+    setBusy(false);
+  };
+  return (
+    <form class="row" ref={form} onSubmit={submit}>
+      <Field name="invitee" label="Invite somebody" hint="Their name on this server" autocomplete="off" />
+      <button type="submit" aria-busy={isBusy}>
+        Invite
+      </button>
+    </form>
+  );
+}

@@ -1,0 +1,163 @@
+/** The list: invites, then conversations with what is unread and how long their messages live. */
+
+import type { Group, Invite, View } from "../engine/api";
+import { AccountDialog } from "./account";
+import { Action } from "./dialog";
+import { Icon } from "./icons";
+import { NewDialog } from "./new";
+import { choose } from "./place";
+import { SearchDialog } from "./search";
+import { engine, openDialog } from "./store";
+import { called, count, inPassing } from "./text";
+import { policy, recently, short, useNow } from "./time";
+
+export function Sidebar({ view, openId }: { view: View; openId: string | null }) {
+  const { groups, invites } = view;
+  return (
+    <nav class="sidebar" aria-label="Conversations">
+      <header class="bar">
+        <h1>Conclave</h1>
+        <button
+          class="icon"
+          type="button"
+          aria-label="Search messages"
+          onClick={() => openDialog(() => <SearchDialog />)}
+        >
+          <Icon name="search" />
+        </button>
+        <button class="icon" type="button" aria-label="Account" onClick={() => openDialog(() => <AccountDialog />)}>
+          <Icon name="user" />
+        </button>
+        <button
+          class="icon"
+          type="button"
+          aria-label="New conversation"
+          onClick={() => openDialog(() => <NewDialog />)}
+        >
+          <Icon name="plus" />
+        </button>
+      </header>
+      <ConnectionLine view={view} />
+      <div class="scroll">
+        {invites.length > 0 && (
+          <ul class="invites" aria-label="Invites">
+            {invites.map((invite) => (
+              <InviteRow key={invite.inviteId} invite={invite} />
+            ))}
+          </ul>
+        )}
+        {groups.length > 0 && (
+          <ul class="groups">
+            {groups.map((group) => (
+              <GroupRow key={group.groupId} group={group} isOpen={group.groupId === openId} />
+            ))}
+          </ul>
+        )}
+        {!groups.length && !invites.length && (
+          <div class="empty">
+            <p>You are in no conversation yet.</p>
+            <button class="primary" type="button" onClick={() => openDialog(() => <NewDialog />)}>
+              Begin one
+            </button>
+          </div>
+        )}
+      </div>
+    </nav>
+  );
+}
+
+/** What a group is called in the list: its title, and of a group of two the other one. */
+export function nameOf(group: Group): string {
+  const other = group.direct && group.members.find((each) => each.userId === group.direct);
+  return other ? called(other.username) : inPassing(group.title || group.name);
+}
+
+function GroupRow({ group, isOpen }: { group: Group; isOpen: boolean }) {
+  const { unread, mentions, lifetime, newestAt } = group;
+  const isWarned = group.encryption.changed.length > 0 || group.encryption.standing === "replaced";
+  return (
+    <li>
+      <button type="button" aria-current={isOpen ? "true" : undefined} onClick={() => choose(group.groupId)}>
+        <span class="face" aria-hidden="true">
+          <Icon name={group.direct ? "user" : "people"} />
+        </span>
+        <span class="what">
+          <bdi class={unread ? "title unread" : "title"}>{nameOf(group)}</bdi>
+          <span class="meta">
+            {isWarned && <span class="danger-text">check a key · </span>}
+            {group.waiting > 0 && `${count(group.waiting, "message")} waiting · `}
+            <span aria-hidden="true">
+              <Icon name="clock" />
+              {short(lifetime.effective)}
+            </span>
+            <span class="sr">messages are {policy(lifetime.effective)}</span>
+          </span>
+        </span>
+        <span class="side">
+          <When at={newestAt} />
+          {unread > 0 && (
+            <span class={mentions ? "badge mention" : "badge"}>
+              <span aria-hidden="true">{(mentions ? `@${mentions} ` : "") + (unread > 999 ? "999+" : unread)}</span>
+              <span class="sr">{`${count(unread, "unread message")}${mentions ? `, ${mentions} for you` : ""}`}</span>
+            </span>
+          )}
+        </span>
+      </button>
+    </li>
+  );
+}
+
+function When({ at }: { at: number }) {
+  return <span class="when">{recently(at, Math.floor(Date.now() / 1000))}</span>;
+}
+
+function InviteRow({ invite }: { invite: Invite }) {
+  const { title, name, inviter, inviteId } = invite;
+  const shown = title ? `${inPassing(title)} (${inPassing(name)})` : inPassing(name);
+  return (
+    <li>
+      <p>
+        <bdi>{called(inviter)}</bdi> invites you to <bdi>{shown}</bdi>
+      </p>
+      <div class="actions">
+        <Action class="small" act={() => engine.decline(inviteId)} label={`Decline the invite to ${shown}`}>
+          Decline
+        </Action>
+        <Action
+          class="small primary"
+          label={`Accept the invite to ${shown}`}
+          act={async () => {
+            await engine.accept(inviteId);
+            choose(invite.groupId);
+          }}
+        >
+          Accept
+        </Action>
+      </div>
+    </li>
+  );
+}
+
+function ConnectionLine({ view }: { view: View }) {
+  const { state, why, retryAt } = view.connection;
+  return (
+    <div role="status" class="connection">
+      {state === "connecting" && <p>Connecting…</p>}
+      {state === "offline" && (
+        <p>
+          {why || "No connection"}
+          {retryAt > 0 && <Again at={retryAt} />}{" "}
+          <button class="link" type="button" onClick={() => engine.wake()}>
+            Try now
+          </button>
+        </p>
+      )}
+    </div>
+  );
+}
+
+function Again({ at }: { at: number }) {
+  useNow();
+  const left = Math.ceil((at - Date.now()) / 1000);
+  return left > 0 ? <span aria-hidden="true">{`, again in ${left} s`}</span> : null;
+}

@@ -1,0 +1,137 @@
+/** What the sealed store leaves: a program that ends with an error if something is wrong. */
+
+import "fake-indexeddb/auto";
+import assert from "node:assert/strict";
+import { openDB } from "idb";
+import { utf8 } from "../src/engine/bytes";
+import { SLOT_BYTES, type KeyFile } from "../src/engine/store/slots";
+import { Batch, Vault, type Key } from "../src/engine/store/vault";
+
+/** A file in memory. */
+class File implements KeyFile {
+  bytes = new Uint8Array(0);
+  isBroken = false;
+  getSize = (): number => this.bytes.length;
+  flush = (): void => undefined;
+  close = (): void => undefined;
+  truncate(size: number): void {
+    this.bytes = this.bytes.slice(0, size);
+  }
+  read(buffer: Uint8Array, { at }: { at: number }): number {
+    const part = this.bytes.subarray(at, at + buffer.length);
+    buffer.set(part);
+    return part.length;
+  }
+  write(buffer: Uint8Array, { at }: { at: number }): number {
+    if (this.isBroken) throw new Error("the disk is full");
+    const grown = new Uint8Array(Math.max(this.bytes.length, at + buffer.length));
+    grown.set(this.bytes);
+    grown.set(buffer, at);
+    this.bytes = grown;
+    return buffer.length;
+  }
+}
+
+/** All that IndexedDB has now, as its logs would keep it. */
+async function stored(name: string): Promise<{ key: string; data: ArrayBuffer }[]> {
+  const db = await openDB(name);
+  const keys = await db.getAllKeys("values");
+  const values = await db.getAll("values");
+  db.close();
+  return keys.map((key, at) => ({ key: JSON.stringify(key), data: values[at].data }));
+}
+
+/** Whether any key in the file opens a value. */
+async function opens(file: File, { key, data }: { key: string; data: ArrayBuffer }): Promise<boolean> {
+  for (let at = 0; at < file.bytes.length; at += SLOT_BYTES) {
+    const raw = file.bytes.slice(at, at + SLOT_BYTES);
+    const secret = await crypto.subtle.importKey("raw", raw, "AES-GCM", false, ["decrypt"]);
+    const algorithm = { name: "AES-GCM", iv: new Uint8Array(12), additionalData: utf8(key) };
+    if (await crypto.subtle.decrypt(algorithm, secret, data).then(() => true, () => false)) return true;
+  }
+  return false;
+}
+
+const KEY: Key = ["text", "group", 7];
+
+async function whatIsReplacedOrDeletedCannotBeOpened(): Promise<void> {
+  const file = new File();
+  const vault = await Vault.open("one", file);
+  await vault.write(new Batch().put(KEY, "a secret").put(["about"], { bytes: Uint8Array.of(1, 2, 3) }));
+  const [first] = (await stored("one")).filter((each) => each.key === JSON.stringify(KEY));
+  assert.ok(await opens(file, first!));
+  await vault.write(new Batch().put(KEY, "another"));
+  assert.equal(await vault.get(KEY), "another");
+  assert.ok(!(await opens(file, first!)));
+  const [second] = (await stored("one")).filter((each) => each.key === JSON.stringify(KEY));
+  await vault.write(new Batch().delete(KEY));
+  assert.equal(await vault.get(KEY), undefined);
+  assert.ok(!(await opens(file, second!)));
+  assert.deepEqual(await vault.get(["about"]), { bytes: Uint8Array.of(1, 2, 3) });
+  assert.ok(!new TextDecoder("latin1").decode(file.bytes).includes("secret"));
+  await vault.close();
+}
+
+async function keysOfNothingAreOverwrittenAtTheStart(): Promise<void> {
+  const file = new File();
+  const vault = await Vault.open("two", file);
+  await vault.write(new Batch().put(KEY, "kept"));
+  await vault.close();
+  file.write(new Uint8Array(SLOT_BYTES).fill(9), { at: file.bytes.length }); // a process died before it was referred to
+  const again = await Vault.open("two", file);
+  assert.equal(await again.get(KEY), "kept");
+  assert.ok(!file.bytes.includes(9) || file.bytes.subarray(-SLOT_BYTES).every((each) => each === 0));
+  await again.write(new Batch().put(["about"], 1));
+  assert.equal(file.bytes.length, 2 * SLOT_BYTES); // the slot is used again
+  await again.close();
+}
+
+async function aWriteThatFailsChangesNothing(): Promise<void> {
+  const file = new File();
+  const vault = await Vault.open("three", file);
+  await vault.write(new Batch().put(KEY, "before"));
+  file.isBroken = true;
+  await assert.rejects(vault.write(new Batch().put(KEY, "after").delete(["about"])));
+  file.isBroken = false;
+  assert.equal(await vault.get(KEY), "before");
+  await vault.write(new Batch().put(KEY, "after"));
+  assert.equal(await vault.get(KEY), "after");
+  await vault.close();
+}
+
+async function whatIsDestroyedIsGone(): Promise<void> {
+  const file = new File();
+  const vault = await Vault.open("four", file);
+  await vault.write(new Batch().put(KEY, "a secret"));
+  const [sealed] = await stored("four");
+  await vault.destroy();
+  assert.equal(file.bytes.length, 0);
+  assert.ok(!(await opens(file, sealed!)));
+  const again = await Vault.open("four", file);
+  assert.deepEqual(again.keys(), []);
+  await again.close();
+}
+
+async function valuesWithoutKeysAreDeletedAtTheStart(): Promise<void> {
+  const file = new File();
+  const vault = await Vault.open("five", file);
+  await vault.write(new Batch().put(KEY, "kept"));
+  await vault.write(new Batch().put(["about"], 1));
+  await vault.close();
+  file.write(new Uint8Array(SLOT_BYTES), { at: 0 }); // the page was closed after it had overwritten this one
+  const again = await Vault.open("five", file);
+  assert.deepEqual(again.keys(), [["about"]]);
+  assert.equal(await again.get(KEY), undefined);
+  assert.equal((await stored("five")).length, 1);
+  await again.close();
+  file.bytes = new Uint8Array(0);
+  const empty = await Vault.open("five", file);
+  assert.deepEqual(empty.keys(), []);
+  await empty.close();
+}
+
+await whatIsReplacedOrDeletedCannotBeOpened();
+await valuesWithoutKeysAreDeletedAtTheStart();
+await keysOfNothingAreOverwrittenAtTheStart();
+await aWriteThatFailsChangesNothing();
+await whatIsDestroyedIsGone();

@@ -1,0 +1,71 @@
+/**
+ * Faults of ts-mls 1.6.4 that have to be mended inside of it: an esbuild plugin that replaces text, and fails unless
+ * each place is there exactly once. With another version of ts-mls look at each anew.
+ */
+
+import { readFile } from "node:fs/promises";
+
+const PATCHES = {
+  // Of an unmerged leaf: it is a leaf below the node, and the nodes between the two list it too (RFC 9420, 12.4.3.1).
+  "clientState.js": [
+    [
+      'if (tree[nodeIndex]?.nodeType !== "leaf" && !dp.includes(toNodeIndex(i)))',
+      'if (tree[nodeIndex]?.nodeType !== "leaf" || !dp.includes(toNodeIndex(i)))',
+    ],
+    ["for (const parentIdx of dp) {", "for (const parentIdx of dp.slice(0, dp.indexOf(toNodeIndex(i)))) {"],
+    [
+      "if (!arraysEqual(dpNode.parent.unmergedLeaves, n.parent.unmergedLeaves))",
+      "if (!dpNode.parent.unmergedLeaves.includes(unmergedLeaf))",
+    ],
+    // What every client knows is in no list of capabilities (11.1).
+    ["caps.extensionTypes.every((e) => cs.extensions.includes(e))", "caps.extensionTypes.every((e) => e <= 5 || cs.extensions.includes(e))"],
+    ["caps.proposalTypes.every((p) => cs.proposals.includes(p))", "caps.proposalTypes.every((p) => p <= 7 || cs.proposals.includes(p))"],
+    // The list of external senders is read as if it were one; this client takes nothing of them.
+    ['const externalSenders = extensions.filter((e) => e.extensionType === "external_senders");', "const externalSenders = [];"],
+    // A commit can take all extensions of the group away.
+    ["extensions: newExtensions,", "extensions: grouped.group_context_extensions.length > 0 ? newExtensions : state.groupContext.extensions,"],
+  ],
+  // The number 0 is not absent: it is the first leaf.
+  "codec/optional.js": [["if (t) {", "if (t !== undefined) {"]],
+  "processMessages.js": [
+    [
+      'result.additionalResult.kind === "memberCommit" && result.additionalResult.extensions.length > 0',
+      'result.additionalResult.kind === "memberCommit"',
+    ],
+  ],
+  // A blank root is not on the filtered path: it hands the secret of the node before on.
+  "pathSecrets.js": [
+    [
+      'const nextSecret = await deriveSecret(pathSecrets[currentIndex], "path", kdf);',
+      "const nextSecret = tree[nextIndex] === undefined\n" +
+        "            ? pathSecrets[currentIndex]\n" +
+        '            : await deriveSecret(pathSecrets[currentIndex], "path", kdf);',
+    ],
+  ],
+};
+
+/** The text of a file of ts-mls with its patches. Throws if one of their places is not there exactly once. */
+export function patched(name, text) {
+  for (const [from, to] of PATCHES[name]) {
+    if (text.split(from).length !== 2) throw new Error(`ts-mls: not exactly once in ${name}: ${from}`);
+    text = text.replace(from, () => to);
+  }
+  return text;
+}
+
+const SOURCES = new URL("../node_modules/ts-mls/dist/src/", import.meta.url);
+
+export const patchMls = {
+  name: "patch-ts-mls",
+  setup(build) {
+    // All are looked at, also those that a bundle does not need.
+    build.onStart(async () => {
+      for (const name of Object.keys(PATCHES)) patched(name, await readFile(new URL(name, SOURCES), "utf8"));
+    });
+    build.onLoad({ filter: /ts-mls\/dist\/src\/.*\.js$/ }, async ({ path }) => {
+      const name = path.slice(path.indexOf("dist/src/") + "dist/src/".length);
+      if (!(name in PATCHES)) return undefined;
+      return { contents: patched(name, await readFile(path, "utf8")), loader: "js" };
+    });
+  },
+};
