@@ -4,15 +4,12 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from conclave.logs.setup import get_logger
 from spark import readiness
 from spark.environment import CleanupError, RunEnvironment
 
 if TYPE_CHECKING:
     from spark.archive.check import Check
     from spark.archive.run import ArchiveRun
-
-log = get_logger(__name__)
 
 
 def verify_archive(engine: RunEnvironment) -> "Check":

@@ -2,10 +2,8 @@
 
 import contextlib
 from contextlib import closing
-from typing import TYPE_CHECKING
 
 from conclave.archive.consistency import TRIES
-from conclave.logs.setup import get_logger
 from conclave.retention.jobs import ALL, Scope
 from conclave.store.engine import sqlite
 from conclave.store.resources import state
@@ -13,11 +11,6 @@ from spark import readiness, rehearsal
 from spark.environment import RunEnvironment
 from spark.hot_store import ArchiveError
 from spark.report import Report
-
-if TYPE_CHECKING:
-    pass
-
-log = get_logger(__name__)
 
 
 def rehearse(engine: RunEnvironment, scope: Scope = ALL) -> Report:

@@ -4,10 +4,8 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
-from typing import TYPE_CHECKING
 
 from conclave.failpoints import reach
-from conclave.logs.setup import get_logger
 from conclave.retention.jobs import ALL, Scope
 from conclave.retention.resolve import PolicySettings
 from conclave.store.engine import sqlite
@@ -22,11 +20,6 @@ from spark.environment import RunEnvironment
 from spark.hot_store import ArchiveError, Hot
 from spark.report import Report
 from spark.work_folder import remove_dead
-
-if TYPE_CHECKING:
-    pass
-
-log = get_logger(__name__)
 
 
 def write_receipts(
@@ -50,7 +43,7 @@ def write_receipts(
                 yield partial(registration_tokens.prune, connection, now)
                 yield partial(send_ids.prune, connection, now - send_ids.KEPT_SECONDS)
 
-    hot = readiness.open_hot(engine, settings, now).without_deadline()
+    hot = readiness.open_hot(engine, settings, now)
     if scope.keeps_house:
         _drop_old_of_ledger(engine, settings, hot, done)
     try:

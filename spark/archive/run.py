@@ -73,8 +73,8 @@ class ArchiveRun:
         """Do what is due in the archive, after the rules were applied in the hot store. Raises ArchiveError.
 
         ``done``: the report, to which the results are added. ``counted``: the keys of the groups that it counts as
-        touched already. ``scope``: what the run does. ``destroy``: destroys the keys that are
-        noted, and tells whether it could.
+        touched already. ``scope``: what the run does. ``destroy``: destroys the keys that are noted, and tells whether
+        it could.
         """
         if self._shall_move(scope) and self._hot.read(moves.find_state) is None:
             self._hot.write(moves.begin)

@@ -307,17 +307,12 @@ def settle_parts(
     """Replace rows of one group in the index with what is left of them.
 
     ``left``: by group key, lifetime and span; None if nothing is left. With the last messages of a deleted group, here
-    and in the archive, its tombstone is deleted.
+    and in the archive, its tombstone is deleted, and who has sent what of a group is forgotten with its last part.
     """
     for key, row in left.items():
         connection.execute("DELETE FROM archive_parts WHERE group_key = ? AND lifetime = ? AND span = ?", key)
         if row is not None:
             connection.execute("INSERT INTO archive_parts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values(row))
-    release(connection, group_key)
-
-
-def release(connection: sqlite3.Connection, group_key: int) -> None:
-    """Forget who has sent what of a group, and its tombstone, if the archive has nothing of it any more."""
     if not holds_group(connection, group_key):
         connection.execute("DELETE FROM archive_senders WHERE group_key = ?", (group_key,))
         remove_tombstone(connection, group_key)
