@@ -145,8 +145,8 @@ def _copied(store: stores.Store, engine: str) -> Iterator[stores.Store]:
     folder = store.config.database.parent / "copy"
     folder.mkdir()
     database = Path(shutil.copy(store.config.database, folder))
-    shutil.copy(store.config.keys_path, folder)
     config = replace(store.config, database_path=str(database), cleanup=CleanupConfig(engine=engine))
+    shutil.copytree(store.config.vault_path, config.vault_path)
     try:
         yield replace(store, config=config)
     finally:

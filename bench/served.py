@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path.cwd()))
 from bench import requests, stores
 from bench.hot import BODY_BYTES, GROUPS, MEMBERS, PAGE, USERS
 from bench.process import Server
-from conclave.wire.negotiate import Format
+from bench.requests import Format
 
 ROUTES = ("/me", "/groups")
 """Of those that aiohttp answers."""
@@ -62,6 +62,7 @@ def _hot_paths(store: stores.Store) -> Requests:
             asked[f"{route}, {count} {written.name.lower()}"] = [
                 [requests.get(f"{requests.API}{route}", written, store.tokens[user])] for user in users
             ]
+    sides += [(count, Format.PROTOBUF) for count in (64, USERS)]
     for count, written in sides:  # last: they are news to who asks for them
         asked[f"send, {count} {written.name.lower()}"] = requests.sends(store, count, written, BODY_BYTES)
     return asked
