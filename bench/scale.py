@@ -9,11 +9,12 @@ import os
 import shutil
 import statistics
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import uvloop
 from aiohttp import ClientSession
@@ -25,8 +26,9 @@ from conclave.config.cleanup import CleanupConfig
 from conclave.keys import tree
 from conclave.keys.cipher import ADDED_BYTES
 from conclave.retention import marks
-from conclave.store import keyring
+from conclave.store import at_rest, bodies, keyring
 from conclave.store.engine import sqlite
+from conclave.store.resources.messages import COLUMNS
 from tests.support.client import Client
 
 MESSAGES = int(os.environ.get("CONCLAVE_BENCH_SCALE", "3000000"))
@@ -119,9 +121,9 @@ def build(folder: Path, now: int, count: int) -> stores.Store:
         sender = store.creators[0].user_id
         values = {"stored": each * GROUPS, "sender": sender, "now": now}
         connection.execute(
-            f"{_NUMBERS} INSERT INTO messages (group_key, sequence_num, sender_id, is_commit, created_at)"
+            f"{_NUMBERS} INSERT INTO messages ({COLUMNS})"
             f" SELECT 1 + n / {each}, 1 + n % {each}, :sender, 0, :now - CASE WHEN n % {each} < {few}"
-            f" THEN {FEW_AGE} WHEN n % {each} < {most} THEN {MOST_AGE} ELSE 0 END FROM numbers",
+            f" THEN {FEW_AGE} WHEN n % {each} < {most} THEN {MOST_AGE} ELSE 0 END, {len(stores.BODY)} FROM numbers",
             values,
         )
         size = len(stores.BODY) + ADDED_BYTES
@@ -136,7 +138,20 @@ def build(folder: Path, now: int, count: int) -> stores.Store:
         groups = [row[0] for row in connection.execute("SELECT group_id FROM groups WHERE group_key <= ?", (GROUPS,))]
     with closing(keyring.open_to_serve(store.config.database, store.config.keys_path)) as keys:
         keys.begin((group_id, number) for group_id in groups for number in range(1, each + tree.BLOCK, tree.BLOCK))
+    _make_readable(store, range(each - PAGE + 1, each + 1))
     return store
+
+
+def _make_readable(store: stores.Store, numbers: Sequence[int]) -> None:
+    """Encrypt the bodies that the reader fetches. All others are random bytes, which nothing decrypts."""
+    group_id = UUID(store.groups[-2]).bytes
+    with stores.opened(store.config) as connection:
+        placed = [(group_id, number) for number in numbers]
+        stored = at_rest.encrypted(connection, placed, [stores.BODY for _ in numbers])
+        connection.executemany(
+            "UPDATE message_bodies SET body = ? WHERE message_id = ?",
+            [(body, bodies.message_id(GROUPS, number)) for body, number in zip(stored, numbers, strict=True)],
+        )
 
 
 @contextmanager

@@ -16,7 +16,6 @@ from conclave.retention.plan import Plan, make_plan
 from conclave.retention.rehearsal import Change
 from conclave.retention.resolve import PolicySettings
 from conclave.retention.rules import INVITES, SESSIONS
-from conclave.store import bodies
 from conclave.store.engine import schema, sqlite
 from conclave.store.resources import state
 from spark import apply
@@ -124,8 +123,9 @@ WHERE (group_key, lifetime, span) IN (SELECT value ->> 0, value ->> 1, value ->>
 def _body_bytes(connection: sqlite3.Connection, made: Plan) -> int:
     """Return the bytes of all bodies that a plan lets go; each counts once, also if several rules name it."""
     due.list_let_go(connection, made)
-    total = bodies.message_bytes(
-        connection, (row[0] for row in connection.execute("SELECT message_id FROM temp.let_go"))
-    )
+    total: int = connection.execute(
+        "SELECT ifnull(sum(size), 0) FROM temp.let_go CROSS JOIN messages"
+        " ON group_key = let_go.message_id >> 40 AND sequence_num = let_go.message_id & 0xFFFFFFFFFF"
+    ).fetchone()[0]
     connection.execute("DROP TABLE temp.let_go")
     return total

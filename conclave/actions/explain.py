@@ -10,14 +10,12 @@ from conclave.retention import holds
 from conclave.retention.fate import Timer
 from conclave.retention.jobs import Scope, schedule
 from conclave.retention.resolve import PolicySettings
-from conclave.store.resources import amounts, receipts, state
-from conclave.store.resources.amounts import Amounts
-from conclave.store.views import explain as store, group_list, overdue
+from conclave.store.resources import receipts, state
+from conclave.store.views import explain as store, group_list, overdue, storage_usage
 from conclave.store.views.explain import Explanation, Look, Message, Taking, Waiting
 from conclave.store.views.group_list import Row
 
 __all__ = [
-    "Amounts",
     "Explanation",
     "Look",
     "Message",
@@ -74,8 +72,11 @@ def explain(
     return found
 
 
-def show(connection: sqlite3.Connection, config: Config, now: int, group: str) -> tuple[Row, Amounts]:
-    """Return what ``list_groups`` has of one group, and how much it has stored. Raises SettingsError, NotFoundError."""
+def show(connection: sqlite3.Connection, config: Config, now: int, group: str) -> tuple[Row, int]:
+    """Return what ``list_groups`` has of one group, and the bytes of its bodies in the hot store.
+
+    Raises SettingsError and NotFoundError.
+    """
     in_force(connection, config)
     found = holds.group_of(connection, _find(connection, group))
     if found is None:
@@ -83,7 +84,7 @@ def show(connection: sqlite3.Connection, config: Config, now: int, group: str) -
     key = found[0]
     due = overdue.find(connection, now, key, _schedule(config))
     row = group_list.list_all(connection, _schedule(config), now, due, key)[0]
-    return row, amounts.of_group(connection, key, row.hot_messages)
+    return row, storage_usage.hot_bytes(connection, key)
 
 
 def list_groups(

@@ -9,7 +9,7 @@ import click
 from rich.table import Table
 
 from conclave.actions import explain as actions
-from conclave.actions.explain import Amounts, Row, SettingsError
+from conclave.actions.explain import Row, SettingsError
 from conclave.cli.common import Name, config_option
 from conclave.cli.opened_store import opened_store
 from conclave.cli.tables import about, counted, print_whole, second, visible
@@ -46,11 +46,11 @@ def show(path: Path | None, name_or_id: str, *, as_json: bool) -> None:
     """Print what is known of GROUP, a name or an id; a deleted one by its id, until all of it is erased."""
     with opened_store(path, SettingsError) as outside:
         now = outside.context().now()
-        row, amounts = outside.read(actions.show, outside.config, now, name_or_id)
+        row, hot_bytes = outside.read(actions.show, outside.config, now, name_or_id)
     if as_json:
-        click.echo(json.dumps(asdict(row) | asdict(amounts)))
+        click.echo(json.dumps(asdict(row) | {"hot_bytes": hot_bytes}))
         return
-    for name, value in _lines(row, amounts, now):
+    for name, value in _lines(row, hot_bytes, now):
         click.echo(f"{name + ':':19}{value}")
 
 
@@ -78,7 +78,7 @@ def _overdue(row: Row, now: int) -> str:
     return f"for {about(now - row.overdue_since)}{' (late)' if row.is_late else ''}"
 
 
-def _lines(row: Row, amounts: Amounts, now: int) -> Iterator[tuple[str, str]]:
+def _lines(row: Row, hot_bytes: int, now: int) -> Iterator[tuple[str, str]]:
     """Yield what is shown of one group: names and values."""
     yield "group", row.name or "(deleted)"
     yield "id", row.group_id
@@ -90,8 +90,7 @@ def _lines(row: Row, amounts: Amounts, now: int) -> Iterator[tuple[str, str]]:
     if row.min_lifetime:
         yield "min_lifetime", lifetime_text(row.min_lifetime)
     yield "members", f"{row.members:,}"
-    size = f"{'about ' if amounts.is_estimate else ''}{amounts.hot_bytes:,} bytes"
-    yield "in the database", f"{counted(row.hot_messages, 'message')} with {size}"
+    yield "in the database", f"{counted(row.hot_messages, 'message')} with {hot_bytes:,} bytes"
     yield "in the archive", f"{counted(row.archived_messages, 'message')} with {row.archived_bytes:,} bytes"
     if row.border:
         yield "served from there", f"up to number {row.border}"

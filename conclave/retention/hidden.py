@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 from conclave.retention.policy import FOREVER
 from conclave.retention.rules import GOVERNED, is_kept
 from conclave.retention.stretches import Part, Stretch
-from conclave.store import bodies
 
 
 class Horizon(NamedTuple):
@@ -140,8 +139,7 @@ def in_hot_store(
         chosen = f"FROM messages WHERE group_key = :group_key AND {condition} AND {where}"
         amount = sums.amount(connection.execute(f"SELECT {sums.sql} {chosen}", values).fetchone())
         if is_measured and amount.messages:
-            rows = connection.execute(f"SELECT message_id {chosen}", values)
-            amount += Amount(0, bodies.message_bytes(connection, (row[0] for row in rows)))
+            amount += Amount(0, connection.execute(f"SELECT sum(size) {chosen}", values).fetchone()[0])
         found += amount
     return found
 

@@ -21,7 +21,6 @@ from conclave.retention.policy import FOREVER, expiry_cutoff
 from conclave.retention.resolve import PolicySettings
 from conclave.retention.rules import IS_REDACTED, IS_TAKEN_BACK, UNREAD, is_kept
 from conclave.retention.stretches import Part
-from conclave.store import bodies
 
 if TYPE_CHECKING:
     from conclave.store.resources.groups import Group
@@ -262,7 +261,7 @@ def _add_too_old(
     is no consequence.
     """
     rows = connection.execute(
-        "SELECT group_key, message_id, sequence_num, messages.created_at FROM self_destructing"
+        "SELECT group_key, size, sequence_num, messages.created_at FROM self_destructing"
         " JOIN messages USING (group_key, sequence_num) JOIN groups USING (group_key)"
         f" WHERE NOT ended AND messages.created_at < ? AND {UNREAD}"
         f" AND sender_id NOT IN (SELECT user_id FROM user_tombstones) AND NOT {IS_TAKEN_BACK} ORDER BY group_key",
@@ -272,15 +271,11 @@ def _add_too_old(
     horizons = hidden.horizons(connection, {row["group_key"] for row in rows}, now)
     for group_key, of_group in groupby(rows, key=itemgetter("group_key")):
         horizon = horizons[group_key]
-        found = [
-            message_id
-            for _, message_id, number, second in of_group
-            if number > horizon.gone and second >= horizon.before
-        ]
+        found = [size for _, size, number, second in of_group if number > horizon.gone and second >= horizon.before]
         if found:
             hiding.add(group_key)
         change.messages += len(found)
-        change.body_bytes += bodies.message_bytes(connection, found) if is_measured else 0
+        change.body_bytes += sum(found) if is_measured else 0
     return hiding
 
 

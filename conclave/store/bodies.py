@@ -8,7 +8,6 @@ import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice
 from pathlib import Path
 
 import orjson
@@ -35,9 +34,6 @@ REFERENCES = (
     ("key_packages", ("package_body",)),
 )
 """Tables with rows that go with their bodies, and the columns that refer to these. Groups refer to theirs, too."""
-
-MEASURED = 4096
-"""A statement measures at most 4,096 bodies."""
 
 BEYOND_ROOM_BYTES = 64 * 1024
 """The commit of a leave, a removal or a ban may take 64 KiB where there is no room for other bodies."""
@@ -165,15 +161,6 @@ def of_message(connection: sqlite3.Connection, group_key: int, group_id: bytes, 
     """Return the body of a message; None if it was erased meanwhile. Raises StoreError."""
     stored = of_messages(connection, [message_id(group_key, number)])
     return at_rest.decrypted(connection, group_id, [number], stored)[0]
-
-
-def message_bytes(connection: sqlite3.Connection, message_ids: Iterable[int]) -> int:
-    """Return how many bytes the bodies of messages have together. They are measured MEASURED at a time."""
-    total, left = 0, iter(message_ids)
-    while some := list(islice(left, MEASURED)):
-        query = f"SELECT ifnull(sum({SIZE}), 0) FROM message_bodies WHERE message_id IN ({places(some)})"
-        total += connection.execute(query, some).fetchone()[0]
-    return total
 
 
 def erase(connection: sqlite3.Connection, body_ids: Sequence[int]) -> None:

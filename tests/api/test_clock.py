@@ -261,7 +261,7 @@ def test_every_column_of_numbers_is_known_to_be_a_time_or_not(config: Config) ->
             *("missed_from", "missed_to"),
         },
         "timers": {"timer_id", "group_key", "sequence_num", "member_id", "seconds", "told"},
-        "messages": {"group_key", "sequence_num", "is_commit"},
+        "messages": {"group_key", "sequence_num", "is_commit", "size"},
         "invites": {"invite_key", "group_key", "commit_body", "welcome_body", "group_info_body"},
         "tombstones": {
             *("group_key", "message_expiry_seconds", "min_lifetime_seconds"),

@@ -12,7 +12,6 @@ from conclave.actions import quotas
 from conclave.config.limits import LimitsConfig
 from conclave.config.settings import Config
 from conclave.store import bodies
-from conclave.store.views import storage_usage
 from tests.conftest import Cleanup, Running, StartServer
 from tests.support.client import Client, encode, expect
 from tests.support.server import PATIENCE, until
@@ -297,20 +296,6 @@ async def test_who_is_too_fast_neither_joins_nor_invites_and_every_commit_counts
         await alice.post(f"/groups/{group}/cancel-invite", invitee_id=carol.user_id)
         await expect(alice.invite(group, carol), 429, 100)
         assert await statuses(bob, group, 3) == {200: 2, 429: 1}, "who joins without a commit has used up nothing"
-
-
-async def test_more_than_a_sample_is_measured_without_reading_all(
-    config: Config, start_server: StartServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with start_server(config) as server:
-        alice, _, _, group = await friends(server)
-        await asyncio.gather(*(alice.send(group, b"0123456789") for _ in range(200)))
-    monkeypatch.setattr(storage_usage, "MEASURED", 50)
-    monkeypatch.setattr(bodies, "MEASURED", 20)
-    async with start_server(limited(config, group_stored_bytes=2005)) as server:
-        again = Client(server.http, server.url, alice.token)
-        assert (await send(again, group, b"01234"))[0] == 200
-        assert (await send(again, group, b"1"))[0] == 403
 
 
 async def test_a_user_who_is_an_admin_of_enough_groups_creates_no_other(

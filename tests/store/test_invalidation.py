@@ -77,7 +77,7 @@ def connection(tmp_path: Path) -> Iterator[sqlite3.Connection]:
             "INSERT INTO groups (group_key, group_id, group_name, alias, created_at) VALUES (7, x'07', 'g', '', 5)"
         )
         opened.execute("INSERT INTO members (group_key, user_id, role, joined_at) VALUES (7, ?, 'admin', 5)", (USER,))
-        opened.execute(f"INSERT INTO messages {MESSAGE} VALUES (7, 1, ?, 0, 5)", (USER,))
+        opened.execute(f"INSERT INTO messages {MESSAGE} VALUES (7, 1, ?, 0, 5, 0)", (USER,))
         opened.execute(
             "INSERT INTO sessions (session_id, public_id, token_hash, user_id, created_at, last_used_at, expires_at)"
             " VALUES (3, x'aa', x'bb', ?, 5, 5, 50)",

@@ -235,7 +235,7 @@ def test_of_a_deleted_account_the_oldest_message_counts_in_whatever_group_it_lie
         " VALUES (2, ?, 'h', '', 0, 1)",
         b"h" * 16,
     )
-    change(store, f"INSERT INTO messages {MESSAGE} VALUES (2, 1, ?, 0, ?)", ALICE, SENT - 5 * DAY)
+    change(store, f"INSERT INTO messages {MESSAGE} VALUES (2, 1, ?, 0, ?, 0)", ALICE, SENT - 5 * DAY)
     change(store, "INSERT INTO user_tombstones VALUES (?, ?)", ALICE, SENT)
     nine_days = replace(KEEP, default_policy=Lifetimes(9 * DAY, -1))
     govern(store, nine_days)

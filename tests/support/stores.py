@@ -10,10 +10,11 @@ from pathlib import Path
 from conclave.store import at_rest, bodies
 from conclave.store.engine import schema, sqlite
 from conclave.store.message_keys import OTHERS
+from conclave.store.resources.messages import COLUMNS
 
 ID_BYTES = 16
 
-MESSAGE = "(group_key, sequence_num, sender_id, is_commit, created_at)"
+MESSAGE = f"({COLUMNS})"
 """Of a message, in SQL; its id follows from them."""
 
 
@@ -72,7 +73,7 @@ def add_message(
     message_id = bodies.message_id(group_key, number)
     bodies.put_messages(connection, [(message_id, stored)])
     connection.execute(
-        f"INSERT INTO messages {MESSAGE} VALUES (?, ?, ?, ?, ?)",
-        (group_key, number, sender_id, is_commit, created_at),
+        f"INSERT INTO messages {MESSAGE} VALUES (?, ?, ?, ?, ?, ?)",
+        (group_key, number, sender_id, is_commit, created_at, len(body)),
     )
     return message_id

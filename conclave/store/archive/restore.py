@@ -8,8 +8,10 @@ import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from conclave.keys.cipher import ADDED_BYTES
 from conclave.store import bodies
 from conclave.store.archive import moves
+from conclave.store.resources.messages import COLUMNS
 
 
 class RestoreError(Exception):
@@ -34,8 +36,14 @@ def put_back(connection: sqlite3.Connection, group_key: int, messages: Sequence[
         connection, [(bodies.message_id(group_key, each.sequence_num), each.mls_message) for each in messages]
     )
     connection.executemany(
-        "INSERT INTO messages (group_key, sequence_num, sender_id, is_commit, created_at) VALUES (?, ?, ?, ?, ?)",
-        [(group_key, each.sequence_num, each.sender_id, each.is_commit, each.created_at) for each in messages],
+        f"INSERT INTO messages ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)",
+        [
+            (
+                *(group_key, each.sequence_num, each.sender_id, each.is_commit, each.created_at),
+                len(each.mls_message) - ADDED_BYTES,
+            )
+            for each in messages
+        ],
     )
 
 

@@ -116,12 +116,13 @@ CREATE INDEX welcomes_by_user ON welcomes (user_id); CREATE INDEX welcomes_by_gr
 -- in each table. No reference to groups: the messages of a deleted group wait here for cleanup.
 CREATE TABLE messages (
     group_key INTEGER NOT NULL, sequence_num INTEGER NOT NULL, sender_id BLOB NOT NULL, is_commit INTEGER NOT NULL,
-    created_at INTEGER NOT NULL, message_id INTEGER NOT NULL AS (group_key << 40 | sequence_num),
+    created_at INTEGER NOT NULL, size INTEGER NOT NULL,
+    message_id INTEGER NOT NULL AS (group_key << 40 | sequence_num),
     PRIMARY KEY (group_key, sequence_num)) STRICT, WITHOUT ROWID;
 CREATE TABLE message_bodies (message_id INTEGER PRIMARY KEY, body BLOB NOT NULL) STRICT;
 CREATE INDEX messages_by_age ON messages (group_key, created_at);
 -- By sender within each group: see conclave/store/sender_index.py.
-CREATE INDEX messages_by_sender ON messages (group_key, sender_id, is_commit);
+CREATE INDEX messages_by_sender ON messages (group_key, sender_id, is_commit, size);
 -- What senders call their messages, for a day: a message that is sent again after a lost answer keeps its number, which
 -- may be erased by now. No references: a group or an account with very many must not be slow to delete.
 CREATE TABLE send_ids (

@@ -4,7 +4,8 @@ import sqlite3
 from dataclasses import dataclass
 
 from conclave.failpoints import reach
-from conclave.store.resources import amounts, key_packages
+from conclave.store.resources import key_packages
+from conclave.store.resources.messages import sent_by
 
 
 @dataclass(frozen=True)
@@ -29,15 +30,13 @@ class Account:
 class Kept:
     """What else is stored of an account, for operators.
 
-    ``messages``: application messages in the hot store. ``message_bytes``: of their bodies; ``is_estimate``: measured
-    on a sample. ``archived_groups``: in how many groups the archive may have messages of the account; how many, only
-    the archive itself could tell. ``invites``: those that wait for this user. ``holds``: the numbers of the legal holds
-    on the user.
+    ``messages``: application messages in the hot store. ``message_bytes``: of their bodies. ``archived_groups``: in how
+    many groups the archive may have messages of the account; how many, only the archive itself could tell.
+    ``invites``: those that wait for this user. ``holds``: the numbers of the legal holds on the user.
     """
 
     messages: int
     message_bytes: int
-    is_estimate: bool
     archived_groups: int
     key_packages: int
     invites: int
@@ -66,7 +65,7 @@ def kept(connection: sqlite3.Connection, user_id: bytes, invites_dead_before: in
 
     ``invites_dead_before``: those created before this Unix second have expired.
     """
-    messages, size = amounts.of_user(connection, user_id)
+    messages, size = sent_by(connection, user_id)
     archived, packages, invited, welcomed = connection.execute(
         "SELECT (SELECT count(*) FROM archive_senders WHERE sender_id = ?1),"
         " (SELECT count(*) FROM key_packages WHERE user_id = ?1),"
@@ -77,8 +76,7 @@ def kept(connection: sqlite3.Connection, user_id: bytes, invites_dead_before: in
     holds = connection.execute("SELECT hold_id FROM holds WHERE user_id = ? ORDER BY hold_id", (user_id,))
     return Kept(
         messages,
-        size.hot_bytes,
-        size.is_estimate,
+        size,
         archived,
         packages,
         invited,

@@ -23,9 +23,14 @@ from conclave.store.resources.fetch_gaps import Doubt
 from conclave.store.resources.groups import Group
 from conclave.store.resources.members import Membership, NoMembershipError
 from conclave.store.resources.users import ID_BYTES
+from conclave.store.sender_index import SENT
 
 PAGE_BYTES = 2 * 1024 * 1024
 """A page has at most 2 MiB of bodies, or one message: so any page is written and sent at once."""
+
+
+COLUMNS = "group_key, sequence_num, sender_id, is_commit, created_at, size"
+"""What is stored of a message beside its body. ``size``: bytes of the body, as the client sent it."""
 
 
 class Draft(NamedTuple):
@@ -152,14 +157,14 @@ def _append(connection: sqlite3.Connection, drafts: Sequence[Draft], now: int) -
     for draft in drafts:
         former, created_at = ahead[draft.group_key]
         ahead[draft.group_key] = number, _ = former + 1, created_at
-        rows.append((draft.group_key, number, draft.sender_id, draft.is_commit, created_at))
+        rows.append((draft.group_key, number, draft.sender_id, draft.is_commit, created_at, len(draft.body)))
         is_timed = draft.self_destruct_seconds > 0
         stored.append(Stored(draft.group_key, number, draft.sender_id, draft.body, created_at, is_timed))
     placed = [(named[each.group_key], each.sequence_num) for each in stored]
     encrypted = at_rest.encrypted(connection, placed, [draft.body for draft in drafts])
     ids = [bodies.message_id(each.group_key, each.sequence_num) for each in stored]
     bodies.put_messages(connection, list(zip(ids, encrypted, strict=True)))
-    insert_many(connection, "INSERT INTO messages (group_key, sequence_num, sender_id, is_commit, created_at)", rows)
+    insert_many(connection, f"INSERT INTO messages ({COLUMNS})", rows)
     reach("send.stored")
     if any(draft.self_destruct_seconds for draft in drafts):
         timed = [
@@ -178,6 +183,14 @@ def find_sent(connection: sqlite3.Connection, group_key: int, number: int) -> Se
         (group_key, number),
     ).fetchone()
     return Sent(row[0], row[1], bool(row[2])) if row else None
+
+
+def sent_by(connection: sqlite3.Connection, user_id: bytes) -> tuple[int, int]:
+    """Return how many application messages of a user the hot store has, and how many bytes their bodies have."""
+    messages, size = connection.execute(
+        f"SELECT count(*), ifnull(sum(size), 0) FROM {SENT} WHERE sender_id = ? AND NOT is_commit", (user_id,)
+    ).fetchone()
+    return messages, size
 
 
 def page(
@@ -311,9 +324,8 @@ def _rows(connection: sqlite3.Connection, group_key: int, limit: int, sight: Sig
     *columns, senders = connection.execute(
         "SELECT group_concat(sequence_num), group_concat(created_at), group_concat(is_kept), group_concat(size),"
         " group_concat(hex(sender_id), '') FROM"
-        f" (SELECT sequence_num, created_at, {is_kept} AS is_kept, {bodies.SIZE} AS size, sender_id FROM messages"
-        f" CROSS JOIN message_bodies USING (message_id) WHERE group_key = :group_key AND {admitted}"
-        " ORDER BY sequence_num LIMIT :limit)",
+        f" (SELECT sequence_num, created_at, {is_kept} AS is_kept, size, sender_id FROM messages"
+        f" WHERE group_key = :group_key AND {admitted} ORDER BY sequence_num LIMIT :limit)",
         {"group_key": group_key, "limit": limit, **sight.bounds(after)},
     ).fetchone()
     if senders is None:
@@ -332,9 +344,9 @@ def _timed_rows(
     """Return the messages of a page of a group that has self-destructing ones."""
     admitted, is_kept = sight.hot
     rows = connection.execute(
-        f"SELECT sequence_num, sender_id, created_at, {is_kept}, ifnull(seconds, 0), redact_at, {bodies.SIZE}"
-        f" FROM ({timed.query}) CROSS JOIN message_bodies USING (message_id)"
-        f" WHERE group_key = :group_key AND {admitted} AND {timed.condition} ORDER BY sequence_num LIMIT :limit",
+        f"SELECT sequence_num, sender_id, created_at, {is_kept}, ifnull(seconds, 0), redact_at, size"
+        f" FROM ({timed.query}) WHERE group_key = :group_key AND {admitted} AND {timed.condition}"
+        " ORDER BY sequence_num LIMIT :limit",
         {"group_key": group_key, "limit": limit, "now": sight.now, **timed.values, **sight.bounds(after)},
     )
     found, sizes = [], []

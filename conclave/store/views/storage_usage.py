@@ -4,8 +4,7 @@ import sqlite3
 from typing import NamedTuple
 
 from conclave.store import bodies
-from conclave.store.resources.amounts import MEASURED, measured
-from conclave.store.sender_index import SENT
+from conclave.store.resources.messages import sent_by
 
 
 class Stored(NamedTuple):
@@ -19,9 +18,8 @@ def of_group(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, *,
     """Count a group's messages, in the hot store and in the archive, for a user who wants to send to it or to join it.
 
     None if the user can do neither, or there is no such group: how long an answer takes tells outsiders neither that it
-    is there nor how much it has. Reads an index entry for each message in the hot store. ``bytes_too``: measure their
-    bodies as well: those of up to MEASURED messages, of more a random sample of about as many; and what waits with
-    invites and as welcomes. Otherwise there are 0 bytes.
+    is there nor how much it has. Reads an index entry for each message in the hot store. ``bytes_too``: sum the
+    bytes of their bodies as well, and of what waits with invites and as welcomes. Otherwise there are 0 bytes.
     """
     group = connection.execute(
         "SELECT group_key, archived_seq FROM groups WHERE group_id = ? AND (visibility = 'public'"
@@ -35,13 +33,15 @@ def of_group(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, *,
         (group["group_key"],),
     ).fetchone()
     # What the archive serves may still be in the hot store too, for a moment.
-    found = _measure(connection, "messages WHERE group_key = ? AND sequence_num > ?", tuple(group), bytes_too=bytes_too)
+    hot = "FROM messages WHERE group_key = ? AND sequence_num > ?"
     if not bytes_too:
-        return Stored(found.messages + archived, 0)
+        messages = connection.execute(f"SELECT count(*) {hot}", tuple(group)).fetchone()[0]
+        return Stored(messages + archived, 0)
+    messages, size = connection.execute(f"SELECT count(*), ifnull(sum(size), 0) {hot}", tuple(group)).fetchone()
     waiting = _waiting(connection, "group_key = ?", group["group_key"]) + _measure_waiting(
         connection, "SELECT welcome_body FROM welcomes WHERE group_key = ?", group["group_key"]
     )
-    return Stored(found.messages + archived, found.body_bytes + archived_bytes + waiting)
+    return Stored(messages + archived, size + archived_bytes + waiting)
 
 
 def of_user(connection: sqlite3.Connection, user_id: bytes) -> Stored:
@@ -49,8 +49,8 @@ def of_user(connection: sqlite3.Connection, user_id: bytes) -> Stored:
 
     What the archive has of the messages is not known there.
     """
-    found = _measure(connection, f"{SENT} WHERE sender_id = ? AND NOT is_commit", (user_id,), bytes_too=True)
-    return Stored(found.messages, found.body_bytes + _waiting(connection, "inviter_id = ?", user_id))
+    messages, size = sent_by(connection, user_id)
+    return Stored(messages, size + _waiting(connection, "inviter_id = ?", user_id))
 
 
 def _waiting(connection: sqlite3.Connection, which: str, value: bytes | int) -> int:
@@ -65,16 +65,10 @@ def _measure_waiting(connection: sqlite3.Connection, rows: str, value: bytes | i
     return sum(bodies.sizes(connection, ids))
 
 
-def _measure(connection: sqlite3.Connection, which: str, values: tuple[bytes | int, ...], *, bytes_too: bool) -> Stored:
-    messages = connection.execute(f"SELECT count(*) FROM {which}", values).fetchone()[0]
-    if not bytes_too or not messages:
-        return Stored(messages, 0)
-    step = -(-messages // MEASURED)
-    # At random: so no user can send what is large where no sample looks.
-    chosen = connection.execute(
-        f"SELECT message_id FROM {which} AND (? = 1 OR abs(random() % ?) = 0)", (*values, step, step)
-    )
-    return Stored(messages, measured(connection, [row[0] for row in chosen], messages, step).hot_bytes)
+def hot_bytes(connection: sqlite3.Connection, group_key: int) -> int:
+    """Return how many bytes of bodies the hot store has of a group."""
+    row = connection.execute("SELECT ifnull(sum(size), 0) FROM messages WHERE group_key = ?", (group_key,)).fetchone()
+    return int(row[0])
 
 
 def groups_of_admin(connection: sqlite3.Connection, user_id: bytes) -> int:

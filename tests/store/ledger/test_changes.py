@@ -49,7 +49,7 @@ UNNOTED = (
     "INSERT INTO members (group_key, user_id, role, joined_at) VALUES (7, x'76', 'member', 0)",
     "UPDATE users SET alias = 'a', disabled = disabled, password_hash = password_hash",
     "UPDATE server_state SET last_alive = 9, policy_settings = policy_settings",
-    f"INSERT INTO messages {MESSAGE} VALUES (7, 2, x'75', 0, 5)",
+    f"INSERT INTO messages {MESSAGE} VALUES (7, 2, x'75', 0, 5, 0)",
     "DELETE FROM messages",
     "DELETE FROM sessions",
     "DELETE FROM self_destructing",
@@ -67,8 +67,8 @@ def connection(tmp_path: Path) -> Iterator[sqlite3.Connection]:
             INSERT INTO groups (group_key, group_id, group_name, alias, created_at, self_destructs)
                 VALUES (7, x'07', 'g', '', 5, 1), (9, x'09', 'h', '', 5, 0);
             INSERT INTO members (member_id, group_key, user_id, role, joined_at) VALUES (3, 7, x'75', 'admin', 5);
-            INSERT INTO messages (group_key, sequence_num, sender_id, is_commit, created_at)
-                VALUES (7, 1, x'75', 0, 5);
+            INSERT INTO messages (group_key, sequence_num, sender_id, is_commit, created_at, size)
+                VALUES (7, 1, x'75', 0, 5, 0);
             INSERT INTO self_destructing (group_key, sequence_num, seconds) VALUES (7, 1, 60);
             INSERT INTO bans (ban_key, group_key, user_id, banned_at) VALUES (4, 7, x'76', 0);
             INSERT INTO invites VALUES (6, x'06', 7, x'76', x'75', 0, 11, 12, 13);
