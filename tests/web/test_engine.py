@@ -103,6 +103,27 @@ async def test_a_text_whose_answer_is_lost_is_sent_once_also_after_a_restart(
     assert await alice.texts() == ["once", "twice"]
 
 
+async def test_a_text_that_expires_while_its_answer_is_lost_does_not_wait_for_ever(
+    chatters: Chatters, device: NewDevice
+) -> None:
+    bob = await device("bob")
+    alice = await chatters.new("alice")
+    group = await alice("createGroup", "club")
+    await alice("invite", group, "bob")
+    await bob.comes_in(UUID(group))
+    await alice.group(group)
+    await alice("setExpiry", group, 2)
+    await chatters.ask("loseAnswers", count=100)
+    await alice("send", group, "soon gone")
+    await bob.hears("soon gone")
+    await asyncio.sleep(3.5)
+    await alice.restart()
+    await chatters.ask("loseAnswers", count=0)
+    await alice("open", group)
+    await alice.until(lambda view: not view["conversation"]["sending"])
+    assert not await alice.texts()
+
+
 async def test_texts_typed_offline_are_sent_in_order(chatters: Chatters, device: NewDevice) -> None:
     bob = await device("bob")
     alice = await chatters.new("alice")

@@ -163,6 +163,14 @@ export class Account implements Observer {
     this.sending.arrived(groupId, sendId, batch);
   }
 
+  answered(groupId: Id): Id[] {
+    return this.sending.answered(groupId);
+  }
+
+  areGone(groupId: Id, sendIds: readonly Id[]): Promise<void> {
+    return this.sending.areGone(groupId, sendIds);
+  }
+
   policyChanged(groupId: Id, former: Retention | undefined, now: Retention): void {
     if (!former) return;
     const by = now.expiry_set_by;

@@ -94,6 +94,22 @@ export class SendQueue {
     if (item) this.drop(item, batch);
   }
 
+  /** The texts that the server has, and that have not come. */
+  answered(groupId: Id): Id[] {
+    return this.of(groupId).flatMap((each) => (each.number > 0 ? [each.sendId] : []));
+  }
+
+  /** Drops texts that the server has had, and does not have any more: they have expired, or were taken back. */
+  async areGone(groupId: Id, sendIds: readonly Id[]): Promise<void> {
+    const gone = this.of(groupId).filter((each) => sendIds.includes(each.sendId));
+    const batch = new Batch();
+    for (const item of gone) {
+      await this.keys.hasCome(groupId, item.sendId);
+      this.drop(item, batch);
+    }
+    await this.vault.write(batch);
+  }
+
   async forgetGroup(groupId: Id): Promise<void> {
     const batch = new Batch();
     for (const item of [...this.of(groupId)]) this.drop(item, batch);
@@ -147,7 +163,7 @@ export class SendQueue {
         await this.keep(item);
       }
       item.number = await this.server.send(groupId, payload, sendId, item.selfDestructSeconds);
-      if (!this.of(groupId).includes(item)) await this.keys.withdraw(groupId, payload, true); // it came before the answer
+      if (!this.of(groupId).includes(item)) await this.keys.hasCome(groupId, sendId); // it came before the answer
       this.lookAt(groupId);
       this.changed();
       return 0;
