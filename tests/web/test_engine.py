@@ -6,6 +6,7 @@ from uuid import UUID
 import pytest
 
 from conclave.client.encryption.comparison import comparison_code
+from tests.support.client import PASSWORD
 from tests.web.chatter import Chatters, FaultError
 from tests.web.conftest import NewDevice
 from tests.web.node import needs_node
@@ -122,6 +123,18 @@ async def test_a_text_that_expires_while_its_answer_is_lost_does_not_wait_for_ev
     await alice("open", group)
     await alice.until(lambda view: not view["conversation"]["sending"])
     assert not await alice.texts()
+
+
+async def test_what_is_under_way_does_not_undo_a_logout(chatters: Chatters) -> None:
+    alice = await chatters.new("alice")
+    await asyncio.gather(alice("setAlias", "Al"), alice("logout"), return_exceptions=True)
+    await alice.until(lambda view: view["phase"] == "out" and view["account"] is None)
+    await alice.restart()
+    assert (await alice.until(lambda view: view["phase"] != "starting" and view))["account"] is None
+    login = alice("login", "alice", PASSWORD, True)
+    await asyncio.gather(login, alice("logout"), return_exceptions=True)
+    await alice.restart()
+    assert (await alice.until(lambda view: view["phase"] != "starting" and view))["phase"] == "out"
 
 
 async def test_texts_typed_offline_are_sent_in_order(chatters: Chatters, device: NewDevice) -> None:

@@ -112,6 +112,19 @@ async function whatIsDestroyedIsGone(): Promise<void> {
   await again.close();
 }
 
+async function whatIsUnderWayStoresNothingOnceTheKeysAreErased(): Promise<void> {
+  const file = new File();
+  const vault = await Vault.open("six", file);
+  await vault.write(new Batch().put(KEY, "a secret"));
+  const late = vault.write(new Batch().put(["about"], "another"));
+  vault.eraseKeys();
+  assert.equal(file.bytes.length, 0);
+  await assert.rejects(late);
+  await assert.rejects(vault.get(KEY));
+  await vault.destroy();
+  assert.equal(file.bytes.length, 0);
+}
+
 async function valuesWithoutKeysAreDeletedAtTheStart(): Promise<void> {
   const file = new File();
   const vault = await Vault.open("five", file);
@@ -135,3 +148,4 @@ await valuesWithoutKeysAreDeletedAtTheStart();
 await keysOfNothingAreOverwrittenAtTheStart();
 await aWriteThatFailsChangesNothing();
 await whatIsDestroyedIsGone();
+await whatIsUnderWayStoresNothingOnceTheKeysAreErased();

@@ -147,10 +147,15 @@ export class Vault {
     this.slots.erase(old);
   }
 
+  /** Overwrites all keys at once: what is read or written from now on fails. */
+  eraseKeys(): void {
+    this.slots.eraseAll();
+  }
+
   /** Erases everything, and closes. */
   async destroy(): Promise<void> {
+    this.eraseKeys();
     await this.last;
-    this.slots.eraseAll();
     await this.close();
     await deleteDB(this.name);
   }
