@@ -84,6 +84,11 @@ export class Account implements Observer {
     const history = await History.open(vault, session.userId, clock);
     const keys = await Encryption.open(vault, session.userId, () => Math.floor(clock.sure()));
     const made = new Account(session, vault, server, clock, history, keys, observer);
+    for (const groupId of keys.ids()) {
+      const here = history.has(groupId) ? history.group(groupId) : null;
+      const gone = keys.kept(groupId).filter((each) => !here?.find(each));
+      if (gone.length > 0) await keys.gone(groupId, gone);
+    }
     await made.mirror.open();
     await made.sending.open();
     for (const key of vault.keys("draft")) made.drafts.set(String(key[1]), (await vault.get<string>(key)) ?? "");
