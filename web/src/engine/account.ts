@@ -234,9 +234,10 @@ export class Account implements Observer {
     if (!text.trim()) throw new RefusedError(400, 0, "a message must not be empty");
     const whole = number === undefined ? text : await this.answer(groupId, number, text);
     if (utf8(whole).length > LONGEST_TEXT) throw new RefusedError(400, 0, `a message has more than ${LONGEST_TEXT} bytes`);
-    await this.sending.send(groupId, whole, selfDestructSeconds);
-    await this.draft(groupId, "");
-    await this.seen(groupId, null); // whoever writes has read
+    // At once with its draft, or what was sent would be typed again after a reload.
+    await this.sending.send(groupId, whole, selfDestructSeconds, new Batch().delete(["draft", groupId]));
+    this.drafts.delete(groupId);
+    await this.seen(groupId, null).catch((error: Error) => this.observer.failed(error)); // whoever writes has read
   }
 
   /** A self-destructing message is answered without its text, which would outlive it. */

@@ -58,13 +58,13 @@ export class SendQueue {
     return found;
   }
 
-  /** Sends a text as soon as that is possible. It is stored when this returns. */
-  async send(groupId: Id, text: string, selfDestructSeconds: number): Promise<void> {
+  /** Sends a text as soon as that is possible. It is stored when this returns, with what else is in the batch. */
+  async send(groupId: Id, text: string, selfDestructSeconds: number, batch: Batch): Promise<void> {
     const sendId = crypto.randomUUID();
     const order = ++this.lastOrder;
     const item: Item = { groupId, sendId, text, selfDestructSeconds, state: "waiting", why: "", order, triedAt: 0, number: 0 };
+    await this.vault.write(this.put(item, batch));
     this.of(groupId).push(item);
-    await this.keep(item);
     this.changed();
     this.goOn(groupId);
   }
@@ -195,6 +195,10 @@ export class SendQueue {
   }
 
   private async keep(item: Item): Promise<void> {
-    if (this.of(item.groupId).includes(item)) await this.vault.write(new Batch().put(["send", item.groupId, item.order], { ...item, number: 0 }));
+    if (this.of(item.groupId).includes(item)) await this.vault.write(this.put(item, new Batch()));
+  }
+
+  private put(item: Item, batch: Batch): Batch {
+    return batch.put(["send", item.groupId, item.order], { ...item, number: 0 });
   }
 }
