@@ -137,6 +137,27 @@ async def test_what_is_under_way_does_not_undo_a_logout(chatters: Chatters) -> N
     assert (await alice.until(lambda view: view["phase"] != "starting" and view))["phase"] == "out"
 
 
+async def test_what_is_dropped_while_its_answer_is_lost_is_taken_back(chatters: Chatters, device: NewDevice) -> None:
+    bob = await device("bob")
+    alice = await chatters.new("alice")
+    group = await alice("createGroup", "club")
+    await alice("invite", group, "bob")
+    await bob.comes_in(UUID(group))
+    await alice.group(group)
+    await alice("open", group)
+    await chatters.ask("loseAnswers", count=100)
+    await alice("send", group, "regretted")
+    await bob.hears("regretted")
+    [sending] = await alice.until(lambda view: view["conversation"]["sending"])
+    await alice("discard", group, sending["sendId"])
+    assert not (await alice.view())["conversation"]["sending"]
+    await chatters.ask("loseAnswers", count=0)
+    await alice("send", group, "meant")
+    await alice.hears("meant")
+    await bob.until(lambda: bob.shown(UUID(group)) == ["meant"])
+    await alice.until(lambda view: len(view["conversation"]["messages"]) == 1)
+
+
 async def test_texts_typed_offline_are_sent_in_order(chatters: Chatters, device: NewDevice) -> None:
     bob = await device("bob")
     alice = await chatters.new("alice")

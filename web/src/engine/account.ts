@@ -68,7 +68,16 @@ export class Account implements Observer {
     const lookAt = (groupId: Id): void => this.sync.lookAt(groupId);
     this.mirror = new Mirror(server, vault, history, keys, clock, this);
     this.conversation = new Conversation(history, server, session.userId, this.names, changed);
-    this.sending = new SendQueue(vault, server, keys, () => this.sync.connection.state === "online", lookAt, changed, (error) => observer.failed(error));
+    this.sending = new SendQueue(
+      vault,
+      server,
+      keys,
+      () => this.sync.connection.state === "online",
+      lookAt,
+      changed,
+      (error) => observer.failed(error),
+      (groupId, number) => this.takeBack(groupId, number),
+    );
     this.membership = new Membership(server, keys, (groupId) => this.sync.refresh(groupId));
     this.sync = new Sync(server, history, keys, this.mirror, clock, {
       changed: () => this.changed(),
@@ -164,8 +173,8 @@ export class Account implements Observer {
     });
   }
 
-  sent(groupId: Id, sendId: Id, batch: Batch): void {
-    this.sending.arrived(groupId, sendId, batch);
+  sent(groupId: Id, sendId: Id, number: number, batch: Batch): void {
+    this.sending.arrived(groupId, sendId, number, batch);
   }
 
   answered(groupId: Id): Id[] {

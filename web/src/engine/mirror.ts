@@ -16,7 +16,7 @@ export interface Observer {
   /** New messages, and whether they came while all before them had been read. */
   arrived(groupId: Id, entries: readonly Entry[], isLive: boolean): void;
   /** An own text is here as a message. */
-  sent(groupId: Id, sendId: Id, batch: Batch): void;
+  sent(groupId: Id, sendId: Id, number: number, batch: Batch): void;
   /** Own texts that the server has, and that are not here. */
   answered(groupId: Id): Id[];
   /** Of these none will come any more. */
@@ -213,7 +213,7 @@ export class Mirror {
     const upTo = messages.at(-1)!.number;
     let arrived: Entry[] = [];
     const store = (found: readonly Readable[], batch: Batch): void => {
-      for (const { sendId } of found) if (sendId) this.observer.sent(groupId, sendId, batch);
+      for (const { sendId, message } of found) if (sendId) this.observer.sent(groupId, sendId, message.number, batch);
       arrived = this.history.store(groupId, upTo, found.map((each) => this.newOf(groupId, each)), batch);
     };
     try {

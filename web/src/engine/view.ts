@@ -93,7 +93,7 @@ export function groupView(parts: Parts, group: ListedGroup): api.Group {
       strangers: sight.strangers.map((id) => ({ userId: id, username: nameOf(parts, groupId, id) })),
       verified: found.filter(([, key]) => key.trust === "verified").length,
     },
-    waiting: sending.of(groupId).length,
+    waiting: sending.shown(groupId).length,
   };
 }
 
@@ -110,7 +110,7 @@ export function conversationView(parts: Parts, opened: Opened): api.Conversation
     hasLater: opened.to !== null && all.length > 0 && all.at(-1)!.number > opened.to,
     unreadFrom,
     around,
-    sending: sending.of(groupId).map(({ sendId, text, selfDestructSeconds, state, why }) => ({ sendId, text, selfDestructSeconds, state, why })),
+    sending: sending.shown(groupId),
     notices: parts.notices.get(groupId) ?? [],
     draft: parts.drafts.get(groupId) ?? "",
     isComplete: mirror.isCaughtUp(groupId),
