@@ -80,12 +80,17 @@ export class Slots {
     return slots;
   }
 
-  /** Overwrites slots. That is on the disk when it returns. */
+  /** Overwrites slots, and frees them. That is on the disk when it returns. */
   erase(slots: readonly number[]): void {
+    this.overwrite(slots);
+    this.free.push(...slots);
+  }
+
+  /** Overwrites slots to which something still refers: they get no other key before the next start. */
+  overwrite(slots: readonly number[]): void {
     if (this.isOver) return;
     for (const slot of slots) this.write(new Uint8Array(SLOT_BYTES), slot);
     if (slots.length > 0) this.file.flush();
-    this.free.push(...slots);
   }
 
   /** Overwrites all slots, and leaves an empty file. No key is stored any more. */
