@@ -33,6 +33,30 @@ const PATCHES = {
       'result.additionalResult.kind === "memberCommit"',
     ],
   ],
+  // Of a skipped generation its key and nonce are kept, not the secret, from which all later keys follow (9.2).
+  "secretTree.js": [
+    [
+      'return await deriveTreeSecret(secret, "nonce",',
+      "if (secret.length === cs.hpke.keyLength + cs.hpke.nonceLength) return secret.slice(cs.hpke.keyLength);\n" +
+        '    return await deriveTreeSecret(secret, "nonce",',
+    ],
+    [
+      'return await deriveTreeSecret(secret, "key",',
+      "if (secret.length === cs.hpke.keyLength + cs.hpke.nonceLength) return secret.slice(0, cs.hpke.keyLength);\n" +
+        '    return await deriveTreeSecret(secret, "key",',
+    ],
+    [
+      "export async function ratchetUntil(current, desiredGen, config, kdf) {",
+      "export async function ratchetUntil(current, desiredGen, config, cs) {\n    const { kdf } = cs;",
+    ],
+    ["senderData.generation, config, cs.kdf);", "senderData.generation, config, cs);"],
+    [
+      "const [updated, old] = updateUnusedGenerations(result, config.retainKeysForGenerations);",
+      "const parts = [await deriveKey(result.secret, result.generation, cs), await deriveNonce(result.secret, result.generation, cs)];\n" +
+        "        const kept = new Uint8Array(parts.flatMap((each) => [...each]));\n" +
+        "        const [updated, old] = updateUnusedGenerations({ ...result, secret: kept }, config.retainKeysForGenerations);",
+    ],
+  ],
   // A blank root is not on the filtered path: it hands the secret of the node before on.
   "pathSecrets.js": [
     [
