@@ -33,6 +33,18 @@ const PATCHES = {
       'result.additionalResult.kind === "memberCommit"',
     ],
   ],
+  // A leaf may tell of versions that are not known here (13.5).
+  "capabilities.js": [
+    [
+      'import { decodeProtocolVersion, protocolVersionEncoder } from "./protocolVersion.js";',
+      'import { protocolVersions } from "./protocolVersion.js";\n' +
+        'import { mapDecoderOption } from "./codec/tlsDecoder.js";\n' +
+        'import { contramapBufferEncoder } from "./codec/tlsEncoder.js";\n' +
+        'import { openEnumNumberEncoder, openEnumNumberToKey } from "./util/enumHelpers.js";',
+    ],
+    ["varLenTypeEncoder(protocolVersionEncoder),", "varLenTypeEncoder(contramapBufferEncoder(uint16Encoder, openEnumNumberEncoder(protocolVersions))),"],
+    ["decodeVarLenType(decodeProtocolVersion),", "decodeVarLenType(mapDecoderOption(decodeUint16, openEnumNumberToKey(protocolVersions))),"],
+  ],
   // Of a skipped generation its key and nonce are kept, not the secret, from which all later keys follow (9.2).
   "secretTree.js": [
     [

@@ -13,12 +13,16 @@ import { asMlsError, MlsError } from "./errors";
 const MOST_BYTES = 1_048_576;
 /** What changes a group, or leads into it: its parts cost processor time. */
 const MOST_HANDSHAKE_BYTES = 320_000;
-const TEXT = 0x0001_0002;
+/** How messages begin: with the version, and what they are. */
+const PRIVATE = 0x0001_0002;
+const INFO = 0x0001_0004;
+
+const beginning = (bytes: Uint8Array): number =>
+  bytes.length < 4 ? 0 : new DataView(bytes.buffer, bytes.byteOffset).getUint32(0);
 
 /** Reads a message that fills the bytes, written as it would be written here. Throws MlsError. */
 export function decode(bytes: Uint8Array): MLSMessage {
-  const isPrivate = bytes.length >= 4 && new DataView(bytes.buffer, bytes.byteOffset).getUint32(0) === TEXT;
-  if (bytes.length > (isPrivate ? MOST_BYTES : MOST_HANDSHAKE_BYTES)) throw new MlsError("limit", "a message is too large");
+  if (bytes.length > (beginning(bytes) === PRIVATE ? MOST_BYTES : MOST_HANDSHAKE_BYTES)) throw new MlsError("limit", "a message is too large");
   let message: MLSMessage | undefined;
   try {
     message = decodeMlsMessage(bytes, 0)?.[0];
@@ -101,6 +105,9 @@ export interface Info {
   /** The signature keys that it has for members. */
   keys: ReadonlyMap<Id, Uint8Array>;
 }
+
+/** Whether bytes say that they are a group info, also if it cannot be read here. */
+export const isInfo = (bytes: Uint8Array): boolean => beginning(bytes) === INFO;
 
 /** Reads a group info; null if it is none of MLS. */
 export function readInfo(bytes: Uint8Array): Info | null {
