@@ -33,6 +33,15 @@ const PATCHES = {
       'result.additionalResult.kind === "memberCommit"',
     ],
   ],
+  // What is inside is written as it would be written here: others refuse what is not.
+  "messageProtection.js": [
+    [
+      "    const content = toAuthenticatedContent(pmc, msg, senderData.leafIndex);",
+      '    const written = encodePrivateMessageContent({ kind: "alwaysPad", paddingLength: 0 })(pmc);\n' +
+        '    if (written.some((each, at) => each !== decrypted[at])) throw new CodecError("It is written in another way than it has to be");\n' +
+        "    const content = toAuthenticatedContent(pmc, msg, senderData.leafIndex);",
+    ],
+  ],
   // A leaf may tell of versions that are not known here (13.5).
   "capabilities.js": [
     [

@@ -11,18 +11,18 @@ import type { Proposal } from "ts-mls/proposal.js";
 import { encodeProposal } from "ts-mls/proposal.js";
 import type { PublicMessage } from "ts-mls/publicMessage.js";
 import { emptyPskIndex } from "ts-mls/pskIndex.js";
-import { addLeafNode, removeLeafNode, type RatchetTree } from "ts-mls/ratchetTree.js";
+import { addLeafNode, removeLeafNode, updateLeafNode, type RatchetTree } from "ts-mls/ratchetTree.js";
 import type { SecretTree } from "ts-mls/secretTree.js";
 import { toLeafIndex } from "ts-mls/treemath.js";
 import type { ProposalWithSender } from "ts-mls/unappliedProposals.js";
 import { bytesToBase64 } from "ts-mls/util/byteArray.js";
 import { equal, hex, sha256 } from "../bytes";
-import { checkKind, checkLeaf, checkList, checkMembers, checkPrivateKeys, checkProposal, checkSuccessor, CONFIG } from "./checks";
+import { checkKind, checkLeaf, checkList, checkMembers, checkPath, checkPathless, checkPrivateKeys, checkProposal, checkSuccessor, CONFIG } from "./checks";
 import { isSound } from "./committing";
 import { effectOf } from "./effects";
 import { asMlsError, invalid, MlsError } from "./errors";
 import { loadState, memberOf, MlsGroup, type Effect, type Member } from "./group";
-import { isGoodKemKey, suite } from "./suite";
+import { suite } from "./suite";
 import { decode } from "./wire";
 
 /** What a message was. `epoch`: that of a text; a commit leads into `group.epoch`. */
@@ -187,29 +187,37 @@ async function takeCommit(
       checkSuccessor(node.leaf, path.leafNode);
     }
   } else if (isExternal) throw invalid("a new member comes in without keys");
+  else checkPathless(proposals);
+  const applied = apply(state.ratchetTree, proposals);
+  const [withNew, newNode] = isExternal && path ? addLeafNode(applied.tree, path.leafNode) : [applied.tree, 2 * by];
+  if (path) checkPath(withNew, newNode / 2, path, applied.added, applied.tree);
 
   const next = removesOwn ? undefined : await process(state, message);
-  const tree = next?.ratchetTree ?? treeWithout(state, proposals, isExternal && path ? path.leafNode : undefined);
+  const tree = next?.ratchetTree ?? withNew; // a reader who is removed cannot follow the path
+  checkMembers(tree);
   const committer = isExternal
     ? tree.findIndex((node) => node?.nodeType === "leaf" && path && equal(node.leaf.hpkePublicKey, path.leafNode.hpkePublicKey)) / 2
     : by;
   const effect = effectOf(state, tree, proposals, committer);
   if (!next) return { group: null, received: { kind: "commit", effect, isOwn: false } };
-  checkMembers(tree);
-  for (const { hpkePublicKey } of path?.nodes ?? [])
-    if (!isGoodKemKey(hpkePublicKey)) throw invalid("a node has a key that gives no secret");
   checkPrivateKeys(next, state.privatePath.privateKeys);
   return { group: group.goesOn(next), received: { kind: "commit", effect, isOwn: false } };
 }
 
-/** The tree after a commit that removes the reader, who cannot follow it: for who was added and removed by it. */
-function treeWithout(state: ClientState, proposals: readonly ProposalWithSender[], newLeaf?: Parameters<typeof addLeafNode>[1]): RatchetTree {
-  let tree = state.ratchetTree;
+/** The tree with the proposals of a commit, without its path. `added`: the nodes of the new leaves. */
+function apply(before: RatchetTree, proposals: readonly ProposalWithSender[]): { tree: RatchetTree; added: Set<number> } {
+  let tree = before;
+  const added = new Set<number>();
+  for (const { proposal, senderLeafIndex } of proposals)
+    if ("update" in proposal && senderLeafIndex !== undefined) tree = updateLeafNode(tree, proposal.update.leafNode, toLeafIndex(senderLeafIndex));
   for (const { proposal } of proposals) if ("remove" in proposal) tree = removeLeafNode(tree, toLeafIndex(proposal.remove.removed));
-  for (const { proposal } of proposals) if ("add" in proposal) [tree] = addLeafNode(tree, proposal.add.keyPackage.leafNode);
-  if (newLeaf) [tree] = addLeafNode(tree, newLeaf);
-  checkMembers(tree);
-  return tree;
+  for (const { proposal } of proposals) {
+    if (!("add" in proposal)) continue;
+    const [next, node] = addLeafNode(tree, proposal.add.keyPackage.leafNode);
+    tree = next;
+    added.add(node);
+  }
+  return { tree, added };
 }
 
 async function process(state: ClientState, message: MLSMessage): Promise<ClientState> {

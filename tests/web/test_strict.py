@@ -1,0 +1,77 @@
+"""What a member must not send: the browser's client refuses what this package's refuses."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from conclave.client.mls.credentials import Extension, ExtensionType
+from conclave.client.mls.errors import MlsError
+from conclave.client.mls.proposals import Commit, GroupContextExtensions, ProposalOrRef
+from conclave.client.mls.state import GroupState
+from tests.client.mls.actors import Here, Peer, PeerProcess
+from tests.client.mls.forging import authenticated, commit_of, public, renewal
+from tests.web.node import NODE, needs_node
+
+pytestmark = needs_node
+
+
+@pytest.fixture
+def peer(programs: Path) -> Iterator[Peer]:
+    process = PeerProcess(NODE or "node", programs / "peer.mjs")
+    yield Peer(process)
+    process.close()
+
+
+def requires(data: bytes) -> GroupContextExtensions:
+    return GroupContextExtensions((Extension(ExtensionType.REQUIRED_CAPABILITIES, data),))
+
+
+def without_path(state: GroupState) -> bytes:
+    return public(state, authenticated(state, Commit((ProposalOrRef(requires(bytes(3))),), None)))
+
+
+def with_a_ciphertext_too_many(state: GroupState) -> bytes:
+    path = renewal(state)[1]
+    first = path.nodes[0]
+    more = (*first.encrypted_path_secret, first.encrypted_path_secret[0])
+    return commit_of(state, path=replace(path, nodes=(replace(first, encrypted_path_secret=more), *path.nodes[1:])))
+
+
+def with_trailing_bytes(state: GroupState) -> bytes:
+    return commit_of(state, requires(bytes(4)))
+
+
+def with_a_type_that_is_none(state: GroupState) -> bytes:
+    return commit_of(state, requires(b"\2\0\0\0\0"))
+
+
+@pytest.mark.parametrize(
+    ("forge", "sentence"),
+    [
+        (without_path, "comes without the new keys that it needs"),
+        (with_a_ciphertext_too_many, "not encrypted to exactly those who need it"),
+        (with_trailing_bytes, "what the group requires cannot be read"),
+        (with_a_type_that_is_none, "the capabilities that the group requires"),
+    ],
+)
+def test_both_refuse_a_commit(peer: Peer, forge: Callable[[GroupState], bytes], sentence: str) -> None:
+    first, second = Here(), Here()
+    first.create()
+    for newcomer in (peer, second):
+        commit, welcome = first.commit([newcomer.key_package()], [], private=False)
+        assert welcome is not None
+        first.receive(commit)
+        if newcomer is second:
+            peer.receive(commit)
+        newcomer.join(welcome)
+    forged = forge(first.held._state)
+    with pytest.raises(AssertionError, match=sentence):
+        peer.receive(forged)
+    with pytest.raises(MlsError):
+        second.receive(forged)
+    renewed, _ = first.commit([], [], private=True)
+    for member in (first, peer, second):
+        member.receive(renewed)
+    assert peer.sight() == second.sight()
