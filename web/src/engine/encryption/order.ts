@@ -387,7 +387,7 @@ function changesOf(before: MlsGroup, received: Received): { added: Id[]; removed
   if (received.kind === "commit" && !received.isOwn) {
     const { effect } = received;
     const ids = (members: readonly Member[]): Id[] =>
-      members.map((each) => each.userId).filter((each) => !effect.proposed.includes(each));
+      members.filter((each) => !effect.proposed.includes(each)).map((each) => each.userId); // each change by itself, not by who it is about
     return { added: ids(effect.added), removed: ids(effect.removed), by: effect.committer.userId };
   }
   if (received.kind === "proposal" && received.sender) {
