@@ -128,9 +128,12 @@ export class Order {
       return null;
     }
     try {
-      const { group, received } = await receive(before, message.payload);
-      checkSender(received, message.senderId);
-      this.checkRights(draft, before, received);
+      const judge = (found: Received): void => {
+        checkSender(found, message.senderId);
+        this.checkRights(draft, before, found);
+      };
+      const { group, received } = await receive(before, message.payload, judge);
+      judge(received);
       draft.group = group;
       if (received.kind === "text") return await this.hearText(draft, before, received, message);
       await this.taken(draft, before, received, message);

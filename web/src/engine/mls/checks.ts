@@ -191,6 +191,14 @@ export function checkSuccessor(former: LeafNode, leaf: LeafNode): void {
   if (equal(former.hpkePublicKey, leaf.hpkePublicKey)) throw invalid("a leaf is renewed with its old key");
 }
 
+/** Bounds what a commit costs, before any of it is looked at. */
+export function checkCount(proposals: readonly ProposalWithSender[], tree: RatchetTree): void {
+  const added = proposals.filter(({ proposal }) => proposal.proposalType === "add").length;
+  const removed = proposals.filter(({ proposal }) => proposal.proposalType === "remove").length;
+  const isTooMuch = leavesOf(tree).length - removed + added > MOST_LEAVES || proposals.length > 2 * MOST_LEAVES;
+  if (isTooMuch) throw new MlsError("limit", `a group has more than ${MOST_LEAVES} places`);
+}
+
 /** Which proposals are together in a commit. `isExternal`: its sender comes in by it. */
 export function checkList(proposals: readonly ProposalWithSender[], isExternal: boolean, committer: number): void {
   const count = (type: string): number => proposals.filter((each) => each.proposal.proposalType === type).length;

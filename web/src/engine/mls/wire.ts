@@ -31,6 +31,8 @@ export function decode(bytes: Uint8Array): MLSMessage {
     throw new MlsError("malformed", `it is not a message: ${asMlsError(error).message}`);
   }
   if (message === undefined) throw new MlsError("malformed", "it is not a message");
+  const isText = message.wireformat === "mls_private_message" && message.privateMessage.contentType === "application";
+  if (!isText && bytes.length > MOST_HANDSHAKE_BYTES) throw new MlsError("limit", "a message is too large");
   const epoch = epochOf(message);
   if (epoch > BigInt(Number.MAX_SAFE_INTEGER)) throw new MlsError("limit", "an epoch is too late");
   return message;
