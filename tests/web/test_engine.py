@@ -125,6 +125,17 @@ async def test_a_text_that_expires_while_its_answer_is_lost_does_not_wait_for_ev
     assert not await alice.texts()
 
 
+async def test_of_a_long_text_the_view_has_the_beginning(chatters: Chatters) -> None:
+    alice = await chatters.new("alice")
+    group = await alice("createGroup", "club")
+    await alice("open", group)
+    await alice("send", group, "a" * 20_000)
+    [shown] = await alice.until(lambda view: view["conversation"]["messages"])
+    assert (len(shown["text"]), shown["left"]) == (16_000, 4_000)
+    assert await alice("whole", shown["number"]) == "a" * 20_000
+    assert await alice("whole", shown["number"] + 1) is None
+
+
 async def test_what_is_under_way_does_not_undo_a_logout(chatters: Chatters) -> None:
     alice = await chatters.new("alice")
     await asyncio.gather(alice("setAlias", "Al"), alice("logout"), return_exceptions=True)

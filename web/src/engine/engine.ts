@@ -285,6 +285,10 @@ export class Engine implements api.Engine {
     this.changed();
   }
 
+  whole(number: number): Promise<string | null> {
+    return this.in.conversation.whole(number);
+  }
+
   seen(groupId: Id, numbers: number[]): Promise<void> {
     return this.in.seen(groupId, numbers);
   }
