@@ -6,11 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from conclave.client.mls.credentials import Extension, ExtensionType
+from conclave.client.mls import Group
+from conclave.client.mls.codec import vector
+from conclave.client.mls.credentials import Extension, ExtensionType, ExternalSender, basic
 from conclave.client.mls.errors import MlsError
-from conclave.client.mls.proposals import Commit, GroupContextExtensions, ProposalOrRef
+from conclave.client.mls.framing import Sender, SenderType
+from conclave.client.mls.proposals import Commit, GroupContextExtensions, ProposalOrRef, Remove
 from conclave.client.mls.state import GroupState
-from tests.client.mls.actors import Here, Peer, PeerProcess
+from tests.client.mls.actors import TAKES, Here, Peer, PeerProcess
+from tests.client.mls.data import NOW
 from tests.client.mls.forging import authenticated, commit_of, public, renewal
 from tests.web.node import NODE, needs_node
 
@@ -59,13 +63,7 @@ def with_a_type_that_is_none(state: GroupState) -> bytes:
 def test_both_refuse_a_commit(peer: Peer, forge: Callable[[GroupState], bytes], sentence: str) -> None:
     first, second = Here(), Here()
     first.create()
-    for newcomer in (peer, second):
-        commit, welcome = first.commit([newcomer.key_package()], [], private=False)
-        assert welcome is not None
-        first.receive(commit)
-        if newcomer is second:
-            peer.receive(commit)
-        newcomer.join(welcome)
+    come_in(first, peer, second)
     forged = forge(first.held._state)
     with pytest.raises(AssertionError, match=sentence):
         peer.receive(forged)
@@ -75,3 +73,33 @@ def test_both_refuse_a_commit(peer: Peer, forge: Callable[[GroupState], bytes], 
     for member in (first, peer, second):
         member.receive(renewed)
     assert peer.sight() == second.sight()
+
+
+def test_both_take_what_an_external_sender_proposes(peer: Peer) -> None:
+    first, second = Here(), Here()
+    outside = first.suite.signature_key_pair()
+    sender = ExternalSender(outside.public, basic(bytes(16)))
+    senders = Extension(ExtensionType.EXTERNAL_SENDERS, vector([sender]))
+    first.group = Group.create(first.own(), NOW, group_id=bytes(16), policy=TAKES, extensions=[senders])
+    come_in(first, peer, second)
+    state = first.held._state
+    said = authenticated(state, Remove(second.index()), sender=Sender(SenderType.EXTERNAL, 0), private=outside.private)
+    proposal = public(state, said)
+    for each in (first, peer):
+        each.receive(proposal)
+    removed, _ = first.commit([], [], private=True)
+    for each in (first, peer):
+        each.receive(removed)
+    assert peer.sight() == first.sight()
+    assert len(first.sight()[3]) == 2
+
+
+def come_in(first: Here, peer: Peer, second: Here) -> None:
+    """The first, who is in a group, adds the others."""
+    for newcomer in (peer, second):
+        commit, welcome = first.commit([newcomer.key_package()], [], private=False)
+        assert welcome is not None
+        first.receive(commit)
+        if newcomer is second:
+            peer.receive(commit)
+        newcomer.join(welcome)

@@ -20,10 +20,16 @@ const PATCHES = {
     // What every client knows is in no list of capabilities (11.1).
     ["caps.extensionTypes.every((e) => cs.extensions.includes(e))", "caps.extensionTypes.every((e) => e <= 5 || cs.extensions.includes(e))"],
     ["caps.proposalTypes.every((p) => cs.proposals.includes(p))", "caps.proposalTypes.every((p) => p <= 7 || cs.proposals.includes(p))"],
-    // The list of external senders is read as if it were one; this client takes nothing of them.
+    // The list of external senders is read as if it were one; `checks.ts` reads it.
     ['const externalSenders = extensions.filter((e) => e.extensionType === "external_senders");', "const externalSenders = [];"],
     // A commit can take all extensions of the group away.
     ["extensions: newExtensions,", "extensions: grouped.group_context_extensions.length > 0 ? newExtensions : state.groupContext.extensions,"],
+  ],
+  "publicMessage.js": [
+    ["import { decodeVarLenData, varLenDataEncoder }", "import { decodeVarLenData, decodeVarLenType, varLenDataEncoder }"],
+    ["externalSenderExtensions[senderIndex];", "externalSenderExtensions[0];"],
+    ["const externalSender = decodeExternalSender(", "const externalSender = decodeVarLenType(decodeExternalSender)("],
+    ["return externalSender[0];", "return externalSender[0][senderIndex];"],
   ],
   // The number 0 is not absent: it is the first leaf.
   "codec/optional.js": [["if (t) {", "if (t !== undefined) {"]],

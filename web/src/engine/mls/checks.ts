@@ -13,6 +13,9 @@ import { filteredDirectPathAndCopathResolution, getHpkePublicKey, type RatchetTr
 import { toLeafIndex } from "ts-mls/treemath.js";
 import type { UpdatePath } from "ts-mls/updatePath.js";
 import type { ProposalWithSender } from "ts-mls/unappliedProposals.js";
+import { encode } from "ts-mls/codec/tlsEncoder.js";
+import { decodeVarLenType, varLenTypeEncoder } from "ts-mls/codec/variableLength.js";
+import { decodeExternalSender, externalSenderEncoder } from "ts-mls/externalSender.js";
 import { decodeRequiredCapabilities, encodeRequiredCapabilities } from "ts-mls/requiredCapabilities.js";
 import { equal, hex } from "../bytes";
 import { invalid, MlsError } from "./errors";
@@ -148,6 +151,8 @@ function checkContext(extensions: readonly Extension[], tree: RatchetTree): void
   checkExtensions(extensions, "groupContext");
   if (extensions.some((each) => typeof each.extensionType === "number"))
     throw invalid("the group uses an extension that this client does not support");
+  const senders = extensions.find((each) => each.extensionType === "external_senders")?.extensionData;
+  if (senders) checkSenders(senders);
   const data = extensions.find((each) => each.extensionType === "required_capabilities")?.extensionData;
   if (data === undefined) return;
   const required = decodeRequiredCapabilities(data, 0)?.[0];
@@ -159,6 +164,24 @@ function checkContext(extensions: readonly Extension[], tree: RatchetTree): void
       required.credentialTypes.every((each) => can.credentials.includes(each));
     if (!isSupported) throw invalid("a member does not have the capabilities that the group requires");
   }
+}
+
+const MOST_SENDERS = 256;
+
+/** Who may propose changes without being a member (12.1.8.1). */
+function checkSenders(data: Uint8Array): void {
+  const found = decodeVarLenType(decodeExternalSender)(data, 0)?.[0];
+  if (!found || !equal(encode(varLenTypeEncoder(externalSenderEncoder))(found), data))
+    throw invalid("the list of those who may propose changes cannot be read");
+  if (found.length > MOST_SENDERS) throw new MlsError("limit", "too many may propose changes");
+  if (!found.every((each) => isUser(each.credential))) throw invalid("a credential is not that of a user");
+}
+
+const FROM_OUTSIDE = new Set<Proposal["proposalType"]>(["add", "remove", "group_context_extensions"]);
+
+/** What somebody who is no member may propose (12.1.8). */
+export function checkFromOutside(proposal: Proposal): void {
+  if (!FROM_OUTSIDE.has(proposal.proposalType)) throw invalid("an external sender sent what only members may");
 }
 
 const TAKEN = new Set<Proposal["proposalType"]>(["add", "update", "remove", "external_init", "group_context_extensions"]);

@@ -17,7 +17,7 @@ import { toLeafIndex } from "ts-mls/treemath.js";
 import type { ProposalWithSender } from "ts-mls/unappliedProposals.js";
 import { bytesToBase64 } from "ts-mls/util/byteArray.js";
 import { equal, hex, sha256 } from "../bytes";
-import { checkCount, checkKind, checkLeaf, checkList, checkMembers, checkPath, checkPathless, checkPrivateKeys, checkProposal, checkSuccessor, CONFIG } from "./checks";
+import { checkCount, checkFromOutside, checkKind, checkLeaf, checkList, checkMembers, checkPath, checkPathless, checkPrivateKeys, checkProposal, checkSuccessor, CONFIG } from "./checks";
 import { isSound } from "./committing";
 import { effectOf } from "./effects";
 import { asMlsError, invalid, MlsError } from "./errors";
@@ -140,12 +140,13 @@ async function takeHandshake(group: MlsGroup, message: MLSMessage, content: Fram
   return takeProposal(group, message, content.proposal, content);
 }
 
-const MOST_WAITING = 256;
+const MOST_WAITING = 1_024;
 const MOST_WAITING_OF_ONE = 64;
 const MOST_BYTES_OF_ONE = 262_144;
 
 async function takeProposal(group: MlsGroup, message: MLSMessage, proposal: Proposal, content: FramedContent): Promise<Taken> {
   checkKind(proposal);
+  if (content.sender.senderType === "external") checkFromOutside(proposal);
   const by = content.sender.senderType === "member" ? content.sender.leafIndex : undefined;
   const waiting = Object.values(group.state.unappliedProposals);
   const same = [proposal, ...waiting.filter((each) => each.senderLeafIndex === by).map((each) => each.proposal)];
