@@ -16,6 +16,8 @@ const MOST_HANDSHAKE_BYTES = 320_000;
 /** How messages begin: with the version, and what they are. */
 const PRIVATE = 0x0001_0002;
 const INFO = 0x0001_0004;
+/** Lengths below this one have one byte. */
+const MOST_SHORT = 64;
 
 const beginning = (bytes: Uint8Array): number =>
   bytes.length < 4 ? 0 : new DataView(bytes.buffer, bytes.byteOffset).getUint32(0);
@@ -108,8 +110,12 @@ export interface Info {
   keys: ReadonlyMap<Id, Uint8Array>;
 }
 
-/** Whether bytes say that they are a group info, also if it cannot be read here. */
-export const isInfo = (bytes: Uint8Array): boolean => beginning(bytes) === INFO;
+/** Of which epoch bytes say that they are a group info, also if it cannot be read here; null: they are none. */
+export function epochOfInfo(bytes: Uint8Array): number | null {
+  const length = bytes[8] ?? MOST_SHORT; // of the group's id, after versions, kind and suite
+  if (beginning(bytes) !== INFO || length >= MOST_SHORT || bytes.length < 17 + length) return null;
+  return Number(new DataView(bytes.buffer, bytes.byteOffset).getBigUint64(9 + length));
+}
 
 /** Reads a group info; null if it is none of MLS. */
 export function readInfo(bytes: Uint8Array): Info | null {
