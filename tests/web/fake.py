@@ -71,6 +71,7 @@ def message(number: int, text: str | None, **more: Any) -> dict[str, Any]:
         "selfDestructSeconds": 0,
         "isUnread": False,
         "isMention": False,
+        "left": 0,
         **more,
     }
 

@@ -10,7 +10,7 @@ from tests.web.node import NODE, needs_node
 
 
 @needs_node
-@pytest.mark.parametrize("name", ["vault", "clock", "texts"])
+@pytest.mark.parametrize("name", ["vault", "clock", "texts", "ratchet", "leaves"])
 def test_a_part_of_the_engine(programs: Path, name: str) -> None:
     done = subprocess.run([NODE or "node", programs / f"check-{name}.mjs"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -6,6 +6,7 @@ from uuid import UUID
 import pytest
 
 from conclave.client.encryption.comparison import comparison_code
+from tests.support.client import PASSWORD
 from tests.web.chatter import Chatters, FaultError
 from tests.web.conftest import NewDevice
 from tests.web.node import needs_node
@@ -101,6 +102,71 @@ async def test_a_text_whose_answer_is_lost_is_sent_once_also_after_a_restart(
     await bob.hears("twice")
     assert bob.texts_told() == ["once", "twice"]
     assert await alice.texts() == ["once", "twice"]
+
+
+async def test_a_text_that_expires_while_its_answer_is_lost_does_not_wait_for_ever(
+    chatters: Chatters, device: NewDevice
+) -> None:
+    bob = await device("bob")
+    alice = await chatters.new("alice")
+    group = await alice("createGroup", "club")
+    await alice("invite", group, "bob")
+    await bob.comes_in(UUID(group))
+    await alice.group(group)
+    await alice("setExpiry", group, 2)
+    await chatters.ask("loseAnswers", count=100)
+    await alice("send", group, "soon gone")
+    await bob.hears("soon gone")
+    await asyncio.sleep(3.5)
+    await alice.restart()
+    await chatters.ask("loseAnswers", count=0)
+    await alice("open", group)
+    await alice.until(lambda view: not view["conversation"]["sending"])
+    assert not await alice.texts()
+
+
+async def test_of_a_long_text_the_view_has_the_beginning(chatters: Chatters) -> None:
+    alice = await chatters.new("alice")
+    group = await alice("createGroup", "club")
+    await alice("open", group)
+    await alice("send", group, "a" * 20_000)
+    [shown] = await alice.until(lambda view: view["conversation"]["messages"])
+    assert (len(shown["text"]), shown["left"]) == (16_000, 4_000)
+    assert await alice("whole", shown["number"]) == "a" * 20_000
+    assert await alice("whole", shown["number"] + 1) is None
+
+
+async def test_what_is_under_way_does_not_undo_a_logout(chatters: Chatters) -> None:
+    alice = await chatters.new("alice")
+    await asyncio.gather(alice("setAlias", "Al"), alice("logout"), return_exceptions=True)
+    await alice.until(lambda view: view["phase"] == "out" and view["account"] is None)
+    await alice.restart()
+    assert (await alice.until(lambda view: view["phase"] != "starting" and view))["account"] is None
+    login = alice("login", "alice", PASSWORD, True)
+    await asyncio.gather(login, alice("logout"), return_exceptions=True)
+    await alice.restart()
+    assert (await alice.until(lambda view: view["phase"] != "starting" and view))["phase"] == "out"
+
+
+async def test_what_is_dropped_while_its_answer_is_lost_is_taken_back(chatters: Chatters, device: NewDevice) -> None:
+    bob = await device("bob")
+    alice = await chatters.new("alice")
+    group = await alice("createGroup", "club")
+    await alice("invite", group, "bob")
+    await bob.comes_in(UUID(group))
+    await alice.group(group)
+    await alice("open", group)
+    await chatters.ask("loseAnswers", count=100)
+    await alice("send", group, "regretted")
+    await bob.hears("regretted")
+    [sending] = await alice.until(lambda view: view["conversation"]["sending"])
+    await alice("discard", group, sending["sendId"])
+    assert not (await alice.view())["conversation"]["sending"]
+    await chatters.ask("loseAnswers", count=0)
+    await alice("send", group, "meant")
+    await alice.hears("meant")
+    await bob.until(lambda: bob.shown(UUID(group)) == ["meant"])
+    await alice.until(lambda view: len(view["conversation"]["messages"]) == 1)
 
 
 async def test_texts_typed_offline_are_sent_in_order(chatters: Chatters, device: NewDevice) -> None:

@@ -56,6 +56,16 @@ def complaints(tab: Tab) -> list[str]:
     return [each for each in tab.complaints if not each.startswith(usual)]
 
 
+async def test_what_is_here_can_be_erased_after_the_session_has_ended(tab: Tab) -> None:
+    async with fake.serving(everything(phase="out")) as url:
+        await fake.opened(tab, url)
+        await tab.run("[...document.querySelectorAll('button.link')].at(-1).click()")
+        await fake.seen(tab, "dialog button", "Erase")
+        await tab.run("document.querySelector('dialog button.danger').click()")
+        await asyncio.sleep(0.5)
+        assert "Erase" not in await tab.run("document.body.textContent")
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize(("width", "height"), [(360, 640), (1280, 800)])
 async def test_axe_finds_nothing_on_any_screen_and_nothing_sticks_out(

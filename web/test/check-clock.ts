@@ -46,6 +46,12 @@ clock.hear(2_000_000 + 61 * 9);
 assert.ok(clock.isKnown);
 about(clock.now(), 2_000_000 + 61 * 9);
 
+// While the machine sleeps its steady clock stands still: the server and the wall clock agree on how long that was.
+machine.wall += 30_000;
+clock.hear(2_000_000 + 61 * 9 + 30_000);
+assert.ok(clock.isKnown);
+about(clock.sure(), 2_000_000 + 61 * 9 + 30_000);
+
 // The server does not know the time.
 clock.hear(null);
 assert.ok(!clock.isKnown && clock.isSilent);
@@ -55,4 +61,4 @@ const stored = clock.anchor;
 machine.start = "two";
 machine.steady = 0;
 machine.wall += 1_000;
-about(new ServerClock(stored, read).now(), 2_000_000 + 61 * 9 + 1_000);
+about(new ServerClock(stored, read).now(), 2_000_000 + 61 * 9 + 31_000);

@@ -11,6 +11,7 @@ import { Batch, Vault, type Key } from "../src/engine/store/vault";
 class File implements KeyFile {
   bytes = new Uint8Array(0);
   isBroken = false;
+  isFull = false;
   getSize = (): number => this.bytes.length;
   flush = (): void => undefined;
   close = (): void => undefined;
@@ -23,7 +24,7 @@ class File implements KeyFile {
     return part.length;
   }
   write(buffer: Uint8Array, { at }: { at: number }): number {
-    if (this.isBroken) throw new Error("the disk is full");
+    if (this.isBroken || (this.isFull && at + buffer.length > this.bytes.length)) throw new Error("the disk is full");
     const grown = new Uint8Array(Math.max(this.bytes.length, at + buffer.length));
     grown.set(this.bytes);
     grown.set(buffer, at);
@@ -112,6 +113,38 @@ async function whatIsDestroyedIsGone(): Promise<void> {
   await again.close();
 }
 
+async function whatIsUnderWayStoresNothingOnceTheKeysAreErased(): Promise<void> {
+  const file = new File();
+  const vault = await Vault.open("six", file);
+  await vault.write(new Batch().put(KEY, "a secret"));
+  const late = vault.write(new Batch().put(["about"], "another"));
+  vault.eraseKeys();
+  assert.equal(file.bytes.length, 0);
+  await assert.rejects(late);
+  await assert.rejects(vault.get(KEY));
+  await vault.destroy();
+  assert.equal(file.bytes.length, 0);
+}
+
+async function whatIsErasedGoesAlsoWhereNothingCanBeWritten(): Promise<void> {
+  const file = new File();
+  const vault = await Vault.open("seven", file);
+  await vault.write(new Batch().put(KEY, "a secret").put(["about"], 1));
+  const before = await stored("seven");
+  file.isFull = true;
+  await assert.rejects(vault.write(new Batch().put(["block"], 1).erase(KEY).delete(["about"])));
+  file.isFull = false;
+  for (const each of before) assert.equal(await opens(file, each), each.key !== JSON.stringify(KEY));
+  assert.equal(await vault.get(KEY), undefined);
+  assert.equal(await vault.get(["about"]), 1);
+  await vault.write(new Batch().put(["block"], 2)); // in another slot
+  await vault.close();
+  const again = await Vault.open("seven", file);
+  assert.deepEqual(again.keys().sort(), [["about"], ["block"]]);
+  assert.equal(await again.get(["block"]), 2);
+  await again.close();
+}
+
 async function valuesWithoutKeysAreDeletedAtTheStart(): Promise<void> {
   const file = new File();
   const vault = await Vault.open("five", file);
@@ -135,3 +168,5 @@ await valuesWithoutKeysAreDeletedAtTheStart();
 await keysOfNothingAreOverwrittenAtTheStart();
 await aWriteThatFailsChangesNothing();
 await whatIsDestroyedIsGone();
+await whatIsErasedGoesAlsoWhereNothingCanBeWritten();
+await whatIsUnderWayStoresNothingOnceTheKeysAreErased();

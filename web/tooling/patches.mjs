@@ -20,10 +20,16 @@ const PATCHES = {
     // What every client knows is in no list of capabilities (11.1).
     ["caps.extensionTypes.every((e) => cs.extensions.includes(e))", "caps.extensionTypes.every((e) => e <= 5 || cs.extensions.includes(e))"],
     ["caps.proposalTypes.every((p) => cs.proposals.includes(p))", "caps.proposalTypes.every((p) => p <= 7 || cs.proposals.includes(p))"],
-    // The list of external senders is read as if it were one; this client takes nothing of them.
+    // The list of external senders is read as if it were one; `checks.ts` reads it.
     ['const externalSenders = extensions.filter((e) => e.extensionType === "external_senders");', "const externalSenders = [];"],
     // A commit can take all extensions of the group away.
     ["extensions: newExtensions,", "extensions: grouped.group_context_extensions.length > 0 ? newExtensions : state.groupContext.extensions,"],
+  ],
+  "publicMessage.js": [
+    ["import { decodeVarLenData, varLenDataEncoder }", "import { decodeVarLenData, decodeVarLenType, varLenDataEncoder }"],
+    ["externalSenderExtensions[senderIndex];", "externalSenderExtensions[0];"],
+    ["const externalSender = decodeExternalSender(", "const externalSender = decodeVarLenType(decodeExternalSender)("],
+    ["return externalSender[0];", "return externalSender[0][senderIndex];"],
   ],
   // The number 0 is not absent: it is the first leaf.
   "codec/optional.js": [["if (t) {", "if (t !== undefined) {"]],
@@ -31,6 +37,51 @@ const PATCHES = {
     [
       'result.additionalResult.kind === "memberCommit" && result.additionalResult.extensions.length > 0',
       'result.additionalResult.kind === "memberCommit"',
+    ],
+  ],
+  // What is inside is written as it would be written here: others refuse what is not.
+  "messageProtection.js": [
+    [
+      "    const content = toAuthenticatedContent(pmc, msg, senderData.leafIndex);",
+      '    const written = encodePrivateMessageContent({ kind: "alwaysPad", paddingLength: 0 })(pmc);\n' +
+        '    if (written.some((each, at) => each !== decrypted[at])) throw new CodecError("It is written in another way than it has to be");\n' +
+        "    const content = toAuthenticatedContent(pmc, msg, senderData.leafIndex);",
+    ],
+  ],
+  // A leaf may tell of versions that are not known here (13.5).
+  "capabilities.js": [
+    [
+      'import { decodeProtocolVersion, protocolVersionEncoder } from "./protocolVersion.js";',
+      'import { protocolVersions } from "./protocolVersion.js";\n' +
+        'import { mapDecoderOption } from "./codec/tlsDecoder.js";\n' +
+        'import { contramapBufferEncoder } from "./codec/tlsEncoder.js";\n' +
+        'import { openEnumNumberEncoder, openEnumNumberToKey } from "./util/enumHelpers.js";',
+    ],
+    ["varLenTypeEncoder(protocolVersionEncoder),", "varLenTypeEncoder(contramapBufferEncoder(uint16Encoder, openEnumNumberEncoder(protocolVersions))),"],
+    ["decodeVarLenType(decodeProtocolVersion),", "decodeVarLenType(mapDecoderOption(decodeUint16, openEnumNumberToKey(protocolVersions))),"],
+  ],
+  // Of a skipped generation its key and nonce are kept, not the secret, from which all later keys follow (9.2).
+  "secretTree.js": [
+    [
+      'return await deriveTreeSecret(secret, "nonce",',
+      "if (secret.length === cs.hpke.keyLength + cs.hpke.nonceLength) return secret.slice(cs.hpke.keyLength);\n" +
+        '    return await deriveTreeSecret(secret, "nonce",',
+    ],
+    [
+      'return await deriveTreeSecret(secret, "key",',
+      "if (secret.length === cs.hpke.keyLength + cs.hpke.nonceLength) return secret.slice(0, cs.hpke.keyLength);\n" +
+        '    return await deriveTreeSecret(secret, "key",',
+    ],
+    [
+      "export async function ratchetUntil(current, desiredGen, config, kdf) {",
+      "export async function ratchetUntil(current, desiredGen, config, cs) {\n    const { kdf } = cs;",
+    ],
+    ["senderData.generation, config, cs.kdf);", "senderData.generation, config, cs);"],
+    [
+      "const [updated, old] = updateUnusedGenerations(result, config.retainKeysForGenerations);",
+      "const parts = [await deriveKey(result.secret, result.generation, cs), await deriveNonce(result.secret, result.generation, cs)];\n" +
+        "        const kept = new Uint8Array(parts.flatMap((each) => [...each]));\n" +
+        "        const [updated, old] = updateUnusedGenerations({ ...result, secret: kept }, config.retainKeysForGenerations);",
     ],
   ],
   // A blank root is not on the filtered path: it hands the secret of the node before on.

@@ -68,7 +68,16 @@ export class Account implements Observer {
     const lookAt = (groupId: Id): void => this.sync.lookAt(groupId);
     this.mirror = new Mirror(server, vault, history, keys, clock, this);
     this.conversation = new Conversation(history, server, session.userId, this.names, changed);
-    this.sending = new SendQueue(vault, server, keys, () => this.sync.connection.state === "online", lookAt, changed, (error) => observer.failed(error));
+    this.sending = new SendQueue(
+      vault,
+      server,
+      keys,
+      () => this.sync.connection.state === "online",
+      lookAt,
+      changed,
+      (error) => observer.failed(error),
+      (groupId, number) => this.takeBack(groupId, number),
+    );
     this.membership = new Membership(server, keys, (groupId) => this.sync.refresh(groupId));
     this.sync = new Sync(server, history, keys, this.mirror, clock, {
       changed: () => this.changed(),
@@ -84,6 +93,11 @@ export class Account implements Observer {
     const history = await History.open(vault, session.userId, clock);
     const keys = await Encryption.open(vault, session.userId, () => Math.floor(clock.sure()));
     const made = new Account(session, vault, server, clock, history, keys, observer);
+    for (const groupId of keys.ids()) {
+      const here = history.has(groupId) ? history.group(groupId) : null;
+      const gone = keys.kept(groupId).filter((each) => !here?.find(each));
+      if (gone.length > 0) await keys.gone(groupId, gone);
+    }
     await made.mirror.open();
     await made.sending.open();
     for (const key of vault.keys("draft")) made.drafts.set(String(key[1]), (await vault.get<string>(key)) ?? "");
@@ -159,8 +173,16 @@ export class Account implements Observer {
     });
   }
 
-  sent(groupId: Id, sendId: Id, batch: Batch): void {
-    this.sending.arrived(groupId, sendId, batch);
+  sent(groupId: Id, sendId: Id, number: number, batch: Batch): void {
+    this.sending.arrived(groupId, sendId, number, batch);
+  }
+
+  answered(groupId: Id): Id[] {
+    return this.sending.answered(groupId);
+  }
+
+  areGone(groupId: Id, sendIds: readonly Id[]): Promise<void> {
+    return this.sending.areGone(groupId, sendIds);
   }
 
   policyChanged(groupId: Id, former: Retention | undefined, now: Retention): void {
@@ -221,9 +243,10 @@ export class Account implements Observer {
     if (!text.trim()) throw new RefusedError(400, 0, "a message must not be empty");
     const whole = number === undefined ? text : await this.answer(groupId, number, text);
     if (utf8(whole).length > LONGEST_TEXT) throw new RefusedError(400, 0, `a message has more than ${LONGEST_TEXT} bytes`);
-    await this.sending.send(groupId, whole, selfDestructSeconds);
-    await this.draft(groupId, "");
-    await this.seen(groupId, null); // whoever writes has read
+    // At once with its draft, or what was sent would be typed again after a reload.
+    await this.sending.send(groupId, whole, selfDestructSeconds, new Batch().delete(["draft", groupId]));
+    this.drafts.delete(groupId);
+    await this.seen(groupId, null).catch((error: Error) => this.observer.failed(error)); // whoever writes has read
   }
 
   /** A self-destructing message is answered without its text, which would outlive it. */

@@ -28,6 +28,8 @@ export interface Engine {
   more(towards: "earlier" | "later"): Promise<void>;
   /** Back to the newest messages. */
   toEnd(): Promise<void>;
+  /** The whole text of a message of the open conversation; null: it is gone, or cannot be read. */
+  whole(number: number): Promise<string | null>;
   /** These messages of the open conversation were really seen: timers begin, and the unread count falls. */
   seen(groupId: Id, numbers: number[]): Promise<void>;
   /** Puts aside all that is unread in a group, except what destroys itself. */
@@ -221,8 +223,10 @@ export interface Message {
   /** "": the sender has left and is not known by name. */
   sender: string;
   isOwn: boolean;
-  /** Null: it cannot be read. */
+  /** Null: it cannot be read. Of a long one the beginning; see `whole`. */
   text: string | null;
+  /** So many characters are not in `text`. */
+  left: number;
   createdAt: number;
   /** The first second at which it is gone: not shown when `now >= goneAt`. Null: it stays. */
   goneAt: number | null;

@@ -4,7 +4,7 @@ import type * as api from "./api";
 import type { Id } from "./api";
 import type { Entry, History } from "./history";
 import type { Server } from "./server/server";
-import { conversationView, inWindow, type Opened, type Parts } from "./view";
+import { beginningOf, conversationView, inWindow, type Opened, type Parts } from "./view";
 
 /** So many messages are added at once. */
 const STEP = 100;
@@ -88,11 +88,18 @@ export class Conversation {
     }
     const missing = shown.filter((each) => each.isReadable && !opened.texts.has(each.number));
     const texts = await this.history.texts(opened.groupId, missing);
-    missing.forEach((each, at) => opened.texts.set(each.number, texts[at]!));
+    missing.forEach((each, at) => opened.texts.set(each.number, beginningOf(texts[at]!)));
     const here = new Set(inWindow(this.history.shown(opened.groupId), opened).map((each) => each.number));
     for (const number of opened.texts.keys()) if (!here.has(number)) opened.texts.delete(number);
     this.askNames(parts, shown);
     return this.opened === opened ? conversationView(parts, opened) : null;
+  }
+
+  /** The whole text of a message that may be shown; null: there is none. */
+  async whole(number: number): Promise<string | null> {
+    const groupId = this.groupId;
+    const entry = groupId !== null && this.history.shown(groupId).find((each) => each.number === number);
+    return groupId !== null && entry ? (await this.history.texts(groupId, [entry]))[0]! : null;
   }
 
   /** Finds out how those are called who are in no group any more. */

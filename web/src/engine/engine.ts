@@ -28,18 +28,22 @@ export class Engine implements api.Engine {
   private account: Account | null = null;
   private isDirty = false;
   private isShowing = false;
+  /** Grows when the account goes that is here: what is under way for it then has no effect any more. */
+  private generation = 0;
+  private wiping: Promise<void> = Promise.resolve();
 
   constructor(private readonly environment: Environment) {}
 
   /** Opens what is here, and goes on with the account that is logged in. */
   async start(): Promise<void> {
+    const { generation } = this;
     try {
       this.vault = await this.environment.openVault();
       const session = await this.vault.get<Session>(["session"]);
-      if (session) await this.go(session);
+      if (session) await this.go(session, this.guard());
       else this.phase = "out";
     } catch (error) {
-      this.fail(error as Error);
+      if (generation === this.generation) this.fail(error as Error);
     }
     this.changed();
   }
@@ -56,15 +60,28 @@ export class Engine implements api.Engine {
     await this.vault.close();
   }
 
-  private async go(session: Session): Promise<void> {
+  /** Makes what throws once the account has gone that is here now. */
+  private guard(): () => void {
+    const { generation } = this;
+    return () => {
+      if (generation !== this.generation) throw new Error("you have logged out meanwhile");
+    };
+  }
+
+  private async go(session: Session, check: () => void): Promise<void> {
     const server = new Server(new Transport(this.environment.base));
     server.transport.token = session.token;
+    const { generation } = this;
+    const ifHere = (work: () => void): void => {
+      if (generation === this.generation) work();
+    };
     const account = await Account.open(session, this.vault, server, {
-      changed: () => this.changed(),
-      call: (call) => this.environment.onCall(call),
-      sessionIsOver: () => this.sessionIsOver(),
-      failed: (error) => this.fail(error),
+      changed: () => ifHere(() => this.changed()),
+      call: (call) => ifHere(() => this.environment.onCall(call)),
+      sessionIsOver: () => ifHere(() => this.sessionIsOver()),
+      failed: (error) => ifHere(() => this.fail(error)),
     });
+    check();
     this.account = account;
     this.phase = session.token ? "in" : "out";
     this.fault = session.token ? "" : OVER;
@@ -104,10 +121,12 @@ export class Engine implements api.Engine {
     try {
       while (this.isDirty) {
         this.isDirty = false;
-        this.environment.onView(await this.view());
+        const { generation } = this;
+        const view = await this.view();
+        if (generation === this.generation) this.environment.onView(view);
       }
     } catch (error) {
-      this.fault = error instanceof Error ? error.message : String(error);
+      if (!this.isDirty) this.fault = error instanceof Error ? error.message : String(error); // or it is of what was before
     } finally {
       this.isShowing = false;
       if (this.isDirty) this.changed();
@@ -143,10 +162,12 @@ export class Engine implements api.Engine {
   }
 
   async login(username: string, password: string, evenSo = false): Promise<"in" | "otherDevice"> {
+    const check = this.guard();
     const server = new Server(new Transport(this.environment.base));
     const { token, user_id: userId, username: name } = await server.login(username, password);
     server.transport.token = token;
     const me = await server.me();
+    check();
     const isSame = this.account?.session.userId === userId;
     const listed = me.signing_key_fingerprint;
     const isOwn = isSame && listed === this.account?.keys.packages.fingerprint;
@@ -154,29 +175,43 @@ export class Engine implements api.Engine {
       await server.logout().catch(() => undefined);
       return "otherDevice";
     }
-    await this.account?.close();
-    this.account = null;
-    if (!isSame) await this.wipe();
-    await this.begin({ token, userId, username: name, alias: me.alias });
+    await this.replace({ token, userId, username: name, alias: me.alias }, isSame);
     return "in";
   }
 
-  private async begin(session: Session): Promise<void> {
+  /** Goes on with another session. `isSame`: what is here is of the same account, and stays. */
+  private async replace(session: Session, isSame: boolean): Promise<void> {
+    const { account } = this;
+    this.account = null;
+    this.generation += 1;
+    const check = this.guard();
+    await account?.close();
+    check();
+    if (!isSame) await this.wipe();
+    check();
     await this.vault.write(new Batch().put(["session"], session));
-    await this.go(session);
+    check();
+    await this.go(session, check);
   }
 
   /** Erases everything, and begins with an empty store. */
-  private async wipe(): Promise<void> {
-    await this.vault.destroy();
-    this.vault = await this.environment.openVault();
+  private wipe(): Promise<void> {
+    const wiped = this.wiping.then(async () => {
+      await this.vault.destroy();
+      this.vault = await this.environment.openVault();
+    });
+    this.wiping = wiped.catch(() => undefined);
+    return wiped;
   }
 
   async logout(): Promise<void> {
+    this.vault.eraseKeys(); // first: nothing that is still under way can put it off, or undo it
     const { account } = this;
     this.account = null;
+    this.generation += 1;
     this.phase = "out";
     this.fault = "";
+    this.changed();
     if (account) {
       await account.close();
       const server = new Server(new Transport(this.environment.base));
@@ -188,24 +223,29 @@ export class Engine implements api.Engine {
   }
 
   async deleteAccount(password: string): Promise<void> {
+    const check = this.guard();
     await this.server.deleteAccount(password);
+    check();
     if (this.account) this.account.session.token = "";
     await this.logout();
   }
 
   async changePassword(current: string, next: string): Promise<void> {
+    const check = this.guard();
     const { session } = this.in;
     await this.server.changePassword(current, next); // ends all sessions
+    check();
     const server = new Server(new Transport(this.environment.base));
     const { token } = await server.login(session.username, next);
-    await this.account?.close();
-    this.account = null;
-    await this.begin({ ...session, token });
+    check();
+    await this.replace({ ...session, token }, true);
   }
 
   async setAlias(alias: string): Promise<void> {
+    const check = this.guard();
     const { session } = this.in;
     await this.server.setAlias(alias);
+    check();
     session.alias = alias;
     await this.vault.write(new Batch().put(["session"], session));
     this.changed();
@@ -243,6 +283,10 @@ export class Engine implements api.Engine {
   async toEnd(): Promise<void> {
     this.in.conversation.toEnd();
     this.changed();
+  }
+
+  whole(number: number): Promise<string | null> {
+    return this.in.conversation.whole(number);
   }
 
   seen(groupId: Id, numbers: number[]): Promise<void> {

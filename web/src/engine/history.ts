@@ -215,7 +215,7 @@ export class History {
     const batch = new NewBatch();
     const left = new Set(gone);
     group.entries = group.entries.filter((each) => !left.has(each));
-    for (const each of gone) batch.delete(["text", groupId, each.number]);
+    for (const each of gone) batch.erase(["text", groupId, each.number]);
     this.putBlocks(group, gone, batch);
     await this.vault.write(batch);
     return gone.map((each) => each.number);
@@ -225,7 +225,7 @@ export class History {
   async forgetGroup(groupId: Id): Promise<boolean> {
     const keys = ["history", "block", "text", "draft"].flatMap((table) => this.vault.keys(table, groupId));
     const batch = new NewBatch();
-    for (const key of keys) batch.delete(key);
+    for (const key of keys) batch.erase(key);
     this.groups.delete(groupId);
     await this.vault.write(batch);
     return keys.length > 0;

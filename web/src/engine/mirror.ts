@@ -16,7 +16,11 @@ export interface Observer {
   /** New messages, and whether they came while all before them had been read. */
   arrived(groupId: Id, entries: readonly Entry[], isLive: boolean): void;
   /** An own text is here as a message. */
-  sent(groupId: Id, sendId: Id, batch: Batch): void;
+  sent(groupId: Id, sendId: Id, number: number, batch: Batch): void;
+  /** Own texts that the server has, and that are not here. */
+  answered(groupId: Id): Id[];
+  /** Of these none will come any more. */
+  areGone(groupId: Id, sendIds: readonly Id[]): Promise<void>;
   policyChanged(groupId: Id, former: Retention | undefined, now: Retention): void;
   /** Whether a text means the user. */
   means(groupId: Id, text: string): boolean;
@@ -181,8 +185,10 @@ export class Mirror {
     if (!this.listed.has(groupId)) await this.readGroups();
     if (!this.history.has(groupId)) await this.ifMember(() => this.readPolicy(groupId));
     if (!this.keys.hasKeys(groupId)) await this.takeWelcomes(); // it was stored before any message that it is for
+    let answered: Id[];
     for (;;) {
       this.keys.fetches(groupId);
+      answered = this.observer.answered(groupId);
       const after = this.history.group(groupId).fetchedUpTo;
       const page = await this.ifMember(() => this.server.messages(groupId, after));
       if (!page) return this.forgetGroup(groupId);
@@ -192,6 +198,7 @@ export class Mirror {
       if (!this.listed.has(groupId)) return; // the user has left it meanwhile
       await this.store(groupId, page);
     }
+    await this.observer.areGone(groupId, answered);
     await this.keys.caughtUp(groupId, this.lastNumbers.get(groupId) ?? 0);
     this.caughtUp.add(groupId);
     const gone = this.keys.kept(groupId).filter((each) => !this.history.group(groupId).find(each));
@@ -206,7 +213,7 @@ export class Mirror {
     const upTo = messages.at(-1)!.number;
     let arrived: Entry[] = [];
     const store = (found: readonly Readable[], batch: Batch): void => {
-      for (const { sendId } of found) if (sendId) this.observer.sent(groupId, sendId, batch);
+      for (const { sendId, message } of found) if (sendId) this.observer.sent(groupId, sendId, message.number, batch);
       arrived = this.history.store(groupId, upTo, found.map((each) => this.newOf(groupId, each)), batch);
     };
     try {

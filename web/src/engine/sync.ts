@@ -51,6 +51,8 @@ export class Sync {
   private ticker: ReturnType<typeof setInterval> | undefined;
   private isEnforcing = false;
   private hasFailed = false;
+  /** When the server was asked for the time last, by `performance.now()`. */
+  private askedAt = -Infinity;
   private running: Promise<void> = Promise.resolve();
 
   constructor(
@@ -206,10 +208,10 @@ export class Sync {
       for (const groupId of await this.keeper.settle(groups)) this.lookAt(groupId);
     }
     await this.repeating.send();
-    if (this.clock.wantsAnswers) {
+    if (this.wantsTime) {
+      this.askedAt = performance.now();
       await this.server.me(); // any answer has the time
       if (this.clock.isKnown) await this.mirror.catchUp();
-      else setTimeout(() => this.wake(), PAUSE_MS);
     }
     this.observer.changed();
   }
@@ -289,6 +291,11 @@ export class Sync {
     } finally {
       this.isEnforcing = false;
     }
-    if (this.keeper.isDue) this.wake();
+    if (this.keeper.isDue || this.wantsTime) this.wake();
+  }
+
+  /** Whether to ask the server for the time: a doubt ends by several answers, its silence by one. */
+  private get wantsTime(): boolean {
+    return this.clock.wantsAnswers && performance.now() - this.askedAt >= PAUSE_MS;
   }
 }

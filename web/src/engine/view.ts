@@ -16,7 +16,20 @@ export interface Opened {
   to: number | null;
   around: number | null;
   unreadFrom: number | null;
-  texts: Map<number, string | null>;
+  texts: Map<number, Shown>;
+}
+
+/** Of a text at first the beginning: all views together would be too much to hand to the page. `left`: characters. */
+export interface Shown {
+  text: string | null;
+  left: number;
+}
+
+const MOST_SHOWN = 16_000;
+
+export function beginningOf(text: string | null): Shown {
+  const shown = text?.slice(0, MOST_SHOWN) ?? null;
+  return { text: shown, left: (text?.length ?? 0) - (shown?.length ?? 0) };
 }
 
 /** All that is shown of an account. */
@@ -93,7 +106,7 @@ export function groupView(parts: Parts, group: ListedGroup): api.Group {
       strangers: sight.strangers.map((id) => ({ userId: id, username: nameOf(parts, groupId, id) })),
       verified: found.filter(([, key]) => key.trust === "verified").length,
     },
-    waiting: sending.of(groupId).length,
+    waiting: sending.shown(groupId).length,
   };
 }
 
@@ -105,12 +118,12 @@ export function conversationView(parts: Parts, opened: Opened): api.Conversation
   const shown = inWindow(all, opened);
   return {
     groupId,
-    messages: shown.map((each) => messageView(parts, here, each, texts.get(each.number) ?? null)),
+    messages: shown.map((each) => messageView(parts, here, each, texts.get(each.number) ?? beginningOf(null))),
     hasEarlier: all.length > 0 && all[0]!.number < opened.from,
     hasLater: opened.to !== null && all.length > 0 && all.at(-1)!.number > opened.to,
     unreadFrom,
     around,
-    sending: sending.of(groupId).map(({ sendId, text, selfDestructSeconds, state, why }) => ({ sendId, text, selfDestructSeconds, state, why })),
+    sending: sending.shown(groupId).map((each) => ({ ...each, text: beginningOf(each.text).text ?? "" })),
     notices: parts.notices.get(groupId) ?? [],
     draft: parts.drafts.get(groupId) ?? "",
     isComplete: mirror.isCaughtUp(groupId),
@@ -120,7 +133,7 @@ export function conversationView(parts: Parts, opened: Opened): api.Conversation
 export const inWindow = (entries: readonly Entry[], { from, to }: Opened): Entry[] =>
   entries.filter((each) => each.number >= from && (to === null || each.number <= to));
 
-function messageView(parts: Parts, here: GroupHistory, entry: Entry, text: string | null): api.Message {
+function messageView(parts: Parts, here: GroupHistory, entry: Entry, { text, left }: Shown): api.Message {
   const goneAt = here.goneAt(entry);
   return {
     number: entry.number,
@@ -128,6 +141,7 @@ function messageView(parts: Parts, here: GroupHistory, entry: Entry, text: strin
     sender: nameOf(parts, here.groupId, entry.senderId),
     isOwn: entry.senderId === parts.userId,
     text: entry.isReadable ? text : null,
+    left,
     createdAt: entry.createdAt,
     goneAt: goneAt === Infinity ? null : goneAt,
     selfDestructSeconds: entry.selfDestructSeconds,

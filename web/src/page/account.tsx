@@ -154,6 +154,17 @@ function logOut(): void {
   });
 }
 
+/** Erases what is here of an account whose session has ended. */
+export function eraseAll(username: string): void {
+  ask({
+    title: "Erase everything?",
+    text: `All messages and keys of ${called(username)} that this browser keeps are erased. They cannot be read here again.`,
+    action: "Erase",
+    isDanger: true,
+    act: () => gone(engine.logout()),
+  });
+}
+
 function deleteAccount(username: string): void {
   const password = { text: "" };
   ask({

@@ -2,8 +2,9 @@
 
 import { useId, useRef, useState } from "preact/hooks";
 import { Failed } from "../engine/api";
+import { eraseAll } from "./account";
 import { ask } from "./dialog";
-import { engine, why } from "./store";
+import { engine, useView, why } from "./store";
 
 const LEAST_PASSWORD = 8;
 const NAME = /^[a-zA-Z0-9][a-zA-Z0-9_]{0,63}$/;
@@ -14,6 +15,7 @@ export function Login() {
   const [fault, setFault] = useState("");
   const [isBusy, setBusy] = useState(false);
   const form = useRef<HTMLFormElement>(null);
+  const { account } = useView();
 
   const fail = (text: string, field?: string) => {
     setFault(text);
@@ -93,6 +95,11 @@ export function Login() {
         <button class="link wide" type="button" onClick={change}>
           {isNew ? "I have an account: log in" : "New here? Create an account"}
         </button>
+        {account && (
+          <button class="link wide" type="button" onClick={() => eraseAll(account.username)}>
+            Erase what this browser keeps
+          </button>
+        )}
       </form>
     </main>
   );

@@ -14,14 +14,14 @@ interface Props {
 }
 
 export function MessageMenu({ message, group, onReply }: Props) {
-  const { text, isOwn, sender, createdAt, number, selfDestructSeconds } = message;
+  const { text, left, isOwn, sender, createdAt, number, selfDestructSeconds } = message;
   const name = isOwn ? "you" : sender ? called(sender) : "somebody who has left";
   const reply = () => {
     closeDialog();
     setTimeout(() => onReply(message)); // the browser first puts the focus back
   };
   const copy = async () => {
-    await navigator.clipboard.writeText(text ?? "");
+    await navigator.clipboard.writeText((left > 0 ? await engine.whole(number) : text) ?? "");
     closeDialog();
     say("Copied. What is in the clipboard does not go by itself.");
   };

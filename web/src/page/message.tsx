@@ -4,6 +4,7 @@ import { Component } from "preact";
 import { useState } from "preact/hooks";
 import type { Message } from "../engine/api";
 import { Icon } from "./icons";
+import { attempt, engine } from "./store";
 import { called, cut, harmless, parts } from "./text";
 import { dateAndTime, remaining, timeOfDay, useNow, words } from "./time";
 
@@ -25,6 +26,7 @@ interface Props {
 const SAME = [
   "number",
   "text",
+  "left",
   "sender",
   "goneAt",
   "isUnread",
@@ -53,7 +55,7 @@ export class Row extends Component<Props> {
   }
 
   override render({ message, isContinued, isMarked, isCurrent, self, names, onReply, onMenu }: Props) {
-    const { number, isOwn, sender, createdAt, goneAt, isMention, isUnread, text } = message;
+    const { number, isOwn, sender, createdAt, goneAt, isMention, isUnread, text, left } = message;
     const name = isOwn ? "You" : sender ? called(sender) : "Somebody who has left";
     const classes = [
       "message",
@@ -74,7 +76,7 @@ export class Row extends Component<Props> {
           <p class={isContinued || isOwn ? "sr" : "sender"}>
             <bdi>{name}</bdi>
           </p>
-          <Text text={text} self={self} names={names} />
+          <Text number={number} text={text} more={left} self={self} names={names} />
           <p class="foot">
             <time dateTime={new Date(Math.min(createdAt, 8.64e12) * 1000).toISOString()} title={dateAndTime(createdAt)}>
               {timeOfDay(createdAt)}
@@ -109,16 +111,21 @@ export class Row extends Component<Props> {
   }
 }
 
+/** `more`: characters that the text has beyond `text`. */
 interface TextProps {
+  number: number;
   text: string | null;
+  more: number;
   self: string;
   names: ReadonlySet<string>;
 }
 
-export function Text({ text, self, names }: TextProps) {
-  const [isWhole, setWhole] = useState(false);
+export function Text({ number, text, more, self, names }: TextProps) {
+  const [whole, setWhole] = useState<string | null>(null);
   if (text === null) return <p class="text muted">This message cannot be read on this device.</p>;
-  const { shown, left } = isWhole ? { shown: text, left: 0 } : cut(text);
+  const { shown, left: cutOff } = whole !== null ? { shown: whole, left: 0 } : cut(text);
+  const left = whole !== null ? 0 : cutOff + more;
+  const showAll = async () => setWhole(more > 0 ? await engine.whole(number) : text);
   return (
     <>
       <div class="text" dir="auto">
@@ -145,7 +152,7 @@ export function Text({ text, self, names }: TextProps) {
         })}
       </div>
       {left > 0 && (
-        <button class="link" type="button" onClick={() => setWhole(true)}>
+        <button class="link" type="button" onClick={() => void attempt(showAll())}>
           {`Show ${left.toLocaleString("en")} more characters`}
         </button>
       )}

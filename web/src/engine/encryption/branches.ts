@@ -11,7 +11,7 @@
 import type { Id } from "../api";
 import { equal, utf8 } from "../bytes";
 import type { MlsGroup } from "../mls/group";
-import { readInfo, type Info } from "../mls/wire";
+import { epochOfInfo, readInfo, type Info } from "../mls/wire";
 import type { Server } from "../server/server";
 import { ROUND_SECONDS, type GroupAgenda } from "./agenda";
 import type { ComingIn } from "./coming-in";
@@ -90,6 +90,8 @@ export class Branches {
     }
     agenda.ahead = agenda.isNew = false;
     agenda.claimed = null;
+    // Another client may read what this one cannot, unless it tells of an epoch that cannot be: then a member has made it up.
+    if (!info && (epochOfInfo(bytes) ?? Infinity) <= ours.epoch + 1) return false;
     agenda.uploadedAtEpoch = ours.epoch; // also where the answer is lost
     // The server replaces what says a later epoch only by what says none. Joiners wait meanwhile.
     if (bytes.length > 0 && !equal(bytes, NO_INFO) && (info === null || info.epoch > ours.epoch))

@@ -113,15 +113,18 @@ export class Encryption extends KeptGroups {
     });
   }
 
-  /** Forgets the text of a payload, unless it came back; and of other tries, if one of them has come. */
-  async withdraw(groupId: Id, payload: Uint8Array, hasCome = false): Promise<void> {
+  /** Forgets the text of a payload, unless it came back. */
+  async withdraw(groupId: Id, payload: Uint8Array): Promise<void> {
     const hash = hex(await sha256(payload));
     await this.changeOwn(groupId, (held) => {
       const own = texts.findOwn(held, hash);
-      if (!own || texts.isKept(own)) return;
-      if (hasCome) texts.dropOtherTries(held, own);
-      texts.dropOwn(held, own.key);
+      if (own && !texts.isKept(own)) texts.dropOwn(held, own.key);
     });
+  }
+
+  /** Forgets all tries to send a text: one of them has come, or the server has had it. */
+  hasCome(groupId: Id, sendId: string): Promise<void> {
+    return this.changeOwn(groupId, (held) => texts.dropTries(held, sendId));
   }
 
   /** Texts that came after their keys had passed, or with keys that were not those of the others. */

@@ -128,9 +128,12 @@ export class Order {
       return null;
     }
     try {
-      const { group, received } = await receive(before, message.payload);
-      checkSender(received, message.senderId);
-      this.checkRights(draft, before, received);
+      const judge = (found: Received): void => {
+        checkSender(found, message.senderId);
+        this.checkRights(draft, before, found);
+      };
+      const { group, received } = await receive(before, message.payload, judge);
+      judge(received);
       draft.group = group;
       if (received.kind === "text") return await this.hearText(draft, before, received, message);
       await this.taken(draft, before, received, message);
@@ -387,7 +390,7 @@ function changesOf(before: MlsGroup, received: Received): { added: Id[]; removed
   if (received.kind === "commit" && !received.isOwn) {
     const { effect } = received;
     const ids = (members: readonly Member[]): Id[] =>
-      members.map((each) => each.userId).filter((each) => !effect.proposed.includes(each));
+      members.filter((each) => !effect.proposed.includes(each)).map((each) => each.userId); // each change by itself, not by who it is about
     return { added: ids(effect.added), removed: ids(effect.removed), by: effect.committer.userId };
   }
   if (received.kind === "proposal" && received.sender) {

@@ -91,6 +91,11 @@ export function dropOtherTries(held: Held, own: OwnText): void {
   );
 }
 
+/** Erases the text as it was encrypted for each try to send it; not what came back and is kept. */
+export function dropTries(held: Held, sendId: string): void {
+  held.own = held.own.filter((each) => !isUnderWay(each) || each.sendId !== sendId);
+}
+
 /** Erases the text that `own` repeats, and other tries: it is there, though the answer to it may be lost. */
 export function hasComeAgain(held: Held, own: OwnText): void {
   held.own = held.own.filter((each) => each.key === own.key || each.original !== own.original);

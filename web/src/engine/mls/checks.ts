@@ -9,9 +9,14 @@ import type { Extension } from "ts-mls/extension.js";
 import type { GroupContext } from "ts-mls/groupContext.js";
 import type { KeyPackage } from "ts-mls/keyPackage.js";
 import type { Proposal } from "ts-mls/proposal.js";
-import type { RatchetTree } from "ts-mls/ratchetTree.js";
+import { filteredDirectPathAndCopathResolution, getHpkePublicKey, type RatchetTree } from "ts-mls/ratchetTree.js";
+import { toLeafIndex } from "ts-mls/treemath.js";
+import type { UpdatePath } from "ts-mls/updatePath.js";
 import type { ProposalWithSender } from "ts-mls/unappliedProposals.js";
-import { decodeRequiredCapabilities } from "ts-mls/requiredCapabilities.js";
+import { encode } from "ts-mls/codec/tlsEncoder.js";
+import { decodeVarLenType, varLenTypeEncoder } from "ts-mls/codec/variableLength.js";
+import { decodeExternalSender, externalSenderEncoder } from "ts-mls/externalSender.js";
+import { decodeRequiredCapabilities, encodeRequiredCapabilities } from "ts-mls/requiredCapabilities.js";
 import { equal, hex } from "../bytes";
 import { invalid, MlsError } from "./errors";
 import { isGoodKemKey, publicKemKey, SIGNATURE_KEY_BYTES, SUITE_NAME } from "./suite";
@@ -139,22 +144,44 @@ export function checkTree(tree: RatchetTree, context: GroupContext): void {
     }
 }
 
+const isBetween = (value: number, from: number, to: number): boolean => value >= from && value <= to;
+
 /** The extensions of a group: known ones, in their place, which all members support. */
 function checkContext(extensions: readonly Extension[], tree: RatchetTree): void {
   checkExtensions(extensions, "groupContext");
   if (extensions.some((each) => typeof each.extensionType === "number"))
     throw invalid("the group uses an extension that this client does not support");
+  const senders = extensions.find((each) => each.extensionType === "external_senders")?.extensionData;
+  if (senders) checkSenders(senders);
   const data = extensions.find((each) => each.extensionType === "required_capabilities")?.extensionData;
   if (data === undefined) return;
   const required = decodeRequiredCapabilities(data, 0)?.[0];
-  if (!required) throw invalid("what the group requires cannot be read");
+  if (!required || !equal(encodeRequiredCapabilities(required), data)) throw invalid("what the group requires cannot be read");
   for (const [, { capabilities: can }] of leavesOf(tree)) {
     const isSupported =
-      required.extensionTypes.every((each) => each <= 5 || can.extensions.includes(each)) &&
-      required.proposalTypes.every((each) => each <= 7 || can.proposals.includes(each)) &&
+      required.extensionTypes.every((each) => isBetween(each, 1, 5) || can.extensions.includes(each)) &&
+      required.proposalTypes.every((each) => isBetween(each, 1, 7) || can.proposals.includes(each)) &&
       required.credentialTypes.every((each) => can.credentials.includes(each));
     if (!isSupported) throw invalid("a member does not have the capabilities that the group requires");
   }
+}
+
+const MOST_SENDERS = 256;
+
+/** Who may propose changes without being a member (12.1.8.1). */
+function checkSenders(data: Uint8Array): void {
+  const found = decodeVarLenType(decodeExternalSender)(data, 0)?.[0];
+  if (!found || !equal(encode(varLenTypeEncoder(externalSenderEncoder))(found), data))
+    throw invalid("the list of those who may propose changes cannot be read");
+  if (found.length > MOST_SENDERS) throw new MlsError("limit", "too many may propose changes");
+  if (!found.every((each) => isUser(each.credential))) throw invalid("a credential is not that of a user");
+}
+
+const FROM_OUTSIDE = new Set<Proposal["proposalType"]>(["add", "remove", "group_context_extensions"]);
+
+/** What somebody who is no member may propose (12.1.8). */
+export function checkFromOutside(proposal: Proposal): void {
+  if (!FROM_OUTSIDE.has(proposal.proposalType)) throw invalid("an external sender sent what only members may");
 }
 
 const TAKEN = new Set<Proposal["proposalType"]>(["add", "update", "remove", "external_init", "group_context_extensions"]);
@@ -187,6 +214,14 @@ export function checkSuccessor(former: LeafNode, leaf: LeafNode): void {
   if (equal(former.hpkePublicKey, leaf.hpkePublicKey)) throw invalid("a leaf is renewed with its old key");
 }
 
+/** Bounds what a commit costs, before any of it is looked at. */
+export function checkCount(proposals: readonly ProposalWithSender[], tree: RatchetTree): void {
+  const added = proposals.filter(({ proposal }) => proposal.proposalType === "add").length;
+  const removed = proposals.filter(({ proposal }) => proposal.proposalType === "remove").length;
+  const isTooMuch = leavesOf(tree).length - removed + added > MOST_LEAVES || proposals.length > 2 * MOST_LEAVES;
+  if (isTooMuch) throw new MlsError("limit", `a group has more than ${MOST_LEAVES} places`);
+}
+
 /** Which proposals are together in a commit. `isExternal`: its sender comes in by it. */
 export function checkList(proposals: readonly ProposalWithSender[], isExternal: boolean, committer: number): void {
   const count = (type: string): number => proposals.filter((each) => each.proposal.proposalType === type).length;
@@ -207,6 +242,33 @@ export function checkList(proposals: readonly ProposalWithSender[], isExternal: 
   );
   if (changed.includes(committer)) throw invalid("a committer removes or updates itself");
   if (new Set(changed).size !== changed.length) throw invalid("a commit updates or removes one member twice");
+}
+
+const NEEDS_PATH = new Set<Proposal["proposalType"]>(["update", "remove", "external_init", "group_context_extensions"]);
+
+/** A commit without new keys only adds members (12.4). */
+export function checkPathless(proposals: readonly ProposalWithSender[]): void {
+  if (proposals.length === 0 || proposals.some((each) => NEEDS_PATH.has(each.proposal.proposalType)))
+    throw invalid("a commit comes without the new keys that it needs");
+}
+
+/**
+ * The form of a path, and that its keys are new (7.6, 12.4.2). `tree`: with the proposals applied and the committer's leaf,
+ * and without the path. `added`: nodes of who comes in by the same commit. `former`: keys of the tree without a new leaf.
+ */
+export function checkPath(tree: RatchetTree, committer: number, path: UpdatePath, added: ReadonlySet<number>, former: RatchetTree): void {
+  const needed = filteredDirectPathAndCopathResolution(toLeafIndex(committer), tree);
+  if (needed.length !== path.nodes.length) throw invalid("a path has another number of nodes than the tree");
+  path.nodes.forEach(({ encryptedPathSecret, hpkePublicKey }, at) => {
+    if (encryptedPathSecret.length !== needed[at]!.resolution.filter((each) => !added.has(each)).length)
+      throw invalid("a path is not encrypted to exactly those who need it");
+    if (!isGoodKemKey(hpkePublicKey)) throw invalid("a node has a key that gives no secret");
+  });
+  const keys = [path.leafNode.hpkePublicKey, ...path.nodes.map((each) => each.hpkePublicKey)];
+  const known = former.flatMap((node) => (node ? [getHpkePublicKey(node)] : []));
+  differ(keys, "a path has one key twice");
+  const all = new Set(known.map(hex));
+  if (keys.some((each) => all.has(hex(each)))) throw invalid("a path has a key that is in the tree already");
 }
 
 /** Epochs before this one whose late messages can be read. */

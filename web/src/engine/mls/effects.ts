@@ -3,7 +3,6 @@
 import type { ClientState } from "ts-mls/clientState.js";
 import type { RatchetTree } from "ts-mls/ratchetTree.js";
 import type { ProposalWithSender } from "ts-mls/unappliedProposals.js";
-import type { Id } from "../api";
 import { equal } from "../bytes";
 import { leavesOf } from "./checks";
 import { invalid } from "./errors";
@@ -21,7 +20,7 @@ export function effectOf(
   const added: Member[] = [];
   const removed: Member[] = [];
   const updated: Member[] = [];
-  const proposed: Id[] = [];
+  const proposed: Member[] = [];
   let removedSelf = false;
   for (const { proposal, senderLeafIndex } of proposals) {
     let member: Member | undefined;
@@ -37,7 +36,7 @@ export function effectOf(
       const update = after.get(senderLeafIndex);
       if (update) updated.push(update);
     }
-    if (member && senderLeafIndex !== undefined && senderLeafIndex !== committer) proposed.push(member.userId);
+    if (member && senderLeafIndex !== undefined && senderLeafIndex !== committer) proposed.push(member);
   }
   const by = after.get(committer);
   if (!by) throw invalid("a commit is of nobody");

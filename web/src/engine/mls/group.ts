@@ -30,13 +30,13 @@ export interface Member {
   signatureKey: Uint8Array;
 }
 
-/** What a commit has changed. `proposed`: users whom another member than the committer had proposed to add or remove. */
+/** What a commit has changed. `proposed`: those of `added` and `removed` that another member than the committer had proposed. */
 export interface Effect {
   committer: Member;
   added: Member[];
   removed: Member[];
   updated: Member[];
-  proposed: Id[];
+  proposed: Member[];
   removedSelf: boolean;
 }
 

@@ -11,18 +11,18 @@ import type { Proposal } from "ts-mls/proposal.js";
 import { encodeProposal } from "ts-mls/proposal.js";
 import type { PublicMessage } from "ts-mls/publicMessage.js";
 import { emptyPskIndex } from "ts-mls/pskIndex.js";
-import { addLeafNode, removeLeafNode, type RatchetTree } from "ts-mls/ratchetTree.js";
+import { addLeafNode, removeLeafNode, updateLeafNode, type RatchetTree } from "ts-mls/ratchetTree.js";
 import type { SecretTree } from "ts-mls/secretTree.js";
 import { toLeafIndex } from "ts-mls/treemath.js";
 import type { ProposalWithSender } from "ts-mls/unappliedProposals.js";
 import { bytesToBase64 } from "ts-mls/util/byteArray.js";
 import { equal, hex, sha256 } from "../bytes";
-import { checkKind, checkLeaf, checkList, checkMembers, checkPrivateKeys, checkProposal, checkSuccessor, CONFIG } from "./checks";
+import { checkCount, checkFromOutside, checkKind, checkLeaf, checkList, checkMembers, checkPath, checkPathless, checkPrivateKeys, checkProposal, checkSuccessor, CONFIG } from "./checks";
 import { isSound } from "./committing";
 import { effectOf } from "./effects";
 import { asMlsError, invalid, MlsError } from "./errors";
 import { loadState, memberOf, MlsGroup, type Effect, type Member } from "./group";
-import { isGoodKemKey, suite } from "./suite";
+import { suite } from "./suite";
 import { decode } from "./wire";
 
 /** What a message was. `epoch`: that of a text; a commit leads into `group.epoch`. */
@@ -37,15 +37,18 @@ export interface Taken {
   received: Received;
 }
 
+/** Whether who has made a commit may: throws MlsError if not. */
+export type Judge = (received: Received & { kind: "commit" }) => void;
+
 /** Takes a message, in the order of the server. Throws MlsError, and then nothing has changed. */
-export async function receive(group: MlsGroup, bytes: Uint8Array): Promise<Taken> {
+export async function receive(group: MlsGroup, bytes: Uint8Array, judge: Judge = () => undefined): Promise<Taken> {
   const hash = hex(await sha256(bytes));
   const own = group.pending.find((each) => each.hash === hash);
   if (own) return adopt(group, own.effect, loadState(own.state));
   const message = decode(bytes);
   try {
-    if (message.wireformat === "mls_private_message") return await takePrivate(group, message, message.privateMessage);
-    if (message.wireformat === "mls_public_message") return await takePublic(group, message.publicMessage);
+    if (message.wireformat === "mls_private_message") return await takePrivate(group, message, message.privateMessage, judge);
+    if (message.wireformat === "mls_public_message") return await takePublic(group, message.publicMessage, judge);
   } catch (error) {
     throw asMlsError(error);
   }
@@ -56,7 +59,7 @@ function adopt(group: MlsGroup, effect: Effect, state: ClientState): Taken {
   return { group: group.goesOn(state), received: { kind: "commit", effect, isOwn: true } };
 }
 
-async function takePrivate(group: MlsGroup, whole: MLSMessage, message: PrivateMessage): Promise<Taken> {
+async function takePrivate(group: MlsGroup, whole: MLSMessage, message: PrivateMessage, judge: Judge): Promise<Taken> {
   const { state } = group;
   if (!equal(message.groupId, state.groupContext.groupId)) throw new MlsError("notForUs", "it is of another group");
   const epoch = Number(message.epoch);
@@ -81,7 +84,7 @@ async function takePrivate(group: MlsGroup, whole: MLSMessage, message: PrivateM
   );
   if (isOwn) throw new MlsError("notFromHere", "it is signed by the own key, and was not made from this state");
   const { content } = opened.content;
-  if (content.contentType !== "application") return takeHandshake(group, whole, content);
+  if (content.contentType !== "application") return takeHandshake(group, whole, content, judge);
   const next = past
     ? group.with({ past: new Map(group.past).set(epoch, { ...past, secretTree: opened.tree }) })
     : group.with({ state: { ...state, secretTree: opened.tree } });
@@ -100,7 +103,7 @@ function checkGeneration(tree: SecretTree, index: number, generation: number, co
     : new MlsError("replayed", "it was read before, or comes too late");
 }
 
-async function takePublic(group: MlsGroup, message: PublicMessage): Promise<Taken> {
+async function takePublic(group: MlsGroup, message: PublicMessage, judge: Judge): Promise<Taken> {
   const { content } = message;
   const { state } = group;
   if (!equal(content.groupId, state.groupContext.groupId)) throw new MlsError("notForUs", "it is of another group");
@@ -112,7 +115,7 @@ async function takePublic(group: MlsGroup, message: PublicMessage): Promise<Take
   if (isOwn && content.contentType === "proposal") throw new MlsError("own", "a proposal is the reader's own");
   await unprotectPublicMessage(state.keySchedule.membershipKey, state.groupContext, state.ratchetTree, message, await suite());
   if (isOwn) throw new MlsError("notFromHere", "it is signed by the own key, and was not made from this state");
-  return takeHandshake(group, { version: "mls10", wireformat: "mls_public_message", publicMessage: message }, content);
+  return takeHandshake(group, { version: "mls10", wireformat: "mls_public_message", publicMessage: message }, content, judge);
 }
 
 /** A change for a past epoch that is known: was it really made for that one, and lost? */
@@ -131,18 +134,19 @@ async function checkLate(group: MlsGroup, { content, auth }: PublicMessage): Pro
 }
 
 /** `message`: its signature is checked. */
-async function takeHandshake(group: MlsGroup, message: MLSMessage, content: FramedContent): Promise<Taken> {
-  if (content.contentType === "commit") return takeCommit(group, message, content);
+async function takeHandshake(group: MlsGroup, message: MLSMessage, content: FramedContent, judge: Judge): Promise<Taken> {
+  if (content.contentType === "commit") return takeCommit(group, message, content, judge);
   if (content.contentType !== "proposal") throw invalid("a text came without being encrypted");
   return takeProposal(group, message, content.proposal, content);
 }
 
-const MOST_WAITING = 256;
+const MOST_WAITING = 1_024;
 const MOST_WAITING_OF_ONE = 64;
 const MOST_BYTES_OF_ONE = 262_144;
 
 async function takeProposal(group: MlsGroup, message: MLSMessage, proposal: Proposal, content: FramedContent): Promise<Taken> {
   checkKind(proposal);
+  if (content.sender.senderType === "external") checkFromOutside(proposal);
   const by = content.sender.senderType === "member" ? content.sender.leafIndex : undefined;
   const waiting = Object.values(group.state.unappliedProposals);
   const same = [proposal, ...waiting.filter((each) => each.senderLeafIndex === by).map((each) => each.proposal)];
@@ -163,6 +167,7 @@ async function takeCommit(
   group: MlsGroup,
   message: MLSMessage,
   content: FramedContent & { contentType: "commit" },
+  judge: Judge,
 ): Promise<Taken> {
   const { state } = group;
   const isExternal = content.sender.senderType === "new_member_commit";
@@ -175,6 +180,7 @@ async function takeCommit(
     if (!waiting) throw invalid("a commit names a proposal that did not come");
     return waiting;
   });
+  checkCount(proposals, state.ratchetTree);
   checkList(proposals, isExternal, by);
   for (const each of proposals) checkProposal(each, state.ratchetTree);
   const removesOwn = proposals.some(({ proposal }) => "remove" in proposal && proposal.remove.removed === group.ownIndex);
@@ -187,29 +193,40 @@ async function takeCommit(
       checkSuccessor(node.leaf, path.leafNode);
     }
   } else if (isExternal) throw invalid("a new member comes in without keys");
+  else checkPathless(proposals);
+  const applied = apply(state.ratchetTree, proposals);
+  const [withNew, newNode] = isExternal && path ? addLeafNode(applied.tree, path.leafNode) : [applied.tree, 2 * by];
+  if (path) checkPath(withNew, newNode / 2, path, applied.added, applied.tree);
+
+  // Before what costs processor time. The committer's leaf is still the former one.
+  judge({ kind: "commit", effect: effectOf(state, withNew, proposals, newNode / 2), isOwn: false });
 
   const next = removesOwn ? undefined : await process(state, message);
-  const tree = next?.ratchetTree ?? treeWithout(state, proposals, isExternal && path ? path.leafNode : undefined);
+  const tree = next?.ratchetTree ?? withNew; // a reader who is removed cannot follow the path
+  checkMembers(tree);
   const committer = isExternal
     ? tree.findIndex((node) => node?.nodeType === "leaf" && path && equal(node.leaf.hpkePublicKey, path.leafNode.hpkePublicKey)) / 2
     : by;
   const effect = effectOf(state, tree, proposals, committer);
   if (!next) return { group: null, received: { kind: "commit", effect, isOwn: false } };
-  checkMembers(tree);
-  for (const { hpkePublicKey } of path?.nodes ?? [])
-    if (!isGoodKemKey(hpkePublicKey)) throw invalid("a node has a key that gives no secret");
   checkPrivateKeys(next, state.privatePath.privateKeys);
   return { group: group.goesOn(next), received: { kind: "commit", effect, isOwn: false } };
 }
 
-/** The tree after a commit that removes the reader, who cannot follow it: for who was added and removed by it. */
-function treeWithout(state: ClientState, proposals: readonly ProposalWithSender[], newLeaf?: Parameters<typeof addLeafNode>[1]): RatchetTree {
-  let tree = state.ratchetTree;
+/** The tree with the proposals of a commit, without its path. `added`: the nodes of the new leaves. */
+function apply(before: RatchetTree, proposals: readonly ProposalWithSender[]): { tree: RatchetTree; added: Set<number> } {
+  let tree = before;
+  const added = new Set<number>();
+  for (const { proposal, senderLeafIndex } of proposals)
+    if ("update" in proposal && senderLeafIndex !== undefined) tree = updateLeafNode(tree, proposal.update.leafNode, toLeafIndex(senderLeafIndex));
   for (const { proposal } of proposals) if ("remove" in proposal) tree = removeLeafNode(tree, toLeafIndex(proposal.remove.removed));
-  for (const { proposal } of proposals) if ("add" in proposal) [tree] = addLeafNode(tree, proposal.add.keyPackage.leafNode);
-  if (newLeaf) [tree] = addLeafNode(tree, newLeaf);
-  checkMembers(tree);
-  return tree;
+  for (const { proposal } of proposals) {
+    if (!("add" in proposal)) continue;
+    const [next, node] = addLeafNode(tree, proposal.add.keyPackage.leafNode);
+    tree = next;
+    added.add(node);
+  }
+  return { tree, added };
 }
 
 async function process(state: ClientState, message: MLSMessage): Promise<ClientState> {

@@ -13,12 +13,18 @@ import { asMlsError, MlsError } from "./errors";
 const MOST_BYTES = 1_048_576;
 /** What changes a group, or leads into it: its parts cost processor time. */
 const MOST_HANDSHAKE_BYTES = 320_000;
-const TEXT = 0x0001_0002;
+/** How messages begin: with the version, and what they are. */
+const PRIVATE = 0x0001_0002;
+const INFO = 0x0001_0004;
+/** Lengths below this one have one byte. */
+const MOST_SHORT = 64;
+
+const beginning = (bytes: Uint8Array): number =>
+  bytes.length < 4 ? 0 : new DataView(bytes.buffer, bytes.byteOffset).getUint32(0);
 
 /** Reads a message that fills the bytes, written as it would be written here. Throws MlsError. */
 export function decode(bytes: Uint8Array): MLSMessage {
-  const isPrivate = bytes.length >= 4 && new DataView(bytes.buffer, bytes.byteOffset).getUint32(0) === TEXT;
-  if (bytes.length > (isPrivate ? MOST_BYTES : MOST_HANDSHAKE_BYTES)) throw new MlsError("limit", "a message is too large");
+  if (bytes.length > (beginning(bytes) === PRIVATE ? MOST_BYTES : MOST_HANDSHAKE_BYTES)) throw new MlsError("limit", "a message is too large");
   let message: MLSMessage | undefined;
   try {
     message = decodeMlsMessage(bytes, 0)?.[0];
@@ -27,6 +33,8 @@ export function decode(bytes: Uint8Array): MLSMessage {
     throw new MlsError("malformed", `it is not a message: ${asMlsError(error).message}`);
   }
   if (message === undefined) throw new MlsError("malformed", "it is not a message");
+  const isText = message.wireformat === "mls_private_message" && message.privateMessage.contentType === "application";
+  if (!isText && bytes.length > MOST_HANDSHAKE_BYTES) throw new MlsError("limit", "a message is too large");
   const epoch = epochOf(message);
   if (epoch > BigInt(Number.MAX_SAFE_INTEGER)) throw new MlsError("limit", "an epoch is too late");
   return message;
@@ -100,6 +108,13 @@ export interface Info {
   signer: { userId: Id; signatureKey: Uint8Array } | null;
   /** The signature keys that it has for members. */
   keys: ReadonlyMap<Id, Uint8Array>;
+}
+
+/** Of which epoch bytes say that they are a group info, also if it cannot be read here; null: they are none. */
+export function epochOfInfo(bytes: Uint8Array): number | null {
+  const length = bytes[8] ?? MOST_SHORT; // of the group's id, after versions, kind and suite
+  if (beginning(bytes) !== INFO || length >= MOST_SHORT || bytes.length < 17 + length) return null;
+  return Number(new DataView(bytes.buffer, bytes.byteOffset).getBigUint64(9 + length));
 }
 
 /** Reads a group info; null if it is none of MLS. */

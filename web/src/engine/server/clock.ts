@@ -56,7 +56,7 @@ export class ServerClock {
     const reading = this.read();
     const heard = { server: date + 1, at: reading };
     if (this.anchor && !this.doubt && isAsGood(this.anchor, heard)) return;
-    if (!this.anchor || agree(this.anchor, heard) || isAloneRight(this.anchor, heard)) {
+    if (!this.anchor || agree(this.anchor, heard) || hasSlept(this.anchor, heard) || isAloneRight(this.anchor, heard)) {
       this.anchor = heard;
       this.doubt = null;
     } else if (!this.doubt || !agree(this.doubt.anchor, heard)) {
@@ -113,8 +113,15 @@ function passed(at: Reading, reading: Reading): number {
   return Math.max(0, isSameStart(at, reading) ? reading.steady - at.steady : reading.wall - at.wall);
 }
 
-function agree(anchor: Anchor, heard: Anchor): boolean {
-  const since = passed(anchor.at, heard.at);
+const agree = (anchor: Anchor, heard: Anchor): boolean => agreesAfter(passed(anchor.at, heard.at), anchor, heard);
+
+/** The steady clock may stand still while the machine sleeps: then the wall clock has gone on as the server's has. */
+function hasSlept(anchor: Anchor, heard: Anchor): boolean {
+  const since = heard.at.wall - anchor.at.wall;
+  return since > passed(anchor.at, heard.at) && agreesAfter(since, anchor, heard);
+}
+
+function agreesAfter(since: number, anchor: Anchor, heard: Anchor): boolean {
   return Math.abs(heard.server - anchor.server - since) <= SLACK_SECONDS + Math.floor(since / DRIFT);
 }
 

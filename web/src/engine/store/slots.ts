@@ -37,6 +37,7 @@ export async function openKeyFile(name: string): Promise<KeyFile> {
 export class Slots {
   private readonly free: number[] = [];
   private count: number;
+  private isOver = false;
 
   /** `used`: the slots to which something refers. What else has a key is overwritten. */
   constructor(
@@ -69,6 +70,7 @@ export class Slots {
 
   /** Writes keys, each into a slot of its own. They are on the disk when it returns. */
   store(keys: readonly Uint8Array[]): number[] {
+    if (this.isOver) throw new Error("everything was erased");
     const slots = keys.map((key) => {
       const slot = this.free.pop() ?? this.count++;
       this.write(key, slot);
@@ -78,21 +80,27 @@ export class Slots {
     return slots;
   }
 
-  /** Overwrites slots. That is on the disk when it returns. */
+  /** Overwrites slots, and frees them. That is on the disk when it returns. */
   erase(slots: readonly number[]): void {
-    for (const slot of slots) this.write(new Uint8Array(SLOT_BYTES), slot);
-    if (slots.length > 0) this.file.flush();
+    this.overwrite(slots);
     this.free.push(...slots);
   }
 
-  /** Overwrites all slots, and leaves an empty file. */
+  /** Overwrites slots to which something still refers: they get no other key before the next start. */
+  overwrite(slots: readonly number[]): void {
+    if (this.isOver) return;
+    for (const slot of slots) this.write(new Uint8Array(SLOT_BYTES), slot);
+    if (slots.length > 0) this.file.flush();
+  }
+
+  /** Overwrites all slots, and leaves an empty file. No key is stored any more. */
   eraseAll(): void {
+    if (this.isOver) return;
     this.file.write(new Uint8Array(this.count * SLOT_BYTES), { at: 0 });
     this.file.flush();
     this.file.truncate(0);
     this.file.flush();
-    this.count = 0;
-    this.free.length = 0;
+    this.isOver = true;
   }
 
   close(): void {

@@ -33,10 +33,13 @@ const AT_ONCE = 1_000;
 export class Batch {
   readonly puts = new Map<string, { key: Key; value: unknown }>();
   readonly deletes = new Map<string, Key>();
+  /** Of these the keys are overwritten also where nothing can be written. */
+  readonly erased = new Set<string>();
 
   put(key: Key, value: unknown): this {
     const name = nameOf(key);
     this.deletes.delete(name);
+    this.erased.delete(name);
     this.puts.set(name, { key, value });
     return this;
   }
@@ -46,6 +49,12 @@ export class Batch {
     this.puts.delete(name);
     this.deletes.set(name, key);
     return this;
+  }
+
+  /** Deletes a value that may not stay: it goes also if the rest of the batch cannot be written, as on a full disk. */
+  erase(key: Key): this {
+    this.erased.add(nameOf(key));
+    return this.delete(key);
   }
 
   get isEmpty(): boolean {
@@ -103,7 +112,7 @@ export class Vault {
   getAll<T>(keys: readonly Key[]): Promise<(T | undefined)[]> {
     return this.inTurn(async () => {
       const { store } = this.db.transaction(STORE);
-      const found = await Promise.all(keys.map((key) => store.get([...key])));
+      const found = await Promise.all(keys.map((key) => (this.places.has(nameOf(key)) ? store.get([...key]) : undefined)));
       return Promise.all(
         found.map((sealed, at) => sealed && (open(sealed, keys[at]!, this.slots.read(sealed.slot)) as Promise<T>)),
       );
@@ -117,12 +126,12 @@ export class Vault {
     return done;
   }
 
-  /** Writes a batch: all of it, or nothing. It is on the disk when it returns, and what it replaces is gone. */
+  /** Writes a batch: all of it, or nothing but what it erases. It is on the disk when it returns, and what it replaces is gone. */
   write(batch: Batch): Promise<void> {
     return batch.isEmpty ? Promise.resolve() : this.inTurn(() => this.writeNow(batch));
   }
 
-  private async writeNow({ puts, deletes }: Batch): Promise<void> {
+  private async writeNow({ puts, deletes, erased }: Batch): Promise<void> {
     const entries = [...puts.values()];
     const keys = entries.map(() => random(SLOT_BYTES));
     const sealed = await Promise.all(entries.map(({ key, value }, at) => seal(value, key, keys[at]!)));
@@ -135,22 +144,34 @@ export class Vault {
       await transaction.done;
     } catch (error) {
       this.slots.erase(slots);
+      this.slots.overwrite(this.take(erased)); // the values without keys are deleted at the next start
       throw new StorageError(error instanceof Error ? error.message : String(error));
     }
-    const old: number[] = [];
-    for (const name of [...puts.keys(), ...deletes.keys()]) {
-      const place = this.places.get(name);
-      if (place) old.push(place.slot);
-      this.places.delete(name);
-    }
+    const old = this.take([...puts.keys(), ...deletes.keys()]);
     entries.forEach(({ key }, at) => this.places.set(nameOf(key), { key, slot: slots[at]! }));
     this.slots.erase(old);
   }
 
+  /** Forgets where values are; returns their slots. */
+  private take(names: Iterable<string>): number[] {
+    const slots: number[] = [];
+    for (const name of names) {
+      const place = this.places.get(name);
+      if (place) slots.push(place.slot);
+      this.places.delete(name);
+    }
+    return slots;
+  }
+
+  /** Overwrites all keys at once: what is read or written from now on fails. */
+  eraseKeys(): void {
+    this.slots.eraseAll();
+  }
+
   /** Erases everything, and closes. */
   async destroy(): Promise<void> {
+    this.eraseKeys();
     await this.last;
-    this.slots.eraseAll();
     await this.close();
     await deleteDB(this.name);
   }

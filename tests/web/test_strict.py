@@ -1,0 +1,105 @@
+"""What a member must not send: the browser's client refuses what this package's refuses."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from conclave.client.mls import Group
+from conclave.client.mls.codec import vector
+from conclave.client.mls.credentials import Extension, ExtensionType, ExternalSender, basic
+from conclave.client.mls.errors import MlsError
+from conclave.client.mls.framing import Sender, SenderType
+from conclave.client.mls.proposals import Commit, GroupContextExtensions, ProposalOrRef, Remove
+from conclave.client.mls.state import GroupState
+from tests.client.mls.actors import TAKES, Here, Peer, PeerProcess
+from tests.client.mls.data import NOW
+from tests.client.mls.forging import authenticated, commit_of, public, renewal
+from tests.web.node import NODE, needs_node
+
+pytestmark = needs_node
+
+
+@pytest.fixture
+def peer(programs: Path) -> Iterator[Peer]:
+    process = PeerProcess(NODE or "node", programs / "peer.mjs")
+    yield Peer(process)
+    process.close()
+
+
+def requires(data: bytes) -> GroupContextExtensions:
+    return GroupContextExtensions((Extension(ExtensionType.REQUIRED_CAPABILITIES, data),))
+
+
+def without_path(state: GroupState) -> bytes:
+    return public(state, authenticated(state, Commit((ProposalOrRef(requires(bytes(3))),), None)))
+
+
+def with_a_ciphertext_too_many(state: GroupState) -> bytes:
+    path = renewal(state)[1]
+    first = path.nodes[0]
+    more = (*first.encrypted_path_secret, first.encrypted_path_secret[0])
+    return commit_of(state, path=replace(path, nodes=(replace(first, encrypted_path_secret=more), *path.nodes[1:])))
+
+
+def with_trailing_bytes(state: GroupState) -> bytes:
+    return commit_of(state, requires(bytes(4)))
+
+
+def with_a_type_that_is_none(state: GroupState) -> bytes:
+    return commit_of(state, requires(b"\2\0\0\0\0"))
+
+
+@pytest.mark.parametrize(
+    ("forge", "sentence"),
+    [
+        (without_path, "comes without the new keys that it needs"),
+        (with_a_ciphertext_too_many, "not encrypted to exactly those who need it"),
+        (with_trailing_bytes, "what the group requires cannot be read"),
+        (with_a_type_that_is_none, "the capabilities that the group requires"),
+    ],
+)
+def test_both_refuse_a_commit(peer: Peer, forge: Callable[[GroupState], bytes], sentence: str) -> None:
+    first, second = Here(), Here()
+    first.create()
+    come_in(first, peer, second)
+    forged = forge(first.held._state)
+    with pytest.raises(AssertionError, match=sentence):
+        peer.receive(forged)
+    with pytest.raises(MlsError):
+        second.receive(forged)
+    renewed, _ = first.commit([], [], private=True)
+    for member in (first, peer, second):
+        member.receive(renewed)
+    assert peer.sight() == second.sight()
+
+
+def test_both_take_what_an_external_sender_proposes(peer: Peer) -> None:
+    first, second = Here(), Here()
+    outside = first.suite.signature_key_pair()
+    sender = ExternalSender(outside.public, basic(bytes(16)))
+    senders = Extension(ExtensionType.EXTERNAL_SENDERS, vector([sender]))
+    first.group = Group.create(first.own(), NOW, group_id=bytes(16), policy=TAKES, extensions=[senders])
+    come_in(first, peer, second)
+    state = first.held._state
+    said = authenticated(state, Remove(second.index()), sender=Sender(SenderType.EXTERNAL, 0), private=outside.private)
+    proposal = public(state, said)
+    for each in (first, peer):
+        each.receive(proposal)
+    removed, _ = first.commit([], [], private=True)
+    for each in (first, peer):
+        each.receive(removed)
+    assert peer.sight() == first.sight()
+    assert len(first.sight()[3]) == 2
+
+
+def come_in(first: Here, peer: Peer, second: Here) -> None:
+    """The first, who is in a group, adds the others."""
+    for newcomer in (peer, second):
+        commit, welcome = first.commit([newcomer.key_package()], [], private=False)
+        assert welcome is not None
+        first.receive(commit)
+        if newcomer is second:
+            peer.receive(commit)
+        newcomer.join(welcome)
