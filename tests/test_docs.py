@@ -180,7 +180,7 @@ def test_every_command_is_told_to_operators() -> None:
     assert missing == []
 
 
-def test_how_soon_what_has_failed_is_tried_again_is_told_of_every_part() -> None:
+def test_how_soon_a_failed_duty_is_tried_again_is_that_of_the_code() -> None:
     [told] = re.findall(r"(?m)^A duty that has failed is tried again.*$", doc("docs/operations/health.md"))
     assert set(re.findall(r"`([a-z_]+)`", told)) <= set(HealthPart)
     for words in ("within a second", "`archive` every 10 seconds", "`overdue` once a minute"):
