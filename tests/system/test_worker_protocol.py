@@ -1,4 +1,4 @@
-"""The lines that the worker tells the server, as docs/operations/cleanup.md has them."""
+"""The lines that the worker sends to the server."""
 
 import pytest
 
