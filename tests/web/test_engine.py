@@ -45,9 +45,7 @@ async def test_a_browser_joins_a_public_group_and_both_renew(chatters: Chatters,
     await bob.hears("hello")
     await bob.sync.send(group, "hello too")
     await alice.hears("hello too")
-    change = bob.codec.commit(group)
-    await bob.client.commit(group, commit_message=change.commit, group_info=change.group_info)
-    bob.sync.look_at(group)
+    await bob.renew(group)
     await bob.sync.send(group, "renewed")
     await alice.hears("renewed")
 

@@ -56,9 +56,7 @@ async def test_who_was_away_reads_all_of_it(chatters: Chatters, club: Club) -> N
     for number, text in enumerate(said):
         await bob.sync.send(UUID(group), text)
         if number % 20 == 10:
-            change = bob.codec.commit(UUID(group))
-            await bob.client.commit(UUID(group), commit_message=change.commit, group_info=change.group_info)
-            bob.sync.look_at(UUID(group))
+            await bob.renew(UUID(group))
     await chatters.ask("network", isOffline=False)
     await alice("wake")
     await alice.hears(said[-1])

@@ -155,9 +155,7 @@ async def test_an_invite_during_which_an_epoch_passes_ends_with_both_in_one(
     alice, eve = await device("alice"), await existing("eve")
     group = await alice.sync.membership.create("club")
     await alice.sync.membership.invite(group, "eve")
-    change = alice.codec.commit(group)
-    await alice.client.commit(group, commit_message=change.commit, group_info=change.group_info)
-    alice.sync.look_at(group)
+    await alice.renew(group)
     await alice.until(lambda: alice.mls(group).epoch == 1)
     await eve.accepts()
     async with asyncio.timeout(PATIENCE):
