@@ -45,8 +45,8 @@ class Person:
     async def open(self) -> None:
         """Open the page, or load it again."""
         self.steps.append("open the page")
-        await self.tab.do("Emulation.setFocusEmulationEnabled", enabled=True)
         await self.tab.open(self.url)
+        await self.tab.do("Emulation.setFocusEmulationEnabled", enabled=True)
 
     async def leave(self) -> None:
         """Close the page at once, whatever it does."""
@@ -121,11 +121,22 @@ class Person:
 
     async def invite(self, name: str) -> None:
         """Invite somebody to the open group."""
-        await self.press("About this conversation")
+        await self.open_details()
         await self.fill("invitee", name)
         await self.enter()
         await self.sees(f"{name} is invited", ".toast")
         await self.put_away()
+
+    async def open_details(self) -> None:
+        """Open the dialog about the open group."""
+        await self.press("About this conversation")
+        await self.sees("Members", "dialog")
+
+    async def look_at(self, member: str) -> None:
+        """Open what is said about a member of the open group."""
+        await self.open_details()
+        await self.press(member)
+        await self.sees("Key", "dialog")
 
     async def go_to(self, title: str) -> None:
         """Open a conversation, once it is in the list."""

@@ -3,7 +3,7 @@
 import type { Group, Message } from "../engine/api";
 import { Dialog, ask } from "./dialog";
 import { Icon } from "./icons";
-import { closeDialog, engine, say } from "./store";
+import { closeDialog, engine, say, useView } from "./store";
 import { called } from "./text";
 import { dateAndTime } from "./time";
 
@@ -16,6 +16,8 @@ interface Props {
 export function MessageMenu({ message, group, onReply }: Props) {
   const { text, left, isOwn, sender, createdAt, number, selfDestructSeconds } = message;
   const name = isOwn ? "you" : sender ? called(sender) : "somebody who has left";
+  const isHere = useView().conversation?.messages.some((each) => each.number === number);
+  if (!isHere) return <Dialog title={`Message of ${name}`}>It is gone.</Dialog>;
   const reply = () => {
     closeDialog();
     setTimeout(() => onReply(message)); // the browser first puts the focus back
