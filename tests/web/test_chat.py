@@ -119,9 +119,9 @@ async def test_after_expiry_nothing_of_it_is_in_the_profile_and_the_rest_can_be_
         for text in (heron, otter):
             await each.misses(text)
         await each.go_to("bob" if each is alice else "alice")
+        await each.sees("hello bob")
         await each.misses(burning)
         await each.misses(slip)
-        await each.sees("hello bob")
     assert found_in(folder, ["conclave-keys"]) != [], "what is there is found"
     assert found_in(folder, [*expired, *HELD, "I hear it too"]) == []
     for each in (alice, bob):

@@ -90,7 +90,6 @@ class Existing:
         await self.fetches(group)
         await self.client.send(group, self.mls.encrypt(text.encode()))
 
-
     async def hears(self, group: UUID, text: str) -> None:
         async with asyncio.timeout(PATIENCE):
             while text not in self.read:

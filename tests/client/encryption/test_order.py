@@ -3,7 +3,7 @@
 import asyncio
 from contextlib import suppress
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import pytest
 
