@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession, ClientWebSocketResponse
 
-from tests.support.server import PATIENCE
+from tests.support.server import PATIENCE, descendants
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
@@ -40,7 +40,7 @@ class Tab:
     """A page in the browser. ``complaints``: what the console and the log have, ``asked``: every URL."""
 
     def __init__(self, socket: ClientWebSocketResponse, process: subprocess.Popen[bytes]) -> None:
-        """``process``: the browser, which leads a process group."""
+        """``process``: the browser."""
         self._socket = socket
         self._process = process
         self._number = 0
@@ -102,7 +102,9 @@ class Tab:
 
     def kill(self) -> None:
         """End the whole browser at once, with all its processes."""
-        os.killpg(self._process.pid, signal.SIGKILL)
+        for each in (self._process.pid, *descendants(self._process.pid)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(each, signal.SIGKILL)
         self._process.wait(PATIENCE)
 
     def quit(self) -> None:
@@ -140,7 +142,7 @@ async def browsing(folder: Path, token: str = "", flags: tuple[str, ...] = ()) -
     (profile / PORT_FILE).unlink(missing_ok=True)
     with (folder / "browser.log").open("w") as log:
         command = [found(), f"--user-data-dir={profile}", *FLAGS, *flags]
-        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        process = subprocess.Popen(command, stdout=log, stderr=log)
     try:
         port = await _port(profile, process, folder / "browser.log")
         async with ClientSession() as http:

@@ -1,4 +1,4 @@
-"""A server in a process of its own, with engines of the browser chat, the Python client, or people at browsers at it."""
+"""A server in a process of its own, with engines of the browser chat, Python clients, or people at browsers at it."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack

@@ -68,6 +68,7 @@ class Scene:
     async def eve_says(self, text: str) -> None:
         if self.eve:
             await self.eve.says(self.group, text)
+            self.eve.read.append(text)  # nobody can decrypt their own
 
     async def all_talk(self, *, but: Person | None = None) -> None:
         """Each says something that all read. ``but``: who is not there."""
