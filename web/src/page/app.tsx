@@ -1,6 +1,6 @@
 /** The page as a whole: which screen is shown. */
 
-import { useEffect } from "preact/hooks";
+import { useEffect, useLayoutEffect } from "preact/hooks";
 import { Conversation } from "./conversation";
 import { Dialogs } from "./dialog";
 import { Icon } from "./icons";
@@ -12,7 +12,8 @@ import { attempt, closeDialogs, engine, hush, useSaid, useView } from "./store";
 export function App() {
   const view = useView();
   const { phase, fault } = view;
-  useEffect(() => {
+  useLayoutEffect(() => {
+    // At once: a dialog that is opened from the next screen stays.
     if (phase !== "in") closeDialogs();
   }, [phase]);
   return (
