@@ -15,6 +15,9 @@ SETTINGS = '[cleanup]\nengine = "sql"\ndisk_reserve = "0"\n'
 
 TEXTS = ".timeline .text"
 
+BURN_SECONDS = 10
+"""After so long a message destroys itself: the shortest time that the page offers."""
+
 _GONE_AT = """
   new Promise((done) => {
     const look = () => document.body.textContent.includes(TEXT) || done(Date.now() / 1000);
@@ -111,6 +114,12 @@ class Person:
         await fake.write(self.tab, text)
         self.steps.append("write")
         await self.enter()
+
+    async def burn(self, text: str) -> None:
+        """Send a message that destroys itself."""
+        await self.choose(".burn select", BURN_SECONDS)
+        await self.write(text)
+        await self.choose(".burn select", 0)
 
     async def create(self, title: str) -> None:
         """Create a group, which is then open."""

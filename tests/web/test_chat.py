@@ -10,20 +10,11 @@ import pytest
 from tests.support import browser
 from tests.support.server import ServerProcess
 from tests.web import fake
-from tests.web.people import Pair, Person, at_a_browser, found_in, server_on, set_expiry, talking
+from tests.web.people import BURN_SECONDS, Pair, at_a_browser, found_in, server_on, set_expiry, talking
 
 pytestmark = pytest.mark.system
 
 HELD = ["hello bob", "hello alice"]
-BURN_SECONDS = 10
-"""The shortest time that the page offers."""
-
-
-async def burn(person: Person, text: str) -> None:
-    """Send a message that destroys itself."""
-    await person.choose(".burn select", BURN_SECONDS)
-    await person.write(text)
-    await person.choose(".burn select", 0)
 
 
 async def test_from_an_empty_folder_to_the_first_message_in_few_steps(tmp_path: Path) -> None:
@@ -69,7 +60,7 @@ async def test_two_newcomers_talk_and_what_expires_goes_from_both_screens(pair: 
     await bob.sees("1 minute", ".heading")
     await alice.put_away()
     # A self-destructing one: its time begins once Bob has seen it.
-    await burn(alice, "burn after reading")
+    await alice.burn("burn after reading")
     await bob.sees("burn after reading")
     began = time.monotonic()
     await fake.press(bob.tab, "ArrowUp")
@@ -99,7 +90,7 @@ async def test_after_expiry_nothing_of_it_is_in_the_profile_and_the_rest_can_be_
     await talking(alice, bob)
     expired = ["the heron stands in the reeds", "der Otter hört es", "a word that burns", "a slip of the pen"]
     heron, otter, burning, slip = expired
-    await burn(alice, burning)
+    await alice.burn(burning)
     await alice.write(slip)
     await bob.sees(slip)
     await fake.press(bob.tab, "ArrowUp")
@@ -143,7 +134,7 @@ async def test_what_expires_while_the_browser_is_dead_is_never_shown_again(pair:
     await talking(alice, bob)
     expired = ["gone before the end", "gone meanwhile"]
     for text in expired:
-        await burn(alice, text)
+        await alice.burn(text)
         await bob.sees(text)
         await fake.press(bob.tab, "ArrowUp")
         await asyncio.sleep(BURN_SECONDS / 2 if text == expired[0] else 0)
