@@ -53,9 +53,11 @@ fuzz: setup .venv/development  ## Send 5,000 requests made of the OpenAPI docume
 
 interop: setup .venv/development  ## Talk in one group with mls-rs, which existing clients use; needs cargo and libssl-dev
 	@cd tests/interop_peer && CARGO_TARGET_DIR=$(PEER) cargo build --release --quiet
-	@$(COMPILED) CONCLAVE_MLS_PEER=$(PEER)/release/interop-peer $(PYTHON) -m pytest -n 3 --dist worksteal tests/client/encryption/test_existing.py tests/client/mls/test_churn.py -k existing
+	@$(COMPILED) CONCLAVE_MLS_PEER=$(PEER)/release/interop-peer $(PYTHON) -m pytest -n 3 --dist worksteal $(WITH_PEER)
 
 PEER = $(CURDIR)/.interop_peer
+WITH_PEER = tests/client/encryption/test_existing.py tests/client/mls/test_churn.py::test_existing_clients_and_this_one_stay_in_one_group \
+	tests/web/test_churn.py tests/web/test_three_kinds.py tests/web/test_scene.py
 
 answers: setup .venv/development  ## Send 200,000 random requests to the client port and to aiohttp alone, others each time
 	@CONCLAVE_ANSWERS=$${CONCLAVE_ANSWERS:-$$(date +%s):6000} $(PYTHON) -m pytest -n 2 -p no:logging tests/server/test_same_answers.py -k whatever

@@ -3,7 +3,9 @@
 import asyncio
 import base64
 import contextlib
+import os
 import shutil
+import signal
 import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,7 +14,7 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession, ClientWebSocketResponse
 
-from tests.support.server import PATIENCE
+from tests.support.server import PATIENCE, descendants
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
@@ -21,6 +23,9 @@ FLAGS = (
     *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars"),
     *("--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", "--remote-debugging-port=0", "about:blank"),
 )
+
+PORT_FILE = "DevToolsActivePort"
+"""The file of a profile in which the browser says where it can be steered."""
 
 
 def found() -> str:
@@ -34,22 +39,27 @@ def found() -> str:
 class Tab:
     """A page in the browser. ``complaints``: what the console and the log have, ``asked``: every URL."""
 
-    def __init__(self, socket: ClientWebSocketResponse) -> None:
+    def __init__(self, socket: ClientWebSocketResponse, process: subprocess.Popen[bytes]) -> None:
+        """``process``: the browser."""
         self._socket = socket
+        self._process = process
         self._number = 0
         self.complaints: list[str] = []
         self.asked: list[str] = []
-        self._loaded = 0
+        self._loaded = self._crashed = 0
 
     async def do(self, method: str, **parameters: Any) -> dict[str, Any]:
-        self._number += 1
-        await self._socket.send_json({"id": self._number, "method": method, "params": parameters})
+        await self._send(method, parameters)
         while True:
             told = await self._hear()
             if told.get("id") == self._number:
                 assert "error" not in told, told
                 result: dict[str, Any] = told["result"]
                 return result
+
+    async def _send(self, method: str, parameters: dict[str, Any]) -> None:
+        self._number += 1
+        await self._socket.send_json({"id": self._number, "method": method, "params": parameters})
 
     async def _hear(self) -> dict[str, Any]:
         told: dict[str, Any] = await self._socket.receive_json(timeout=PATIENCE)
@@ -62,10 +72,12 @@ class Tab:
                 self.asked.append(told["params"]["request"]["url"])
             case "Page.loadEventFired":
                 self._loaded += 1
+            case "Inspector.targetCrashed":
+                self._crashed += 1
         return told
 
     async def begin(self, token: str = "") -> None:
-        for domain in ("Page", "Log", "Runtime", "Network"):
+        for domain in ("Page", "Log", "Runtime", "Network", "Inspector"):
             await self.do(f"{domain}.enable")
         if token:
             await self.do("Network.setExtraHTTPHeaders", headers={"Authorization": f"Bearer {token}"})
@@ -80,6 +92,25 @@ class Tab:
 
     async def open(self, url: str) -> None:
         await self._load(self.do("Page.navigate", url=url))
+
+    async def crash(self) -> None:
+        """End the process that shows the page, as when its memory is full. The tab stays, and can open a page."""
+        before = self._crashed
+        await self._send("Page.crash", {})
+        while self._crashed == before:
+            await self._hear()
+
+    def kill(self) -> None:
+        """End the whole browser at once, with all its processes."""
+        for each in (self._process.pid, *descendants(self._process.pid)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(each, signal.SIGKILL)
+        self._process.wait(PATIENCE)
+
+    def quit(self) -> None:
+        """End the browser as its user does."""
+        self._process.terminate()
+        self._process.wait(PATIENCE)
 
     async def click(self, selector: str) -> None:
         """Click on what leads to another page, and wait until that is there."""
@@ -103,16 +134,21 @@ class Tab:
 
 @contextlib.asynccontextmanager
 async def browsing(folder: Path, token: str = "", flags: tuple[str, ...] = ()) -> AsyncIterator[Tab]:
-    """Have a browser with one tab while the block lasts. ``token``: brought with every request. ``flags``: more."""
+    """Have a browser with one tab while the block lasts. ``token``: brought with every request. ``flags``: more.
+
+    ``folder``: has its profile, which may be of a browser that has ended.
+    """
     profile = folder / "profile"
+    (profile / PORT_FILE).unlink(missing_ok=True)
     with (folder / "browser.log").open("w") as log:
-        process = subprocess.Popen([found(), f"--user-data-dir={profile}", *FLAGS, *flags], stdout=log, stderr=log)
+        command = [found(), f"--user-data-dir={profile}", *FLAGS, *flags]
+        process = subprocess.Popen(command, stdout=log, stderr=log)
     try:
         port = await _port(profile, process, folder / "browser.log")
         async with ClientSession() as http:
             page = await _page(http, port)
             async with http.ws_connect(page, max_msg_size=0) as socket:
-                tab = Tab(socket)
+                tab = Tab(socket, process)
                 await tab.begin(token)
                 yield tab
     finally:
@@ -133,7 +169,7 @@ async def _page(http: ClientSession, port: str) -> str:
 
 
 async def _port(profile: Path, process: subprocess.Popen[bytes], log: Path) -> str:
-    told = profile / "DevToolsActivePort"
+    told = profile / PORT_FILE
     async with asyncio.timeout(PATIENCE):
         while not told.exists() or not told.read_text().strip():
             assert process.poll() is None, log.read_text()

@@ -106,15 +106,7 @@ class ServerProcess:
 
     def descendants(self) -> set[int]:
         """The ids of the worker and whatever it started."""
-        parents: dict[int, int] = {}
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                with contextlib.suppress(OSError):
-                    parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-        found = {self.process.pid}
-        while more := {child for child, parent in parents.items() if parent in found} - found:
-            found |= more
-        return found - {self.process.pid}
+        return descendants(self.process.pid)
 
 
 def waiting(what: str | Callable[[], str]) -> Iterator[None]:
@@ -143,6 +135,19 @@ async def until(holds: Callable[[], Any]) -> Any:
             if found:
                 return found
             await asyncio.sleep(0.01)
+
+
+def descendants(pid: int) -> set[int]:
+    """The ids of what a process has started, and what that has started."""
+    parents: dict[int, int] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+    found = {pid}
+    while more := {child for child, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found - {pid}
 
 
 def alive(pid: int) -> bool:

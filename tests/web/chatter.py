@@ -107,6 +107,12 @@ class Chatter:
         found: dict[str, Any] = await self.until(lambda view: group_in(view, group_id))
         return found
 
+    async def is_with(self, others: int) -> None:
+        """Wait until so many others have keys in the only group."""
+        await self.until(
+            lambda view: sum(each["key"] is not None for each in view["groups"][0]["members"]) == others + 1
+        )
+
     async def invited(self) -> str:
         """Wait for an invite, accept it, and return the group."""
         [invite] = await self.until(lambda view: view["invites"])

@@ -1,16 +1,21 @@
-"""A server in a process of its own, with engines of the browser chat and the Python client at it."""
+"""A server in a process of its own, with engines of the browser chat, Python clients, or people at browsers at it."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import NamedTuple
+from uuid import UUID
 
 import pytest
 
 from conclave.clock import SystemClock
 from tests.client.encryption.devices import Device
+from tests.support import browser
+from tests.support.proxies import free_ports
 from tests.support.server import ServerProcess
-from tests.web.chatter import Chatters
+from tests.web.chatter import Chatter, Chatters
 from tests.web.node import bundled
+from tests.web.people import Pair, at_a_browser, server_on
 
 NewDevice = Callable[..., Awaitable[Device]]
 
@@ -49,3 +54,47 @@ async def device(server: ServerProcess, tmp_path: Path) -> AsyncIterator[NewDevi
             return made
 
         yield make
+
+
+class Club(NamedTuple):
+    """A group of an engine of Alice's, which has it open, and a device of Bob's; each knows that the other is in."""
+
+    alice: Chatter
+    bob: Device
+    group: str
+
+
+@pytest.fixture
+async def club(chatters: Chatters, device: NewDevice) -> Club:
+    """A group that Alice has created."""
+    alice, bob = await chatters.new("alice"), await device("bob")
+    group = await alice("createGroup", "club")
+    await alice("open", group)
+    await alice("invite", group, "bob")
+    await bob.comes_in(UUID(group))
+    await alice.is_with(1)
+    return Club(alice, bob, group)
+
+
+@pytest.fixture
+async def bobs_club(chatters: Chatters, device: NewDevice) -> Club:
+    """A group that Bob has created."""
+    alice, bob = await chatters.new("alice"), await device("bob")
+    group = await bob.sync.membership.create("club")
+    await bob.sync.membership.invite(group, "alice")
+    assert await alice.invited() == str(group)
+    await alice("open", str(group))
+    return Club(alice, bob, str(group))
+
+
+@pytest.fixture
+async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
+    browser.found()
+    [port] = free_ports(1)
+    async with AsyncExitStack() as stack:
+        people = []
+        server = stack.enter_context(server_on(tmp_path, port))
+        for name in ("alice", "bob"):
+            people.append(await stack.enter_async_context(at_a_browser(tmp_path, f"{server.url}/", name)))
+            await people[-1].create_account()
+        yield Pair(people[0], people[1], tmp_path, port, server)

@@ -2,174 +2,70 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 from tests.support import browser
-from tests.support.browser import Tab, browsing
-from tests.support.client import PASSWORD
-from tests.support.proxies import free_ports
 from tests.support.server import ServerProcess
 from tests.web import fake
+from tests.web.people import BURN_SECONDS, Pair, at_a_browser, found_in, server_on, set_expiry, talking
 
 pytestmark = pytest.mark.system
 
-SETTINGS = '[cleanup]\nengine = "sql"\ndisk_reserve = "0"\n'
-
-TEXTS = ".timeline .text"
+HELD = ["hello bob", "hello alice"]
 
 
-class Person:
-    """Somebody at a browser, who does what people do."""
-
-    def __init__(self, tab: Tab, url: str, name: str) -> None:
-        self.tab, self.url, self.name = tab, url, name
-
-    async def create_account(self) -> None:
-        await self.tab.do("Emulation.setFocusEmulationEnabled", enabled=True)
-        await self.tab.open(self.url)
-        await fake.seen(self.tab, "button", "Create an account")
-        await self.press("Create an account")
-        await self.fill("username", self.name)
-        await self.fill("password", PASSWORD)
-        await self.fill("again", PASSWORD)
-        await fake.press(self.tab, "Enter")
-        await fake.seen(self.tab, ".sidebar h1", "Conclave")
-
-    async def fill(self, field: str, text: str) -> None:
-        await self.tab.run(f"[...document.querySelectorAll('[name={field}]')].at(-1).focus()")
-        await self.tab.run("document.activeElement.select?.()")
-        await fake.write(self.tab, text)
-
-    async def hurry(self) -> None:
-        """Have the page connect now, unless it has done so by itself."""
-        await self.tab.run(
-            "(() => [...document.querySelectorAll('button')].find((each) => each.textContent === 'Try now')?.click())()"
-        )
-
-    async def press(self, button: str) -> None:
-        """Press the last button with such a name or text, once it is there."""
-        named = f"(each) => ((each.ariaLabel ?? '') + each.textContent).includes({button!r})"
-        found = f"[...document.querySelectorAll('button')].filter({named})"
-        await fake.true(self.tab, f"{found}.length > 0")
-        await self.tab.run(f"{found}.at(-1).click()")
-
-    async def write(self, text: str) -> None:
-        await fake.seen(self.tab, ".composer")
-        await self.tab.run("document.querySelector('textarea').focus()")
-        await fake.write(self.tab, text)
-        await fake.press(self.tab, "Enter")
-
-    async def sees(self, text: str, selector: str = TEXTS) -> None:
-        await fake.seen(self.tab, selector, text)
-
-    async def misses(self, text: str) -> None:
-        await fake.true(self.tab, f"!document.body.textContent.includes({text!r})")
-
-    async def texts(self) -> list[str]:
-        found: list[str] = await self.tab.run(
-            f"[...document.querySelectorAll({TEXTS!r})].map((each) => each.textContent)"
-        )
-        return found
-
-
-class Pair(NamedTuple):
-    """Alice and Bob, each with a browser and an account, and the port of their server."""
-
-    alice: Person
-    bob: Person
-    folder: Path
-    port: int
-    server: ServerProcess
-
-
-def server_on(folder: Path, port: int) -> ServerProcess:
-    (folder / "server").mkdir(exist_ok=True)
-    settings = f"listen_port = {port}\n{SETTINGS}[admin]\nlisten_port = 0\n"
-    return ServerProcess(folder / "server", file=(folder / "server" / "conclave.toml", settings))
-
-
-@pytest.fixture
-async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
+async def test_from_an_empty_folder_to_the_first_message_in_few_steps(tmp_path: Path) -> None:
+    """Two newcomers and their server with its default settings."""
     browser.found()
-    [port] = free_ports(1)
-    async with AsyncExitStack() as stack:
-        people = []
-        with server_on(tmp_path, port) as server:
-            for name in ("alice", "bob"):
-                (tmp_path / name).mkdir()
-                tab = await stack.enter_async_context(browsing(tmp_path / name))
-                people.append(Person(tab, f"{server.url}/", name))
-                await people[-1].create_account()
-            yield Pair(people[0], people[1], tmp_path, port, server)
-        for each in people:
-            assert [url for url in each.tab.asked if not url.startswith(each.url)] == [], "it asks nobody else"
-            assert [told for told in each.tab.complaints if "Content Security" in told or "Trusted" in told] == []
+    (tmp_path / "server").mkdir()
+    with ServerProcess(tmp_path / "server") as server:
+        url = f"{server.url}/"
+        async with at_a_browser(tmp_path, url, "alice") as alice, at_a_browser(tmp_path, url, "bob") as bob:
+            for each in (alice, bob):
+                await each.create_account()
+            await talking(alice, bob)
+    account = ["press Create an account", "fill in username", "fill in password", "fill in again", "press Enter"]
+    begun = ["press New conversation", "fill in person", "press Enter"]
+    said = ["write", "press Enter"]
+    assert alice.steps == ["open the page", *account, *begun, *said]
+    assert bob.steps == ["open the page", *account, "press Accept the invite", *said]
 
 
-async def talking(alice: Person, bob: Person) -> None:
-    """Have Alice write to Bob, and Bob answer."""
-    await alice.press("New conversation")
-    await alice.fill("person", "bob")
-    await fake.press(alice.tab, "Enter")
-    await alice.sees("bob is invited", ".empty")
-    await bob.press("Accept the invite")
-    await alice.sees("encrypted, 0 of 1 verified", ".heading")
-    await alice.write("hello bob")
-    await bob.sees("hello bob")
-    await bob.write("hello alice")
-    await alice.sees("hello alice")
-
-
-async def test_two_newcomers_talk_and_what_expires_goes_from_both_screens(
-    pair: Pair,
-) -> None:
+async def test_two_newcomers_talk_and_what_expires_goes_from_both_screens(pair: Pair) -> None:
     alice, bob, *_ = pair
     await talking(alice, bob)
     # A reload changes nothing.
-    await bob.tab.open(bob.url)
+    await bob.open()
     await bob.sees("hello bob")
-    assert [each for each in await bob.texts() if "hello" in each] == ["hello bob", "hello alice"]
+    assert [each for each in await bob.texts() if "hello" in each] == HELD
     # Taken back: gone for both.
     await alice.write("a slip of the pen")
     await bob.sees("a slip of the pen")
-    await alice.press("More for the message of You")
-    await alice.press("Take back for everybody")
-    await alice.sees("It goes for everybody", "dialog")
-    await alice.press("Take back")
+    await alice.take_back("a slip of the pen")
     await bob.misses("a slip of the pen")
     await alice.misses("a slip of the pen")
     # How long messages live, with the dry run before.
-    await alice.press("About this conversation")
+    await alice.open_details()
     await alice.press("Change")
     await alice.tab.run("[...document.querySelectorAll('input[type=radio]')].at(-2).click()")
     await alice.tab.run("document.querySelector('dialog input[type=number]').focus()")
     await alice.tab.run("document.activeElement.select()")
     await fake.write(alice.tab, "1")
-    await alice.tab.run(
-        "(each => { each.value = 60; each.dispatchEvent(new Event('change', { bubbles: true })) })"
-        "([...document.querySelectorAll('dialog select')].at(-1))"
-    )
+    await alice.choose("dialog select", 60)
     await alice.sees("No message would go at once", ".outcome")
     await alice.press("Set it")
     await bob.sees("1 minute", ".heading")
-    while await alice.tab.run("!!document.querySelector('dialog')"):
-        await fake.press(alice.tab, "Escape")
+    await alice.put_away()
     # A self-destructing one: its time begins once Bob has seen it.
-    await alice.tab.run(
-        "(each => { each.value = 10; each.dispatchEvent(new Event('change', { bubbles: true })) })"
-        "(document.querySelector('.burn select'))"
-    )
-    await alice.write("burn after reading")
+    await alice.burn("burn after reading")
     await bob.sees("burn after reading")
     began = time.monotonic()
     await fake.press(bob.tab, "ArrowUp")
     await bob.misses("burn after reading")
-    assert 8 <= time.monotonic() - began <= 16
+    assert BURN_SECONDS - 2 <= time.monotonic() - began <= BURN_SECONDS + 6
 
 
 async def test_what_is_written_without_a_server_is_sent_once(pair: Pair) -> None:
@@ -178,7 +74,7 @@ async def test_what_is_written_without_a_server_is_sent_once(pair: Pair) -> None
     server.stop()
     await alice.write("written in a tunnel")
     await alice.sees("written in a tunnel", ".sending")
-    await alice.tab.open(alice.url)  # the shell opens from its cache, and the text is still there
+    await alice.open()  # the shell opens from its cache, and the text is still there
     await alice.sees("written in a tunnel", ".sending")
     with server_on(folder, port):
         for each in (alice, bob):
@@ -189,6 +85,79 @@ async def test_what_is_written_without_a_server_is_sent_once(pair: Pair) -> None
         assert (await alice.texts()).count("written in a tunnel") == 1
 
 
+async def test_after_expiry_nothing_of_it_is_in_the_profile_and_the_rest_can_be_read(pair: Pair) -> None:
+    alice, bob, folder, _, server = pair
+    await talking(alice, bob)
+    expired = ["the heron stands in the reeds", "der Otter hört es", "a word that burns", "a slip of the pen"]
+    heron, otter, burning, slip = expired
+    await alice.burn(burning)
+    await alice.write(slip)
+    await bob.sees(slip)
+    await fake.press(bob.tab, "ArrowUp")
+    await alice.take_back(slip)
+    await alice.create("pond")
+    await alice.invite("bob")
+    await bob.press("Accept the invite")
+    await alice.is_with(1)
+    await alice.write(heron)
+    await bob.sees(heron)
+    await bob.write(otter)
+    await alice.sees(otter)
+    await alice.write(f"> bob: {otter}\nI hear it too")  # and a reply with a quote
+    await bob.sees("I hear it too")
+    await set_expiry(server.url, "alice", "pond", 3)
+    for each in (alice, bob):
+        for text in (heron, otter):
+            await each.misses(text)
+        await each.go_to("bob" if each is alice else "alice")
+        await each.sees("hello bob")
+        await each.misses(burning)
+        await each.misses(slip)
+    assert found_in(folder, ["conclave-keys"]) != [], "what is there is found"
+    assert found_in(folder, [*expired, *HELD, "I hear it too"]) == []
+    for each in (alice, bob):
+        each.tab.quit()
+    assert found_in(folder, [*expired, *HELD, "I hear it too"]) == []
+    for name in ("alice", "bob"):
+        async with at_a_browser(folder, f"{server.url}/", name) as again:
+            await again.watch_for([*expired, *HELD])
+            await again.open()
+            await again.go_to("bob" if name == "alice" else "alice")
+            for text in HELD:
+                await again.sees(text)
+            assert sorted(await again.ever_shown()) == sorted(HELD)
+    assert found_in(folder, expired) == []
+
+
+async def test_what_expires_while_the_browser_is_dead_is_never_shown_again(pair: Pair) -> None:
+    alice, bob, folder, port, server = pair
+    await talking(alice, bob)
+    expired = ["gone before the end", "gone meanwhile"]
+    for text in expired:
+        await alice.burn(text)
+        await bob.sees(text)
+        await fake.press(bob.tab, "ArrowUp")
+        await asyncio.sleep(BURN_SECONDS / 2 if text == expired[0] else 0)
+    await bob.misses(expired[0])
+    assert expired[1] in await bob.texts()
+    bob.tab.kill()
+    await alice.misses(expired[1])
+    await asyncio.sleep(2)
+    async with AsyncExitStack() as stack:
+        again = await stack.enter_async_context(at_a_browser(folder, bob.url, "bob"))
+        await again.watch_for([*expired, *HELD])
+        server.stop()
+        for server_runs in (False, True):
+            if server_runs:
+                stack.enter_context(server_on(folder, port))
+            await again.open()
+            await again.go_to("alice")
+            for text in HELD:
+                await again.sees(text)
+            assert sorted(await again.ever_shown()) == sorted(HELD)
+        assert found_in(folder / "bob", expired) == []
+
+
 async def test_after_log_out_nothing_of_it_is_in_the_profile(pair: Pair) -> None:
     alice, bob, folder, *_ = pair
     await talking(alice, bob)
@@ -197,10 +166,6 @@ async def test_after_log_out_nothing_of_it_is_in_the_profile(pair: Pair) -> None
     await bob.press("Log out and erase")
     await bob.sees("Log in", "button")
     await asyncio.sleep(3)
-    found = [
-        path.relative_to(folder).as_posix()
-        for path in (folder / "bob").rglob("*")
-        if path.is_file()
-        and any(text in path.read_bytes() for text in (b"hello bob", b"hello alice", b"h\0e\0l\0l\0o\0 \0b"))
-    ]
-    assert found == []
+    assert found_in(folder / "bob", HELD) == []
+    bob.tab.quit()
+    assert found_in(folder / "bob", HELD) == []

@@ -41,5 +41,5 @@ def test_browsers_and_others_stay_in_one_group(kinds: list[Callable[[], Actor]],
 
     churn = Churn(chance, newcomer, MEMBERS)
     churn.begin()
-    for _ in range(sample.amount(EPOCHS, 20)):
+    for _ in range(EPOCHS if LIVE_PEER else sample.amount(EPOCHS, 20)):
         churn.step()

@@ -51,11 +51,6 @@ class Club:
         self.group, self.founder, self.devices, self.browsers = group, founder, devices, browsers
         self.said = 0
 
-    async def renew(self, device: Device) -> None:
-        change = device.codec.commit(UUID(self.group))
-        await device.client.commit(UUID(self.group), commit_message=change.commit, group_info=change.group_info)
-        device.sync.look_at(UUID(self.group))
-
     async def come_and_go(self, who: Device | Chatter) -> None:
         if isinstance(who, Chatter):
             await who("leave", self.group)
@@ -68,10 +63,10 @@ class Club:
         """What may be done; several at once."""
         found: list[Step] = []
         for device in self.devices:
-            found += [lambda it=device: self.come_and_go(it), lambda it=device: self.renew(it)]  # type: ignore[misc]  # a default is no parameter
+            found += [lambda it=device: self.come_and_go(it), lambda it=device: it.renew(UUID(self.group))]  # type: ignore[misc]  # a default is no parameter
         for browser in self.browsers:
             found += [lambda it=browser: self.come_and_go(it), lambda it=browser: it("resetKeys")]  # type: ignore[misc]  # as above
-        return [*found, lambda: self.renew(self.founder)]
+        return [*found, lambda: self.founder.renew(UUID(self.group))]
 
     async def talk(self) -> None:
         """Everybody says something that everybody reads. Who is still coming in misses it: then once more."""

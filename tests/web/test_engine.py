@@ -8,19 +8,14 @@ import pytest
 from conclave.client.encryption.comparison import comparison_code
 from tests.support.client import PASSWORD
 from tests.web.chatter import Chatters, FaultError
-from tests.web.conftest import NewDevice
+from tests.web.conftest import Club, NewDevice
 from tests.web.node import needs_node
 
 pytestmark = [needs_node, pytest.mark.system]
 
 
-async def test_browser_and_terminal_talk_in_a_group_of_the_browsers(chatters: Chatters, device: NewDevice) -> None:
-    bob = await device("bob")
-    alice = await chatters.new("alice")
-    group = await alice("createGroup", "Book club")
-    await alice("open", group)
-    await alice("invite", group, "bob")
-    await bob.comes_in(UUID(group))
+async def test_browser_and_terminal_talk_in_a_group_of_the_browsers(club: Club) -> None:
+    alice, bob, group = club
     await alice("send", group, "hello bob")
     await bob.hears("hello bob")
     await bob.sync.send(UUID(group), "hello @alice")
@@ -30,16 +25,11 @@ async def test_browser_and_terminal_talk_in_a_group_of_the_browsers(chatters: Ch
     assert await alice.texts() == ["hello bob", "hello @alice"]
 
 
-async def test_browser_and_terminal_talk_in_a_group_of_the_terminals(chatters: Chatters, device: NewDevice) -> None:
-    bob = await device("bob")
-    alice = await chatters.new("alice")
-    group = await bob.sync.membership.create("club")
-    await bob.sync.membership.invite(group, "alice")
-    assert await alice.invited() == str(group)
-    await alice("open", str(group))
-    await bob.sync.send(group, "welcome")
+async def test_browser_and_terminal_talk_in_a_group_of_the_terminals(bobs_club: Club) -> None:
+    alice, bob, group = bobs_club
+    await bob.sync.send(UUID(group), "welcome")
     await alice.hears("welcome")
-    await alice("send", str(group), "thanks")
+    await alice("send", group, "thanks")
     await bob.hears("thanks")
 
 
@@ -55,40 +45,26 @@ async def test_a_browser_joins_a_public_group_and_both_renew(chatters: Chatters,
     await bob.hears("hello")
     await bob.sync.send(group, "hello too")
     await alice.hears("hello too")
-    change = bob.codec.commit(group)
-    await bob.client.commit(group, commit_message=change.commit, group_info=change.group_info)
-    bob.sync.look_at(group)
+    await bob.renew(group)
     await bob.sync.send(group, "renewed")
     await alice.hears("renewed")
 
 
-async def test_what_was_said_is_there_after_a_restart(chatters: Chatters, device: NewDevice) -> None:
-    bob = await device("bob")
-    alice = await chatters.new("alice")
-    group = await bob.sync.membership.create("club")
-    await bob.sync.membership.invite(group, "alice")
-    await alice.invited()
-    await bob.sync.send(group, "before")
-    await alice("open", str(group))
+async def test_what_was_said_is_there_after_a_restart(bobs_club: Club) -> None:
+    alice, bob, group = bobs_club
+    await bob.sync.send(UUID(group), "before")
     await alice.hears("before")
     await alice.restart()
-    await alice("open", str(group))
+    await alice("open", group)
     await alice.hears("before")
-    await bob.sync.send(group, "after")
+    await bob.sync.send(UUID(group), "after")
     await alice.hears("after")
-    await alice("send", str(group), "still here")
+    await alice("send", group, "still here")
     await bob.hears("still here")
 
 
-async def test_a_text_whose_answer_is_lost_is_sent_once_also_after_a_restart(
-    chatters: Chatters, device: NewDevice
-) -> None:
-    bob = await device("bob")
-    alice = await chatters.new("alice")
-    group = await alice("createGroup", "club")
-    await alice("invite", group, "bob")
-    await bob.comes_in(UUID(group))
-    await alice.group(group)
+async def test_a_text_whose_answer_is_lost_is_sent_once_also_after_a_restart(chatters: Chatters, club: Club) -> None:
+    alice, bob, group = club
     await chatters.ask("loseAnswers", count=100)
     await alice("send", group, "once")
     await bob.hears("once")
@@ -105,14 +81,9 @@ async def test_a_text_whose_answer_is_lost_is_sent_once_also_after_a_restart(
 
 
 async def test_a_text_that_expires_while_its_answer_is_lost_does_not_wait_for_ever(
-    chatters: Chatters, device: NewDevice
+    chatters: Chatters, club: Club
 ) -> None:
-    bob = await device("bob")
-    alice = await chatters.new("alice")
-    group = await alice("createGroup", "club")
-    await alice("invite", group, "bob")
-    await bob.comes_in(UUID(group))
-    await alice.group(group)
+    alice, bob, group = club
     await alice("setExpiry", group, 2)
     await chatters.ask("loseAnswers", count=100)
     await alice("send", group, "soon gone")
@@ -148,14 +119,8 @@ async def test_what_is_under_way_does_not_undo_a_logout(chatters: Chatters) -> N
     assert (await alice.until(lambda view: view["phase"] != "starting" and view))["phase"] == "out"
 
 
-async def test_what_is_dropped_while_its_answer_is_lost_is_taken_back(chatters: Chatters, device: NewDevice) -> None:
-    bob = await device("bob")
-    alice = await chatters.new("alice")
-    group = await alice("createGroup", "club")
-    await alice("invite", group, "bob")
-    await bob.comes_in(UUID(group))
-    await alice.group(group)
-    await alice("open", group)
+async def test_what_is_dropped_while_its_answer_is_lost_is_taken_back(chatters: Chatters, club: Club) -> None:
+    alice, bob, group = club
     await chatters.ask("loseAnswers", count=100)
     await alice("send", group, "regretted")
     await bob.hears("regretted")
@@ -169,12 +134,8 @@ async def test_what_is_dropped_while_its_answer_is_lost_is_taken_back(chatters: 
     await alice.until(lambda view: len(view["conversation"]["messages"]) == 1)
 
 
-async def test_texts_typed_offline_are_sent_in_order(chatters: Chatters, device: NewDevice) -> None:
-    bob = await device("bob")
-    alice = await chatters.new("alice")
-    group = await alice("createGroup", "club")
-    await alice("invite", group, "bob")
-    await bob.comes_in(UUID(group))
+async def test_texts_typed_offline_are_sent_in_order(chatters: Chatters, club: Club) -> None:
+    alice, bob, group = club
     await chatters.ask("network", isOffline=True)
     for text in ("one", "two", "three"):
         await alice("send", group, text)
@@ -184,13 +145,8 @@ async def test_texts_typed_offline_are_sent_in_order(chatters: Chatters, device:
     assert bob.texts_told() == ["one", "two", "three"]
 
 
-async def test_messages_expire_at_their_second_and_after_a_restart(chatters: Chatters, device: NewDevice) -> None:
-    bob = await device("bob")
-    alice = await chatters.new("alice")
-    group = await alice("createGroup", "club")
-    await alice("invite", group, "bob")
-    await bob.comes_in(UUID(group))
-    await alice("open", group)
+async def test_messages_expire_at_their_second_and_after_a_restart(chatters: Chatters, club: Club) -> None:
+    alice, bob, group = club
     await bob.sync.send(UUID(group), "soon gone")
     await alice.hears("soon gone")
     trial = await alice("tryExpiry", group, 4)
@@ -209,13 +165,8 @@ async def test_messages_expire_at_their_second_and_after_a_restart(chatters: Cha
     assert not await alice.texts()
 
 
-async def test_self_destruct_and_taking_back(chatters: Chatters, device: NewDevice) -> None:
-    bob = await device("bob")
-    alice = await chatters.new("alice")
-    group = await alice("createGroup", "club")
-    await alice("invite", group, "bob")
-    await bob.comes_in(UUID(group))
-    await alice("open", group)
+async def test_self_destruct_and_taking_back(club: Club) -> None:
+    alice, bob, group = club
     await bob.sync.send(UUID(group), "burns", self_destruct_seconds=2)
     burning = await alice.hears("burns")
     assert burning["goneAt"] is None
@@ -235,32 +186,23 @@ async def test_self_destruct_and_taking_back(chatters: Chatters, device: NewDevi
     await bob.until(lambda: not bob.shown(UUID(group)))
 
 
-async def test_who_is_kicked_loses_the_group_and_comes_back_by_an_invite(chatters: Chatters, device: NewDevice) -> None:
-    bob = await device("bob")
-    alice = await chatters.new("alice")
-    group = await bob.sync.membership.create("club")
-    await bob.sync.membership.invite(group, "alice")
-    await alice.invited()
-    await bob.sync.send(group, "before")
-    await alice("open", str(group))
+async def test_who_is_kicked_loses_the_group_and_comes_back_by_an_invite(bobs_club: Club) -> None:
+    alice, bob, group = bobs_club
+    await bob.sync.send(UUID(group), "before")
     await alice.hears("before")
-    await bob.sync.membership.remove(group, UUID((await alice.view())["account"]["userId"]))
+    await bob.sync.membership.remove(UUID(group), UUID((await alice.view())["account"]["userId"]))
     await alice.until(lambda view: not view["groups"] and view["conversation"] is None)
-    await bob.sync.membership.invite(group, "alice")
+    await bob.sync.membership.invite(UUID(group), "alice")
     await alice.invited()
-    await alice("open", str(group))
-    await bob.sync.send(group, "again")
+    await alice("open", group)
+    await bob.sync.send(UUID(group), "again")
     await alice.hears("again")
     assert await alice.texts() == ["again"]
 
 
-async def test_codes_are_the_terminals_and_a_changed_key_holds_back(chatters: Chatters, device: NewDevice) -> None:
-    bob = await device("bob")
-    alice = await chatters.new("alice")
-    group = await alice("createGroup", "club")
-    await alice("invite", group, "bob")
-    await bob.comes_in(UUID(group))
-    view = await alice.until(lambda view: len(view["groups"][0]["members"]) == 2 and view)
+async def test_codes_are_the_terminals_and_a_changed_key_holds_back(club: Club) -> None:
+    alice, bob, group = club
+    view = await alice.view()
     key = next(each["key"] for each in view["groups"][0]["members"] if not each["isSelf"])
     assert key["fingerprint"] == bob.codec.fingerprint
     code = await alice("code", str(bob.user_id), key["fingerprint"])
@@ -280,12 +222,8 @@ async def test_codes_are_the_terminals_and_a_changed_key_holds_back(chatters: Ch
     await bob.hears("held back")
 
 
-async def test_another_device_is_asked_for_and_puts_the_first_out(chatters: Chatters, device: NewDevice) -> None:
-    bob = await device("bob")
-    alice = await chatters.new("alice")
-    group = await alice("createGroup", "club")
-    await alice("invite", group, "bob")
-    await bob.comes_in(UUID(group))
+async def test_another_device_is_asked_for_and_puts_the_first_out(chatters: Chatters, club: Club) -> None:
+    _, bob, group = club
     second = await chatters.new("second", register=False)
     assert await second("login", "bob", "correct horse") == "otherDevice"
     assert (await second.view())["phase"] == "out"

@@ -1,6 +1,7 @@
 """The page of the chat in a real browser, with an engine of the test's: what it shows, to whom, and what it leaves."""
 
 import asyncio
+import json
 import os
 import time
 from collections.abc import AsyncIterator
@@ -116,6 +117,23 @@ async def test_a_message_vanishes_at_its_second_and_counts_down_before(tab: Tab)
         assert "stays" in text
         assert any("goes in 2 s" in each.replace("\n", " ") for each in seconds)
         assert await tab.run("document.body.textContent.includes('goes')") is False, "nor for a screen reader"
+
+
+async def test_what_is_read_out_and_the_menu_of_a_message_go_with_it(tab: Tab) -> None:
+    shown = everything()
+    shown["messages"][BOOKS] = [fake.message(1, "stays")]
+    async with fake.serving(shown) as url:
+        await fake.opened(tab, url, BOOKS)
+        gone_at = int(time.time()) + 4
+        added = {"groupId": BOOKS, "message": fake.message(2, "soon gone", goneAt=gone_at)}
+        await tab.run(f"channel.postMessage({{ add: {json.dumps(added)} }})")
+        await fake.seen(tab, ".sr[role=status]", "bob: soon gone")
+        await tab.run("[...document.querySelectorAll('[aria-label^=More]')].at(-1).click()")
+        await fake.seen(tab, "dialog", "Copy the text")
+        await fake.true(tab, "!document.body.textContent.includes('soon gone')")
+        assert time.time() < gone_at + 0.5
+        await fake.seen(tab, "dialog", "It is gone.")
+        assert await tab.run("document.querySelector('dialog').textContent.includes('Copy')") is False
 
 
 async def test_ten_thousand_messages_scroll_by_a_window_that_keeps_its_place(tab: Tab) -> None:

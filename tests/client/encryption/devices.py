@@ -143,6 +143,12 @@ class Device:
                 await asyncio.sleep(0.05)
         return found
 
+    async def renew(self, group: UUID) -> None:
+        """Commit new own keys, as a client does from time to time."""
+        change = self.codec.commit(group)
+        await self.client.commit(group, commit_message=change.commit, group_info=change.group_info)
+        self.sync.look_at(group)
+
     async def comes_in(self, group: UUID) -> None:
         await self.until(lambda: self.is_in(group))
 

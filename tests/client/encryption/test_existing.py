@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
 from uuid import UUID
 
@@ -65,6 +65,13 @@ class Existing:
         self._up_to = (await self.everything(group))[-1].sequence_num
         await self.client.external_join(group, commit)
 
+    async def commits(self, group: UUID) -> None:
+        """Renew its keys."""
+        answer = self.mls.ask("commit")
+        commit, info = (bytes.fromhex(answer[each]) for each in ("commit", "group_info"))
+        await self.client.commit(group, commit_message=commit, group_info=info)
+        await self.fetches(group)
+
     async def everything(self, group: UUID) -> tuple[StoredMessage, ...]:
         return await self.client.fetch(group, self._up_to)
 
@@ -83,6 +90,23 @@ class Existing:
         await self.fetches(group)
         await self.client.send(group, self.mls.encrypt(text.encode()))
 
+    async def hears(self, group: UUID, text: str) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while text not in self.read:
+                await self.fetches(group)
+                await asyncio.sleep(0.05)
+
+
+@asynccontextmanager
+async def existing_client(url: str, name: str, process: PeerProcess) -> AsyncIterator[Existing]:
+    """Have an existing client of a new user's while the block lasts."""
+    async with Client(url, backoff=QUICK) as client:
+        await client.register(name, PASSWORD)
+        await client.login(name, PASSWORD)
+        made = Existing(client, process)
+        await made.upload()
+        yield made
+
 
 NewExisting = Callable[[str], Awaitable[Existing]]
 
@@ -91,19 +115,9 @@ NewExisting = Callable[[str], Awaitable[Existing]]
 async def existing(running: Running) -> AsyncIterator[NewExisting]:
     if PEER is None:
         pytest.skip("CONCLAVE_MLS_PEER names no live peer")
-    process = PeerProcess(Path(PEER))
     async with AsyncExitStack() as stack:
-
-        async def make(name: str) -> Existing:
-            client = await stack.enter_async_context(Client(running.url, backoff=QUICK))
-            await client.register(name, PASSWORD)
-            await client.login(name, PASSWORD)
-            made = Existing(client, process)
-            await made.upload()
-            return made
-
-        yield make
-    process.close()
+        process = stack.enter_context(closing(PeerProcess(Path(PEER))))
+        yield lambda name: stack.enter_async_context(existing_client(running.url, name, process))
 
 
 async def talk(group: UUID, ours: Device, theirs: Existing) -> None:
@@ -140,9 +154,7 @@ async def test_an_invite_during_which_an_epoch_passes_ends_with_both_in_one(
     alice, eve = await device("alice"), await existing("eve")
     group = await alice.sync.membership.create("club")
     await alice.sync.membership.invite(group, "eve")
-    change = alice.codec.commit(group)
-    await alice.client.commit(group, commit_message=change.commit, group_info=change.group_info)
-    alice.sync.look_at(group)
+    await alice.renew(group)
     await alice.until(lambda: alice.mls(group).epoch == 1)
     await eve.accepts()
     async with asyncio.timeout(PATIENCE):
@@ -165,11 +177,7 @@ async def test_our_invite_by_an_existing_client_that_went_stale_heals_by_itself(
     bob.takes_invites = False
     await eve.invites(group, bob.user_id)
     eve.mls.ask("clear_pending")
-    answer = eve.mls.ask("commit")
-    await eve.client.commit(
-        group, commit_message=bytes.fromhex(answer["commit"]), group_info=bytes.fromhex(answer["group_info"])
-    )
-    await eve.fetches(group)
+    await eve.commits(group)
     [invite] = await bob.client.invites()
     await bob.client.accept_invite(invite.invite_id)
     await eve.client.commit(group, group_info=eve.mls.group_info())

@@ -240,9 +240,7 @@ class Machine(RuleBasedStateMachine):
                 await device.sync.send(group, text)
                 self.must_read[text] = set() if act.who in self.gone else keyed - self.gone
             case "rotate" if device.is_in(group):
-                change = device.codec.commit(group)
-                await device.client.commit(group, commit_message=change.commit, group_info=change.group_info)
-                device.sync.look_at(group)
+                await device.renew(group)
             case "invite":
                 await membership.invite(group, act.whom)
             case "accept":

@@ -3,7 +3,7 @@
 import asyncio
 from contextlib import suppress
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import pytest
 
@@ -16,13 +16,6 @@ from tests.client.encryption.conftest import NewDevice
 from tests.client.encryption.devices import Device, agree, crossing, talk
 from tests.client.encryption.failpoints import Failpoints
 from tests.support import sample
-
-
-async def renew(device: Device, group: UUID) -> None:
-    """Commit new own keys, as a client does from time to time."""
-    change = device.codec.commit(group)
-    await device.client.commit(group, commit_message=change.commit, group_info=change.group_info)
-    device.sync.look_at(group)
 
 
 async def accept(device: Device) -> None:
@@ -38,7 +31,7 @@ async def test_an_invite_during_which_an_epoch_passes_ends_with_everybody_in_one
     carol.takes_invites = False
     await alice.sync.membership.invite(group, "carol")
     epoch = alice.mls(group).epoch
-    await renew(bob, group)
+    await bob.renew(group)
     await alice.until(lambda: alice.mls(group).epoch == epoch + 1)
     await accept(carol)
     await agree(group, alice, bob, carol)
@@ -91,7 +84,7 @@ async def test_two_admins_who_change_the_group_at_the_same_moment_end_in_one_sta
         with suppress(ClientError):
             match chance.choice(["renew", "come", "go", "talk"]):
                 case "renew":
-                    await renew(admin, group)
+                    await admin.renew(group)
                 case "come" if number % 8 == 0:  # so often the server hands out key packages of one user
                     await admin.sync.membership.invite(group, "carol")
                 case "come":
@@ -170,7 +163,7 @@ async def test_a_text_that_comes_many_epochs_late_reaches_everybody_once(device:
     await agree(group, alice, bob)
     late = alice.codec.encode(group, "very late")
     for _ in range(4):
-        await renew(bob, group)
+        await bob.renew(group)
         await agree(group, alice, bob)
     await alice.client.send(group, late)
     alice.sync.look_at(group)

@@ -13,6 +13,7 @@ export function App() {
   const view = useView();
   const { phase, fault } = view;
   useLayoutEffect(() => {
+    // At once: a dialog that is opened from the next screen stays.
     if (phase !== "in") closeDialogs();
   }, [phase]);
   return (

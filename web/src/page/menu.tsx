@@ -3,9 +3,9 @@
 import type { Group, Message } from "../engine/api";
 import { Dialog, ask } from "./dialog";
 import { Icon } from "./icons";
-import { closeDialog, engine, say } from "./store";
+import { closeDialog, engine, say, useView } from "./store";
 import { called } from "./text";
-import { dateAndTime } from "./time";
+import { dateAndTime, useMoment } from "./time";
 
 interface Props {
   message: Message;
@@ -16,6 +16,10 @@ interface Props {
 export function MessageMenu({ message, group, onReply }: Props) {
   const { text, left, isOwn, sender, createdAt, number, selfDestructSeconds } = message;
   const name = isOwn ? "you" : sender ? called(sender) : "somebody who has left";
+  const here = useView().conversation?.messages.find((each) => each.number === number);
+  const moment = useMoment([here?.goneAt ?? null]);
+  if (!here || (here.goneAt !== null && here.goneAt <= moment))
+    return <Dialog title={`Message of ${name}`}>It is gone.</Dialog>;
   const reply = () => {
     closeDialog();
     setTimeout(() => onReply(message)); // the browser first puts the focus back

@@ -190,26 +190,27 @@ function SendingRow({ sending, groupId }: { sending: Sending; groupId: string })
 
 /** Reads to screen readers what arrives while the newest messages are shown. */
 function Announcer({ messages }: { messages: readonly Message[] }) {
-  const [text, setText] = useState("");
+  const [{ number, text }, setSaid] = useState({ number: 0, text: "" });
   const known = useRef<number | null>(null);
   const newest = messages.at(-1);
   useEffect(() => {
     if (known.current !== null && newest && newest.number > known.current && !newest.isOwn)
-      setText(
-        newest.selfDestructSeconds
+      setSaid({
+        number: newest.number,
+        text: newest.selfDestructSeconds
           ? "A message that destroys itself"
           : `${called(newest.sender)}: ${newest.text ?? ""}`,
-      );
+      });
     known.current = newest?.number ?? known.current ?? 0;
   }, [newest?.number]);
   useLayoutEffect(() => {
     if (!text) return;
-    const timer = setTimeout(() => setText(""), 5_000); // what was said does not stay here either
+    const timer = setTimeout(() => setSaid({ number: 0, text: "" }), 5_000); // what was said does not stay here either
     return () => clearTimeout(timer);
-  }, [text]);
+  }, [number]);
   return (
     <div class="sr" role="status">
-      {harmless(text)}
+      {messages.some((each) => each.number === number) ? harmless(text) : ""}
     </div>
   );
 }

@@ -1,0 +1,275 @@
+"""People at real browsers, at a server with a port that it keeps: they do what people do, and see what is there."""
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from conclave.client import Client
+from tests.support.browser import Tab, browsing
+from tests.support.client import PASSWORD
+from tests.support.server import ServerProcess
+from tests.web import fake
+
+SETTINGS = '[cleanup]\nengine = "sql"\ndisk_reserve = "0"\n'
+
+TEXTS = ".timeline .text"
+
+BURN_SECONDS = 10
+"""After so long a message destroys itself: the shortest time that the page offers."""
+
+_GONE_AT = """
+  new Promise((done) => {
+    const look = () => document.body.textContent.includes(TEXT) || done(Date.now() / 1000);
+    new MutationObserver(look).observe(document.body, { subtree: true, childList: true, characterData: true });
+    look();
+  })
+"""
+
+_EVER_SHOWN = """
+  globalThis.everShown = [];
+  const look = () => {
+    for (const each of TEXTS)
+      if (document.documentElement?.textContent.includes(each) && !everShown.includes(each)) everShown.push(each);
+  };
+  new MutationObserver(look).observe(document, { subtree: true, childList: true, characterData: true });
+"""
+
+
+class Person:
+    """Somebody at a browser, who does what people do. ``steps``: what they have done."""
+
+    def __init__(self, tab: Tab, url: str, name: str) -> None:
+        self.tab, self.url, self.name = tab, url, name
+        self.steps: list[str] = []
+
+    # What they do
+
+    async def open(self) -> None:
+        """Open the page, or load it again."""
+        self.steps.append("open the page")
+        await self.tab.open(self.url)
+        await self.tab.do("Emulation.setFocusEmulationEnabled", enabled=True)
+
+    async def leave(self) -> None:
+        """Close the page at once, whatever it does."""
+        await self.tab.open("about:blank")
+
+    async def create_account(self) -> None:
+        await self.open()
+        await fake.seen(self.tab, "button", "Create an account")
+        await self.press("Create an account")
+        await self.fill("username", self.name)
+        await self.fill("password", PASSWORD)
+        await self.fill("again", PASSWORD)
+        await self.enter()
+        await fake.seen(self.tab, ".sidebar h1", "Conclave")
+
+    async def log_in(self, *, replaces: bool = False) -> None:
+        """Log in. ``replaces``: the account has its keys elsewhere, and this device takes that one's place."""
+        await fake.seen(self.tab, "button", "Log in")
+        await self.fill("username", self.name)
+        await self.fill("password", PASSWORD)
+        await self.enter()
+        if replaces:
+            await self.sees("Use this device instead?", "dialog")
+            await self.press("Use this device")
+        await fake.seen(self.tab, ".sidebar h1", "Conclave")
+
+    async def fill(self, field: str, text: str) -> None:
+        self.steps.append(f"fill in {field}")
+        await fake.seen(self.tab, f"[name={field}]")
+        await self.tab.run(f"[...document.querySelectorAll('[name={field}]')].at(-1).focus()")
+        await self.tab.run("document.activeElement.select?.()")
+        await fake.write(self.tab, text)
+
+    async def enter(self) -> None:
+        self.steps.append("press Enter")
+        await fake.press(self.tab, "Enter")
+
+    async def press(self, button: str) -> None:
+        """Press the last button with such a name or text, once it is there."""
+        self.steps.append(f"press {button}")
+        named = f"(each) => ((each.ariaLabel ?? '') + each.textContent).includes({button!r})"
+        found = f"[...document.querySelectorAll('button')].filter({named})"
+        await fake.true(self.tab, f"{found}.length > 0")
+        await self.tab.run(f"{found}.at(-1).click()")
+
+    async def choose(self, selector: str, value: int) -> None:
+        """Choose from the last list that a selector finds."""
+        await self.tab.run(
+            f"(each => {{ each.value = {value}; each.dispatchEvent(new Event('change', {{ bubbles: true }})) }})"
+            f"([...document.querySelectorAll({selector!r})].at(-1))"
+        )
+
+    async def put_away(self) -> None:
+        """Close all dialogs."""
+        while await self.tab.run("!!document.querySelector('dialog')"):
+            await fake.press(self.tab, "Escape")
+
+    async def write(self, text: str) -> None:
+        """Write into the open conversation, and send it."""
+        await fake.seen(self.tab, ".composer")
+        await self.tab.run("document.querySelector('textarea').focus()")
+        await fake.write(self.tab, text)
+        self.steps.append("write")
+        await self.enter()
+
+    async def burn(self, text: str) -> None:
+        """Send a message that destroys itself."""
+        await self.choose(".burn select", BURN_SECONDS)
+        await self.write(text)
+        await self.choose(".burn select", 0)
+
+    async def create(self, title: str) -> None:
+        """Create a group, which is then open."""
+        await self.press("New conversation")
+        await self.fill("title", title)
+        await self.enter()
+        await self.sees(title, ".heading")
+
+    async def invite(self, name: str) -> None:
+        """Invite somebody to the open group."""
+        await self.open_details()
+        await self.fill("invitee", name)
+        await self.enter()
+        await self.sees(f"{name} is invited", ".toast")
+        await self.put_away()
+
+    async def open_details(self) -> None:
+        """Open the dialog about the open group."""
+        await self.press("About this conversation")
+        await self.sees("Members", "dialog")
+
+    async def look_at(self, member: str) -> None:
+        """Open what is said about a member of the open group."""
+        await self.open_details()
+        await self.press(member)
+        await self.sees("Key", "dialog")
+
+    async def go_to(self, title: str) -> None:
+        """Open a conversation, once it is in the list."""
+        await fake.seen(self.tab, ".groups button", title)
+        await self.tab.run(
+            "[...document.querySelectorAll('.groups button')]"
+            f".find((each) => each.textContent.includes({title!r})).click()"
+        )
+        await self.sees(title, ".heading")
+
+    async def take_back(self, text: str) -> None:
+        """Take back an own message of the open conversation."""
+        await self.tab.run(
+            f"[...document.querySelectorAll('li.message')].find((each) => each.textContent.includes({text!r}))"
+            ".querySelector('[aria-label^=More]').click()"
+        )
+        await self.press("Take back for everybody")
+        await self.sees("It goes for everybody", "dialog")
+        await self.press("Take back")
+
+    async def hurry(self) -> None:
+        """Have the page connect now, unless it has done so by itself."""
+        await self.tab.run(
+            "(() => [...document.querySelectorAll('button')].find((each) => each.textContent === 'Try now')?.click())()"
+        )
+
+    # What they see
+
+    async def sees(self, text: str, selector: str = TEXTS) -> None:
+        await fake.seen(self.tab, selector, text)
+
+    async def misses(self, text: str) -> None:
+        await fake.true(self.tab, f"!document.body.textContent.includes({text!r})")
+
+    async def is_with(self, others: int) -> None:
+        """Wait until so many others are in the open group, and nothing is to be decided: all have the keys."""
+        await fake.seen(self.tab, ".heading", f"encrypted, 0 of {others} verified")
+        await fake.true(self.tab, "!document.querySelector('.decision')")
+
+    async def texts(self) -> list[str]:
+        found: list[str] = await self.tab.run(
+            f"[...document.querySelectorAll({TEXTS!r})].map((each) => each.textContent)"
+        )
+        return found
+
+    async def gone_at(self, text: str) -> float:
+        """Wait until a text is gone from the page, and return the moment, in Unix seconds."""
+        found: float = await self.tab.run(_GONE_AT.replace("TEXT", repr(text)))
+        return found
+
+    async def watch_for(self, texts: list[str]) -> None:
+        """Watch from the beginning of the next page on whether it ever shows one of some texts."""
+        script = _EVER_SHOWN.replace("TEXTS", repr(texts))
+        await self.tab.do("Page.addScriptToEvaluateOnNewDocument", source=script)
+
+    async def ever_shown(self) -> list[str]:
+        found: list[str] = await self.tab.run("everShown")
+        return found
+
+    # What happens to them
+
+    async def lose_everything(self) -> None:
+        """Lose all that the browser keeps for the page, as one does who clears its site data."""
+        await self.leave()
+        origin = self.url.removesuffix("/")
+        await self.tab.do("Storage.clearDataForOrigin", origin=origin, storageTypes="all")
+
+
+@asynccontextmanager
+async def at_a_browser(folder: Path, url: str, name: str) -> AsyncIterator[Person]:
+    """Have somebody at a browser while the block lasts. ``folder``: has one of their name with the profile."""
+    (folder / name).mkdir(exist_ok=True)
+    async with browsing(folder / name) as tab:
+        person = Person(tab, url, name)
+        yield person
+        assert [each for each in tab.asked if not each.startswith((url, "about:"))] == [], "it asks nobody else"
+        assert [told for told in tab.complaints if "Content Security" in told or "Trusted" in told] == []
+
+
+class Pair(NamedTuple):
+    """Alice and Bob, each with a browser and an account, and the port of their server."""
+
+    alice: Person
+    bob: Person
+    folder: Path
+    port: int
+    server: ServerProcess
+
+
+def server_on(folder: Path, port: int) -> ServerProcess:
+    """Return a server that has its port for good. ``folder``: has one with its data, perhaps of a server before it."""
+    (folder / "server").mkdir(exist_ok=True)
+    settings = f"listen_port = {port}\n{SETTINGS}[admin]\nlisten_port = 0\n"
+    return ServerProcess(folder / "server", file=(folder / "server" / "conclave.toml", settings))
+
+
+async def talking(alice: Person, bob: Person) -> None:
+    """Have Alice write to Bob, and Bob answer."""
+    await alice.press("New conversation")
+    await alice.fill("person", "bob")
+    await alice.enter()
+    await alice.sees("bob is invited", ".empty")
+    await bob.press("Accept the invite")
+    await alice.sees("encrypted, 0 of 1 verified", ".heading")
+    await alice.write("hello bob")
+    await bob.sees("hello bob")
+    await bob.write("hello alice")
+    await alice.sees("hello alice")
+
+
+async def set_expiry(url: str, name: str, group: str, seconds: int) -> None:
+    """Set how long messages of a group live: shorter than the page offers."""
+    async with Client(url) as client:
+        await client.login(name, PASSWORD)
+        [found] = [each.group_id for each in await client.groups() if each.group_name == group]
+        await client.update_group(found, expiry=seconds)
+
+
+def found_in(folder: Path, texts: Iterable[str]) -> list[str]:
+    """Return which files of a folder have one of some texts, in UTF-8 or UTF-16."""
+    wanted = [text.encode(encoding) for text in texts for encoding in ("utf-8", "utf-16-le", "utf-16-be")]
+    found = []
+    for path in folder.rglob("*"):
+        if path.is_file():
+            held = path.read_bytes()
+            found += [f"{path.relative_to(folder)}: {each!r}" for each in wanted if each in held]
+    return found

@@ -1,0 +1,337 @@
+"""One encrypted group of every kind of client: two real browsers, the chat in a real terminal, and an existing client.
+
+Where no live peer is named, the others are without the existing client.
+"""
+
+import asyncio
+import shutil
+import signal
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, closing
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from conclave.client import Client
+from tests.client.chat.test_terminal import Terminal
+from tests.client.encryption.test_existing import PEER, Existing, existing_client
+from tests.client.mls.actors import PeerProcess
+from tests.support import browser
+from tests.support.chatting import signed_up
+from tests.support.proxies import free_ports
+from tests.support.server import ServerProcess, waiting
+from tests.web import fake
+from tests.web.people import BURN_SECONDS, Person, at_a_browser, server_on
+
+pytestmark = pytest.mark.system
+
+SENT_ONCE_SECONDS = 2.0
+"""After so many seconds what was sent twice would be there twice."""
+
+LATE_SECONDS = 1.0
+"""A client may hide a message so much earlier or later than the server: that tells the time in whole seconds."""
+
+LEAST, MOST = BURN_SECONDS - 2, BURN_SECONDS + 3
+"""How long a message may be there that destroys itself: two clocks have whole seconds, and it is looked each second."""
+
+
+class Scene:
+    """Alice, who is an admin, and Bob at browsers, Carol at a terminal, and Eve with an existing client, in a group.
+
+    ``reader``: a client of Carol's account that sees what the server has.
+    """
+
+    def __init__(self, alice: Person, bob: Person, carol: Terminal, reader: Client, group: UUID) -> None:
+        self.alice, self.bob, self.carol, self.reader, self.group = alice, bob, carol, reader, group
+        self.eve: Existing | None = None
+        self._said = 0
+
+    @property
+    def others(self) -> int:
+        """How many there are besides Alice."""
+        return 2 if self.eve is None else 3
+
+    async def shows(self, *texts: str) -> None:
+        """Wait until Carol's terminal shows some texts."""
+        await asyncio.to_thread(self.carol.shows, *texts)
+
+    async def hides(self, text: str) -> None:
+        await asyncio.to_thread(self.carol.hides, text)
+
+    async def all_read(self, text: str, *, but: Person | None = None) -> None:
+        for each in (self.alice, self.bob):
+            if each is not but:
+                await each.sees(text)
+        await asyncio.to_thread(self._carol_reads, text)
+        if self.eve:
+            await self.eve.hears(self.group, text)
+
+    def _carol_reads(self, text: str) -> None:
+        for _ in waiting(lambda: f"{text} in {self.carol.screen()}"):
+            if text in self.carol.screen():
+                return
+            self.carol.type("", "C-End")  # where many came at once, the newest are below what is shown
+
+    async def eve_says(self, text: str) -> None:
+        if self.eve:
+            await self.eve.says(self.group, text)
+            self.eve.read.append(text)  # nobody can decrypt their own
+
+    async def all_talk(self, *, but: Person | None = None) -> None:
+        """Each says something that all read. ``but``: who is not there."""
+        self._said += 1
+        for each in (self.alice, self.bob):
+            if each is not but:
+                await each.write(f"{each.name} says {self._said}.")
+                await self.all_read(f"{each.name} says {self._said}.", but=but)
+        self.carol.type(f"carol says {self._said}.", "Enter")
+        await self.all_read(f"carol says {self._said}.", but=but)
+        if self.eve:
+            await self.eve_says(f"eve says {self._said}.")
+            await self.all_read(f"eve says {self._said}.", but=but)
+
+    async def read_once(self, *texts: str) -> None:
+        """All read some texts, and each of them once."""
+        for text in texts:
+            await self.all_read(text)
+        await asyncio.sleep(SENT_ONCE_SECONDS)
+        for each in (self.alice, self.bob):
+            shown = await each.texts()
+            assert [shown.count(text) for text in texts] == [1] * len(texts), each.name
+        screen = self.carol.screen()
+        assert [screen.count(text) for text in texts] == [1] * len(texts), screen
+        if self.eve:
+            await self.eve.fetches(self.group)
+            assert [self.eve.read.count(text) for text in texts] == [1] * len(texts)
+
+    async def gone_at(self, text: str) -> dict[str, float]:
+        """Wait until a text is gone from all screens, and return the moments, in Unix seconds."""
+        screens = await asyncio.gather(
+            self.alice.gone_at(text), self.bob.gone_at(text), asyncio.to_thread(self._gone_from_the_terminal, text)
+        )
+        return dict(zip(("alice", "bob", "carol"), screens, strict=True))
+
+    def _gone_from_the_terminal(self, text: str) -> float:
+        while text in self.carol.screen():
+            time.sleep(0.02)
+        return time.time()
+
+    async def created_at(self) -> int:
+        """When the newest message was sent, by the server."""
+        found = await self.reader.fetch(self.group)
+        while more := await self.reader.fetch(self.group, found[-1].sequence_num):
+            found = more
+        return found[-1].created_at
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    browser.found()
+    if not shutil.which("tmux"):
+        pytest.skip("no terminal to look at: tmux is not installed (Debian: apt install tmux)")
+    return tmp_path
+
+
+@pytest.fixture
+def start(folder: Path) -> Callable[[], ServerProcess]:
+    """Make servers that go on with what the one before has left, on the same port."""
+    [port] = free_ports(1)
+    return lambda: server_on(folder, port)
+
+
+@pytest.fixture
+async def server(start: Callable[[], ServerProcess]) -> AsyncIterator[ServerProcess]:
+    with start() as running:
+        yield running
+
+
+@pytest.fixture
+async def scene(server: ServerProcess, folder: Path) -> AsyncIterator[Scene]:
+    """All in Alice's group, which is open on all screens."""
+    async with AsyncExitStack() as stack:
+        alice, bob = [
+            await stack.enter_async_context(at_a_browser(folder, f"{server.url}/", name)) for name in ("alice", "bob")
+        ]
+        for each in (alice, bob):
+            await each.create_account()
+        (folder / "carol").mkdir()
+        session = await signed_up(folder / "carol" / "home", server.url, "carol")
+        carol = stack.enter_context(closing(Terminal(folder / "carol")))
+        await asyncio.to_thread(carol.start)
+        await asyncio.to_thread(carol.shows, "online")
+        await alice.create("club")
+        await alice.invite("bob")
+        await bob.press("Accept the invite")
+        await alice.is_with(1)
+        await alice.invite("carol")
+        await asyncio.to_thread(carol.shows, "✉ club")
+        carol.type("/accept", "Enter")
+        await asyncio.to_thread(carol.shows, "kept for good", "encrypted")
+        await alice.is_with(2)
+        reader = await stack.enter_async_context(Client(server.url))
+        reader.resume(session)
+        [group] = [each.group_id for each in await reader.groups()]
+        made = Scene(alice, bob, carol, reader, group)
+        if PEER:
+            process = stack.enter_context(closing(PeerProcess(Path(PEER))))
+            made.eve = await stack.enter_async_context(existing_client(server.url, "eve", process))
+            await alice.invite("eve")
+            await made.eve.accepts()
+            await alice.is_with(3)
+        await made.all_talk()
+        yield made
+
+
+async def renewed(scene: Scene, *, but: Person | None = None) -> None:
+    """The existing client renews its keys, and then proposes to: Alice's browser commits that."""
+    if scene.eve is None:
+        return
+    await scene.eve.commits(scene.group)
+    await scene.all_talk(but=but)
+    epoch = scene.eve.mls.ask("info")["epoch"]
+    await scene.eve.client.send(scene.group, scene.eve.mls.propose("update", None, None))
+    async with asyncio.timeout(30):
+        while scene.eve.mls.ask("info")["epoch"] == epoch:
+            await scene.eve.fetches(scene.group)
+            await asyncio.sleep(0.1)
+    assert scene.eve.mls.ask("info")["epoch"] == epoch + 1
+
+
+async def test_all_renew_and_who_was_away_for_fifty_messages_reads_all(scene: Scene) -> None:
+    alice, bob = scene.alice, scene.bob
+    await renewed(scene)
+    await scene.all_talk()
+    await bob.leave()
+    said = []
+    for number in range(17):
+        said += [f"{name} tells {number}." for name in ("alice", "carol", "eve" if scene.eve else "carol again")]
+        await alice.write(said[-3])
+        scene.carol.type(said[-2], "Enter")
+        if scene.eve:
+            await scene.eve_says(said[-1])
+        else:
+            scene.carol.type(said[-1], "Enter")
+        if number == 8:
+            await renewed(scene, but=bob)
+    await bob.open()
+    await bob.go_to("club")
+    for text in said:
+        await bob.sees(text)
+    found = [each for each in await bob.texts() if " tell" in each]
+    assert sorted(found) == sorted(said), "all, and each once"
+    for name in ("alice", "carol"):
+        assert [each for each in found if each.startswith(f"{name} tells")] == [f"{name} tells {n}." for n in range(17)]
+    await scene.all_talk()
+
+
+async def test_what_breaks_in_mid_send_loses_nothing_and_sends_nothing_twice(
+    scene: Scene, server: ServerProcess, start: Callable[[], ServerProcess]
+) -> None:
+    alice, bob = scene.alice, scene.bob
+    # Loaded again as soon as it stands in the list.
+    for text in ("one reload", "another reload"):
+        await bob.write(text)
+        await bob.sees(text)
+        await bob.open()
+        await bob.sees(text)
+    await scene.read_once("one reload", "another reload")
+    # Closed, and then crashed, while the server has the request and does not answer.
+    for text, end in (("closed in mid-send", alice.leave), ("crashed in mid-send", alice.tab.crash)):
+        server.process.send_signal(signal.SIGSTOP)
+        await alice.write(text)
+        await alice.sees(text, ".sending")
+        await end()
+        server.process.send_signal(signal.SIGCONT)
+        await alice.open()
+        await alice.go_to("club")
+        await scene.read_once(text)
+    await scene.all_talk()
+    # The server is killed, and people write before it is back.
+    server.process.kill()
+    server.process.wait()
+    await alice.write("written by alice meanwhile")
+    await alice.sees("written by alice meanwhile", ".sending")
+    scene.carol.type("written by carol meanwhile", "Enter")
+    with start():
+        for each in (alice, bob):
+            await each.hurry()
+        await scene.read_once("written by alice meanwhile", "written by carol meanwhile")
+        await scene.all_talk()
+
+
+async def test_who_is_removed_or_loses_the_keys_comes_back_and_talks(scene: Scene) -> None:
+    alice, bob = scene.alice, scene.bob
+    await alice.look_at("bob")
+    await alice.press("Remove")
+    await alice.sees("Remove bob?", "dialog")
+    await alice.press("Remove")
+    await alice.put_away()
+    await bob.sees("You are in no conversation yet.", ".sidebar")
+    await alice.is_with(scene.others - 1)
+    await scene.all_talk(but=bob)
+    await alice.invite("bob")
+    await bob.press("Accept the invite")
+    await alice.is_with(scene.others)
+    await scene.all_talk()
+    assert [each for each in await bob.texts() if "says 2" in each] == [], "what was said without him"
+    # Bob's browser loses all that it keeps.
+    await bob.lose_everything()
+    await bob.open()
+    await bob.log_in(replaces=True)
+    await bob.go_to("club")
+    await bob.is_with(scene.others)
+    await alice.press("Take it uncompared")
+    await alice.is_with(scene.others)
+    await scene.shows("bob has another key")
+    scene.carol.type("to the new bob", "Enter")
+    await scene.shows("Send all the same")
+    scene.carol.type("", "Left", "Enter")
+    await scene.all_read("to the new bob")
+    await scene.all_talk()
+    assert [each for each in await bob.texts() if "says 3" in each] == [], "what was said to the keys before"
+
+
+async def test_what_goes_is_gone_on_all_screens_at_its_second(scene: Scene) -> None:
+    alice, bob = scene.alice, scene.bob
+    # Taken back.
+    await alice.write("a slip of the pen")
+    await scene.all_read("a slip of the pen")
+    await alice.take_back("a slip of the pen")
+    await scene.gone_at("a slip of the pen")
+    # What destroys itself goes after it was seen: Bob has loaded the page again, and touched nothing since.
+    await bob.open()
+    await bob.sees("alice says 1.")
+    await alice.burn("burn after reading")
+    sent = time.time()
+    await scene.all_read("burn after reading")
+    assert LEAST <= await alice.gone_at("burn after reading") - sent <= MOST
+    await scene.hides("burn after reading")
+    await asyncio.sleep(2)
+    assert "burn after reading" in await bob.texts()
+    await fake.press(bob.tab, "ArrowUp")
+    seen = time.time()
+    assert LEAST <= await bob.gone_at("burn after reading") - seen <= MOST
+    # By the policy: what is older goes at once, and what is said then at its second.
+    await alice.look_at("carol")
+    await alice.press("Make an admin")
+    await alice.put_away()
+    await scene.shows("you are an admin")
+    scene.carol.type("/expire 8s", "Enter")
+    await scene.shows("Change it")
+    scene.carol.type("", "Left", "Enter")
+    await scene.gone_at("alice says 1.")
+    for text in ("said in a browser", "said in a terminal"):
+        if text == "said in a browser":
+            await alice.write(text)
+        else:
+            scene.carol.type(text, "Enter")
+        await scene.all_read(text)
+        due = await scene.created_at() + 8 + 1
+        await bob.press("More for the message of")
+        await bob.sees("Reply", "dialog")
+        moments = await scene.gone_at(text)
+        assert {name: round(at - due, 2) for name, at in moments.items() if abs(at - due) > LATE_SECONDS} == {}
+        await bob.sees("It is gone.", "dialog")
+        await bob.put_away()
