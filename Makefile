@@ -60,7 +60,7 @@ WITH_PEER = tests/client/encryption/test_existing.py tests/client/mls/test_churn
 	tests/web/test_churn.py tests/web/test_three_kinds.py tests/web/test_scene.py
 
 answers: setup .venv/development  ## Send 200,000 random requests to the client port and to aiohttp alone, others each time
-	@CONCLAVE_ANSWERS=$${CONCLAVE_ANSWERS:-$$(date +%s):6000} $(PYTHON) -m pytest -n 2 -p no:logging tests/server/test_same_answers.py -k whatever
+	@CONCLAVE_ANSWERS=$${CONCLAVE_ANSWERS:-$$(date +%s):6000} $(PYTHON) -m pytest -n 2 -p no:logging tests/server/client_port/test_same_answers.py -k whatever
 
 generators: .venv/development .generators/ready  ## Have clients made by two generators talk to a server
 	@CONCLAVE_GENERATORS=$(CURDIR)/.generators/bin $(PYTHON) -m pytest tests/processes/test_generators.py

@@ -27,7 +27,7 @@ from bench.plots import Axis, lines
 from bench.process import Server, descendants, name, resident_mb
 from bench.streams import Stream
 from conclave.retention.policy import AFTER_FETCH
-from conclave.server.listen import raise_file_limit
+from conclave.system.process_limits import raise_file_limit
 from tests.support.client import PASSWORD, Client
 
 MINUTES = float(os.environ.get("CONCLAVE_BENCH_SOAK", "180"))

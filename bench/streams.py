@@ -18,7 +18,7 @@ from bench.figures import Figure, at_least, latencies, percentile, single, sprea
 from bench.process import Server, resident_mb
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.settings import Config
-from conclave.server.listen import raise_file_limit
+from conclave.system.process_limits import raise_file_limit
 from tests.support.client import API, Client, encode
 
 STREAMS, STOPPED, STOPS = 2_000, 1_000, 3

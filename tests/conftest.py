@@ -25,8 +25,7 @@ from conclave.clock import FakeClock
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.settings import Config
 from conclave.server.app import create_app
-from conclave.server.busiest import Busiest
-from conclave.server.listen import MOST_FILES, Site
+from conclave.server.client_port import ClientPort, ConnectionLimits, FastPath
 from conclave.store import at_rest
 from conclave.system import signals
 from tests.support import forensics, java_classes, sample, stores
@@ -259,6 +258,10 @@ def next_fetch(config: Config) -> Config:
     return replace(config, retention=replace(config.retention, fetch_confirmation="next_fetch"))
 
 
+ANY_NUMBER = ConnectionLimits(65_536)
+"""More connections than a test opens."""
+
+
 class Listening:
     """An application that listens as it does in a process of its own, but waits for less at its end."""
 
@@ -270,7 +273,7 @@ class Listening:
 
     async def start(self) -> None:
         await self.runner.setup()
-        self.site = Site(self.runner, self.host, 0, MOST_FILES, busiest=Busiest(self.app))
+        self.site = ClientPort(self.runner, self.host, 0, ANY_NUMBER, fast_path=FastPath(self.app))
         self.url = await self.site.listen()
         self.port = int(self.url.rpartition(":")[2])
 

@@ -139,9 +139,10 @@ def in_a_circle(graph: Mapping[str, AbstractSet[str]]) -> list[str]:
 TASKS_OF_THEIR_OWN = {
     "conclave.health.background": "it runs the duties",
     "conclave.server.supervise": "by keep_running of the above",
-    "conclave.server.busiest": "a request",
-    "conclave.server.connection": "a request, and the time-outs of a connection",
-    "conclave.server.listen": "a connection that begins, and a pause of accepting",
+    "conclave.server.client_port.fast_path": "a request",
+    "conclave.server.client_port.connection": "the time-outs of a connection",
+    "conclave.server.client_port.port": "a connection that begins, and a pause of accepting",
+    "conclave.server.client_port.responding": "a response",
     "conclave.wire.acknowledgement": "the end of an answer",
     "conclave.wire.handover": "an answer",
     "conclave.wire.stream_connection": "the end of a stream",
@@ -286,6 +287,18 @@ def test_keys_know_no_database_and_their_trees_no_file() -> None:
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
     assert in_a_circle({module: imported(module) & modules().keys() - {module} for module in modules()}) == []
+
+
+def test_the_client_port_has_a_face_of_few_names() -> None:
+    """And its modules form no circle, not even for types: none has imports only for these."""
+    package = "conclave.server.client_port"
+    own = {module for module in modules() if is_within(module, package)}
+    assert not [module for module in own if "TYPE_CHECKING" in modules()[module].read_text(encoding="utf-8")]
+    outside = {each for module in modules().keys() - own for each in imported(module) if is_within(each, package)}
+    assert outside == {package}
+    tree = ast.parse(modules()[package].read_text(encoding="utf-8"))
+    names = {alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert len(names) <= 5
 
 
 def test_no_rooms_import_each_other_in_a_circle() -> None:

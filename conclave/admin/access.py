@@ -15,7 +15,7 @@ from aiohttp.typedefs import Handler, Middleware
 
 from conclave.config.admin import TOKEN, UNFIT, AdminConfig
 from conclave.system.streams import is_stream
-from conclave.wire.ready import HEADERS
+from conclave.wire.response_head import HEADERS
 
 OPEN_PATHS = frozenset(("/healthz", "/readyz"))
 """What needs no token. Without one these say a status in a word."""

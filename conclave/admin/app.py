@@ -21,7 +21,7 @@ from conclave.admin.sizes import Sizes
 from conclave.health import background
 from conclave.health.parts import HealthPart
 from conclave.health.readiness import Standing, standing
-from conclave.wire.ready import HEADERS
+from conclave.wire.response_head import HEADERS
 
 SERVED = web.AppKey("served", web.Application)
 """The clients' application: its resources are there while it runs."""

@@ -31,7 +31,7 @@ from conclave.health.storage import Storage
 from conclave.measures import Requests
 from conclave.response_memory import Budget
 from conclave.server import duties, ledger_duty, middleware, vault_duty
-from conclave.server.room import CLOSED_FOR
+from conclave.server.client_port import CLOSE_REASONS
 from conclave.server.routes import add_routes
 from conclave.store import keyring
 from conclave.store.engine.database import Database
@@ -59,7 +59,7 @@ def create_app(
     app[app_keys.THROTTLE] = Throttle(config.limits, app[app_keys.PASSWORDS], steady)
     app[app_keys.REQUESTS] = Requests()
     app[app_keys.CROSS_ORIGIN] = CrossOrigin(config.web.allowed_origins)
-    app[app_keys.CLOSED] = Counter(dict.fromkeys(CLOSED_FOR, 0))
+    app[app_keys.CLOSED] = Counter(dict.fromkeys(CLOSE_REASONS, 0))
     app[app_keys.BUDGET] = Budget(config.limits.response_bytes)
     app[app_keys.INVITING] = asyncio.Semaphore(1)
     app[app_keys.ACTIVITY] = SessionActivity(config.token_ttl_seconds)

@@ -26,7 +26,7 @@ from conclave.wire import cross_origin
 from conclave.wire.endpoint import ENDPOINT, Endpoint
 from conclave.wire.exchange import COMES_LATER, STILL_CALLING, StillCalling, choose_format, reply_error
 from conclave.wire.handover import ACCOUNT, BUDGET, Streamed, hand_over
-from conclave.wire.ready import REQUEST_ID, own_headers
+from conclave.wire.response_head import REQUEST_ID, own_headers
 
 log = get_logger(__name__)
 

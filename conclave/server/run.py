@@ -21,8 +21,7 @@ from conclave.health.parts import Phase
 from conclave.logs.setup import get_logger
 from conclave.server import ports, start_check
 from conclave.server.app import create_app
-from conclave.server.busiest import Busiest
-from conclave.server.listen import MOST_OPERATORS, Site, for_clients, of_address, raise_file_limit
+from conclave.server.client_port import ClientPort, ConnectionLimits, FastPath
 from conclave.server.reload import Reloader
 from conclave.server.stop_limit import StopLimit
 from conclave.server.supervise import Supervisor
@@ -32,8 +31,8 @@ from conclave.store.engine.faults import StoreError
 from conclave.store.resources import state
 from conclave.store.resources.state import PolicyChangeError, PolicyFrozenError
 from conclave.system import data_folder, locks, signals
-from conclave.system.memory import give_back_large
 from conclave.system.notify import ServiceManager
+from conclave.system.process_limits import give_back_large, raise_file_limit
 from conclave.system.reserve import give_up_to_start
 from conclave.system.sighup import Hangups, ignore
 
@@ -172,16 +171,12 @@ async def _serve(
     try:
         files = raise_file_limit()
         await operators.setup()
-        admin = Site(operators, config.admin.listen_address, config.admin.listen_port, MOST_OPERATORS)
+        few = ConnectionLimits.for_operators()
+        admin = ClientPort(operators, config.admin.listen_address, config.admin.listen_port, few)
         admin_url = await _listen_for_operators(admin)
         await runner.setup()
-        most = for_clients(files)
-        url = await _listen(
-            Site(
-                *(runner, config.listen_address, config.port, most, tls.context if tls else None, Busiest(app)),
-                most_unknown=of_address(most),
-            )
-        )
+        limits, context = ConnectionLimits.for_clients(files), tls.context if tls else None
+        url = await _listen(ClientPort(runner, config.listen_address, config.port, limits, context, FastPath(app)))
         _settle_memory()
         log.info("listening", url=url, admin_url=admin_url, database=str(config.database), **_facts(config, source))
         async with (
@@ -223,18 +218,18 @@ def _settle_memory() -> None:
     gc.set_threshold(GARBAGE, *gc.get_threshold()[1:])
 
 
-async def _listen_for_operators(site: Site) -> str | None:
+async def _listen_for_operators(port: ClientPort) -> str | None:
     """Begin to listen, and return the URL; clients are served even if that fails."""
     try:
-        return await _listen(site)
+        return await _listen(port)
     except ServeError as error:
         log.error("no_admin_listener", reason=str(error))
         return None
 
 
-async def _listen(site: Site) -> str:
+async def _listen(port: ClientPort) -> str:
     """Begin to listen, and return the URL. Raises ServeError."""
     try:
-        return await site.listen()
+        return await port.listen()
     except OSError as error:
-        raise ServeError(f"cannot listen on {site.name}: {ports.why_not(error, site.port)}") from error
+        raise ServeError(f"cannot listen on {port.name}: {ports.why_not(error, port.port)}") from error

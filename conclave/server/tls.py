@@ -1,7 +1,10 @@
-"""The certificate of the server: reading it, saying what is wrong with it, and changing it while clients are served."""
+"""TLS: the server's certificate, what is wrong with it, changing it while clients are served, and handshakes."""
 
+import asyncio
+import socket
 import ssl
 from pathlib import Path
+from typing import cast
 
 from conclave.config.settings import Config
 from conclave.logs.setup import get_logger
@@ -136,3 +139,55 @@ def _doubt(context: ssl.SSLContext, certificate: str) -> str:
         except ssl.SSLError:
             return ""
     return ""
+
+
+async def handshake(
+    end: socket.socket, context: ssl.SSLContext, protocol: asyncio.BufferedProtocol
+) -> asyncio.Transport:
+    """Do the handshake on an accepted socket, and start ``protocol``. Return the transport below the TLS layer.
+
+    Made by asyncio in one step, the layer would hide that transport, which alone knows what the system has not taken
+    yet. The client may take a minute. If this raises OSError or is cancelled, ``end`` is closed.
+    """
+    loop = asyncio.get_running_loop()
+    below, early = await loop.connect_accepted_socket(_EarlyBytes, end)
+    try:
+        loop.call_soon(early.pass_on, below)  # after the first step of start_tls, before more is read
+        secured = await loop.start_tls(below, early, context, server_side=True)
+    except BaseException:
+        below.abort()
+        raise
+    if secured is None:
+        raise ConnectionAbortedError("the client is gone")
+    secured.set_protocol(protocol)
+    early.successor = protocol
+    protocol.connection_made(secured)
+    early.pass_on(secured)
+    return below
+
+
+class _EarlyBytes(asyncio.Protocol):
+    """Holds bytes that arrive before the TLS layer is there, and decrypted ones before the connection is."""
+
+    def __init__(self) -> None:
+        self.successor: asyncio.BufferedProtocol | None = None
+        self._held = b""
+
+    def data_received(self, data: bytes) -> None:
+        self._held += data
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection may have started since this was scheduled."""
+        if self.successor:
+            self.successor.connection_lost(exc)
+
+    def pass_on(self, transport: asyncio.Transport) -> None:
+        """Give what is held to the transport's present protocol."""
+        rest, self._held = self._held, b""
+        while rest and not transport.is_closing():
+            successor = cast(asyncio.BufferedProtocol, transport.get_protocol())
+            buffer = memoryview(successor.get_buffer(len(rest)))
+            count = min(len(buffer), len(rest))
+            buffer[:count] = rest[:count]
+            successor.buffer_updated(count)
+            rest = rest[count:]

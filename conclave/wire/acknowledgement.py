@@ -1,8 +1,8 @@
-"""Tells when a client's system has acknowledged everything that was written to its connection.
+"""Finds out when a client's system has acknowledged everything that was written to its connection.
 
 What the operating system has taken is lost if the connection is reset before it has left, or on its way. So a page
-counts as fetched only once the other side's TCP has acknowledged its last byte. No event tells of that. The system is
-asked at once, then after pauses that grow, and whenever something comes from the client: its next request carries the
+counts as fetched only once the other side's TCP has acknowledged its last byte. There is no event for that. The system
+is asked at once, then after pauses that grow, and whenever the client sends something: its next request carries the
 acknowledgement.
 """
 
@@ -12,7 +12,6 @@ import socket
 import struct
 import sys
 import termios
-from collections.abc import Callable
 from typing import Any
 
 from conclave.logs.setup import get_logger
@@ -28,50 +27,54 @@ MOST_PAUSE_SECONDS = 1.0
 _ESTABLISHED, _CLOSE_WAIT = 1, 8
 """States of a connection, by the first byte of TCP_INFO (Linux): open on both sides; the other side sends no more."""
 
-_IS_TOLD = sys.platform == "linux"
-"""Whether the system tells. Others have these questions too, but answer in their own numbers, or not at all."""
+_IS_REPORTED = sys.platform == "linux"
+"""Whether the system reports it. Others have these calls too, but with their own numbers, or none."""
 
 _COUNT = struct.Struct("i")
 
 
-def unacknowledged(end: Any) -> int | None:
-    """Return how many of the bytes that the system has taken for a TCP connection are not acknowledged.
+def is_open(transport: asyncio.Transport) -> bool:
+    """Return whether both sides of a TCP connection are open. False also if the system does not report it.
 
-    None: the connection is broken or closed, or the system does not tell. ``end``: a socket, or what stands for it; it
-    must be open, since another connection may have its number otherwise.
+    The system knows before asyncio, which reports the end of a TLS connection late, and nothing while reading is
+    paused.
     """
     try:
-        [left] = _COUNT.unpack(fcntl.ioctl(end.fileno(), termios.TIOCOUTQ, _COUNT.pack(0)))
-        # Last: a reset may forget what was not acknowledged.
-        return left if _state(end) in (_ESTABLISHED, _CLOSE_WAIT) else None
-    except (AttributeError, OSError, ValueError):  # no socket, not TCP, or closed
-        return None
-
-
-def is_open(end: Any) -> bool:
-    """Tell whether both sides of a TCP connection are open. False also if the system does not tell."""
-    try:
-        return _state(end) == _ESTABLISHED
+        return not transport.is_closing() and _state(transport.get_extra_info("socket")) == _ESTABLISHED
     except (AttributeError, OSError, ValueError):
         return False
 
 
+def _unacknowledged(transport: asyncio.Transport, below: asyncio.Transport | None) -> int | None:
+    """Return how many written bytes the client's system has not acknowledged.
+
+    None: the connection is broken or closed, or the system does not report it. Of what waits in this process, or in a
+    TLS layer, the number is approximate. ``below``: the transport below a TLS layer.
+    """
+    if transport.is_closing() or (below and below.is_closing()):
+        return None  # another connection may have the socket's number by now
+    try:
+        end = transport.get_extra_info("socket")
+        [left] = _COUNT.unpack(fcntl.ioctl(end.fileno(), termios.TIOCOUTQ, _COUNT.pack(0)))
+        if _state(end) not in (_ESTABLISHED, _CLOSE_WAIT):  # last: a reset may forget what was not acknowledged
+            return None
+    except (AttributeError, OSError, ValueError):  # no socket, not TCP, or closed
+        return None
+    return int(left) + transport.get_write_buffer_size() + (below.get_write_buffer_size() if below else 0)
+
+
 def _state(end: Any) -> int | None:
-    return end.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] if _IS_TOLD else None
+    return end.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] if _IS_REPORTED else None
 
 
 class Acknowledgement:
     """Waits for one acknowledgement. A client that takes too long is cut off, as one that takes a response slowly."""
 
-    __slots__ = ("_cut_off", "_loop", "_pace", "_pause", "_received", "_timer", "_unacknowledged", "_window_ends")
+    __slots__ = ("_below", "_loop", "_pace", "_pause", "_received", "_timer", "_transport", "_window_ends")
 
-    def __init__(self, unacknowledged: Callable[[], int | None], cut_off: Callable[[], None]) -> None:
-        """``unacknowledged``: returns how many bytes are left; None if the connection is broken or that is not known.
-
-        ``cut_off``: breaks the connection off.
-        """
-        self._unacknowledged = unacknowledged
-        self._cut_off = cut_off
+    def __init__(self, transport: asyncio.Transport, below: asyncio.Transport | None) -> None:
+        """``below``: the transport below ``transport``, if that is a TLS layer."""
+        self._transport, self._below = transport, below
         self._loop = asyncio.get_running_loop()
         self._received: asyncio.Future[bool] = self._loop.create_future()
         self._pause = FIRST_PAUSE_SECONDS
@@ -94,7 +97,7 @@ class Acknowledgement:
         """See how many bytes are left. ``is_last``: what is not acknowledged by now never will be."""
         if self._received.done():
             return 0
-        left = self._unacknowledged()
+        left = _unacknowledged(self._transport, self._below)
         if not left or is_last:
             self._received.set_result(left == 0)
         return left
@@ -108,7 +111,7 @@ class Acknowledgement:
             if not self._pace.keeps_up(left or 0):
                 log.info("client_too_slow")
                 self._received.set_result(False)
-                self._cut_off()
+                self._transport.abort()
                 return
         self._pause = min(2 * self._pause, MOST_PAUSE_SECONDS)
         self._timer = self._loop.call_later(self._pause, self._look_again)

@@ -19,7 +19,7 @@ from conclave.wire import json_text, page_writer, protobuf, request_body
 from conclave.wire.endpoint import ENDPOINT
 from conclave.wire.fields import NAME_RULE, breaks_constraint, parse_id
 from conclave.wire.negotiate import Format, answer_format, body_format
-from conclave.wire.ready import own_headers
+from conclave.wire.response_head import own_headers
 from conclave.wire.schemas.base import MORE, MOST_FAULTS, QuerySchema, RequestSchema, the
 from conclave.wire.schemas.responses import schema_of
 

@@ -1,4 +1,4 @@
-"""Sends responses, knows when they have arrived, and cuts off clients that take them too slowly.
+"""Sends responses, waits until they have arrived, and cuts off clients that read them too slowly.
 
 What has to wait until a response has arrived must not be done for a broken connection.
 """
@@ -18,7 +18,7 @@ from conclave.response_memory import Budget, Waiting
 from conclave.wire import pace
 from conclave.wire.acknowledgement import Acknowledgement
 from conclave.wire.pace import Pace
-from conclave.wire.ready import own_headers
+from conclave.wire.response_head import own_headers
 
 log = get_logger(__name__)
 
@@ -28,11 +28,11 @@ BUDGET = web.RequestKey("budget", Budget)
 ACCOUNT = web.RequestKey("account", bytes)
 """Whose response it is, once that is known."""
 
-LINE = "conclave_line"
-"""By this name a transport tells, as extra information, which ``Line`` it belongs to."""
+CONNECTION = "conclave_connection"
+"""The name of a transport's extra information that is its ``AcknowledgingConnection``."""
 
 BARE_TRANSPORT = "conclave_bare_transport"
-"""By this name a transport that stands before another one tells which."""
+"""The name of a transport's extra information that is the transport behind it."""
 
 UNSENT_BYTES = 128 * 1024
 """At most 128 KiB of a large response wait in the system to be sent.
@@ -67,25 +67,25 @@ class Streamed(web.StreamResponse):
         self.is_being_read = False
 
 
-class Line(Protocol):
-    """A client's connection, as far as it is asked whether a response has arrived."""
+class AcknowledgingConnection(Protocol):
+    """A client's connection that knows whether a response has arrived."""
 
     def may_be_gone(self) -> bool:
-        """Tell whether the client sends no more, or the connection is broken; also if the system does not tell."""
+        """Return whether the client has ended its side, or the connection is broken; True also if that is unknown."""
 
-    def expect_acknowledgement(self) -> Acknowledgement:
-        """Begin to look for the acknowledgement of everything that was written."""
+    def expect_acknowledgement(self) -> Acknowledgement | None:
+        """Start to wait for the acknowledgement of everything that was written. None: the connection is lost."""
 
 
 async def hand_over(request: web.Request, response: web.StreamResponse, *, counts: bool) -> bool:
-    """Send ``response``. If it ``counts`` who gets it, tell whether the client's system has acknowledged all of it.
+    """Send ``response``. If its arrival ``counts``, return whether the client's system has acknowledged all of it.
 
-    False if the connection broke before that, or was cut off, since the client takes less than ``pace.LEAST_RATE``, or
-    if the system does not tell. Also False if the client had ended its side before all was written: it gets the
-    response, but has perhaps gone.
+    False if the connection broke before that, or was cut off since the client takes less than ``pace.LEAST_RATE``, or
+    if the system does not report it. Also False if the client had ended its side before all was written: it gets the
+    response, but may be gone.
 
-    Otherwise wait only until the operating system has taken everything; behind TLS, until the TLS layer has, which may
-    hold back up to 80 KiB.
+    If it does not count, wait only until the operating system has taken everything; behind TLS, until the TLS layer
+    has, which may hold back up to 80 KiB.
     """
     transport = request.transport
     if transport is None:
@@ -113,9 +113,9 @@ def drain_fully(transport: asyncio.WriteTransport) -> None:
 
 
 async def taken(drain: Callable[[], Coroutine[Any, Any, bool]], transport: asyncio.Transport) -> bool:
-    """Wait until the system has taken what was written to a connection. Tell whether it has, unless the client is slow.
+    """Wait until the system has taken what was written. Return whether it has; the client is cut off if it is too slow.
 
-    ``drain``: waits while writing is paused, and tells whether it goes on, see ``drain_fully``.
+    ``drain``: waits while writing is paused, and returns whether it was resumed, see ``drain_fully``.
     """
     return await _watched(drain(), None, transport)
 
@@ -168,18 +168,18 @@ def _size(response: web.StreamResponse | None) -> int:
 async def _send(
     request: web.Request, response: web.StreamResponse, waiting: Waiting, awaited: list[Acknowledgement] | None
 ) -> bool:
-    """Send a response. ``awaited``: gets the acknowledgement to wait for, once all is written; None: none is needed."""
+    """Send a response. ``awaited``: gets the acknowledgement to wait for once all is written; None: none is needed."""
     protocol, transport = request.protocol, request.transport
-    line: Line | None = transport.get_extra_info(LINE) if transport else None
+    connection: AcknowledgingConnection | None = transport.get_extra_info(CONNECTION) if transport else None
     await response.prepare(request)
     if isinstance(response, Streamed) and request.method != "HEAD":
         await _send_chunks(request, response, waiting)
-    may_be_gone = awaited is None or line is None or line.may_be_gone()
+    may_be_gone = awaited is None or connection is None or connection.may_be_gone()
     await response.write_eof()
-    if awaited is not None and line is not None and not may_be_gone:
-        # At once: many clients close the connection as soon as they have everything.
-        awaited.append(line.expect_acknowledgement())
-    # So whether the connection still stands says nothing. But if it is lost while writing is paused, writing stays
+    # At once: many clients close the connection as soon as they have everything.
+    if awaited is not None and not may_be_gone and connection and (expected := connection.expect_acknowledgement()):
+        awaited.append(expected)
+    # So it says nothing whether the connection is still open. But if it is lost while writing is paused, writing stays
     # paused.
     return not protocol.writing_paused
 

@@ -11,10 +11,10 @@ from conclave.admin.access import Guard
 from conclave.admin.app import create_admin_app
 from conclave.config.settings import Config
 from conclave.config.web import WebConfig
-from conclave.server.listen import MOST_FILES, Site
+from conclave.server.client_port import ClientPort
 from conclave.wire.request_body import MAX_BODY_BYTES
-from tests.conftest import Running, StartServer
-from tests.server.test_busiest import JSON, PROTOBUF, line_to, poll, send, written
+from tests.conftest import ANY_NUMBER, Running, StartServer
+from tests.server.client_port.test_fast_path import JSON, PROTOBUF, line_to, poll, send, written
 from tests.support.client import API
 
 HERE, THERE = "https://chat.example.org", "http://localhost:3000"
@@ -186,7 +186,7 @@ async def test_the_operators_listener_lets_no_page_read(crossing: Running) -> No
     runner = web.AppRunner(create_admin_app(crossing.app, Guard(crossing.config.admin)), access_log=None)
     await runner.setup()
     try:
-        url = await Site(runner, "127.0.0.1", 0, MOST_FILES).listen()
+        url = await ClientPort(runner, "127.0.0.1", 0, ANY_NUMBER).listen()
         for method, status in (("GET", 200), ("OPTIONS", 405)):
             async with crossing.http.request(method, f"{url}/healthz", headers={"Origin": HERE}) as answer:
                 assert (answer.status, "Access-Control-Allow-Origin" in answer.headers) == (status, False)

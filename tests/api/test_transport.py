@@ -13,7 +13,7 @@ import pytest
 
 from conclave import app_keys
 from conclave.config.settings import Config
-from conclave.server import connection
+from conclave.server.client_port import connection
 from conclave.server.routes import ROUTES
 from conclave.wire import request_body
 from tests.conftest import Running, StartServer

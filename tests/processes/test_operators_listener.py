@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from aiohttp import ClientError, ClientSession
 
-from conclave.server.listen import MOST_OPERATORS
+from conclave.server.client_port.admission import MAX_OPERATORS
 from tests.support.client import Client
 from tests.support.scrape import read
 from tests.support.server import PATIENCE, ServerProcess, conclave, waiting
@@ -101,13 +101,13 @@ async def test_silent_connections_of_strangers_take_few_files_and_no_operators_p
         open_files = Path(f"/proc/{server.process.pid}/fd")
         before = len(list(open_files.iterdir()))
         async with AsyncExitStack() as held:
-            for _ in range(4 * MOST_OPERATORS):
+            for _ in range(4 * MAX_OPERATORS):
                 _, writer = await asyncio.open_connection("127.0.0.1", port)
                 held.callback(writer.close)
             async with asking(server) as operator:
                 assert (await operator.get("/readyz"))[0] == 200, "it comes to its turn after all of them"
                 for _ in waiting("those that had to make room to be closed"):
-                    if len(list(open_files.iterdir())) <= before + MOST_OPERATORS:
+                    if len(list(open_files.iterdir())) <= before + MAX_OPERATORS:
                         break
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from aiohttp import ClientSession, TCPConnector
 
-from conclave.server.listen import RESERVED_FILES, raise_file_limit
+from conclave.server.client_port.admission import RESERVED_FILES
+from conclave.system.process_limits import raise_file_limit
 from tests.support.certificate import TLS, make_certificate
 from tests.support.client import Client
 from tests.support.listening import listening as hearing

@@ -15,7 +15,7 @@ import pytest
 
 from conclave.store.engine import connection_thread
 from conclave.store.engine.connection_thread import Owner
-from tests.server.test_inside_aiohttp import private
+from tests.server.client_port.test_delegation import private
 
 PRODUCT = Path(connection_thread.__file__).parents[3]
 

@@ -14,6 +14,7 @@ from aiohttp.test_utils import TestServer
 
 from conclave.web import files
 from tests.support.browser import Tab
+from tests.support.server import PATIENCE
 
 ENGINE = Path(__file__).with_name("fake_engine.js").read_text(encoding="utf-8")
 SELF, BOB, CAROL = (str(UUID(int=number)) for number in (1, 2, 3))
@@ -173,7 +174,7 @@ async def seen(tab: Tab, selector: str, text: str = "") -> None:
 
 async def true(tab: Tab, script: str) -> None:
     """Wait until a script says yes."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE / 3):
         while not await tab.run(script):
             await asyncio.sleep(0.05)
 

@@ -64,6 +64,8 @@ class Person:
         await self.fill("again", PASSWORD)
         await self.enter()
         await fake.seen(self.tab, ".sidebar h1", "Conclave")
+        # Once it is online its key packages are uploaded: before that nobody can invite this person.
+        await fake.true(self.tab, "document.querySelector('.connection')?.textContent === ''")
 
     async def log_in(self, *, replaces: bool = False) -> None:
         """Log in. ``replaces``: the account has its keys elsewhere, and this device takes that one's place."""

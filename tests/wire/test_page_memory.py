@@ -11,7 +11,7 @@ COUNT, BODY_BYTES = 20_000, 1024
 
 WRITE_MANY = f"""
 import os, resource, sys
-from conclave.system.memory import give_back_large
+from conclave.system.process_limits import give_back_large
 from conclave.wire import page_writer
 from conclave.wire.negotiate import Format
 

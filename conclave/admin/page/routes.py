@@ -21,7 +21,7 @@ from conclave.errors import ApiError, BadRequestError, ForbiddenError, Unavailab
 from conclave.health import background
 from conclave.health.parts import HealthPart
 from conclave.store.engine.faults import StoreError
-from conclave.wire.ready import HEADERS
+from conclave.wire.response_head import HEADERS
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -16,13 +16,12 @@ import uvloop
 from conclave import app_keys
 from conclave.cache.groups import RememberedGroups
 from conclave.config.settings import Config
-from conclave.server import listen
-from conclave.server.busiest import Busiest
-from conclave.server.connection import Connection
+from conclave.server.client_port import ClientPort, FastPath
+from conclave.server.client_port.connection import ClientConnection
 from conclave.server.tls import context_of
 from conclave.wire import acknowledgement, pace
-from tests.conftest import Running, StartServer
-from tests.server.test_busiest import PROTOBUF, poll
+from tests.conftest import ANY_NUMBER, Running, StartServer
+from tests.server.client_port.test_fast_path import PROTOBUF, poll
 from tests.support.certificate import make_certificate
 from tests.support.client import Client
 from tests.support.lossy import Lossy
@@ -80,7 +79,7 @@ class Place:
     bob: Client
     group: str
     way: Way
-    site: listen.Site
+    port_of: ClientPort
     answered: int = 0
 
     def page(self, after: int = 2) -> bytes:
@@ -91,9 +90,9 @@ class Place:
         sql = "SELECT watermark FROM members JOIN users USING (user_id) WHERE username = 'bob'"
         return int((await self.running.query(sql))[0][0])
 
-    def waiting(self) -> list[Connection]:
+    def waiting(self) -> list[ClientConnection]:
         """Return the connections on which an answer waits, in this process or for its acknowledgement."""
-        return [each for each in self.site.open if each._awaited or _has_some(each)]
+        return [each for each in self.port_of.open if each._acknowledgement or _has_some(each)]
 
     async def counts(self) -> None:
         """Wait until the page counts as fetched."""
@@ -114,7 +113,7 @@ class Place:
 
     async def has_ended(self) -> None:
         """Wait until the connection has ended, and nothing follows any more on what was asked for last."""
-        await until(lambda: not self.site.open)
+        await until(lambda: not self.port_of.open)
         await until(lambda: self._answered() > self.answered)
 
     def _answered(self) -> int:
@@ -122,7 +121,7 @@ class Place:
         return sum(sum(each.counts) for (method, route, _), each in noted.items() if (method, route) == FETCH)
 
 
-def _has_some(connection: Connection) -> bool:
+def _has_some(connection: ClientConnection) -> bool:
     return connection.transport is not None and connection.transport.get_write_buffer_size() > 0
 
 
@@ -145,13 +144,12 @@ def at(config: Config, start_server: StartServer, way: str, *, secured: bool) ->
             if secured:
                 make_certificate(folder)
                 tls = context_of(Config(tls_cert_path=str(folder / "cert.pem"), tls_key_path=str(folder / "key.pem")))
-            busiest = Busiest(running.app)
-            site = listen.Site(running.server.runner, "127.0.0.1", 0, 60_000, tls, busiest)
-            port = int((await site.listen()).rpartition(":")[2])
+            opened = ClientPort(running.server.runner, "127.0.0.1", 0, ANY_NUMBER, tls, FastPath(running.app))
+            port = int((await opened.listen()).rpartition(":")[2])
             with pytest.MonkeyPatch.context() as patch:
                 if not chosen.is_remembered:
                     patch.setattr(RememberedGroups, "page", lambda *_: None)
-                yield Place(running, port, alice, bob, group, chosen, site)
+                yield Place(running, port, alice, bob, group, chosen, opened)
 
     return place
 
@@ -227,7 +225,7 @@ def test_who_takes_nothing_is_cut_off_and_has_no_page(
                 if place.way.last == 3:
                     client.lose()  # the system would take so little
                 await place.ask(client)
-                await until(lambda: any(each.state for each in place.site.open))
+                await until(lambda: any(each.state for each in place.port_of.open))
                 monkeypatch.setattr(pace, "WINDOW_SECONDS", 0.3)
                 await place.has_ended()
             assert await place.watermark() == 2
@@ -271,7 +269,7 @@ def test_a_client_that_is_killed_has_no_page(run: Run, at: Any) -> None:
 def test_where_the_system_does_not_tell_only_the_next_fetch_says_what_has_arrived(
     run: Run, at: Any, connect: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(acknowledgement, "_IS_TOLD", False)
+    monkeypatch.setattr(acknowledgement, "_IS_REPORTED", False)
 
     async def played() -> None:
         async with at() as place:
@@ -296,8 +294,8 @@ def test_a_stop_waits_a_moment_for_the_acknowledgement(run: Run, at: Any, connec
         async with at() as place:
             with await connect(place) as client:
                 await place.lose_page_of(client)
-                stopping = asyncio.create_task(place.site.stop())
-                await until(lambda: place.site.is_stopping)
+                stopping = asyncio.create_task(place.port_of.stop())
+                await until(lambda: place.port_of._state.is_stopping)
                 if arrives:
                     client.mend()
                     await place.counts()

@@ -1,4 +1,4 @@
-"""The busiest requests, which are answered before aiohttp: they get the answers that it would give them."""
+"""Requests of the fast path get the answers that aiohttp would give them."""
 
 import asyncio
 import contextlib
@@ -19,14 +19,14 @@ import structlog
 
 from conclave import app_keys
 from conclave.errors import BadRequestError, NotMemberError, QuotaError, TooManyRequestsError, UnavailableError
-from conclave.server import busiest as module, framing, listen
-from conclave.server.busiest import Asked, Busiest, Line as Answering
-from conclave.server.framing import Head
-from conclave.server.listen import Site
+from conclave.server.client_port import ClientPort, FastPath, fast_path as module, framing, port as port_module
+from conclave.server.client_port.fast_path import FastRequest
+from conclave.server.client_port.framing import RequestHead
+from conclave.server.client_port.responding import RespondingConnection
 from conclave.store import invalidation
 from conclave.store.engine.faults import StoreError, StoreFullError
 from conclave.wire import conclave_pb2
-from tests.conftest import Running, StartServer
+from tests.conftest import ANY_NUMBER, Running, StartServer
 from tests.support import sample
 from tests.support.client import API, Client, encode
 from tests.support.server import PATIENCE, until
@@ -34,6 +34,8 @@ from tests.support.server import PATIENCE, until
 PROTOBUF = "application/x-protobuf"
 JSON = "application/json"
 VARYING = ("x-request-id", "date")
+
+Read = tuple[RequestHead, FastRequest | None]
 
 
 @dataclass
@@ -119,20 +121,20 @@ class Taken:
 
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> Taken:
-    noted, read_head, take = Taken(), Busiest.read_head, Busiest.take
+    noted, read_head, take = Taken(), FastPath.read_head, FastPath.take
 
-    def watched_read_head(busiest: Busiest, head: bytes) -> Head | Asked:
-        found = read_head(busiest, head)
-        if isinstance(found, Head) and (line := framing.messages_line(head)) and framing.is_plain(line, found):
+    def watched_read_head(fast_path: FastPath, text: bytes, connection: RespondingConnection) -> Read:
+        head, request = read_head(fast_path, text, connection)
+        if not request and (line := framing.messages_line(text)) and framing.is_plain(line, head):
             noted.outcomes.append(False)
-        return found
+        return head, request
 
-    def watched_take(busiest: Busiest, request: Asked, body: bytes, line: Answering) -> bool:
-        noted.outcomes.append(take(busiest, request, body, line))
+    def watched_take(fast_path: FastPath, request: FastRequest, body: bytes) -> bool:
+        noted.outcomes.append(take(fast_path, request, body))
         return noted.outcomes[-1]
 
-    monkeypatch.setattr(Busiest, "read_head", watched_read_head)
-    monkeypatch.setattr(Busiest, "take", watched_take)
+    monkeypatch.setattr(FastPath, "read_head", watched_read_head)
+    monkeypatch.setattr(FastPath, "take", watched_take)
     return noted
 
 
@@ -323,7 +325,7 @@ async def test_a_stop_gives_up_pages_that_take_too_long_to_read(
     running: Running, line: Line, alice: Client, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await line.ask(poll(alice, group, 0))
-    monkeypatch.setattr(listen, "STOP_SECONDS", 0.1)
+    monkeypatch.setattr(port_module, "STOP_SECONDS", 0.1)
     begun, is_given_up = asyncio.Event(), False
 
     async def endless(*_: object, **__: object) -> None:
@@ -544,7 +546,7 @@ async def page_waiting(running: Running, alice: Client, group: str, taken: Taken
 @contextlib.asynccontextmanager
 async def plain_port(running: Running) -> AsyncIterator[int]:
     """A port of the same server on which aiohttp answers everything."""
-    site = Site(running.server.runner, "127.0.0.1", 0, 65_536)
+    site = ClientPort(running.server.runner, "127.0.0.1", 0, ANY_NUMBER)
     port = int((await site.listen()).rpartition(":")[2])
     assert port != running.server.port
     try:
@@ -642,13 +644,13 @@ async def test_a_stop_right_after_a_request_has_come_waits_for_it(
     for _ in range(2):
         await line.ask(poll(alice, group, 0))
     await alice.send(group, b"new")
-    read_head, stopping = Busiest.read_head, []
+    read_head, stopping = FastPath.read_head, []
 
-    def read_before_a_stop(busiest: Busiest, head: bytes) -> Head | Asked:
+    def read_before_a_stop(fast_path: FastPath, text: bytes, connection: RespondingConnection) -> Read:
         stopping.append(asyncio.get_running_loop().create_task(running.server.close()))
-        return read_head(busiest, head)
+        return read_head(fast_path, text, connection)
 
-    monkeypatch.setattr(Busiest, "read_head", read_before_a_stop)
+    monkeypatch.setattr(FastPath, "read_head", read_before_a_stop)
     monkeypatch.setattr(running.app[app_keys.FETCHING], "at_hand", lambda *_, **__: None)
     page = json.loads((await line.ask(poll(alice, group, 0))).body)
     assert [each["sequence_num"] for each in page["messages"]] == [1]

@@ -17,9 +17,11 @@ from conclave.admin.access import Guard
 from conclave.admin.app import create_admin_app
 from conclave.clock import FakeClock
 from conclave.config.settings import Config
-from conclave.server import connection, listen, room
 from conclave.server.app import create_app
-from conclave.server.connection import Connection
+from conclave.server.client_port import ClientPort, ConnectionLimits, admission, connection, port
+from conclave.server.client_port.admission import CLOSED, IDLE
+from conclave.server.client_port.connection import ClientConnection
+from conclave.server.client_port.framing import RequestHead
 from tests.support.client import Client
 from tests.support.server import PATIENCE, until
 
@@ -99,7 +101,7 @@ async def serving(app: web.Application) -> AsyncIterator[Listening]:
     runner = web.AppRunner(app, shutdown_timeout=1)
     try:
         await runner.setup()
-        url = await listen.Site(runner, "127.0.0.1", 0, 1000).listen()
+        url = await ClientPort(runner, "127.0.0.1", 0, ConnectionLimits(1000)).listen()
         yield Listening(int(url.rpartition(":")[2]))
     finally:
         await runner.cleanup()
@@ -192,16 +194,17 @@ async def test_a_client_that_goes_in_the_same_moment_is_no_error(
     """aiohttp began the request, had nothing left to make it of, and its task failed."""
     failures: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
-    give = connection.Connection._give
+    delegate = ClientConnection._delegate
 
-    def give_as_it_goes(each: connection.Connection, text: bytes, left: int, *, is_last: bool = False) -> None:
-        give(each, text, left, is_last=is_last)
+    def delegate_as_it_goes(each: ClientConnection, data: bytes, head: RequestHead, size: int) -> bytes:
+        rest = delegate(each, data, head, size)
         assert each.transport
         each.transport.abort()
         each.connection_lost(None)
+        return rest
 
     with monkeypatch.context() as patch:
-        patch.setattr(connection.Connection, "_give", give_as_it_goes)
+        patch.setattr(ClientConnection, "_delegate", delegate_as_it_goes)
         with contextlib.suppress(ConnectionError):
             await listening.say(GET)
     gc.collect()
@@ -240,21 +243,21 @@ async def test_a_head_that_does_not_come_to_its_end_is_answered_and_the_connecti
 async def test_a_connection_on_which_no_head_is_under_way_stays_open(
     listening: Listening, monkeypatch: pytest.MonkeyPatch, parts: tuple[bytes, ...]
 ) -> None:
-    made: list[connection.Connection] = []
-    begin = connection.Connection.connection_made
+    made: list[ClientConnection] = []
+    begin = ClientConnection.connection_made
 
-    def begin_and_note(each: connection.Connection, transport: asyncio.BaseTransport) -> None:
+    def begin_and_note(each: ClientConnection, transport: asyncio.BaseTransport) -> None:
         made.append(each)
         begin(each, transport)
 
-    monkeypatch.setattr(connection.Connection, "connection_made", begin_and_note)
+    monkeypatch.setattr(ClientConnection, "connection_made", begin_and_note)
     monkeypatch.setattr(connection, "HEAD_SECONDS", 3600.0)
     async with listening.line() as (_, writer):
         for part in parts:
             writer.write(part)
             await asyncio.sleep(0.05)
         await until(lambda: bool(made))
-        await until(lambda: made[0].state in (connection.FREE, connection.OVER) and made[0]._timer is None)
+        await until(lambda: made[0].state in (IDLE, CLOSED) and made[0]._timer is None)
 
 
 UPGRADE = WHOLE.replace(b"Host: x", b"Host: x\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c")
@@ -282,9 +285,9 @@ async def test_a_request_for_another_protocol_that_comes_alone_leaves_its_connec
 async def test_a_connection_that_asks_for_nothing_ends(
     config: Config, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listen, "SWEEP_SECONDS", 0.05)
-    monkeypatch.setattr(room, "SILENT_SECONDS", 0.3)
-    monkeypatch.setattr(room, "IDLE_SECONDS", 0.3)
+    monkeypatch.setattr(port, "SWEEP_SECONDS", 0.05)
+    monkeypatch.setattr(admission, "SILENT_SECONDS", 0.3)
+    monkeypatch.setattr(admission, "IDLE_SECONDS", 0.3)
     async with serving(create_app(config, clock)) as listening:
         assert await listening.say() == b""
         assert (await listening.say(WHOLE)).startswith(b"HTTP/1.1 200 "), "with the end of the connection behind it"
@@ -301,11 +304,11 @@ async def test_a_head_is_refused_as_soon_as_it_is_too_long_or_cannot_become_one(
 def test_a_stream_keeps_nothing_of_the_connection_that_it_has_taken_over(config: Config, clock: FakeClock) -> None:
     """By the event loop that serves: it keeps the methods of a protocol."""
 
-    def given_up() -> list[Connection]:
+    def given_up() -> list[ClientConnection]:
         gc.collect()
-        return [each for each in gc.get_objects() if type(each) is Connection and each.transport is None]
+        return [each for each in gc.get_objects() if type(each) is ClientConnection and each.transport is None]
 
-    async def left() -> list[Connection]:
+    async def left() -> list[ClientConnection]:
         others = given_up()
         async with serving(create_app(config, clock)) as listening, ClientSession() as http:
             alice = await Client.register(http, listening.url, "alice")

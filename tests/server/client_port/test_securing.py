@@ -13,10 +13,10 @@ from aiohttp import web
 
 from conclave.clock import FakeClock
 from conclave.config.settings import Config
-from conclave.server import listen, room
 from conclave.server.app import create_app
+from conclave.server.client_port import ClientPort, ConnectionLimits, admission, port
 from conclave.server.tls import context_of
-from conclave.wire import ready
+from conclave.wire import response_head
 from conclave.wire.handover import drain_fully
 from tests.support.certificate import make_certificate
 from tests.support.server import PATIENCE, until
@@ -35,14 +35,14 @@ def run(request: pytest.FixtureRequest) -> Iterator[Run]:
 
 
 @contextlib.asynccontextmanager
-async def serving(config: Config, clock: FakeClock, most: int) -> AsyncIterator[listen.Site]:
+async def serving(config: Config, clock: FakeClock, most: int) -> AsyncIterator[ClientPort]:
     folder = config.database.parent
     make_certificate(folder)
     tls = context_of(Config(tls_cert_path=str(folder / "cert.pem"), tls_key_path=str(folder / "key.pem")))
     runner = web.AppRunner(create_app(config, clock), shutdown_timeout=1)
     try:
         await runner.setup()
-        site = listen.Site(runner, "127.0.0.1", 0, most, tls)
+        site = ClientPort(runner, "127.0.0.1", 0, ConnectionLimits(most), tls)
         site.port = int((await site.listen()).rpartition(":")[2])
         yield site
     finally:
@@ -55,7 +55,7 @@ def unverified() -> ssl.SSLContext:
     return context
 
 
-async def silent(site: listen.Site) -> socket.socket:
+async def silent(site: ClientPort) -> socket.socket:
     """Connect, and say nothing."""
     end = socket.socket()
     end.setblocking(False)
@@ -73,7 +73,7 @@ def test_who_is_turned_away_holds_no_descriptor_for_a_handshake(run: Run, config
     run(played())
 
 
-def handshakes(site: listen.Site) -> int:
+def handshakes(site: ClientPort) -> int:
     """How many connections there are that are not secured yet."""
     return sum(each.transport is None for each in site.open)
 
@@ -98,8 +98,8 @@ def test_silent_handshakes_make_room_for_others(run: Run, config: Config, clock:
 def test_a_handshake_that_does_not_come_to_its_end_is_broken_off(
     run: Run, config: Config, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listen, "SWEEP_SECONDS", 0.05)
-    monkeypatch.setattr(room, "SILENT_SECONDS", 0.5)
+    monkeypatch.setattr(port, "SWEEP_SECONDS", 0.05)
+    monkeypatch.setattr(admission, "SILENT_SECONDS", 0.5)
 
     async def played() -> None:
         async with serving(config, clock, 100) as site:
@@ -152,7 +152,8 @@ def ask_in_one_packet(port: int, count: int) -> int:
 def test_a_client_that_speaks_no_tls_or_goes_is_no_error(
     run: Run, config: Config, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "SILENT_SECONDS", 1.0)  # uvloop does not tell that a client is gone before its handshake
+    # uvloop does not report before the handshake that a client is gone.
+    monkeypatch.setattr(admission, "SILENT_SECONDS", 1.0)
 
     async def played() -> None:
         failures: list[object] = []
@@ -206,7 +207,7 @@ def test_of_a_large_answer_a_layer_hands_on_only_what_the_connection_below_may_h
         with contextlib.closing(await asyncio.to_thread(connected, server.sockets[0].getsockname()[1])):
             await until(lambda: bool(made))
             drain_fully(made[0])
-            ready.write(made[0], [bytes(100), bytes(400_000)])
+            response_head.write(made[0], [bytes(100), bytes(400_000)])
             await asyncio.sleep(0.1)
             waiting = made[0].get_write_buffer_size()
             made[0].abort()

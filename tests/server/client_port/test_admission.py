@@ -9,8 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from conclave import app_keys
-from conclave.server import listen, room
-from conclave.server.connection import PLACED_SECONDS
+from conclave.server.client_port import ClientPort, ConnectionLimits, admission, port
 from tests.conftest import Running
 from tests.support.server import PATIENCE, until
 
@@ -54,7 +53,7 @@ class End:
 class Door:
     """A site with room for a few."""
 
-    def __init__(self, site: listen.Site, ends: contextlib.ExitStack) -> None:
+    def __init__(self, site: ClientPort, ends: contextlib.ExitStack) -> None:
         self.site = site
         self._ends = ends
 
@@ -78,9 +77,9 @@ class Door:
 
 
 @contextlib.asynccontextmanager
-async def door(running: Running, most: int, most_unknown: float = math.inf) -> AsyncIterator[Door]:
+async def door(running: Running, most: int, unauthenticated: float = math.inf) -> AsyncIterator[Door]:
     assert running.server.runner
-    site = listen.Site(running.server.runner, "127.0.0.1", 0, most, most_unknown=most_unknown)
+    site = ClientPort(running.server.runner, "127.0.0.1", 0, ConnectionLimits(most, unauthenticated))
     site.port = int((await site.listen()).rpartition(":")[2])
     with contextlib.ExitStack() as ends:
         try:
@@ -100,7 +99,6 @@ async def test_those_that_never_asked_go_first_then_strangers_then_the_longest_i
         known = [await entrance.connect(alice.raw_get("/me")) for _ in range(2)]
         strangers = [await entrance.connect(HEALTH) for _ in range(2)]
         silent = [await entrance.connect() for _ in range(2)]
-        await asyncio.sleep(2 * PLACED_SECONDS)
         assert (await known[0].ask(alice.raw_get("/me"))).startswith(b"HTTP/1.1 200 ")  # now the other is idle longer
         assert (await strangers[0].ask(HEALTH)).startswith(b"HTTP/1.1 200 ")
         for first in (silent[0], silent[1], strangers[1], strangers[0], known[1], known[0]):
@@ -114,7 +112,7 @@ async def test_a_new_one_that_has_not_asked_yet_is_closed_after_others(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its request may be there, and not read yet."""
-    monkeypatch.setattr(room, "NEW_SECONDS", 3600.0)
+    monkeypatch.setattr(admission, "NEW_SECONDS", 3600.0)
     async with door(running, 4) as entrance:
         new, stranger = await entrance.connect(), await entrance.connect(HEALTH)
         busy = [await entrance.connect() for _ in range(2)]
@@ -199,13 +197,13 @@ async def test_one_that_becomes_a_stream_counts_as_one(running: Running) -> None
 
 @pytest.fixture
 def none_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "NEW_SECONDS", 0.0)
+    monkeypatch.setattr(admission, "NEW_SECONDS", 0.0)
 
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listen, "SWEEP_SECONDS", 0.05)
-    monkeypatch.setattr(room, "SILENT_SECONDS", 0.5)
+    monkeypatch.setattr(port, "SWEEP_SECONDS", 0.05)
+    monkeypatch.setattr(admission, "SILENT_SECONDS", 0.5)
 
 
 @pytest.mark.usefixtures("hasty")
@@ -249,7 +247,7 @@ async def test_who_does_not_take_the_last_answer_is_closed(running: Running) -> 
 
 
 async def test_no_descriptor_left_is_waited_for(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listen, "PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(port, "PAUSE_SECONDS", 0.05)
     failing = 3
 
     class Short(socket.socket):

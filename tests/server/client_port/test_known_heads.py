@@ -1,6 +1,5 @@
-"""What heads say is remembered: it is what they say to who parses them."""
+"""What is cached of the headers of plain requests is what parsing them gives."""
 
-import json
 import random
 from collections.abc import Iterator
 from dataclasses import replace
@@ -8,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from conclave.config.settings import Config
-from conclave.server import busiest as module, framing
-from conclave.server.busiest import Asked, Busiest
-from conclave.server.framing import END, Head, MalformedError
+from conclave.server.client_port import FastPath, fast_path as module, framing
+from conclave.server.client_port.fast_path import ParsedHeaders
+from conclave.server.client_port.framing import END, MalformedError, RequestHead
 from tests.conftest import Running, StartServer
-from tests.server.test_busiest import line_to, poll, send
+from tests.server.client_port.test_fast_path import poll, send
 from tests.support import sample
 from tests.support.client import Client
 
@@ -49,16 +48,13 @@ def alike_heads(dice: random.Random, count: int, auth_header: str) -> Iterator[b
         yield (head + END)[: (head + END).index(END) + len(END)]
 
 
-def said_of(busiest: Busiest, head: bytes) -> Head | Asked | None:
-    """Return what a head says, whenever it came, and have it remembered; None: it is not HTTP."""
+def said_of(fast_path: FastPath, head: bytes) -> tuple[int | None, str, str | None, ParsedHeaders] | int | None:
+    """Return what a plain head says; of others the length of the body, or None; -1: it is not HTTP."""
     try:
-        found = busiest.read_head(head)
+        found, request = fast_path.read_head(head, None)  # type: ignore[arg-type]  # it is only passed on
     except MalformedError:
-        return None
-    if isinstance(found, Head):
-        return found
-    busiest.remember(found)
-    return found._replace(began=0, key=b"")
+        return -1
+    return (found.length, request.group, request.query, request.headers) if request else found.length
 
 
 async def a_member(running: Running) -> tuple[Client, str]:
@@ -70,29 +66,29 @@ async def a_member(running: Running) -> tuple[Client, str]:
 @pytest.fixture
 def parsed(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """The heads that were parsed."""
-    noted, read = list[bytes](), framing.read
+    noted, read_head = list[bytes](), framing.read_head
 
-    def noting(head: bytes) -> Head:
+    def noting(head: bytes) -> RequestHead:
         noted.append(head)
-        return read(head)
+        return read_head(head)
 
-    monkeypatch.setattr(framing, "read", noting)
+    monkeypatch.setattr(framing, "read_head", noting)
     return noted
 
 
 @pytest.mark.parametrize("auth_header", ["Authorization", "X-Token"])
-async def test_a_head_that_is_remembered_says_what_it_says_to_who_reads_it(
+async def test_a_cached_head_says_what_it_says_when_it_is_parsed(
     start_server: StartServer, config: Config, parsed: list[bytes], auth_header: str
 ) -> None:
     known = unknown = 0
     async with start_server(replace(config, auth_header=auth_header)) as running:
         for seed in sample.some(range(50), 5, "heads"):
-            remembering = Busiest(running.app)
+            caching = FastPath(running.app)
             for each in alike_heads(random.Random(seed), 800, auth_header):
                 parsed.clear()
-                found = said_of(remembering, each)
+                found = said_of(caching, each)
                 known, unknown = known + (not parsed), unknown + bool(parsed)
-                assert found == said_of(Busiest(running.app), each), each
+                assert found == said_of(FastPath(running.app), each), each
     assert min(known, unknown) > 100, "enough of each kind"
 
 
@@ -101,38 +97,24 @@ async def test_the_ids_of_proxies_may_differ_and_have_to_be_http(
     running: Running, parsed: list[bytes], name: str
 ) -> None:
     alice, group = await a_member(running)
-    busiest, asked = Busiest(running.app), poll(alice, group, 0, **{name: "1"})
-    said_of(busiest, asked)
+    fast_path, asked = FastPath(running.app), poll(alice, group, 0, **{name: "1"})
+    said_of(fast_path, asked)
     parsed.clear()
     for value in (b"2", b"", b"3 , b=4", b"x" * 100):
-        assert said_of(busiest, asked.replace(b": 1\r\n", b": %b\r\n" % value))
+        assert said_of(fast_path, asked.replace(b": 1\r\n", b": %b\r\n" % value))
     assert not parsed
     for value in (b"a\rb", b"a\nb", b"\x00", b"a\x7f", b"a\r\n b"):
-        assert said_of(busiest, asked.replace(b": 1\r\n", b": %b\r\n" % value)) is None
+        assert said_of(fast_path, asked.replace(b": 1\r\n", b": %b\r\n" % value)) == -1
 
 
-async def test_of_strangers_no_head_is_remembered(running: Running, parsed: list[bytes]) -> None:
-    alice, group = await a_member(running)
-    parsed.clear()
-    async with line_to(running.server.port) as line:
-        for _ in range(3):
-            await line.ask(poll(alice, group, 0))
-        assert len(parsed) == 1
-        unknown = poll(alice, group, 0).replace(alice.token.encode(), b"0" * 64)
-        parsed.clear()
-        for _ in range(3):
-            assert json.loads((await line.ask(unknown)).body)["error"] == "auth_token_expired"
-        assert len(parsed) == 3
-
-
-async def test_what_heads_say_is_remembered_of_so_many_at_most(
+async def test_of_so_many_heads_at_most_something_is_cached(
     running: Running, parsed: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alice, group = await a_member(running)
     parsed.clear()
-    monkeypatch.setattr(module, "MOST_HEADS", 2)
-    busiest, heads = Busiest(running.app), [send(alice, group, b"", X=str(each)) for each in range(3)]
+    monkeypatch.setattr(module, "MAX_KNOWN", 2)
+    fast_path, heads = FastPath(running.app), [send(alice, group, b"", X=str(each)) for each in range(3)]
     heads = [each.replace(b"Length: 0", b"Length: 1") for each in heads]
-    for each in (0, 1, 0, 2, 0, 1):
-        said_of(busiest, heads[each])
-    assert parsed == [heads[each] for each in (0, 1, 2, 1)]
+    for each in (0, 1, 0, 2, 2, 0):
+        said_of(fast_path, heads[each])
+    assert parsed == [heads[each] for each in (0, 1, 2, 0)]

@@ -9,17 +9,17 @@ from aiohttp.base_protocol import BaseProtocol
 from aiohttp.http import HttpRequestParser, HttpVersion11, RawRequestMessage
 from aiohttp.http_exceptions import HttpProcessingError
 
-from conclave.server import framing
-from conclave.server.framing import (
+from conclave.server.client_port import framing
+from conclave.server.client_port.framing import (
     END,
-    LONGEST_PLAIN,
-    MOST_HEAD,
+    MAX_HEAD_BYTES,
+    MAX_PLAIN_BYTES,
     MalformedError,
-    Watch,
+    RequestScanner,
     is_plain,
     measure,
     messages_line,
-    read,
+    read_head,
 )
 from tests.support import sample
 
@@ -134,7 +134,7 @@ async def test_aiohttp_ends_every_request_where_it_is_ended_here_and_reads_plain
             text = each.lstrip(b"\r\n")  # as between requests
             end = text.find(END) + len(END)
             try:
-                head = read(text[:end]) if end >= len(END) else None
+                head = read_head(text[:end]) if end >= len(END) else None
             except MalformedError as error:
                 refused, reason = refused + 1, str(error)
             else:
@@ -182,7 +182,7 @@ async def test_what_is_not_parsed_ends_where_it_ends_for_aiohttp_or_is_refused_b
 def unparsed(head: bytes) -> int | None:
     """Return the length of the body if it is measured without parsing the head; else None."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(framing, "read", lambda _: None)
+        patch.setattr(framing, "read_head", lambda _: None)
         found = measure(head)
     return found.length if found else None
 
@@ -196,7 +196,7 @@ def unparsed(head: bytes) -> int | None:
         *(("X: a\r\n content-length: 5\r\n", None), ("Content-Length : 5\r\n", None)),
         *(("Transfer-Encoding: chunked\r\n", None), ("TRANSFER-ENCODING : x\r\n", None), ("Upgrade: h2c\r\n", None)),
         *(("Connection: upgrade\r\n", None), ("X: a\nb\r\n", None), ("X: a\n\nb\r\n", None)),
-        (f"X: {'x' * MOST_HEAD}\r\n", None),
+        (f"X: {'x' * MAX_HEAD_BYTES}\r\n", None),
     ],
 )
 def test_what_is_not_plain_to_see_is_parsed(fields: str, length: int | None) -> None:
@@ -210,7 +210,8 @@ def test_what_may_begin_another_protocol_is_parsed(line: str) -> None:
 
 
 def test_what_is_usual_is_plain() -> None:
-    found, line = read(USUAL), messages_line(USUAL)
+    found = read_head(USUAL)
+    line = messages_line(USUAL)
     assert line
     assert is_plain(line, found)
     assert line.groups() == (b"GET", b"0a-1", b"after=1")
@@ -219,41 +220,41 @@ def test_what_is_usual_is_plain() -> None:
 
 @pytest.mark.parametrize("cut", range(1, len(USUAL)))
 def test_a_head_is_followed_to_its_end_in_whatever_pieces_it_comes(cut: int) -> None:
-    watch = Watch()
-    watch.feed(USUAL[:cut])
-    assert not watch.is_complete
-    watch.feed(USUAL[cut:])
-    assert watch.is_complete
+    scanner = RequestScanner()
+    scanner.feed(USUAL[:cut])
+    assert not scanner.is_complete
+    scanner.feed(USUAL[cut:])
+    assert scanner.is_complete
 
 
 def test_a_body_in_chunks_is_followed_to_its_end() -> None:
     text = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n8\r\na\r\n\r\nb\r\n\r\n0\r\nX: y\r\n\r\n"
     for cut in range(1, len(text)):
-        watch = Watch()
-        assert watch.feed(text[:cut]) == cut
-        assert not watch.is_complete
-        assert watch.feed(text[cut:] + b"no HTTP, but behind it") == len(text) - cut
-        assert watch.is_complete
+        scanner = RequestScanner()
+        assert scanner.feed(text[:cut]) == cut
+        assert not scanner.is_complete
+        assert scanner.feed(text[cut:] + b"no HTTP, but behind it") == len(text) - cut
+        assert scanner.is_complete
     with pytest.raises(MalformedError):
-        Watch().feed(b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n")
+        RequestScanner().feed(b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n")
 
 
 def test_what_is_too_long_is_not_plain_and_then_no_request() -> None:
     def plain(text: bytes) -> bool:
         line = messages_line(text)
-        return bool(line and is_plain(line, read(text)))
+        return bool(line and is_plain(line, read_head(text)))
 
     filled = USUAL[:-2] + b"X: %b\r\n\r\n"
-    for longest, of in ((LONGEST_PLAIN, plain), (MOST_HEAD, read)):
+    for longest, of in ((MAX_PLAIN_BYTES, plain), (MAX_HEAD_BYTES, read_head)):
         room = longest - len(filled % b"")
         assert of(filled % (b"x" * room))
-        if longest == LONGEST_PLAIN:
+        if longest == MAX_PLAIN_BYTES:
             assert not of(filled % (b"x" * (room + 1)))
     with pytest.raises(MalformedError):
-        read(filled % (b"x" * (room + 1)))
+        read_head(filled % (b"x" * (room + 1)))
 
 
 @pytest.mark.parametrize("length", [b"+3", b"-3", b"3,3", b"0x3", b"3_0", b"", b"9" * 19, b"\xb2"])
 def test_a_length_that_is_no_number_is_refused(length: bytes) -> None:
     with pytest.raises(MalformedError):
-        read(b"POST /x HTTP/1.1\r\nHost: x\r\nContent-Length: %b\r\n\r\n" % length)
+        read_head(b"POST /x HTTP/1.1\r\nHost: x\r\nContent-Length: %b\r\n\r\n" % length)

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from conclave.server import connection
+from conclave.server.client_port import connection
 from tests.conftest import Running
-from tests.server.test_busiest import JSON, PROTOBUF, VARYING, head, poll, send, written
+from tests.server.client_port.test_fast_path import JSON, PROTOBUF, VARYING, head, poll, send, written
 from tests.support import sample
 from tests.support.client import API, Client
 from tests.support.server import PATIENCE, until

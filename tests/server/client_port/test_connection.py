@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from conclave import app_keys
-from conclave.server import framing
-from conclave.server.connection import AHEAD
+from conclave.server.client_port import framing
+from conclave.server.client_port.admission import FAST_PATH
 from conclave.wire import pace
 from tests.conftest import Running
-from tests.server.test_busiest import JSON, PROTOBUF, head, line_to, lock_of, poll, send, written
+from tests.server.client_port.test_fast_path import JSON, PROTOBUF, head, line_to, lock_of, poll, send, written
 from tests.support.client import API, Client
 from tests.support.server import PATIENCE, until
 
@@ -141,13 +141,13 @@ async def with_one_unread(running: Running) -> tuple[Client, str]:
     return bob, group
 
 
-@pytest.mark.parametrize("way", ["ahead", "behind"])
+@pytest.mark.parametrize("way", ["fast path", "aiohttp"])
 async def test_who_says_no_more_gets_a_page_that_does_not_count_as_fetched(
     running: Running, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     """It may be gone: the system does not tell that from the end of one side."""
     bob, group = await with_one_unread(running)
-    if way == "behind":
+    if way == "aiohttp":
         monkeypatch.setattr(running.app[app_keys.FETCHING], "at_hand", lambda *_, **__: None)
     reader, writer = await asyncio.open_connection("127.0.0.1", running.server.port)
     writer.write(poll(bob, group, 2, PROTOBUF))
@@ -160,7 +160,7 @@ async def test_who_says_no_more_gets_a_page_that_does_not_count_as_fetched(
     assert (await running.query("SELECT watermark FROM members ORDER BY member_id"))[1] == (2,)
 
 
-@pytest.mark.parametrize("way", ["ahead", "behind"])
+@pytest.mark.parametrize("way", ["fast path", "aiohttp"])
 async def test_a_page_for_a_connection_that_is_broken_does_not_count_as_fetched_though_nobody_has_read_that_yet(
     running: Running, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
@@ -173,7 +173,7 @@ async def test_a_page_for_a_connection_that_is_broken_does_not_count_as_fetched_
     def breaks(*arguments: Any, **more: Any) -> Any:
         asked.append(arguments)
         line.close()
-        return at_hand(*arguments, **more) if way == "ahead" else None
+        return at_hand(*arguments, **more) if way == "fast path" else None
 
     monkeypatch.setattr(fetching, "at_hand", breaks)
     before = set(running.server.site.open)
@@ -224,9 +224,9 @@ async def test_a_stop_tells_that_the_connection_ends(running: Running) -> None:
         await line.ask(poll(alice, group, 0))
         with lock_of(running):
             await line.say(send(alice, group, written(JSON, b"x")))
-            await until(lambda: any(each.state == AHEAD for each in running.server.site.open))
+            await until(lambda: any(each.state == FAST_PATH for each in running.server.site.open))
             stopping = asyncio.create_task(running.server.close())
-            await until(lambda: running.server.site.is_stopping)
+            await until(lambda: running.server.site._state.is_stopping)
         assert (await line.hear()).headers["connection"] == "close"
         await stopping
 
@@ -239,4 +239,4 @@ async def test_a_large_body_in_many_pieces_comes_whole(running: Running) -> None
     async with line_to(running.server.port) as line:
         await line.ask(*(text[each : each + 100_000] for each in range(0, len(text), 100_000)))
     assert [each.body for each in await alice.fetch(group)] == [body]
-    assert len(text) > framing.MOST_HEAD
+    assert len(text) > framing.MAX_HEAD_BYTES

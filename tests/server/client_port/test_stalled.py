@@ -12,12 +12,10 @@ import pytest
 
 from conclave import app_keys
 from conclave.config.settings import Config
-from conclave.server import connection
-from conclave.server.busiest import Busiest
-from conclave.server.listen import Site
+from conclave.server.client_port import ClientPort, FastPath, connection
 from conclave.server.tls import context_of
-from tests.conftest import Running
-from tests.server.test_busiest import PROTOBUF, forget_groups, poll
+from tests.conftest import ANY_NUMBER, Running
+from tests.server.client_port.test_fast_path import PROTOBUF, forget_groups, poll
 from tests.support.certificate import make_certificate
 from tests.support.server import PATIENCE, until
 
@@ -27,23 +25,23 @@ LITTLE = 16 * 1024
 
 @contextlib.asynccontextmanager
 async def port_of(
-    running: Running, *, is_ahead: bool, is_secured: bool, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Site]:
+    running: Running, *, is_fast: bool, is_secured: bool, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[ClientPort]:
     """A port of the same server that has little room in the system for each connection."""
     folder = running.config.database.parent
     context = None
     if is_secured:
         make_certificate(folder)
         context = context_of(Config(tls_cert_path=str(folder / "cert.pem"), tls_key_path=str(folder / "key.pem")))
-    made = connection.Connection.connection_made
+    made = connection.ClientConnection.connection_made
 
-    def made_small(each: connection.Connection, transport: asyncio.BaseTransport) -> None:
+    def made_small(each: connection.ClientConnection, transport: asyncio.BaseTransport) -> None:
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, LITTLE)
         made(each, transport)
 
-    monkeypatch.setattr(connection.Connection, "connection_made", made_small)
-    busiest = Busiest(running.app) if is_ahead else None
-    site = Site(running.server.runner, "127.0.0.1", 0, 65_536, context, busiest=busiest)
+    monkeypatch.setattr(connection.ClientConnection, "connection_made", made_small)
+    fast_path = FastPath(running.app) if is_fast else None
+    site = ClientPort(running.server.runner, "127.0.0.1", 0, ANY_NUMBER, context, fast_path)
     site.port = int((await site.listen()).rpartition(":")[2])
     try:
         yield site
@@ -67,9 +65,9 @@ def stalled(port: int, asked: bytes, *, is_secured: bool) -> socket.socket:
 
 @pytest.mark.parametrize("size", [60_000, 350_000], ids=["one write", "pieces"])
 @pytest.mark.parametrize("is_secured", [False, True], ids=["plain", "tls"])
-@pytest.mark.parametrize("is_ahead", [True, False], ids=["ahead", "aiohttp"])
+@pytest.mark.parametrize("is_fast", [True, False], ids=["fast path", "aiohttp"])
 async def test_a_page_of_which_its_reader_takes_nothing_is_not_fetched(
-    running: Running, monkeypatch: pytest.MonkeyPatch, is_ahead: bool, is_secured: bool, size: int
+    running: Running, monkeypatch: pytest.MonkeyPatch, is_fast: bool, is_secured: bool, size: int
 ) -> None:
     """Also over TLS, whose layer says that it has handed on what waits in this process."""
     alice, bob = await running.users("alice", "bob")
@@ -80,7 +78,7 @@ async def test_a_page_of_which_its_reader_takes_nothing_is_not_fetched(
     await bob.get("/me")  # who is logged in is remembered
     await forget_groups(running)
     budget = running.app[app_keys.BUDGET]
-    async with port_of(running, is_ahead=is_ahead, is_secured=is_secured, monkeypatch=monkeypatch) as site:
+    async with port_of(running, is_fast=is_fast, is_secured=is_secured, monkeypatch=monkeypatch) as site:
         asked = poll(bob, group, 0, PROTOBUF)
         with contextlib.closing(await asyncio.to_thread(partial(stalled, site.port, asked, is_secured=is_secured))):
             await until(lambda: budget.used > 2 * size)

@@ -1,4 +1,4 @@
-"""The way in uses nothing of the inside of aiohttp, and what it builds on is as it was."""
+"""The client port uses nothing of the inside of aiohttp, and what it builds on is as it was."""
 
 import ast
 import inspect
@@ -9,11 +9,23 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from conclave.server import behind, busiest, connection, framing, listen, room, securing
+from conclave.server.client_port import (
+    ClientPort,
+    admission,
+    connection,
+    delegation,
+    fast_path,
+    framing,
+    port,
+    responding,
+)
 from conclave.wire import acknowledgement, handover, stream_connection
 from tests.conftest import Running
 
-WAY_IN = (acknowledgement, behind, busiest, connection, framing, handover, listen, room, securing, stream_connection)
+PORT = (
+    *(acknowledgement, admission, connection, delegation, fast_path),
+    *(framing, handover, port, responding, stream_connection),
+)
 
 
 def private(path: Path, *, own: bool = False) -> Iterator[str]:
@@ -29,14 +41,14 @@ def is_private(name: str) -> bool:
     return name.startswith("_") and not name.startswith("__")
 
 
-@pytest.mark.parametrize("module", WAY_IN, ids=lambda each: each.__name__)
+@pytest.mark.parametrize("module", PORT, ids=lambda each: each.__name__)
 def test_no_private_part_of_anything_is_used(module: object) -> None:
     found = set(private(Path(str(module.__file__))))  # type: ignore[attr-defined]
     assert found <= {"_replace"}, "the public method of named tuples"
 
 
 @pytest.mark.parametrize(
-    ("own", "built_on"), [(behind.Behind, web.RequestHandler), (listen.Site, web.BaseSite)], ids=["Behind", "Site"]
+    ("own", "built_on"), [(delegation.AiohttpHandler, web.RequestHandler), (ClientPort, web.BaseSite)]
 )
 def test_no_private_part_is_inherited(own: type, built_on: type) -> None:
     names = {each.attr for each in ast.walk(ast.parse(inspect.getsource(own))) if isinstance(each, ast.Attribute)}
@@ -58,14 +70,13 @@ async def test_the_end_of_an_answer_is_told_once_and_after_it_is_written(
 ) -> None:
     """aiohttp does not promise it: the next request of the connection is handed on by it."""
     told: list[tuple[int, bool]] = []
-    answered = connection.Connection.answered
+    finish = delegation.AiohttpHandler.finish
 
-    def watched(each: connection.Connection, *, stays_open: bool) -> None:
-        assert each._behind
+    def watched(each: delegation.AiohttpHandler, *, stays_open: bool) -> None:
         told.append((len(told), stays_open))
-        answered(each, stays_open=stays_open)
+        finish(each, stays_open=stays_open)
 
-    monkeypatch.setattr(connection.Connection, "answered", watched)
+    monkeypatch.setattr(delegation.AiohttpHandler, "finish", watched)
     method, path = asked.split()
     for count in (1, 2, 3):
         async with running.http.request(method, running.url + path) as response:

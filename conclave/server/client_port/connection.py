@@ -1,0 +1,305 @@
+"""A client's connection: finds its requests, and has each answered by the fast path or by aiohttp.
+
+Requests are taken one after the other. What follows a request that is not answered is held, and reading pauses.
+"""
+
+import asyncio
+import socket
+from collections.abc import Iterable
+from typing import Any, cast
+
+from aiohttp import web
+
+from conclave.errors import ApiError, BadRequestError, UnsupportedCodingError
+from conclave.logs.setup import get_logger
+from conclave.server.client_port import framing
+from conclave.server.client_port.admission import CLOSED, DELEGATED, FAST_PATH, IDLE
+from conclave.server.client_port.delegation import MALFORMED, AiohttpHandler
+from conclave.server.client_port.fast_path import FastPath, FastRequest
+from conclave.server.client_port.framing import MalformedError, RequestHead, RequestScanner, UnknownCodingError
+from conclave.server.client_port.responding import PortState, RespondingConnection
+from conclave.server.middleware import new_request_id
+from conclave.wire import response_head
+from conclave.wire.exchange import answer_error
+from conclave.wire.handover import BARE_TRANSPORT, CONNECTION
+from conclave.wire.negotiate import Format
+
+log = get_logger(__name__)
+
+READ_BYTES = 32 * 1024
+"""At most 32 KiB are read at a time: so much may be held behind a request in progress."""
+
+HEAD_SECONDS = 60.0
+"""A head may take a minute from its first byte."""
+
+LINGER_SECONDS = 2.0
+"""A client whose request was rejected before all of it arrived may go on sending for 2 seconds."""
+
+_BUFFER = memoryview(bytearray(READ_BYTES))
+"""What all connections read into: each copies what it got before anything else happens."""
+
+_DETACHED = asyncio.BufferedProtocol()
+"""uvloop keeps the last buffered protocol of a transport by its methods. So a released one gets this before another."""
+
+
+class ClientConnection(RespondingConnection):
+    """A connection to a client."""
+
+    __slots__ = (
+        *("_fast_path", "_handler", "_held", "_is_paused", "_pauses_for_handler"),
+        *("_scanned", "_scanner", "_server", "_timer"),
+    )
+
+    def __init__(self, port: PortState, address: str, server: web.Server, fast_path: FastPath | None) -> None:
+        """``server``: answers what ``fast_path`` does not. ``address``: as ``addresses.origin`` returns it."""
+        super().__init__(port, address)
+        self._server = server
+        self._fast_path = fast_path
+        self._handler: AiohttpHandler | None = None
+        self._held = b""
+        self._scanner: RequestScanner | None = None  # checks an incomplete head
+        self._scanned = 0  # how many bytes of that it has seen
+        self._is_paused = self._pauses_for_handler = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Start, unless the server stops."""
+        self.transport = transport  # type: ignore[assignment] # uvloop's only look like asyncio's
+        self.connecting = None
+        if end := transport.get_extra_info("socket"):
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if self.port.is_stopping:
+            transport.close()
+
+    def get_buffer(self, _sizehint: int) -> memoryview:
+        """Return the buffer to read into."""
+        return _BUFFER
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Process what was read."""
+        data = bytes(_BUFFER[:nbytes])
+        if self.state == IDLE:
+            self._take_request(self._held + data if self._held else data)
+        elif self.state == DELEGATED and self._handler and self._handler.expects_body:
+            self._held = self._handler.take_body(data)
+            self._read_or_pause()
+        elif self.state != CLOSED:
+            self._held += data
+            if self._acknowledgement:
+                self._acknowledgement.look()  # a client's next request acknowledges the response before
+            self._read_or_pause()
+
+    def _take_request(self, data: bytes) -> None:
+        """Take the first request of ``data``, and hold the rest. Only for a connection that is idle."""
+        if data[0] in b"\r\n":  # empty lines may separate requests
+            data = data.lstrip(b"\r\n")
+        end = data.find(framing.END) + len(framing.END)
+        try:
+            if end < len(framing.END):
+                self._hold_head(data)
+                return
+            self._stop_waiting_for_head()
+            self.has_sent_head = True
+            text = data[:end]
+            fast_path = self._fast_path
+            head, request = fast_path.read_head(text, self) if fast_path else (framing.measure(text), None)
+            size = end + (head.length or 0)
+            if request and len(data) >= size:
+                self.state, self._held = FAST_PATH, data[size:]
+                self._loop.call_soon(self._answer_fast, request, data[:size], head)
+            else:
+                self._held = self._delegate(data, head, size)
+        except UnknownCodingError as error:
+            self._refuse(error, UnsupportedCodingError())
+        except MalformedError as error:
+            self._refuse(error, BadRequestError(MALFORMED))
+        finally:
+            if self._held or self._is_paused:
+                self._read_or_pause()
+
+    def _hold_head(self, data: bytes) -> None:
+        """Hold a part of a head, or nothing. Raises MalformedError as soon as it cannot become a head."""
+        self._held = data
+        if not data:
+            return
+        if not self._scanner:
+            self._scanner, self._scanned = RequestScanner(), 0
+            self._timer = self._loop.call_later(HEAD_SECONDS, self._give_up_head)
+        if len(data) > framing.MAX_HEAD_BYTES:
+            raise MalformedError("too long")
+        self._scanner.feed(data[self._scanned :])
+        self._scanned = len(data)
+
+    def _stop_waiting_for_head(self) -> None:
+        self._scanner, self._held = None, b""
+        if self._timer:
+            self._timer.cancel()
+            self._timer = None
+
+    def _give_up_head(self) -> None:
+        text = f"the head of the request has not arrived within {HEAD_SECONDS:g} seconds"
+        self._refuse(TimeoutError(), BadRequestError(text))
+
+    def _answer_fast(self, request: FastRequest, data: bytes, head: RequestHead) -> None:
+        """Have the fast path answer a request; if it does not, aiohttp. A step of its own, see ``FastPath.take``."""
+        if self._fast_path and not self._fast_path.take(request, data[len(data) - (head.length or 0) :]):
+            self._delegate(data, head, len(data))
+
+    def _delegate(self, data: bytes, head: RequestHead, size: int) -> bytes:
+        """Give a request of ``size`` bytes to aiohttp. Return what follows it. Raises MalformedError."""
+        self.state = DELEGATED
+        if self.transport is None or self.transport.is_closing():
+            return b""
+        if self._handler is None:
+            outer = cast(asyncio.Transport, _DelegatedTransport(self, self.transport))
+            self._handler = AiohttpHandler(self._server, self, outer)
+            if self._writable:
+                self._handler.pause_writing()
+        return self._handler.take(data, head, size)
+
+    def go_on(self) -> None:
+        """Take the next request if it has arrived, or close what is to be closed."""
+        if self.state == CLOSED:
+            return
+        self.state, self.idle_since, self._responding, self._acknowledgement = IDLE, self._loop.time(), None, None
+        self.port.admission.note_idle(self)
+        if self.transport is None or self.transport.is_closing():
+            return
+        if self._held and not self.port.is_stopping:
+            self._take_request(self._held)
+        elif self._is_paused:
+            self._read_or_pause()
+        if self.state == IDLE and (self.port.is_stopping or self.is_half_closed):
+            self.transport.close()
+
+    def eof_received(self) -> bool:
+        """Note that the client has ended its side. It still gets the answers to complete requests.
+
+        TLS cannot end one direction alone.
+        """
+        self.is_half_closed = True
+        if self._acknowledgement:
+            self._acknowledgement.look(is_last=True)
+        if self.transport is None or self.transport.get_extra_info("sslcontext"):
+            return False
+        if self.state == DELEGATED:
+            return self._handler is not None and self._handler.has_whole_request
+        return self.state == FAST_PATH
+
+    def _read_or_pause(self) -> None:
+        """Read only while there is room for what arrives."""
+        transport, pauses = self.transport, self._pauses_for_handler or (bool(self._held) and self.state != IDLE)
+        if pauses is self._is_paused or transport is None or transport.is_closing() or self.is_half_closed:
+            return
+        self._is_paused = pauses
+        if pauses:
+            transport.pause_reading()
+        else:
+            transport.resume_reading()
+
+    def pause(self) -> None:
+        """Read nothing more: aiohttp has enough of the body."""
+        self._pauses_for_handler = True
+        self._read_or_pause()
+
+    def resume(self) -> None:
+        """Read more."""
+        self._pauses_for_handler = False
+        self._read_or_pause()
+
+    def pause_writing(self) -> None:
+        """Let responses wait: the client reads more slowly than the server writes."""
+        super().pause_writing()
+        if self._handler:
+            self._handler.pause_writing()
+
+    def resume_writing(self) -> None:
+        """Write again."""
+        super().resume_writing()
+        if self._handler:
+            self._handler.resume_writing()
+
+    def _refuse(self, error: Exception, api_error: ApiError) -> None:
+        """Answer what is not HTTP, and end the connection. Neither the answer nor the log repeats what was sent."""
+        transport, request_id = self.transport, new_request_id()
+        if transport is None or transport.is_closing():
+            return
+        log.info("request_malformed", reason=type(error).__name__, request_id=request_id)
+        headers = {**response_head.headers_of(request_id), "Connection": "close"}
+        response = answer_error(Format.JSON, headers, api_error)
+        more = self.port.cross_origin.lines(b"")
+        response_head.write(transport, [response_head.written_response(response, self.port.clock, more)])
+        self.is_refused = True
+        self.end()
+
+    def end(self) -> None:
+        """Close the connection once what was written has left.
+
+        A client that was refused, or already sends more, may go on sending for LINGER_SECONDS, unless it ends the
+        connection or the server stops. If a connection is closed while bytes wait to be read, the system resets it, and
+        its client loses the answer. With TLS that may happen.
+        """
+        transport, lingers, self.state = self.transport, self.is_refused or bool(self._held), CLOSED
+        self.idle_since = self._loop.time()
+        self.port.admission.note_idle(self)
+        self._stop_waiting_for_head()
+        if transport is None or transport.is_closing():
+            return
+        if not lingers or self.port.is_stopping or self.is_half_closed or not transport.can_write_eof():
+            transport.close()
+            return
+        try:
+            transport.write_eof()
+        except OSError:  # the client is gone
+            transport.abort()
+            return
+        self._timer = self._loop.call_later(LINGER_SECONDS, transport.close)
+        self.resume()
+
+    def release(self, successor: asyncio.BaseProtocol) -> None:
+        """Give the transport to another protocol for good."""
+        if self.transport:
+            self.transport.set_protocol(_DETACHED)
+            self.transport.set_protocol(successor)
+        self._forget()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget everything. The request in progress goes on."""
+        handler = self._handler
+        self._forget()
+        if handler:
+            handler.connection_lost(exc)
+
+    def _forget(self) -> None:
+        self.transport = self._handler = None
+        if self._acknowledgement:
+            self._acknowledgement.look(is_last=True)
+            self._acknowledgement = None
+        self._stop_waiting_for_head()
+        self.port.admission.remove(self)
+        if self._writable and not self._writable.done():
+            self._writable.set_result(None)
+
+
+class _DelegatedTransport:
+    """The transport that aiohttp gets: the connection's own, but the connection decides when to read and to close."""
+
+    def __init__(self, connection: ClientConnection, bare: asyncio.Transport) -> None:
+        """``bare``: the connection's own."""
+        self._connection, self._bare = connection, bare
+        self.close, self.set_protocol = connection.end, connection.release
+        self.pause_reading, self.resume_reading = connection.pause, connection.resume
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        response_head.write(self._bare, [data])
+
+    def writelines(self, parts: Iterable[bytes]) -> None:
+        response_head.write(self._bare, [*parts])
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        if name == CONNECTION:
+            return self._connection
+        return self._bare if name == BARE_TRANSPORT else self._bare.get_extra_info(name, default)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._bare, name)

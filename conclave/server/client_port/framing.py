@@ -1,0 +1,168 @@
+"""Finds where requests end: if that is not obvious, by llhttp, on which aiohttp's own parser is built.
+
+llhttp reports no positions. So it gets exactly a head, which ends at the first empty line, and the body is counted by
+its length. What llhttp rejects is rejected by this server. What it accepts aiohttp may still reject, but ends the
+request at the same byte: a test compares them on random requests.
+"""
+
+import re
+from types import SimpleNamespace
+from typing import NamedTuple
+
+from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
+
+END = b"\r\n\r\n"
+"""Ends a head."""
+
+MAX_HEAD_BYTES = 16 * 1024
+"""A head has at most 16 KiB, and by aiohttp 8,190 bytes in a line."""
+
+MAX_PLAIN_BYTES = 8000
+"""A plain head has at most 8,000 bytes, so no line is too long for aiohttp."""
+
+MAX_PLAIN_FIELDS = 100
+"""A plain head has at most 100 headers. aiohttp accepts 128."""
+
+MAX_LENGTH_DIGITS = 18
+
+SEND = b"POST"
+"""The method of a send."""
+
+_MESSAGES = re.compile(
+    rb"(GET|POST) /api/v1/groups/([0-9a-fA-F-]{1,64})/messages(?:\?([a-z0-9_=&]{0,100}))? HTTP/1\.1\r\n"
+)
+_COUNTED = re.compile(rb"\ncontent-length: ([0-9]{1,%d})\r\n" % MAX_LENGTH_DIGITS)
+_CODING_LINE = re.compile(rb"\n(?i:transfer-encoding)[ \t]*:")
+_CONNECTION, _ENCODING, _HOST, _LENGTH = b"connection", b"transfer-encoding", b"host", b"content-length"
+_UPGRADE = b"upgrade"
+_UNUSUAL = frozenset(
+    (
+        *(b"expect", _ENCODING, b"content-encoding", _UPGRADE),
+        *(b"trailer", b"proxy-connection", b"sec-websocket-key1"),
+    )
+)
+
+
+class MalformedError(Exception):
+    """It is not HTTP. The message is llhttp's, and repeats nothing of what was sent."""
+
+
+class UnknownCodingError(MalformedError):
+    """The body has another transfer coding than chunked, such as gzip (RFC 9112 section 6.1)."""
+
+
+class RequestHead(NamedTuple):
+    """A parsed head.
+
+    ``length``: the bytes of the body; None: it is in chunks. ``fields``: the values of the headers by their names in
+    lower case, one of each name.
+    """
+
+    length: int | None
+    fields: dict[bytes, bytes]
+    is_tunnel: bool = False
+    """Whether what follows is not HTTP."""
+    upgrades: bool = False
+    """Whether it asks for another protocol. aiohttp takes what follows the complete body for that protocol."""
+
+
+def read_head(text: bytes) -> RequestHead:
+    """Parse a head, which ends with the first END in ``text``. Raises MalformedError or UnknownCodingError."""
+    if len(text) > MAX_HEAD_BYTES:
+        raise MalformedError("too long")
+    found: dict[bytes, bytes] = {}
+    try:
+        HttpRequestParser(SimpleNamespace(on_header=found.__setitem__)).feed_data(text)
+    except HttpParserUpgrade:
+        if text.startswith(b"CONNECT "):
+            return RequestHead(0, {}, is_tunnel=True)
+    except HttpParserError as error:
+        raise MalformedError(str(error)) from None
+    if text.startswith(b"PRI "):  # the beginning of HTTP/2, which goes on after its first empty line
+        raise MalformedError("HTTP/2")
+    fields = {name.lower(): value for name, value in found.items()}
+    if _ENCODING in fields:  # llhttp rejects it with a length, or if its last coding is not chunked
+        if len(_CODING_LINE.findall(text)) > 1 or fields[_ENCODING].strip(b" \t").lower() != b"chunked":
+            raise UnknownCodingError("a transfer coding other than chunked")
+        return RequestHead(None, fields)
+    length = fields.get(_LENGTH, b"0").rstrip(b" \t")
+    if not length.isdigit() or len(length) > MAX_LENGTH_DIGITS:
+        raise MalformedError("the length is not a number, or too large")
+    return RequestHead(int(length), fields, upgrades=_UPGRADE in fields)
+
+
+def measure(text: bytes) -> RequestHead:
+    """Return where a request ends, perhaps without its fields. Raises MalformedError. ``text``: as for ``read_head``.
+
+    Most heads are not parsed for that, since aiohttp parses them: a tenth of a request. Where each line ends with CR
+    LF, the first empty one ends the head for every parser; and where no header is named that affects the end, except
+    one plain length, the body has that length, or none.
+    """
+    lower = text.lower()
+    named = lower.count(_LENGTH)
+    counted = _COUNTED.search(lower) if named == 1 else None
+    if (
+        (named and not counted)
+        or _ENCODING in lower
+        or _UPGRADE in lower
+        or lower.startswith((b"connect", b"pri"))
+        or lower.count(b"\n") != lower.count(b"\r\n")
+        or len(lower) > MAX_HEAD_BYTES
+    ):
+        return read_head(text)
+    return RequestHead(int(counted[1]) if counted else 0, {})
+
+
+def messages_line(text: bytes) -> re.Match[bytes] | None:
+    """Return the first line of a head: method, group id and query. None if it is not a plain request for messages."""
+    return _MESSAGES.match(text) if len(text) <= MAX_PLAIN_BYTES else None
+
+
+def is_plain(line: re.Match[bytes], head: RequestHead) -> bool:
+    """Return whether a request for messages is plain. ``line``: its ``messages_line``.
+
+    A plain request has each header once and none that is unusual, states the length of a body, and leaves the
+    connection open.
+    """
+    fields = head.fields
+    # Each header has a line, so no name occurs twice if there are as many names as lines.
+    if len(fields) != line.string.count(b"\n") - 2 or len(fields) > MAX_PLAIN_FIELDS:
+        return False
+    if _HOST not in fields or not _UNUSUAL.isdisjoint(fields):
+        return False
+    if fields.get(_CONNECTION, b"keep-alive").lower() != b"keep-alive":
+        return False
+    return line[3] is None if line[1] == SEND else _LENGTH not in fields
+
+
+class RequestScanner:
+    """Follows a request that arrives in pieces: an incomplete head, or a body in chunks."""
+
+    __slots__ = ("_parser", "is_complete", "on_message_complete")
+
+    def __init__(self) -> None:
+        """Start before the first byte of the head."""
+        self.is_complete = False
+        self.on_message_complete = self._complete
+        self._parser = HttpRequestParser(self)
+
+    def _complete(self) -> None:
+        self.is_complete = True
+
+    def feed(self, data: bytes) -> int:
+        """Scan what arrived. Return how many bytes of it are the request's: all, until it is complete.
+
+        Raises MalformedError. Chunks end with an END too, which may arrive in two pieces.
+        """
+        begin = 0
+        while begin < len(data) and not self.is_complete:
+            found = data.find(END, max(0, begin - len(END) + 1))
+            end = begin + 1 if begin < len(END) - 1 else found + len(END) if found >= 0 else len(data)
+            try:
+                self._parser.feed_data(data[begin:end])
+            except HttpParserUpgrade:
+                self.is_complete = True
+            except HttpParserError as error:
+                raise MalformedError(str(error)) from None
+            begin = end
+        return begin

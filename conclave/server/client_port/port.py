@@ -1,0 +1,199 @@
+"""Listens for clients, and accepts connections.
+
+They are accepted here and not by the event loop: that accepts all that wait before it reports the first one, and spins
+if no descriptor is left.
+"""
+
+import asyncio
+import errno
+import socket
+import ssl
+from collections import Counter
+from contextlib import AsyncExitStack, suppress
+from typing import cast
+
+from aiohttp import web
+
+from conclave import app_keys
+from conclave.config.addresses import origin
+from conclave.health import background
+from conclave.health.parts import HealthPart
+from conclave.response_memory import Budget
+from conclave.server.client_port.admission import FAST_PATH, Admission, ConnectionLimits
+from conclave.server.client_port.connection import ClientConnection
+from conclave.server.client_port.delegation import RequestFactory
+from conclave.server.client_port.fast_path import FastPath
+from conclave.server.client_port.responding import PortState
+from conclave.server.tls import handshake
+from conclave.wire.cross_origin import CrossOrigin
+
+BACKLOG = 1024
+"""At most 1,024 connections wait to be accepted. After a restart all streams return at once."""
+
+ACCEPTED_AT_ONCE = 16
+"""At most 16 connections are accepted before others are served. Those that are closed for them go only after that."""
+
+PAUSE_SECONDS = 0.2
+"""If no descriptor is left, the next connection is accepted after 0.2 seconds."""
+
+SWEEP_SECONDS = 5.0
+"""How often the server closes connections that are idle for too long."""
+
+STOP_SECONDS = 2.0
+"""When the server stops, answers of the fast path get 2 seconds to leave. aiohttp's get as many after that."""
+
+STOP_POLL_SECONDS = 0.01
+
+
+class ClientPort(web.BaseSite):
+    """Listens at an address, and makes room for new connections."""
+
+    def __init__(
+        self,
+        runner: web.AppRunner,
+        address: str,
+        port: int,
+        limits: ConnectionLimits,
+        tls: ssl.SSLContext | None = None,
+        fast_path: FastPath | None = None,
+    ) -> None:
+        """``runner``: was set up. ``fast_path``: answers plain requests for messages; None: aiohttp answers all."""
+        super().__init__(runner, ssl_context=tls, backlog=BACKLOG)
+        assert runner.server  # noqa: S101 - it was set up
+        app, self._web_server = runner.app, runner.server
+        self._address, self.port = address, port
+        self._tls = tls
+        self._fast_path = fast_path
+        self._health = app[app_keys.HEALTH]
+        clock, cross_origin = app[app_keys.CLOCK], app.get(app_keys.CROSS_ORIGIN, CrossOrigin())
+        if not isinstance(self._web_server.request_factory, RequestFactory):
+            self._web_server.request_factory = RequestFactory(self._web_server, clock, cross_origin)
+        self._admission = Admission(limits, app.get(app_keys.CLOSED, Counter()), app.get(app_keys.EVENTS))
+        self._state = PortState(self._admission, app.get(app_keys.BUDGET, Budget(0)), clock, cross_origin)
+        self._listening: list[socket.socket] = []
+        self._pausing: asyncio.TimerHandle | None = None
+        self._sweeping = AsyncExitStack()
+
+    @property
+    def name(self) -> str:
+        """The address as configured."""
+        return f"{self._address} port {self.port}"
+
+    @property
+    def open(self) -> dict[ClientConnection, None]:
+        """The connections in the order in which they were accepted. Streams are not listed."""
+        return cast(dict[ClientConnection, None], self._admission.open)
+
+    async def listen(self) -> str:
+        """Start to listen, and return the URL. Raises OSError."""
+        await self.start()
+        host, port = self._listening[0].getsockname()[:2]
+        shown = f"[{host}]" if ":" in host else host
+        return f"{'https' if self._tls else 'http'}://{shown}:{port}"
+
+    async def start(self) -> None:
+        """Start to listen. Raises OSError."""
+        await super().start()
+        found = await asyncio.get_running_loop().getaddrinfo(
+            self._address or None, self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        try:
+            for family, _, _, _, address in dict.fromkeys(found):
+                listening = socket.create_server(address, family=family, backlog=BACKLOG)
+                listening.settimeout(0)
+                self._listening.append(listening)
+        except OSError:
+            self._close()
+            raise
+        self._accept_more()
+        sweep = background.every(self._health, HealthPart.CONNECTIONS, SWEEP_SECONDS, self._sweep)
+        await self._sweeping.enter_async_context(sweep)
+
+    async def stop(self) -> None:
+        """Accept no connections, close idle ones, and wait for the fast path. The rest is left to the runner.
+
+        Answers get STOP_SECONDS, and as many again to store what was fetched.
+        """
+        self._state.is_stopping = True
+        self._close()
+        await self._sweeping.aclose()
+        for each in tuple(self.open):
+            if each.transport is None:
+                each.drop()
+            elif each.is_idle:
+                each.transport.close()
+        if self._fast_path:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(STOP_SECONDS):
+                    while self._on_fast_path():  # noqa: ASYNC110 - an event would be set by each request
+                        await asyncio.sleep(STOP_POLL_SECONDS)
+            for each in self._on_fast_path():
+                each.drop()
+            await self._fast_path.finish(STOP_SECONDS)
+        await super().stop()
+
+    def _close(self) -> None:
+        if self._pausing:
+            self._pausing.cancel()
+        for listening in self._listening:
+            asyncio.get_running_loop().remove_reader(listening)
+            listening.close()
+        self._listening.clear()
+
+    def _on_fast_path(self) -> list[ClientConnection]:
+        return [each for each in self.open if each.state == FAST_PATH]
+
+    async def _sweep(self) -> None:
+        self._admission.sweep(asyncio.get_running_loop().time())
+
+    def _accept_more(self) -> None:
+        for listening in self._listening:
+            asyncio.get_running_loop().add_reader(listening, self._accept, listening)
+
+    def _accept(self, listening: socket.socket) -> None:
+        """Accept connections that wait."""
+        for _ in range(ACCEPTED_AT_ONCE):
+            try:
+                end, (host, *_) = listening.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                    self._pause()
+                    return
+                continue  # that connection has failed already
+            address = origin(host, (), ())
+            if self._admission.admit(address, asyncio.get_running_loop().time()):
+                self._begin(end, address)
+            else:
+                end.close()
+
+    def _pause(self) -> None:
+        """Accept nothing for a while: the system has no descriptor left, or no memory."""
+        loop = asyncio.get_running_loop()
+        self._admission.warn(loop.time())
+        self._admission.close_idle(loop.time())
+        for listening in self._listening:
+            loop.remove_reader(listening)
+        self._pausing = loop.call_later(PAUSE_SECONDS, self._accept_more)
+
+    def _begin(self, end: socket.socket, address: str) -> None:
+        """Start a connection on an accepted socket, with a handshake if there is TLS."""
+        end.settimeout(0)
+        connection = ClientConnection(self._state, address, self._web_server, self._fast_path)
+        self._admission.add(connection)
+        connection.connecting = asyncio.get_running_loop().create_task(self._connect(connection, end))
+        connection.connecting.add_done_callback(lambda _: self._connected(connection, end))
+
+    async def _connect(self, connection: ClientConnection, end: socket.socket) -> None:
+        with suppress(OSError):  # the client is gone, does not speak TLS, or has taken too long
+            if self._tls:
+                connection.below = await handshake(end, self._tls, connection)
+            else:
+                await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, end)
+
+    def _connected(self, connection: ClientConnection, end: socket.socket) -> None:
+        if connection.connecting:  # it failed or was cancelled, perhaps before it began
+            connection.connecting = None
+            self._admission.remove(connection)
+            end.close()
