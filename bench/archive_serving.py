@@ -13,7 +13,7 @@ from aiohttp import ClientSession, TCPConnector
 from bench import archives, stores
 from bench.figures import Figure, latencies, percentile, single
 from bench.process import Server, resident_mb
-from conclave.archive.checksums import checksum
+from conclave.archive.layout import checksum
 from tests.support.client import Client
 
 MESSAGES, GROUPS = 10_000_000, 2_000

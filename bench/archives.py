@@ -13,8 +13,7 @@ import pyarrow
 from deltalake import ColumnProperties, DeltaTable, WriterProperties, write_deltalake
 
 from bench.stores import Store
-from conclave.archive.checksums import checksum
-from conclave.archive.layout import DAY, FILE_BYTES, ID_PROPERTY, ROW_GROUP_BYTES, span_of, span_width
+from conclave.archive.layout import DAY, FILE_BYTES, ID_PROPERTY, ROW_GROUP_BYTES, checksum, span_of, span_width
 from conclave.retention.policy import KEEP
 from conclave.store.engine import sqlite
 

@@ -12,7 +12,7 @@ from bench.clusters import Cluster
 from bench.figures import Figure, ratio, single, spread
 from bench.process import Cleaning
 from conclave.archive.layout import DAY
-from conclave.config.spark import SparkConfig
+from conclave.config.cleanup import SparkConfig
 
 MESSAGES = int(os.environ.get("CONCLAVE_BENCH_CLUSTER", "300000"))
 """In the archive; of them a hundredth goes in each round, in 100 of 2,000 groups."""

@@ -17,7 +17,7 @@ from bench.process import Server, resident_mb
 from conclave.auth.passwords import CONCURRENT_CHECKS, hash_password
 from conclave.store.engine import sqlite
 from conclave.wire.conclave_pb2 import GetMessagesResponse, StoredMessage
-from conclave.wire.negotiate import Format
+from conclave.wire.formats import Format
 
 USERS, GROUPS, MEMBERS = 128, 256, 8
 PAGES = 20

@@ -11,7 +11,7 @@ from bench.hot import BODY_BYTES, GROUPS, MEMBERS, ROUND_SECONDS, USERS, Side, e
 from bench.load import Load, Outcome, generator, run
 from bench.plots import Axis, lines
 from bench.process import Server
-from conclave.wire.negotiate import Format
+from conclave.wire.formats import Format
 
 CONNECTIONS = (1, 2, 4, 8, 16, 32, 64, 128)
 

@@ -20,7 +20,7 @@ from bench.figures import Figure, at_least, latencies, percentile, single, sprea
 from bench.load import Load, Outcome, generator, run
 from bench.process import Server
 from conclave.store.engine import sqlite
-from conclave.wire.negotiate import Format
+from conclave.wire.formats import Format
 
 USERS, GROUPS, MEMBERS = 128, 64, 8
 PAGE, BODY_BYTES = 100, 1024

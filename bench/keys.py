@@ -11,8 +11,8 @@ from unittest.mock import patch
 
 from bench.figures import Figure, single
 from conclave.keys import file
-from conclave.keys.cover import Cover, Range
 from conclave.keys.store import KeyStore
+from conclave.keys.tree import Cover, Range
 
 GROUPS = 100_000
 LONGEST = 20_000

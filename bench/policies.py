@@ -21,7 +21,7 @@ from conclave.retention.resolve import Lifetimes, Limit, Limits
 from conclave.store.engine import sqlite
 from conclave.store.resources import messages, state
 from conclave.wire import page_writer
-from conclave.wire.negotiate import Format
+from conclave.wire.formats import Format
 
 GROUPS, MEMBERS, MESSAGES = 25_000, 8, 4
 EXPIRIES = (-1, 0, *(86_400 * days for days in range(30, 48)))

@@ -10,7 +10,7 @@ from http.client import HTTPResponse
 from bench.bare import Answer
 from bench.stores import Store
 from conclave.wire.conclave_pb2 import GetMessagesResponse, SendMessageRequest
-from conclave.wire.negotiate import Format
+from conclave.wire.formats import Format as Format  # noqa: PLC0414 - served.py has it from here, of any version
 
 API = "/api/v1"
 PATIENCE_SECONDS = 30.0

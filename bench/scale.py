@@ -26,7 +26,7 @@ from conclave.config.cleanup import CleanupConfig
 from conclave.keys import tree
 from conclave.keys.cipher import ADDED_BYTES
 from conclave.retention import marks
-from conclave.store import at_rest, bodies, keyring
+from conclave.store import bodies, keyring
 from conclave.store.engine import sqlite
 from conclave.store.resources.messages import COLUMNS
 from tests.support.client import Client
@@ -147,7 +147,7 @@ def _make_readable(store: stores.Store, numbers: Sequence[int]) -> None:
     group_id = UUID(store.groups[-2]).bytes
     with stores.opened(store.config) as connection:
         placed = [(group_id, number) for number in numbers]
-        stored = at_rest.encrypted(connection, placed, [stores.BODY for _ in numbers])
+        stored = bodies.encrypted(connection, placed, [stores.BODY for _ in numbers])
         connection.executemany(
             "UPDATE message_bodies SET body = ? WHERE message_id = ?",
             [(body, bodies.message_id(GROUPS, number)) for body, number in zip(stored, numbers, strict=True)],

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path.cwd()))
 from bench import requests, stores
 from bench.hot import BODY_BYTES, GROUPS, MEMBERS, PAGE, USERS
 from bench.process import Server
-from conclave.wire.negotiate import Format
+from bench.requests import Format
 
 ROUTES = ("/me", "/groups")
 """Of those that aiohttp answers."""

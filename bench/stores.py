@@ -19,7 +19,7 @@ from conclave.store.engine import schema, sqlite
 from conclave.store.engine.connection import of_store
 from conclave.store.resources import groups, sessions, state, users
 from conclave.store.resources.members import Membership
-from conclave.wire.negotiate import Format
+from conclave.wire.formats import Format
 from tests.support.memberships import member_of
 
 BODY = os.urandom(300)

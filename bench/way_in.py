@@ -19,7 +19,7 @@ from bench import requests, stores, wrk
 from bench.bare import Answer, Bare
 from bench.figures import Figure, at_least, number, single
 from bench.process import Server
-from conclave.wire.negotiate import Format
+from conclave.wire.formats import Format
 
 USERS, GROUPS, MEMBERS = 128, 64, 8
 PAGE, BODY_BYTES = 100, 1024

@@ -13,12 +13,11 @@ from conclave.actions.retention import Rehearsals
 from conclave.actions.taking_back import TakingBack
 from conclave.actions.timers import Telling
 from conclave.archive.reader import Archive
-from conclave.auth.activity import SessionActivity
 from conclave.auth.passwords import Passwords
 from conclave.auth.throttle import Throttle
-from conclave.cache.freshness import Freshness
+from conclave.auth.tokens import SessionActivity
+from conclave.cache.freshness import Freshness, RememberedSessions
 from conclave.cache.groups import RememberedGroups
-from conclave.cache.sessions import RememberedSessions
 from conclave.clock.steady import SteadyClock
 from conclave.config.settings import Config
 from conclave.events import Events
@@ -28,8 +27,8 @@ from conclave.health.storage import Storage
 from conclave.measures import Requests
 from conclave.response_memory import Budget
 from conclave.store.engine.database import Database
-from conclave.wire.cross_origin import CrossOrigin
-from conclave.wire.endpoint import Endpoint
+from conclave.wire.exchange import Endpoint
+from conclave.wire.response_head import CrossOrigin
 
 CONFIG = web.AppKey("config", Config)
 ACCEPTS_CHANGE = web.AppKey("accepts_change", bool)

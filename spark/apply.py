@@ -23,7 +23,7 @@ from conclave.store.archive import moves
 from conclave.store.engine.sqlite import Step, done
 from conclave.store.resources import receipts, taken_back, timers
 from conclave.store.resources.receipts import Erased
-from spark.pacer import Pacer
+from spark.hot_store import Pacer
 
 CHUNK = 64
 """A step deletes at most 64 messages: a transaction while others write, see ``pacer.SHARED_BUDGET_SECONDS``."""

@@ -1,4 +1,9 @@
-"""The end of a run: receipts of what is erased, records that are old enough to go, work files, the history."""
+"""The end of a run: keys, receipts, records that are old enough to go, work files, the history, and its costs.
+
+The keys of what the run has erased are destroyed, and the copies of the vault renewed, so that they lose them too.
+Costs are processor seconds of this process and its Java, and how long it held the write lock. What executors of a
+cluster work is not known here, nor how long single statements of the archive's index take.
+"""
 
 import sqlite3
 from collections.abc import Iterator
@@ -6,8 +11,10 @@ from contextlib import closing
 from functools import partial
 
 from conclave.failpoints import reach
+from conclave.keys.file import KeyFileError
 from conclave.retention.jobs import ALL, Scope
 from conclave.retention.resolve import PolicySettings
+from conclave.store import keyring, message_keys
 from conclave.store.engine import sqlite
 from conclave.store.engine.faults import StoreError
 from conclave.store.engine.sqlite import Step
@@ -17,7 +24,7 @@ from conclave.store.views import overdue, runs
 from conclave.store.views.runs import Run
 from spark import readiness
 from spark.environment import RunEnvironment
-from spark.hot_store import ArchiveError, Hot
+from spark.hot_store import ArchiveError, Hot, Pacer
 from spark.report import Report
 from spark.work_folder import remove_dead
 
@@ -91,3 +98,51 @@ def store(engine: RunEnvironment, done: Report) -> None:
     with closing(sqlite.connect(engine.path)) as connection, sqlite.write_transaction(connection):
         runs.add(connection, Run(**done.to_mapping()))
     reach("report.stored")
+
+
+class Costs:
+    """Measures from when it is made."""
+
+    def __init__(self, engine: RunEnvironment) -> None:
+        """Begin. One run at a time is measured in a process."""
+        self._engine = engine
+        self._cpu = engine.cpu_seconds()
+        Pacer.lock_seconds = Pacer.longest_lock_seconds = 0.0
+
+    def note(self, done: Report) -> None:
+        """Write to the report what the run has cost so far."""
+        done.cpu_seconds = round(max(0.0, self._engine.cpu_seconds() - self._cpu), 3)
+        done.lock_seconds = round(Pacer.lock_seconds, 4)
+        done.longest_lock_seconds = round(Pacer.longest_lock_seconds, 4)
+
+
+_FAULTS = (KeyFileError, StoreError, sqlite3.Error)
+
+
+def lose(engine: RunEnvironment, hot: Hot, done: Report) -> bool:
+    """Lose the keys that are noted, by this run or by one that did not get as far as this; renew the copies.
+
+    Returns whether they are lost. The report names what failed; then the next run does it.
+    """
+    are_lost = False
+    try:
+        state = hot.read(message_keys.state)
+        if state is None:
+            return True
+        if engine.is_hot_only:
+            return False
+        keys = engine.keys(hot)
+        keys.refresh()
+        if keys.serial < state.serial:
+            raise KeyFileError(f"{engine.config.keys_path}: an older vault was put in its place{keyring.ADVICE}")
+        while noted := hot.read(message_keys.noted):
+            hot.write(message_keys.make_durable)  # a power failure must not bring back the rows of keys that are lost
+            reach("run.keys_noted")
+            keys.erase(noted.told)
+            reach("run.keys_lost")
+            hot.write(message_keys.forget, noted.rows, keys.serial)
+        are_lost = True
+        keyring.renew_all(keys, engine.config.ledger_path, engine.config.vault_copies)
+    except _FAULTS as error:
+        done.error = done.error or f"keys: {error}"
+    return are_lost

@@ -31,10 +31,9 @@ from conclave.system.worker_protocol import State
 from spark import cluster, native, needs
 from spark.cluster import ClusterError
 from spark.hot_store import Hot
-from spark.java import Java
+from spark.java import Java, why_not_started
 from spark.java_check import DeployModeError, JarsMissingError, JavaFailsError, JavaMissingError, find_jars, find_java
 from spark.native import NativeLibraryError
-from spark.start_faults import why_not_started
 from spark.work_folder import WorkFolder, remove_dead
 
 if TYPE_CHECKING:

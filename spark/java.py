@@ -1,16 +1,112 @@
-"""Starts the Java process of a Spark session, so that it ends with this process."""
+"""Starts the Java process of a Spark session, which ends with this process, and logs what it writes.
 
+A line of Java or Spark becomes an event of the log, without content of messages, ids and noise.
+"""
+
+import logging
 import os
+import re
 import signal
 import struct
 import subprocess
+import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
+from typing import IO, NamedTuple
 
+from conclave.archive.faults import one_line
+from conclave.logs.setup import get_logger
 from conclave.system.child_process import tied
-from spark import java_log
+from spark.cluster import PAGE
 from spark.java_check import WITHOUT_TRACES
+
+log = get_logger(__name__)
+
+MOST_CHARACTERS = 300
+"""At most 300 characters of a line are logged: errors of Spark may have a whole plan in them."""
+
+_OF_LOG4J = re.compile(r"(DEBUG|INFO|WARN|ERROR|FATAL) ([\w$.]+): (.*)")
+"""A line as ``log4j2.properties`` has it: level, class, message."""
+
+_NOISE = (
+    "WARNING: Using incubator modules",  # Spark asks for one in every start
+    "WARNING: A terminally deprecated method",
+    "WARNING: sun.misc.Unsafe",
+    "WARNING: Please consider reporting this to the maintainers",
+    "Picked up JAVA_TOOL_OPTIONS",
+    "Picked up _JAVA_OPTIONS",
+    "Using Spark's default log4j profile",
+    "Setting default log level",
+    "To adjust logging level",
+    "\tat ",
+    "\t... ",
+)
+"""How lines begin that tell an operator nothing."""
+
+_CLIENT = ("java_gateway", "clientserver")
+"""The modules of py4j that log."""
+
+_HIDDEN = (
+    (re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|\b[0-9a-fA-F]{16,}\b"), "…"),
+    (re.compile(r"'[^']*'|\"[^\"]*\""), "'…'"),
+    (re.compile(r"(?<![\w.:/-])(?:file:)?/{1,3}[^\s,;:)\]]+"), "PATH"),
+    (re.compile(r"[A-Za-z0-9+/]{40,}=*"), "…"),
+)
+"""What is not logged: ids and hashes, what is quoted (values of rows), paths, what may be a body in base64."""
+
+
+class Told(NamedTuple):
+    """A line that is worth an event."""
+
+    is_error: bool
+    source: str
+    message: str
+
+
+def read_line(line: str) -> Told | None:
+    """Return what a line of Java tells; None for noise, and for what is no warning. Pure."""
+    text = line.rstrip()
+    if not text.strip() or text.startswith(_NOISE):
+        return None
+    found = _OF_LOG4J.fullmatch(text)
+    if found is None:
+        return Told(is_error=False, source="java", message=_shown(text))
+    level, source, message = found.groups()
+    if level in ("DEBUG", "INFO"):
+        return None
+    return Told(level in ("ERROR", "FATAL"), source, _shown(message))
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    """Tell whether a record is not one of py4j's own.
+
+    It logs each call that fails by the root logger, with a traceback, and raises the error as well: the caller
+    tells it, in the words of this log.
+    """
+    return record.module not in _CLIENT
+
+
+def follow(output: IO[bytes]) -> None:
+    """Log what a Java process writes, until it ends, in a thread of its own; and nothing of what its client writes."""
+    logging.getLogger().addFilter(_is_ours)
+    threading.Thread(target=_follow, args=(output,), daemon=True).start()
+
+
+def _follow(output: Iterable[bytes]) -> None:
+    for line in output:
+        told = read_line(line.decode(errors="replace"))
+        if told and told.is_error:
+            log.error("spark_log", source=told.source, message=told.message)
+        elif told:
+            log.warning("spark_log", source=told.source, message=told.message)
+
+
+def _shown(message: str) -> str:
+    for pattern, replacement in _HIDDEN:
+        message = pattern.sub(replacement, message)
+    return message if len(message) <= MOST_CHARACTERS else f"{message[: MOST_CHARACTERS - 1]}…"
+
 
 NICENESS = 10
 """Java runs with niceness 10.
@@ -64,7 +160,7 @@ class Java:
             pass_fds=held,
         )
         if self._process.stdout:  # it was asked for as a pipe
-            java_log.follow(self._process.stdout)
+            follow(self._process.stdout)
         try:
             return _wait_for(self._process, told)
         except BaseException:
@@ -122,3 +218,26 @@ def _wait_for(process: subprocess.Popen[bytes], told: Path) -> tuple[str, str]:
     told.unlink()
     port, length = struct.unpack(">ii", text[:8])
     return str(port), text[8 : 8 + length].decode()
+
+
+_ADVICE = (
+    (
+        "stopped SparkContext",
+        f"Spark's master does not answer, or does not take this driver, as without the same secret; see {PAGE}",
+    ),
+)
+"""What an error of Spark has in it, and what to say instead."""
+
+_MEMORY = "Is [spark] driver_memory right for this machine?"
+
+
+def why_not_started(error: Exception) -> str:
+    """Return one line on ``error``, with which a session could not be made.
+
+    The memory is asked about only where it may be to blame: if Java has ended at once, or says so itself.
+    """
+    reason = one_line(error)
+    for sign, advice in _ADVICE:
+        if sign in reason:
+            return advice
+    return f"{reason} {_MEMORY}" if isinstance(error, JavaStartError) or "memory" in reason.lower() else reason

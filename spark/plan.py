@@ -8,7 +8,7 @@ from pyspark.sql import Column, DataFrame, functions as F
 
 from conclave.retention.jobs import PurgeJob, Scope
 from conclave.retention.policy import FOREVER, KEEP
-from spark import columns as c
+from spark import read as c
 
 
 def group_plan(groups: DataFrame, members: DataFrame, redacted: DataFrame | None = None) -> DataFrame:

@@ -3,6 +3,9 @@
 The driver reads it, by ADBC and Arrow: the executors of a cluster could not open a SQLite file. ADBC brings its own
 SQLite library. If a process has one file open through two SQLite libraries, it loses its locks when either closes the
 file. So no ``sqlite3`` connection to the store may be open in this process meanwhile.
+
+The columns of the tables and of the plan are named here. Every column is a 64-bit integer, since sequence numbers and
+times do not fit 32 bits. Only a user id is binary: 16 bytes.
 """
 
 from collections.abc import Mapping
@@ -13,11 +16,103 @@ from pathlib import Path
 import adbc_driver_sqlite.dbapi
 import pyarrow
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import BinaryType, DataType, LongType, StructType
+from pyspark.sql.types import BinaryType, DataType, LongType, StructField, StructType
 
+from conclave.retention import rules
 from conclave.retention.holds import HELD_GROUPS, HELD_SENDERS, UNHELD
-from conclave.retention.rules import COMMITS_ABOVE, LEAST_WATERMARK, RULES, TAKEN_BACK, TIMED, is_kept
-from spark import columns as c
+from conclave.retention.rules import RULES, TAKEN_BACK, TIMED, is_kept
+
+GROUP_KEY = "group_key"
+LIFETIME = "effective_expiry"
+"""The effective expiry of a group: -1 for keep, 0 for delete-after-fetch, or seconds."""
+
+LEAST_LIFETIME = "least_lifetime"
+HOLD_LIMIT = "hold_limit"
+ERASES = "erases"
+"""0 if nothing may be erased, otherwise 1."""
+
+HELD = "held"
+"""1 if a legal hold covers the group, otherwise 0."""
+
+EXPIRES_BEFORE = "expires_before"
+"""Messages created before it have expired by age when the run begins. Unix seconds, exclusive; 0: none has."""
+
+ERASABLE_BEFORE = "erasable_before"
+"""Messages created before it are old enough to be erased. Unix seconds, exclusive; 0: none may be."""
+
+COVERED = "covered"
+"""1 if the group belongs to the run by its lifetime, otherwise 0."""
+
+COMMITS_ABOVE = "commits_above"
+"""Commits with greater numbers do not expire by age."""
+
+FLOOR = "floor_seq"
+GONE_BELOW = "gone_below"
+EXPIRED_BEFORE = "expired_before"
+OLDEST_SEQ = "oldest_seq"
+OLDEST_CREATED = "oldest_created_at"
+OLDEST_MARKED = "oldest_marked_at"
+OLDEST_FETCHED = "oldest_fetched_at"
+WATERMARK = "watermark"
+READ_UP_TO = "read_up_to"
+MEMBER_ID = "member_id"
+SEQUENCE_NUM = "sequence_num"
+SENDER_ID = "sender_id"
+ENDED = "ended"
+"""1 if a self-destructing message is hidden from all for good, otherwise 0."""
+
+REDACTS = "redacts"
+"""1 if messages of the group go that are redacted for everybody, otherwise 0."""
+
+REDACT_AT = "redact_at"
+LEAST_WATERMARK = "least_watermark"
+SESSION_ID = "session_id"
+EXPIRES_AT = "expires_at"
+INVITE_KEY = "invite_key"
+CREATED_AT = "created_at"
+USER_ID = "user_id"
+
+_INTEGER = LongType()
+
+
+def _table(*names: str, of: DataType = _INTEGER) -> StructType:
+    return StructType([StructField(name, of) for name in names])
+
+
+GROUPS = _table(
+    *(GROUP_KEY, LIFETIME, LEAST_LIFETIME, HOLD_LIMIT, ERASES, HELD, FLOOR, GONE_BELOW, EXPIRED_BEFORE, COMMITS_ABOVE),
+    *(OLDEST_SEQ, OLDEST_CREATED, OLDEST_MARKED, OLDEST_FETCHED),
+)
+"""One row for each group: its policy and marks, and what is known of the messages that no legal hold covers.
+
+OLDEST_SEQ: the least number. OLDEST_CREATED: the least time of those that can expire by age. OLDEST_MARKED: that of
+those which the mark GONE_BELOW covers. OLDEST_FETCHED: that of those which all members have fetched; only for groups in
+delete-after-fetch whose messages have to reach an age. Null: there is none.
+"""
+
+MEMBERS = _table(GROUP_KEY, WATERMARK)
+SELF_DESTRUCTING = StructType(
+    [*_table(GROUP_KEY, SEQUENCE_NUM, CREATED_AT, ENDED), StructField(SENDER_ID, BinaryType())]
+)
+"""Self-destructing messages that no legal hold on their sender covers."""
+
+READERS = StructType([*_table(GROUP_KEY, MEMBER_ID, READ_UP_TO), StructField(USER_ID, BinaryType())])
+"""The members of groups that have self-destructing messages, and how far each has read."""
+
+REDACTED = _table(GROUP_KEY, CREATED_AT)
+"""Messages that are redacted for everybody, and that no legal hold on their sender covers."""
+
+TIMERS = _table(GROUP_KEY, SEQUENCE_NUM, MEMBER_ID)
+"""The timers that have not ended."""
+
+SESSIONS = _table(SESSION_ID, EXPIRES_AT)
+INVITES = _table(INVITE_KEY, CREATED_AT)
+TOMBSTONES = _table(GROUP_KEY)
+USER_TOMBSTONES = _table(USER_ID, of=BinaryType())
+
+GROUP_PLAN = _table(GROUP_KEY, FLOOR, GONE_BELOW, EXPIRED_BEFORE, ERASABLE_BEFORE, COMMITS_ABOVE, REDACTS)
+"""One row for each group that has something due, as GroupStep has it."""
+
 
 _GROUPS = """
 WITH bounded AS (
@@ -72,18 +167,18 @@ def read_hot(spark: SparkSession, database: Path, now: int) -> HotTables:
     ``now``: Unix seconds; of sessions and invites only those are read that can be dead by then.
     """
     queries: dict[str, tuple[str, StructType]] = {
-        "groups": ("", c.GROUPS),
-        "members": ("SELECT group_key, watermark FROM members", c.MEMBERS),
-        "sessions": (f"SELECT session_id, expires_at FROM sessions WHERE expires_at <= {now:d}", c.SESSIONS),
-        "invites": (f"SELECT invite_key, created_at FROM invites WHERE created_at <= {now:d}", c.INVITES),
-        "tombstones": ("SELECT group_key FROM tombstones", c.TOMBSTONES),
-        "user_tombstones": ("SELECT user_id FROM user_tombstones", c.USER_TOMBSTONES),
-        "self_destructing": (_SELF_DESTRUCTING, c.SELF_DESTRUCTING),
-        "taken_back": (_TAKEN_BACK, c.REDACTED),
-        "readers": (_READERS, c.READERS),
+        "groups": ("", GROUPS),
+        "members": ("SELECT group_key, watermark FROM members", MEMBERS),
+        "sessions": (f"SELECT session_id, expires_at FROM sessions WHERE expires_at <= {now:d}", SESSIONS),
+        "invites": (f"SELECT invite_key, created_at FROM invites WHERE created_at <= {now:d}", INVITES),
+        "tombstones": ("SELECT group_key FROM tombstones", TOMBSTONES),
+        "user_tombstones": ("SELECT user_id FROM user_tombstones", USER_TOMBSTONES),
+        "self_destructing": (_SELF_DESTRUCTING, SELF_DESTRUCTING),
+        "taken_back": (_TAKEN_BACK, REDACTED),
+        "readers": (_READERS, READERS),
         "timers": (
             f"SELECT group_key, sequence_num, member_id FROM timers WHERE NOT told AND redact_at > {now:d}",
-            c.TIMERS,
+            TIMERS,
         ),
     }
     tables = _snapshot(database, queries)
@@ -96,8 +191,8 @@ def read_hot(spark: SparkSession, database: Path, now: int) -> HotTables:
         members=frame("members"),
         sessions=frame("sessions") if tables["sessions"].num_rows else None,
         invites=frame("invites") if tables["invites"].num_rows else None,
-        tombstones=sorted(tables["tombstones"][c.GROUP_KEY].to_pylist()),
-        user_tombstones=sorted(tables["user_tombstones"][c.USER_ID].to_pylist()),
+        tombstones=sorted(tables["tombstones"][GROUP_KEY].to_pylist()),
+        user_tombstones=sorted(tables["user_tombstones"][USER_ID].to_pylist()),
         timed=(
             (frame("self_destructing"), frame("readers"), frame("timers"))
             if tables["self_destructing"].num_rows
@@ -131,9 +226,9 @@ def _groups(cursor: adbc_driver_sqlite.dbapi.Cursor) -> str:
         return f"(SELECT min({what}) FROM messages WHERE messages.group_key = bounded.group_key{conditions})"
 
     return _GROUPS.format(
-        least=LEAST_WATERMARK,
+        least=rules.LEAST_WATERMARK,
         held=HELD_GROUPS,
-        commits_above=COMMITS_ABOVE,
+        commits_above=rules.COMMITS_ABOVE,
         oldest_seq=oldest("sequence_num", unheld),
         oldest_created=oldest("created_at", of_age),
         oldest_marked=f"iif(gone_below > 0, {oldest('created_at', f' AND sequence_num <= gone_below{unheld}')}, NULL)",

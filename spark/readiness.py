@@ -11,12 +11,11 @@ from conclave.retention.resolve import PolicySettings
 from conclave.store.archive.restore import RestoreError
 from conclave.store.engine import schema, sqlite
 from conclave.store.engine.faults import StoreError
-from conclave.store.ledger import branches
+from conclave.store.ledger import changes
 from conclave.store.resources import state
 from conclave.system import reserve
 from spark.environment import CleanupError, RunEnvironment
-from spark.hot_store import ArchiveError, Hot
-from spark.pacer import RunTooLongError, WalBusyError
+from spark.hot_store import ArchiveError, Hot, RunTooLongError, WalBusyError
 
 
 class ClockWrongError(Exception):
@@ -78,7 +77,7 @@ def settings_in_force(engine: RunEnvironment, *, writing: bool) -> PolicySetting
 
 def _require_no_copy(engine: RunEnvironment, connection: sqlite3.Connection) -> None:
     """Raise CleanupError if the database is a restored copy that does not know yet what it must not bring back."""
-    if fault := branches.fault_of_copy(connection, engine.path, engine.config.ledger_path):
+    if fault := changes.fault_of_copy(connection, engine.path, engine.config.ledger_path):
         raise CleanupError(fault)
 
 

@@ -1,5 +1,6 @@
 """Rehearses runs: what one would erase, by the policy in force or after a start with other settings."""
 
+import contextlib
 import json
 import sqlite3
 from collections import Counter
@@ -8,19 +9,22 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from conclave.archive.snapshot import TRIES
 from conclave.clock import Clock
 from conclave.clock.steady import SteadyClock
 from conclave.retention import due, rehearsal
-from conclave.retention.jobs import ALL
+from conclave.retention.jobs import ALL, Scope
 from conclave.retention.plan import Plan, make_plan
 from conclave.retention.rehearsal import Change
 from conclave.retention.resolve import PolicySettings
 from conclave.retention.rules import INVITES, SESSIONS
 from conclave.store.engine import schema, sqlite
 from conclave.store.resources import state
-from spark import apply
+from spark import apply, readiness
 from spark.archive import expiry_plan
-from spark.hot_store import Hot
+from spark.environment import RunEnvironment
+from spark.hot_store import ArchiveError, Hot
+from spark.report import Report
 
 
 @dataclass(frozen=True)
@@ -129,3 +133,37 @@ def _body_bytes(connection: sqlite3.Connection, made: Plan) -> int:
     ).fetchone()[0]
     connection.execute("DROP TABLE temp.let_go")
     return total
+
+
+def rehearse(engine: RunEnvironment, scope: Scope = ALL) -> Report:
+    """Return what a run would delete; changes nothing. Raises CleanupError or ArchiveError.
+
+    If the policy of this configuration is not the one in force: what a run would delete after a start with it. A run
+    may be under way, which replaces files of the archive while they are counted: then it is tried again.
+    """
+    for _ in range(TRIES - 1):
+        with contextlib.suppress(ArchiveError):
+            return _planned(engine, scope)
+    return _planned(engine, scope)
+
+
+def _planned(engine: RunEnvironment, scope: Scope) -> Report:
+    with readiness.ready(engine, lambda _: None, writing=False) as stored:
+        settings = engine.config.policy
+        planned = Report(engine.config.cleanup.engine, engine.clock.now(), differing=settings.differing(stored))
+        hot = readiness.open_hot(engine, settings, planned.started_at)
+        if planned.differing:
+            hot = after_a_start(hot, stored)
+            found = hot.read(of_run, hot)
+        else:
+            engine.get_ready(settings, scope, planned.started_at)
+            plan = engine.make_plan(settings, planned.started_at, scope)
+            found = hot.read(of_run, hot, plan)
+        planned.groups_touched, planned.counts = len(found.groups), found.counts
+        planned.held = engine.count_held(hot, found.plan.risen)
+        with closing(sqlite.connect(engine.path, readonly=True)) as connection:
+            planned.error = state.look_at_clock(connection, engine.clock.read())
+        if archive := engine.find_archive_work(hot, ALL, found.plan.risen):
+            archive.count(planned, found.groups, found.plan)
+        planned.finished_at = engine.clock.now()
+        return planned

@@ -15,14 +15,13 @@ from conclave.retention.resolve import PolicySettings
 from conclave.store import clock_mending
 from conclave.store.engine import schema, sqlite
 from conclave.store.engine.faults import StoreError, is_of_the_disk
-from conclave.store.ledger.drain import drain
+from conclave.store.ledger.changes import drain
 from conclave.store.resources import state
 from conclave.system.worker_protocol import State
-from spark import apply, ending, lost_keys, readiness
-from spark.costs import Costs
+from spark import apply, ending, readiness
+from spark.ending import Costs
 from spark.environment import RunEnvironment, Tell
-from spark.hot_store import Hot
-from spark.pacer import Pacer, RunTooLongError, empty_wal
+from spark.hot_store import Hot, Pacer, RunTooLongError, empty_wal
 from spark.report import Report
 
 log = get_logger(__name__)
@@ -66,7 +65,7 @@ def clean_up(
         if done.error and engine.broken_off:
             done.error = f"{RunTooLongError.__name__}: {engine.broken_off}"
         hot = readiness.open_hot(engine, settings, done.started_at)
-        are_lost = lost_keys.lose(engine, hot, done)
+        are_lost = ending.lose(engine, hot, done)
         ending.write_receipts(engine, settings, done, scope, seals=are_lost)
         ending.empty_work(engine, done)
         done.finished_at = engine.clock.now()
@@ -124,7 +123,7 @@ def _carry_out(
             apply.give_space_back(pacer)
         if archive := engine.find_archive_work(hot, scope):
             try:
-                archive.run(done, groups, scope, partial(lost_keys.lose, engine, hot.without_deadline(), done))
+                archive.run(done, groups, scope, partial(ending.lose, engine, hot.without_deadline(), done))
             finally:
                 with _emptied(hot) as connection:
                     apply.give_space_back(Pacer(connection, deadline, require=lambda: hot.require(connection)))

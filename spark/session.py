@@ -1,4 +1,9 @@
-"""Builds the SparkSession: the only place that does."""
+"""Builds the SparkSession: the only place that does.
+
+It closes what Spark's authentication leaves open at its ports, which no setting reaches: Spark 4.2 answers requests for
+files before a client has shown its secret: the jars that it hands out, and the folder of artifacts, from which ``..``
+leads to every file that this user may read.
+"""
 
 import contextlib
 import os
@@ -9,6 +14,7 @@ import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
@@ -17,11 +23,39 @@ from pyspark.version import __version__ as pyspark_version
 
 from conclave.archive.layout import PAGE_ROWS, ROW_GROUP_BYTES
 from conclave.config.settings import Config
-from spark import cluster, delta_jars, native, ports
+from spark import cluster, delta_jars, native
 from spark.java import Java
 from spark.java_check import WITHOUT_TRACES, DeployModeError, JarsMissingError, find_jars, spark_home
 from spark.native import NativeLibraryError
 from spark.work_folder import WorkFolder
+
+_ARTIFACTS = "/artifacts"
+"""The name under which Spark hands out what sessions were given for their executors; here none is given anything."""
+
+_NOWHERE = "/dev/null/none"
+"""No folder, and never one: nothing can be reached from there, not even by ``..``."""
+
+_SERVER_OF_BLOCKS = "org$apache$spark$network$netty$NettyBlockTransferService$$server"
+
+
+def hand_out_nothing(context: SparkContext) -> None:
+    """Have Spark hand out no folder. Call it before there is a session: the first to name a folder decides."""
+    java: Any = context._jvm  # noqa: SLF001 - the only way to reach it
+    _env(context).rpcEnv().fileServer().addDirectoryIfAbsent(_ARTIFACTS, java.java.io.File(_NOWHERE))
+
+
+def stop_listening(context: SparkContext) -> None:
+    """Close the ports of the driver and of its blocks: in local mode the executor is in the same process."""
+    env = _env(context)
+    for owner, name in ((env.rpcEnv(), "server"), (env.blockManager().blockTransferService(), _SERVER_OF_BLOCKS)):
+        field = owner.getClass().getDeclaredField(name)
+        field.setAccessible(True)
+        field.get(owner).close()
+
+
+def _env(context: SparkContext) -> Any:
+    return context._jsc.sc().env()  # noqa: SLF001 - the only way to reach it
+
 
 LOGGING = Path(__file__).with_name("log4j2.properties")
 """How Java's libraries log."""
@@ -99,9 +133,9 @@ def build_session(
 def _begin(master: str, settings: Mapping[str, str]) -> SparkSession:
     """Begin a session. Ports that are not needed are closed before there is anything to be had at them."""
     context = SparkContext.getOrCreate(SparkConf().setAll(list(settings.items())))
-    ports.hand_out_nothing(context)
+    hand_out_nothing(context)
     if re.fullmatch(r"local(\[.*\])?", master):
-        ports.stop_listening(context)
+        stop_listening(context)
     builder = SparkSession.builder
     for name, value in settings.items():
         builder = builder.config(name, value)

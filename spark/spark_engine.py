@@ -9,7 +9,7 @@ from conclave.retention.jobs import Scope
 from conclave.retention.plan import GroupStep, Plan
 from conclave.retention.policy import expiry_cutoff
 from conclave.retention.resolve import PolicySettings
-from spark import columns as c, plan, read
+from spark import plan, read, read as c
 
 
 def make_plan(spark: SparkSession, path: Path, settings: PolicySettings, now: int, scope: Scope) -> Plan:

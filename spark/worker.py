@@ -31,9 +31,9 @@ from conclave.system.worker_protocol import (
     order_of,
     to_line,
 )
-from spark.dry_run import rehearse
 from spark.environment import CleanupError, RunEnvironment, SparkStartError
 from spark.readiness import EXPECTED, NOT_BEGUN
+from spark.rehearsal import rehearse
 from spark.run import clean_up, get_ready_ahead
 
 log = get_logger(__name__)

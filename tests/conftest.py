@@ -26,7 +26,7 @@ from conclave.config.cleanup import CleanupConfig
 from conclave.config.settings import Config
 from conclave.server.app import create_app
 from conclave.server.client_port import ClientPort, ConnectionLimits, FastPath
-from conclave.store import at_rest
+from conclave.store import bodies
 from conclave.system import signals
 from tests.support import forensics, java_classes, sample, stores
 from tests.support.cleaner import Cleaner
@@ -219,7 +219,7 @@ def keys_of_module() -> Iterator[OpenKeys]:
     """A connection that a test opens itself has the keys of its database, as a server's connections have."""
     opened = OpenKeys()
     with pytest.MonkeyPatch.context() as patch, opened.closing():  # a test may undo what it has patched
-        patch.setattr(at_rest, "open_keys", opened.of)
+        patch.setattr(bodies, "open_keys", opened.of)
         forensics.begin(patch)
         yield opened
 

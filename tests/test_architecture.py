@@ -19,10 +19,10 @@ GENERATED = {"conclave_pb2.py"}
 OF_THE_SERVER_IN_SPARK = (
     *("conclave.actions.invites", "conclave.config", "conclave.retention", "conclave.store", "conclave.system"),
     *("conclave.clock", "conclave.failpoints", "conclave.logs", "conclave.errors"),
-    *("conclave.archive.layout", "conclave.archive.consistency", "conclave.archive.faults", "conclave.archive.files"),
+    *("conclave.archive.layout", "conclave.archive.snapshot", "conclave.archive.faults", "conclave.archive.files"),
     *(
-        "conclave.archive.differences",
-        "conclave.archive.checksums",
+        "conclave.archive.integrity",
+        "conclave.archive.layout",
         "conclave.archive.numbers",
         "conclave.archive.scan",
     ),
@@ -235,7 +235,7 @@ def test_the_rules_of_retention_are_pure(module: str) -> None:
 @pytest.mark.parametrize("module", sorted(each for each in modules() if is_within(each, "conclave.client")))
 def test_the_client_library_knows_of_the_server_only_the_wire_formats(module: str) -> None:
     """And the chat how lifetimes are written."""
-    of_wire = ("conclave_pb2", "events", "fields", "json_text", "negotiate", "protobuf", "results", "schemas")
+    of_wire = ("conclave_pb2", "events", "fields", "formats", "protobuf", "results", "schemas")
     known = (
         "conclave.client",
         "conclave.errors",
@@ -281,7 +281,7 @@ def test_keys_know_no_database_and_their_trees_no_file() -> None:
     known = ("conclave.keys", "conclave.failpoints", *system)
     used = {each for names in of_room.values() for each in names if is_within(each, "conclave")}
     assert [each for each in used if not is_within(each, *known)] == []
-    for pure in ("tree", "cover", "records"):
+    for pure in ("tree", "records"):
         assert not of_room[f"conclave.keys.{pure}"] & {"os", "pathlib", "secrets", "random", "threading", "time"}
 
 

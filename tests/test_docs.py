@@ -29,7 +29,7 @@ from conclave.server import duties
 from conclave.server.routes import API, ROUTES
 from conclave.store.engine import database
 from conclave.store.resources.audit import AuditAction
-from spark import pacer
+from spark import hot_store
 from tests.support.server import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -320,8 +320,8 @@ def test_the_length_of_transactions_is_that_of_the_code() -> None:
         "transactions of about {0} ms, with a rest of {3} ms at least after each; while others write, of {1} ms,"
         " with a rest of {2} ms"
     )
-    lengths = [pacer.LOCK_BUDGET_SECONDS, pacer.SHARED_BUDGET_SECONDS, pacer.SHARED_REST_SECONDS]
-    lengths.append(pacer.LOCK_BUDGET_SECONDS * pacer.ALONE_REST)
+    lengths = [hot_store.LOCK_BUDGET_SECONDS, hot_store.SHARED_BUDGET_SECONDS, hot_store.SHARED_REST_SECONDS]
+    lengths.append(hot_store.LOCK_BUDGET_SECONDS * hot_store.ALONE_REST)
     assert told.format(*(f"{seconds * 1000:g}" for seconds in lengths)) in doc("docs/operations/cleanup.md")
 
 

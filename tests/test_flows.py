@@ -1,4 +1,8 @@
-"""How many modules a maintainer opens to follow a request or a run: the functions of ours that it calls, by module."""
+"""How many modules a maintainer opens to follow a request or a run: those whose functions it calls.
+
+What the server calls while nothing is asked of it does not count. Each bound is what was counted when it was set, and
+three more: a change that adds modules to a flow merges others, or says why.
+"""
 
 import asyncio
 import sys
@@ -28,21 +32,21 @@ class Followed:
     """The files of ours whose functions were called, in any thread, while something was followed."""
 
     def __init__(self) -> None:
-        self._files: set[str] = set()
+        self._files: dict[str, None] = {}
         self._is_on = False
 
     def see(self, frame: FrameType, event: str, _: Any) -> None:
         if self._is_on and event == "call":
-            self._files.add(frame.f_code.co_filename)
+            self._files[frame.f_code.co_filename] = None
 
     @contextmanager
     def following(self) -> Iterator[Callable[[], list[str]]]:
-        self._files, self._is_on = set(), True
+        self._files, self._is_on = {}, True
         yield self._modules
         self._is_on = False
 
     def _modules(self) -> list[str]:
-        return sorted(each.removeprefix(f"{ROOT}/") for each in self._files if each.startswith(OURS))
+        return sorted(each.removeprefix(f"{ROOT}/") for each in tuple(self._files) if each.startswith(OURS))
 
 
 @pytest.fixture
@@ -52,7 +56,7 @@ def followed() -> Iterator[Followed]:
     sys.setprofile(found.see)
     yield found
     sys.setprofile(None)
-    threading.setprofile(None)  # type: ignore[arg-type]
+    threading.setprofile(None)
 
 
 @pytest.fixture
@@ -64,14 +68,13 @@ async def server(followed: Followed, config: Config, start_server: StartServer) 
 
 async def follow(followed: Followed, doing: Any, most: int) -> None:
     with followed.following() as modules:
-        await asyncio.sleep(2.5)
+        await asyncio.sleep(1.5)
         idle = modules()
     with followed.following() as modules:
         await doing
         await asyncio.sleep(0.1)
         found = [each for each in modules() if each not in idle]
-    print(len(found), *found, sep="\n")
-    assert len(found) <= most
+    assert len(found) <= most, "\n".join(found)
 
 
 async def in_a_group(server: Running) -> tuple[Client, str]:
@@ -79,30 +82,29 @@ async def in_a_group(server: Running) -> tuple[Client, str]:
     group = await alice.create_group("friends")
     for number in range(10):
         await alice.send(group, b"%d" % number)
-    await alice.fetch(group)
     await server.settle()
     return alice, group
 
 
 async def test_a_send(followed: Followed, server: Running) -> None:
     alice, group = await in_a_group(server)
-    await follow(followed, alice.send(group, b"hello"), 25)
+    await follow(followed, alice.send(group, b"hello"), 21)
 
 
 async def test_a_page(followed: Followed, server: Running) -> None:
     alice, group = await in_a_group(server)
-    await follow(followed, alice.fetch(group, after=3), 25)
+    await follow(followed, alice.fetch(group, after=3), 30)
 
 
 async def test_a_page_from_the_archive(followed: Followed, server: Running) -> None:
     alice, group = await in_a_group(server)
     Mover(server.config).move(group, 5)
-    await follow(followed, alice.fetch(group, after=2), 36)
+    await follow(followed, alice.fetch(group, after=2), 35)
 
 
 async def test_a_change_of_the_expiry(followed: Followed, server: Running) -> None:
     alice, group = await in_a_group(server)
-    await follow(followed, alice.set_expiry(group, DAY), 33)
+    await follow(followed, alice.set_expiry(group, DAY), 35)
 
 
 async def test_a_run(followed: Followed, server: Running) -> None:
@@ -111,4 +113,4 @@ async def test_a_run(followed: Followed, server: Running) -> None:
     server.clock.advance(2 * DAY)
     config = replace(server.config, cleanup=replace(server.config.cleanup, engine="sql"))
     with closing(RunEnvironment(config, server.clock)) as environment:
-        await follow(followed, asyncio.to_thread(clean_up, environment), 48)
+        await follow(followed, asyncio.to_thread(clean_up, environment), 35)

@@ -10,7 +10,7 @@ from conclave.actions.sessions import end as logout
 from conclave.actions.users import require_free
 from conclave.errors import CredentialsWrongError, ForbiddenError, PasswordWrongError, TokenExpiredError
 from conclave.failpoints import reach
-from conclave.store.engine import outbox
+from conclave.store.engine import news
 from conclave.store.engine.news import announce, members_of
 from conclave.store.resources import (
     accounts,
@@ -186,7 +186,7 @@ def unblock(connection: sqlite3.Connection, user_id: bytes) -> None:
 
     It counts them in its memory, and hears of this by the outbox.
     """
-    outbox.add_unblocked(connection, users.by_id(connection, user_id).username)
+    news.add_unblocked(connection, users.by_id(connection, user_id).username)
 
 
 def noted(

@@ -2,9 +2,9 @@
 
 import sqlite3
 
-from conclave.actions import name_lookup
+from conclave.actions import lookup
 from conclave.actions.context import Context
-from conclave.actions.ids import id_of
+from conclave.actions.lookup import id_of
 from conclave.store.resources import audit
 from conclave.store.resources.audit import OF_GROUPS, OF_USERS, AuditAction, Entry, Wanted
 
@@ -20,9 +20,9 @@ def list_last(
     begin = 0 if since is None else context.now() - since
     wanted = None
     if group is not None:
-        wanted = _about(OF_GROUPS, group, name_lookup.group_id(connection, group))
+        wanted = _about(OF_GROUPS, group, lookup.group_id(connection, group))
     elif user is not None:
-        wanted = _about(OF_USERS, user, name_lookup.user_id(connection, user))
+        wanted = _about(OF_USERS, user, lookup.user_id(connection, user))
     return audit.last(connection, limit, begin, wanted)
 
 

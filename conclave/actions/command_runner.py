@@ -17,7 +17,7 @@ from conclave.store import keyring
 from conclave.store.archive import moves
 from conclave.store.engine import schema, sqlite
 from conclave.store.engine.faults import StoreError, is_busy, is_of_the_disk, store_error
-from conclave.store.ledger import branches
+from conclave.store.ledger import changes
 from conclave.store.resources import state
 from conclave.system import locks
 from conclave.system.locks import LockedError, Wait
@@ -105,7 +105,7 @@ class Outside:
 
     def _require_no_copy(self, connection: sqlite3.Connection) -> None:
         """Refuse to change an older copy, unless a server runs on it, which has made it learn."""
-        if fault := branches.fault_of_copy(connection, self.config.database, self.config.ledger_path):
+        if fault := changes.fault_of_copy(connection, self.config.database, self.config.ledger_path):
             with suppress(LockedError), locks.hold_name(self.config.database, locks.SERVER):
                 raise OutsideError(fault)
 

@@ -2,7 +2,7 @@
 
 import sqlite3
 
-from conclave.actions import name_lookup
+from conclave.actions import lookup
 from conclave.clock import Clock
 from conclave.config.settings import Config
 from conclave.errors import NotFoundError
@@ -98,7 +98,7 @@ def list_groups(
 
 
 def _find(connection: sqlite3.Connection, group: str) -> bytes:
-    group_id = name_lookup.group_id(connection, group)
+    group_id = lookup.group_id(connection, group)
     if group_id is None:
         raise NotFoundError(f"no such group: {group!r}; a deleted group has to be named by its id")
     return group_id

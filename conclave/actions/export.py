@@ -4,7 +4,7 @@ import sqlite3
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from conclave.actions import name_lookup
+from conclave.actions import lookup
 from conclave.actions.context import Context
 from conclave.errors import NotFoundError
 from conclave.retention import holds
@@ -30,7 +30,7 @@ def begin(connection: sqlite3.Connection, context: Context, actor: str, user: st
 
     It is noted before anything leaves the store, so also an export that is broken off is. Raises NotFoundError.
     """
-    user_id = name_lookup.user_id(connection, user)
+    user_id = lookup.user_id(connection, user)
     found = stored_users.find(connection, user_id) if user_id else None
     if found is None:
         hold = next((each for each in holds.list_all(connection) if _covers(each, user_id)), None)

@@ -11,8 +11,7 @@ from conclave.actions.quotas import count_change
 from conclave.errors import BadRequestError, ConflictError, NotMemberError
 from conclave.failpoints import reach
 from conclave.retention import marks, rehearsal
-from conclave.retention.former_policies import PolicyChange
-from conclave.retention.policy import exceeds_cap
+from conclave.retention.policy import PolicyChange, exceeds_cap
 from conclave.retention.rehearsal import Rehearsed
 from conclave.store.engine.news import announce, members_of
 from conclave.store.lists import ListPart, Span

@@ -3,9 +3,9 @@
 import sqlite3
 from dataclasses import dataclass
 
-from conclave.actions import name_lookup, users
+from conclave.actions import lookup, users
 from conclave.actions.context import Context
-from conclave.actions.ids import id_of
+from conclave.actions.lookup import id_of
 from conclave.errors import NotFoundError
 from conclave.retention import holds
 from conclave.retention.holds import Hold, list_all
@@ -34,7 +34,7 @@ class Covered:
 
 def find_group(connection: sqlite3.Connection, group: str) -> Covered:
     """Find a group by its id or its name, a deleted one by its id. Raises NotFoundError."""
-    group_id = name_lookup.group_id(connection, group)
+    group_id = lookup.group_id(connection, group)
     found = holds.group_of(connection, group_id) if group_id else None
     if group_id is None or found is None:
         raise NotFoundError(

@@ -12,8 +12,7 @@ from conclave.actions.context import Context
 from conclave.actions.quotas import Sends
 from conclave.archive import pages as both_tiers
 from conclave.archive.reader import Archive
-from conclave.cache.groups import Fetched, RememberedGroups
-from conclave.cache.recipients import GroupMembers, Recipients
+from conclave.cache.groups import Fetched, GroupMembers, Recipients, RememberedGroups
 from conclave.errors import ApiError, BadRequestError, NotMemberError
 from conclave.store.engine.database import Database
 from conclave.store.engine.news import announce, announce_stored
@@ -23,7 +22,7 @@ from conclave.store.resources.members import Membership, NoMembershipError
 from conclave.store.resources.messages import Draft
 from conclave.store.resources.send_ids import Sent
 from conclave.wire import page_writer
-from conclave.wire.negotiate import Format
+from conclave.wire.formats import Format
 
 READ_IN_DOUBT = 8
 """While the clock is in doubt, at most 8 pages are read at the same time, or wait until it is noted what they lack."""

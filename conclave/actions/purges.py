@@ -3,7 +3,7 @@
 import sqlite3
 from dataclasses import dataclass
 
-from conclave.actions import name_lookup
+from conclave.actions import lookup
 from conclave.actions.authorisation import require_group
 from conclave.actions.context import Context
 from conclave.errors import NotFoundError
@@ -29,7 +29,7 @@ def plan(connection: sqlite3.Connection, context: Context, group: str, before: i
 
     ``group``: id or name. ``before``: Unix seconds, exclusive.
     """
-    group_id = name_lookup.group_id(connection, group)
+    group_id = lookup.group_id(connection, group)
     found = groups.find(connection, group_id or b"")
     if found is None:
         raise NotFoundError(f"no such group: {group!r}; a deleted group is hidden already, and goes as a whole")

@@ -2,7 +2,7 @@
 
 import sqlite3
 
-from conclave.actions import name_lookup
+from conclave.actions import lookup
 from conclave.store.resources import receipts
 from conclave.store.resources.receipts import Chain, Receipt
 
@@ -16,7 +16,7 @@ def list_last(connection: sqlite3.Connection, limit: int, group: str | None) -> 
     """
     if group is None:
         return receipts.last(connection, limit)
-    group_id = name_lookup.group_id(connection, group)
+    group_id = lookup.group_id(connection, group)
     return None if group_id is None else receipts.of_group(connection, group_id, limit)
 
 

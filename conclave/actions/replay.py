@@ -20,7 +20,7 @@ from conclave.retention import marks
 from conclave.retention.policy import FOREVER
 from conclave.store import bodies
 from conclave.store.engine.sqlite import write_transaction
-from conclave.store.ledger import book, branches, changes
+from conclave.store.ledger import book, changes
 from conclave.store.ledger.book import ALIVE, READ, RESTORE, SETTINGS, Contents, Entry, LedgerError
 from conclave.store.ledger.changes import Standing
 from conclave.store.resources import (
@@ -127,7 +127,7 @@ def require_complete(connection: sqlite3.Connection, path: Path) -> None:
 def _looked_at(path: Path, standing: Standing) -> tuple[Contents | None, int | None, str]:
     """Return what the ledger is, see ``branches.own_end``, and what it lacks, "" for nothing. Raises LedgerError."""
     found = _found(path, standing)
-    end = branches.own_end(path, standing, found.last_change) if found else None
+    end = changes.own_end(path, standing, found.last_change) if found else None
     return found, end, _flaw(found, standing, end)
 
 

@@ -9,7 +9,7 @@ from conclave.actions import groups
 from conclave.actions.authorisation import require_member
 from conclave.actions.context import Context
 from conclave.archive.reader import Archive, ArchiveError
-from conclave.auth.fair_semaphore import FairSemaphore
+from conclave.auth.passwords import FairSemaphore
 from conclave.retention import holds, stretches, visibility
 from conclave.retention.hidden import Amount
 from conclave.retention.policy import KEEP, GroupPolicy

@@ -20,7 +20,7 @@ from aiohttp import web
 
 from conclave import app_keys
 from conclave.health.parts import Phase
-from conclave.store import vault
+from conclave.store import keyring
 from conclave.store.archive import reclaiming
 from conclave.store.engine.faults import StoreError, file_size
 from conclave.store.resources import audit
@@ -118,7 +118,7 @@ class Sizes:
 
     def _copies(self) -> dict[str, str]:
         config, keys = self._served[app_keys.CONFIG], self._served[app_keys.STORE].open_keys()
-        return {str(each): vault.fault_of(each, keys, config.ledger_path) for each in config.vault_copies}
+        return {str(each): keyring.fault_of(each, keys, config.ledger_path) for each in config.vault_copies}
 
     def _look(self, worker: int | None) -> Measured:
         config = self._served[app_keys.CONFIG]

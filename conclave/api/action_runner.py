@@ -6,7 +6,7 @@ from typing import Any, ParamSpec, TypeVar
 from aiohttp import web
 
 from conclave import app_keys
-from conclave.actions import groups, paging
+from conclave.actions import groups, lookup
 from conclave.actions.context import Action
 from conclave.actions.groups import GroupChanges
 from conclave.auth import tokens
@@ -14,7 +14,7 @@ from conclave.retention.hidden import Amount
 from conclave.wire import lists
 from conclave.wire.exchange import STILL_CALLING
 from conclave.wire.lists import WriteLong, first_span
-from conclave.wire.schemas.lists import Paging
+from conclave.wire.schemas.base import Paging
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -75,6 +75,6 @@ async def answer_list(
     of the list. ``write_long``: writes what is in ``ListPart.long``.
     """
     span = first_span(asked, is_complete=is_complete)
-    first = await look(request, paging.read_part, action, *args, span)
-    read = partial(look_again, request, paging.read_part, action, *args)
+    first = await look(request, lookup.read_part, action, *args, span)
+    read = partial(look_again, request, lookup.read_part, action, *args)
     return await lists.reply(request, span, first, read, write_long)

@@ -11,9 +11,8 @@ from aiohttp import ETag, web
 
 from conclave import app_keys
 from conclave.errors import NotFoundError
-from conclave.wire.endpoint import Endpoint
-from conclave.wire.exchange import read_query
-from conclave.wire.negotiate import Format
+from conclave.wire.exchange import Endpoint, read_query
+from conclave.wire.formats import Format
 from conclave.wire.openapi import document as openapi
 from conclave.wire.schemas.docs import Describe
 from conclave.wire.shared import cut, is_kept, reply_shared

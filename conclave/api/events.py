@@ -11,7 +11,7 @@ from conclave.auth import tokens
 from conclave.errors import TokenExpiredError
 from conclave.wire import sse
 from conclave.wire.exchange import read_query
-from conclave.wire.negotiate import Format, answer_format
+from conclave.wire.formats import Format, answer_format
 from conclave.wire.schemas.events import Listen
 from conclave.wire.stream_connection import Listener, StreamHead
 

@@ -13,11 +13,10 @@ from conclave.auth import tokens
 from conclave.retention.hidden import NOTHING
 from conclave.wire import results
 from conclave.wire.exchange import FORMAT, LAST_NUMBER, path_id, read_body, read_query, reply, reply_empty
-from conclave.wire.list_writer import ListWriter, LongList
-from conclave.wire.lists import next_span
-from conclave.wire.negotiate import Format
+from conclave.wire.formats import Format
+from conclave.wire.lists import ListWriter, LongList, next_span
+from conclave.wire.schemas.base import Paging
 from conclave.wire.schemas.groups import CreateGroup, FindPublicGroups, UpdateGroup
-from conclave.wire.schemas.lists import Paging
 
 MEMBER_BYTES = 31
 """In protobuf a member takes at most 31 bytes besides its texts: an id of 16, and numbers and lengths of fields."""

@@ -7,8 +7,8 @@ from conclave.actions import invites
 from conclave.api.action_runner import act, answer_list
 from conclave.auth import tokens
 from conclave.wire.exchange import path_id, read_body, read_query, reply_empty
+from conclave.wire.schemas.base import Paging
 from conclave.wire.schemas.invites import CancelInvite, EscrowInvite
-from conclave.wire.schemas.lists import Paging
 
 
 async def escrow(request: web.Request) -> web.Response:

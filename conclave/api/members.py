@@ -8,8 +8,8 @@ from conclave.actions.commits import Commit
 from conclave.api.action_runner import act, answer_list
 from conclave.auth import tokens
 from conclave.wire.exchange import path_id, read_body, read_query, reply, reply_empty
+from conclave.wire.schemas.base import Paging
 from conclave.wire.schemas.commits import LeaveGroup
-from conclave.wire.schemas.lists import Paging
 from conclave.wire.schemas.members import NamedUser, RemoveMember
 
 

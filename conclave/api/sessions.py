@@ -9,7 +9,7 @@ from conclave.actions import sessions
 from conclave.api.action_runner import act, answer_list
 from conclave.auth import tokens
 from conclave.wire.exchange import path_id, read_query, reply_empty
-from conclave.wire.schemas.lists import Paging
+from conclave.wire.schemas.base import Paging
 
 if TYPE_CHECKING:
     from conclave.store.resources.sessions import Session

@@ -11,8 +11,8 @@ from conclave.api.action_runner import act, answer_list, look_again
 from conclave.auth import tokens
 from conclave.wire import results
 from conclave.wire.exchange import path_id, read_query, reply_empty
-from conclave.wire.list_writer import BASE64_BYTES, ListWriter, LongBytes
-from conclave.wire.schemas.lists import Paging
+from conclave.wire.lists import BASE64_BYTES, ListWriter, LongBytes
+from conclave.wire.schemas.base import Paging
 
 PIECE_BYTES = 16 * 1024 * BASE64_BYTES
 """A long welcome is read 48 KiB at a time."""

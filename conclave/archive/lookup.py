@@ -3,10 +3,10 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from conclave.archive.consistency import open_known
 from conclave.archive.faults import one_line
 from conclave.archive.layout import in_partitions
 from conclave.archive.scan import batches, by_rows
+from conclave.archive.snapshot import open_known
 from conclave.retention.fate import Sent
 from conclave.store.archive.moves import ArchiveState
 from conclave.store.views.explain import LookError

@@ -3,10 +3,10 @@
 from collections import defaultdict
 from pathlib import Path
 
-from conclave.archive.consistency import open_table
 from conclave.archive.faults import one_line
 from conclave.archive.scan import batches, by_rows
-from conclave.keys.cover import Range
+from conclave.archive.snapshot import open_table
+from conclave.keys.tree import Range
 
 _RUNS = (
     "SELECT group_key, min(sequence_num), max(sequence_num) FROM (SELECT group_key, sequence_num,"

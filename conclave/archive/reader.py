@@ -24,14 +24,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
-from conclave.archive.checksums import DamagedError
-from conclave.archive.consistency import find_fault, open_table
 from conclave.archive.faults import ADVICE, one_line
 from conclave.archive.files import LOG
-from conclave.archive.library import CONCURRENT_READS, load
-from conclave.archive.query import facts, parts_between, reach
-from conclave.archive.scan import amount, batches
-from conclave.archive.snapshot import MovedOnError, Snapshot, UnsoundError
+from conclave.archive.layout import DamagedError
+from conclave.archive.scan import CONCURRENT_READS, amount, batches, facts, load, parts_between, reach
+from conclave.archive.snapshot import MovedOnError, Snapshot, UnsoundError, find_fault, open_table
 from conclave.archive.window import Found, Window
 from conclave.health.parts import Health, HealthPart
 from conclave.keys.cipher import AlteredError
@@ -41,7 +38,7 @@ from conclave.logs.setup import get_logger
 from conclave.retention.fate import Sent
 from conclave.retention.hidden import Amount, Sought
 from conclave.retention.stretches import Stretch
-from conclave.store import at_rest
+from conclave.store import bodies
 from conclave.store.archive import moves
 from conclave.store.archive.moves import ArchiveState
 from conclave.store.engine import sqlite
@@ -212,7 +209,7 @@ class Archive:
         shown = [each for each in found if each.sequence_num not in stretch.taken_back]  # the others have no body
         numbers, stored = [each.sequence_num for each in shown], [each.mls_message for each in shown]
         try:
-            bodies_of = at_rest.opened(self._keys, stretch.group_id, numbers, stored)
+            bodies_of = bodies.opened(self._keys, stretch.group_id, numbers, stored)
         except (AlteredError, KeyFileError) as error:
             raise ArchiveError(f"{self._folder}: {error}") from error
         of: dict[int, bytes | None] = {each.sequence_num: b"" for each in found}

@@ -10,8 +10,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from conclave.archive.consistency import open_known
 from conclave.archive.faults import one_line
+from conclave.archive.snapshot import open_known
 from conclave.config.settings import Config
 from conclave.store.archive import moves as archive_moves, reclaiming, status
 from conclave.store.archive.moves import ArchiveState

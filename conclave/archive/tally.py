@@ -4,9 +4,9 @@ import sqlite3
 from contextlib import closing
 from dataclasses import replace
 
-from conclave.archive import query, scan
-from conclave.archive.consistency import TRIES, open_known
+from conclave.archive import scan
 from conclave.archive.faults import one_line
+from conclave.archive.snapshot import TRIES, open_known
 from conclave.config.settings import Config
 from conclave.retention.hidden import NOTHING, Amount, Sought
 from conclave.store.archive import moves
@@ -41,7 +41,7 @@ def _count(config: Config, sought: Sought) -> Amount:
     builder = scan.by_rows(table)
     found, size = scan.amount(builder, sought), 0
     if found.messages:  # the query language has no length of bytes
-        for batch in scan.batches(builder, f"SELECT mls_message FROM archive WHERE {query.hidden(sought)}"):
+        for batch in scan.batches(builder, f"SELECT mls_message FROM archive WHERE {scan.hidden(sought)}"):
             size += sum(map(len, batch.column(0).to_pylist()))
     return replace(found, body_bytes=size)
 

@@ -4,16 +4,16 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from conclave.archive import checksums, query
-from conclave.archive.checksums import DamagedError
-from conclave.archive.consistency import open_known
+from conclave.archive import layout, scan
 from conclave.archive.faults import ADVICE, one_line
+from conclave.archive.layout import DamagedError
 from conclave.archive.scan import batches, by_rows
+from conclave.archive.snapshot import open_known
 from conclave.keys.cipher import AlteredError
 from conclave.keys.file import KeyFileError
 from conclave.keys.store import KeyStore
 from conclave.retention.stretches import Stretch
-from conclave.store import at_rest
+from conclave.store import bodies
 from conclave.store.archive.moves import ArchiveState
 from conclave.store.views.held_export import Place
 
@@ -40,7 +40,7 @@ def read(
     ``path``: the table's folder. ``read_state``: asks the database what it knows of the table. ``keys``: those of the
     messages, if they are under some. No run may take place meanwhile.
     """
-    for row in _rows(path, read_state, query.of_sender(found, user_id)):
+    for row in _rows(path, read_state, scan.of_sender(found, user_id)):
         if each := _opened(path, row, found.group_key, found.group_id, user_id, keys):
             yield each
 
@@ -56,7 +56,7 @@ def read_held(
 
     ``places``: all groups, by their keys. The rest is as for ``read``. What the hot store has again is left to it.
     """
-    for row in _rows(path, read_state, query.of_sender_anywhere(user_id)):
+    for row in _rows(path, read_state, scan.of_sender_anywhere(user_id)):
         place = places.get(row["group_key"])
         if place is None or (place.is_living and row["sequence_num"] > place.archived_seq):
             continue
@@ -89,11 +89,11 @@ def _opened(
     """Return a message as it was sent; None if it was erased. Raises UnreadableError."""
     each = Archived(row["sequence_num"], row["created_at"], row["is_commit"], row["mls_message"])
     try:
-        checksums.require_sound(
+        layout.require_sound(
             *(group_key, each.sequence_num, user_id, each.created_at, each.body, row["checksum"]),
             is_commit=each.is_commit,
         )
-        body = at_rest.opened(keys, group_id, [each.sequence_num], [each.body])[0]
+        body = bodies.opened(keys, group_id, [each.sequence_num], [each.body])[0]
     except (AlteredError, KeyFileError) as error:
         raise UnreadableError(f"{path}: {error}") from error
     except DamagedError as error:

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from conclave.archive.checksums import DamagedError, require_sound
-from conclave.archive.query import most_between, numbers, select
-from conclave.archive.scan import batches
+from conclave.archive.layout import DamagedError, require_sound
+from conclave.archive.scan import batches, most_between, numbers, select
 from conclave.archive.snapshot import Place, Snapshot
 from conclave.retention.stretches import Part, Stretch
 from conclave.store.resources.messages import StoredMessage

@@ -1,5 +1,6 @@
-"""Makes tokens, reads them from requests, and says who is calling."""
+"""Makes tokens, reads them from requests, finds the caller, and remembers when sessions were last used."""
 
+import asyncio
 import hashlib
 import re
 import secrets
@@ -7,11 +8,16 @@ from typing import NamedTuple
 
 from aiohttp import web
 
+from conclave.clock import Moment
 from conclave.errors import (
     AuthHeaderInvalidError,
     AuthHeaderMissingError,
+    ClockInDoubtError,
+    TokenExpiredError,
 )
-from conclave.wire.negotiate import Format
+from conclave.retention.policy import end_of, session_lag
+from conclave.store.resources.sessions import Session
+from conclave.wire.formats import Format
 
 _TOKEN = re.compile(r"[!-~]+")
 """A token has only visible ASCII characters. A header may have others."""
@@ -65,3 +71,66 @@ def require_token(request: web.Request) -> str:
     if not token:
         raise AuthHeaderInvalidError
     return token
+
+
+class SessionActivity:
+    """Remembers when sessions were last used. The store learns this a little later, for many at a time.
+
+    The stored expiry of a used session lags behind by at most ``retention.policy.session_lag``. Here it is exact.
+    """
+
+    def __init__(self, ttl: int) -> None:
+        """``ttl``: the seconds that a session lives from its last use."""
+        self._ttl = ttl
+        self._last_used: dict[int, int] = {}
+        self.urgent = asyncio.Event()
+
+    def use(self, session: Session | None, moment: Moment) -> Caller:
+        """Extend a session and return whose it is.
+
+        Raises TokenExpiredError if the session is unknown or expired, and ClockInDoubtError if only a clock in doubt
+        says that it is: clients log out for good when a session has ended.
+        """
+        if session is None:
+            raise TokenExpiredError
+        now = moment.now
+        if now >= session.expires_at:  # otherwise it has not ended, whenever it was used last
+            ends = self.expires_at(session)
+            if moment.earliest >= ends:
+                raise TokenExpiredError
+            if now >= ends:
+                raise ClockInDoubtError
+        if now > session.last_used_at:
+            self._last_used[session.session_id] = now
+        if session.expires_at - now < session_lag(self._ttl):
+            # Otherwise a crash within the lag would leave a session in use with a stored expiry that has passed.
+            self.urgent.set()
+        return Caller(session.user_id, session.session_id)
+
+    def last_used(self, session: Session) -> int:
+        """Return when a session was last used, Unix seconds."""
+        return max(session.last_used_at, self._last_used.get(session.session_id, 0))
+
+    def expires_at(self, session: Session) -> int:
+        """Return the first second at which a session is dead."""
+        used = self._last_used.get(session.session_id)
+        return session.expires_at if used is None else max(session.expires_at, end_of(used, self._ttl))
+
+    def keep(self, session_id: int, now: int) -> None:
+        """Extend a session that is in use without a new request. ``now``: Unix seconds."""
+        self._last_used[session_id] = now
+
+    def bring_back(self, now: int) -> None:
+        """Move uses that lie after ``now`` back to it: a fast clock noted them, and was set right since."""
+        for session_id, used in self._last_used.items():
+            self._last_used[session_id] = min(used, now)
+
+    def unwritten(self) -> dict[int, int]:
+        """Return the uses that the store does not have yet: Unix seconds by session id."""
+        return dict(self._last_used)
+
+    def written(self, uses: dict[int, int]) -> None:
+        """Forget ``uses``, which the store has now. Later uses of the same sessions stay."""
+        for session_id, used in uses.items():
+            if self._last_used.get(session_id) == used:
+                del self._last_used[session_id]

@@ -9,7 +9,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from conclave.archive import differences
+from conclave.archive import integrity
 from conclave.backup import manifest
 from conclave.backup.destination import kept_in
 from conclave.backup.files import link, share, sum_of
@@ -129,8 +129,6 @@ def fault_of(path: Path, database: Path) -> str:
 
     ``database``: has the names of groups. Raises sqlite3.Error.
     """
-    from conclave.archive import integrity  # noqa: PLC0415 - where nothing is archived, it is not paid for
-
     try:
         altered = integrity.altered_in(path)
     except integrity.UnreadableError as error:
@@ -138,7 +136,7 @@ def fault_of(path: Path, database: Path) -> str:
     if not altered:
         return ""
     with closing(sqlite.connect(database, readonly=True)) as connection:
-        named = differences.names(connection, sorted(altered)[:SHOWN])
+        named = integrity.names(connection, sorted(altered)[:SHOWN])
     more = [f"{len(altered) - SHOWN:,} more groups"] if len(altered) > SHOWN else []
     count = altered.total()
     said = "1 message is not as it was" if count == 1 else f"{count:,} messages are not as they were"
@@ -150,8 +148,6 @@ def table_fault(database: Path, archive: Path) -> str:
 
     After a run that did not come to its end they may differ, and nothing is compared. Raises sqlite3.Error.
     """
-    from conclave.archive import integrity  # noqa: PLC0415 - as above
-
     with closing(sqlite.connect(database, readonly=True)) as connection:
         state = moves.find_state(connection)
         if state is None or state.unerased:
@@ -160,8 +156,8 @@ def table_fault(database: Path, archive: Path) -> str:
             faults = integrity.index_faults(archive, moves.each_part(connection))
         except integrity.UnreadableError as error:
             return f"cannot be read: {error}"
-        named = differences.names(connection, {key[0] for key in list(faults)[:SHOWN]})
-    lines = [f"{named[key[0]]}, {differences.place(key)}: {lines[0]}" for key, lines in list(faults.items())[:SHOWN]]
+        named = integrity.names(connection, {key[0] for key in list(faults)[:SHOWN]})
+    lines = [f"{named[key[0]]}, {integrity.place(key)}: {lines[0]}" for key, lines in list(faults.items())[:SHOWN]]
     return "; ".join([*lines, *([f"{len(faults) - SHOWN:,} more differences"] if len(faults) > SHOWN else [])])
 
 

@@ -12,9 +12,9 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from conclave.archive.consistency import open_known
 from conclave.archive.faults import one_line
 from conclave.archive.files import LOG, is_unfinished
+from conclave.archive.snapshot import open_known
 from conclave.backup.files import can_share, copy, link, make_folders, names_under, share
 from conclave.backup.manifest import ArchiveEntry, BackupError
 from conclave.failpoints import reach

@@ -10,7 +10,7 @@ from conclave.backup.manifest import BackupError
 from conclave.config.settings import KEYS, LEDGER, Config
 from conclave.keys.file import KeyFile, KeyFileError
 from conclave.keys.inspection import Inspection
-from conclave.store import keyring, message_keys, vault
+from conclave.store import keyring, message_keys
 from conclave.store.engine import sqlite
 from conclave.store.engine.faults import StoreError
 from conclave.store.ledger import book
@@ -25,7 +25,7 @@ def copy(config: Config, target: Path) -> None:
         if keys is None:
             raise BackupError(f"{config.database}: no server has run on it, so there is no vault yet")
         with closing(keys):
-            vault.renew(keys, config.ledger_path, target.absolute())
+            keyring.renew(keys, config.ledger_path, target.absolute())
     except (StoreError, sqlite3.Error) as error:
         raise BackupError(str(error)) from error
 

@@ -1,23 +1,29 @@
 """Makes sure that what is remembered is still so, before it is used.
 
-What makes a cached value wrong is noted in the store, see ``store/invalidation.py``: each change of any process,
-this one included. So one look at the store tells everything, and there is no other way to be told.
+What makes a cached value wrong is noted in the store, see ``store/invalidation.py``: each change of any process, this
+one included. So one look at the store tells everything, and there is no other way to be told.
 
 Requests that are handled in the same pass of the event loop share a look. Each of them had arrived before the look, so
 to its client the change and the answer were at the same time.
+
+Sessions are cached here too, so that a request is authenticated without asking the store.
 """
 
 import asyncio
 import sqlite3
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from conclave.clock import Clock, Moment
 from conclave.store import invalidation
 from conclave.store.engine import sqlite
+from conclave.store.engine.database import Database
 from conclave.store.engine.faults import Watch, is_of_the_disk, store_error
 from conclave.store.invalidation import Invalidated
+from conclave.store.resources import sessions
+from conclave.store.resources.sessions import Session
 
 
 class Freshness:
@@ -88,3 +94,65 @@ class Freshness:
             unreadable = store_error(self._path, error)
             self._watch.read(unreadable)
             raise unreadable from error
+
+
+MOST_SESSIONS = 20_000
+"""At most 20,000 sessions are remembered, which takes about 15 MB. The one that was used longest ago goes first."""
+
+
+class RememberedSessions:
+    """The sessions that were used lately, by the hashes of their tokens. Only for the event loop's thread."""
+
+    def __init__(self, store: Database, freshness: Freshness) -> None:
+        """Begin with none. ``freshness`` tells which of them end."""
+        self._store = store
+        self._freshness = freshness
+        self._by_hash: OrderedDict[bytes, Session] = OrderedDict()
+        self._hashes: dict[int, bytes] = {}
+        self._extensions = 0
+        freshness.on_invalidation(self._forget)
+
+    def known(self, token_hash: bytes) -> Session | None:
+        """Return the session of a token if it is remembered, even an expired one. Raises StoreError."""
+        self._freshness.look()
+        found = self._by_hash.get(token_hash)
+        if found:
+            self._by_hash.move_to_end(token_hash)
+        return found
+
+    async def find(self, token_hash: bytes) -> Session | None:
+        """Return the session of a token from the store, even an expired one; None if there is none. Remember it.
+
+        Raises StoreError.
+        """
+        extensions = self._extensions
+        touch, session = await self._store.read(invalidation.with_invalidation, sessions.by_token_hash, token_hash)
+        if extensions != self._extensions:
+            return session  # it may have been extended since it was read, which no touch tells
+        if session and not self._freshness.since(touch).reaches_session(session.session_id):
+            self._remember(token_hash, session)
+        return session
+
+    def forget_extended(self, session_ids: Iterable[int]) -> None:
+        """Forget sessions that this server has extended, which touches nothing."""
+        self._extensions += 1
+        self._drop(session_ids)
+
+    def _drop(self, session_ids: Iterable[int]) -> None:
+        for session_id in session_ids:
+            token_hash = self._hashes.pop(session_id, None)
+            if token_hash:
+                del self._by_hash[token_hash]
+
+    def _remember(self, token_hash: bytes, session: Session) -> None:
+        self._by_hash[token_hash] = session
+        self._hashes[session.session_id] = token_hash
+        if len(self._by_hash) > MOST_SESSIONS:
+            _, oldest = self._by_hash.popitem(last=False)
+            del self._hashes[oldest.session_id]
+
+    def _forget(self, touched: Invalidated) -> None:
+        if touched.everything:
+            self._by_hash.clear()
+            self._hashes.clear()
+        self._drop(touched.sessions)

@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from conclave.actions import name_lookup
+from conclave.actions import lookup
 from conclave.actions.command_runner import Outside, OutsideError
 from conclave.archive.status import ClassMonth, Status, StatusError, read_status
 from conclave.cli.common import InputError, Name, config_option, configured, one_line_errors, orderly_end, require_owner
@@ -76,7 +76,7 @@ def restore(path: Path | None, group: str) -> None:
     GROUP is a name or an id; a deleted group has to be named by its id.
     """
     with _engine(path) as engine:
-        group_id = Outside(engine.config, SystemClock()).read(name_lookup.group_id, group)
+        group_id = Outside(engine.config, SystemClock()).read(lookup.group_id, group)
         if group_id is None:
             raise InputError(f"no such group: {group!r}; a deleted group has to be named by its id")
         count = archive_commands.restore_archived(engine, group_id)

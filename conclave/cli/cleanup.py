@@ -28,8 +28,8 @@ from conclave.store.engine import schema, sqlite
 from conclave.store.engine.faults import StoreError
 from conclave.store.views import runs
 from spark import readiness, run
-from spark.dry_run import rehearse
 from spark.environment import RunEnvironment
+from spark.rehearsal import rehearse
 
 
 @click.group()

@@ -13,7 +13,7 @@ import click
 from conclave.config.load import BUILT_IN, Advise, find_config, load_config
 from conclave.config.log import CONSOLE, LogConfig
 from conclave.config.settings import Config
-from conclave.logs.humanize import visible, visible_lines
+from conclave.logs.lines import visible, visible_lines
 from conclave.logs.setup import configure_logging
 from conclave.retention.durations import InvalidDurationError, parse_duration
 from conclave.system import operator_identity

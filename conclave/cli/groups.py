@@ -13,7 +13,7 @@ from conclave.actions.explain import Row, SettingsError
 from conclave.cli.common import Name, config_option
 from conclave.cli.opened_store import opened_store
 from conclave.cli.tables import about, counted, print_whole, second, visible
-from conclave.retention.reasons import lifetime_text
+from conclave.retention.resolve import lifetime_text
 
 
 @click.group()

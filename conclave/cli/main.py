@@ -11,8 +11,8 @@ import click
 
 from conclave import __version__, installing
 from conclave.cli import streams
-from conclave.logs.humanize import visible_lines
-from conclave.system import sighup
+from conclave.logs.lines import visible_lines
+from conclave.system import signals
 
 OF_CLIENTS = ("chat",)
 """The commands that an installation for clients alone has."""
@@ -94,7 +94,7 @@ def main(context: click.Context) -> None:
     """Serve groups that forget on time."""
     os.umask(0o077)  # files in the data directory are the operator's alone
     if context.invoked_subcommand == "serve":
-        sighup.ignore()  # before the server's modules are loaded, which takes most of a start
+        signals.ignore()  # before the server's modules are loaded, which takes most of a start
 
 
 main.add_command(Family("archive", "archive", "Check the archive of older messages, or restore a group."))

@@ -8,7 +8,7 @@ from conclave.cli.common import config_option, one_line_errors
 from conclave.config.load import ConfigError, find_config, load_config
 from conclave.logs.setup import configure_logging, get_logger
 from conclave.server.run import ServeError, serve as run_server
-from conclave.system.sighup import Hangups
+from conclave.system.signals import Hangups
 
 log = get_logger(__name__)
 

@@ -18,7 +18,7 @@ from conclave.cli.tables import about, counted, second, visible
 from conclave.clock import SystemClock
 from conclave.config.load import ConfigError
 from conclave.config.settings import Config
-from conclave.logs.humanize import size_text
+from conclave.logs.lines import size_text
 from conclave.retention.jobs import schedule
 from conclave.server.start_check import refusals
 

@@ -8,7 +8,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Column, Table
 
-from conclave.logs.humanize import about, counted, second, visible
+from conclave.logs.lines import about, counted, second, visible
 
 __all__ = ["WIDTH_OF_FILES", "about", "counted", "print_whole", "second", "visible"]
 

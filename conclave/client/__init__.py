@@ -59,7 +59,7 @@ from conclave.wire.events import (
     NewMessage,
     WelcomeWaits,
 )
-from conclave.wire.negotiate import Format
+from conclave.wire.formats import Format
 
 __all__ = [
     "AnswerError",

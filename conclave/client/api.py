@@ -12,7 +12,7 @@ from conclave.client.calls.members import MemberCalls
 from conclave.client.calls.messages import MessageCalls
 from conclave.client.retry import Backoff
 from conclave.client.transport import Timeouts, Transport
-from conclave.wire.negotiate import Format
+from conclave.wire.formats import Format
 
 
 class Client(AccountCalls, GroupCalls, MemberCalls, InviteCalls, MessageCalls):

@@ -13,8 +13,8 @@ from google.protobuf.message import DecodeError, Message
 
 from conclave.client.errors import AnswerError, InputError
 from conclave.errors import ErrorCode
-from conclave.wire import conclave_pb2, json_text, protobuf
-from conclave.wire.negotiate import Format
+from conclave.wire import conclave_pb2, formats, protobuf
+from conclave.wire.formats import Format
 from conclave.wire.schemas.base import RequestSchema, the
 
 FAR = 2**60
@@ -35,7 +35,7 @@ def write(written_in: Format, schema: type[RequestSchema], request: Any) -> byte
     absent = dict.fromkeys(schema.zero_is_absent, 0)
     present = {name: value for name, value in values.items() if value != absent.get(name, b"")}
     try:
-        return protobuf.write(schema.__name__, present) if written_in is Format.PROTOBUF else json_text.write(present)
+        return protobuf.write(schema.__name__, present) if written_in is Format.PROTOBUF else formats.write(present)
     except (TypeError, UnicodeError) as error:
         text = "a text of the request cannot be written in UTF-8: it has half of a character"
         raise InputError(400, ErrorCode.INPUT_VALIDATION, text) from error

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Self
 from uuid import UUID
 
-from conclave.wire.negotiate import Format
+from conclave.wire.formats import Format
 
 
 class SessionFileError(Exception):

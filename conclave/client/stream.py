@@ -12,7 +12,7 @@ from conclave.client.errors import AnswerError, AnswerTooLongError, NoAnswerErro
 from conclave.client.events import Lagged
 from conclave.wire import conclave_pb2
 from conclave.wire.events import EVENTS, Event
-from conclave.wire.negotiate import Format
+from conclave.wire.formats import Format
 
 _LAGGED = "lagged"
 

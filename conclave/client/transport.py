@@ -29,7 +29,7 @@ from conclave.client.errors import AnswerError, AnswerTooLongError, ClientError,
 from conclave.client.retry import GATEWAY_STATUSES, REPEATED_SECONDS, Backoff, awake_or_asleep
 from conclave.errors import ErrorCode
 from conclave.wire.fields import CLOCK_IN_DOUBT
-from conclave.wire.negotiate import Format, body_format
+from conclave.wire.formats import Format, body_format
 from conclave.wire.results import Empty, Refusal
 from conclave.wire.schemas.base import RequestSchema
 

@@ -8,7 +8,7 @@ from ipaddress import ip_address
 from marshmallow import validate
 from marshmallow.fields import List
 
-from conclave.config.section import PATH, PORT, Section, require_host
+from conclave.config.fields import PATH, PORT, Section, require_host
 from conclave.strict_fields import StrictBoolean, StrictInteger, Text
 
 TOKEN = re.compile(r"[!-~]{32,1024}\Z")

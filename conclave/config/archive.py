@@ -4,8 +4,7 @@ from dataclasses import dataclass
 
 from marshmallow import validate
 
-from conclave.config.fields import Duration
-from conclave.config.section import PATH, Section
+from conclave.config.fields import PATH, Duration, Section
 from conclave.retention.policy import AFTER_FETCH, KEEP
 from conclave.strict_fields import Text
 

@@ -1,11 +1,10 @@
-"""``[cleanup]``: how a cleanup run works."""
+"""``[cleanup]`` and ``[spark]``: how a cleanup run works, and the Spark session of the cleanup worker."""
 
 from dataclasses import dataclass
 
 from marshmallow import validate
 
-from conclave.config.fields import Duration, Size
-from conclave.config.section import Section
+from conclave.config.fields import Duration, Memory, Section, Size
 from conclave.retention.policy import KEEP
 from conclave.strict_fields import Text
 
@@ -30,3 +29,23 @@ class CleanupSchema(Section):
     max_run_time = Duration()
     disk_reserve = Size()
     keep_warm = Duration(words=True, validate=validate.NoneOf([KEEP], error='must be a duration or "0"'))
+
+
+@dataclass(frozen=True)
+class SparkConfig:
+    """``[spark]``: the session of the cleanup worker."""
+
+    master: str = "local[2]"
+    driver_memory: str = "1g"
+
+
+class SparkSchema(Section):
+    """What ``[spark]`` may say."""
+
+    master = Text(
+        validate=validate.Regexp(
+            r"(local\[[1-9][0-9]*\]|spark://[A-Za-z0-9._-]+:[1-9][0-9]{0,4})\Z",
+            error='must be "local[N]", N worker threads, or "spark://HOST:PORT"',
+        )
+    )
+    driver_memory = Memory(least=500)

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from marshmallow import validate
 
 from conclave.config.addresses import Network, parse_network
-from conclave.config.fields import Duration, Memory, Networks, Size
-from conclave.config.section import Section
+from conclave.config.fields import Duration, Memory, Networks, Section, Size
 from conclave.strict_fields import StrictInteger
 
 MAX_FAILURES = 10_000

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from marshmallow import validate
 
-from conclave.config.section import Section
+from conclave.config.fields import Section
 from conclave.strict_fields import Text
 
 AUTO, CONSOLE, JSON = "auto", "console", "json"

@@ -8,8 +8,7 @@ from uuid import UUID
 from marshmallow import ValidationError, post_load, validate, validates_schema
 from marshmallow.fields import Dict, List, Nested
 
-from conclave.config.fields import Duration
-from conclave.config.section import Section
+from conclave.config.fields import Duration, Section
 from conclave.retention.jobs import PurgeJob
 from conclave.retention.policy import AFTER_FETCH, KEEP
 from conclave.retention.resolve import SELF_DESTRUCT_MAX_AGE, Lifetimes, Limit, Limits

@@ -12,13 +12,11 @@ from marshmallow.fields import Nested
 
 from conclave.config.admin import AdminConfig, AdminSchema
 from conclave.config.archive import ArchiveConfig, ArchiveSchema
-from conclave.config.cleanup import CleanupConfig, CleanupSchema
-from conclave.config.fields import Duration
+from conclave.config.cleanup import CleanupConfig, CleanupSchema, SparkConfig, SparkSchema
+from conclave.config.fields import PATH, PORT, Duration, Section, require_host
 from conclave.config.limits import LimitsConfig, LimitsSchema
 from conclave.config.log import LogConfig, LogSchema
 from conclave.config.retention import RetentionConfig, RetentionSchema
-from conclave.config.section import PATH, PORT, Section, require_host
-from conclave.config.spark import SparkConfig, SparkSchema
 from conclave.config.vault import VaultConfig, VaultSchema
 from conclave.config.web import WebConfig, WebSchema
 from conclave.retention.durations import MAX_SECONDS

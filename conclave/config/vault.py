@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from marshmallow.fields import List
 
-from conclave.config.section import PATH, Section
+from conclave.config.fields import PATH, Section
 from conclave.strict_fields import Text
 
 

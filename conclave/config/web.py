@@ -8,7 +8,7 @@ from typing import Any
 from marshmallow import ValidationError, fields
 from yarl import URL
 
-from conclave.config.section import Section, require_host
+from conclave.config.fields import Section, require_host
 from conclave.strict_fields import StrictBoolean
 
 _ORIGIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://(\[[0-9A-Fa-f:.]+\]|[^\s/?#@*%:\[\]\\]+)(:[0-9]{1,5})?")

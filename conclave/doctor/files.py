@@ -10,7 +10,7 @@ from conclave.archive.files import LOG, log_fault
 from conclave.config.settings import KEYS, Config
 from conclave.doctor.findings import Finding, note, ok, wrong
 from conclave.keys import copying
-from conclave.store.engine import lock_holders, path_check
+from conclave.store.engine import faults, path_check
 from conclave.store.engine.faults import StoreError
 from conclave.system import data_folder, locks
 from conclave.system.answering import within
@@ -100,7 +100,7 @@ def holders(config: Config) -> dict[str, int | None]:
 
     Locks whose holder cannot be told, as elsewhere than on Linux, are missing.
     """
-    held = lock_holders.held()
+    held = faults.held()
     if held is None:
         return {}
     database = config.database
@@ -110,7 +110,7 @@ def holders(config: Config) -> dict[str, int | None]:
         "data": config.data / data_folder.MARK,
     }
     return {
-        name: next((each.pid for each in lock_holders.of_file(held, path) if each.kind == "FLOCK"), None)
+        name: next((each.pid for each in faults.of_file(held, path) if each.kind == "FLOCK"), None)
         for name, path in files.items()
     }
 
@@ -143,9 +143,9 @@ def held_locks(config: Config) -> Iterator[Finding]:
     if found.get("data") and not found.get("server"):
         says = f"{config.data}: a server on another database uses it"
         yield wrong("locks", says, "give each server a data_path of its own")
-    writer = lock_holders.writer(config.database)
+    writer = faults.writer(config.database)
     if writer and writer not in found.values():
-        says = f"{lock_holders.named(writer)} holds the database's write lock: until it lets go nothing can be stored"
+        says = f"{faults.named(writer)} holds the database's write lock: until it lets go nothing can be stored"
         yield note("locks", says, "if it still does when you look again, end it")
 
 

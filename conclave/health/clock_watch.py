@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Concatenate, ParamSpec, TypeVar
 
-from conclave.auth.activity import SessionActivity
+from conclave.auth.tokens import SessionActivity
 from conclave.clock import Reading
 from conclave.clock.steady import Floor, SteadyClock
 from conclave.errors import UntrustedClockError

@@ -19,7 +19,6 @@ from typing import NamedTuple
 
 from conclave.failpoints import reach
 from conclave.keys import records
-from conclave.keys.cover import Cover
 from conclave.keys.records import UNIT_BYTES, Found, State
 from conclave.keys.replacing import (
     LOCK,
@@ -32,6 +31,7 @@ from conclave.keys.replacing import (
     take_its_place,
     write_all,
 )
+from conclave.keys.tree import Cover
 from conclave.system.durable import sync
 from conclave.system.locks import hold_file, open_to_lock
 

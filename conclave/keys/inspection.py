@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from conclave.keys import cover, ranges, records, replacing, tree
-from conclave.keys.cover import Cover, Range
+from conclave.keys import records, replacing, tree
 from conclave.keys.file import KeyFileError
 from conclave.keys.records import UNIT_BYTES, State
+from conclave.keys.tree import Cover, Range
 from conclave.system.locks import open_to_lock
 
 
@@ -75,7 +75,7 @@ class Inspection:
         """Return the numbers of a block whose keys follow from what is here."""
         begin = block << tree.HEIGHT
         spans = (tree.span(node.position) for node in self.cover(group_id, block))
-        return ranges.joined((begin + first, begin + last) for first, last in spans)
+        return tree.joined((begin + first, begin + last) for first, last in spans)
 
     def write(self, target: Path) -> None:
         """Write a key file with what is here to ``target``, in the place of what is there. Raises KeyFileError."""
@@ -98,5 +98,5 @@ class Inspection:
             block = number >> tree.HEIGHT
             if block not in covers:
                 covers[block] = self.cover(group_id, block)
-            found.append(cover.node_above(covers[block], number % tree.BLOCK) is not None)
+            found.append(tree.node_above(covers[block], number % tree.BLOCK) is not None)
         return found

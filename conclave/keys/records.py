@@ -11,7 +11,7 @@ from hashlib import blake2b
 from mmap import mmap
 from typing import NamedTuple
 
-from conclave.keys.cover import Cover, Node
+from conclave.keys.tree import Cover, Node
 
 UNIT_BYTES = 64
 """A record has some times 64 bytes: its head, and the nodes."""

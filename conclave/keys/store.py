@@ -13,9 +13,9 @@ from itertools import islice
 from pathlib import Path
 from threading import RLock
 
-from conclave.keys import cipher, copying, cover, ranges, records, tree
-from conclave.keys.cover import Cover, Node, Range
+from conclave.keys import cipher, copying, records, tree
 from conclave.keys.file import KeyFile, KeyFileError
+from conclave.keys.tree import Cover, Node, Range
 
 LAST_NUMBER = 2**63 - 1
 """The end of a range that has none: no message has a greater number."""
@@ -157,7 +157,7 @@ class KeyStore:
                 for node in self._file.read(records.name(group_id, block)) or ():
                     first, last = tree.span(node.position)
                     found.append(Range(first + (block << tree.HEIGHT), last + (block << tree.HEIGHT)))
-        return ranges.both(ranges.joined(found), [within])
+        return tree.both(tree.joined(found), [within])
 
     def living(self, group_id: bytes, numbers: Sequence[int]) -> list[bool]:
         """Tell of each number of a group whether it has a key. Raises KeyFileError."""
@@ -169,7 +169,7 @@ class KeyStore:
                 named = records.name(group_id, number >> tree.HEIGHT)
                 if named not in covers:
                     covers[named] = self._file.read(named) or ()
-                found.append(cover.node_above(covers[named], number % tree.BLOCK) is not None)
+                found.append(tree.node_above(covers[named], number % tree.BLOCK) is not None)
         return found
 
     def are_free(self, group_id: bytes, numbers: Iterable[int]) -> bool:
@@ -191,7 +191,7 @@ class KeyStore:
                         self._file.read(named) if self._file.had(named) else None
                     )
                 nodes = covers[named]
-                if nodes is not None and cover.node_above(nodes, number % tree.BLOCK) is None:
+                if nodes is not None and tree.node_above(nodes, number % tree.BLOCK) is None:
                     return False
         return True
 
@@ -333,11 +333,11 @@ class KeyStore:
 
 
 def _shortened_by(dead: Sequence[Range]) -> Callable[[Cover], Cover]:
-    return lambda nodes: cover.without(nodes, dead)
+    return lambda nodes: tree.without(nodes, dead)
 
 
 def _reduced_to(living: Sequence[Range]) -> Callable[[Cover], Cover]:
-    return lambda nodes: cover.kept(nodes, living)
+    return lambda nodes: tree.kept(nodes, living)
 
 
 def _within(some: Sequence[Range], block: int) -> list[Range]:
@@ -369,7 +369,7 @@ def _of_run(nodes: Cover, first: int, count: int) -> Iterator[list[bytes | None]
     """Yield the keys of ``count`` times 16 neighbours, the first of which is 16 times ``first``, within a block."""
     end = first + count
     while first < end:
-        node = cover.node_above(nodes, first << NEIGHBOURS_STEPS)
+        node = tree.node_above(nodes, first << NEIGHBOURS_STEPS)
         reach = tree.span(node.position)[1] + 1 >> NEIGHBOURS_STEPS if node else first
         if node is None or reach <= first:  # some of the 16 are lost
             yield [_leaf(nodes, (first << NEIGHBOURS_STEPS) + each) for each in range(NEIGHBOURS)]
@@ -389,7 +389,7 @@ def _neighbours(nodes: Cover, index: int) -> list[bytes | None]:
 
 
 def _leaf(nodes: Cover, number: int) -> bytes | None:
-    node = cover.node_above(nodes, number)
+    node = tree.node_above(nodes, number)
     if node is None:
         return None
     leaf = tree.BLOCK + number

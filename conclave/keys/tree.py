@@ -1,11 +1,15 @@
-"""The tree of keys of a block of 65,536 numbers: from a node follow its children, and from a leaf nothing. Pure.
+"""The keys of a block of 65,536 messages: the tree they derive from, covers, and ranges of numbers. Pure.
 
 The construction is that of Goldreich, Goldwasser and Micali (How to Construct Random Functions, 1986), with BLAKE2b in
 place of their generator. A node is named by its position: the root is 1, the children of ``p`` are ``2p`` and
-``2p + 1``, and the leaf of the number ``n`` within the block is ``65,536 + n``.
+``2p + 1``, and the leaf of the number ``n`` within the block is ``65,536 + n``. A cover is the smallest set of nodes
+from which exactly the keys of the living messages derive. Ranges are in ascending order, and do not meet.
 """
 
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
+from typing import NamedTuple
 
 HEIGHT = 16
 """A leaf is 16 steps below the root."""
@@ -58,3 +62,114 @@ def descend_to_some(secret: bytes, first: int, count: int, steps: int) -> list[b
         skipped = begin - 2 * (first >> (left + 1))
         found = following[skipped : skipped + end - begin + 1]
     return found
+
+
+class Node(NamedTuple):
+    """A node of a tree of keys, see ``conclave.keys.tree``."""
+
+    position: int
+    secret: bytes
+
+
+class Range(NamedTuple):
+    """Numbers that follow one another, ``last`` included."""
+
+    first: int
+    last: int
+
+
+Cover = tuple[Node, ...]
+"""Nodes from left to right. None lies below another."""
+
+
+def kept(cover: Cover, living: Sequence[Range]) -> Cover:
+    """Return what derives of ``cover`` the keys of ``living`` alone: ranges in ascending order that do not meet."""
+    firsts = [each.first for each in living]
+    found: list[Node] = []
+    waiting = [(position, secret, *span(position)) for position, secret in reversed(cover)]
+    while waiting:
+        position, secret, first, last = waiting.pop()
+        index = bisect_right(firsts, last) - 1  # the last range that begins within the node, or before it
+        if index < 0 or living[index][1] < first:
+            continue
+        if firsts[index] <= first and living[index][1] >= last:
+            found.append(Node(position, secret))
+            continue
+        left, right = children(secret)
+        middle = (first + last) // 2
+        waiting += ((2 * position + 1, right, middle + 1, last), (2 * position, left, first, middle))
+    return tuple(found)
+
+
+def without(cover: Cover, dead: Sequence[Range]) -> Cover:
+    """Return ``cover`` without the keys of ``dead``: ranges in ascending order that do not meet."""
+    return kept(cover, list(_between(dead)))
+
+
+def node_above(cover: Cover, number: int) -> Node | None:
+    """Return the node of ``cover`` from which the key of ``number`` can be derived; None if it is lost."""
+    leaf = BLOCK + number
+    index = bisect_right(cover, number, key=lambda node: span(node.position)[0]) - 1
+    if index < 0:
+        return None
+    node = cover[index]
+    return node if leaf >> (HEIGHT + 1 - node.position.bit_length()) == node.position else None
+
+
+def _between(dead: Sequence[Range]) -> Iterator[Range]:
+    """Yield the ranges of a block that lie between those of ``dead``."""
+    begin = 0
+    for first, last in dead:
+        if begin < first:
+            yield Range(begin, first - 1)
+        begin = last + 1
+    if begin < BLOCK:
+        yield Range(begin, BLOCK - 1)
+
+
+def joined(some: Iterable[tuple[int, int]]) -> list[Range]:
+    """Return the set of all numbers of ``some``: ranges in any order, which may overlap."""
+    found: list[Range] = []
+    for first, last in sorted(some):
+        if found and first <= found[-1].last + 1:
+            if last > found[-1].last:
+                found[-1] = Range(found[-1].first, last)
+        else:
+            found.append(Range(first, last))
+    return found
+
+
+def of(numbers: Iterable[int]) -> list[Range]:
+    """Return a set of single numbers."""
+    return joined((number, number) for number in numbers)
+
+
+def difference(some: Sequence[Range], others: Sequence[Range]) -> list[Range]:
+    """Return the numbers of ``some`` that are not among ``others``."""
+    return list(_without(some, others))
+
+
+def both(some: Sequence[Range], others: Sequence[Range]) -> list[Range]:
+    """Return the numbers that are in both."""
+    return difference(some, difference(some, others))
+
+
+def count(some: Iterable[Range]) -> int:
+    """Return how many numbers they are."""
+    return sum(last - first + 1 for first, last in some)
+
+
+def _without(some: Sequence[Range], others: Sequence[Range]) -> Iterator[Range]:
+    place = 0
+    for first, last in some:
+        begin = first
+        while place < len(others) and others[place].last < begin:
+            place += 1
+        at = place
+        while at < len(others) and others[at].first <= last:
+            if begin < others[at].first:
+                yield Range(begin, others[at].first - 1)
+            begin = others[at].last + 1
+            at += 1
+        if begin <= last:
+            yield Range(begin, last)

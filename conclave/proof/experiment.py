@@ -25,13 +25,13 @@ from conclave.actions.context import Context
 from conclave.actions.messages import append_all
 from conclave.config.settings import Config
 from conclave.failpoints import reach
-from conclave.keys import cover, tree
+from conclave.keys import tree
 from conclave.keys.file import KeyFileError
 from conclave.keys.inspection import Inspection
 from conclave.proof import key_files
 from conclave.proof.findings import Finding, Kind, ProofPart
 from conclave.retention.policy import KEEP
-from conclave.store import at_rest, bodies, message_keys
+from conclave.store import bodies, message_keys
 from conclave.store.resources import messages
 from conclave.store.resources.messages import Draft
 from conclave.store.sender_index import SENT
@@ -236,7 +236,7 @@ def _send(connection: sqlite3.Connection, context: Context, own: Own, now: int) 
 def _path(found: Inspection, group_id: bytes, number: int) -> list[bytes]:
     """Return the secrets between a node of the cover and the key of a number, both included; none: it has no key."""
     leaf = tree.BLOCK + number % tree.BLOCK
-    node = cover.node_above(found.cover(group_id, number >> tree.HEIGHT), number % tree.BLOCK)
+    node = tree.node_above(found.cover(group_id, number >> tree.HEIGHT), number % tree.BLOCK)
     if node is None:
         return []
     steps = leaf.bit_length() - node.position.bit_length()
@@ -244,7 +244,7 @@ def _path(found: Inspection, group_id: bytes, number: int) -> list[bytes]:
 
 
 def _opened(connection: sqlite3.Connection, sent: Sequence[Sent]) -> list[bytes | None]:
-    return [at_rest.decrypted(connection, each.group_id, [each.number], [each.stored])[0] for each in sent]
+    return [bodies.decrypted(connection, each.group_id, [each.number], [each.stored])[0] for each in sent]
 
 
 def _served(connection: sqlite3.Connection, context: Context, own: Own) -> set[bytes] | None:

@@ -19,12 +19,11 @@ from conclave.actions.replay import NUMBERS
 from conclave.archive import numbers
 from conclave.archive.files import LOG
 from conclave.config.settings import Config
-from conclave.keys import ranges
-from conclave.keys.cover import Range
+from conclave.keys import tree
 from conclave.keys.file import KeyFileError
 from conclave.keys.inspection import Inspection
 from conclave.keys.replacing import FORMER, NEW
-from conclave.keys.tree import HEIGHT
+from conclave.keys.tree import HEIGHT, Range
 from conclave.proof import key_files
 from conclave.proof.findings import Finding, Kind, ProofPart
 from conclave.store import message_keys
@@ -114,8 +113,8 @@ def _account(part: ProofPart, found: Inspection, own: int, alive: Numbers, unuse
         first = block << HEIGHT
         # Numbers begin one above a multiple of this, in a new group and after each restore.
         never = [Range(first, first)] if first % NUMBERS == 0 else []
-        allowed = ranges.joined([*alive.get(group_id, ()), *unused.get(group_id, ()), *never])
-        dead = ranges.count(ranges.without(found.ranges(group_id, block), allowed))
+        allowed = tree.joined([*alive.get(group_id, ()), *unused.get(group_id, ()), *never])
+        dead = tree.count(tree.difference(found.ranges(group_id, block), allowed))
         if dead and found.serial < own:
             late += dead
         elif dead:
@@ -164,7 +163,7 @@ def _today(connection: sqlite3.Connection, archived: Mapping[int, Sequence[Range
     found = {group_id: list(some) for (group_id, some), _ in message_keys.living(connection, archived)}
     for group_id, some in message_keys.waiting(connection):
         found.setdefault(group_id, []).append(some)
-    return {group_id: ranges.joined(some) for group_id, some in found.items()}
+    return {group_id: tree.joined(some) for group_id, some in found.items()}
 
 
 def _archived(connection: sqlite3.Connection, folder: Path, keys: Inspection | None) -> dict[int, list[Range]]:
@@ -178,10 +177,10 @@ def _archived(connection: sqlite3.Connection, folder: Path, keys: Inspection | N
     if not (parts and (folder / LOG).is_dir()):
         return {}
     table, ids = numbers.in_table(folder), message_keys.group_ids(connection)
-    found = {key: ranges.both(table.get(key, []), ranges.joined(some)) for key, some in parts.items()}
+    found = {key: tree.both(table.get(key, []), tree.joined(some)) for key, some in parts.items()}
     if keys is None:
         return found
-    return {key: ranges.both(some, _spanned([keys], ids[key], some)) for key, some in found.items()}
+    return {key: tree.both(some, _spanned([keys], ids[key], some)) for key, some in found.items()}
 
 
 def _account_archived(
@@ -193,7 +192,7 @@ def _account_archived(
     for each in moves.each_part(connection):
         counts[each.group_key] += each.message_count
     for key, some in archived.items():
-        left = ranges.count(ranges.without(some, waiting.get(ids[key], []))) - counts[key]
+        left = tree.count(tree.difference(some, waiting.get(ids[key], []))) - counts[key]
         if left > 0:
             told = f"the keys of {left:,} archived messages of {_named(ids[key])} that are erased"
             part.add(Finding(Kind.KEYS, str(found.path), told))
@@ -214,10 +213,10 @@ def examine_copies(part: ProofPart, copies: Copies, examined: Examined) -> None:
             continue
         part.count("backups")
         for group_id, some in there.items():
-            erased = ranges.without(some, examined.alive.get(group_id, ()))
-            part.count("bodies", ranges.count(some))
-            part.count("of these erased today", ranges.count(erased))
-            if readable := ranges.count(ranges.both(erased, _spanned(examined.opened, group_id, erased))):
+            erased = tree.difference(some, examined.alive.get(group_id, ()))
+            part.count("bodies", tree.count(some))
+            part.count("of these erased today", tree.count(erased))
+            if readable := tree.count(tree.both(erased, _spanned(examined.opened, group_id, erased))):
                 told = f"{readable:,} of {_named(group_id)} that are erased today can be read"
                 part.add(Finding(Kind.KEYS, str(backup), told))
 
@@ -225,7 +224,7 @@ def examine_copies(part: ProofPart, copies: Copies, examined: Examined) -> None:
 def _spanned(opened: Sequence[Inspection], group_id: bytes, some: Sequence[Range]) -> list[Range]:
     """Return the numbers whose keys follow from some file, in the blocks in which ``some`` are."""
     blocks = {block for first, last in some for block in range(first >> HEIGHT, (last >> HEIGHT) + 1)}
-    return ranges.joined(span for each in opened for block in blocks for span in each.ranges(group_id, block))
+    return tree.joined(span for each in opened for block in blocks for span in each.ranges(group_id, block))
 
 
 def _of_backup(backup: Path) -> Numbers:

@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from conclave.retention import limits
-from conclave.retention.former_policies import FormerPolicies
-from conclave.retention.policy import FOREVER, GroupPolicy
+from conclave.retention.policy import FOREVER, FormerPolicies, GroupPolicy
 from conclave.retention.rules import DELETED_SENDERS, ENDS, IS_TAKEN_BACK, MAX_AGE, is_kept
 from conclave.store.engine.connection import of_store
 

@@ -15,12 +15,11 @@ from conclave.actions.retention import Rehearsals
 from conclave.actions.taking_back import TakingBack
 from conclave.actions.timers import Telling
 from conclave.archive.reader import Archive
-from conclave.auth.activity import SessionActivity
 from conclave.auth.passwords import Passwords
 from conclave.auth.throttle import Throttle
-from conclave.cache.freshness import Freshness
+from conclave.auth.tokens import SessionActivity
+from conclave.cache.freshness import Freshness, RememberedSessions
 from conclave.cache.groups import RememberedGroups
-from conclave.cache.sessions import RememberedSessions
 from conclave.clock import Clock, SystemClock
 from conclave.clock.steady import SteadyClock
 from conclave.config.retention import NEXT_FETCH
@@ -37,8 +36,8 @@ from conclave.store import keyring
 from conclave.store.engine.database import Database
 from conclave.system import certificate
 from conclave.system.reserve import reserves
-from conclave.wire.cross_origin import CrossOrigin
-from conclave.wire.request_body import MAX_BODY_BYTES
+from conclave.wire.exchange import MAX_BODY_BYTES
+from conclave.wire.response_head import CrossOrigin
 
 
 def create_app(

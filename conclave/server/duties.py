@@ -23,7 +23,7 @@ from conclave.retention import marks, rehearsal, stretches
 from conclave.retention.durations import duration_text
 from conclave.retention.jobs import schedule
 from conclave.retention.policy import session_lag
-from conclave.store.engine import news, outbox
+from conclave.store.engine import news
 from conclave.store.engine.faults import StoreError
 from conclave.store.resources import sessions, state
 from conclave.store.views import overdue, runs
@@ -163,7 +163,7 @@ async def forward_news(app: web.Application) -> AsyncIterator[None]:
 
     async def hand_on() -> None:
         app[app_keys.FRESHNESS].look()  # without requests too: what was erased goes from memory all the same
-        if not await store.read(outbox.is_empty):
+        if not await store.read(news.is_empty):
             for username in await store.write(news.forward):
                 app[app_keys.THROTTLE].unblock(username)
 

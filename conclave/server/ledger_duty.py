@@ -20,7 +20,7 @@ from conclave.logs.setup import get_logger
 from conclave.store import unreadable
 from conclave.store.engine.database import Database
 from conclave.store.engine.faults import StoreError
-from conclave.store.ledger import book, branches, changes
+from conclave.store.ledger import book, changes
 from conclave.store.ledger.book import LedgerError
 
 log = get_logger(__name__)
@@ -82,7 +82,7 @@ def require_known(connection: sqlite3.Connection, path: Path) -> None:
 def _require_usable(path: Path, connection: sqlite3.Connection) -> bool:
     """Tell whether the database is an older copy. Raises LedgerError if the ledger does not tell all that it has to."""
     tip, standing = book.tip(path), changes.standing(connection)
-    is_older = branches.is_older(standing, tip)
+    is_older = changes.is_older(standing, tip)
     if is_older:
         require_complete(connection, path)
     else:
@@ -115,7 +115,7 @@ async def _begin_with_ledger(store: Database, path: Path, clock: Clock, *, accep
     if found is False:
         with contextlib.suppress(StoreError):  # the first write tells of what is wrong
             standing = await store.read(changes.standing)
-            number = await asyncio.to_thread(branches.take_up, standing, path, clock.now())
+            number = await asyncio.to_thread(changes.take_up, standing, path, clock.now())
             await store.write(changes.know_restored, number)
         return
     if isinstance(found, LedgerError):

@@ -22,9 +22,16 @@ from conclave.errors import (
 from conclave.logs.setup import get_logger, log_request
 from conclave.measures import GONE
 from conclave.store.engine.faults import StoreError, StoreFullError
-from conclave.wire import cross_origin
-from conclave.wire.endpoint import ENDPOINT, Endpoint
-from conclave.wire.exchange import COMES_LATER, STILL_CALLING, StillCalling, choose_format, reply_error
+from conclave.wire import response_head
+from conclave.wire.exchange import (
+    COMES_LATER,
+    ENDPOINT,
+    STILL_CALLING,
+    Endpoint,
+    StillCalling,
+    choose_format,
+    reply_error,
+)
 from conclave.wire.handover import ACCOUNT, BUDGET, Streamed, hand_over
 from conclave.wire.response_head import REQUEST_ID, own_headers
 
@@ -143,7 +150,7 @@ async def _preflight(request: web.Request) -> web.Response:
     known = refused.allowed_methods if isinstance(refused, web.HTTPMethodNotAllowed) else set[str]()
     methods = known or {endpoint.method for endpoint in endpoints}
     auth_header = request.app[app_keys.CONFIG].auth_header
-    return web.Response(status=204, headers=cross_origin.preflight(methods, auth_header))
+    return web.Response(status=204, headers=response_head.preflight(methods, auth_header))
 
 
 PIPELINE = web.AppKey("request_pipeline", RequestPipeline)

@@ -22,8 +22,8 @@ from conclave.api import (
 )
 from conclave.web import files, routes as page_routes
 from conclave.wire import results
-from conclave.wire.endpoint import Endpoint, Who
-from conclave.wire.negotiate import Format
+from conclave.wire.exchange import Endpoint, Who
+from conclave.wire.formats import Format
 from conclave.wire.schemas import (
     accounts as account_schemas,
     commits as commit_schemas,
@@ -36,7 +36,7 @@ from conclave.wire.schemas import (
     messages as message_schemas,
     retention as retention_schemas,
 )
-from conclave.wire.schemas.lists import ListQuery
+from conclave.wire.schemas.base import ListQuery
 
 API = "/api/v1"
 _GROUP = f"{API}/groups/{{group_id}}"

@@ -14,7 +14,7 @@ from aiohttp import web
 from conclave import __version__, app_keys
 from conclave.admin.access import Guard, TokenError
 from conclave.admin.app import create_admin_app
-from conclave.config import summary
+from conclave.config import warnings
 from conclave.config.load import BUILT_IN
 from conclave.config.settings import LOCK, Config
 from conclave.health.parts import Phase
@@ -34,7 +34,7 @@ from conclave.system import data_folder, locks, signals
 from conclave.system.notify import ServiceManager
 from conclave.system.process_limits import give_back_large, raise_file_limit
 from conclave.system.reserve import give_up_to_start
-from conclave.system.sighup import Hangups, ignore
+from conclave.system.signals import Hangups, ignore
 
 log = get_logger(__name__)
 
@@ -204,9 +204,9 @@ def _facts(config: Config, source: Path | None) -> dict[str, str]:
     return {
         "version": __version__,
         "configuration": str(source or BUILT_IN),
-        "retention": summary.retention_in_words(config),
-        "cleanup": summary.cleanup_in_words(config),
-        "archive": summary.archive_in_words(config),
+        "retention": warnings.retention_in_words(config),
+        "cleanup": warnings.cleanup_in_words(config),
+        "archive": warnings.archive_in_words(config),
     }
 
 

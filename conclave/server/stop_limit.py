@@ -7,8 +7,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from conclave.logs.nonblocking import LAST_SECONDS
-from conclave.logs.setup import get_logger
+from conclave.logs.setup import LAST_SECONDS, get_logger
 
 log = get_logger(__name__)
 

@@ -11,9 +11,9 @@ from conclave import app_keys
 from conclave.health import background
 from conclave.health.parts import HealthPart
 from conclave.keys.file import KeyFileError
-from conclave.store import vault
+from conclave.store import keyring
+from conclave.store.keyring import VaultError
 from conclave.store.ledger import book
-from conclave.store.vault import VaultError
 
 LOOK_SECONDS = 1.0
 """Every second the server looks whether the vault is there, and whether its copies lack a change."""
@@ -51,7 +51,7 @@ class Copies:
             current = self._keys.serial, book.stamp(self._config.ledger_path)
         began, self._failed = time.monotonic(), None
         values = self._keys, self._config.ledger_path, self._config.vault_copies
-        self._under_way = asyncio.ensure_future(asyncio.to_thread(vault.renew_all, *values))
+        self._under_way = asyncio.ensure_future(asyncio.to_thread(keyring.renew_all, *values))
         try:
             await asyncio.shield(self._under_way)
         except VaultError as error:

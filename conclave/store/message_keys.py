@@ -4,9 +4,9 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from conclave.keys import ranges
-from conclave.keys.cover import Range
+from conclave.keys import tree
 from conclave.keys.store import LAST_NUMBER, Told
+from conclave.keys.tree import Range
 
 OTHERS = bytes(16)
 """Bodies that are not messages' are numbered under this id, as those of a group are; no group has it."""
@@ -59,7 +59,7 @@ def note(connection: sqlite3.Connection, group_key: int, numbers: Sequence[int])
 
     The group, or its tombstone, has to be there still.
     """
-    note_ranges(connection, group_key, ranges.of(numbers))
+    note_ranges(connection, group_key, tree.of(numbers))
 
 
 def note_ranges(connection: sqlite3.Connection, group_key: int, dead: Iterable[Range]) -> None:
@@ -76,7 +76,7 @@ def note_others(connection: sqlite3.Connection, body_ids: Sequence[int]) -> None
     """Do as ``note`` for bodies that are not messages'."""
     connection.executemany(
         "INSERT OR IGNORE INTO key_erasures (group_id, first_seq, last_seq) VALUES (?, ?, ?)",
-        [(OTHERS, *each) for each in ranges.of(body_ids)],
+        [(OTHERS, *each) for each in tree.of(body_ids)],
     )
 
 
@@ -97,7 +97,7 @@ def noted(connection: sqlite3.Connection) -> Noted | None:
     found: dict[bytes, list[Range]] = {}
     for group_id, first, last in rows:
         found.setdefault(group_id, []).append(Range(first, last))
-    told = [(group_id, ranges.joined(some)) for group_id, some in found.items()]
+    told = [(group_id, tree.joined(some)) for group_id, some in found.items()]
     return Noted(told, [(row[0], row[1], row[2]) for row in rows]) if rows else None
 
 
@@ -106,7 +106,7 @@ def noted_by_group(connection: sqlite3.Connection) -> dict[bytes, list[Range]]:
     found: dict[bytes, list[Range]] = {}
     for group_id, some in waiting(connection):
         found.setdefault(group_id, []).append(some)
-    return {group_id: ranges.joined(some) for group_id, some in found.items()}
+    return {group_id: tree.joined(some) for group_id, some in found.items()}
 
 
 def group_ids(connection: sqlite3.Connection) -> dict[int, bytes]:
@@ -154,10 +154,10 @@ def living(
         hot = connection.execute(
             "SELECT sequence_num FROM messages WHERE group_key = ? ORDER BY sequence_num", (group_key,)
         )
-        alive = ranges.joined([*ranges.of(row[0] for row in hot), *cold])
+        alive = tree.joined([*tree.of(row[0] for row in hot), *cold])
         yield (group_id, alive), Range(last + 1, LAST_NUMBER) if last is not None else None
     rows = connection.execute("SELECT body_id FROM bodies ORDER BY body_id")
-    yield (OTHERS, ranges.of(row[0] for row in rows)), _future_of_others(connection)
+    yield (OTHERS, tree.of(row[0] for row in rows)), _future_of_others(connection)
 
 
 def unused(connection: sqlite3.Connection) -> Iterator[tuple[bytes, Range]]:

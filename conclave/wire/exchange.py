@@ -1,10 +1,21 @@
-"""Reads requests into the values that handlers work with, and writes their responses."""
+"""Reads requests into the values that handlers work with, and writes their responses.
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+``Endpoint`` is the one description of an endpoint: path, callers, messages, errors. Requests are read by its schemas,
+responses are written by them, and the OpenAPI document is made from them.
+
+The body of a request has at most 1 MiB, also unpacked, and two minutes. A larger one is answered 413.
+"""
+
+import asyncio
+import zlib
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
 from itertools import repeat
 from typing import Any, TypeVar
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 from aiohttp.web_request import BaseRequest
 from marshmallow import ValidationError
 from marshmallow.exceptions import SCHEMA
@@ -12,16 +23,163 @@ from marshmallow.exceptions import SCHEMA
 from conclave.errors import (
     ApiError,
     BadRequestError,
+    BodyTooLargeError,
     InvalidValueError,
     NotFoundError,
+    UnknownEncodingError,
+    UnsupportedMediaTypeError,
 )
-from conclave.wire import json_text, page_writer, protobuf, request_body
-from conclave.wire.endpoint import ENDPOINT
+from conclave.wire import formats, page_writer, protobuf
 from conclave.wire.fields import NAME_RULE, breaks_constraint, parse_id
-from conclave.wire.negotiate import Format, answer_format, body_format
+from conclave.wire.formats import Format, answer_format, body_format
 from conclave.wire.response_head import own_headers
-from conclave.wire.schemas.base import MORE, MOST_FAULTS, QuerySchema, RequestSchema, the
-from conclave.wire.schemas.responses import schema_of
+from conclave.wire.results import WireMessage
+from conclave.wire.schemas.base import MORE, MOST_FAULTS, QuerySchema, RequestSchema, schema_of, the
+
+MAX_BODY_BYTES = 1_048_576
+"""At most 1 MiB in the body of a request, also once it is unpacked."""
+
+BODY_SECONDS = 120.0
+"""A body may take 2 minutes, the largest one at 9 KiB/s. It is in memory meanwhile."""
+
+MOST_MEMBERS = 64
+"""A gzip body may have at most 64 members (RFC 1952 section 2.2), each of which costs a look at all that follows it."""
+
+_GZIP = b"\x1f\x8b"
+"""How a gzip member begins."""
+
+_GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS
+
+
+async def receive(request: web.Request, *, needs_type: bool) -> bytes:
+    """Return the whole body, unpacked. Raises UnsupportedMediaTypeError, BadRequestError or BodyTooLargeError.
+
+    ``needs_type``: the request does not say in which format a body is, so it may have none.
+    """
+    try:
+        if request.content.is_eof():  # all of it is there, as most often: without a wait no watch is needed
+            return await _whole(request, needs_type=needs_type)
+        async with asyncio.timeout(BODY_SECONDS):
+            return await _whole(request, needs_type=needs_type)
+    except TimeoutError as error:
+        raise BadRequestError(f"the body has not arrived within {BODY_SECONDS:g} seconds") from error
+    except web.RequestPayloadError as error:
+        raise BadRequestError("the body cannot be read") from error
+
+
+async def _whole(request: web.Request, *, needs_type: bool) -> bytes:
+    if needs_type and await _has_body(request):
+        raise UnsupportedMediaTypeError
+    if (request.content_length or 0) > MAX_BODY_BYTES:
+        raise BodyTooLargeError
+    body = request.content.read_nowait() if request.content.is_eof() else await _read(request)
+    if len(body) > MAX_BODY_BYTES:
+        raise BodyTooLargeError
+    return unpack(body, _encodings(request))
+
+
+async def _read(request: web.Request) -> bytes:
+    """Read the whole body as it was sent. Raises BodyTooLargeError.
+
+    It reads in smaller pieces than aiohttp does, which takes four times as many tiny chunks at once. And it leaves
+    nothing behind when the connection breaks: aiohttp's error and what was read so far refer to each other. A hundred
+    such bodies would be in memory until Python's garbage collection.
+    """
+    body = bytearray()
+    try:
+        while chunk := await request.content.readany():
+            body += chunk
+            del chunk
+            if len(body) > MAX_BODY_BYTES:
+                raise BodyTooLargeError
+        return bytes(body)
+    finally:
+        body.clear()
+
+
+async def _has_body(request: web.Request) -> bool:
+    """Tell whether there is a body. If it is sent in chunks, wait until it begins."""
+    return bool(request.content_length) or bool(await request.content.read(1))
+
+
+def _encodings(request: web.Request) -> list[str]:
+    """Return the content codings of all headers, in the order in which they were applied."""
+    named = ",".join(request.headers.getall("Content-Encoding", ())).lower().split(",")
+    return [each for part in named if (each := part.strip()) not in ("", "identity")]
+
+
+def unpack(body: bytes, encodings: Sequence[str]) -> bytes:
+    """Return what ``body`` was before it was compressed. aiohttp would go on unpacking what is never read.
+
+    ``encodings``: content codings; gzip and deflate are known, and at most one may be there. An empty body stays empty.
+    Raises UnknownEncodingError, BadRequestError or BodyTooLargeError.
+    """
+    if not encodings:
+        return body
+    # One alone: each more would take as much time again, and a head has room for thousands.
+    if len(encodings) > 1 or encodings[0] not in ("gzip", "x-gzip", "deflate"):
+        raise UnknownEncodingError
+    try:
+        unpacked, members = bytearray(), 0
+        while body:
+            members += 1
+            if members > MOST_MEMBERS or (members > 1 and not body.startswith(_GZIP)):
+                raise BadRequestError(f"the body is not {encodings[0]}, or in more than {MOST_MEMBERS} pieces")
+            unpacking = zlib.decompressobj(_GZIP_OR_ZLIB)
+            unpacked += unpacking.decompress(body, MAX_BODY_BYTES + 1 - len(unpacked))
+            if len(unpacked) > MAX_BODY_BYTES:
+                raise BodyTooLargeError
+            if not unpacking.eof:
+                raise BadRequestError(f"the body is not {encodings[0]}, or not all of it")
+            body = unpacking.unused_data
+    except zlib.error as error:
+        raise BadRequestError(f"the body is not {encodings[0]}") from error
+    return bytes(unpacked)
+
+
+class Who(Enum):
+    """Who may call, as the protocol writes it."""
+
+    ANYBODY = "-"
+    USER = "A"
+    MEMBER = "M"
+    ADMIN = "G"
+    INVITEE = "I"
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """An endpoint.
+
+    ``body`` and ``query``: what the request holds. ``answer``: the message of a success; None if a success has no body,
+    or one of another kind. ``refuses``: the errors that depend on more than the token, the ids in the path, the form of
+    the body and the role. ``head``: whether a HEAD is answered, as a GET without its body. ``format``: the format of
+    every answer, without negotiation; None where negotiation decides. ``media_type``: that of a success which is no
+    message; None if it is a message or has no body.
+    """
+
+    method: str
+    path: str
+    handler: Handler
+    who: Who = Who.USER
+    body: type[RequestSchema] | None = None
+    query: type[QuerySchema] | None = None
+    answer: type[WireMessage] | None = None
+    status: int = 200
+    refuses: tuple[type[ApiError], ...] = ()
+    head: bool = True
+    format: Format | None = None
+    media_type: str | None = None
+
+    @property
+    def public(self) -> bool:
+        """Whether it needs no token."""
+        return self.who is Who.ANYBODY
+
+
+ENDPOINT = web.RequestKey("endpoint", Endpoint)
+"""The endpoint that a request is for; absent where there is none."""
+
 
 LONGEST_SHOWN = 64
 """An answer repeats at most 64 characters of a field's name. An unknown name may have a million."""
@@ -72,7 +230,7 @@ async def read_body(request: web.Request, kind: type[V]) -> V:
     schema = request[ENDPOINT].body
     assert schema  # noqa: S101 - a handler that reads a body is of an endpoint that has one
     written_in = sent_format(request.headers.get("Content-Type", ""))
-    body = await request_body.receive(request, needs_type=written_in is None)
+    body = await receive(request, needs_type=written_in is None)
     if request.get(COMES_LATER):
         await request[STILL_CALLING]()
     text = written_in or request[FORMAT]
@@ -83,7 +241,7 @@ async def read_body(request: web.Request, kind: type[V]) -> V:
         return _load(
             schema, kind, protobuf.parse(schema.__name__, body, schema.empty_counts, drop_zero=schema.zero_is_absent)
         )
-    return _load(schema, kind, json_text.parse(body) if body else {})
+    return _load(schema, kind, formats.parse(body) if body else {})
 
 
 def path_name(request: web.Request, name: str) -> str:
@@ -171,7 +329,7 @@ def answer_error(answer: Format, headers: Mapping[str, str], error: ApiError) ->
 
 def write(answer: Format, message: str, values: Mapping[str, Any]) -> bytes:
     """Write ``values`` as the message called ``message``."""
-    return protobuf.write(message, values) if answer is Format.PROTOBUF else json_text.write(values)
+    return protobuf.write(message, values) if answer is Format.PROTOBUF else formats.write(values)
 
 
 def _load(schema: type[RequestSchema | QuerySchema], kind: type[V], values: Mapping[str, Any]) -> V:

@@ -3,21 +3,175 @@
 A list whose first part is all of it is answered whole. A longer one goes in chunks: each is read, by a transaction of
 its own, when the system has taken the one before. Before each the caller's session is asked for again, and the action
 that reads it asks for the caller's role. If one cannot be read, the connection is broken off.
+
+The message of a list is written in parts: items one after the other, and a long item itself in parts. Put together, the
+parts are one message. In protobuf messages that follow each other are one message; JSON needs its brackets at both
+ends, and commas between.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+import base64
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 from aiohttp import web
 
+from conclave.errors import UnavailableError
 from conclave.store.lists import ListPart, Span
-from conclave.wire.endpoint import ENDPOINT
-from conclave.wire.exchange import FORMAT, reply_written
+from conclave.wire.exchange import ENDPOINT, FORMAT, reply_written, write
 from conclave.wire.fields import LONGEST_PAGE
+from conclave.wire.formats import Format
 from conclave.wire.handover import BUDGET, Streamed
-from conclave.wire.list_writer import ListWriter
-from conclave.wire.schemas.lists import Paging
+from conclave.wire.protobuf import opening, varint
+from conclave.wire.results import WireMessage
+from conclave.wire.schemas.base import Paging, schema_of
+
+PADDING_FIELD = 100
+"""The number in GroupInfo that no field has: readers pass over what is there. `proto/conclave.proto` reserves it."""
+
+BASE64_BYTES = 3
+"""Base64 has four characters for three bytes: parts of so many bytes, or a multiple, follow each other."""
+
+RETRY_SECONDS = 1
+"""An item that has grown while it was written may be asked for again after a second."""
+
+_PADDING_BLOCK = 128
+_LEAST_PADDING = 3
+"""A field with a number beyond 15 and no content has 3 bytes."""
+
+
+class ItemWriter:
+    """Writes the items of one field of a message."""
+
+    def __init__(self, written_in: Format, kind: type[WireMessage], field: str) -> None:
+        """``kind``: the message. ``field``: a list of messages."""
+        self.written_in, self.kind, self.field = written_in, kind, field
+        self._is_first = True
+
+    def items(self, items: Sequence[Any]) -> bytes:
+        """Return the next ``items``."""
+        if not items:
+            return b""
+        written = write(self.written_in, self.kind.wire, schema_of(self.kind).dump({self.field: items}))
+        if self.written_in is Format.JSON:
+            written = written[len(_before(self.field)) : -len(b"]}")]
+        return self.separator() + written
+
+    def separator(self) -> bytes:
+        """Return what stands before the next item."""
+        is_first, self._is_first = self._is_first, False
+        return b"" if is_first or self.written_in is Format.PROTOBUF else b","
+
+
+class ListWriter(ItemWriter):
+    """Writes a message whose first field is a list."""
+
+    def __init__(self, written_in: Format, kind: type[WireMessage]) -> None:
+        """``kind``: the message."""
+        super().__init__(written_in, kind, next(iter(schema_of(kind).fields)))
+
+    def begin(self) -> bytes:
+        """Return what stands before the items."""
+        return _before(self.field) if self.written_in is Format.JSON else b""
+
+    def end(self, **others: Any) -> bytes:
+        """Return what stands behind the items. ``others``: the other fields of the message."""
+        rest = write(self.written_in, self.kind.wire, schema_of(self.kind).dump(others))
+        if self.written_in is Format.PROTOBUF:
+            return rest
+        return b"]," + rest.removeprefix(b"{") if others else b"]}"
+
+
+class _LongItem:
+    """An item of a list, one of whose fields is written in parts."""
+
+    def __init__(self, outer: ListWriter, kind: type[WireMessage], item: Any, field: str, empty: bytes) -> None:
+        """``item``: that ``field`` of it is empty. ``empty``: how JSON writes that, in two characters."""
+        self._outer = outer
+        self._is_json = outer.written_in is Format.JSON
+        text = write(outer.written_in, kind.wire, schema_of(kind).dump(item))
+        self._head, self._tail = text, b""
+        if self._is_json:
+            # No text has these bytes in it: there a backslash stands before each quotation mark.
+            before, _, after = text.partition(b'"%s":%s' % (field.encode(), empty))
+            self._head, self._tail = before + b'"%s":%s' % (field.encode(), empty[:1]), empty[1:] + after
+
+    def _opening(self, size: int) -> bytes:
+        """Return what stands before an item of ``size`` bytes. JSON does not state the size."""
+        told = b"" if self._is_json else opening(self._outer.kind.wire, self._outer.field, size)
+        return self._outer.separator() + told
+
+
+class LongList(_LongItem):
+    """Writes an item with a field that is a long list itself, whose items may come and go meanwhile.
+
+    In protobuf the length of an item stands before it. So it is given one that suffices, and the rest is padded by a
+    field that readers pass over.
+    """
+
+    def __init__(self, outer: ListWriter, kind: type[WireMessage], item: Any, field: str, size: int) -> None:
+        """``item``: that ``field`` of it is empty. ``size``: the bytes that suffice for the field in protobuf."""
+        super().__init__(outer, kind, item, field, b"[]")
+        self._inner = ItemWriter(outer.written_in, kind, field)
+        self._left = size + _LEAST_PADDING
+
+    def begin(self) -> bytes:
+        """Return what stands before the field's items."""
+        return self._opening(len(self._head) + self._left) + self._head
+
+    def items(self, items: Sequence[Any]) -> bytes:
+        """Return the next items of the field. Raises UnavailableError if they have grown too long meanwhile."""
+        text = self._inner.items(items)
+        self._left -= len(text)
+        if self._left < _LEAST_PADDING and not self._is_json:
+            raise UnavailableError("the list has grown while it was read", seconds=RETRY_SECONDS)
+        return text
+
+    def end(self) -> bytes:
+        """Return what stands behind the field's items."""
+        return self._tail if self._is_json else padding(self._left)
+
+
+class LongBytes(_LongItem):
+    """Writes an item with a field of very many bytes."""
+
+    def __init__(self, outer: ListWriter, kind: type[WireMessage], item: Any, field: str, size: int) -> None:
+        """``item``: that ``field`` of it is empty. ``size``: the bytes of the field."""
+        super().__init__(outer, kind, item, field, b'""')
+        if not self._is_json:
+            self._head += opening(kind.wire, field, size)
+        self._size = size
+
+    def begin(self) -> bytes:
+        """Return what stands before the bytes."""
+        return self._opening(len(self._head) + self._size) + self._head
+
+    def part(self, data: bytes) -> bytes:
+        """Return the next bytes. All parts but the last have a multiple of BASE64_BYTES."""
+        return base64.b64encode(data) if self._is_json else data
+
+    def end(self) -> bytes:
+        """Return what stands behind the bytes."""
+        return self._tail
+
+
+def padding(size: int) -> bytes:
+    """Return exactly ``size`` bytes, at least 3, that readers of GroupInfo pass over."""
+    count, rest = divmod(size, _PADDING_BLOCK)
+    if count and 0 < rest < _LEAST_PADDING:
+        count, rest = count - 1, rest + _PADDING_BLOCK // 2
+        return _block(_PADDING_BLOCK // 2) + _block(_PADDING_BLOCK) * count + _block(rest)
+    return _block(_PADDING_BLOCK) * count + (_block(rest) if rest else b"")
+
+
+def _block(size: int) -> bytes:
+    content = size - _LEAST_PADDING
+    return varint(PADDING_FIELD << 3 | 2) + varint(content) + bytes(content)
+
+
+def _before(field: str) -> bytes:
+    return b'{"%s":[' % field.encode()
+
 
 FIRST_BYTES = 256 * 1024
 """A list of at most about 256 KiB is answered whole."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from conclave.wire import conclave_pb2
-from conclave.wire.negotiate import Format
+from conclave.wire.formats import Format
 from conclave.wire.protobuf import varint
 
 if TYPE_CHECKING:

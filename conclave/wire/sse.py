@@ -3,10 +3,10 @@
 from functools import cache
 
 from conclave.events import Event
-from conclave.wire import json_text, protobuf
+from conclave.wire import formats, protobuf
 from conclave.wire.events import EVENTS
-from conclave.wire.negotiate import Format
-from conclave.wire.schemas.responses import schema_of
+from conclave.wire.formats import Format
+from conclave.wire.schemas.base import schema_of
 
 
 class Script:
@@ -43,4 +43,4 @@ def _write(event: Event, written_in: Format) -> bytes:
     values = schema_of(EVENTS[event.name]).dump(event.values)
     if written_in is Format.PROTOBUF:
         return b"data: " + protobuf.write("ServerEvent", {event.name: values}).hex().encode() + b"\n\n"
-    return b"event: " + event.name.encode() + b"\ndata: " + json_text.write(values) + b"\n\n"
+    return b"event: " + event.name.encode() + b"\ndata: " + formats.write(values) + b"\n\n"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from pyspark.sql import Column, DataFrame, SparkSession, functions as F
 
-from conclave.archive.differences import Key, compare, names, place
+from conclave.archive.integrity import Key, compare, names, place
 from conclave.store.archive import moves
 from conclave.store.archive.moves import PartRow
 from spark.archive import columns as a

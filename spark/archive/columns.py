@@ -5,7 +5,7 @@ from typing import Any
 
 import pyarrow
 
-from conclave.archive.checksums import checksums
+from conclave.archive.layout import checksums
 
 LIFETIME = "lifetime"
 """Partition column: the class, in seconds; -1 for keep.

@@ -1,23 +1,28 @@
 """Writes the archive's data files, and reads them: without Spark, but just as Spark writes those that it rewrites.
 
-Rows are ordered by group and number. Each page has a checksum, by which a rewrite detects damage. There are
-statistics of groups, numbers and times only: others would be pieces of bodies and senders.
+Rows are ordered by group and number. Each page has a checksum, by which a rewrite detects damage. There are statistics
+of groups, numbers and times only: others would be pieces of bodies and senders.
+
+The log of the table says which files belong to it.
 """
 
 import json
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pyarrow
+from deltalake import DeltaTable
 from deltalake.transaction import AddAction
 from pyarrow import compute, parquet
 
 from conclave.archive.faults import one_line
+from conclave.archive.files import told_of
 from conclave.archive.layout import FILE_BYTES, PAGE_ROWS, ROW_GROUP_BYTES
 from spark.archive import columns as a
 from spark.hot_store import ArchiveError
@@ -177,3 +182,52 @@ def are_between(ordered: Sequence[int], least: int, most: int) -> bool:
     """Tell whether any of ``ordered`` numbers is at least ``least`` and at most ``most``."""
     at = bisect_left(ordered, least)
     return at < len(ordered) and ordered[at] <= most
+
+
+_TOLD = (
+    *("path", "partition.lifetime", "partition.span", "size_bytes", "num_records"),
+    *("min.group_key", "max.group_key", "min.sequence_num", "max.sequence_num"),
+)
+
+_WIDEST = (-(2**63), 2**63 - 1) * 2
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    """A file of the table. ``path``: within the table's folder.
+
+    ``least`` and ``most``: of the keys of its groups; ``first`` and ``last``: of the numbers of its messages. They are
+    the least and the greatest integers where the log does not say: another program's files are not passed over.
+    """
+
+    path: str
+    partition: Partition
+    size: int
+    messages: int
+    least: int
+    most: int
+    first: int
+    last: int
+
+
+def stored(path: Path) -> list[StoredFile]:
+    """Return the files of the table at ``path``. Raises what deltalake raises, and ArchiveError."""
+    actions = DeltaTable(str(path)).get_add_actions(flatten=True)
+    return [
+        StoredFile(name, (lifetime, span), size, _count(path / name) if count is None else count, *_wide(bounds))
+        for name, lifetime, span, size, count, *bounds in told_of(actions, _TOLD)
+    ]
+
+
+def _count(path: Path) -> int:
+    return sum(rows.num_rows for rows in read(path, [a.GROUP_KEY]))
+
+
+def _wide(bounds: Sequence[int | None]) -> Iterator[int]:
+    return (wide if each is None else each for each, wide in zip(bounds, _WIDEST, strict=True))
+
+
+def of_groups(path: Path, partitions: Collection[Partition], group_keys: Collection[int]) -> list[StoredFile]:
+    """Return the files of ``partitions`` that may have messages of any of these groups."""
+    wanted, keys = set(partitions), sorted(group_keys)
+    return [each for each in stored(path) if each.partition in wanted and are_between(keys, each.least, each.most)]

@@ -17,22 +17,21 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from pyarrow import compute
 
-from conclave.archive.consistency import open_known
 from conclave.archive.faults import one_line
 from conclave.archive.layout import in_partitions
 from conclave.archive.scan import batches, by_rows
-from conclave.keys.cover import Range
+from conclave.archive.snapshot import open_known
+from conclave.keys.tree import Range
 from conclave.retention import rules
 from conclave.retention.policy import FOREVER
 from conclave.retention.rules import Bounds
 from conclave.store.archive import moves
 from conclave.store.archive.moves import PartRow
 from conclave.store.resources.receipts import Erased
-from spark.archive import columns as a, data_files, table_files
-from spark.archive.data_files import Partition
+from spark.archive import columns as a, data_files
+from spark.archive.data_files import Partition, StoredFile
 from spark.archive.expiry_plan import RULES, ArchivePlan
 from spark.archive.living import Living, holds
-from spark.archive.table_files import StoredFile
 from spark.hot_store import ArchiveError, Hot
 
 NUMBERS = [a.GROUP_KEY, a.SEQUENCE_NUM]
@@ -196,7 +195,7 @@ def _files(
 ) -> Iterator[tuple[Partition, dict[int, PartRow], list[StoredFile]]]:
     """Yield partitions with their parts, and the files of these that may have anything of ``groups``."""
     try:
-        stored = table_files.of_groups(path, parts, groups)
+        stored = data_files.of_groups(path, parts, groups)
     except (DeltaError, pyarrow.ArrowException, OSError) as error:
         raise ArchiveError(f"{path}: cannot be read: {one_line(error)}") from error
     for partition, some in sorted(parts.items()):

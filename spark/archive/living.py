@@ -3,10 +3,10 @@
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 
-from conclave.keys import ranges
-from conclave.keys.cover import Range
+from conclave.keys import tree
 from conclave.keys.file import KeyFileError
 from conclave.keys.store import KeyStore
+from conclave.keys.tree import Range
 from conclave.store import message_keys
 from conclave.store.archive.moves import PartRow
 from conclave.store.engine.faults import StoreError
@@ -37,4 +37,4 @@ class Living:
             kept = self._keys().kept(group_id, Range(part.first_seq, part.last_seq))
         except (KeyFileError, StoreError) as error:
             raise ArchiveError(f"keys: {error}") from error
-        return ranges.without(kept, self._noted.get(group_id, []))
+        return tree.difference(kept, self._noted.get(group_id, []))

@@ -7,6 +7,9 @@ at least one of the two places, and is served from one only: a group's ``archive
 
 Up to four batches are under way at the same time, in different steps: one is read, one is appended, one is compared and
 switched, and the copies of one are deleted. None of this needs Spark.
+
+Copies are messages in the hot store that the archive serves. No reader looks at these rows any more. So a crash after
+any step does no harm: the next run continues.
 """
 
 import sqlite3
@@ -27,17 +30,45 @@ from pyarrow import compute
 from conclave.archive.layout import span_width
 from conclave.config.archive import ArchiveConfig
 from conclave.failpoints import reach
-from conclave.keys import cover, ranges as key_ranges
+from conclave.keys import tree, tree as key_ranges
+from conclave.store import bodies
 from conclave.store.archive import move_selection, moves, reclaiming
 from conclave.store.archive.moves import PartRow, Range
 from conclave.store.engine.sqlite import Step
 from conclave.store.resources import taken_back
 from conclave.system.child_process import tied
-from spark.archive import batch_reader, columns as a, copies as archive_copies
+from spark.archive import batch_reader, columns as a
 from spark.archive.data_files import Partition
 from spark.archive.living import Living, holds
 from spark.archive.table import Table
 from spark.hot_store import ArchiveError, Hot
+
+CHUNK = 256
+"""A step deletes at most 256 messages."""
+
+_COPIES = """
+SELECT sequence_num FROM messages WHERE group_key = ?1 AND sequence_num BETWEEN ?2
+AND min(?3, ifnull((SELECT archived_seq FROM groups WHERE group_key = ?1), ?3)) ORDER BY sequence_num LIMIT ?4
+"""
+"""Messages of a range that the archive serves now; none if the group has not switched to it."""
+
+
+def delete(connection: sqlite3.Connection, ranges: Collection[Range]) -> Iterator[Step]:
+    """Yield the steps that delete the copies in ``ranges``. Their keys stay: the archive has the messages."""
+    for each in ranges:
+        yield partial(_delete_some, connection, each)
+
+
+def _delete_some(connection: sqlite3.Connection, within: Range) -> bool:
+    rows = connection.execute(_COPIES, (within.group_key, within.first_seq, within.last_seq, CHUNK)).fetchall()
+    if not rows:
+        return False
+    values = within.group_key, rows[0][0], rows[-1][0]
+    connection.execute("DELETE FROM messages WHERE group_key = ? AND sequence_num BETWEEN ? AND ?", values)
+    bodies.delete_of_messages(connection, [bodies.message_id(within.group_key, row[0]) for row in rows])
+    reach("archive.copies_chunk_deleted")
+    return len(rows) == CHUNK
+
 
 BATCH_ROWS = 300_000
 """A batch has at most 300,000 messages."""
@@ -180,7 +211,7 @@ class Mover:
 
     def _delete(self, copies: Collection[Range]) -> None:
         if copies:
-            self._hot.write_steps(lambda connection: archive_copies.delete(connection, copies))
+            self._hot.write_steps(lambda connection: delete(connection, copies))
             reach("archive.copies_deleted")
 
     def _verify(
@@ -205,7 +236,7 @@ class Mover:
                 f"move {batch.number}: {missing} messages are not in the archive as they were, {doubled} are there"
                 " twice; nothing was deleted"
             )
-        living, found = self._living(), defaultdict[int, list[cover.Range]](list)
+        living, found = self._living(), defaultdict[int, list[tree.Range]](list)
         for part in _summarize(copied)[0]:
             found[part.group_key] += living.of(part)
         kept = {group_key: key_ranges.joined(some) for group_key, some in found.items()}

@@ -17,8 +17,8 @@ import pyarrow
 from deltalake.exceptions import DeltaError
 from pyarrow import parquet
 
-from conclave.archive.consistency import find_fault, not_of_one_time, open_table, turn_app
 from conclave.archive.faults import one_line
+from conclave.archive.snapshot import find_fault, not_of_one_time, open_table, turn_app
 from conclave.store.archive.moves import ArchiveState
 from spark.hot_store import ArchiveError
 

@@ -16,8 +16,8 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from conclave.archive.consistency import next_turn, not_of_one_time
 from conclave.archive.faults import one_line
+from conclave.archive.snapshot import next_turn, not_of_one_time
 from conclave.config.archive import ArchiveConfig
 from conclave.failpoints import reach
 from conclave.keys.store import KeyStore

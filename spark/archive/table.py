@@ -19,14 +19,14 @@ from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 from pyspark.sql import DataFrame, SparkSession
 
-from conclave.archive.consistency import open_known, turn_app, turn_of
 from conclave.archive.faults import one_line
 from conclave.archive.files import DATA_FILES, LOG, actions_of, is_recent, is_unfinished
 from conclave.archive.layout import FILE_BYTES, ID_PROPERTY, in_partitions
+from conclave.archive.snapshot import open_known, turn_app, turn_of
 from conclave.failpoints import reach
 from conclave.store.archive.moves import ArchiveState
 from conclave.system.durable import sync
-from spark.archive import columns as a, data_files, table_files
+from spark.archive import columns as a, data_files
 from spark.archive.data_files import MisnamedError, Partition
 from spark.archive.repair import ACTIONS, POINTER, Repair, Repaired, entry_file, read_entry
 from spark.hot_store import ArchiveError
@@ -238,13 +238,13 @@ class Table:
     def crowded_partitions(self) -> set[Partition]:
         """Return the partitions that lie in many small files."""
         sizes: dict[Partition, list[int]] = {}
-        for file in table_files.stored(self.path):
+        for file in data_files.stored(self.path):
             sizes.setdefault(file.partition, []).append(file.size)
         return {partition for partition, each in sizes.items() if _is_crowded(each)}
 
     def rewrite(self, partition: Partition, rows: DataFrame) -> None:
         """Put ``rows`` in the place of a partition, in few files, ordered by group and number, as readers read."""
-        size = sum(file.size for file in table_files.stored(self.path) if file.partition == partition)
+        size = sum(file.size for file in data_files.stored(self.path) if file.partition == partition)
         files = max(1, -(-size // FILE_BYTES))
         ordered = rows.repartitionByRange(files, a.GROUP_KEY, a.SEQUENCE_NUM) if files > 1 else rows.coalesce(1)
         writer = ordered.sortWithinPartitions(a.GROUP_KEY, a.SEQUENCE_NUM).write.format("delta").mode("overwrite")

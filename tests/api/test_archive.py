@@ -17,8 +17,7 @@ from deltalake import QueryBuilder
 from conclave import app_keys
 from conclave.archive import pages, reader as archive, window
 from conclave.archive.layout import DAY, KEEP_WIDTH
-from conclave.archive.library import CONCURRENT_READS
-from conclave.archive.scan import batches as batches_of
+from conclave.archive.scan import CONCURRENT_READS, batches as batches_of
 from conclave.config.settings import Config
 from conclave.retention.policy import KEEP
 from conclave.retention.stretches import Stretch

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from conclave.errors import BadRequestError
-from conclave.wire import json_text
-from conclave.wire.request_body import MOST_MEMBERS
+from conclave.wire import formats
+from conclave.wire.exchange import MOST_MEMBERS
 from tests.api.test_transport import JSON, ask
 from tests.conftest import Running
 from tests.support.client import PACKAGE, PASSWORD, Client, RefusedError, encode, expect
@@ -107,13 +107,13 @@ async def test_an_unknown_field_is_refused_also_where_it_is_null(running: Runnin
 @pytest.mark.parametrize("value", ["[]", "{}", '""', "1", '{"a":[1,2]}', "[" * 400 + "]" * 400])
 def test_a_body_of_very_many_values_is_refused_before_they_are_made(value: str) -> None:
     with pytest.raises(BadRequestError, match="more than 5000 values"):
-        json_text.parse(f'{{"a": [{",".join([value] * 11_000)}]}}'.encode())
+        formats.parse(f'{{"a": [{",".join([value] * 11_000)}]}}'.encode())
 
 
 @pytest.mark.parametrize("text", [",", "[{,", r"\",", r"\\", '"', '\\",[', "\u00e9,"])
 def test_what_stands_in_a_text_is_no_value(text: str) -> None:
     value = {"a": text * 11_000, text: [text * 11_000]}
-    assert json_text.parse(json.dumps(value).encode()) == value
+    assert formats.parse(json.dumps(value).encode()) == value
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_what_stands_in_a_text_is_no_value(text: str) -> None:
 )
 def test_what_is_no_json_is_refused_however_it_is_counted(body: str) -> None:
     with pytest.raises(BadRequestError):
-        json_text.parse(body.encode())
+        formats.parse(body.encode())
 
 
 async def test_a_password_may_be_as_long_as_there_is_room(running: Running) -> None:

@@ -16,7 +16,7 @@ from conclave.config.retention import RetentionConfig
 from conclave.config.settings import Config
 from conclave.retention.stretches import Stretch
 from conclave.store.resources import fetch_gaps, members
-from conclave.wire.negotiate import Format
+from conclave.wire.formats import Format
 from spark.environment import RunEnvironment
 from spark.run import clean_up
 from tests.conftest import Running, StartServer

@@ -12,7 +12,7 @@ from conclave.admin.app import create_admin_app
 from conclave.config.settings import Config
 from conclave.config.web import WebConfig
 from conclave.server.client_port import ClientPort
-from conclave.wire.request_body import MAX_BODY_BYTES
+from conclave.wire.exchange import MAX_BODY_BYTES
 from tests.conftest import ANY_NUMBER, Running, StartServer
 from tests.server.client_port.test_fast_path import JSON, PROTOBUF, line_to, poll, send, written
 from tests.support.client import API

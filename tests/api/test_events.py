@@ -20,7 +20,7 @@ from conclave.store.resources import sessions
 from conclave.store.resources.timers import Redaction
 from conclave.wire import stream_connection
 from conclave.wire.conclave_pb2 import ServerEvent
-from conclave.wire.negotiate import Format
+from conclave.wire.formats import Format
 from tests.conftest import Running
 from tests.support.client import PACKAGE, PASSWORD, Client, encode, expect
 from tests.support.listening import BELL, Audience, Heard, audience, deaf, deleted, listening, open_stream

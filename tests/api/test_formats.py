@@ -17,8 +17,8 @@ from conclave.config.limits import LimitsConfig
 from conclave.config.settings import Config
 from conclave.health.parts import Phase
 from conclave.server.routes import API, ROUTES
-from conclave.wire.endpoint import Endpoint
-from conclave.wire.negotiate import Format
+from conclave.wire.exchange import Endpoint
+from conclave.wire.formats import Format
 from tests.conftest import Running, StartServer
 from tests.support.client import PASSWORD, Client, RefusedError, encode as base64_of
 from tests.support.openapi import DOCUMENT, IN_JSON, answers_of, check_answer

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from conclave.server.routes import ROUTES
-from conclave.wire.endpoint import Endpoint
+from conclave.wire.exchange import Endpoint
 from conclave.wire.openapi.examples import example
 from conclave.wire.schemas.base import the
 from tests.api.test_transport import JSON, ask

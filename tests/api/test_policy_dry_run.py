@@ -17,7 +17,7 @@ from conclave.actions import groups as actions
 from conclave.actions.authorisation import require_group
 from conclave.archive.layout import DAY as SPAN_DAY, KEEP_WIDTH
 from conclave.archive.reader import Archive
-from conclave.auth import fair_semaphore
+from conclave.auth import passwords
 from conclave.config.retention import RetentionConfig
 from conclave.config.settings import Config
 from conclave.retention import rehearsal
@@ -449,7 +449,7 @@ async def test_users_take_turns_and_who_asks_too_often_is_told_to_wait(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However often one admin asks, one question is worked on at a time, and others come next."""
-    monkeypatch.setattr(fair_semaphore, "MOST_OF_ONE", 3)
+    monkeypatch.setattr(passwords, "MOST_OF_ONE", 3)
     alice, bob = await running.users("alice", "bob")
     of_alice, of_bob = await alice.create_group("friends"), await bob.create_group("club")
     under_way, most, go_on = 0, 0, asyncio.Event()

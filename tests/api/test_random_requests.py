@@ -14,7 +14,7 @@ from conclave.config.limits import LimitsConfig
 from conclave.config.settings import Config
 from conclave.server.routes import ROUTES
 from conclave.wire import conclave_pb2
-from conclave.wire.endpoint import Endpoint
+from conclave.wire.exchange import Endpoint
 from conclave.wire.schemas.base import RequestSchema, the
 from tests.conftest import Running, StartServer
 from tests.support.client import PACKAGE, PASSWORD, Client, encode

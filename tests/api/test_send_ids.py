@@ -12,7 +12,7 @@ from conclave import app_keys
 from conclave.actions.messages import JointSend, Send
 from conclave.store.engine.connection import of_store
 from conclave.store.resources import send_ids
-from conclave.wire.negotiate import Format
+from conclave.wire.formats import Format
 from tests.conftest import Running
 from tests.support.cleaner import Cleaner
 from tests.support.client import PASSWORD, Client, RefusedError, expect

@@ -11,7 +11,7 @@ import pytest
 import structlog
 
 from conclave import app_keys
-from conclave.auth import fair_semaphore, passwords, throttle
+from conclave.auth import passwords, throttle
 from conclave.config.limits import LimitsConfig
 from conclave.config.settings import Config
 from tests.conftest import Running, StartServer
@@ -314,7 +314,7 @@ async def test_a_new_password_waits_with_the_registrations(site: Site, held_hash
 async def test_where_too_many_wait_the_next_is_told_to_come_again(
     site: Site, held_hashes: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fair_semaphore, "MOST_OF_ONE", 3)
+    monkeypatch.setattr(passwords, "MOST_OF_ONE", 3)
     flood = [asyncio.create_task(register(site, f"user{number}")) for number in range(4)]
     hashes = site.running.app[app_keys.PASSWORDS].hashes
     await until(lambda: hashes.waiting == 3)

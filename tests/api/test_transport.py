@@ -15,7 +15,7 @@ from conclave import app_keys
 from conclave.config.settings import Config
 from conclave.server.client_port import connection
 from conclave.server.routes import ROUTES
-from conclave.wire import request_body
+from conclave.wire import exchange
 from tests.conftest import Running, StartServer
 from tests.support.client import PASSWORD
 from tests.support.protobuf import PROTOBUF, ProtobufClient, decode, encode
@@ -219,7 +219,7 @@ async def test_a_body_over_1_mib_is_413_and_the_connection_is_not_reset(running:
 async def test_a_body_that_trickles_in_is_400_and_the_connection_ends(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(request_body, "BODY_SECONDS", 0.5)
+    monkeypatch.setattr(exchange, "BODY_SECONDS", 0.5)
     reader, writer = await asyncio.open_connection("127.0.0.1", running.server.port)
     head = "POST /api/v1/login HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 1000000\r\n\r\n"
     writer.write(head.encode())

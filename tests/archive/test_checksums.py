@@ -2,7 +2,7 @@
 
 import pytest
 
-from conclave.archive.checksums import DamagedError, checksum, require_sound
+from conclave.archive.layout import DamagedError, checksum, require_sound
 
 SENDER, BODY = bytes(range(16)), b"body" * 75
 

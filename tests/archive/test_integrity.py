@@ -10,7 +10,7 @@ import pytest
 from deltalake import write_deltalake
 
 from conclave.archive import integrity
-from conclave.archive.differences import Key
+from conclave.archive.integrity import Key
 from conclave.store.archive.moves import PartRow
 
 MONTH = 2_592_000

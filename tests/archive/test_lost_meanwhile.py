@@ -9,9 +9,9 @@ import pytest
 
 from conclave.archive.reader import Archive
 from conclave.health.parts import Health
-from conclave.keys.cover import Range
 from conclave.keys.store import LAST_NUMBER, KeyStore
-from conclave.store import at_rest
+from conclave.keys.tree import Range
+from conclave.store import bodies
 from conclave.store.archive import moves
 from tests.support.keyed import KeyedBackups
 
@@ -40,19 +40,19 @@ async def test_messages_whose_block_loses_all_keys_while_they_are_read_are_left_
     group = store.add_group()
     store.send(group, 3)
     store.move(group, 3)
-    stretch, opened = store.stretch(group), at_rest.opened
+    stretch, opened = store.stretch(group), bodies.opened
     with closing(KeyStore(store.config.keys_path)) as keys, closing(KeyStore(store.config.keys_path)) as of_run:
 
         def after_a_run(*args: Any) -> Sequence[bytes | None]:
             with monkeypatch.context() as patch:
-                patch.setattr(at_rest, "opened", opened)
+                patch.setattr(bodies, "opened", opened)
                 if is_erased and store.query("SELECT count(*) FROM archive_parts") == [(1,)]:
                     erase(store, group, of_run, 3)
             return opened(*args)
 
         archive = Archive(store.config.archive_path, store.config.database, Health(), keys)
-        monkeypatch.setattr(at_rest, "opened", after_a_run)
+        monkeypatch.setattr(bodies, "opened", after_a_run)
         found = await archive.read(stretch, 10)
         await archive.close()
-    bodies = [store.search.body(store.made[group, number], 300) for number in (1, 2, 3)]
-    assert [each.mls_message for each in found.messages] == ([] if is_erased else bodies)
+    sent = [store.search.body(store.made[group, number], 300) for number in (1, 2, 3)]
+    assert [each.mls_message for each in found.messages] == ([] if is_erased else sent)

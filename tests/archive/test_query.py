@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from conclave.archive.layout import DAY
-from conclave.archive.query import most_between, parts_between, reach, select
+from conclave.archive.scan import most_between, parts_between, reach, select
 from conclave.archive.window import First
 from conclave.retention.policy import FOREVER, KEEP, GroupPolicy
 from conclave.retention.stretches import Part, Stretch

@@ -18,10 +18,10 @@ from conclave.keys.file import KeyFile
 from conclave.keys.inspection import Inspection
 from conclave.keys.replacing import FORMER, NEW
 from conclave.keys.store import KeyStore
-from conclave.store import keyring, vault
+from conclave.store import keyring
 from conclave.store.engine.faults import StoreError
 from conclave.store.ledger import book
-from spark import lost_keys, run
+from spark import ending, run
 from spark.environment import RunEnvironment
 from tests.support.archived import DAY
 from tests.support.keyed import KeyedBackups, clean, state
@@ -205,7 +205,7 @@ def test_one_process_at_a_time_writes_the_ledger_of_a_copy(store: KeyedBackups, 
         ThreadPoolExecutor() as threads,
         copying.none_written(keys.path, copy / LEDGER),
     ):
-        renewing = threads.submit(vault.renew, keys, ledger, copy)
+        renewing = threads.submit(keyring.renew, keys, ledger, copy)
         with pytest.raises(TimeoutError):
             renewing.result(0.5)
         assert not (copy / LEDGER).exists()
@@ -330,7 +330,7 @@ def test_what_is_noted_while_a_run_loses_keys_is_lost_too(store: KeyedBackups, m
             deleted.append(first)
             store.delete_group(first)
 
-    monkeypatch.setattr(lost_keys, "reach", delete)
+    monkeypatch.setattr(ending, "reach", delete)
     clean(store)
     assert deleted == [first]
     assert store.noted() == 0

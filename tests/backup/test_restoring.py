@@ -21,7 +21,7 @@ from conclave.failpoints import RETURN_POINTS
 from conclave.retention import marks
 from conclave.store.engine import path_check, schema, sqlite
 from conclave.store.engine.faults import StoreError
-from conclave.store.ledger import book, branches, changes
+from conclave.store.ledger import book, changes
 from conclave.store.ledger.book import Entry, LedgerError
 from conclave.store.resources import sessions, state
 from conclave.store.resources.audit import AuditAction
@@ -198,7 +198,7 @@ def test_a_restore_that_fails_late_does_not_make_a_copy_of_the_database_that_was
         patch.setattr(restoring._Restoring, "_put_in_place", lambda _: fail())
         assert "the disk is full: nothing was restored" in refusal(store, made.path, store.config.vault_path)
     with store.opened() as connection:
-        assert not branches.is_older(changes.standing(connection), book.tip(store.config.ledger_path))
+        assert not changes.is_older(changes.standing(connection), book.tip(store.config.ledger_path))
     there, _ = store.restored(made.path, vault=store.config.vault_path)
     with there.opened() as connection:
         assert changes.are_waiting(connection), "whoever goes on with it tells it"

@@ -11,7 +11,7 @@ import pytest
 from bench.bare import Answer, Bare
 from bench.load import Load, run
 from bench.requests import ask, get, post
-from conclave.wire.negotiate import Format
+from conclave.wire.formats import Format
 
 LONG = Answer("application/json", b"x" * 1_000_000)
 SHORT = Answer("application/x-protobuf", b"")

@@ -12,7 +12,7 @@ import pytest
 
 from conclave import app_keys
 from conclave.actions.messages import Fetching
-from conclave.cache import groups, ranges, recipients, sessions
+from conclave.cache import freshness, groups, ranges
 from conclave.cache.groups import Fetched
 from conclave.clock import FakeClock
 from conclave.config.archive import ArchiveConfig
@@ -50,8 +50,8 @@ def tight(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(groups, "MOST_BYTES", 9_000)
     monkeypatch.setattr(groups, "RANGES", 2)
     monkeypatch.setattr(ranges, "RANGE_BYTES", 1_500)
-    monkeypatch.setattr(sessions, "MOST_SESSIONS", 2)
-    monkeypatch.setattr(recipients, "MOST_MEMBERS", 4)
+    monkeypatch.setattr(freshness, "MOST_SESSIONS", 2)
+    monkeypatch.setattr(groups, "MOST_MEMBERS", 4)
 
 
 async def play(start_server: StartServer, config: Config, clock: FakeClock, cleaner: Cleaner, seed: int) -> History:
@@ -155,7 +155,7 @@ def keeps_old_ends(patch: pytest.MonkeyPatch, running: Running) -> None:
 
 
 def knows_old_members(patch: pytest.MonkeyPatch, _: Running) -> None:
-    patch.setattr(recipients.Recipients, "catch_up", lambda *_: None)
+    patch.setattr(groups.Recipients, "catch_up", lambda *_: None)
 
 
 def knows_no_burst(patch: pytest.MonkeyPatch, _: Running) -> None:

@@ -10,13 +10,12 @@ import pytest
 
 from conclave import app_keys
 from conclave.auth import tokens
-from conclave.cache import groups, ranges, recipients, sessions
-from conclave.cache.groups import RememberedGroups
-from conclave.cache.recipients import Recipients
+from conclave.cache import freshness, groups, ranges
+from conclave.cache.groups import Recipients, RememberedGroups
 from conclave.events import Stored
 from conclave.store import invalidation
 from conclave.store.engine import sqlite
-from conclave.wire.negotiate import Format
+from conclave.wire.formats import Format
 from tests.conftest import Running
 from tests.support import stores
 from tests.support.alone import once
@@ -185,7 +184,7 @@ async def test_requests_of_one_pass_share_a_look_and_the_next_pass_looks_again(r
 async def test_sessions_are_bounded_and_the_idle_ones_go_first(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sessions, "MOST_SESSIONS", 3)
+    monkeypatch.setattr(freshness, "MOST_SESSIONS", 3)
     users = await running.users("a1", "b1", "c1", "d1")
     known = running.app[app_keys.SESSIONS]
     for client in [*users[:3], users[0], users[3]]:
@@ -311,7 +310,7 @@ def test_members_are_as_before_once_a_transaction_was_undone(connection: sqlite3
 def test_members_are_bounded_and_the_idle_groups_go_first(
     connection: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recipients, "MOST_MEMBERS", 6)
+    monkeypatch.setattr(groups, "MOST_MEMBERS", 6)
     known = Recipients()
     for key in (1, 2, 3, 1):
         found(known, connection, key)
@@ -319,7 +318,7 @@ def test_members_are_bounded_and_the_idle_groups_go_first(
     found(known, connection, 2)
     found(known, connection, 5)
     assert (list(known._ids), known._count) == ([5], 5)
-    monkeypatch.setattr(recipients, "MOST_MEMBERS", 1)
+    monkeypatch.setattr(groups, "MOST_MEMBERS", 1)
     assert found(known, connection, 4) == {1, 2, 3, 4}
     assert (list(known._ids), known._count) == ([4], 4)
 

@@ -13,7 +13,7 @@ from conclave import app_keys
 from conclave.store import invalidation
 from conclave.store.engine.faults import StoreError
 from conclave.store.resources import members
-from conclave.wire.negotiate import Format
+from conclave.wire.formats import Format
 from tests.conftest import Running
 from tests.support.alone import once
 from tests.support.client import Client

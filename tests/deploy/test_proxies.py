@@ -17,7 +17,7 @@ import pytest
 from aiohttp import ClientError, ClientResponse, ClientSession, TCPConnector
 
 from conclave.client import Client as LibraryClient
-from conclave.wire.request_body import MAX_BODY_BYTES
+from conclave.wire.exchange import MAX_BODY_BYTES
 from tests.conftest import Running
 from tests.support.client import Client, encode
 from tests.support.proxies import KINDS, Proxy, proxy

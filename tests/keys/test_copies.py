@@ -7,11 +7,11 @@ import pytest
 
 from conclave import failpoints
 from conclave.keys import file, records, replacing
-from conclave.keys.cover import Range
 from conclave.keys.file import KeyFile, KeyFileError
 from conclave.keys.inspection import Inspection
 from conclave.keys.replacing import FORMER, LOCK, NEW, beside
 from conclave.keys.store import KeyStore
+from conclave.keys.tree import Range
 from conclave.system.locks import hold_file
 from tests.support.forgetting import Memory
 

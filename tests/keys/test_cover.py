@@ -6,8 +6,8 @@ from collections.abc import Iterable
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from conclave.keys import cover, tree
-from conclave.keys.cover import Cover, Node, Range
+from conclave.keys import tree
+from conclave.keys.tree import Cover, Node, Range
 
 ROOT = Node(tree.ROOT, bytes(range(32)))
 KEYS = tree.leaves(ROOT.secret, tree.HEIGHT)
@@ -70,7 +70,7 @@ def test_a_cover_derives_exactly_what_lives_by_the_fewest_nodes(steps: list[list
     for dead in steps:
         for first, last in dead:
             living.difference_update(range(first, last + 1))
-        nodes = cover.without(nodes, dead)
+        nodes = tree.without(nodes, dead)
     assert derivable(nodes) == {number: KEYS[number] for number in living}
     assert {node.position for node in nodes} == fewest(living)
     assert list(nodes) == sorted(nodes, key=lambda node: tree.span(node.position))
@@ -82,7 +82,7 @@ def test_the_order_in_which_messages_go_makes_no_difference(steps: list[list[Ran
     def after(order: list[list[Range]]) -> Cover:
         nodes: Cover = (ROOT,)
         for dead in order:
-            nodes = cover.without(nodes, dead)
+            nodes = tree.without(nodes, dead)
         return nodes
 
     other = steps.copy()
@@ -96,10 +96,10 @@ def test_the_order_in_which_messages_go_makes_no_difference(steps: list[list[Ran
 def test_a_key_is_found_if_and_only_if_its_number_lives(steps: list[list[Range]], asked: list[int]) -> None:
     nodes: Cover = (ROOT,)
     for dead in steps:
-        nodes = cover.without(nodes, dead)
+        nodes = tree.without(nodes, dead)
     keys = derivable(nodes)
     for number in asked:
-        node = cover.node_above(nodes, number)
+        node = tree.node_above(nodes, number)
         found = None
         if node:
             steps_below = tree.HEIGHT + 1 - node.position.bit_length()
@@ -109,24 +109,24 @@ def test_a_key_is_found_if_and_only_if_its_number_lives(steps: list[list[Range]]
 
 @pytest.mark.parametrize("gone", [1, 2, 255, 256, 21_845, 43_690, 65_535])
 def test_what_goes_from_the_left_leaves_at_most_a_node_for_each_level(gone: int) -> None:
-    nodes = cover.without((ROOT,), [Range(0, gone - 1)])
+    nodes = tree.without((ROOT,), [Range(0, gone - 1)])
     assert len(nodes) <= tree.HEIGHT
     assert [each.last for each in map(Range._make, (tree.span(node.position) for node in nodes))][-1] == ALL.last
 
 
 def test_a_block_that_lives_whole_has_one_node_and_one_that_is_gone_none() -> None:
-    assert cover.without((ROOT,), []) == (ROOT,)
-    assert cover.kept((ROOT,), [ALL]) == (ROOT,)
-    assert cover.without((ROOT,), [ALL]) == ()
-    assert cover.kept((ROOT,), []) == ()
+    assert tree.without((ROOT,), []) == (ROOT,)
+    assert tree.kept((ROOT,), [ALL]) == (ROOT,)
+    assert tree.without((ROOT,), [ALL]) == ()
+    assert tree.kept((ROOT,), []) == ()
 
 
 def test_a_single_message_costs_at_most_sixteen_nodes_and_a_neighbour_that_goes_too_takes_one_back() -> None:
-    one = cover.without((ROOT,), [Range(4, 4)])
+    one = tree.without((ROOT,), [Range(4, 4)])
     assert len(one) == tree.HEIGHT
-    assert len(cover.without(one, [Range(5, 5)])) == tree.HEIGHT - 1
+    assert len(tree.without(one, [Range(5, 5)])) == tree.HEIGHT - 1
 
 
 def test_what_is_lost_does_not_come_back_by_asking_for_it() -> None:
-    nodes = cover.without((ROOT,), [Range(10, 20)])
-    assert cover.kept(nodes, [Range(0, 15)]) == cover.kept((ROOT,), [Range(0, 9)])
+    nodes = tree.without((ROOT,), [Range(10, 20)])
+    assert tree.kept(nodes, [Range(0, 15)]) == tree.kept((ROOT,), [Range(0, 9)])

@@ -15,9 +15,9 @@ import pytest
 
 from conclave import failpoints
 from conclave.keys import file, records, tree
-from conclave.keys.cover import Node, Range
 from conclave.keys.file import KeyFile, KeyFileError
 from conclave.keys.store import KeyStore
+from conclave.keys.tree import Node, Range
 from tests.support import sample
 from tests.support.forgetting import Memory
 

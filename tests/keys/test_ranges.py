@@ -3,9 +3,9 @@
 import random
 from itertools import pairwise
 
-from conclave.keys import ranges
-from conclave.keys.cover import Range
+from conclave.keys import tree
 from conclave.keys.store import LAST_NUMBER
+from conclave.keys.tree import Range
 
 
 def plain(some: list[Range]) -> set[int]:
@@ -17,15 +17,15 @@ def test_they_are_what_plain_sets_are() -> None:
     chance = random.Random(5)
     for _ in range(500):
         one, other = ({chance.randrange(40) for _ in range(chance.randrange(30))} for _ in range(2))
-        some, others = ranges.of(one), ranges.of(other)
+        some, others = tree.of(one), tree.of(other)
         assert plain(some) == one
-        assert plain(ranges.without(some, others)) == one - other
-        assert plain(ranges.both(some, others)) == one & other
-        assert plain(ranges.joined([*some, *others])) == one | other
-        assert ranges.count(some) == len(one)
+        assert plain(tree.difference(some, others)) == one - other
+        assert plain(tree.both(some, others)) == one & other
+        assert plain(tree.joined([*some, *others])) == one | other
+        assert tree.count(some) == len(one)
 
 
 def test_they_have_room_for_every_number() -> None:
     everything = [Range(0, LAST_NUMBER)]
-    assert ranges.without(everything, ranges.of([5])) == [Range(0, 4), Range(6, LAST_NUMBER)]
-    assert ranges.both(everything, ranges.of([5])) == [Range(5, 5)]
+    assert tree.difference(everything, tree.of([5])) == [Range(0, 4), Range(6, LAST_NUMBER)]
+    assert tree.both(everything, tree.of([5])) == [Range(5, 5)]

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from conclave.keys import cover, file, records, store as store_module, tree
-from conclave.keys.cover import Range
+from conclave.keys import file, records, store as store_module, tree
 from conclave.keys.file import KeyFileError
 from conclave.keys.store import LAST_NUMBER, KeyStore
+from conclave.keys.tree import Range
 from tests.support import sample
 from tests.support.forgetting import JUMP, Memory, ranges
 
@@ -185,4 +185,4 @@ def test_the_ranges_of_a_block_are_those_within_it() -> None:
         inside = {number % tree.BLOCK for number in numbers if number // tree.BLOCK == block}
         assert {number for first, last in chosen for number in range(first, last + 1)} == inside
     assert store_module._within([Range(10, LAST_NUMBER)], 2**40) == [Range(0, tree.BLOCK - 1)]
-    assert cover.kept((), [Range(0, 1)]) == ()
+    assert tree.kept((), [Range(0, 1)]) == ()

@@ -9,9 +9,9 @@ import pytest
 
 from conclave import failpoints
 from conclave.keys import file, store
-from conclave.keys.cover import Cover, Range
 from conclave.keys.file import KeyFileError
 from conclave.keys.store import LAST_NUMBER, KeyStore, Told
+from conclave.keys.tree import Cover, Range
 from conclave.system.locks import Wait, hold_file
 
 A, B = b"a" * 16, b"b" * 16

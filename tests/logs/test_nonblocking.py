@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from aiohttp import ClientSession
 
-from conclave.logs.nonblocking import MOST_BYTES, Outlet
+from conclave.logs.setup import MOST_BYTES, Outlet
 from tests.processes.test_service_manager import SQL
 from tests.support.server import PATIENCE, ServerProcess, waiting
 

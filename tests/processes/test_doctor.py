@@ -18,7 +18,7 @@ from conclave.config.admin import AdminConfig
 from conclave.config.settings import Config
 from conclave.doctor import database, files, machine
 from conclave.doctor.findings import Finding, Level
-from conclave.store.engine import lock_holders, sqlite
+from conclave.store.engine import faults, sqlite
 from conclave.store.engine.connection import StoreConnection
 from tests.conftest import Running, StartServer
 from tests.support import stores
@@ -152,7 +152,7 @@ def test_who_waits_for_a_lock_does_not_hold_it(tmp_path: Path, monkeypatch: pyte
     config = Config(database_path=str(tmp_path / "hot.db"))
     (tmp_path / "hot.db.server-lock").touch()
     inode = (tmp_path / "hot.db.server-lock").stat().st_ino
-    monkeypatch.setattr(lock_holders, "_LOCKS", tmp_path / "locks")
+    monkeypatch.setattr(faults, "_LOCKS", tmp_path / "locks")
     assert files.holders(config) == {}
     (tmp_path / "locks").write_text(
         f"1: FLOCK  ADVISORY  WRITE 71 fe:00:{inode} 0 EOF\n1: -> FLOCK  ADVISORY  WRITE 72 fe:00:{inode} 0 EOF\n"

@@ -28,7 +28,7 @@ from conclave.proof import experiment, keys
 from conclave.proof.experiment import ROUNDS, Experiment, ExperimentError
 from conclave.proof.findings import ProofPart
 from conclave.retention.resolve import Lifetimes
-from conclave.store import at_rest, keyring, message_keys
+from conclave.store import bodies, keyring, message_keys
 from conclave.store.engine import sqlite
 from conclave.store.resources import messages, state
 from conclave.system import locks
@@ -166,12 +166,12 @@ def test_a_search_that_does_not_find_what_is_there_is_no_proof(
 def test_what_stays_has_to_be_opened_and_served(
     laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch, blind: str
 ) -> None:
-    page, decrypted = messages.page, at_rest.decrypted
+    page, decrypted = messages.page, bodies.decrypted
     if blind == "are not served":
         monkeypatch.setattr(messages, "page", lambda *its, **more: replace(page(*its, **more), messages=[]))
     else:
         nothing = lambda *its: decrypted(*its) if len(its[2]) > 1 else [None]  # noqa: E731
-        monkeypatch.setattr(at_rest, "decrypted", nothing)
+        monkeypatch.setattr(bodies, "decrypted", nothing)
     part = laboratory.experiment().run()
     assert [blind in each.told for each in part.findings] == [True]
     assert part.findings[0].kind == "blind"

@@ -10,9 +10,9 @@ import pytest
 from conclave.clock import FakeClock
 from conclave.config.settings import KEYS
 from conclave.keys import records, tree
-from conclave.keys.cover import Node
 from conclave.keys.file import KeyFile
 from conclave.keys.replacing import FORMER, NEW, beside
+from conclave.keys.tree import Node
 from conclave.proof import keys
 from conclave.proof.findings import ProofPart
 from conclave.proof.keys import Copies, Examined

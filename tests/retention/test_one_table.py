@@ -46,7 +46,7 @@ ELSEWHERE = {
         WRITES,
     ),
     "conclave/actions/taking_back.py": ({"taken_back"}, WRITES),
-    "conclave/archive/query.py": ({"taken_back"}, "it leaves out what a stretch says is redacted"),
+    "conclave/archive/scan.py": ({"taken_back"}, "it leaves out what a stretch says is redacted"),
     "conclave/archive/reader.py": ({"taken_back"}, "it leaves out bodies of what a stretch says is redacted"),
     "conclave/archive/window.py": ({"taken_back"}, "it leaves out bodies of what a stretch says is redacted"),
     "conclave/cache/groups.py": (

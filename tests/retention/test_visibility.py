@@ -19,7 +19,7 @@ from conclave.store.resources import groups, members, messages, state, timers, u
 from conclave.store.resources.groups import Group
 from conclave.store.resources.members import Membership
 from conclave.wire import page_writer
-from conclave.wire.negotiate import Format
+from conclave.wire.formats import Format
 from tests.support import stores
 from tests.support.memberships import member_of
 

@@ -21,7 +21,7 @@ from conclave.store.engine import sqlite
 from conclave.store.engine.faults import StoreError
 from conclave.store.ledger import book, changes
 from conclave.store.ledger.book import Entry
-from conclave.store.ledger.drain import drain
+from conclave.store.ledger.changes import drain
 from spark.environment import RunEnvironment
 from spark.run import clean_up
 from tests.conftest import Running, StartServer

@@ -26,7 +26,7 @@ from conclave.store.engine import sqlite
 from conclave.store.engine.faults import StoreError
 from conclave.system import data_folder
 from conclave.system.notify import ServiceManager
-from conclave.system.sighup import Hangups
+from conclave.system.signals import Hangups
 from tests.conftest import Running, StartServer
 from tests.support import ledgers
 

@@ -17,11 +17,11 @@ from conclave.config.settings import KEYS, LEDGER, Config
 from conclave.config.vault import VaultConfig
 from conclave.health import background
 from conclave.health.parts import HealthPart
-from conclave.keys.cover import Range
 from conclave.keys.inspection import Inspection
 from conclave.keys.store import KeyStore
+from conclave.keys.tree import Range
 from conclave.server import ledger_duty, vault_duty
-from conclave.store import unreadable, vault
+from conclave.store import keyring, unreadable
 from conclave.store.engine.faults import StoreError
 from conclave.store.ledger import book
 from tests.conftest import Running, StartServer
@@ -234,7 +234,7 @@ async def test_a_stop_waits_for_the_renewal_that_it_broke_off_and_renews_once_mo
 ) -> None:
     """Two at once would write the same files."""
     begun, free, under_way, most = threading.Event(), threading.Event(), [0], [0]
-    renew_all = vault.renew_all
+    renew_all = keyring.renew_all
 
     def slow(*values: Any) -> None:
         under_way[0] += 1
@@ -247,7 +247,7 @@ async def test_a_stop_waits_for_the_renewal_that_it_broke_off_and_renews_once_mo
     async with start_server(copied) as server:
         alice = await server.user("alice")
         await until(lambda: is_current(copied, copy))
-        monkeypatch.setattr(vault, "renew_all", slow)
+        monkeypatch.setattr(keyring, "renew_all", slow)
         monkeypatch.setattr(vault_duty, "REST", 0)
         await alice.create_group("g")
         await until(begun.is_set)

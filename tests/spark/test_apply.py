@@ -25,9 +25,9 @@ from conclave.store.engine.connection import of_store
 from conclave.store.resources import groups, members, state, users
 from conclave.store.resources.groups import GroupChanges
 from conclave.store.resources.members import Membership
-from spark import apply, pacer
+from spark import apply, hot_store
 from spark.environment import CleanupError
-from spark.pacer import ALONE_REST, Pacer, garbage
+from spark.hot_store import ALONE_REST, Pacer, garbage
 from spark.readiness import requirement
 from tests.support import stores
 from tests.support.memberships import member_of
@@ -246,9 +246,9 @@ def write_elsewhere(connection: sqlite3.Connection) -> None:
 def test_while_others_write_the_lock_is_held_for_one_short_step_at_a_time(
     connection: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pacer, "ALONE_AFTER_SECONDS", 3600.0)
+    monkeypatch.setattr(hot_store, "ALONE_AFTER_SECONDS", 3600.0)
     assert transactions(connection, 20) == 20
-    monkeypatch.setattr(pacer, "ALONE_AFTER_SECONDS", 0.0)
+    monkeypatch.setattr(hot_store, "ALONE_AFTER_SECONDS", 0.0)
     assert transactions(connection, 20) < 20, "nobody else has written lately"
 
 
@@ -256,8 +256,8 @@ def test_while_others_write_few_pages_are_returned_at_a_time(
     connection: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They go at the end of the transaction: asking for it takes no time, and no budget ends that."""
-    monkeypatch.setattr(pacer, "ALONE_AFTER_SECONDS", 3600.0)
-    monkeypatch.setattr(pacer, "SHARED_BUDGET_SECONDS", 3600.0)
+    monkeypatch.setattr(hot_store, "ALONE_AFTER_SECONDS", 3600.0)
+    monkeypatch.setattr(hot_store, "SHARED_BUDGET_SECONDS", 3600.0)
     with sqlite.write_transaction(connection):
         connection.execute("CREATE TABLE filler (bytes BLOB)")
         connection.execute("INSERT INTO filler VALUES (zeroblob(1048576))")
@@ -273,13 +273,13 @@ def test_while_others_write_few_pages_are_returned_at_a_time(
     write_elsewhere(connection)
     tested.run(iter([step]))
     assert len(returned) > 3
-    assert max(returned) == pacer.SHARED_RETURNED_PAGES
+    assert max(returned) == hot_store.SHARED_RETURNED_PAGES
 
 
 def test_other_pacers_of_the_process_do_not_count_as_others_who_write(
     connection: sqlite3.Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pacer, "ALONE_AFTER_SECONDS", 3600.0)
+    monkeypatch.setattr(hot_store, "ALONE_AFTER_SECONDS", 3600.0)
     with closing(sqlite.connect(tmp_path / "hot.db")) as another:
 
         def write() -> bool:

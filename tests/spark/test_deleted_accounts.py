@@ -21,9 +21,9 @@ from conclave.store.engine import sqlite
 from conclave.store.resources import groups, state, users
 from conclave.store.views import overdue
 from spark import apply
-from spark.dry_run import rehearse
 from spark.environment import RunEnvironment
-from spark.pacer import Pacer
+from spark.hot_store import Pacer
+from spark.rehearsal import rehearse
 from tests.conftest import Cleanup, Running, StartServer
 from tests.support import stores
 from tests.support.cleaner import Cleaner

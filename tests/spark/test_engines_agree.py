@@ -22,10 +22,10 @@ from conclave.store import bodies
 from conclave.store.engine import sqlite
 from conclave.store.resources import messages, receipts, state as server_state, taken_back
 from conclave.store.resources.taken_back import TakenBack
-from conclave.wire.negotiate import Format
+from conclave.wire.formats import Format
 from conclave.wire.page_writer import writer
-from spark.dry_run import rehearse
 from spark.environment import RunEnvironment
+from spark.rehearsal import rehearse
 from tests.support import model, sample, stores
 from tests.support.cleaner import Cleaner
 from tests.support.model import GroupState, Outcome, Sent, State

@@ -22,7 +22,7 @@ from conclave.store.engine import sqlite
 from conclave.store.resources import groups, members, state, users
 from conclave.store.resources.groups import GroupChanges
 from spark import apply
-from spark.pacer import Pacer
+from spark.hot_store import Pacer
 from tests.conftest import Cleanup, Running
 from tests.support import stores
 from tests.support.cleaner import Cleaner

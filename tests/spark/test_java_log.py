@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark.java_log import MOST_CHARACTERS, read_line
+from spark.java import MOST_CHARACTERS, read_line
 
 pytestmark = pytest.mark.system
 

@@ -13,8 +13,8 @@ from conclave.archive.files import LOG
 from conclave.config.archive import ArchiveConfig
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.settings import Config
-from conclave.keys.cover import Range
 from conclave.keys.store import KeyStore
+from conclave.keys.tree import Range
 from conclave.retention.jobs import ALL, PurgeJob, Scope
 from conclave.store.archive import moves, reclaiming
 from conclave.store.engine import sqlite
@@ -24,9 +24,9 @@ from conclave.store.resources.taken_back import TakenBack
 from conclave.store.views import runs
 from conclave.system.worker_protocol import State
 from spark import environment
-from spark.dry_run import rehearse
 from spark.environment import CleanupError, RunEnvironment
 from spark.java_check import JavaMissingError
+from spark.rehearsal import rehearse
 from spark.run import clean_up, get_ready_ahead
 from tests.conftest import Running
 from tests.spark.test_holds import Held

@@ -19,7 +19,7 @@ from conclave.retention import marks
 from conclave.retention.resolve import PolicySettings
 from conclave.store.engine import sqlite
 from conclave.store.resources import messages, state
-from conclave.wire.negotiate import Format
+from conclave.wire.formats import Format
 from conclave.wire.page_writer import writer
 from tests.support import stores
 from tests.support.archived import Tiers

@@ -20,7 +20,7 @@ from conclave.store.engine import sqlite
 from conclave.store.resources import groups, receipts, state, users
 from conclave.store.resources.members import Membership
 from spark import apply
-from spark.pacer import Pacer
+from spark.hot_store import Pacer
 from tests.support import stores
 from tests.support.memberships import member_of
 

@@ -15,8 +15,8 @@ from conclave.config.cleanup import CleanupConfig
 from conclave.config.settings import Config
 from conclave.store import bodies
 from conclave.store.resources.state import PolicyFrozenError
-from spark.dry_run import rehearse
 from spark.environment import RunEnvironment
+from spark.rehearsal import rehearse
 from tests.conftest import Cleanup, Running, StartServer
 from tests.support.cleaner import Cleaner
 from tests.support.client import Client, RefusedError, expect

@@ -20,10 +20,9 @@ from conclave.retention.resolve import Lifetimes
 from conclave.store.engine import sqlite
 from conclave.store.resources import state as server_state
 from spark.archive import due_rows
-from spark.dry_run import rehearse
 from spark.environment import CleanupError, RunEnvironment
 from spark.hot_store import ArchiveError
-from spark.rehearsal import Comparison, Erasure, compare
+from spark.rehearsal import Comparison, Erasure, compare, rehearse
 from spark.run import clean_up
 from tests.retention.test_rehearsal import digest
 from tests.spark.test_engines_agree import LIFETIMES, NOW, fill, states

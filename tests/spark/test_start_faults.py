@@ -2,8 +2,7 @@
 
 import pytest
 
-from spark.java import JavaStartError
-from spark.start_faults import why_not_started
+from spark.java import JavaStartError, why_not_started
 
 pytestmark = pytest.mark.system
 

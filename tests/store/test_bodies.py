@@ -14,7 +14,7 @@ import pytest
 
 from conclave.failpoints import SPACE_POINTS
 from conclave.keys.tree import BLOCK
-from conclave.store import at_rest, bodies, message_keys
+from conclave.store import bodies, message_keys
 from conclave.store.engine import sqlite
 from conclave.store.engine.connection import of_store
 from conclave.store.engine.faults import StoreError, StoreFullError
@@ -44,7 +44,7 @@ def destroy_noted(connection: sqlite3.Connection) -> None:
     """Destroy the keys of what was erased, as a run does."""
     noted = message_keys.noted(connection)
     assert noted
-    at_rest.open_keys(connection).erase(noted.told)
+    bodies.open_keys(connection).erase(noted.told)
 
 
 def test_a_body_is_encrypted_and_its_key_goes_with_it(connection: sqlite3.Connection) -> None:
@@ -102,7 +102,7 @@ def test_messages_are_read_together_as_they_are_one_by_one(connection: sqlite3.C
         first, last = sorted(chance.sample(range(1, 200), 2))
         chosen = [number for number in range(first, last) if chance.random() < chance.choice([0.3, 1])]
         ids = [bodies.message_id(7, number) for number in chosen]
-        opened = at_rest.decrypted(connection, GROUP, chosen, bodies.of_messages(connection, ids))
+        opened = bodies.decrypted(connection, GROUP, chosen, bodies.of_messages(connection, ids))
         assert opened == [texts[number] for number in chosen]
     bodies.delete_of_messages(connection, [bodies.message_id(7, number) for number in texts])
     assert connection.execute("SELECT count(*) FROM message_bodies").fetchone()[0] == 0
@@ -143,7 +143,7 @@ def test_pages_go_back_to_the_file_system_while_a_fifth_is_free(connection: sqli
 
 def test_what_an_undone_transaction_drew_is_noted_by_the_next_one(connection: sqlite3.Connection) -> None:
     """Or a key file that lacks it would not be known to be older than the database."""
-    keys = of_store(connection).keys = at_rest.open_keys(connection)
+    keys = of_store(connection).keys = bodies.open_keys(connection)
     with suppress(ZeroDivisionError), sqlite.write_transaction(connection):
         bodies.put(connection, b"undone")
         raise ZeroDivisionError
@@ -179,7 +179,7 @@ def test_killed_while_pages_go_back_the_file_is_whole(
     assert done.returncode == -9, f"{point} was not reached"
     assert connection.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
     ids = [bodies.message_id(7, number) for number in range(90, 100)]
-    found = at_rest.decrypted(connection, GROUP, range(90, 100), bodies.of_messages(connection, ids))
+    found = bodies.decrypted(connection, GROUP, range(90, 100), bodies.of_messages(connection, ids))
     assert found == [b"%d" % number * 1_000 for number in range(90, 100)]
 
 

@@ -5,7 +5,7 @@ from hypothesis import example, given, strategies as st
 
 from conclave.client.mls.codec import Reader, opaque, uint16, uint64
 from conclave.client.mls.errors import MlsError
-from conclave.store.resources.group_info import Epoch, epoch_of, is_outdated
+from conclave.store.resources.groups import Epoch, epoch_of, is_outdated
 
 EPOCHS = st.integers(0, 2**64 - 1)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from conclave.events import Announcement, Ending, Event, News
-from conclave.store.engine import news, outbox, sqlite
+from conclave.store.engine import news, sqlite
 from conclave.store.engine.database import Database
 from tests.support import stores
 
@@ -45,7 +45,7 @@ def test_what_a_process_without_clients_announces_goes_to_the_outbox_with_its_co
         tell(connection)
     with sqlite.write_transaction(connection):
         pass
-    assert outbox.take(connection) == [TOLD, Ending(ALICE, 7)]
+    assert news.take(connection) == [TOLD, Ending(ALICE, 7)]
 
 
 def test_a_transaction_that_fails_tells_nothing_nor_does_the_next_one_for_it(connection: sqlite3.Connection) -> None:
@@ -53,7 +53,7 @@ def test_a_transaction_that_fails_tells_nothing_nor_does_the_next_one_for_it(con
         fail(connection)
     with sqlite.write_transaction(connection):
         pass
-    assert outbox.is_empty(connection)
+    assert news.is_empty(connection)
 
 
 async def test_the_server_tells_its_own_streams_and_what_others_have_left_but_nothing_that_was_undone(
@@ -69,7 +69,7 @@ async def test_the_server_tells_its_own_streams_and_what_others_have_left_but_no
         assert published == []
         await store.write(news.forward)
         assert published == [TOLD, Ending(ALICE, 7)]
-        assert await store.read(outbox.is_empty)
+        assert await store.read(news.is_empty)
         await store.write(tell)
         assert published == [TOLD, Ending(ALICE, 7)] * 2
     finally:

@@ -8,7 +8,7 @@ import pytest
 
 from conclave.config.settings import Config
 from conclave.events import Announcement, Ending, Event, News
-from conclave.store.engine import news, outbox, sqlite
+from conclave.store.engine import news, sqlite
 from tests.conftest import StartServer
 from tests.support import stores
 from tests.support.client import Client
@@ -24,7 +24,7 @@ def connection(tmp_path: Path) -> sqlite3.Connection:
 
 
 def test_what_goes_in_comes_out_once_and_in_order(connection: sqlite3.Connection) -> None:
-    news: list[News] = [
+    given: list[News] = [
         Ending(ALICE, 7),
         Announcement(frozenset({ALICE, BOB}), Event("group_update", {"group_id": GROUP, "update_type": "commit"})),
         Announcement(frozenset({BOB}), Event("member_removed", {"group_id": GROUP, "removed_user_id": ALICE})),
@@ -32,11 +32,11 @@ def test_what_goes_in_comes_out_once_and_in_order(connection: sqlite3.Connection
     ]
     to_nobody = Announcement(frozenset(), Event("group_deleted", {"group_id": GROUP}))
     with closing(connection):
-        outbox.add_all(connection, [*news, to_nobody])
-        assert not outbox.is_empty(connection)
-        assert outbox.take(connection) == news
-        assert outbox.is_empty(connection)
-        assert outbox.take(connection) == []
+        news.add_all(connection, [*given, to_nobody])
+        assert not news.is_empty(connection)
+        assert news.take(connection) == given
+        assert news.is_empty(connection)
+        assert news.take(connection) == []
 
 
 async def test_what_was_told_while_no_server_ran_is_heard_after_the_start(

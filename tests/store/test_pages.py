@@ -16,7 +16,7 @@ from conclave.store.engine import sqlite
 from conclave.store.resources import groups, messages, state, users
 from conclave.wire import page_writer
 from conclave.wire.conclave_pb2 import GetMessagesResponse
-from conclave.wire.negotiate import Format
+from conclave.wire.formats import Format
 from tests.support import stores
 from tests.support.memberships import member_of
 

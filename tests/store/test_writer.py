@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from conclave.events import News
-from conclave.store.engine import news, outbox, sqlite, writer
+from conclave.store.engine import news, sqlite, writer
 from conclave.store.engine.database import Database
 from conclave.store.engine.faults import StoreError
 
@@ -250,7 +250,7 @@ async def test_what_another_process_has_committed_before_is_told_before(world: W
     def of_another(number: str) -> None:
         with closing(sqlite.connect(world.store.path)) as other, sqlite.write_transaction(other):
             news.announce(other, {ALICE}, "new_message", number=number)
-            outbox.add_unblocked(other, "bob")
+            news.add_unblocked(other, "bob")
 
     of_another("theirs")
     await world.write(1)
@@ -260,4 +260,4 @@ async def test_what_another_process_has_committed_before_is_told_before(world: W
     await world.write(2, weight=writer.LIGHT_BYTES + 1)
     assert world.told() == ["theirs", "1", "their next", "2"]
     assert await world.store.write(news.forward) == ["bob"]
-    assert await world.store.read(outbox.is_empty)
+    assert await world.store.read(news.is_empty)

@@ -11,9 +11,8 @@ import pyarrow
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from conclave.actions.messages import append
-from conclave.archive.checksums import checksum
-from conclave.archive.consistency import turn_app
-from conclave.archive.layout import ID_PROPERTY, span_of
+from conclave.archive.layout import ID_PROPERTY, checksum, span_of
+from conclave.archive.snapshot import turn_app
 from conclave.config.settings import Config
 from conclave.keys.cipher import ADDED_BYTES
 from conclave.retention.policy import KEEP

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pyarrow
 
-from conclave.keys.cover import Range
+from conclave.keys.tree import Range
 from conclave.retention.policy import FOREVER
 from conclave.store.archive.moves import ArchiveState, Key, PartRow
 from spark.archive import columns as a, due_rows

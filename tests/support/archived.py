@@ -22,7 +22,7 @@ from conclave.keys.store import KeyStore
 from conclave.retention import stretches, visibility
 from conclave.retention.policy import KEEP
 from conclave.retention.stretches import Stretch
-from conclave.store import at_rest, bodies, keyring
+from conclave.store import bodies, keyring
 from conclave.store.engine import sqlite
 from conclave.store.resources import groups, members, messages, state, taken_back
 from conclave.store.resources.groups import GroupChanges
@@ -281,7 +281,7 @@ class Store(Tiers):
         """Return rows with their bodies decrypted; without those whose keys are destroyed."""
         with closing(sqlite.connect(self.config.database)) as connection:
             numbers, stored = ([row[name] for row in rows] for name in ("sequence_num", "mls_message"))
-            found = at_rest.decrypted(connection, self.group_ids[group_key], numbers, stored)
+            found = bodies.decrypted(connection, self.group_ids[group_key], numbers, stored)
         return [{**row, "mls_message": body} for row, body in zip(rows, found, strict=True) if body is not None]
 
     def expect_served(self, expected: set[tuple[int, int]]) -> None:

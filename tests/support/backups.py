@@ -18,7 +18,7 @@ from conclave.config.settings import Config
 from conclave.config.vault import VaultConfig
 from conclave.retention.policy import KEEP
 from conclave.store.ledger import changes
-from conclave.store.ledger.drain import drain
+from conclave.store.ledger.changes import drain
 from spark import run
 from spark.environment import RunEnvironment
 from tests.support.archive import Mover

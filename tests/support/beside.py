@@ -26,8 +26,8 @@ from conclave.store.archive import moves
 from conclave.store.engine import sqlite
 from conclave.store.resources import receipts
 from conclave.store.views import overdue
-from spark.dry_run import rehearse
 from spark.environment import RunEnvironment
+from spark.rehearsal import rehearse
 from spark.run import clean_up
 from tests.conftest import StartServer
 from tests.support.alone import StoreAlone

@@ -22,8 +22,8 @@ from conclave.config.settings import Config
 from conclave.retention.jobs import ALL, PurgeJob, Scope
 from conclave.store.engine import schema
 from spark import archive_commands, readiness, run
-from spark.dry_run import rehearse
 from spark.environment import RunEnvironment
+from spark.rehearsal import rehearse
 from tests.support.server import PATIENCE
 from tests.support.warm_java import WarmJava, end_former_session
 

@@ -22,7 +22,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from conclave.keys import cipher, cover, records, tree
+from conclave.keys import cipher, records, tree
 from conclave.keys.cipher import AlteredError
 from conclave.keys.inspection import Inspection
 from conclave.store.bodies import LAST_NUMBER, NUMBER_BITS
@@ -164,7 +164,7 @@ COLUMNS = ["group_key", "sequence_num", "mls_message"]
 def key_of(found: Inspection, place: Place) -> bytes | None:
     """Derive the key of a body from what a key file has, if anything there leads to it."""
     group_id, number = place
-    node = cover.node_above(found.cover(group_id, number >> tree.HEIGHT), number % tree.BLOCK)
+    node = tree.node_above(found.cover(group_id, number >> tree.HEIGHT), number % tree.BLOCK)
     if node is None:
         return None
     leaf = tree.BLOCK + number % tree.BLOCK

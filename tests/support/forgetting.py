@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from conclave.keys import records, tree
-from conclave.keys.cover import Range
 from conclave.keys.store import LAST_NUMBER, KeyStore, Told
+from conclave.keys.tree import Range
 
 JUMP = 1 << 32
 """A restore goes on with numbers at the next multiple of this."""

@@ -18,7 +18,7 @@ from conclave.store.archive import restore
 from conclave.store.archive.restore import Archived
 from conclave.store.engine import sqlite
 from conclave.store.resources.state import PolicyFrozenError
-from conclave.wire.negotiate import Format
+from conclave.wire.formats import Format
 from tests.conftest import StartServer
 from tests.support.alone import StoreAlone, once
 from tests.support.archive import Mover

@@ -9,10 +9,10 @@ from pathlib import Path
 from conclave.config.settings import KEYS
 from conclave.keys import file, records
 from conclave.keys.store import KeyStore
-from conclave.store import at_rest, message_keys
+from conclave.store import bodies, message_keys
 from conclave.store.engine.connection import of_store
 
-open_keys: Callable[[sqlite3.Connection], KeyStore] = at_rest.open_keys
+open_keys: Callable[[sqlite3.Connection], KeyStore] = bodies.open_keys
 
 
 class OpenKeys:

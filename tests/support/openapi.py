@@ -7,8 +7,8 @@ from typing import Any
 import jsonschema_rs
 
 from conclave.server.routes import ROUTES
-from conclave.wire.endpoint import Endpoint
-from conclave.wire.negotiate import Format
+from conclave.wire.exchange import Endpoint
+from conclave.wire.formats import Format
 from conclave.wire.openapi.document import document
 
 DOCUMENT = document(ROUTES, "Authorization")

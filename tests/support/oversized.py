@@ -18,10 +18,9 @@ from marshmallow import fields
 
 from conclave.server.routes import ROUTES
 from conclave.wire import conclave_pb2
-from conclave.wire.endpoint import Endpoint
+from conclave.wire.exchange import MAX_BODY_BYTES, Endpoint
 from conclave.wire.fields import Many
 from conclave.wire.openapi import examples
-from conclave.wire.request_body import MAX_BODY_BYTES
 from conclave.wire.schemas.base import the
 from tests.support.client import Client
 from tests.support.protobuf import PROTOBUF, encode, varint

@@ -7,7 +7,7 @@ import sqlite3
 import tempfile
 from pathlib import Path
 
-from conclave.store import at_rest, bodies
+from conclave.store import bodies
 from conclave.store.engine import schema, sqlite
 from conclave.store.message_keys import OTHERS
 from conclave.store.resources.messages import COLUMNS
@@ -69,7 +69,7 @@ def add_message(
 ) -> int:
     """Store a message as of any time, past its group's counter; return its id."""
     row = connection.execute("SELECT group_id FROM groups WHERE group_key = ?", (group_key,)).fetchone()
-    (stored,) = at_rest.encrypted(connection, [(row[0] if row else OTHERS, number)], [body])
+    (stored,) = bodies.encrypted(connection, [(row[0] if row else OTHERS, number)], [body])
     message_id = bodies.message_id(group_key, number)
     bodies.put_messages(connection, [(message_id, stored)])
     connection.execute(

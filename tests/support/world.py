@@ -19,7 +19,7 @@ from conclave.config.settings import Config
 from conclave.store import invalidation
 from conclave.store.resources import messages
 from conclave.wire import conclave_pb2
-from conclave.wire.negotiate import Format
+from conclave.wire.formats import Format
 from tests.conftest import Running, StartServer
 from tests.support.alone import StoreAlone, Told
 from tests.support.cleaner import Cleaner

@@ -8,8 +8,8 @@ import pytest
 from conclave.errors import UnavailableError
 from conclave.store.resources.members import Member
 from conclave.wire import conclave_pb2, results
-from conclave.wire.list_writer import ListWriter, LongBytes, LongList, padding
-from conclave.wire.negotiate import Format
+from conclave.wire.formats import Format
+from conclave.wire.lists import ListWriter, LongBytes, LongList, padding
 
 both = pytest.mark.parametrize("written_in", Format)
 GROUP: dict[str, Any] = {

@@ -3,7 +3,7 @@
 import pytest
 
 from conclave.auth.tokens import new_token
-from conclave.wire.negotiate import Format, answer_format, body_format
+from conclave.wire.formats import Format, answer_format, body_format
 
 JSON, PROTOBUF = Format.JSON, Format.PROTOBUF
 J, P = JSON.value, PROTOBUF.value

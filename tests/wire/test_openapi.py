@@ -12,13 +12,12 @@ from openapi_spec_validator import validate
 from conclave import errors as e
 from conclave.config.settings import Config
 from conclave.server.routes import API, ROUTES
-from conclave.wire.endpoint import Endpoint, Who
 from conclave.wire.events import EVENTS
+from conclave.wire.exchange import Endpoint, Who
 from conclave.wire.fields import Identifier
 from conclave.wire.openapi import examples
 from conclave.wire.openapi.document import document, summary_of
-from conclave.wire.schemas.base import the
-from conclave.wire.schemas.responses import schema_of
+from conclave.wire.schemas.base import schema_of, the
 from tests.conftest import Running, StartServer
 from tests.support.openapi import DOCUMENT, IN_JSON, JSON, answers_of, check, operation_of, resolve
 

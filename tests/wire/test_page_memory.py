@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from conclave.wire.negotiate import Format
+from conclave.wire.formats import Format
 
 COUNT, BODY_BYTES = 20_000, 1024
 

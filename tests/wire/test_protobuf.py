@@ -12,13 +12,12 @@ from hypothesis import given, settings, strategies as st
 from marshmallow import ValidationError, fields
 
 from conclave.errors import BadRequestError, ErrorCode
-from conclave.wire import conclave_pb2, exchange, json_text, protobuf, schemas
+from conclave.wire import conclave_pb2, exchange, formats, protobuf, schemas
 from conclave.wire.events import EVENTS
 from conclave.wire.fields import REQUIRED, Bytes, Id, Identifier, required
 from conclave.wire.results import Health, Ready, RetentionConfiguration, SessionInfo, Sessions, WireMessage
-from conclave.wire.schemas.base import RequestSchema
+from conclave.wire.schemas.base import RequestSchema, schema_of
 from conclave.wire.schemas.groups import UpdateGroup, UpdateGroupRequest
-from conclave.wire.schemas.responses import schema_of
 from tests.support.protobuf import decode, encode, is_id
 
 MESSAGES = conclave_pb2.DESCRIPTOR.message_types_by_name
@@ -108,7 +107,7 @@ def test_both_formats_say_the_same(name: str) -> None:
     @given(values_of(MESSAGES[name]))
     def check(values: dict[str, Any]) -> None:
         said = decode(name, protobuf.write(name, values))
-        assert {field: said[field] for field in values} == json.loads(json_text.write(values))
+        assert {field: said[field] for field in values} == json.loads(formats.write(values))
 
     check()
 
@@ -127,8 +126,8 @@ def test_a_request_loads_alike_from_both_formats(schema: type[RequestSchema]) ->
     @few
     @given(values_of(MESSAGES[name]))
     def check(values: dict[str, Any]) -> None:
-        said = json.loads(json_text.write(without_empty(values)))
-        assert outcome(protobuf.parse(name, encode(name, said))) == outcome(json_text.parse(json.dumps(said).encode()))
+        said = json.loads(formats.write(without_empty(values)))
+        assert outcome(protobuf.parse(name, encode(name, said))) == outcome(formats.parse(json.dumps(said).encode()))
 
     check()
 
@@ -216,4 +215,4 @@ def test_what_is_missing_deep_inside_is_named_with_its_place() -> None:
 
 
 def test_an_empty_id_is_an_empty_text_in_json() -> None:
-    assert json_text.write({"banned_by": Id(), "group_info": b""}) == b'{"banned_by":"","group_info":""}'
+    assert formats.write({"banned_by": Id(), "group_info": b""}) == b'{"banned_by":"","group_info":""}'

@@ -11,10 +11,10 @@ from marshmallow import ValidationError
 from yarl import URL
 
 from conclave.errors import BadRequestError
-from conclave.wire import conclave_pb2, exchange, json_text, page_writer, protobuf
-from conclave.wire.negotiate import Format
+from conclave.wire import conclave_pb2, exchange, formats, page_writer, protobuf
+from conclave.wire.formats import Format
 from conclave.wire.results import Page, Sent
-from conclave.wire.schemas.base import the
+from conclave.wire.schemas.base import schema_of, the
 from conclave.wire.schemas.messages import (
     GetMessages,
     GetMessagesQuery,
@@ -22,7 +22,6 @@ from conclave.wire.schemas.messages import (
     SendMessageRequest,
     write_number,
 )
-from conclave.wire.schemas.responses import schema_of
 
 many = settings(max_examples=400, derandomize=True, database=None)
 
@@ -34,7 +33,7 @@ def slowly(written_in: Format, body: bytes) -> SendMessage | None:
             schema = SendMessageRequest
             values = protobuf.parse("SendMessageRequest", body, schema.empty_counts, schema.zero_is_absent)
         else:
-            values = json_text.parse(body) if body else {}
+            values = formats.parse(body) if body else {}
         made: SendMessage = the(SendMessageRequest).load(values)
     except (BadRequestError, ValidationError):
         return None

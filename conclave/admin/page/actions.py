@@ -11,7 +11,7 @@ from conclave import app_keys
 from conclave.actions import accounts, holds, users
 from conclave.actions.audit import note_ordered
 from conclave.actions.holds import LONGEST_REASON
-from conclave.actions.ids import id_of
+from conclave.actions.lookup import id_of
 from conclave.errors import BadRequestError, ConflictError, UnavailableError
 from conclave.health.parts import Cleanup, Phase
 from conclave.logs.setup import get_logger

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from conclave.logs.humanize import second
+from conclave.logs.lines import second
 
 WIDTH, HEIGHT, TOP = 720, 190, 16
 """The plane of a chart, in units of its own: it is shown as wide as the page is."""

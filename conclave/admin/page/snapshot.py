@@ -9,7 +9,7 @@ from aiohttp import web
 from conclave import app_keys
 from conclave.admin.page.charts import Amount, Chart, stacked
 from conclave.health.parts import Phase
-from conclave.logs.humanize import about
+from conclave.logs.lines import about
 from conclave.retention.advice import Advice
 from conclave.retention.jobs import schedule
 from conclave.store.engine.faults import StoreError

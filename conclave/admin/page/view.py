@@ -14,10 +14,10 @@ from conclave.admin.page.snapshot import RULES, PageSnapshot
 from conclave.admin.sizes import Measured, Sizes
 from conclave.config.settings import Config
 from conclave.health.parts import Health, HealthPart
-from conclave.logs.humanize import about, counted, second, size_text, visible
+from conclave.logs.lines import about, counted, second, size_text, visible
 from conclave.retention.advice import rounded, span_text
 from conclave.retention.jobs import schedule
-from conclave.retention.reasons import lifetime_text
+from conclave.retention.resolve import lifetime_text
 from conclave.store.views.overview import Overview
 from conclave.store.views.runs import Run
 

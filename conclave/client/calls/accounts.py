@@ -9,7 +9,7 @@ from conclave.client.errors import AnswerError, InputError, SessionOverError, Wr
 from conclave.client.names import checked
 from conclave.client.session import Session
 from conclave.client.transport import Call, path
-from conclave.wire.negotiate import Format
+from conclave.wire.formats import Format
 from conclave.wire.results import LoggedIn, Registered, SessionInfo, Sessions, User
 from conclave.wire.schemas import accounts as wire
 

@@ -8,7 +8,7 @@ from uuid import UUID
 from conclave.client.errors import AnswerError, AnswerTooLongError, InputError
 from conclave.client.transport import Call, Transport
 from conclave.errors import ErrorCode
-from conclave.wire.negotiate import Format
+from conclave.wire.formats import Format
 
 PAGE = 1_000
 """A list is read 1,000 items at a time, which is the most that a server gives."""

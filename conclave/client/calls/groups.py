@@ -5,7 +5,7 @@ from uuid import UUID
 from conclave.client.calls.caller import Caller
 from conclave.client.names import checked
 from conclave.client.transport import MOST_OF_BODIES, Call, path
-from conclave.wire.negotiate import Format
+from conclave.wire.formats import Format
 from conclave.wire.results import (
     Group,
     GroupCreated,

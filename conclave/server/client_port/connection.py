@@ -21,8 +21,8 @@ from conclave.server.client_port.responding import PortState, RespondingConnecti
 from conclave.server.middleware import new_request_id
 from conclave.wire import response_head
 from conclave.wire.exchange import answer_error
+from conclave.wire.formats import Format
 from conclave.wire.handover import BARE_TRANSPORT, CONNECTION
-from conclave.wire.negotiate import Format
 
 log = get_logger(__name__)
 

@@ -21,10 +21,9 @@ from conclave.logs.setup import get_logger
 from conclave.server import middleware
 from conclave.server.client_port.framing import MalformedError, RequestHead, RequestScanner
 from conclave.server.client_port.responding import RespondingConnection
-from conclave.wire.cross_origin import CrossOrigin
 from conclave.wire.exchange import FORMAT, reply_error
-from conclave.wire.negotiate import Format
-from conclave.wire.response_head import REQUEST_ID, leave_time_out
+from conclave.wire.formats import Format
+from conclave.wire.response_head import REQUEST_ID, CrossOrigin, leave_time_out
 
 log = get_logger(__name__)
 

@@ -32,7 +32,7 @@ from conclave.server.middleware import PIPELINE, new_request_id
 from conclave.wire import page_writer, response_head
 from conclave.wire.exchange import answer_error, asked_format, sent_format
 from conclave.wire.fields import parse_id
-from conclave.wire.negotiate import Format
+from conclave.wire.formats import Format
 from conclave.wire.schemas.messages import GetMessages, GetMessagesQuery, SendMessage, SendMessageRequest, write_number
 
 MAX_KNOWN = 20_000

@@ -25,7 +25,7 @@ from conclave.server.client_port.delegation import RequestFactory
 from conclave.server.client_port.fast_path import FastPath
 from conclave.server.client_port.responding import PortState
 from conclave.server.tls import handshake
-from conclave.wire.cross_origin import CrossOrigin
+from conclave.wire.response_head import CrossOrigin
 
 BACKLOG = 1024
 """At most 1,024 connections wait to be accepted. After a restart all streams return at once."""

@@ -8,9 +8,9 @@ from conclave.response_memory import Budget
 from conclave.server.client_port.admission import Admission, TrackedConnection
 from conclave.wire import acknowledgement, response_head
 from conclave.wire.acknowledgement import Acknowledgement
-from conclave.wire.cross_origin import CrossOrigin
 from conclave.wire.handover import drain_fully, hold_back, taken
 from conclave.wire.pace import SMALL_BYTES
+from conclave.wire.response_head import CrossOrigin
 
 
 @dataclass(slots=True)

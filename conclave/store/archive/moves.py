@@ -64,7 +64,7 @@ class ArchiveState:
     """What the database knows of the archive's table.
 
     ``version``: readers need this version or a later one, and the disk keeps it. ``unerased``: replaced or half-written
-    files may still be on disk, and the table may have later versions. ``turn``: see ``archive/consistency.py``; the
+    files may still be on disk, and the table may have later versions. ``turn``: see ``archive/snapshot.py``; the
     table has this turn or ``former_turn``.
     """
 

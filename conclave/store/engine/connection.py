@@ -5,7 +5,7 @@ import sqlite3
 from typing import TYPE_CHECKING, Any
 
 from conclave.events import News
-from conclave.retention.former_policies import FormerPolicies
+from conclave.retention.policy import FormerPolicies
 
 if TYPE_CHECKING:
     from conclave.keys.store import KeyStore

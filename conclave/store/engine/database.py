@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, Self, TypeVar, cast
 
 from conclave.logs.setup import get_logger
 from conclave.measures import Writes
-from conclave.retention.former_policies import FormerPolicies, PolicyChange
-from conclave.store.engine import lock_holders, sqlite
+from conclave.retention.policy import FormerPolicies, PolicyChange
+from conclave.store.engine import faults, sqlite
 from conclave.store.engine.connection import StoreConnection
 from conclave.store.engine.connection_thread import Owner
 from conclave.store.engine.faults import StoreError, Watch, file_size, is_of_the_disk, store_error
@@ -172,9 +172,9 @@ class Database:
     async def _log_lock_wait(self) -> None:
         while True:
             await asyncio.sleep(TELLING_SECONDS)
-            pid = None if self._writer.is_idle else lock_holders.writer(self.path)
+            pid = None if self._writer.is_idle else faults.writer(self.path)
             if pid and pid != os.getpid():
-                log.warning("stop_waits", holder=lock_holders.named(pid), most_seconds=LOCK_WAIT_SECONDS)
+                log.warning("stop_waits", holder=faults.named(pid), most_seconds=LOCK_WAIT_SECONDS)
                 return
 
     async def close(self) -> None:

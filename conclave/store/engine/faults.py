@@ -1,4 +1,8 @@
-"""Errors of the store: when its files cannot be used, and when the disk is full."""
+"""Errors of the store: when its files cannot be used, and when the disk is full.
+
+Which processes hold locks on files is read from the kernel's list, and no other file is opened: closing a database's
+file would end the locks that SQLite has on it in this process.
+"""
 
 import errno
 import math
@@ -6,8 +10,71 @@ import os
 import sqlite3
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
-from conclave.store.engine import lock_holders
+from conclave.logs.lines import visible
+
+_LOCKS = Path("/proc/locks")
+_FIELDS = 8
+
+_WRITE_LOCK = 120
+"""The byte of the file ``-shm`` that SQLite locks for the process that writes to a database with a write-ahead log."""
+
+
+class Held(NamedTuple):
+    """A lock that is held."""
+
+    inode: str
+    kind: str
+    is_to_write: bool
+    pid: int
+    """0 or -1 where the kernel does not tell."""
+    first: int
+    """The byte at which it begins."""
+
+
+def held() -> list[Held] | None:
+    """Return all locks that are held; None if that cannot be told, as elsewhere than on Linux."""
+    try:
+        listed = _LOCKS.read_text(encoding="ascii")
+    except OSError:
+        return None
+    return [
+        Held(fields[5].rpartition(":")[2], fields[1], fields[3] == "WRITE", int(fields[4]), int(fields[6]))
+        for fields in map(str.split, listed.splitlines())
+        if len(fields) == _FIELDS  # who waits for a lock has an arrow more
+    ]
+
+
+def of_file(locks: list[Held], path: Path) -> list[Held]:
+    """Return those of ``locks`` that are on the file ``path``; none if there is no such file."""
+    try:
+        inode = str(path.stat().st_ino)
+    except OSError:
+        return []
+    return [each for each in locks if each.inode == inode]
+
+
+def writer(database: Path) -> int | None:
+    """Return the number of the process that holds the write lock of a database; None if unknown, or none does."""
+    shared = of_file(held() or [], database.with_name(database.name + "-shm"))
+    return next((each.pid for each in shared if each.is_to_write and each.first == _WRITE_LOCK and each.pid > 0), None)
+
+
+def named(pid: int) -> str:
+    """Name a process for operators: its number, and its program where that can be told."""
+    try:
+        program = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        program = ""
+    return f"process {pid} ({visible(program)})" if program else f"process {pid}"
+
+
+def writer_named(database: Path) -> str:
+    """Name who holds the write lock of a database, as far as that can be told."""
+    pid = writer(database)
+    return named(pid) if pid else "another process"
+
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
@@ -96,7 +163,7 @@ def store_error(path: Path, error: Exception) -> StoreError:
     if isinstance(error, StoreError):
         return error
     if is_busy(error):
-        return StoreError(f"{path}: {lock_holders.writer_named(path)} holds its write lock: wait for that, or end it")
+        return StoreError(f"{path}: {writer_named(path)} holds its write lock: wait for that, or end it")
     free = free_bytes(path.parent)
     full = isinstance(error, OSError) and error.errno in _NO_ROOM
     if isinstance(error, sqlite3.Error):

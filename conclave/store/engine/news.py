@@ -1,17 +1,88 @@
-"""News: what a transaction announces. Others hear of it only after the commit.
+"""News: what a transaction announces. They are published after the commit; those of other processes by the outbox."""
 
-Actions announce, in every process. ``sqlite.write_transaction`` hands the news on. The server's writer gives it to the
-streams of its process right after the commit. Any other process, such as an operator's command or cleanup, puts it into
-the outbox, and the server takes it from there. News for caches goes the same way.
-"""
-
+import json
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from conclave.events import Announcement, Ending, Event, Stored
-from conclave.store.engine import outbox
+from conclave.events import Announcement, Ending, Event, News, Stored
+from conclave.store import invalidation
 from conclave.store.engine.connection import of_store
+
+_ENDING = ""
+"""This name of an event means that the streams of a session end."""
+
+_UNBLOCKED = "unblocked"
+"""This name, which no event has, means that an operator lifts the limits on wrong passwords for a username."""
+
+_ID_BYTES = 16
+"""A user id has 16 bytes.
+
+A row has the ids of all recipients, one after the other: an account that is deleted from large groups has many.
+"""
+
+
+def add_all(connection: sqlite3.Connection, news: Iterable[News]) -> None:
+    """Put ``news`` into the outbox, so that the server hands it on as if it were its own."""
+    for each in news:
+        if isinstance(each, Stored):
+            invalidation.invalidate_group(connection, each.group_key)  # all that it could tell, the server reads again
+            continue
+        if isinstance(each, Ending):
+            _add(connection, each.user_id, _ENDING, {"session": each.session_id})
+            continue
+        recipients = each.recipients - {each.but_not}
+        if recipients:
+            _add(connection, b"".join(sorted(recipients)), each.event.name, _fields(each.event.values))
+
+
+def add_unblocked(connection: sqlite3.Connection, username: str) -> None:
+    """Tell the server to forget the wrong passwords that were tried for a username. Told twice, it waits once."""
+    fields = json.dumps({"username": username})
+    connection.execute("DELETE FROM outbox WHERE event = ? AND event_fields = ?", (_UNBLOCKED, fields))
+    _add(connection, b"", _UNBLOCKED, {"username": username})
+
+
+def take_unblocked(connection: sqlite3.Connection) -> list[str]:
+    """Remove what ``add_unblocked`` has added, and return the usernames."""
+    rows = connection.execute("DELETE FROM outbox WHERE event = ? RETURNING event_fields", (_UNBLOCKED,)).fetchall()
+    return [json.loads(row[0])["username"] for row in rows]
+
+
+def is_empty(connection: sqlite3.Connection) -> bool:
+    """Tell whether nothing waits: no news, and no user who is to be unblocked."""
+    return connection.execute("SELECT 1 FROM outbox LIMIT 1").fetchone() is None
+
+
+def take(connection: sqlite3.Connection) -> list[News]:
+    """Remove and return the news that waits, in the order in which it was written.
+
+    What ``add_unblocked`` has added stays: it is no news for clients.
+    """
+    rows = connection.execute("SELECT * FROM outbox WHERE event != ? ORDER BY outbox_id", (_UNBLOCKED,)).fetchall()
+    connection.executemany("DELETE FROM outbox WHERE outbox_id = ?", [(row["outbox_id"],) for row in rows])
+    return [_news(row) for row in rows]
+
+
+def _fields(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {field: value.hex() if isinstance(value, bytes) else value for field, value in values.items()}
+
+
+def _add(connection: sqlite3.Connection, recipients: bytes, name: str, fields: Mapping[str, Any]) -> None:
+    connection.execute(
+        "INSERT INTO outbox (recipient_ids, event, event_fields) VALUES (?, ?, ?)",
+        (recipients, name, json.dumps(fields)),
+    )
+
+
+def _news(row: sqlite3.Row) -> News:
+    fields = json.loads(row["event_fields"])
+    if row["event"] == _ENDING:
+        return Ending(row["recipient_ids"], fields["session"])
+    values = {field: bytes.fromhex(value) if field.endswith("_id") else value for field, value in fields.items()}
+    ids = row["recipient_ids"]
+    recipients = frozenset(ids[start : start + _ID_BYTES] for start in range(0, len(ids), _ID_BYTES))
+    return Announcement(recipients, Event(row["event"], values))
 
 
 def announce(
@@ -33,8 +104,8 @@ def announce_stored(connection: sqlite3.Connection, stored: Iterable[Stored]) ->
 
 def forward(connection: sqlite3.Connection) -> list[str]:
     """Announce what other processes have left in the outbox. Return the usernames whose logins are to be unblocked."""
-    unblocked = outbox.take_unblocked(connection)
-    of_store(connection).announced.extend(outbox.take(connection))
+    unblocked = take_unblocked(connection)
+    of_store(connection).announced.extend(take(connection))
     return unblocked
 
 

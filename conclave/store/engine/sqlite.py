@@ -10,7 +10,7 @@ from typing import Any, ParamSpec
 
 from conclave.events import News
 from conclave.failpoints import reach
-from conclave.store.engine import outbox
+from conclave.store.engine import news
 from conclave.store.engine.connection import StoreConnection, of_store
 from conclave.store.engine.faults import is_busy, not_opened
 
@@ -157,7 +157,7 @@ def insert_many(
 
 @contextlib.contextmanager
 def write_transaction(
-    connection: sqlite3.Connection, hand_on: HandOn = outbox.add_all, patience: float = LOCK_WAIT_SECONDS
+    connection: sqlite3.Connection, hand_on: HandOn = news.add_all, patience: float = LOCK_WAIT_SECONDS
 ) -> Iterator[None]:
     """Hold the write lock for the block; commit at its end, roll back if it raises.
 

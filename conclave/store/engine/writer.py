@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from conclave.events import News
 from conclave.failpoints import reach
 from conclave.measures import Writes
-from conclave.store.engine import outbox, sqlite
+from conclave.store.engine import sqlite
 from conclave.store.engine.connection import StoreConnection, of_store
 from conclave.store.engine.connection_thread import Owner
 from conclave.store.engine.faults import StoreError, StoreFullError, Watch, is_busy, is_of_the_disk, store_error
@@ -35,6 +35,7 @@ from conclave.store.engine.group_commit import (
     run_together,
     settle,
 )
+from conclave.store.engine.news import take as take_news
 
 Publish = Callable[[list[News]], None]
 """Takes what transactions have announced, after the commit."""
@@ -240,7 +241,7 @@ class _Transaction:
 
     def _collect(self, connection: sqlite3.Connection, news: list[News]) -> None:
         # Other processes have committed what they left there before: that is the order in which all is told.
-        self._announced += [*outbox.take(connection), *news]
+        self._announced += [*take_news(connection), *news]
 
 
 def identity(path: Path) -> tuple[int, int] | None:

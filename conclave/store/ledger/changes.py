@@ -1,11 +1,25 @@
-"""What the database has still to tell the ledger: noted by triggers, read as it is now, forgotten once written."""
+"""What the database has still to tell the ledger: noted by triggers, read as it is now, forgotten once written.
+
+``drain`` writes them to the ledger's file in a process without the server's writer. ``take_up`` and the functions after
+it tell whether a database has come after a restore, or was given up for it. A restore begins another history, from a
+copy. Its line says with which change that copy ended. So a database that has come further, and knows nothing of the
+restore, was given up, or is a backup of one that was: what has ended since may have ended only because the copy had
+less.
+"""
 
 import sqlite3
 from collections.abc import Iterator, Sequence
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from conclave.store.ledger.book import ALIVE, READ, SETTINGS, Entry, LedgerError
+from conclave.failpoints import reach
+from conclave.retention.policy import FOREVER
+from conclave.store.engine import sqlite
+from conclave.store.engine.group_commit import snapshot
+from conclave.store.ledger import book
+from conclave.store.ledger.book import ALIVE, READ, RESTORE, SETTINGS, Entry, LedgerError
 
 AT_ONCE = 1_000
 """At most 1,000 changes are told at a time."""
@@ -149,3 +163,100 @@ def _read(connection: sqlite3.Connection, member_id: int, since: int) -> Iterato
 
 def _plain(value: Any) -> Any:
     return value.hex() if isinstance(value, bytes) else value
+
+
+def drain(database: Path, ledger: Path, now: int) -> None:
+    """Write everything that waits. ``now``: Unix seconds. Raises LedgerError, and sqlite3.Error.
+
+    It is safe to stop anywhere, and several processes may do it at a time. Nothing is forgotten before it is synced.
+    """
+    with closing(sqlite.connect(database)) as connection:
+        while are_waiting(connection):
+            with sqlite.write_transaction(connection):
+                claimed = claim(connection)
+            reach("ledger.claimed")
+            entries = snapshot(connection, partial(waiting, connection, claimed.claimed, now))
+            if not entries:
+                break  # another process has written them
+            last = book.append(ledger, claimed.ledger_id, claimed.written, entries)
+            require_own(standing(connection), ledger, last)
+            with sqlite.write_transaction(connection):
+                were_written(connection, entries)
+            reach("ledger.forgotten")
+
+
+def is_older(standing: Standing, tip: tuple[str, int] | None) -> bool:
+    """Tell whether the database is an older copy of the one that its ledger speaks of.
+
+    ``tip``: see ``book.tip``. It is read before ``standing``: other processes may tell the ledger of changes at any
+    time, and what it tells is in the database by then.
+    """
+    return tip is not None and tip[0] == standing.ledger_id and tip[1] > standing.counter
+
+
+def fault_of_copy(connection: sqlite3.Connection, database: Path, path: Path) -> str:
+    """Say why a database must not be changed: it is an older copy, and has yet to be served. "" if it is none.
+
+    What is changed in it would count as what it has to learn. What is wrong with the ledger is told when it is written.
+    """
+    try:
+        tip = book.tip(path)
+    except LedgerError:
+        return ""
+    if not is_older(standing(connection), tip):
+        return ""
+    return (
+        f"{database}: is a restored copy, and has yet to learn from {path} what it must not bring back: start"
+        " `conclave serve` on it first"
+    )
+
+
+def own_end(path: Path, standing: Standing, last_change: int) -> int | None:
+    """Return the last change in the ledger of the history of a database that was given up; None if it was not.
+
+    A restore whose database was never used does not count. ``last_change``: the greatest number in the ledger.
+    """
+    end, found = last_change, None
+    for restore in reversed(_restores(path)):
+        has_less = restore.state.get("from", FOREVER) < standing.counter
+        if restore.state["number"] > standing.restored and has_less and restore.change < end:
+            found = restore.change
+        end = restore.change
+    return found
+
+
+def take_up(standing: Standing, path: Path, now: int) -> int:
+    """Note that the database goes on, if a copy of it was restored and never used.
+
+    Call it before anything else is written, and only if the database is no older copy. Returns the number of the last
+    restore. Raises LedgerError.
+    """
+    found = book.look(path)
+    if found is None or found.restored <= standing.restored:
+        return standing.restored
+    lines = [
+        Entry(found.last_change, now, RESTORE, each.subject, each.state | {"from": standing.counter})
+        for each in _restores(path)
+        if each.state["number"] > standing.restored
+    ]
+    book.append(path, standing.ledger_id, standing.written, lines)
+    return found.restored
+
+
+class _Restore(NamedTuple):
+    """The line of a restore. ``state``: its number, and from which change on it began another history."""
+
+    change: int
+    subject: int | str
+    state: dict[str, int]
+
+
+def _restores(path: Path) -> list[_Restore]:
+    """Return the last line of each restore, in the order of the lines."""
+    found: dict[int, _Restore] = {}
+    for entry in book.entries(path, -1):
+        if entry.kind == RESTORE and entry.state:
+            number = entry.state["number"]
+            found.pop(number, None)
+            found[number] = _Restore(entry.change, entry.subject, entry.state)
+    return list(found.values())

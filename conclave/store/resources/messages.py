@@ -16,7 +16,7 @@ from conclave.retention.fate import Sent
 from conclave.retention.policy import FOREVER
 from conclave.retention.stretches import Stretch
 from conclave.retention.visibility import Sight, Timed
-from conclave.store import at_rest, bodies, invalidation
+from conclave.store import bodies, invalidation
 from conclave.store.engine.sqlite import insert_many
 from conclave.store.resources import fetch_gaps, members, taken_back, timers
 from conclave.store.resources.fetch_gaps import Doubt
@@ -150,7 +150,7 @@ def _append(connection: sqlite3.Connection, drafts: Sequence[Draft], now: int) -
     ahead: dict[int, tuple[int, int]] = {}
     named: dict[int, bytes] = {}
     for group_key, count in Counter(draft.group_key for draft in drafts).items():
-        last, expired_before, named[group_key] = at_rest.number(connection, group_key, count)
+        last, expired_before, named[group_key] = bodies.number(connection, group_key, count)
         ahead[group_key] = last - count, max(now, expired_before)
     reach("send.numbered")
     rows, stored = [], []
@@ -161,7 +161,7 @@ def _append(connection: sqlite3.Connection, drafts: Sequence[Draft], now: int) -
         is_timed = draft.self_destruct_seconds > 0
         stored.append(Stored(draft.group_key, number, draft.sender_id, draft.body, created_at, is_timed))
     placed = [(named[each.group_key], each.sequence_num) for each in stored]
-    encrypted = at_rest.encrypted(connection, placed, [draft.body for draft in drafts])
+    encrypted = bodies.encrypted(connection, placed, [draft.body for draft in drafts])
     ids = [bodies.message_id(each.group_key, each.sequence_num) for each in stored]
     bodies.put_messages(connection, list(zip(ids, encrypted, strict=True)))
     insert_many(connection, f"INSERT INTO messages ({COLUMNS})", rows)
@@ -306,7 +306,7 @@ def _with_bodies(
     """Write messages. Bodies that the reader may not see are not read, and messages left out whose keys are lost."""
     shown = [each.sequence_num for each in found if not sight.is_redacted(each)]
     stored = bodies.of_messages(connection, [bodies.message_id(group.group_key, number) for number in shown])
-    opened = dict(zip(shown, at_rest.decrypted(connection, group.group_id, shown, stored), strict=True))
+    opened = dict(zip(shown, bodies.decrypted(connection, group.group_id, shown, stored), strict=True))
     served = []
     for message in found:
         body = opened.get(message.sequence_num, b"")

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Session:
-    """A stored session. Times are Unix seconds. ``last_used_at`` may be late, see auth/activity.py."""
+    """A stored session. Times are Unix seconds. ``last_used_at`` may be late, see auth/tokens.py."""
 
     session_id: int
     public_id: bytes

@@ -14,8 +14,7 @@ from conclave.retention.fate import UNREAD_BY, Fate, Sent, fate_of
 from conclave.retention.jobs import Scope
 from conclave.retention.policy import GroupPolicy
 from conclave.retention.policy_row import COLUMNS, of_row
-from conclave.retention.reasons import reasons
-from conclave.retention.resolve import PolicySettings
+from conclave.retention.resolve import PolicySettings, reasons
 from conclave.store.resources import receipts, taken_back
 from conclave.store.resources.audit import AuditAction
 from conclave.store.resources.receipts import Receipt

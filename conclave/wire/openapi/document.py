@@ -13,15 +13,14 @@ from marshmallow import fields, validate
 from conclave import __version__, errors as e
 from conclave.strict_fields import Text
 from conclave.wire import conclave_pb2
-from conclave.wire.endpoint import Endpoint, Who
 from conclave.wire.events import EVENTS
-from conclave.wire.negotiate import Format
+from conclave.wire.exchange import Endpoint, Who
+from conclave.wire.formats import Format
 from conclave.wire.openapi import examples
 from conclave.wire.openapi.events import STREAMED, streamed
 from conclave.wire.openapi.json_schema import Plugin, text_of
 from conclave.wire.results import WireMessage
-from conclave.wire.schemas.base import ResponseSchema, the
-from conclave.wire.schemas.responses import schema_of
+from conclave.wire.schemas.base import ResponseSchema, schema_of, the
 
 ABOUT = """A group messaging server for end-to-end encrypted clients.
 

@@ -1,12 +1,19 @@
-"""What all request and response schemas share."""
+"""What all schemas share, the query of a part of a list, and schemas made from the classes of answers and events."""
 
+import dataclasses
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
-from typing import Any, ClassVar
+from types import UnionType
+from typing import Any, ClassVar, get_args, get_origin, get_type_hints
+from uuid import UUID
 
-from marshmallow import EXCLUDE, RAISE, Schema, ValidationError, pre_load
+from marshmallow import EXCLUDE, RAISE, Schema, ValidationError, fields, pre_load
 
-from conclave.wire.negotiate import Format
+from conclave.strict_fields import StrictBoolean, Text
+from conclave.wire.fields import LONGEST_PAGE, Bytes, Identifier, QueryInteger
+from conclave.wire.formats import Format
+from conclave.wire.results import WireMessage
 
 MOST_FAULTS = 20
 """An answer names at most 20 fields at fault."""
@@ -97,3 +104,60 @@ class ResponseSchema(Schema):
 
 class Empty(ResponseSchema):
     """A response without fields."""
+
+
+_BY_TYPE: dict[Any, type[fields.Field[Any]]] = {
+    UUID: Identifier,
+    bytes: Bytes,
+    str: Text,
+    int: fields.Integer,
+    bool: StrictBoolean,
+}
+
+
+_MADE: dict[type[WireMessage], ResponseSchema] = {}
+
+
+def schema_of(kind: type[WireMessage]) -> ResponseSchema:
+    """Return the one schema that writes ``kind``: with its message's name, its docstring, and its fields.
+
+    A field is of its type, or as its metadata has it (``field``).
+    """
+    if kind not in _MADE:
+        hints = get_type_hints(kind)
+        made: dict[str, Any] = {"__doc__": kind.__doc__}
+        for each in dataclasses.fields(kind):  # type: ignore[arg-type]  # all of them are dataclasses
+            made[each.name] = each.metadata.get("field") or _field(hints[each.name])
+        _MADE[kind] = type(kind.wire, (ResponseSchema,), made)()
+    return _MADE[kind]
+
+
+def _field(hint: Any) -> fields.Field[Any]:
+    """Return a field of a type: a list of a tuple, a message of a class; of ``UUID | None`` an id that may be empty."""
+    if get_origin(hint) is tuple:
+        return fields.List(_field(get_args(hint)[0]))
+    if isinstance(hint, UnionType):
+        return _field(get_args(hint)[0])
+    return _BY_TYPE[hint]() if hint in _BY_TYPE else fields.Nested(schema_of(hint))
+
+
+@dataclass(frozen=True)
+class Paging:
+    """Which page of a list is asked for: at most ``limit`` items after the one with the id ``after``."""
+
+    limit: int | None = None
+    after: bytes | None = None
+
+    @property
+    def is_given(self) -> bool:
+        """Whether a page is asked for, and not just the list."""
+        return self.limit is not None or self.after is not None
+
+
+class ListQuery(QuerySchema):
+    """Which page of a list: at most ``limit`` items, those after the item with the id ``after``."""
+
+    makes: ClassVar[type] = Paging
+
+    limit = QueryInteger(least=1, most=LONGEST_PAGE)
+    after = Identifier()

@@ -16,8 +16,7 @@ from conclave.wire.fields import (
     REQUIRED,
     required,
 )
-from conclave.wire.schemas.base import RequestSchema
-from conclave.wire.schemas.lists import ListQuery, Paging
+from conclave.wire.schemas.base import ListQuery, Paging, RequestSchema
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError
 from marshmallow import validate
 
 from conclave.strict_fields import StrictInteger, Text
-from conclave.wire import conclave_pb2, json_text
+from conclave.wire import conclave_pb2, formats
 from conclave.wire.fields import (
     ID_BYTES,
     MOST_SELF_DESTRUCT_SECONDS,
@@ -21,7 +21,7 @@ from conclave.wire.fields import (
     QueryInteger,
     required,
 )
-from conclave.wire.negotiate import Format
+from conclave.wire.formats import Format
 from conclave.wire.schemas.base import QuerySchema, RequestSchema
 
 MAX_SEQUENCE_NUM = 2**63 - 1
@@ -57,7 +57,7 @@ def _quick_send(written_in: Format, body: bytes) -> SendMessage | None:
             message, seconds, send_id = parsed.mls_message, parsed.self_destruct_seconds, parsed.send_id
             is_right = message and seconds <= MOST_SELF_DESTRUCT_SECONDS and len(send_id) in (0, ID_BYTES)
             return SendMessage(message, seconds, send_id) if is_right else None
-        if json_text.marks(body) != 1:  # more would be more values, which may be very many
+        if formats.marks(body) != 1:  # more would be more values, which may be very many
             return None
         values = orjson.loads(body)
         if type(values) is not dict or values.keys() != _MLS_MESSAGE or type(values["mls_message"]) is not str:

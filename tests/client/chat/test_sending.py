@@ -14,7 +14,7 @@ from conclave.client import Backoff, Client, NoAnswerError, RefusedError
 from conclave.client.chat.rooms import Draft
 from conclave.client.chat.send_queue import UNKNOWN
 from conclave.client.errors import BusyError, ServerError
-from conclave.wire.request_body import MAX_BODY_BYTES
+from conclave.wire.exchange import MAX_BODY_BYTES
 from tests.conftest import Running
 from tests.support import sample
 from tests.support.client import PASSWORD

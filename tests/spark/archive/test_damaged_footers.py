@@ -8,7 +8,7 @@ from deltalake import DeltaTable
 from conclave.archive.scan import batches, by_rows
 from conclave.store.archive.moves import ArchiveState
 from conclave.store.resources.receipts import Erased
-from spark.archive import columns as a, data_files, table_files
+from spark.archive import columns as a, data_files
 from spark.archive.data_files import MisnamedError
 from spark.archive.due_rows import NUMBERS
 from spark.archive.table import Table
@@ -20,7 +20,7 @@ GROUP = 0x1122334455667788
 
 
 def only_file(table: Table) -> Path:
-    [file] = table_files.stored(table.path)
+    [file] = data_files.stored(table.path)
     return table.path / file.path
 
 
@@ -91,9 +91,9 @@ def test_a_torn_append_whose_file_has_lost_the_name_of_a_column_is_taken_back(ta
     table.append(messages([1]), "mine", 1)
     table.begin_turn("mine", 1)
     version = table.version()
-    before = {file.path for file in table_files.stored(table.path)}
+    before = {file.path for file in data_files.stored(table.path)}
     table.append(messages([2]), "mine", 2)
-    [path] = [table.path / file.path for file in table_files.stored(table.path) if file.path not in before]
+    [path] = [table.path / file.path for file in data_files.stored(table.path) if file.path not in before]
     overwrite(path, b"sender_id", bytes(9), first=True)
     done = table.repair(ArchiveState("mine", version, unerased=True, turn=1, former_turn=0), 2)
     assert done

@@ -6,8 +6,8 @@ from typing import Any
 import pyarrow
 import pytest
 
-from conclave.keys import ranges
-from conclave.keys.cover import Range
+from conclave.keys import tree
+from conclave.keys.tree import Range
 from conclave.store.archive.moves import Key, PartRow
 from conclave.store.resources.receipts import Erased
 from spark.archive import due_rows
@@ -58,7 +58,7 @@ def test_each_rule_takes_what_it_names_and_no_other_message(table: Table) -> Non
         found = measured[key, -1, SPAN]
         told = {each.rule: (each.messages, each.last_seq, each.newest) for each in found.gone}
         assert told == {rule: (len(of), max(of), 1000 + max(of)) for rule, of in expected.items()}, key
-        assert found.numbers == ranges.of(gone), key
+        assert found.numbers == tree.of(gone), key
         assert found.left == left_of(rows, (key, -1, SPAN), gone), key
 
 

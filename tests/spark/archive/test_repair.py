@@ -14,8 +14,8 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from pyspark.sql import SparkSession
 
-from conclave.archive.consistency import turn_app
 from conclave.archive.layout import ID_PROPERTY
+from conclave.archive.snapshot import turn_app
 from conclave.store.archive.moves import ArchiveState
 from spark.archive.repair import Repair, Repaired
 from spark.archive.table import Table

@@ -16,9 +16,9 @@ from conclave.clock import FakeClock
 from conclave.keys.inspection import Inspection
 from conclave.retention import holds
 from conclave.store import bodies
-from conclave.store.ledger import book, branches, changes
+from conclave.store.ledger import book, changes
 from conclave.store.ledger.book import LedgerError
-from conclave.store.ledger.drain import drain
+from conclave.store.ledger.changes import drain
 from conclave.store.resources import groups, invites, key_packages, members, sessions, taken_back, users, welcomes
 from conclave.store.resources.state import standing
 from conclave.store.resources.taken_back import TakenBack
@@ -514,18 +514,18 @@ def test_what_the_copy_had_not_told_yet_is_told_by_it(world: Backed) -> None:
     gone = [each.subject for each in book.entries(world.ledger, 0) if each.kind == "member" and each.state is None]
     assert len(set(gone)) == 2
     with restored.reading() as connection:
-        assert not branches.is_older(changes.standing(connection), book.tip(world.ledger))
+        assert not changes.is_older(changes.standing(connection), book.tip(world.ledger))
         assert not changes.are_waiting(connection)
 
 
 def test_the_database_itself_is_no_older_copy(world: Backed) -> None:
     with world.reading() as connection:
-        assert not branches.is_older(changes.standing(connection), book.tip(world.ledger))
+        assert not changes.is_older(changes.standing(connection), book.tip(world.ledger))
     world.back_up()
     world.beat()
     copy = world.restored(world.folder / "copy.db", world.folder / "restored")
     with copy.reading() as connection:
-        assert branches.is_older(changes.standing(connection), book.tip(world.ledger)), "by a line that only says so"
+        assert changes.is_older(changes.standing(connection), book.tip(world.ledger)), "by a line that only says so"
 
 
 def test_time_does_not_go_back_with_the_copy(world: Backed) -> None:
@@ -694,8 +694,8 @@ def test_a_restore_that_nobody_has_used_counts_for_nothing(world: Backed) -> Non
     assert len(newer.memberships()) == 5
     with world.reading() as connection:
         standing = changes.standing(connection)
-        assert not branches.is_older(standing, book.tip(world.ledger))
-        changes.know_restored(connection, branches.take_up(standing, world.ledger, world.clock.now()))
+        assert not changes.is_older(standing, book.tip(world.ledger))
+        changes.know_restored(connection, changes.take_up(standing, world.ledger, world.clock.now()))
         assert changes.standing(connection).restored == 2
     world.leave(world.member(world.friends, world.carol))
     world.beat()
@@ -937,7 +937,7 @@ def test_killed_while_it_is_replayed_the_next_start_does_it_again(world: Backed,
     restored = world.restored(world.folder / "copy.db", world.folder / "restored")
     killed("replay", restored, point, times)
     with restored.reading() as connection:
-        assert branches.is_older(changes.standing(connection), book.tip(world.ledger))
+        assert changes.is_older(changes.standing(connection), book.tip(world.ledger))
     assert len(restored.memberships()) == 5, "all or nothing"
     restored.replay()
     key = world.group(world.friends).group_key

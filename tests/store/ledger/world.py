@@ -33,7 +33,7 @@ from conclave.retention.visibility import of_group, of_reader
 from conclave.store.engine import sqlite
 from conclave.store.ledger import book, changes
 from conclave.store.ledger.book import LedgerError
-from conclave.store.ledger.drain import drain
+from conclave.store.ledger.changes import drain
 from conclave.store.resources import bans, groups, invites, members, messages, state, taken_back, timers, users
 from conclave.store.resources.groups import Group, GroupChanges
 from conclave.store.resources.members import Membership
