@@ -175,12 +175,8 @@ class KeyStore:
     def are_free(self, group_id: bytes, numbers: Iterable[int]) -> bool:
         """Tell whether no number of these was given and erased before: it has a key, or its block none. Raises as keys.
 
-        In a block without a cover a new root is drawn. Keys at hand answer without a look at the file: other processes
-        erase keys of numbers that were given, and this process knows of none that it gave before.
+        In a block without a cover a new root is drawn.
         """
-        numbers = list(numbers)
-        if self.at_hand([(group_id, number) for number in numbers]) is not None:
-            return True
         with self._mutex:
             self.refresh()
             covers: dict[bytes, Cover | None] = {}

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import ssl
+from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
@@ -142,10 +143,14 @@ def _doubt(context: ssl.SSLContext, certificate: str) -> str:
 
 
 async def handshake(
-    end: socket.socket, context: ssl.SSLContext, protocol: asyncio.BufferedProtocol
-) -> asyncio.Transport:
-    """Do the handshake on an accepted socket, and start ``protocol``. Return the transport below the TLS layer.
+    end: socket.socket,
+    context: ssl.SSLContext,
+    protocol: asyncio.BufferedProtocol,
+    note_below: Callable[[asyncio.Transport], None],
+) -> None:
+    """Do the handshake on an accepted socket, and start ``protocol``.
 
+    ``note_below`` gets the transport below the TLS layer before the protocol begins.
     Made by asyncio in one step, the layer would hide that transport, which alone knows what the system has not taken
     yet. The client may take a minute. If this raises OSError or is cancelled, ``end`` is closed.
     """
@@ -161,9 +166,9 @@ async def handshake(
         raise ConnectionAbortedError("the client is gone")
     secured.set_protocol(protocol)
     early.successor = protocol
+    note_below(below)
     protocol.connection_made(secured)
     early.pass_on(secured)
-    return below
 
 
 class _EarlyBytes(asyncio.Protocol):

@@ -232,7 +232,7 @@ def of_messages(connection: sqlite3.Connection, message_ids: Sequence[int]) -> l
     """Return the encrypted bodies of messages, in ascending order of their ids.
 
     SQLite gives them as one row: beside a busy event loop, a thread waits for the interpreter at each row. So they have
-    to be small together, or one.
+    to be small together, or one. Raises StoreError if one is missing: rows and bodies come and go together.
     """
     if not message_ids:
         return []
@@ -245,7 +245,9 @@ def of_messages(connection: sqlite3.Connection, message_ids: Sequence[int]) -> l
         f" FROM message_bodies WHERE message_id {which}",
         values,
     ).fetchone()
-    sizes_of = orjson.loads(f"[{lengths}]")
+    sizes_of = orjson.loads(f"[{lengths or ''}]")
+    if len(sizes_of) != len(message_ids):
+        raise StoreError(f"{_path(connection)}: {len(message_ids) - len(sizes_of)} messages have no body")
     if len(joined) != sum(sizes_of):  # older SQLite ends what it joins at the first zero byte
         query = f"SELECT body FROM message_bodies WHERE message_id {which} ORDER BY message_id"
         return [row[0] for row in connection.execute(query, values)]

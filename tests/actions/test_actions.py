@@ -25,7 +25,7 @@ from tests.support import stores
 
 POLICY = PolicySettings(-1, 2_592_000, 604_800)
 
-NO_RESOURCES = "command_runner", "context", "ids", "quotas"
+NO_RESOURCES = "command_runner", "context", "lookup", "quotas"
 """Modules that actions use, without actions of their own."""
 
 MODULES = [each.name for each in pkgutil.iter_modules(actions.__path__) if each.name not in NO_RESOURCES]

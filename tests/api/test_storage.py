@@ -105,7 +105,7 @@ async def test_a_read_that_the_disk_fails_is_a_fault_until_one_succeeds(
 
     with monkeypatch.context() as patch:
         # Every reader.
-        for name in ("resources.users.find", "resources.state.stored_policy", "engine.outbox.is_empty"):
+        for name in ("resources.users.find", "resources.state.stored_policy", "engine.news.is_empty"):
             patch.setattr(f"conclave.store.{name}", fail)
         with pytest.raises(RefusedError) as refused:
             await alice.get("/me")

@@ -143,7 +143,7 @@ KILLED = """
 import sys
 from pathlib import Path
 from conclave.keys import file
-from conclave.keys.cover import Range
+from conclave.keys.tree import Range
 from conclave.keys.store import KeyStore
 file.LEAST_DEAD_BYTES = 2_000
 store = KeyStore(Path(sys.argv[1]))

@@ -108,6 +108,16 @@ def test_messages_are_read_together_as_they_are_one_by_one(connection: sqlite3.C
     assert connection.execute("SELECT count(*) FROM message_bodies").fetchone()[0] == 0
 
 
+def test_a_message_without_its_body_is_a_fault_of_the_store(connection: sqlite3.Connection) -> None:
+    for number in (1, 2, 3):
+        stores.add_message(connection, 7, number, b"", 0)
+    ids = [bodies.message_id(7, number) for number in (1, 2, 3)]
+    for gone in (ids[1:2], ids):
+        connection.executemany("DELETE FROM message_bodies WHERE message_id = ?", [(each,) for each in gone])
+        with pytest.raises(StoreError, match="messages have no body"):
+            bodies.of_messages(connection, ids)
+
+
 def test_a_number_that_an_older_copy_gives_again_has_a_key(connection: sqlite3.Connection) -> None:
     erased = [bodies.put(connection, b"x") for _ in range(3)]
     bodies.erase(connection, erased)

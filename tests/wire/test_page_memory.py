@@ -13,7 +13,7 @@ WRITE_MANY = f"""
 import os, resource, sys
 from conclave.system.process_limits import give_back_large
 from conclave.wire import page_writer
-from conclave.wire.negotiate import Format
+from conclave.wire.formats import Format
 
 def resident():
     with open("/proc/self/statm") as numbers:

@@ -106,9 +106,9 @@ class FastPath:
             headers = self._parse_headers(head.fields, line[1]) if framing.is_plain(line, head) else None
             if not headers:
                 return head, None
-            if len(self._known) >= MAX_KNOWN:
-                self._known.clear()
-            if key:
+            if key and self._pipeline.known_caller(headers.token_hash):  # strangers push out no client's head
+                if len(self._known) >= MAX_KNOWN:
+                    self._known.clear()
                 self._known[key] = headers
         query = None if line[1] == framing.SEND else (line[3] or b"").decode()
         return head, FastRequest(connection, headers, line[2].decode(), query, new_request_id(), time.monotonic())

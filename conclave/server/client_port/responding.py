@@ -46,6 +46,10 @@ class RespondingConnection(TrackedConnection, asyncio.BufferedProtocol):
         """Set while the response is expected to be acknowledged by the client's system."""
         self._responding: asyncio.Task[None] | None = None
 
+    def note_below(self, transport: asyncio.Transport) -> None:
+        """Note the transport below the TLS layer: it alone knows what the system has not taken yet."""
+        self.below = transport
+
     def note_account(self, account: bytes) -> None:
         """Note that a request was authenticated."""
         if self.account is None:

@@ -1,5 +1,6 @@
 """What is cached of the headers of plain requests is what parsing them gives."""
 
+import json
 import random
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,8 +11,9 @@ from conclave.config.settings import Config
 from conclave.server.client_port import FastPath, fast_path as module, framing
 from conclave.server.client_port.fast_path import ParsedHeaders
 from conclave.server.client_port.framing import END, MalformedError, RequestHead
+from conclave.server.middleware import PIPELINE
 from tests.conftest import Running, StartServer
-from tests.server.client_port.test_fast_path import poll, send
+from tests.server.client_port.test_fast_path import line_to, poll, send
 from tests.support import sample
 from tests.support.client import Client
 
@@ -78,10 +80,15 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 
 @pytest.mark.parametrize("auth_header", ["Authorization", "X-Token"])
 async def test_a_cached_head_says_what_it_says_when_it_is_parsed(
-    start_server: StartServer, config: Config, parsed: list[bytes], auth_header: str
+    start_server: StartServer,
+    config: Config,
+    parsed: list[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    auth_header: str,
 ) -> None:
     known = unknown = 0
     async with start_server(replace(config, auth_header=auth_header)) as running:
+        monkeypatch.setattr(running.app[PIPELINE], "known_caller", lambda _: True)  # random tokens are of no session
         for seed in sample.some(range(50), 5, "heads"):
             caching = FastPath(running.app)
             for each in alike_heads(random.Random(seed), 800, auth_header):
@@ -105,6 +112,20 @@ async def test_the_ids_of_proxies_may_differ_and_have_to_be_http(
     assert not parsed
     for value in (b"a\rb", b"a\nb", b"\x00", b"a\x7f", b"a\r\n b"):
         assert said_of(fast_path, asked.replace(b": 1\r\n", b": %b\r\n" % value)) == -1
+
+
+async def test_heads_of_unknown_sessions_are_not_cached(running: Running, parsed: list[bytes]) -> None:
+    alice, group = await a_member(running)
+    parsed.clear()
+    async with line_to(running.server.port) as line:
+        for _ in range(3):
+            await line.ask(poll(alice, group, 0))
+        assert len(parsed) == 1
+        unknown = poll(alice, group, 0).replace(alice.token.encode(), b"0" * 64)
+        parsed.clear()
+        for _ in range(3):
+            assert json.loads((await line.ask(unknown)).body)["error"] == "auth_token_expired"
+        assert len(parsed) == 3
 
 
 async def test_of_so_many_heads_at_most_something_is_cached(

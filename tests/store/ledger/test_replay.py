@@ -891,7 +891,7 @@ from pathlib import Path
 from contextlib import closing
 from conclave.store.engine import sqlite
 from conclave.store.ledger import book
-from conclave.store.ledger.drain import drain
+from conclave.store.ledger.changes import drain
 from conclave.actions.replay import replay
 act, database, ledger = sys.argv[1], *map(Path, sys.argv[2:])
 if act == "drain":
