@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Concatenate, ParamSpec, TypeVar
 
 from conclave.actions.quotas import Quotas
-from conclave.auth.throttle import HANDOUT_SECONDS, HANDOUTS, SlidingWindow
+from conclave.auth.sliding_window import HANDOUT_SECONDS, HANDOUTS, SlidingWindow
 from conclave.clock import Clock
 from conclave.errors import UntrustedClockError
 from conclave.retention.resolve import PolicySettings

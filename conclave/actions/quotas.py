@@ -13,7 +13,7 @@ from collections import Counter, OrderedDict
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from conclave.auth.throttle import MOST_KEYS, Pace
+from conclave.auth.sliding_window import MOST_KEYS, Pace
 from conclave.clock import Clock
 from conclave.config.limits import LimitsConfig
 from conclave.errors import ApiError, QuotaError, TooManyRequestsError

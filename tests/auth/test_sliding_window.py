@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from conclave import app_keys
-from conclave.auth import throttle
-from conclave.auth.throttle import Pace, SlidingWindow
+from conclave.auth import sliding_window
+from conclave.auth.sliding_window import Pace, SlidingWindow
 from tests.conftest import Running
 
 
@@ -125,7 +125,7 @@ def test_it_counts_as_a_list_of_everything_would(steps: list[tuple[str, int, int
 
 async def test_the_application_counts_the_key_packages_that_are_handed_out(running: Running) -> None:
     handouts = running.app[app_keys.CONTEXT].handouts
-    assert (handouts.limit, handouts.seconds) == (throttle.HANDOUTS, throttle.HANDOUT_SECONDS) == (10, 60)
+    assert (handouts.limit, handouts.seconds) == (sliding_window.HANDOUTS, sliding_window.HANDOUT_SECONDS) == (10, 60)
 
 
 def test_a_pace_allows_its_limit_at_once_and_evenly_after_that() -> None:
@@ -153,7 +153,7 @@ def test_a_pace_never_allows_twice_its_limit_in_any_window(limit: int, steps: li
 
 
 def test_a_pace_forgets_the_keys_of_long_ago_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(throttle, "MOST_KEYS", 2)
+    monkeypatch.setattr(sliding_window, "MOST_KEYS", 2)
     pace = Pace(limit=1, seconds=60)
     for key in ("a", "b", "a", "c"):
         pace.record(key, 100)

@@ -29,9 +29,9 @@ from spark import session
 from spark.java import Java
 from spark.work_folder import WorkFolder
 if sys.argv[2] != "as it is":
-    session.ports.stop_listening = lambda _: None
+    session.stop_listening = lambda _: None
 if sys.argv[2] == "open":
-    session.ports.hand_out_nothing = lambda _: None
+    session.hand_out_nothing = lambda _: None
     session._protection = lambda _: {}
 java = Java()
 spark = session.build_session(Config(), WorkFolder(Path(sys.argv[1])), java)

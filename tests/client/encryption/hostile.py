@@ -55,7 +55,7 @@ LAX = Policy(max_lifetime=1 << 62, admit_new_members=True)
 
 @contextmanager
 def unchecked() -> Iterator[None]:
-    """Let what this client refuses be made."""
+    """Let what this client refuses be made. The block awaits nothing: others in this process would refuse nothing."""
     with ExitStack() as stack:
         for where in (
             "validation.check_places",
@@ -125,7 +125,8 @@ class Mallory:
     async def proposes(self, proposal: Proposal) -> None:
         with unchecked():
             said = forging.authenticated(self.state, proposal)
-            await self.client.send(self.club, forging.public(self.state, said))
+            message = forging.public(self.state, said)
+        await self.client.send(self.club, message)
 
     async def commits(self, *proposals: Proposal, info: bytes = b"", private: bool = False) -> None:
         """Commit to what is given, by a commit in which all keys and tags are right."""
@@ -235,7 +236,8 @@ async def commits_a_large_leaf(m: Mallory) -> None:
     state = replace(m.state, public=replace(m.state.public, tree=tree))
     with unchecked():
         made = create_commit(state, Wishes(), Around(LAX, NOW, {}))
-        await m._uploads(forging.public(m.state, made.authenticated))
+        commit = forging.public(m.state, made.authenticated)
+    await m._uploads(commit)
 
 
 async def comes_in_instead_of_the_victim(m: Mallory) -> None:
