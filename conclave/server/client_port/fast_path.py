@@ -57,7 +57,10 @@ class ParsedHeaders(NamedTuple):
 
 
 class FastRequest(NamedTuple):
-    """A plain request. ``query``: None for a send. ``began``: by ``time.monotonic``."""
+    """A plain request. ``query``: None for a send. ``began``: by ``time.monotonic``.
+
+    ``key``: by which its headers are cached once the session is known; b"": they are already, or cannot be.
+    """
 
     connection: RespondingConnection
     headers: ParsedHeaders
@@ -65,6 +68,7 @@ class FastRequest(NamedTuple):
     query: str | None
     request_id: str
     began: float
+    key: bytes
 
     @property
     def method(self) -> str:
@@ -106,12 +110,10 @@ class FastPath:
             headers = self._parse_headers(head.fields, line[1]) if framing.is_plain(line, head) else None
             if not headers:
                 return head, None
-            if key and self._pipeline.known_caller(headers.token_hash):  # strangers push out no client's head
-                if len(self._known) >= MAX_KNOWN:
-                    self._known.clear()
-                self._known[key] = headers
+        else:
+            key = b""
         query = None if line[1] == framing.SEND else (line[3] or b"").decode()
-        return head, FastRequest(connection, headers, line[2].decode(), query, new_request_id(), time.monotonic())
+        return head, FastRequest(connection, headers, line[2].decode(), query, new_request_id(), time.monotonic(), key)
 
     def _key(self, text: bytes, line: re.Match[bytes]) -> tuple[bytes, int]:
         """Return a hash of a head's method and headers, without what varies in them, and the length of the body.
@@ -140,6 +142,12 @@ class FastPath:
         response_format = asked_format(accept, content_type, token)
         cross_origin = self._cross_origin.lines(fields.get(b"origin", b""))
         return ParsedHeaders(tokens.token_hash(token), response_format, body_format or response_format, cross_origin)
+
+    def cache(self, request: FastRequest) -> None:
+        """Cache what the headers of a request say. Beyond MAX_KNOWN all are parsed anew."""
+        if len(self._known) >= MAX_KNOWN:
+            self._known.clear()
+        self._known[request.key] = request.headers
 
     def take(self, request: FastRequest, body: bytes) -> bool:
         """Answer a request, now or later. Return False if it is for a handler: then nothing was done.
@@ -171,6 +179,8 @@ class FastPath:
         caller = self._pipeline.known_caller(headers.token_hash)
         if not caller:
             return None
+        if request.key:
+            self.cache(request)  # only now: strangers push out no client's head
         if request.connection.account != caller.user_id:
             request.connection.note_account(caller.user_id)
         group_id = parse_id(request.group)
