@@ -101,7 +101,7 @@ class Telling:
         made: dict[tuple[bytes, int], Event] = {}
         for each in told:
             event = made.setdefault((each.group_id, each.sequence_num), _event(each))
-            if self._events.tell(each.user_id, event):
+            if self._events.send(each.user_id, event):
                 self._heard[each.missed_id] = each.user_id
             for coming in self._coming.get(each.user_id, ()):
                 if not coming.stream.ended:

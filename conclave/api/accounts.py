@@ -40,7 +40,7 @@ async def _require_open(request: web.Request, token: str) -> bytes | None:
     # Hashes are compared, so that nothing tells how long the token is.
     offered = tokens.token_hash(token)
     asked = tokens.token_hash(config.registration_token or "")
-    with app[app_keys.THROTTLE].registration_token_tried(request):
+    with app[app_keys.THROTTLE].registration_attempt(request):
         if hmac.compare_digest(asked, offered):
             return None
         if await read_action(request, registration_tokens.is_alive, offered, app[app_keys.CONTEXT].now()):
@@ -78,7 +78,7 @@ async def change_password(request: web.Request) -> web.Response:
     """POST /change-password: Change the caller's password and end all of the caller's sessions."""
     body = await read_body(request, ChangePassword)
     former = await _require_password(request, body.current_password)
-    new = await request.app[app_keys.THROTTLE].hash_anew(request, body.new_password)
+    new = await request.app[app_keys.THROTTLE].hash_new_password(request, body.new_password)
     await run_action(request, accounts.change_password, request[tokens.CALLER].user_id, former, new)
     return reply_empty(request)
 

@@ -34,7 +34,7 @@ async def change_group(request: web.Request, group_id: bytes, changes: GroupChan
     finally:
         is_marked = of_policy.end(context.clock.moment().earliest)
     if not is_marked:
-        await request.app[app_keys.CLOCK_WATCH].try_to_note()  # the change itself is there
+        await request.app[app_keys.CLOCK_WATCH].try_record()  # the change itself is there
 
 
 async def rehearse(request: web.Request, group_id: bytes, changes: GroupChanges) -> Amount:
@@ -44,7 +44,7 @@ async def rehearse(request: web.Request, group_id: bytes, changes: GroupChanges)
     long as they take, and must not act for an ended session.
     """
     app = request.app
-    async with app[app_keys.CLOCK_WATCH].noting():
+    async with app[app_keys.CLOCK_WATCH].recording_faults():
         found = await app[app_keys.REHEARSALS].of_change(group_id, request[tokens.CALLER].user_id, changes)
     await request[RECHECK_SESSION]()
     return found

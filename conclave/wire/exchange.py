@@ -238,9 +238,7 @@ async def read_body(request: web.Request, kind: type[V]) -> V:
     if isinstance(quick, kind):
         return quick
     if text is Format.PROTOBUF:
-        return _load(
-            schema, kind, protobuf.parse(schema.__name__, body, schema.empty_counts, drop_zero=schema.zero_is_absent)
-        )
+        return _load(schema, kind, protobuf.parse(schema.__name__, body, schema.keep_empty, drop_zero=schema.drop_zero))
     return _load(schema, kind, formats.parse(body) if body else {})
 
 

@@ -93,7 +93,7 @@ async def hand_over(request: web.Request, response: web.StreamResponse, *, count
     size = _size(response)
     if size > pace.SMALL_BYTES:
         limit_unsent(transport)
-    drain_fully(transport)
+    wait_for_full_drain(transport)
     # aiohttp joins a body with the headers. Of chunks one is in memory at a time.
     held = 0 if isinstance(response, StreamedResponse) else 2 * size
     awaited: list[Acknowledgement] = []
@@ -106,7 +106,7 @@ async def hand_over(request: web.Request, response: web.StreamResponse, *, count
     return is_sent and bool(awaited) and await awaited[0].wait()
 
 
-def drain_fully(transport: asyncio.WriteTransport) -> None:
+def wait_for_full_drain(transport: asyncio.WriteTransport) -> None:
     """Have draining wait until the system has taken everything. Call it in the step in which something is written."""
     # TLS layers pause at the limit, others beyond it. So at 0 a TLS layer would pause with nothing left to take.
     transport.set_write_buffer_limits(high=1 if transport.get_extra_info("sslcontext") else 0, low=0)
@@ -115,7 +115,7 @@ def drain_fully(transport: asyncio.WriteTransport) -> None:
 async def wait_drained(drain: Callable[[], Coroutine[Any, Any, bool]], transport: asyncio.Transport) -> bool:
     """Wait until the system has taken what was written. Return whether it has; the client is cut off if it is too slow.
 
-    ``drain``: waits while writing is paused, and returns whether it was resumed, see ``drain_fully``.
+    ``drain``: waits while writing is paused, and returns whether it was resumed, see ``wait_for_full_drain``.
     """
     return await _watched(drain(), None, transport)
 

@@ -98,8 +98,8 @@ class _LongItem:
 
     def _opening(self, size: int) -> bytes:
         """Return what stands before an item of ``size`` bytes. JSON does not state the size."""
-        told = b"" if self._is_json else field_prefix(self._outer.kind.wire, self._outer.field, size)
-        return self._outer.separator() + told
+        prefix = b"" if self._is_json else field_prefix(self._outer.kind.wire, self._outer.field, size)
+        return self._outer.separator() + prefix
 
 
 class LongList(_LongItem):

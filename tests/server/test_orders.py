@@ -79,7 +79,7 @@ async def test_all_who_ask_at_once_get_the_same_count(supervisor: Supervisor, pi
     assert [order_of(line.decode()) for line in pipe.lines] == [Order.COUNT]
     asking[0].cancel()
     await asyncio.sleep(0)
-    supervisor._hear(Counted({"error": "", "held": 4}, 5.0))
+    supervisor._handle(Counted({"error": "", "held": 4}, 5.0))
     assert [await each for each in asking[1:]] == [{"error": "", "held": 4}] * 2
     again = asyncio.create_task(supervisor.count())
     await asyncio.sleep(0)
@@ -93,8 +93,8 @@ async def test_a_count_that_nobody_waits_for_any_more_is_let_go(supervisor: Supe
     await asyncio.sleep(0)
     asking.cancel()
     await asyncio.sleep(0)
-    supervisor._hear(Counted({"error": ""}, 5.0))
-    supervisor._hear(Counted({"error": ""}, 5.0))
+    supervisor._handle(Counted({"error": ""}, 5.0))
+    supervisor._handle(Counted({"error": ""}, 5.0))
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_health_knows_of_the_run_and_of_the_next(
     supervisor: Supervisor, told: Message, is_in_run: bool, due_in: float | None
 ) -> None:
     before = time.time()
-    supervisor._hear(told)
+    supervisor._handle(told)
     health = supervisor._health
     assert health.is_in_run is is_in_run
     if due_in is None:
@@ -125,4 +125,4 @@ def test_health_knows_of_the_run_and_of_the_next(
 
 @pytest.mark.parametrize("told", [State.BEGAN, State.WAITING, State.COUNTING])
 def test_work_may_take_as_long_as_a_run(supervisor: Supervisor, told: State) -> None:
-    assert supervisor._patience(told) > Config().cleanup.max_run_time
+    assert supervisor._timeout_after(told) > Config().cleanup.max_run_time

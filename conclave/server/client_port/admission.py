@@ -220,7 +220,7 @@ class Admission:
         sixteenth of what it has is closed at once, since looking through all connections takes time.
         """
         counts = Counter(each.owner for each in self.open)
-        streams = self._events.of_accounts if self._events else {}
+        streams = self._events.streams_by_user if self._events else {}
         counts.update({account: len(each) for account, each in streams.items()})
         [(owner, count), *_] = counts.most_common(1) or [(b"", 0)]
         if count <= max(SPARED, counts[address] + 1):

@@ -176,7 +176,7 @@ class FastPath:
         If it raises, nothing was begun.
         """
         headers = request.headers
-        caller = self._pipeline.known_caller(headers.token_hash)
+        caller = self._pipeline.cached_caller(headers.token_hash)
         if not caller:
             return None
         if request.key:
@@ -219,7 +219,7 @@ class FastPath:
 
     def _answer_page(self, request: FastRequest, found: FetchedPage, parts: list[bytes]) -> None:
         parts = _written(request, parts)
-        if found.is_news:
+        if found.needs_confirmation:
             # Without its pieces: joined to JSON, they would be in memory twice.
             _start(self._confirming, self._hand_over(request, found._replace(pieces=[]), parts))
         else:
@@ -258,7 +258,7 @@ class FastPath:
             return self._pipeline.as_api_error(error, request.method, self._route)
 
     def _note(self, request: FastRequest, status: int) -> None:
-        self._pipeline.note_answered(request.method, self._route, int(status), request.began, request.request_id)
+        self._pipeline.record_response(request.method, self._route, int(status), request.began, request.request_id)
 
 
 def _written(request: FastRequest, parts: list[bytes]) -> list[bytes]:

@@ -188,7 +188,7 @@ class ClientPort(web.BaseSite):
     async def _connect(self, connection: ClientConnection, end: socket.socket) -> None:
         with suppress(OSError):  # the client is gone, does not speak TLS, or has taken too long
             if self._tls:
-                await handshake(end, self._tls, connection, connection.note_below)
+                await handshake(end, self._tls, connection, connection.set_raw_transport)
             else:
                 await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, end)
 

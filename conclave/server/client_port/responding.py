@@ -8,7 +8,7 @@ from conclave.response_memory import Budget
 from conclave.server.client_port.admission import Admission, TrackedConnection
 from conclave.wire import acknowledgement, response_head
 from conclave.wire.acknowledgement import Acknowledgement
-from conclave.wire.handover import drain_fully, limit_unsent, wait_drained
+from conclave.wire.handover import limit_unsent, wait_drained, wait_for_full_drain
 from conclave.wire.pace import SMALL_BYTES
 from conclave.wire.response_head import CrossOrigin
 
@@ -46,7 +46,7 @@ class RespondingConnection(TrackedConnection, asyncio.BufferedProtocol):
         """Set while the response is expected to be acknowledged by the client's system."""
         self._responding: asyncio.Task[None] | None = None
 
-    def note_below(self, transport: asyncio.Transport) -> None:
+    def set_raw_transport(self, transport: asyncio.Transport) -> None:
         """Note the transport below the TLS layer: it alone knows what the system has not taken yet."""
         self.below = transport
 
@@ -104,7 +104,7 @@ class RespondingConnection(TrackedConnection, asyncio.BufferedProtocol):
         transport = self.transport
         if transport is None:
             return False
-        drain_fully(transport)
+        wait_for_full_drain(transport)
         size = sum(map(len, parts))
         with self.port.budget.waiting(self.account, size, size, transport.get_write_buffer_size, transport.abort):
             return await wait_drained(self._drain, transport)

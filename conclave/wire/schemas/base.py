@@ -33,11 +33,11 @@ def schema_instance(kind: type[Schema]) -> Schema:
 class _LoadingSchema(Schema):
     """A schema that loads into a frozen dataclass with the same fields."""
 
-    makes: ClassVar[type]
+    result_class: ClassVar[type]
     """The dataclass. A field that is absent is None there, unless the schema has a default for it."""
 
     def load(self, data: Any, **options: Any) -> Any:
-        """Return what ``makes`` makes of ``data``. Raises ValidationError."""
+        """Return what ``result_class`` makes of ``data``. Raises ValidationError."""
         try:
             loaded = super().load(data, **options)
         except ValidationError as error:
@@ -45,7 +45,7 @@ class _LoadingSchema(Schema):
             # would stay in memory until Python looks for circles.
             raise error.with_traceback(None)  # noqa: B904 - it is the same error
         # A hook of marshmallow's would do the same, and cost each send more.
-        return self.makes(**loaded)
+        return self.result_class(**loaded)
 
 
 class RequestSchema(_LoadingSchema):
@@ -58,10 +58,10 @@ class RequestSchema(_LoadingSchema):
 
     error_messages = {"unknown": _UNKNOWN}
 
-    empty_counts: ClassVar[tuple[str, ...]] = ()
+    keep_empty: ClassVar[tuple[str, ...]] = ()
     """Fields whose empty value means something. Protobuf cannot tell it from an absent one: both count."""
 
-    zero_is_absent: ClassVar[tuple[str, ...]] = ()
+    drop_zero: ClassVar[tuple[str, ...]] = ()
     """Numbers that are not 0 where they are given. Protobuf cannot tell 0 from an absent one: neither counts."""
 
     quick: ClassVar["staticmethod[[Format, bytes], Any] | None"] = None
@@ -157,7 +157,7 @@ class Paging:
 class ListQuery(QuerySchema):
     """Which page of a list: at most ``limit`` items, those after the item with the id ``after``."""
 
-    makes: ClassVar[type] = Paging
+    result_class: ClassVar[type] = Paging
 
     limit = QueryInteger(least=1, most=MAX_PAGE_ITEMS)
     after = Identifier()

@@ -35,7 +35,7 @@ class UploadedKeyPackage:
 class KeyPackageEntry(RequestSchema):
     """A key package, regular unless said otherwise."""
 
-    makes = UploadedKeyPackage
+    result_class = UploadedKeyPackage
 
     data = required(Bytes, KEY_PACKAGE_RULE)
     is_last_resort = StrictBoolean(load_default=False)
@@ -64,7 +64,7 @@ class UploadKeyPackages:
 class UploadKeyPackageRequest(RequestSchema):
     """Key packages: one regular one in the single form, or entries; at least one, at most 100 in both forms."""
 
-    makes = UploadKeyPackages
+    result_class = UploadKeyPackages
 
     key_package_data = Bytes(validate=KEY_PACKAGE_RULE)
     entries = BoundedList(fields.Nested(KeyPackageEntry), most=MAX_PACKAGES, load_default=list)
@@ -88,6 +88,6 @@ class InviteToGroup:
 class InviteToGroupRequest(RequestSchema):
     """Whom to invite."""
 
-    makes = InviteToGroup
+    result_class = InviteToGroup
 
     user_ids = required(partial(BoundedList, Identifier()))

@@ -74,9 +74,9 @@ class SendMessageRequest(RequestSchema):
     ``send_id``: an id that the client makes, so that sending again after a lost answer does not store it twice.
     """
 
-    makes = SendMessage
+    result_class = SendMessage
 
-    zero_is_absent = ("self_destruct_seconds",)
+    drop_zero = ("self_destruct_seconds",)
 
     mls_message = required(Bytes)
     # By a function, so that the OpenAPI document does not show a default that no client may send.
@@ -135,7 +135,7 @@ class GetMessagesQuery(QuerySchema):
     count as fetched only once the ``after`` of the caller's next fetch says so.
     """
 
-    makes = GetMessages
+    result_class = GetMessages
 
     after = QueryInteger(least=0, most=MAX_SEQUENCE_NUM, default=0)
     limit = QueryInteger(least=1, most=MAX_MESSAGES, default=_DEFAULT_LIMIT)
@@ -155,7 +155,7 @@ class TakeBack:
 class TakeBackQuery(QuerySchema):
     """How to take a message back: with ``dry_run`` nothing changes, and the answer is what it would be."""
 
-    makes = TakeBack
+    result_class = TakeBack
 
     dry_run = QueryBoolean(load_default=False)
 
@@ -170,6 +170,6 @@ class ReadReceipt:
 class ReadReceiptRequest(RequestSchema):
     """What the caller has read: everything up to this number, as far as the group has it."""
 
-    makes = ReadReceipt
+    result_class = ReadReceipt
 
     sequence_num = required(StrictInteger, validate.Range(min=1, error="must be at least 1"))
