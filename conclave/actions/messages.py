@@ -141,7 +141,7 @@ class _SendIds:
     def is_known(
         self, connection: sqlite3.Connection, place: int, group_key: int, outcomes: list[int | Exception]
     ) -> bool:
-        """Tell whether the send at ``place`` was sent before. Its outcome is the former number, or follows later."""
+        """Return whether the send at ``place`` was sent before. Its outcome is the former number, or follows later."""
         sent = self._sent(place, group_key)
         if sent in self._first:
             self._again.append((place, sent))

@@ -149,11 +149,11 @@ class RememberedGroups:
         confirmed = min(after, known.last_seq)
         if confirmed == known.last_seq:
             return Fetched([], reader, confirmed, confirmed)
-        sight = visibility.of_known_group(known.group, now, self._former_policies)
+        view = visibility.of_cached_group(known.group, now, self._former_policies)
         for each, cached in tuple(known.ranges):
             if each is written_in and cached.covers(confirmed):
                 before = cached.size
-                begin = cached.first_after(confirmed, sight)
+                begin = cached.first_after(confirmed, view)
                 if cached.size != before:  # something was written, or hidden
                     self._grow(known, cached.size - before)
                 if begin is None:  # it would stand in the way of what is read now
@@ -207,8 +207,12 @@ class RememberedGroups:
         if not member.missed_from and not member.joining:
             reader = known.readers.setdefault(member.user_id, reader)
         # Which commits a policy keeps, changes with each fetch: such a group's pages are read each time.
-        if page.end is not None and not page.sight.policy.keeps_commits:
-            begin, hidden_before, policy = min(after, group.last_seq), page.sight.hidden_before, page.sight.policy
+        if page.end is not None and not page.visibility.policy.keeps_commits:
+            begin, hidden_before, policy = (
+                min(after, group.last_seq),
+                page.visibility.hidden_before,
+                page.visibility.policy,
+            )
             cached = CachedRange(begin, page.end, hidden_before, policy, page_writer.writer(written_in))
             _add(known, cached, page.messages, written_in)
         self._measure(known)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from conclave.events import Stored
 from conclave.retention.policy import GroupPolicy
-from conclave.retention.visibility import Sight
+from conclave.retention.visibility import Visibility
 from conclave.store.resources.messages import Piece, WriteMessage
 
 PIECE_BYTES = 160
@@ -47,17 +47,17 @@ class CachedRange:
         """Tell whether the message that follows the number ``after`` is here, if there is one up to ``end``."""
         return self.base <= after < self.end
 
-    def first_after(self, after: int, sight: Sight) -> int | None:
-        """Return the position of the first message with a number greater than ``after``; forget what ``sight`` hides.
+    def first_after(self, after: int, view: Visibility) -> int | None:
+        """Return the position of the first message with a number greater than ``after``; forget what ``view`` hides.
 
         None if the range does not know what may be seen: time has gone back.
         """
-        if sight.hidden_before < self.hidden_before:
+        if view.hidden_before < self.hidden_before:
             return None
         if self.sent:
             self._write_sent()
-        if self.oldest < sight.hidden_before:
-            self._hide(sight.hidden_before)
+        if self.oldest < view.hidden_before:
+            self._hide(view.hidden_before)
         return bisect_right(self.numbers, after)
 
     def send(self, stored: Stored) -> int:

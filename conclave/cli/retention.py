@@ -287,7 +287,7 @@ def _goes(found: Explanation, message: Message) -> str:
     kept = f" Withheld by: {'; '.join(withheld)}." if withheld else ""
     jobs = " or ".join(job.name for job in found.jobs)
     run = "of any job" if fate.by_mark else jobs or "only one that you start: no purge job covers this lifetime"
-    if fate.goes:
+    if fate.is_next:
         return f"Erased: by the next run ({run}).{kept}"
     if fate.erasable_at is not None and fate.erasable_at <= now:
         return f"Erased: by the first run ({run}) once nothing withholds it any more.{kept}"

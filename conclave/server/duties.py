@@ -100,12 +100,12 @@ async def try_archive(app: web.Application) -> AsyncIterator[None]:
     async def try_again() -> None:
         with contextlib.suppress(StoreError):  # the watch of the storage tells of that
             is_at_fault = HealthPart.ARCHIVE in health.faults
-            if is_at_fault or (await app[app_keys.STORE].read(stretches.is_to_be_there) and await reader.is_away()):
+            if is_at_fault or (await app[app_keys.STORE].read(stretches.must_exist) and await reader.is_away()):
                 await try_out()
 
     # The start does not wait for it: new messages can be read without the archive.
     async with contextlib.AsyncExitStack() as started:
-        if await app[app_keys.STORE].read(stretches.is_to_be_there):
+        if await app[app_keys.STORE].read(stretches.must_exist):
             await started.enter_async_context(background.running(health, HealthPart.ARCHIVE_WATCH, try_out))
         await started.enter_async_context(_every(app, HealthPart.ARCHIVE_WATCH, ARCHIVE_RETRY_SECONDS, try_again))
         yield
@@ -120,7 +120,7 @@ async def stay_alive(app: web.Application) -> AsyncIterator[None]:
     config = app[app_keys.CONFIG]
     policy = config.policy
     await watch.begin(policy, accepts_change=app[app_keys.ACCEPTS_CHANGE])
-    for doubt in doubts(config, await app[app_keys.STORE].read(marks.given, policy)):
+    for doubt in doubts(config, await app[app_keys.STORE].read(marks.policies_under, policy)):
         log.warning("doubtful_setting", **doubt._asdict())
     for group_id in await app[app_keys.STORE].read(rehearsal.unknown_groups, policy):
         log.warning("doubtful_setting", **of_unknown_group(group_id)._asdict())
