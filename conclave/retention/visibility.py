@@ -3,8 +3,10 @@
 A member sees a message if its number is above the mark ``gone_below``, it has not expired, and it is a commit or its
 sender's account is not deleted. A self-destructing message is visible to members who joined before it was sent, each
 until that reader's timer ends, or until the message is too old to be read for the first time. After that it is
-redacted: readers only see that it existed. A message that was taken back is redacted for everyone. The hot store, the archive and
-cached pages all use this module; it is the only place for rules that hide a message from a reader.
+redacted: readers only see that it existed. A message that was taken back is redacted for everyone.
+
+The hot store, the archive and cached pages use this module. It is the only place for rules that hide a message from a
+reader.
 """
 
 import sqlite3
