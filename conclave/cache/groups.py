@@ -26,10 +26,10 @@ from conclave.store.engine.group_commit import NotCachedError
 from conclave.store.engine.news import members_of
 from conclave.store.invalidation import Invalidated
 from conclave.store.resources import members
-from conclave.store.resources.fetch_gaps import Resumed
-from conclave.store.resources.groups import Group
+from conclave.store.resources.fetch_gaps import GapUpdate
+from conclave.store.resources.groups import GroupRow
 from conclave.store.resources.members import Membership
-from conclave.store.resources.messages import Page, Piece
+from conclave.store.resources.messages import EncodedMessage, MessagePage
 from conclave.wire import page_writer
 from conclave.wire.formats import Format
 
@@ -76,7 +76,7 @@ These tell all of it, since messages neither change nor come back: what is hidde
 class _Known:
     """A group. ``group`` is as it was read, but for the counter, which is ``last_seq``."""
 
-    group: Group
+    group: GroupRow
     last_seq: int
     readers: dict[bytes, Reader] = field(default_factory=dict)
     ranges: list[tuple[Format, CachedRange]] = field(default_factory=list)
@@ -103,7 +103,7 @@ class Fetched(NamedTuple):
     up_to: int
     claimed: int
     """The reader has everything up to this number, whether or not the page arrives: it said so with the request."""
-    resumed: Resumed | None = None
+    resumed: GapUpdate | None = None
     """What becomes of what the reader had missed; None: nothing."""
 
     @property
@@ -182,7 +182,7 @@ class RememberedGroups:
             self._grow(known, len(text) - len(former))
         return [known.joined[cut]]
 
-    def remember(self, page: Page, after: int, written_in: Format) -> Reader:
+    def remember(self, page: MessagePage, after: int, written_in: Format) -> Reader:
         """Return the reader of a page that was read after the number ``after``, and remember both.
 
         Nothing is remembered that may have changed since it was read.
@@ -252,7 +252,7 @@ def _append(known: _Known, stored: Stored) -> int:
     return sum(cached.send(stored) for _, cached in known.ranges if cached.end == stored.sequence_num - 1)
 
 
-def _add(known: _Known, read: CachedRange, messages: list[Piece], written_in: Format) -> None:
+def _add(known: _Known, read: CachedRange, messages: list[EncodedMessage], written_in: Format) -> None:
     """Add what was read after ``read.base``, up to ``read.end``: to a range that it continues, or as one of its own."""
     if read.base >= read.end:
         return

@@ -13,7 +13,7 @@ from conclave.actions.audit import list_last
 from conclave.cli.common import Name, Seconds, config_option
 from conclave.cli.opened_store import opened_store
 from conclave.cli.tables import print_whole, second
-from conclave.store.resources.audit import Entry
+from conclave.store.resources.audit import AuditEntry
 
 _TIMES = ("added_at", "before", "expired_before")
 """Details that are Unix seconds, or an old one and a new one."""
@@ -41,7 +41,7 @@ def audit(
         _show(entries)
 
 
-def _object(entry: Entry) -> dict[str, Any]:
+def _object(entry: AuditEntry) -> dict[str, Any]:
     return {
         "id": entry.audit_id,
         "at": entry.at,
@@ -53,7 +53,7 @@ def _object(entry: Entry) -> dict[str, Any]:
     }
 
 
-def _show(entries: Sequence[Entry]) -> None:
+def _show(entries: Sequence[AuditEntry]) -> None:
     table = Table("entry", "when (UTC)", "who", "what", "about", "id", "details")
     for each in entries:
         cells = each.actor, each.action, each.subject.name, _id(each.subject.subject_id), _details_text(each.details)

@@ -27,7 +27,7 @@ from conclave.store.engine import news
 from conclave.store.engine.faults import StoreError
 from conclave.store.resources import sessions, state
 from conclave.store.views import overdue, runs
-from conclave.store.views.overdue import Worst
+from conclave.store.views.overdue import OverdueTotal
 
 log = get_logger(__name__)
 
@@ -273,7 +273,7 @@ async def look_for_overdue(app: web.Application) -> AsyncIterator[None]:
         yield
 
 
-def _report_overdue(health: Health, late: Worst) -> None:
+def _report_overdue(health: Health, late: OverdueTotal) -> None:
     """Tell health, and the log if it is news. Neither has names or ids of groups."""
     was_late = HealthPart.OVERDUE in health.faults
     if not late.groups:

@@ -3,7 +3,7 @@
 import time
 from dataclasses import dataclass
 
-from conclave.system.worker_protocol import Asleep
+from conclave.system.worker_protocol import WorkerIdle
 
 FIRST_LEAD_SECONDS = 20.0
 """A worker is started 20 seconds before its run, as long as it is not known how long it takes to start it and Java."""
@@ -19,11 +19,11 @@ MOST_LEAD_SECONDS = 120.0
 class Sleep:
     """What a worker has said that fell asleep, and when: seconds of the monotonic clock."""
 
-    told: Asleep
+    told: WorkerIdle
     since: float
 
     @property
-    def left(self) -> Asleep:
+    def left(self) -> WorkerIdle:
         """What it would say now."""
         return self.told.later(time.monotonic() - self.since)
 

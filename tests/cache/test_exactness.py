@@ -23,8 +23,8 @@ from conclave.retention.policy import FOREVER, GroupPolicy
 from conclave.retention.visibility import Sight
 from conclave.store import invalidation
 from conclave.store.invalidation import Invalidated
-from conclave.store.resources.groups import Group
-from conclave.store.resources.messages import Page
+from conclave.store.resources.groups import GroupRow
+from conclave.store.resources.messages import MessagePage
 from tests.conftest import Running, StartServer
 from tests.support.alone import once
 from tests.support.cleaner import Cleaner
@@ -125,7 +125,7 @@ def hears_one_less(patch: pytest.MonkeyPatch, running: Running) -> None:
 
 
 def any_last_number(patch: pytest.MonkeyPatch, running: Running) -> None:
-    def remember(page: Page, *rest: Any) -> Any:
+    def remember(page: MessagePage, *rest: Any) -> Any:
         patch.setattr(running.app[app_keys.FRESHNESS], "last_seq", lambda _: page.member.group.last_seq)
         return told(page, *rest)
 
@@ -134,7 +134,7 @@ def any_last_number(patch: pytest.MonkeyPatch, running: Running) -> None:
 
 
 def sees_everything(patch: pytest.MonkeyPatch, _: Running) -> None:
-    def sight(group: Group, policy: GroupPolicy, _: int) -> Sight:
+    def sight(group: GroupRow, policy: GroupPolicy, _: int) -> Sight:
         return Sight(group.gone_below, 0, FOREVER, policy, 0)
 
     patch.setattr(groups, "visibility", SimpleNamespace(of_known_group=sight))

@@ -136,7 +136,7 @@ def counts_unread_as_read(patch: pytest.MonkeyPatch) -> None:
 def forgets_the_least_lifetime_of_deleted_groups(patch: pytest.MonkeyPatch) -> None:
     remove = groups.remove
 
-    def without(connection: sqlite3.Connection, group: groups.Group, now: int) -> list[bytes]:
+    def without(connection: sqlite3.Connection, group: groups.GroupRow, now: int) -> list[bytes]:
         invited = remove(connection, group, now)
         connection.execute("UPDATE tombstones SET least_lifetime = 0 WHERE group_key = ?", (group.group_key,))
         return invited
