@@ -1,6 +1,6 @@
 """A group messaging server whose groups forget on time, and can prove it."""
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 
 
 def installing(extra: str) -> str:

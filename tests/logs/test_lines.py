@@ -23,7 +23,7 @@ LISTENING = {
     "url": "http://127.0.0.1:8080",
     "admin_url": "http://127.0.0.1:9090",
     "database": "/srv/chat.db",
-    "version": "0.1.0",
+    "version": "1.0.0",
     "configuration": "/etc/conclave/config.toml",
     "retention": "at most 30 days",
     "cleanup": "spark, every 1 hour",
@@ -46,7 +46,7 @@ LISTENING = {
         ),
         (
             LISTENING,
-            "conclave 0.1.0; listening at http://127.0.0.1:8080, for operators at http://127.0.0.1:9090;"
+            "conclave 1.0.0; listening at http://127.0.0.1:8080, for operators at http://127.0.0.1:9090;"
             " configuration: /etc/conclave/config.toml; database: /srv/chat.db; retention: at most 30 days;"
             " cleanup: spark, every 1 hour; archive: off",
         ),
