@@ -12,7 +12,7 @@ from conclave.actions.context import Context
 from conclave.actions.quotas import Sends
 from conclave.archive import pages as both_tiers
 from conclave.archive.reader import Archive
-from conclave.cache.groups import Fetched, GroupMembers, Recipients, RememberedGroups
+from conclave.cache.groups import FetchedPage, GroupCache, Recipients, RecipientSet
 from conclave.errors import ApiError, BadRequestError, NotMemberError
 from conclave.store.engine.database import Database
 from conclave.store.engine.news import announce, announce_stored
@@ -72,7 +72,7 @@ class JointSend:
         self._recipients.catch_up(connection)
         limited = Sends(self._context.quotas) if self._context.quotas else None
         outcomes: list[int | Exception] = [0] * len(sends)
-        accepted: list[tuple[int, GroupMembers]] = []
+        accepted: list[tuple[int, RecipientSet]] = []
         timed: Counter[int] = Counter()
         ids = _SendIds(sends)
         for place, each in enumerate(sends):
@@ -105,7 +105,7 @@ class JointSend:
             limited.stored()
         return outcomes
 
-    def _is_member(self, connection: sqlite3.Connection, group: GroupMembers, sent: Send) -> bool:
+    def _is_member(self, connection: sqlite3.Connection, group: RecipientSet, sent: Send) -> bool:
         """Return whether the sender is a member now: a join may be overdue."""
         if sent.user_id in group.joining:
             return members.current(connection, sent.group_id, sent.user_id, self._context.clock) is not None
@@ -113,7 +113,7 @@ class JointSend:
 
 
 def _refusal(
-    connection: sqlite3.Connection, group: GroupMembers, send: Send, timed: Counter[int], limited: Sends | None
+    connection: sqlite3.Connection, group: RecipientSet, send: Send, timed: Counter[int], limited: Sends | None
 ) -> ApiError | None:
     """Return why a member's message is refused; None if it is not.
 
@@ -272,7 +272,7 @@ class Fetching:
     """Fetches pages: from memory, or else from the store and the archive."""
 
     def __init__(
-        self, groups: RememberedGroups, store: Database, archive: Archive, context: Context, *, next_confirms: bool
+        self, groups: GroupCache, store: Database, archive: Archive, context: Context, *, next_confirms: bool
     ) -> None:
         """``groups``: what is remembered.
 
@@ -295,7 +295,7 @@ class Fetching:
         *,
         include_redacted: bool = False,
         next_confirms: bool = False,
-    ) -> Fetched:
+    ) -> FetchedPage:
         """Return up to ``limit`` messages with numbers greater than ``after``: see ``at_hand`` and ``read``."""
         asked = group_id, user_id, after, limit, written_in
         return self.at_hand(*asked, next_confirms=next_confirms) or await self.read(
@@ -312,7 +312,7 @@ class Fetching:
         *,
         include_redacted: bool = False,
         next_confirms: bool = False,
-    ) -> Fetched:
+    ) -> FetchedPage:
         """Read up to ``limit`` messages with numbers greater than ``after``.
 
         ``include_redacted``: see ``store.messages.page``; what is remembered has nothing that is redacted for anybody.
@@ -320,7 +320,7 @@ class Fetching:
         and has arrived if it counts on arrival, call ``confirm``; also if it never arrives. ``next_confirms``: the
         reader asks that the page counts only once its next fetch says so, as the operator may have set for all.
         """
-        clock, write = self._context.clock, page_writer.writer(written_in)
+        clock, write = self._context.clock, page_writer.message_writer(written_in)
         # Only a clock in doubt makes a page wait for a write before it leaves.
         async with self._in_doubt if clock.moment().in_doubt else contextlib.nullcontext():
             try:
@@ -341,7 +341,7 @@ class Fetching:
         claimed = doubt.claimed(min(after, member.group.last_seq))
         up_to = max(claimed, doubt.fetched(after, found.fetched_up_to))
         resumed = doubt.resumed(member.missed_from, after, numbers)
-        page = Fetched([each.piece for each in found.messages], reader, up_to, claimed, resumed)
+        page = FetchedPage([each.piece for each in found.messages], reader, up_to, claimed, resumed)
         return self._counted(page, next_confirms=next_confirms)
 
     def at_hand(
@@ -353,12 +353,12 @@ class Fetching:
         written_in: Format,
         *,
         next_confirms: bool = False,
-    ) -> Fetched | None:
+    ) -> FetchedPage | None:
         """Return what ``read`` would, if it is remembered. Raises StoreError."""
         known = self._groups.page(group_id, user_id, after, limit, written_in)
         return self._counted(known, next_confirms=next_confirms) if known else None
 
-    def _counted(self, fetched: Fetched, *, next_confirms: bool) -> Fetched:
+    def _counted(self, fetched: FetchedPage, *, next_confirms: bool) -> FetchedPage:
         if fetched.up_to == fetched.claimed:
             return fetched
         if not fetched.pieces:
@@ -366,7 +366,7 @@ class Fetching:
             return fetched._replace(claimed=fetched.up_to)
         return fetched._replace(up_to=fetched.claimed) if next_confirms or self._next_confirms else fetched
 
-    async def confirm(self, fetched: Fetched, *, has_arrived: bool) -> None:
+    async def confirm(self, fetched: FetchedPage, *, has_arrived: bool) -> None:
         """Note what the reader of a page has. Raises StoreError.
 
         ``has_arrived``: whether the page has arrived, if it counts on arrival. What the reader has said to have counts

@@ -13,7 +13,7 @@ from collections import Counter, OrderedDict
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from conclave.auth.sliding_window import MOST_KEYS, Pace
+from conclave.auth.sliding_window import MAX_KEYS, LeakyBucket
 from conclave.clock import Clock
 from conclave.config.limits import LimitsConfig
 from conclave.errors import ApiError, QuotaError, TooManyRequestsError
@@ -54,7 +54,7 @@ class Quotas:
         self._limits = limits
         self._clock = clock
         self.paces = [
-            (Pace(most, MINUTE), is_user)
+            (LeakyBucket(most, MINUTE), is_user)
             for most, is_user in ((limits.user_sends_per_minute, True), (limits.group_sends_per_minute, False))
             if most
         ]
@@ -140,7 +140,7 @@ class Quotas:
                 self._counts.move_to_end(owner)
         finally:
             self._measured = None
-        if len(self._counts) > MOST_KEYS:
+        if len(self._counts) > MAX_KEYS:
             self._counts.popitem(last=False)
 
 

@@ -33,7 +33,7 @@ class Caller(NamedTuple):
 CALLER = web.RequestKey("caller", Caller)
 
 TOKEN: web.RequestKey[str | None] = web.RequestKey("token")
-"""What ``token_in`` found in the request."""
+"""What ``parse_token`` found in the request."""
 
 
 def new_token(issued_in: Format) -> str:
@@ -48,7 +48,7 @@ def token_hash(token: str) -> bytes:
     return hashlib.sha256(token.encode()).digest()
 
 
-def token_in(value: str | None, name: str) -> str | None:
+def parse_token(value: str | None, name: str) -> str | None:
     """Return the token in the value of the header ``name``: ``Bearer TOKEN`` in Authorization, bare in any other.
 
     None if there is no such header. "" if the header has no token, or one in another form.

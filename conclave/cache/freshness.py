@@ -96,11 +96,11 @@ class Freshness:
             raise unreadable from error
 
 
-MOST_SESSIONS = 20_000
+MAX_SESSIONS = 20_000
 """At most 20,000 sessions are remembered, which takes about 15 MB. The one that was used longest ago goes first."""
 
 
-class RememberedSessions:
+class SessionCache:
     """The sessions that were used lately, by the hashes of their tokens. Only for the event loop's thread."""
 
     def __init__(self, store: Database, freshness: Freshness) -> None:
@@ -147,7 +147,7 @@ class RememberedSessions:
     def _remember(self, token_hash: bytes, session: SessionRow) -> None:
         self._by_hash[token_hash] = session
         self._hashes[session.session_id] = token_hash
-        if len(self._by_hash) > MOST_SESSIONS:
+        if len(self._by_hash) > MAX_SESSIONS:
             _, oldest = self._by_hash.popitem(last=False)
             del self._hashes[oldest.session_id]
 

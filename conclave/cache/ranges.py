@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from conclave.events import Stored
+from conclave.events import MessageStored
 from conclave.retention.policy import GroupPolicy
 from conclave.retention.visibility import Sight
 from conclave.store.resources.messages import EncodedMessage, EncodeMessage
@@ -36,7 +36,7 @@ class CachedRange:
     numbers: list[int] = field(default_factory=list)
     times: list[int] = field(default_factory=list)
     pieces: list[bytes] = field(default_factory=list)
-    sent: deque[Stored] = field(default_factory=deque)
+    sent: deque[MessageStored] = field(default_factory=deque)
     """The last ones, which are written once they are asked for."""
     oldest: float = math.inf
     """No message here was created before this Unix second."""
@@ -60,7 +60,7 @@ class CachedRange:
             self._hide(sight.hidden_before)
         return bisect_right(self.numbers, after)
 
-    def send(self, stored: Stored) -> int:
+    def send(self, stored: MessageStored) -> int:
         """Add a message that was just sent, whose number follows ``end``; return by how many bytes the range grows."""
         before = self.size
         self.sent.append(stored)
@@ -110,7 +110,7 @@ class CachedRange:
         self.size -= sum(map(_weight, sent))
         self._insert(len(self.numbers), [self._piece(each) for each in sent], self.hidden_before)
 
-    def _piece(self, stored: Stored) -> EncodedMessage:
+    def _piece(self, stored: MessageStored) -> EncodedMessage:
         created_at = stored.created_at
         expires_at = self.policy.expires_at(created_at)
         text = self.write(stored.sequence_num, stored.sender_id, stored.body, created_at, expires_at)
@@ -130,6 +130,6 @@ class CachedRange:
             self.base = first.sequence_num
 
 
-def _weight(stored: Stored) -> int:
+def _weight(stored: MessageStored) -> int:
     """Return as how many bytes a message counts before it is written: a little more than it has."""
     return len(stored.body) * 4 // 3 + PIECE_BYTES

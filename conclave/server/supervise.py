@@ -17,7 +17,7 @@ from conclave.health.background import keep_running
 from conclave.health.parts import Health, HealthPart
 from conclave.keys import copying
 from conclave.logs.setup import get_logger
-from conclave.server.worker_sleep import Allowance, Lead, Sleep
+from conclave.server.worker_sleep import StartLead, StartTimeout, WorkerSleep
 from conclave.system.child_process import tied
 from conclave.system.worker_protocol import (
     EXIT_GIVE_UP,
@@ -40,7 +40,7 @@ log = get_logger(__name__)
 FIRST_PAUSE_SECONDS = 1.0
 """The pause before a worker is started again that had completed a run."""
 
-LONGEST_PAUSE_SECONDS = 60.0
+MAX_PAUSE_SECONDS = 60.0
 """The pause doubles each time that a worker ends without a completed run, up to this."""
 
 STOP_SECONDS = 1.0
@@ -52,7 +52,7 @@ READY_SECONDS = 120.0
 PREPARE_SECONDS = 300.0
 """It gets 5 minutes to start Spark, likewise: Java gives way to all others, and there may be many."""
 
-LONGEST_READY_SECONDS = 3600.0
+MAX_READY_SECONDS = 3600.0
 """At most an hour. On a busy machine each start would be broken off otherwise, and nothing would be erased."""
 
 KILL_SECONDS = 30.0
@@ -64,7 +64,7 @@ LINE_LIMIT = 1024 * 1024
 """At most 1 MiB in one line of the worker."""
 
 
-LONGEST_SLEEP_SECONDS = 3600.0
+MAX_SLEEP_SECONDS = 3600.0
 """A wait lasts at most an hour: an interval may be longer than the event loop can wait."""
 
 
@@ -79,8 +79,8 @@ class Supervisor:
         self._config = config
         self._health = health
         self._doing = ""
-        self._starting = Allowance(READY_SECONDS, LONGEST_READY_SECONDS)
-        self._preparing = Allowance(PREPARE_SECONDS, LONGEST_READY_SECONDS)
+        self._starting = StartTimeout(READY_SECONDS, MAX_READY_SECONDS)
+        self._preparing = StartTimeout(PREPARE_SECONDS, MAX_READY_SECONDS)
         self._preparing_since = 0.0
         self._fault = ""
         self._process: Process | None = None
@@ -88,10 +88,10 @@ class Supervisor:
         self._counting: asyncio.Future[dict[str, Any]] | None = None
         self._orders: set[WorkerOrder] = set()
         self._news = asyncio.Event()
-        self._sleep: Sleep | None = None
+        self._sleep: WorkerSleep | None = None
         self._due_at = 0.0
         self._was_ready = False
-        self._lead = Lead()
+        self._lead = StartLead()
 
     async def __aenter__(self) -> Self:
         """Start the worker in the background."""
@@ -116,7 +116,7 @@ class Supervisor:
     def follow(self, config: Config) -> None:
         """Have the worker log by other settings, at once. All others are the same as before."""
         self._config = config
-        self._send(_line(config))
+        self._send(_config_line(config))
 
     def run_now(self) -> bool:
         """Have the worker do each of its jobs at once, or after the run under way; False: there is no worker."""
@@ -193,11 +193,11 @@ class Supervisor:
             self._begin_anew("the cleanup worker ended meanwhile")
             self._health.fault(HealthPart.CLEANUP, reason)
             self._health.worker_ends += 1
-            pause = FIRST_PAUSE_SECONDS if ran else min(2 * pause, LONGEST_PAUSE_SECONDS)
+            pause = FIRST_PAUSE_SECONDS if ran else min(2 * pause, MAX_PAUSE_SECONDS)
             log.error("cleanup_worker_ended", reason=reason, restart_in_seconds=pause)
             await asyncio.sleep(pause)
 
-    async def _sleep_until_due(self, sleep: Sleep) -> None:
+    async def _sleep_until_due(self, sleep: WorkerSleep) -> None:
         """Wait until it is time to start the worker for its next run, or until it has to do anything else at once."""
         self._health.is_asleep = True
         self._health.next_run_at = time.time() + sleep.due_in
@@ -208,7 +208,7 @@ class Supervisor:
                 return
             self._news.clear()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(left, LONGEST_SLEEP_SECONDS)):
+                async with asyncio.timeout(min(left, MAX_SLEEP_SECONDS)):
                     await self._news.wait()
         if self._orders != {WorkerOrder.COUNT}:
             self._sleep = None  # then the worker does each job at once
@@ -222,7 +222,7 @@ class Supervisor:
         self._health.is_waking = True
         try:
             if process.stdin and process.stdout:  # both were asked for as pipes
-                process.stdin.write(_line(self._config))
+                process.stdin.write(_config_line(self._config))
                 if not former:
                     self._orders.discard(WorkerOrder.RUN)  # it does each job at once in any case
                 for order in self._orders:
@@ -248,7 +248,7 @@ class Supervisor:
             self._health.next_run_at = None
             await _end(process)
 
-    async def _begin(self, former: Sleep | None) -> Process:
+    async def _begin(self, former: WorkerSleep | None) -> Process:
         """Start a worker. ``former``: what one has left to do that fell asleep; without it, it does everything."""
         # -P: files in the working directory must not be taken for the worker's own modules. SIGCONT: a worker ends by
         # itself when its input ends, and removes its files first. One that was stopped (SIGSTOP) has to be woken.
@@ -311,7 +311,7 @@ class Supervisor:
             case OrderAccepted():
                 self._orders.discard(told.order)
             case WorkerIdle():
-                self._sleep = Sleep(told, time.monotonic())
+                self._sleep = WorkerSleep(told, time.monotonic())
             case RunEnded():
                 return self._note_run(told.report)
             case DryRunEnded():
@@ -347,7 +347,7 @@ class Supervisor:
         return not report["error"]
 
 
-def _line(config: Config) -> bytes:
+def _config_line(config: Config) -> bytes:
     return config.to_json().encode() + b"\n"
 
 

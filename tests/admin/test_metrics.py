@@ -19,7 +19,7 @@ from conclave.config.retention import RetentionConfig
 from conclave.config.settings import Config
 from conclave.events import QUEUE_LIMIT, Event
 from conclave.health.parts import HealthPart
-from conclave.measures import GONE, Histogram
+from conclave.measures import CLIENT_CLOSED, Histogram
 from conclave.store.engine import sqlite
 from conclave.store.engine.faults import StoreError
 from conclave.store.views.overdue import OverdueTotal
@@ -127,7 +127,7 @@ async def test_a_client_that_goes_is_counted(operators: Operators, monkeypatch: 
     with pytest.raises(ServerDisconnectedError):  # this client is still there
         await alice.http.post(f"{alice.url}{API}/groups/{group}/messages", data=in_chunks(), headers=headers)
     counted = (await operators.scrape())["conclave_requests_total"]
-    assert counted["POST", MESSAGES, str(GONE)] == 1
+    assert counted["POST", MESSAGES, str(CLIENT_CLOSED)] == 1
 
 
 async def test_transactions_are_counted_with_their_sizes_commits_and_waits(operators: Operators) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from conclave.cache import ranges
 from conclave.cache.ranges import PIECE_BYTES, CachedRange
-from conclave.events import Stored
+from conclave.events import MessageStored
 from conclave.retention.policy import FOREVER, KEEP, GroupPolicy
 from conclave.retention.visibility import Sight
 from conclave.store.resources.messages import EncodedMessage
@@ -95,7 +95,8 @@ def test_what_was_sent_is_written_once_somebody_asks(monkeypatch: pytest.MonkeyP
     cached = CachedRange(0, 0, 0, POLICY, write)
     cached.extend(pieces(1), 1, 0)
     assert (
-        sum(cached.send(Stored(1, number, b"", b"%d" % number, 100 + number)) for number in (2, 3)) == cached.size - 161
+        sum(cached.send(MessageStored(1, number, b"", b"%d" % number, 100 + number)) for number in (2, 3))
+        == cached.size - 161
     )
     assert (cached.end, cached.pieces) == (3, [b"1"])
     assert seen(cached, 1) == [b"2", b"3"]
@@ -103,7 +104,7 @@ def test_what_was_sent_is_written_once_somebody_asks(monkeypatch: pytest.MonkeyP
     expect_sound(cached)
     monkeypatch.setattr(ranges, "RANGE_BYTES", 3 * (PIECE_BYTES + 1))
     for number in range(4, 9):
-        cached.send(Stored(1, number, b"", b"%d" % number, 100 + number))
+        cached.send(MessageStored(1, number, b"", b"%d" % number, 100 + number))
     assert (cached.base, cached.end, seen(cached, 5, 103)) == (5, 8, [b"6", b"7", b"8"])
     expect_sound(cached)
 

@@ -65,7 +65,7 @@ def test_nobody_looks_at_each_message_that_is_hidden_and_kept(connection: sqlite
     if confirms:
         assert members.holding_back(connection, group, sight) == []
     else:
-        write = page_writer.writer(Format.JSON)
+        write = page_writer.message_writer(Format.JSON)
         values = (group.group_id, member.user_id, 0, 100, FakeClock(NOW), write)
         assert messages.page(connection, *values).messages == []
     connection.set_progress_handler(None, 0)

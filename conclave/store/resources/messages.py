@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 import orjson
 
 from conclave.clock import Clock
-from conclave.events import Stored
+from conclave.events import MessageStored
 from conclave.failpoints import reach
 from conclave.retention import stretches, visibility
 from conclave.retention.fate import Sent
@@ -118,7 +118,7 @@ class MessagePage:
     doubt: Omissions = fetch_gaps.NONE
 
 
-def append_all(connection: sqlite3.Connection, drafts: Sequence[MessageDraft], now: int) -> list[Stored]:
+def append_all(connection: sqlite3.Connection, drafts: Sequence[MessageDraft], now: int) -> list[MessageStored]:
     """Store messages (at most some hundreds) and return what caches have to hear of them. Raises StoreFullError.
 
     A sender's watermark rises only if it was at the group's last number. A sender has seen the own message, but perhaps
@@ -134,7 +134,7 @@ def append_all(connection: sqlite3.Connection, drafts: Sequence[MessageDraft], n
 
 def append_stored(
     connection: sqlite3.Connection, group_key: int, sender_id: bytes, body_id: int, now: int, *, is_commit: bool
-) -> Stored:
+) -> MessageStored:
     """Make the stored body ``body_id`` a message, and return what caches have to hear of it.
 
     The sender need not be a member. No watermark moves: the sender may have made the body some time ago, does not know
@@ -145,7 +145,7 @@ def append_stored(
     return _append(connection, [MessageDraft(group_key, sender_id, body, is_commit)], now)[0]
 
 
-def _append(connection: sqlite3.Connection, drafts: Sequence[MessageDraft], now: int) -> list[Stored]:
+def _append(connection: sqlite3.Connection, drafts: Sequence[MessageDraft], now: int) -> list[MessageStored]:
     """Number the messages of each group in the order of ``drafts``, and store them."""
     ahead: dict[int, tuple[int, int]] = {}
     named: dict[int, bytes] = {}
@@ -159,7 +159,7 @@ def _append(connection: sqlite3.Connection, drafts: Sequence[MessageDraft], now:
         ahead[draft.group_key] = number, _ = former + 1, created_at
         rows.append((draft.group_key, number, draft.sender_id, draft.is_commit, created_at, len(draft.body)))
         is_timed = draft.self_destruct_seconds > 0
-        stored.append(Stored(draft.group_key, number, draft.sender_id, draft.body, created_at, is_timed))
+        stored.append(MessageStored(draft.group_key, number, draft.sender_id, draft.body, created_at, is_timed))
     placed = [(named[each.group_key], each.sequence_num) for each in stored]
     encrypted = bodies.encrypted(connection, placed, [draft.body for draft in drafts])
     ids = [bodies.message_id(each.group_key, each.sequence_num) for each in stored]
