@@ -23,7 +23,7 @@ from conclave.retention.rules import IS_REDACTED, IS_TAKEN_BACK, UNREAD, is_kept
 from conclave.retention.stretches import Part
 
 if TYPE_CHECKING:
-    from conclave.store.resources.groups import Group
+    from conclave.store.resources.groups import GroupRow
 
 LARGE_SHARE = 0.1
 """A change is large if it hides more than a tenth of all messages at once."""
@@ -75,7 +75,7 @@ class SettingsImpact:
 
 
 def of_change(
-    connection: sqlite3.Connection, group: "Group", changed: "Group", settings: PolicySettings, now: int
+    connection: sqlite3.Connection, group: "GroupRow", changed: "GroupRow", settings: PolicySettings, now: int
 ) -> GroupImpact:
     """Rehearse changing ``group`` to ``changed`` at the Unix second ``now``, followed by a run.
 
@@ -115,7 +115,7 @@ def _all_of(part: Part) -> MessageTotals:
     return MessageTotals(part.message_count, part.body_bytes, part.oldest, part.newest)
 
 
-def of_purge(connection: sqlite3.Connection, group: "Group", before: int, now: int) -> GroupImpact:
+def of_purge(connection: sqlite3.Connection, group: "GroupRow", before: int, now: int) -> GroupImpact:
     """Rehearse a purge at ``now`` of all messages created before the Unix second ``before``, hidden or not.
 
     Kept commits do not count. The archive itself is always counted, since its index does not record legal holds.
@@ -137,7 +137,7 @@ def of_purge(connection: sqlite3.Connection, group: "Group", before: int, now: i
     return GroupImpact(known, ArchiveCount(stretch, current, aggregates))
 
 
-def kept_of_purge(connection: sqlite3.Connection, group: "Group", before: int) -> int:
+def kept_of_purge(connection: sqlite3.Connection, group: "GroupRow", before: int) -> int:
     """Return how many commits in the hot store a purge leaves because not all members have fetched them."""
     above = max(group.archived_seq, limits.commits_above(connection, group.group_key))
     row = connection.execute(

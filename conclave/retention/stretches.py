@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from conclave.retention.visibility import Visibility
 
 if TYPE_CHECKING:
-    from conclave.store.resources.groups import Group
+    from conclave.store.resources.groups import GroupRow
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def relaid(connection: sqlite3.Connection) -> int:
 
 def stretch(
     connection: sqlite3.Connection,
-    group: "Group",
+    group: "GroupRow",
     after: int,
     visibility: Visibility,
     *,

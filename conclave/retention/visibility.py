@@ -19,7 +19,7 @@ from conclave.retention.rules import DELETED_SENDERS, IS_TAKEN_BACK, MAX_AGE, TI
 from conclave.store.engine.connection import of_store
 
 if TYPE_CHECKING:
-    from conclave.store.resources.groups import Group
+    from conclave.store.resources.groups import GroupRow
 
 
 class Numbered(Protocol):
@@ -120,13 +120,13 @@ class Visibility(NamedTuple):
         return _kept(str(self.commits_above) if self.policy.keeps_commits else "")
 
 
-def of_group(connection: sqlite3.Connection, group: "Group", now: int) -> Visibility:
+def of_group(connection: sqlite3.Connection, group: "GroupRow", now: int) -> Visibility:
     """Return what members of the group may see at the Unix second ``now``."""
     above = limits.commits_above(connection, group.group_key) if group.keeps_commits else FOREVER
     return _visibility(group, above, now, of_store(connection).former_policies)
 
 
-def of_cached_group(group: "Group", now: int, former: FormerPolicies) -> Visibility:
+def of_cached_group(group: "GroupRow", now: int, former: FormerPolicies) -> Visibility:
     """Return what members may see of a cached group whose marks and policy have not changed.
 
     Not for a policy that keeps commits: which commits it keeps changes with each fetch.
@@ -138,7 +138,7 @@ FIRST_SCAN = 4096
 """How many messages are scanned first to find a visible one."""
 
 
-def pass_hidden(connection: sqlite3.Connection, group: "Group", visibility: Visibility, after: int) -> int:
+def pass_hidden(connection: sqlite3.Connection, group: "GroupRow", visibility: Visibility, after: int) -> int:
     """Return a number, at least ``after``, such that the hot store has no visible messages in between.
 
     Under a legal hold, millions of messages may stay hidden by age for years, which readers must not scan. The cost is
@@ -178,7 +178,7 @@ def _hidden_before(expired_before: int, policies: Sequence[GroupPolicy], now: in
     return expired_before
 
 
-def _visibility(group: "Group", commits_above: int, now: int, former_policies: FormerPolicies) -> Visibility:
+def _visibility(group: "GroupRow", commits_above: int, now: int, former_policies: FormerPolicies) -> Visibility:
     policy, former = group.policy, former_policies.of(group.group_key)
     expired_before = max(group.expired_before, former_policies.hidden_before(group.group_key))
     hidden_before = _hidden_before(expired_before, (policy, *former), now)
@@ -225,7 +225,7 @@ FROM messages LEFT JOIN self_destructing USING (group_key, sequence_num)
 """
 
 
-def shows_any(connection: sqlite3.Connection, group: "Group", visibility: Visibility, after: int, last: int) -> bool:
+def shows_any(connection: sqlite3.Connection, group: "GroupRow", visibility: Visibility, after: int, last: int) -> bool:
     """Return whether a message of the hot store after ``after``, up to ``last``, is visible and not taken back."""
     admitted, _ = visibility.hot
     begin = pass_hidden(connection, group, visibility, after)
@@ -239,7 +239,7 @@ def shows_any(connection: sqlite3.Connection, group: "Group", visibility: Visibi
 
 def first_in_doubt(
     connection: sqlite3.Connection,
-    group: "Group",
+    group: "GroupRow",
     visibility: Visibility,
     after: int,
     earliest: int,

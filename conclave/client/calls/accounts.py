@@ -10,7 +10,7 @@ from conclave.client.names import checked
 from conclave.client.session import Session
 from conclave.client.transport import Call, path
 from conclave.wire.formats import Format
-from conclave.wire.results import LoggedIn, Registered, SessionInfo, Sessions, User
+from conclave.wire.results import LoggedIn, Registered, SessionInfo, SessionList, UserInfo
 from conclave.wire.schemas import accounts as wire
 
 
@@ -69,9 +69,9 @@ class AccountCalls(Caller):
             await self.transport.tell(Call("POST", "/logout", repeatable=True))
         self.transport.token = ""
 
-    async def me(self) -> User:
+    async def me(self) -> UserInfo:
         """Return the user's own account."""
-        return await self.transport.ask(Call("GET", "/me", repeatable=True), User)
+        return await self.transport.ask(Call("GET", "/me", repeatable=True), UserInfo)
 
     async def set_alias(self, alias: str) -> None:
         """Change the user's own alias; "" clears it."""
@@ -100,20 +100,20 @@ class AccountCalls(Caller):
 
         await passwords.tried(password, ask)
 
-    async def user(self, username: str) -> User:
+    async def user(self, username: str) -> UserInfo:
         """Find a user by name. Raises ClientError; InputError for a name that no user can have."""
         call = Call("GET", path("users", checked("username", username)), repeatable=True)
-        return await self.transport.ask(call, User)
+        return await self.transport.ask(call, UserInfo)
 
-    async def user_by_id(self, user_id: UUID) -> User:
+    async def user_by_id(self, user_id: UUID) -> UserInfo:
         """Find a user by id."""
-        return await self.transport.ask(Call("GET", path("users", "by-id", user_id), repeatable=True), User)
+        return await self.transport.ask(Call("GET", path("users", "by-id", user_id), repeatable=True), UserInfo)
 
     async def sessions(self) -> tuple[SessionInfo, ...]:
         """List the user's sessions, the newest first."""
         call = Call("GET", "/sessions", repeatable=True)
         return await self._read_list(
-            *(call, Sessions, lambda answer: answer.sessions, lambda each: each.id), written_in=Format.JSON
+            *(call, SessionList, lambda answer: answer.sessions, lambda each: each.id), written_in=Format.JSON
         )
 
     async def end_session(self, session_id: UUID) -> None:

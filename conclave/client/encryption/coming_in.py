@@ -10,9 +10,9 @@ from conclave.client.encryption.agenda import Agenda, GroupAgenda
 from conclave.client.encryption.groups import Held
 from conclave.client.encryption.headers import InfoHeader, read_info
 from conclave.client.errors import RefusedError, ResourceError
-from conclave.client.mls import Group as MlsGroup
+from conclave.client.mls import GroupDetails as MlsGroup
 from conclave.errors import ErrorCode
-from conclave.wire.results import Group
+from conclave.wire.results import GroupDetails
 
 if TYPE_CHECKING:
     from conclave.client.api import Client
@@ -49,7 +49,7 @@ class Keys(Protocol):
         """Make a commit."""
         ...
 
-    def note_members(self, groups: Sequence[Group]) -> None:
+    def note_members(self, groups: Sequence[GroupDetails]) -> None:
         """Take the members and admins of groups, as the server lists them now."""
         ...
 
@@ -84,7 +84,7 @@ class ComingIn:
     def __init__(self, keys: Keys, agenda: Agenda, user_id: UUID, chance: Callable[[], float] = random.random) -> None:
         self._keys, self._agenda, self._user_id, self._chance = keys, agenda, user_id, chance
 
-    async def come_in(self, client: "Client", group: Group, agenda: GroupAgenda) -> bool:
+    async def come_in(self, client: "Client", group: GroupDetails, agenda: GroupAgenda) -> bool:
         """Ask in by an external commit, or begin the group if it never began. Tell whether it is to be fetched."""
         group_id = group.group_id
         info = await fetch_info(client, group_id)
@@ -129,7 +129,7 @@ class ComingIn:
         await client.commit(group_id, mls_group_id=beginning.mls_group_id)  # of two who begin the first is the one
         self._agenda.want(group_id, 0)
 
-    async def name(self, client: "Client", group: Group, ours: MlsGroup) -> None:
+    async def name(self, client: "Client", group: GroupDetails, ours: MlsGroup) -> None:
         """The server does not know the group by its id: say it, or give way to another one that began first."""
         if group.mls_group_id:
             self._keys.leave(group.group_id)
@@ -138,7 +138,7 @@ class ComingIn:
         self._agenda.want(group.group_id, 0)
 
 
-def is_admin(group: Group, user_id: UUID) -> bool:
+def is_admin(group: GroupDetails, user_id: UUID) -> bool:
     """Tell whether a user is an admin of a group."""
     return any(each.user_id == user_id and each.role == "admin" for each in group.members)
 

@@ -18,8 +18,8 @@ from conclave.client.errors import (
     SessionOverError,
 )
 from conclave.client.events import EncryptionNotice, News
-from conclave.client.mls import Group as MlsGroup
-from conclave.wire.results import Group
+from conclave.client.mls import GroupDetails as MlsGroup
+from conclave.wire.results import GroupDetails
 
 if TYPE_CHECKING:
     from conclave.client.api import Client
@@ -44,7 +44,7 @@ class Keeper:
         self._entry = ComingIn(keys, agenda, user_id)
         self._branches = Branches(keys, self._entry, agenda, user_id, news)
 
-    async def settle(self, client: "Client", groups: Sequence[Group]) -> set[UUID]:
+    async def settle(self, client: "Client", groups: Sequence[GroupDetails]) -> set[UUID]:
         """Look at the groups that are due; return those that are to be fetched then. Raises SessionOverError."""
         due, to_fetch = set(self._agenda.due()), set[UUID]()
         for gone in due - {each.group_id for each in groups}:
@@ -74,7 +74,7 @@ class Keeper:
         self._agenda.of(group_id).at = None
         self._agenda.want(group_id, AWAITED_SECONDS)
 
-    async def _look(self, client: "Client", group: Group, agenda: GroupAgenda) -> bool:
+    async def _look(self, client: "Client", group: GroupDetails, agenda: GroupAgenda) -> bool:
         """Look at a group. Tell whether it is to be fetched."""
         self._keys.note_members([group])
         held = self._keys.held(group.group_id)
@@ -98,7 +98,7 @@ class Keeper:
             return True
         return await self._mend(client, group, agenda)
 
-    async def _mend(self, client: "Client", group: Group, agenda: GroupAgenda) -> bool:
+    async def _mend(self, client: "Client", group: GroupDetails, agenda: GroupAgenda) -> bool:
         """Commit what has to be: without strangers, with proposals that wait, with new own keys."""
         group_id = group.group_id
         held = self._keys.held(group_id)
@@ -122,7 +122,7 @@ class Keeper:
         await client.commit(group_id, commit_message=change.commit, group_info=change.group_info)
         return True
 
-    def _has_turn(self, group: Group, ours: MlsGroup, agenda: GroupAgenda) -> bool:
+    def _has_turn(self, group: GroupDetails, ours: MlsGroup, agenda: GroupAgenda) -> bool:
         """Tell whether it is this client's turn to do what several could."""
         now = self._agenda.clock()
         agenda.needed_since = now if agenda.needed_since is None else agenda.needed_since

@@ -33,7 +33,7 @@ from conclave.client.mls.errors import UnwantedError
 from conclave.client.mls.framing import SenderType
 from conclave.client.mls.proposals import Add, Remove
 from conclave.client.mls.state import MAX_PAST
-from conclave.wire.results import StoredMessage
+from conclave.wire.results import FetchedMessage
 
 LONGEST_NUMBER = 18
 """Digits of a message's number."""
@@ -75,7 +75,7 @@ class Order:
         self._user_id, self._now, self._news = user_id, now, news
         self._groups, self._people, self._texts, self._agenda = groups, people, texts, agenda
 
-    def read(self, held: Held, messages: Sequence[StoredMessage]) -> list[Readable]:
+    def read(self, held: Held, messages: Sequence[FetchedMessage]) -> list[Readable]:
         """Take a page; return what of it is for people. Within a transaction, and the group is not saved yet."""
         known = self._texts.read(held)
         found = []
@@ -110,7 +110,7 @@ class Order:
         agenda.doubt_info(is_own=held.is_doubtful)
         self._agenda.want(held.group_id, 0 if held.is_doubtful else SOON)
 
-    def _take_own(self, held: Held, message: StoredMessage) -> tuple[bool, Readable | None]:
+    def _take_own(self, held: Held, message: FetchedMessage) -> tuple[bool, Readable | None]:
         """Tell whether a message is a text that the user has sent, and return it, unless it was sent before."""
         if message.sender_id != self._user_id or not (own := self._texts.own(held, message.mls_message)):
             return False, None
@@ -118,7 +118,7 @@ class Order:
             self._put_own(held, own, message)
         return True, Readable(message, own.text) if own.original in (0, message.sequence_num) else None
 
-    def _put_own(self, held: Held, own: OwnText, message: StoredMessage) -> None:
+    def _put_own(self, held: Held, own: OwnText, message: FetchedMessage) -> None:
         """Erase a text that is here as a message now, or keep it as long as others may not have read it."""
         what = own, message.sequence_num, message.self_destruct_seconds
         self._agenda.of(held.group_id).has_sent = True
@@ -149,7 +149,7 @@ class Order:
             return False
         return own.epoch < held.entered_epoch or held.group.epoch - own.epoch > MAX_PAST
 
-    def _take(self, held: Held, message: StoredMessage) -> Readable | None:
+    def _take(self, held: Held, message: FetchedMessage) -> Readable | None:
         if held.stage is not Stage.IN or held.group is None:
             self._pass_by(held, message)
             return None
@@ -211,7 +211,7 @@ class Order:
         if not agenda.listed.issuperset(added):
             raise NoRightError("it adds somebody who is no member, and only an admin may do that")
 
-    def _taken(self, held: Held, before: Group, received: Received, message: StoredMessage) -> None:
+    def _taken(self, held: Held, before: Group, received: Received, message: FetchedMessage) -> None:
         """Go on from a change of the group."""
         if isinstance(received, ProposalArrived):
             self._agenda.want(held.group_id)
@@ -275,7 +275,7 @@ class Order:
         """Tell whether somebody has not come in after this device."""
         return self._groups.came_at(held, user_id) <= held.entered_at
 
-    def _note_comers(self, held: Held, message: StoredMessage, header: Header) -> None:
+    def _note_comers(self, held: Held, message: FetchedMessage, header: Header) -> None:
         """Note who comes in by a commit that was not taken: into another branch, if it is anything.
 
         It was not checked, so no text goes by it: a client that enters that branch sees who is there (``enter``). Its
@@ -285,7 +285,7 @@ class Order:
             self._groups.note_comer(held, message.sender_id, message.sequence_num, is_claimed=True)
             self._confirms_no_more(held, message.sender_id)
 
-    def _removed(self, held: Held, committer: Member, message: StoredMessage) -> None:
+    def _removed(self, held: Held, committer: Member, message: FetchedMessage) -> None:
         """Go on without keys: to ask in again, unless another device of the account is in now. Both would for ever.
 
         It is no other one where the commit is a request of this client's that it gave up, as for a welcome.
@@ -326,7 +326,7 @@ class Order:
 
     # What is not taken
 
-    def _not_taken(self, held: Held, group: Group, message: StoredMessage, error: MlsError) -> Readable | None:
+    def _not_taken(self, held: Held, group: Group, message: FetchedMessage, error: MlsError) -> Readable | None:
         header = read_header(message.mls_message)
         unreadable = Readable(message, None)
         if header is None:
@@ -354,7 +354,7 @@ class Order:
             return None  # no forgery: who has no keys here has others, gives way, and sends it again
         return self._refuse(held, message, str(error))
 
-    def _passed(self, held: Held, group: Group, message: StoredMessage, header: Header) -> Readable | None:
+    def _passed(self, held: Held, group: Group, message: FetchedMessage, header: Header) -> Readable | None:
         """Go on from a message of an epoch that is over, or that the group has not reached."""
         agenda = self._agenda.of(held.group_id)
         if header.epoch > group.epoch:
@@ -375,7 +375,7 @@ class Order:
         self._agenda.want(held.group_id)
         return None
 
-    def _refuse(self, held: Held, message: StoredMessage, why: str) -> Readable | None:
+    def _refuse(self, held: Held, message: FetchedMessage, why: str) -> Readable | None:
         """Say that something was refused; it is for nobody."""
         sentence = f"Something that seems to come from this member was refused: {why}."
         self._news.append(EncryptionNotice(held.group_id, "refused", sentence, message.sender_id))
@@ -383,7 +383,7 @@ class Order:
 
     # Without keys
 
-    def _pass_by(self, held: Held, message: StoredMessage) -> None:
+    def _pass_by(self, held: Held, message: FetchedMessage) -> None:
         """Look at a message without the keys: only which commits there are, and how much cannot be read."""
         header = read_header(message.mls_message)
         if header is None or not header.is_commit:
@@ -394,7 +394,7 @@ class Order:
         if held.stage is Stage.AWAITING:
             self.decide(held)
 
-    def pass_over(self, held: Held, messages: Sequence[StoredMessage]) -> None:
+    def pass_over(self, held: Held, messages: Sequence[FetchedMessage]) -> None:
         """Give the keys up, and look at messages without them. Within a transaction."""
         self.give_up(held)
         for message in messages:
