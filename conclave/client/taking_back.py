@@ -13,9 +13,9 @@ async def take_back(client: Client, codec: Codec, group_id: UUID, number: int) -
 
     What repeats it and is under way, since its answer was lost perhaps, is taken back by ``Repeating`` once it comes.
     """
-    codec.gone(group_id, [number], are_taken_back=True)
-    for each in codec.repeated(group_id, number):
+    codec.erase_messages(group_id, [number], are_taken_back=True)
+    for each in codec.repeats_of(group_id, number):
         with contextlib.suppress(ResourceError):  # it is gone already
             await client.take_back(group_id, each)
-        codec.taken_back(group_id, each)
+        codec.record_taken_back(group_id, each)
     await client.take_back(group_id, number)

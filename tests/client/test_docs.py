@@ -190,7 +190,7 @@ async def texts(sync: Sync, count: int) -> list[str | None]:
         each = await anext(news)
         if isinstance(each, MessageArrived):
             heard.append(each.message.text)
-    sync.history.handled(each.message.group_id, each.message.sequence_num)  # type: ignore[union-attr]  # the last one is a message
+    sync.history.mark_handled(each.message.group_id, each.message.sequence_num)  # type: ignore[union-attr]  # the last one is a message
     await news.aclose()  # type: ignore[attr-defined]  # it is a generator
     return heard
 

@@ -98,7 +98,7 @@ class GroupAgenda:
         """A page of messages is asked for next."""
         self._fetched_at = self.clock()
 
-    def caught_up(self) -> None:
+    def record_caught_up(self) -> None:
         """The page that was asked for last was empty."""
         self.is_caught_up, self.read_at = True, self._fetched_at
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 from uuid import UUID
 
-from conclave.client.codec import Beginning, Change, Joining, KeyPackages, Readable, SendAgain
+from conclave.client.codec import ExternalCommit, MembershipChange, NewGroup, NewKeyPackages, PendingResend, Readable
 from conclave.client.encryption.agenda import Agenda
 from conclave.client.encryption.coming_in import AWAITED_SECONDS
 from conclave.client.encryption.groups import Awaited, Groups, Held, Stage
@@ -146,7 +146,7 @@ class MlsCodec:
             raise ValueError(f"a message has more than {MAX_MESSAGE // 2} bytes")
         return self._encrypt(group_id, text, send_id=send_id.bytes if send_id else b"")
 
-    def encode_again(self, again: SendAgain) -> bytes:
+    def encode_resend(self, again: PendingResend) -> bytes:
         """Encrypt a text anew; what it says in the clear is under which number it came first."""
         return self._encrypt(again.group_id, again.text, again.original)
 
@@ -176,51 +176,51 @@ class MlsCodec:
             self._agenda.want(held.group_id, 0)
             raise NotReadyError(why)
 
-    def withdraw(self, group_id: UUID, payload: bytes, *, has_come: bool = False) -> None:
+    def discard_payload(self, group_id: UUID, payload: bytes, *, other_attempt_stored: bool = False) -> None:
         """Forget the text of a payload, unless it came back; and of other tries, if one of them has come."""
         held = self._groups.get(group_id)
         if held and (own := self._texts.own(held, payload)) and not own.is_kept:
             with self._vault.transaction():
-                if has_come:
+                if other_attempt_stored:
                     self._texts.drop_other_tries(held, own)
                 self._texts.drop_own(own.text_key)
 
-    def to_send_again(self) -> list[SendAgain]:
+    def pending_resends(self) -> list[PendingResend]:
         """Return texts that came after their keys had passed, or with keys that were not those of the others."""
-        return self._texts.to_send_again()
+        return self._texts.pending_resends()
 
-    def sent_again(self, key: int) -> None:
+    def drop_resend(self, key: int) -> None:
         """Forget such a text."""
         with self._vault.transaction():
             self._texts.drop_own(key)
 
-    def kept(self, group_id: UUID) -> list[int]:
+    def kept_numbers(self, group_id: UUID) -> list[int]:
         """Return the numbers of the messages of which a text is kept."""
         held = self._groups.get(group_id)
-        return self._texts.kept(held) if held else []
+        return self._texts.kept_numbers(held) if held else []
 
-    def gone(self, group_id: UUID, numbers: Collection[int], *, are_taken_back: bool = False) -> None:
+    def erase_messages(self, group_id: UUID, numbers: Collection[int], *, are_taken_back: bool = False) -> None:
         """Erase what is kept of messages that are gone."""
         if held := self._groups.get(group_id):
             with self._vault.transaction():
                 self._texts.drop_gone(held, numbers, are_taken_back=are_taken_back)
 
-    def to_take_back(self) -> list[tuple[UUID, int]]:
+    def pending_take_backs(self) -> list[tuple[UUID, int]]:
         """Return own messages that were sent anew although their first ones were taken back."""
         return self._texts.unwanted()
 
-    def taken_back(self, group_id: UUID, number: int) -> None:
+    def record_taken_back(self, group_id: UUID, number: int) -> None:
         """Forget such a message."""
         if held := self._groups.get(group_id):
             with self._vault.transaction():
                 self._texts.drop_repeat(held, number)
 
-    def repeated(self, group_id: UUID, number: int) -> list[int]:
+    def repeats_of(self, group_id: UUID, number: int) -> list[int]:
         """Return the numbers under which such a text has come once more."""
         held = self._groups.get(group_id)
-        return self._texts.repeated(held, number) if held else []
+        return self._texts.repeats_of(held, number) if held else []
 
-    def wants_members(self, group_id: UUID, messages: Sequence[StoredMessage]) -> bool:
+    def needs_members(self, group_id: UUID, messages: Sequence[StoredMessage]) -> bool:
         """Tell whether somebody changes the members who was no admin when the list was read last, or none was read."""
         if not self.has_keys(group_id):
             return False
@@ -228,12 +228,12 @@ class MlsCodec:
         headers = (read_header(each.mls_message) for each in messages if each.sender_id not in agenda.admins)
         return any(header is not None and header.may_change_members for header in headers)
 
-    def note_members(self, groups: Sequence[Group]) -> None:
+    def update_members(self, groups: Sequence[Group]) -> None:
         """Take the members and admins of the user's groups, as the server lists them now."""
         for group in groups:
             for each in group.members:
                 if each.user_id == self._user_id:
-                    self.note_own_key(each.signing_key_fingerprint)
+                    self.record_listed_key(each.signing_key_fingerprint)
             if self._agenda.of(group.group_id).take_list(group):
                 # Who cannot read yet, and who can without being a member, is shown by it.
                 self._news.append(EncryptionChanged(group.group_id))
@@ -260,7 +260,7 @@ class MlsCodec:
             self._news.append(EncryptionChanged(group_id))
         return found
 
-    def stored(self, group_id: UUID, up_to: int) -> None:
+    def record_stored(self, group_id: UUID, up_to: int) -> None:
         """Erase the texts that the history has; if it has more than was read here, these keys are an old copy."""
         self._agenda.of(group_id).fetches()
         held = self._groups.get(group_id)
@@ -274,7 +274,7 @@ class MlsCodec:
             with self._vault.transaction():
                 self._texts.drop_read(held, up_to)
 
-    def caught_up(self, group_id: UUID, *, has_all: bool = True, last: int = 0) -> None:
+    def record_caught_up(self, group_id: UUID, *, has_all: bool = True, last: int = 0) -> None:
         """Note that everything was read: from here on it is known what was sent by these keys.
 
         What an earlier program has encrypted and is not there now never will be, and what it has decrypted without
@@ -285,7 +285,7 @@ class MlsCodec:
             with self._changing(group_id) as held:
                 self._order.misses(held)
                 held.up_to = last
-        agenda.caught_up()
+        agenda.record_caught_up()
         if has_all and held and (self._texts.has_former(held, self._now()) or self._texts.read(held)):
             with self._vault.transaction():
                 self._texts.drop_former(held, self._now())
@@ -294,14 +294,14 @@ class MlsCodec:
             with self._vault.transaction():
                 self._texts.drop_kept(held, self._now())
 
-    def keep_unsent(self, data: bytes) -> None:
+    def save_unsent(self, data: bytes) -> None:
         """Keep what is not sent, encrypted with a key that is made of the account's."""
         with self._vault.transaction():
-            self._packages.keep_unsent(data)
+            self._packages.save_unsent(data)
 
-    def kept_unsent(self) -> bytes:
+    def load_unsent(self) -> bytes:
         """Return what is kept so."""
-        return self._packages.kept_unsent()
+        return self._packages.load_unsent()
 
     # Members
 
@@ -311,28 +311,28 @@ class MlsCodec:
         return held is not None and held.stage is Stage.IN
 
     @property
-    def wants_key_packages(self) -> bool:
+    def needs_key_packages(self) -> bool:
         """Whether those at the server are old."""
         return self._packages.are_due
 
-    def key_packages(self, regular: int, *, last_resort: bool) -> KeyPackages:
+    def key_packages(self, regular: int, *, last_resort: bool) -> NewKeyPackages:
         """Make key packages; their private keys are on the disk when it returns."""
         return self._packages.make(regular, last_resort=last_resort)
 
-    def begin(self, group_id: UUID) -> Beginning:
+    def create(self, group_id: UUID) -> NewGroup:
         """Begin a new group, with the user alone in it."""
         with self._changing(group_id) as held:
             held.group = MlsGroup.create(self._packages.own_leaf(), self._now(), policy=POLICY)
             held.renewed_at, held.missed = self._now(), 0
             self._order.enter(held)
-            return Beginning(held.group.group_info(), held.group.group_id.hex())
+            return NewGroup(held.group.group_info(), held.group.group_id.hex())
 
-    def note_own_key(self, listed: str) -> None:
+    def record_listed_key(self, listed: str) -> None:
         """Note the fingerprint that the server has for the account; "": none. Another device has uploaded another."""
         if listed:
             self._listed_keys.add(listed)
 
-    def add(self, group_id: UUID, user_id: UUID, key_package: bytes) -> Change:
+    def add(self, group_id: UUID, user_id: UUID, key_package: bytes) -> MembershipChange:
         """Make a commit that adds a user. Raises NotReadyError, and EncryptionError for a key of somebody else."""
         with self._changing(group_id, "this user cannot be added") as held:
             package = decode_message(key_package)
@@ -341,21 +341,21 @@ class MlsCodec:
             made = self._ready(held).commit(self._now(), add=[package])
         return _change(made)
 
-    def remove(self, group_id: UUID, user_id: UUID) -> Change:
+    def remove(self, group_id: UUID, user_id: UUID) -> MembershipChange:
         """Make a commit that removes a member; nothing if the keys are not there, or the member is not."""
         held = self._groups.get(group_id)
         member = held.group.find(user_id.bytes) if held and held.group and held.stage is Stage.IN else None
         if member is None:
-            return Change(b"", b"")
+            return MembershipChange(b"", b"")
         return self.commit(group_id, [member.leaf_index])
 
-    def commit(self, group_id: UUID, remove: Sequence[int] = ()) -> Change:
+    def commit(self, group_id: UUID, remove: Sequence[int] = ()) -> MembershipChange:
         """Make a commit with new own keys, which removes leaves, and takes proposals along. Raises EncryptionError."""
         with self._changing(group_id, "the group cannot be changed") as held:
             made = self._ready(held).commit(self._now(), remove=remove)
         return _change(made)
 
-    def join(self, group_id: UUID, group_info: bytes, *, anew: bool = False) -> Joining:
+    def join(self, group_id: UUID, group_info: bytes, *, anew: bool = False) -> ExternalCommit:
         """Make a commit by which the user comes in from outside; an own old leaf is removed. Raises EncryptionError.
 
         ``anew``: which commits there were is forgotten, since they led into another branch.
@@ -374,9 +374,9 @@ class MlsCodec:
             held.renewed_at = self._now()
             self._groups.note_request(held, group.confirmation_tag)
             self._agenda.of(group_id).asked_at = self._agenda.clock()
-        return Joining(commit, group.group_id.hex(), _fitting(group.group_info(), commit))
+        return ExternalCommit(commit, group.group_id.hex(), _fitting(group.group_info(), commit))
 
-    def welcomed(self, group_id: UUID, welcome: bytes, inviter: UUID | None = None) -> bool:
+    def join_by_welcome(self, group_id: UUID, welcome: bytes, inviter: UUID | None = None) -> bool:
         """Take the state that a Welcome leads to. It counts once the commit that it belongs to has come.
 
         Who has signed it is told, loudly if it is not the ``inviter`` whom the server has named.
@@ -421,7 +421,7 @@ class MlsCodec:
                 self._groups.forget(group_id)
         self._agenda.forget(group_id)
 
-    def new_keys(self) -> None:
+    def reset_keys(self) -> None:
         """Begin with a new signature key. The states of all groups are erased: the user asks in again."""
         with self._vault.transaction():
             self._packages.replace_key()
@@ -432,11 +432,11 @@ class MlsCodec:
                 self._groups.save(held)
         for group_id in self._groups.ids():
             self._news.append(EncryptionChanged(group_id))
-            self.changed(group_id)
+            self.schedule_check(group_id)
 
     # What goes on by itself
 
-    def changed(self, group_id: UUID) -> None:
+    def schedule_check(self, group_id: UUID) -> None:
         """Have a group looked at."""
         self._agenda.want(group_id)
 
@@ -445,9 +445,9 @@ class MlsCodec:
         """Whether a group is to be looked at now."""
         return bool(self._agenda.due())
 
-    async def settle(self, client: "Client", groups: Sequence[Group]) -> set[UUID]:
+    async def run_maintenance(self, client: "Client", groups: Sequence[Group]) -> set[UUID]:
         """Do what members' clients do by themselves."""
-        return await self._keeper.settle(client, groups)
+        return await self._keeper.run_maintenance(client, groups)
 
     def held(self, group_id: UUID) -> Held | None:
         """Return a group, to be looked at; ``changing`` changes it."""
@@ -471,7 +471,7 @@ class MlsCodec:
         """Tell whether a user has not come in after this device."""
         return self._order.is_senior(held, user_id)
 
-    def leave(self, group_id: UUID) -> None:
+    def drop_state(self, group_id: UUID) -> None:
         """Give the state of a group up: it leads nowhere."""
         with self._changing(group_id) as held:
             self._order.give_up(held)
@@ -531,9 +531,9 @@ class MlsCodec:
         return held.group
 
 
-def _change(made: Commitment) -> Change:
+def _change(made: Commitment) -> MembershipChange:
     welcome = made.welcome or b""
-    return Change(made.message, _fitting(made.group_info, made.message, welcome), welcome)
+    return MembershipChange(made.message, _fitting(made.group_info, made.message, welcome), welcome)
 
 
 def _fitting(group_info: bytes, *others: bytes) -> bytes:

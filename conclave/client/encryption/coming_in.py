@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
 
-from conclave.client.codec import Beginning, Change, Joining
+from conclave.client.codec import ExternalCommit, MembershipChange, NewGroup
 from conclave.client.encryption.agenda import Agenda, GroupAgenda
 from conclave.client.encryption.groups import Held
 from conclave.client.encryption.headers import InfoHeader, read_info
@@ -37,23 +37,23 @@ class Keys(Protocol):
         """Return a group, to be looked at."""
         ...
 
-    def begin(self, group_id: UUID) -> Beginning:
+    def create(self, group_id: UUID) -> NewGroup:
         """Begin a new group."""
         ...
 
-    def join(self, group_id: UUID, group_info: bytes, *, anew: bool = False) -> Joining:
+    def join(self, group_id: UUID, group_info: bytes, *, anew: bool = False) -> ExternalCommit:
         """Make what brings the user in from outside. ``anew``: what was known of the group's commits is forgotten."""
         ...
 
-    def commit(self, group_id: UUID, remove: Sequence[int] = ()) -> Change:
+    def commit(self, group_id: UUID, remove: Sequence[int] = ()) -> MembershipChange:
         """Make a commit."""
         ...
 
-    def note_members(self, groups: Sequence[Group]) -> None:
+    def update_members(self, groups: Sequence[Group]) -> None:
         """Take the members and admins of groups, as the server lists them now."""
         ...
 
-    def leave(self, group_id: UUID) -> None:
+    def drop_state(self, group_id: UUID) -> None:
         """Give a state up."""
         ...
 
@@ -109,7 +109,7 @@ class ComingIn:
         await self.ask(client, group_id, self._keys.join(group_id, info), agenda)
         return True
 
-    async def ask(self, client: "Client", group_id: UUID, joining: Joining, agenda: GroupAgenda) -> None:
+    async def ask(self, client: "Client", group_id: UUID, joining: ExternalCommit, agenda: GroupAgenda) -> None:
         """Send an external commit. It counts once it comes back."""
         agenda.attempts += 1
         self._agenda.want(group_id, max(AWAITED_SECONDS, agenda.wait()))
@@ -117,7 +117,7 @@ class ComingIn:
             await client.external_join(group_id, *joining)
         except RefusedError as error:
             if error.status < REFUSED_BELOW:
-                self._keys.leave(group_id)
+                self._keys.drop_state(group_id)
             if error.code != ErrorCode.RESOURCE_CONFLICT:
                 raise
             agenda.is_late()
@@ -125,14 +125,14 @@ class ComingIn:
 
     async def _begin(self, client: "Client", group_id: UUID) -> None:
         """Begin a group that has members, but no keys: its creator's client died, or did not encrypt."""
-        beginning = self._keys.begin(group_id)
+        beginning = self._keys.create(group_id)
         await client.commit(group_id, mls_group_id=beginning.mls_group_id)  # of two who begin the first is the one
         self._agenda.want(group_id, 0)
 
     async def name(self, client: "Client", group: Group, ours: MlsGroup) -> None:
         """The server does not know the group by its id: say it, or give way to another one that began first."""
         if group.mls_group_id:
-            self._keys.leave(group.group_id)
+            self._keys.drop_state(group.group_id)
         else:
             await client.commit(group.group_id, group_info=ours.group_info(), mls_group_id=ours.group_id.hex())
         self._agenda.want(group.group_id, 0)

@@ -44,7 +44,7 @@ class Keeper:
         self._entry = ComingIn(keys, agenda, user_id)
         self._branches = Branches(keys, self._entry, agenda, user_id, news)
 
-    async def settle(self, client: "Client", groups: Sequence[Group]) -> set[UUID]:
+    async def run_maintenance(self, client: "Client", groups: Sequence[Group]) -> set[UUID]:
         """Look at the groups that are due; return those that are to be fetched then. Raises SessionOverError."""
         due, to_fetch = set(self._agenda.due()), set[UUID]()
         for gone in due - {each.group_id for each in groups}:
@@ -76,7 +76,7 @@ class Keeper:
 
     async def _look(self, client: "Client", group: Group, agenda: GroupAgenda) -> bool:
         """Look at a group. Tell whether it is to be fetched."""
-        self._keys.note_members([group])
+        self._keys.update_members([group])
         held = self._keys.held(group.group_id)
         if held and held.stage is Stage.REPLACED:
             return False
@@ -85,7 +85,7 @@ class Keeper:
                 self._agenda.want(group.group_id, rest)
                 return True
             # It was fetched since the commit was sent, or the welcome came, and the commit was not there.
-            self._keys.leave(group.group_id)
+            self._keys.drop_state(group.group_id)
         if held is None or held.stage is not Stage.IN or held.group is None:
             return await self._entry.come_in(client, group, agenda)
         if not agenda.is_caught_up:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from conclave.client.codec import KeyPackages
+from conclave.client.codec import NewKeyPackages
 from conclave.client.encryption.vault import Vault
 from conclave.client.mls import MlsError, OwnKeyPackage, create_key_package, encode_message, fingerprint, suite_of
 
@@ -57,7 +57,7 @@ class Packages:
         """Tell whether a key is one of this device's, now or before: it is of no other device then."""
         return fingerprint(signature_key) in (self.fingerprint, *self._former.split())
 
-    def keep_unsent(self, data: bytes) -> None:
+    def save_unsent(self, data: bytes) -> None:
         """Keep what is not sent, encrypted with a key that is made of the signature key; b"": nothing.
 
         Within a transaction.
@@ -68,7 +68,7 @@ class Packages:
             place = self._vault.put(nonce + SUITE.aead.seal(self._key_of_unsent(), nonce, b"", data))
             self._vault.connection.execute("INSERT INTO unsent VALUES (1, ?, ?)", place)
 
-    def kept_unsent(self) -> bytes:
+    def load_unsent(self) -> bytes:
         """Return what is kept so; b"" if there is nothing, or it was not encrypted with this key."""
         row = self._vault.connection.execute("SELECT segment, body_id FROM unsent").fetchone()
         kept, size = self._vault.get(row) if row else b"", SUITE.aead.nonce
@@ -88,14 +88,14 @@ class Packages:
 
     def replace_key(self) -> None:
         """Make a new signature key; what was made with the old one is erased. Within a transaction."""
-        unsent = self.kept_unsent()
+        unsent = self.load_unsent()
         self._vault.erase_rows("key_packages", "true")
         former = " ".join([self.fingerprint, *self._former.split()][:MOST_FORMER])
         self._vault.erase_rows("about", "true")
         self._make_key(former)
-        self.keep_unsent(unsent)
+        self.save_unsent(unsent)
 
-    def make(self, regular: int, *, last_resort: bool) -> KeyPackages:
+    def make(self, regular: int, *, last_resort: bool) -> NewKeyPackages:
         """Make key packages, and store them."""
         now, replaces_all = self._now(), self._uploaded_at == 0
         with self._vault.transaction() as connection:
@@ -111,7 +111,7 @@ class Packages:
                 connection.execute("UPDATE about SET uploaded_at = ?", (now,))
         if last_resort:
             self._uploaded_at = now
-        return KeyPackages(ordinary, last, self.fingerprint, replaces_all)
+        return NewKeyPackages(ordinary, last, self.fingerprint, replaces_all)
 
     def own_leaf(self) -> OwnKeyPackage:
         """Return a key package that is not uploaded: to create a group with, or to come in by an external commit."""

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from conclave.client.codec import SendAgain
+from conclave.client.codec import PendingResend
 from conclave.client.encryption.groups import Held
 from conclave.client.encryption.vault import NOWHERE, Vault
 
@@ -147,7 +147,7 @@ class Texts:
             "own_texts", "group_key = ? AND kept IS NOT NULL AND original < ?", held.group_key, number
         )
 
-    def kept(self, held: Held) -> list[int]:
+    def kept_numbers(self, held: Held) -> list[int]:
         """Return the numbers of the messages of which a text is kept."""
         rows = self._connection.execute(
             f"SELECT original FROM own_texts WHERE group_key = ? AND NOT ({_UNDER_WAY}) ORDER BY original",
@@ -233,14 +233,16 @@ class Texts:
         ).fetchone()
         return row is not None
 
-    def to_send_again(self) -> list[SendAgain]:
+    def pending_resends(self) -> list[PendingResend]:
         """Return what is to be sent again."""
         rows = self._connection.execute(
             "SELECT text_key, group_id, again, original, own_texts.segment, own_texts.body_id FROM own_texts"
             " JOIN groups USING (group_key) WHERE again IS NOT NULL ORDER BY text_key"
         ).fetchall()
         return [
-            SendAgain(text_key, UUID(bytes=group_id), self._vault.get((segment, body_id)).decode(), seconds, original)
+            PendingResend(
+                text_key, UUID(bytes=group_id), self._vault.get((segment, body_id)).decode(), seconds, original
+            )
             for text_key, group_id, seconds, original, segment, body_id in rows
         ]
 
@@ -256,7 +258,7 @@ class Texts:
             (held.group_key, MOST_REPEATS),
         )
 
-    def repeated(self, held: Held, original: int) -> list[int]:
+    def repeats_of(self, held: Held, original: int) -> list[int]:
         """Return under which numbers a text has come once more, ascending."""
         rows = self._connection.execute(
             "SELECT sequence_num FROM repeats WHERE group_key = ? AND original = ? ORDER BY sequence_num",

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from conclave.client.errors import DiskError
 from conclave.client.history import bodies
-from conclave.client.private_file import keep_nothing_free, open_private, transaction
+from conclave.client.private_file import enable_auto_vacuum, open_private, transaction
 
 VERSION = 1
 
@@ -183,7 +183,7 @@ class Vault:
             raise _unusable(path, error) from error
         try:
             self._make(path, user_id)
-            keep_nothing_free(self.connection)
+            enable_auto_vacuum(self.connection)
         except sqlite3.Error as error:
             self.connection.close()
             raise _unusable(path, error) from error

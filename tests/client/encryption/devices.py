@@ -18,7 +18,7 @@ from tests.client.encryption.failpoints import Failpoints
 from tests.support.client import PASSWORD
 from tests.support.server import PATIENCE
 
-QUICK = Backoff(first=0.01, most=0.05, patience=1.0)
+QUICK = Backoff(first=0.01, most=0.05, max_wait=1.0)
 N = TypeVar("N")
 
 
@@ -29,7 +29,7 @@ class Device:
         self.client = Client(url, backoff=QUICK)
         self.name, self.folder, self.clock = name, folder, clock
         self.told: list[News] = []
-        self.takes_invites = self.takes_changed_keys = True
+        self.takes_invites = self.accept_changed_keys = True
         self.hears_time = False
         """Whether it goes by the server's time, which stands still in most tests."""
         self.ahead = 0.0
@@ -60,7 +60,7 @@ class Device:
         self.history = History(self.folder / f"{self.name}.history", clock=self.clock)
         self.codec = MlsCodec(self.keys_path, self.user_id, clock=lambda: time.monotonic() + self.ahead)
         self.sync = Sync(
-            self.client, self.history, self.codec, backoff=QUICK, takes_changed_keys=self.takes_changed_keys
+            self.client, self.history, self.codec, backoff=QUICK, accept_changed_keys=self.accept_changed_keys
         )
         if not self.hears_time:
             self.codec.use_time(lambda: int(time.time() + self.ahead))
@@ -72,7 +72,7 @@ class Device:
         self.open(points)
         self._listening = asyncio.create_task(self._listen())
         await self.until(lambda: any(isinstance(each, Online) for each in self.told))
-        await self.until(lambda: self.sync._upkeep._has_begun)
+        await self.until(lambda: self.sync._key_package_stock._has_begun)
 
     async def _listen(self) -> None:
         async with self.sync:
@@ -147,7 +147,7 @@ class Device:
         """Commit new own keys, as a client does from time to time."""
         change = self.codec.commit(group)
         await self.client.commit(group, commit_message=change.commit, group_info=change.group_info)
-        self.sync.look_at(group)
+        self.sync.request_fetch(group)
 
     async def comes_in(self, group: UUID) -> None:
         await self.until(lambda: self.is_in(group))

@@ -13,7 +13,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from conclave.client import Client, MlsCodec
-from conclave.client.codec import Change, SendAgain
+from conclave.client.codec import MembershipChange, PendingResend
 from conclave.client.encryption.branches import MANY
 from conclave.client.encryption.headers import read_info
 from conclave.client.encryption.people import POLICY
@@ -104,26 +104,26 @@ class Person:
         found = self.codec.decode(GROUP, [each for each in new if each.sequence_num not in unread])
         self.texts += [each.text for each in found]
         self.read_up_to += len(new)
-        self.codec.stored(GROUP, self.read_up_to)
-        self.codec.caught_up(GROUP)
+        self.codec.record_stored(GROUP, self.read_up_to)
+        self.codec.record_caught_up(GROUP)
         self.told += [each for each in self.codec.take_news() if isinstance(each, EncryptionNotice)]
 
     def settle(self) -> None:
         groups = [self.server.group()] if self.user_id in self.server.members else []
         if self.codec.is_due:
-            run(self.codec.settle(cast(Client, self), groups))
+            run(self.codec.run_maintenance(cast(Client, self), groups))
         self.told += [each for each in self.codec.take_news() if isinstance(each, EncryptionNotice)]
 
     def repeats(self) -> None:
         """Send again what is to be, as ``Sync`` does."""
-        for again in self.codec.to_send_again():
+        for again in self.codec.pending_resends():
             with suppress(NotReadyError):
-                self.server.store(self.user_id, self.codec.encode_again(again))
-                self.codec.sent_again(again.key)
+                self.server.store(self.user_id, self.codec.encode_resend(again))
+                self.codec.drop_resend(again.key)
 
     def begin(self) -> None:
         self.server.members[self.user_id] = "admin"
-        beginning = self.codec.begin(GROUP)
+        beginning = self.codec.create(GROUP)
         self.server.info, self.server.mls_group_id = beginning.group_info, beginning.mls_group_id
 
     def says(self, text: str) -> None:
@@ -134,7 +134,7 @@ class Person:
         self.server.members[self.user_id] = "admin" if is_admin else "member"
         info = self.server.info
         run(self.external_join(GROUP, self.codec.join(GROUP, info).commit, ""))
-        self.codec.changed(GROUP)
+        self.codec.schedule_check(GROUP)
 
     def renews(self) -> None:
         change = self.codec.commit(GROUP)
@@ -218,7 +218,7 @@ class TestAGroupInfoOfACommitThatLost:
         server, [alice, bob, carol] = club
         carol.joins()
         until_quiet(server, [alice, bob, carol])
-        carol.codec.new_keys()
+        carol.codec.reset_keys()
         alice.renews()
         bob.renews()
         carol.read()
@@ -234,10 +234,10 @@ class TestAGroupInfoOfACommitThatLost:
         carol.joins()
         until_quiet(server, [alice, bob, carol])
         old = server.info
-        carol.codec.new_keys()
-        carol.codec.new_keys()
+        carol.codec.reset_keys()
+        carol.codec.reset_keys()
         until_quiet(server, [alice, bob, carol])
-        carol.codec.leave(GROUP)
+        carol.codec.drop_state(GROUP)
         assert not carol.codec.gives_way(GROUP, old)
 
 
@@ -261,7 +261,7 @@ class TestAGroupInfoThatIsOlderThanACommit:
         alice.commit = crossing  # type: ignore[method-assign,assignment]
         server.info = b""
         alice.codec._agenda.of(GROUP).doubt_info(is_own=True)
-        alice.codec.changed(GROUP)
+        alice.codec.schedule_check(GROUP)
         server.time += 1
         alice.settle()
         alice.read()
@@ -320,7 +320,7 @@ class TestWhoIsBehindTheOthers:
             bob.read()
         newer = server.info
         alice.codec._agenda.of(GROUP).doubt_info()
-        alice.codec.changed(GROUP)
+        alice.codec.schedule_check(GROUP)
         for _ in range(20):
             server.time += 0.5
             alice.settle()
@@ -345,7 +345,7 @@ class TestWhoIsBehindTheOthers:
 
         alice.group_info = reading  # type: ignore[method-assign,assignment]
         alice.codec._agenda.of(GROUP).doubt_info()
-        alice.codec.changed(GROUP)
+        alice.codec.schedule_check(GROUP)
         server.time += 1
         alice.settle()
         header = read_info(server.info)
@@ -487,7 +487,7 @@ class TestWhoWasThereFirstDecides:
         context = replace(body.group_context, epoch=body.group_context.epoch + 1)
         server.info = encode_message(replace(body, group_context=context, confirmation_tag=b"false"))
         bob.codec._agenda.of(GROUP).doubt_info()
-        bob.codec.changed(GROUP)
+        bob.codec.schedule_check(GROUP)
         server.time += 1
         until_quiet(server, [bob])
         assert bob.kinds() == {"refused"}
@@ -517,8 +517,8 @@ class TestWhatIsSaidInABranchThatIsGivenUp:
         check(server, people)
         for each in people:
             assert sorted(text for text in each.texts if text) == ["I am", "is anybody there?"]
-        assert not carol.codec.to_send_again()
-        assert not dave.codec.to_send_again()
+        assert not carol.codec.pending_resends()
+        assert not dave.codec.pending_resends()
 
     @pytest.mark.parametrize("is_invited", [True, False], ids=["is invited", "joins"])
     @pytest.mark.parametrize("sees", [True, False], ids=["sees who comes", "does not see who comes"])
@@ -634,7 +634,7 @@ class TestWhatIsSaidInABranchThatIsGivenUp:
         carol = people[2]
         carol.says("a moment only")
         carol.read()
-        carol.codec.gone(GROUP, [len(server.messages)])
+        carol.codec.erase_messages(GROUP, [len(server.messages)])
         assert kept(people) == []
         until_quiet(server, people, 120.0)
         check(server, people)
@@ -648,7 +648,7 @@ class TestWhatIsSaidInABranchThatIsGivenUp:
         carol.codec._texts = Texts(carol.codec._vault)
         carol.codec._order._texts = carol.codec._texts
         server.time += 3 * 86_400
-        carol.codec.caught_up(GROUP)
+        carol.codec.record_caught_up(GROUP)
         carol.says("said after it")
         until_quiet(server, people, 120.0)
         check(server, people)
@@ -688,7 +688,7 @@ def removes(server: Server, carol: Person, dave: Person) -> None:
     assert not dave.is_in
 
 
-def adds(by: Person, other: Person) -> Change:
+def adds(by: Person, other: Person) -> MembershipChange:
     [package] = other.codec.key_packages(1, last_resort=False).regular
     return by.codec.add(GROUP, other.user_id, package)
 
@@ -698,7 +698,7 @@ def is_invited_by(admin: Person, other: Person) -> None:
     change = adds(admin, other)
     admin.server.members[other.user_id] = "member"
     admin.server.store(admin.user_id, change.commit, change.group_info)
-    other.codec.welcomed(GROUP, change.welcome)
+    other.codec.join_by_welcome(GROUP, change.welcome)
 
 
 def nobody_takes(commit: bytes) -> bytes:
@@ -720,13 +720,13 @@ class TestARepeat:
         for each in (alice, bob, carol):
             each.read()
         number = len(server.messages)
-        server.store(carol.user_id, carol.codec.encode_again(SendAgain(1, GROUP, "mine", 0, number)))
+        server.store(carol.user_id, carol.codec.encode_resend(PendingResend(1, GROUP, "mine", 0, number)))
         alice.says("the next")
-        server.store(alice.user_id, alice.codec.encode_again(SendAgain(1, GROUP, "hers", 0, number)))
+        server.store(alice.user_id, alice.codec.encode_resend(PendingResend(1, GROUP, "hers", 0, number)))
         for each in (alice, bob, carol):
             each.read()
         assert bob.texts == ["hers", "mine", "the next"]
-        assert bob.codec.repeated(GROUP, number) == [number + 3]
+        assert bob.codec.repeats_of(GROUP, number) == [number + 3]
 
 
 def kept(people: list[Person]) -> list[str]:
@@ -762,7 +762,7 @@ class TestComingIn:
         server, [alice, bob, carol] = club
         server.members[carol.user_id] = "member"
         commit = carol.codec.join(GROUP, server.info).commit
-        carol.codec.changed(GROUP)
+        carol.codec.schedule_check(GROUP)
         server.time += 1
         carol.settle()
         server.store(carol.user_id, commit)
@@ -778,7 +778,7 @@ class TestComingIn:
         """Its commit is lost, and no event tells of it."""
         server, [alice, bob, carol] = club
         carol.codec.join(GROUP, server.info)
-        carol.codec.changed(GROUP)
+        carol.codec.schedule_check(GROUP)
         server.time += 1
         carol.settle()  # by a list that was made before
         server.members[carol.user_id] = "member"
@@ -795,7 +795,7 @@ class TestComingIn:
         server.members[carol.user_id] = "member"
         server.store(alice.user_id, invite.commit, invite.group_info)
         late = carol.codec.join(GROUP, server.info).commit
-        carol.codec.welcomed(GROUP, invite.welcome)
+        carol.codec.join_by_welcome(GROUP, invite.welcome)
         carol.read()
         assert carol.is_in
         server.store(carol.user_id, late)

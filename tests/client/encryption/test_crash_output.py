@@ -66,7 +66,7 @@ def talk(alice: MlsCodec, bob: MlsCodec, watch: Watch) -> None:
     package = bob.key_packages(1, last_resort=True).regular[0]
     change = alice.add(GROUP, BOB, package)
     alice.decode(GROUP, [StoredMessage(1, ALICE, change.commit, 0)])
-    bob.welcomed(GROUP, change.welcome)
+    bob.join_by_welcome(GROUP, change.welcome)
     bob.decode(GROUP, [StoredMessage(1, ALICE, change.commit, 0)])
     compared(bob)
     number = 1

@@ -14,7 +14,7 @@ from conclave.client.encryption.view import Standing
 from conclave.client.errors import KeyInDoubtError
 from conclave.client.events import EncryptionNotice, KeyChanged
 from conclave.client.mls import Group as MlsGroup
-from conclave.client.sync import READY_WITHIN
+from conclave.client.sync import READY_TIMEOUT
 from conclave.wire.results import Retention
 from tests.client.encryption.conftest import NewDevice
 from tests.client.encryption.devices import Device, agree
@@ -45,7 +45,7 @@ async def other_device(device: NewDevice, name: str, folder: Path) -> Device:
 async def notes_that_it_is_replaced(one: Device, other: Device, group: UUID) -> None:
     """Wait until a device has read that the other one is in: no event tells it, so it is fetched."""
     await other.comes_in(group)
-    one.sync.look_at(group)
+    one.sync.request_fetch(group)
     await one.until(lambda: notices(one, "replaced"))
 
 
@@ -60,8 +60,8 @@ class TestTwoDevices:
             await bob.sync.send(group, "which cannot be said")
         epoch = alice.mls(group).epoch
         for number in range(3):
-            bob.codec.changed(group)
-            bob.sync.look_at(group)
+            bob.codec.schedule_check(group)
+            bob.sync.request_fetch(group)
             await phone.sync.send(group, f"from the phone {number}")
             await alice.hears(f"from the phone {number}")
         await bob.restart()
@@ -103,7 +103,7 @@ class TestTwoDevices:
         await bob.connect()
         await bob.until(lambda: notices(bob, "replaced"))
         epoch = alice.mls(group).epoch
-        bob.codec.changed(group)
+        bob.codec.schedule_check(group)
         await alice.sync.send(group, "goes on")
         await phone.hears("goes on")
         assert alice.mls(group).epoch == epoch
@@ -134,7 +134,7 @@ class TestAnOldCopy:
             await bob.client.commit(group, commit_message=change.commit, group_info=change.group_info)
             await alice.until(lambda: alice.mls(group).epoch > epoch)
             await bob.until(lambda: change_epoch(bob, group) > epoch)
-        bob.sync.look_at(group)
+        bob.sync.request_fetch(group)
         last = bob.mls(group).epoch
         await bob.until(lambda: bob.history.fetched_up_to(group) == alice.history.fetched_up_to(group))
         await bob.stop()
@@ -230,7 +230,7 @@ class TestAnOldCopy:
         await bob.stop()
         await alice.sync.send(group, "ping")
         bob.open()
-        async with bob.sync, asyncio.timeout(READY_WITHIN / 2):
+        async with bob.sync, asyncio.timeout(READY_TIMEOUT / 2):
             bob.client.transport.on_time = lambda _: None
             async for news in bob.sync:
                 if isinstance(news, MessageArrived):
@@ -242,7 +242,7 @@ class TestAnOldCopy:
 
 
 def change_epoch(device: Device, group: UUID) -> int:
-    device.sync.look_at(group)
+    device.sync.request_fetch(group)
     return device.mls(group).epoch
 
 
@@ -262,7 +262,7 @@ class TestAnOldGroupInfo:
         await bob.sync.reset()
         await bob.until(lambda: bob.codec._agenda.of(group).attempts)
         alice.codec._agenda.of(group).doubt_info(is_own=True)
-        alice.codec.changed(group)
+        alice.codec.schedule_check(group)
         await agree(group, alice, bob)
         await bob.sync.send(group, "together")
         await alice.hears("together")
@@ -300,20 +300,20 @@ async def test_what_is_kept_of_an_own_text_goes_with_its_message(
     await alice.client.update_group(group, expiry=3_600)
     numbers = [await bob.sync.send(group, text) for text in ("is taken back", "expires")]
     await bob.hears("expires")
-    assert bob.codec.kept(group) == numbers, "nobody has answered yet"
+    assert bob.codec.kept_numbers(group) == numbers, "nobody has answered yet"
     await bob.sync.take_back(group, numbers[0])
-    assert bob.codec.kept(group) == numbers[1:]
+    assert bob.codec.kept_numbers(group) == numbers[1:]
     await bob.stop()
     running.clock.advance(3_602)
     for each in tmp_path.glob("bob.history*"):
         each.unlink()
     await bob.connect()
-    await bob.until(lambda: not bob.codec.kept(group))
+    await bob.until(lambda: not bob.codec.kept_numbers(group))
 
 
 class TestAChangedKey:
     async def test_nothing_is_sent_before_it_was_judged(self, device: NewDevice) -> None:
-        alice = await device("alice", takes_changed_keys=False)
+        alice = await device("alice", accept_changed_keys=False)
         bob = await device("bob")
         group = await alice.sync.membership.create("club", public=True)
         await bob.sync.membership.join(group)
@@ -344,7 +344,7 @@ class TestAFalseGroupInfo:
                 await carol.client.commit(group, group_info=mine.group_info())  # what others had just sent replaces it
                 for each in (alice, bob):
                     each.codec._agenda.of(group).doubt_info(is_own=True)
-                    each.codec.changed(group)
+                    each.codec.schedule_check(group)
                 await asyncio.sleep(0.5)
         await carol.connect()
         await agree(group, alice, bob, carol)

@@ -60,7 +60,7 @@ def test_what_is_used_up_is_in_no_byte_of_the_file(tmp_path: Path) -> None:
     ours = bob._packages.kept()
     change = alice.add(GROUP, BOB, batch.regular[0])
     alice.decode(GROUP, [StoredMessage(1, ALICE, change.commit, 0)])
-    bob.welcomed(GROUP, change.welcome)
+    bob.join_by_welcome(GROUP, change.welcome)
     bob.decode(GROUP, [StoredMessage(1, ALICE, change.commit, 0)])
     compared(bob)
     used = next(each for each in ours if each not in bob._packages.kept())
@@ -142,12 +142,12 @@ def test_keys_of_packages_go_when_they_can_be_of_no_use(tmp_path: Path) -> None:
 
         def kept_after_a_month(regular: int, *, last_resort: bool) -> int:
             times.append(times[-1] + 31 * 86_400)
-            assert codec.wants_key_packages
+            assert codec.needs_key_packages
             codec.key_packages(regular, last_resort=last_resort)
             return len(codec._packages.kept())
 
         codec.key_packages(5, last_resort=True)
-        assert not codec.wants_key_packages
+        assert not codec.needs_key_packages
         old = codec._packages.kept()
         assert kept_after_a_month(5, last_resort=True) == 12
         assert kept_after_a_month(1, last_resort=False) == 7
@@ -162,26 +162,26 @@ def test_what_was_encrypted_and_never_came_goes_once_everything_was_read_after_a
         return MlsCodec(tmp_path / "keys", BOB, now=lambda: times[-1])
 
     with opened() as codec:
-        codec.begin(GROUP)
-        codec.caught_up(GROUP)
+        codec.create(GROUP)
+        codec.record_caught_up(GROUP)
         payload = codec.encode(GROUP, "it came to the server")
         for text in ("it never left", "nor did this"):
             codec.encode(GROUP, text)
-        codec.caught_up(GROUP)
+        codec.record_caught_up(GROUP)
         assert b"never left" in held_by(tmp_path), "it may be under way"
     times.append(times[-1] + 60)
     with opened() as codec:
-        codec.caught_up(GROUP)
+        codec.record_caught_up(GROUP)
         assert b"never left" in held_by(tmp_path), "a slow link may still have it"
     times.append(times[-1] + 3 * 86_400)
     with opened() as codec:
-        codec.caught_up(GROUP, has_all=False)
+        codec.record_caught_up(GROUP, has_all=False)
         assert b"never left" in held_by(tmp_path), "a server that does not know the time left something out"
         [found] = codec.decode(GROUP, [StoredMessage(1, BOB, payload, 0)])
         assert found.text == "it came to the server"
-        codec.stored(GROUP, 1)
+        codec.record_stored(GROUP, 1)
         codec.encode(GROUP, "under way now")
-        codec.caught_up(GROUP)
+        codec.record_caught_up(GROUP)
         found_bytes = held_by(tmp_path)
         assert b"under way now" in found_bytes
         assert [each for each in (b"never left", b"nor did this", b"came to the") if each in found_bytes] == []

@@ -99,9 +99,9 @@ async def test_whatever_the_server_hands_out_in_half_a_year_can_still_be_used(de
         assert package.leaf_node.lifetime.not_after > bob.codec._now() + 90 * DAY - KEPT_SECONDS - DAY
         given += 1
         bob.ahead += DAY
-        assert bob.codec.wants_key_packages
+        assert bob.codec.needs_key_packages
         await bob.restart()
-        assert not bob.codec.wants_key_packages
+        assert not bob.codec.needs_key_packages
     assert given == 6
 
 
@@ -110,8 +110,8 @@ async def test_new_key_packages_are_uploaded_while_the_program_runs(device: NewD
     await alice.sync.membership.create("club")
     group = await bob.sync.membership.create("own")
     bob.ahead += 30 * DAY
-    assert bob.codec.wants_key_packages
-    await bob.until(lambda: not bob.codec.wants_key_packages)
+    assert bob.codec.needs_key_packages
+    await bob.until(lambda: not bob.codec.needs_key_packages)
     assert bob.is_in(group)
 
 
@@ -141,7 +141,7 @@ async def test_a_removal_that_came_without_a_commit_is_made_up_for(device: NewDe
     await together(group, alice, bob, carol)
     former = carol.mls(group).copy()
     await alice.client.remove(group, carol.user_id, b"", b"")
-    alice.sync.look_at(group)
+    alice.sync.request_fetch(group)
     await bob.until(lambda: bob.mls(group).find(carol.user_id.bytes) is None)
     await agree(group, alice, bob)
     compared(bob.codec)
@@ -172,7 +172,7 @@ async def test_at_a_start_without_a_server_what_the_history_has_erased_goes_from
     await bob.until(lambda: bob.history.groups().get(group) == 60)
     await bob.sync.send(group, "kept for a while")
     await bob.hears("kept for a while")
-    await bob.until(lambda: bob.codec.kept(group))
+    await bob.until(lambda: bob.codec.kept_numbers(group))
     assert b"kept for a while" in bob.keys_path.read_bytes()
     await bob.stop()
     bob.clock.advance(62)  # type: ignore[attr-defined]  # it stands still

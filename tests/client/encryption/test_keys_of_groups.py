@@ -82,7 +82,7 @@ def test_new_keys_are_compared_once_for_all_groups_in_which_they_are(trio: Trio)
     take_the_place(trio, THERE)
     trio.renew(HERE)
     assert trio.alice.verify(BOB, trio.bob.fingerprint)
-    trio.bob.new_keys()  # as /reset
+    trio.bob.reset_keys()  # as /reset
     trio.enter(trio.bob, THERE, info_of(trio, THERE))
     trio.enter(trio.bob, HERE, info_of(trio, HERE))
     assert [each.fingerprint for each in trio.alice.view(THERE).changed] == [trio.bob.fingerprint]

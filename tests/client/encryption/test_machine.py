@@ -291,7 +291,7 @@ class Machine(RuleBasedStateMachine):
             assert self.loop.time() < deadline, wrong
             for device in members.values():
                 device.ahead += PASSES
-                device.sync.look_at(self.group)
+                device.sync.request_fetch(self.group)
             await asyncio.sleep(0.1)
             for device in self.devices.values():
                 device.check()
@@ -313,7 +313,7 @@ class Machine(RuleBasedStateMachine):
             for name in readers:
                 if text not in self.devices[name].shown(self.group):
                     return f"{name} has not read {text!r}"
-        again = [name for name, device in members.items() if device.codec.to_send_again()]
+        again = [name for name, device in members.items() if device.codec.pending_resends()]
         return f"{again} have to send something again" if again else ""
 
     def _check_files(self, name: str) -> None:

@@ -110,7 +110,7 @@ async def test_a_text_that_crosses_with_somebody_who_comes_in_reaches_everybody_
     alice, bob, carol = await device("alice"), await device("bob"), await device("carol")
     group, late = await crossing(alice, bob, carol)
     await alice.client.send(group, late)
-    alice.sync.look_at(group)
+    alice.sync.request_fetch(group)
     await carol.hears("crossed")
     await talk(group, alice, bob, carol)
     for each in (alice, bob, carol):
@@ -122,11 +122,11 @@ async def test_what_was_sent_again_is_taken_back_with_the_first(device: NewDevic
     alice, bob, carol = await device("alice"), await device("bob"), await device("carol")
     group, late = await crossing(alice, bob, carol)
     await alice.client.send(group, late)
-    alice.sync.look_at(group)
+    alice.sync.request_fetch(group)
     for each in (alice, bob, carol):
         await each.hears("crossed")
     [number] = [each.sequence_num for each in alice.history.messages(group) if each.text == "crossed"]
-    await alice.until(lambda: alice.codec.repeated(group, number))
+    await alice.until(lambda: alice.codec.repeats_of(group, number))
     await alice.sync.take_back(group, number)
     for each in (alice, bob, carol):
         await each.until(lambda each=each: "crossed" not in each.shown(group))  # type: ignore[misc]  # mypy knows no default in a lambda
@@ -150,9 +150,9 @@ def test_who_dropped_what_was_sent_again_can_take_it_back_with_the_first() -> No
         said.append(StoredMessage(3, alice_id, late, 0))
         for each in (alice, bob):
             each.decode(group, said[1:])
-        [again] = alice.to_send_again()
+        [again] = alice.pending_resends()
         assert bob.repeated(group, 3) == []
-        assert bob.decode(group, [StoredMessage(4, alice_id, alice.encode_again(again), 0)]) == []
+        assert bob.decode(group, [StoredMessage(4, alice_id, alice.encode_resend(again), 0)]) == []
         assert bob.repeated(group, 3) == [4]
 
 
@@ -166,7 +166,7 @@ async def test_a_text_that_comes_many_epochs_late_reaches_everybody_once(device:
         await bob.renew(group)
         await agree(group, alice, bob)
     await alice.client.send(group, late)
-    alice.sync.look_at(group)
+    alice.sync.request_fetch(group)
     await bob.hears("very late")
     await talk(group, alice, bob)
     assert [each.shown(group).count("very late") for each in (alice, bob)] == [1, 1]
@@ -194,7 +194,7 @@ def test_who_gave_the_keys_up_does_not_come_in_by_a_group_info_of_an_epoch_befor
         assert state
         assert state.group
         later = state.group.group_info()
-        bob.new_keys()
+        bob.reset_keys()
         held = bob.held(group)
         assert held
         assert not bob.has_keys(group)
@@ -268,7 +268,7 @@ async def test_nothing_stays_of_further_tries_where_the_first_came_before_them(d
     for _ in range(3):
         with pytest.raises(NoAnswerError):
             await alice.sync.send(group, "said once", send_id=send_id)
-        alice.sync.look_at(group)
+        alice.sync.request_fetch(group)
         await alice.until(lambda: alice.shown(group) == ["said once"])
     assert own_texts(alice) == ["said once"] * 2
     alice.client.send = send  # type: ignore[method-assign]
@@ -285,7 +285,7 @@ async def test_a_text_that_came_before_its_answer_stays_while_it_may_be_sent_aga
 
     async def comes_first(*what: Any, **how: Any) -> int:
         number = await send(*what, **how)
-        bob.sync.look_at(group)
+        bob.sync.request_fetch(group)
         await bob.until(lambda: bob.shown(group) == ["hello"])
         return number
 

@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from conclave.client.codec import Change
+from conclave.client.codec import MembershipChange
 from conclave.client.encryption.codec import MOST_BYTES, MlsCodec, _change
 from conclave.client.encryption.groups import Stage
 from conclave.client.encryption.order import Order
@@ -62,7 +62,7 @@ class Club:
 
     def note(self, *groups: Group) -> None:
         for codec in self.codecs.values():
-            codec.note_members(groups)
+            codec.update_members(groups)
 
     def message(self, group: UUID, sender: UUID, payload: bytes) -> StoredMessage:
         self.numbers[group] += 1
@@ -73,7 +73,7 @@ class Club:
         for each in to:
             self.codecs[each].decode(group, [message])
 
-    def removal(self, by: UUID, who: UUID) -> Change:
+    def removal(self, by: UUID, who: UUID) -> MembershipChange:
         return self.codecs[by].remove(CLUB, who)
 
     def notices(self, who: UUID) -> list[EncryptionNotice]:
@@ -142,16 +142,16 @@ def test_the_list_is_asked_for_only_where_somebody_else_than_a_known_admin_chang
     alice = club.codecs[ALICE]
     removal = club.removal(BOB, CAROL).commit
     renewal = club.codecs[CAROL].commit(CLUB).commit
-    assert alice.wants_members(CLUB, [StoredMessage(9, BOB, removal, 0)])
-    assert not alice.wants_members(CLUB, [StoredMessage(9, ALICE, removal, 0)])
-    assert not alice.wants_members(CLUB, [StoredMessage(9, CAROL, renewal, 0), StoredMessage(10, BOB, b"rubbish", 0)])
-    assert not alice.wants_members(uuid4(), [StoredMessage(9, BOB, removal, 0)])
+    assert alice.needs_members(CLUB, [StoredMessage(9, BOB, removal, 0)])
+    assert not alice.needs_members(CLUB, [StoredMessage(9, ALICE, removal, 0)])
+    assert not alice.needs_members(CLUB, [StoredMessage(9, CAROL, renewal, 0), StoredMessage(10, BOB, b"rubbish", 0)])
+    assert not alice.needs_members(uuid4(), [StoredMessage(9, BOB, removal, 0)])
 
 
 def test_an_admin_who_was_promoted_just_now_may_remove(club: Club) -> None:
     """The list is read anew before a change is judged."""
     removal = club.removal(BOB, CAROL).commit
-    assert club.codecs[ALICE].wants_members(CLUB, [StoredMessage(9, BOB, removal, 0)])
+    assert club.codecs[ALICE].needs_members(CLUB, [StoredMessage(9, BOB, removal, 0)])
     club.note(listed(CLUB, ALICE, BOB, admins=(ALICE, BOB)))
     epoch = club.mls(ALICE, CLUB).epoch
     club.give(CLUB, BOB, removal, ALICE)
@@ -223,7 +223,7 @@ def test_a_group_info_that_does_not_fit_into_a_request_is_left_out() -> None:
     """Members can be removed whatever the size of the group."""
     fits = Commitment(b"commit", None, bytes(MOST_BYTES - 6), 1, b"")
     assert _change(fits).group_info == fits.group_info
-    assert _change(Commitment(b"commit", None, bytes(MOST_BYTES - 5), 1, b"")) == Change(b"commit", b"", b"")
+    assert _change(Commitment(b"commit", None, bytes(MOST_BYTES - 5), 1, b"")) == MembershipChange(b"commit", b"", b"")
 
 
 @pytest.mark.parametrize(("inviter", "kind"), [(ALICE, "welcomed"), (None, "welcomed"), (BOB, "refused")])

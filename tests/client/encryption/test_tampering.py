@@ -6,7 +6,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from conclave.client.codec import Change, Readable
+from conclave.client.codec import MembershipChange, Readable
 from conclave.client.encryption.codec import MlsCodec
 from conclave.client.encryption.view import Standing
 from conclave.client.errors import EncryptionError
@@ -32,7 +32,7 @@ class Pair:
         [package] = self.bob.key_packages(1, last_resort=False).regular
         self.change = self.alice.add(GROUP, BOB, package)
         self.give(self.alice, ALICE, self.change.commit)
-        self.bob.welcomed(GROUP, self.change.welcome)
+        self.bob.join_by_welcome(GROUP, self.change.welcome)
         self.number -= 1
         self.give(self.bob, ALICE, self.change.commit)
         assert self.bob.view(GROUP).standing is Standing.ENCRYPTED
@@ -73,7 +73,7 @@ def commit(pair: Pair) -> bytes:
 
 def adding(pair: Pair) -> bytes:
     [package] = MlsCodec(None, CAROL).key_packages(1, last_resort=False).regular
-    change: Change = pair.alice.add(GROUP, CAROL, package)
+    change: MembershipChange = pair.alice.add(GROUP, CAROL, package)
     return change.commit
 
 
@@ -124,9 +124,9 @@ def test_a_welcome_that_was_changed_leads_nowhere() -> None:
     [package] = carol.key_packages(1, last_resort=False).regular
     change = pair.alice.add(GROUP, CAROL, package)
     for _ in range(FLIPS):
-        carol.welcomed(GROUP, flipped(change.welcome, chance))
+        carol.join_by_welcome(GROUP, flipped(change.welcome, chance))
         assert carol.held(GROUP) is None
-    assert carol.welcomed(GROUP, change.welcome)
+    assert carol.join_by_welcome(GROUP, change.welcome)
     assert carol.decode(GROUP, [StoredMessage(1, ALICE, change.commit, 0)]) == []
     assert carol.view(GROUP).standing is Standing.ENCRYPTED
 

@@ -229,7 +229,7 @@ LOOKS: list[Callable[[Path], object]] = [
 
 @pytest.mark.parametrize("look_at", LOOKS)
 def test_a_folder_that_may_not_be_searched_is_told_in_one_line(
-    path: Path, monkeypatch: pytest.MonkeyPatch, look_at: Callable[[Path], object]
+    path: Path, monkeypatch: pytest.MonkeyPatch, request_fetch: Callable[[Path], object]
 ) -> None:
     """Root, who may run the tests, may search any."""
 
@@ -239,14 +239,14 @@ def test_a_folder_that_may_not_be_searched_is_told_in_one_line(
     with monkeypatch.context() as patch:
         patch.setattr(Path, "stat", refuse)
         with pytest.raises(LedgerError, match=rf"{path}: Permission denied"):
-            look_at(path)
+            request_fetch(path)
 
 
 @pytest.mark.parametrize("look_at", [*LOOKS, lambda path: book.append(path, ID, 0, [entry(1)])])
-def test_nobody_waits_for_a_pipe_in_the_place_of_the_file(path: Path, look_at: Callable[[Path], object]) -> None:
+def test_nobody_waits_for_a_pipe_in_the_place_of_the_file(path: Path, request_fetch: Callable[[Path], object]) -> None:
     os.mkfifo(path)
     with pytest.raises(LedgerError, match=rf"{path}: is not a file"):
-        look_at(path)
+        request_fetch(path)
 
 
 @pytest.mark.parametrize("place", ["folder", "missing/purges.ledger", "link"])
