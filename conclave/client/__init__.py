@@ -3,7 +3,7 @@
 from conclave.client.api import Client
 from conclave.client.codec import Codec, MembershipChange, PlaintextCodec, Readable
 from conclave.client.encryption.codec import MlsCodec
-from conclave.client.encryption.vault import KeyStoreError
+from conclave.client.encryption.key_database import KeyStoreError
 from conclave.client.errors import (
     AnswerError,
     AnswerTooLongError,

@@ -31,9 +31,8 @@ from conclave.client.history.store import History
 from conclave.client.key_package_stock import KeyPackageStock
 from conclave.client.membership import MembershipManager
 from conclave.client.mirror import Mirror
-from conclave.client.repeating import Resender
+from conclave.client.resending import Resender, take_back
 from conclave.client.retry import Backoff
-from conclave.client.taking_back import take_back
 from conclave.wire import events as protocol
 
 DEFAULT_BACKOFF = Backoff()

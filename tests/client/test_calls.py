@@ -145,7 +145,7 @@ async def test_invites_and_key_packages(user: NewUser) -> None:
     await membership.invite(group, "bob")
     await bob.accept_invite((await bob.invites())[0].invite_id)
     [welcome] = await bob.welcomes()
-    codec.welcomed(welcome.group_id, welcome.welcome_message)
+    codec.join_by_welcome(welcome.group_id, welcome.welcome_message)
     await bob.accept_welcome(welcome.welcome_id)
     assert await bob.welcomes() == ()
     await membership.remove(group, bob_id)

@@ -1,9 +1,11 @@
 """Accounts, sessions, other users."""
 
+import unicodedata
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from typing import TypeVar
 from uuid import UUID
 
-from conclave.client import passwords
 from conclave.client.calls.caller import ApiCalls
 from conclave.client.errors import AnswerError, InputError, SessionOverError, WrongPasswordError
 from conclave.client.names import check_name
@@ -13,13 +15,15 @@ from conclave.wire.formats import Format
 from conclave.wire.results import LoggedIn, Registered, SessionInfo, Sessions, User
 from conclave.wire.schemas import accounts as wire
 
+T = TypeVar("T")
+
 
 class AccountCalls(ApiCalls):
     """What a user does about accounts."""
 
     async def register(self, username: str, password: str, alias: str = "", registration_token: str = "") -> UUID:
         """Open an account and return its id. Raises ClientError."""
-        body = wire.Register(username, passwords.composed(password), alias, registration_token)
+        body = wire.Register(username, _normalized(password), alias, registration_token)
         return (await self.transport.request(Call("POST", "/register", wire.RegisterRequest, body), Registered)).user_id
 
     async def login(self, username: str, password: str) -> LoginSession:
@@ -38,7 +42,7 @@ class AccountCalls(ApiCalls):
             except SessionOverError as error:  # the code of the protocol is the same
                 raise WrongPasswordError(error.status, error.code, str(error)) from error
 
-        found = await passwords.tried(password, ask)
+        found = await _try_password(password, ask)
         try:
             check_name("username", found.username)
         except InputError as error:
@@ -82,10 +86,10 @@ class AccountCalls(ApiCalls):
         """Change the password, which ends all sessions: log in again."""
 
         async def ask(current: str) -> None:
-            body = wire.ChangePassword(current, passwords.composed(new))
+            body = wire.ChangePassword(current, _normalized(new))
             await self.transport.send(Call("POST", "/change-password", wire.ChangePasswordRequest, body))
 
-        await passwords.tried(current, ask)
+        await _try_password(current, ask)
 
     async def reset_account(self) -> None:
         """Delete all own key packages."""
@@ -98,7 +102,7 @@ class AccountCalls(ApiCalls):
             body = wire.DeleteAccount(password)
             await self.transport.send(Call("POST", "/delete-account", wire.DeleteAccountRequest, body))
 
-        await passwords.tried(password, ask)
+        await _try_password(password, ask)
 
     async def user(self, username: str) -> User:
         """Find a user by name. Raises ClientError; InputError for a name that no user can have."""
@@ -119,3 +123,18 @@ class AccountCalls(ApiCalls):
     async def end_session(self, session_id: UUID) -> None:
         """End a session, of a lost device perhaps."""
         await self.transport.send(Call("DELETE", path("sessions", session_id)))
+
+
+def _normalized(password: str) -> str:
+    """Return a password in NFC: keyboards send é as one or two characters (RFC 8265, section 4.2)."""
+    return unicodedata.normalize("NFC", password)
+
+
+async def _try_password(password: str, ask: Callable[[str], Awaitable[T]]) -> T:
+    """Call ``ask`` with the password in NFC, then as it was typed: another client may have set it unnormalized."""
+    try:
+        return await ask(_normalized(password))
+    except WrongPasswordError:
+        if _normalized(password) == password:
+            raise
+    return await ask(password)

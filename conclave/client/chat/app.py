@@ -24,7 +24,7 @@ from conclave.client.chat.options import ChatOptions
 from conclave.client.chat.palette import Doings
 from conclave.client.chat.screen import ChatScreen
 from conclave.client.chat.terminal import TerminalDriver
-from conclave.client.encryption.vault import KeyStoreError
+from conclave.client.encryption.key_database import KeyStoreError
 from conclave.client.errors import ClientError, RefusedError, SessionOverError, is_final
 from conclave.client.history.schema import HistoryError
 from conclave.client.session import LoginSession, SessionFileError

@@ -367,9 +367,7 @@ class Conversation:
         await asyncio.sleep(EVENT_FOLLOWS_WITHIN)
         if group_id in self._untold:
             self._untold.discard(group_id)
-            self._listener.say(
-                f"You are not in {self.rooms.name_of(group_id)} any more; what was here of it is erased"
-            )
+            self._listener.say(f"You are not in {self.rooms.name_of(group_id)} any more; what was here of it is erased")
 
     async def _tell_ban(self, event: protocol.MemberRemoved) -> None:
         """Say that somebody was banned; only admins can know that."""

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from conclave.client.chat.rooms import Draft, Room
-from conclave.client.encryption.view import Standing
+from conclave.client.encryption.view import EncryptionStatus
 from conclave.client.errors import (
     ClientError,
     DiskError,
@@ -227,7 +227,7 @@ class SendQueue:
 
     async def _keys_of(self, group_id: UUID) -> None:
         """Wait for the keys of a group: only with them it is known whose keys have changed."""
-        while self._sync.codec.view(group_id).standing is Standing.WAITING:
+        while self._sync.codec.view(group_id).status is EncryptionStatus.WAITING:
             self._keys_changed.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(KEYS_LOOKED_EVERY):

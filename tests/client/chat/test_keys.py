@@ -15,7 +15,7 @@ from conclave.client.codec import PendingResend
 from conclave.client.encryption.comparison import comparison_code
 from conclave.client.encryption.view import Trust
 from conclave.client.errors import NotReadyError, ReplacedError, refused
-from conclave.client.repeating import REFUSAL_RETRY_SECONDS
+from conclave.client.resending import REFUSAL_RETRY_SECONDS
 from tests.conftest import Running
 from tests.support.conversing import Chat, Held, NewChat, RecordingDesk
 from tests.support.keyring import OWN, Keyring, key
@@ -341,7 +341,7 @@ class TestSending:
             withdrawn.append(payload)
 
         repeating._clock = lambda: now[0]
-        both.codec.withdraw = withdraw  # type: ignore[method-assign]
+        both.codec.discard_payload = withdraw  # type: ignore[method-assign]
         alice.client.send = refusing  # type: ignore[method-assign]
         both.codec.again = [PendingResend(key, group, text, 0, numbers[key]) for key, text in enumerate(("one", "two"))]
         for number in range(3):

@@ -9,8 +9,8 @@ from uuid import UUID
 
 from conclave.client import Backoff, Client, History, MessageArrived, News, Online, Sync
 from conclave.client.encryption.codec import MlsCodec
-from conclave.client.encryption.view import Standing
-from conclave.client.mls import Group as MlsGroup
+from conclave.client.encryption.view import EncryptionStatus
+from conclave.client.mls import MlsGroup
 from conclave.clock import Clock
 from conclave.wire.events import InviteReceived
 from conclave.wire.results import Group
@@ -127,14 +127,14 @@ class Device:
         return [each.text for each in self.history.messages(group)]
 
     def is_in(self, group: UUID) -> bool:
-        return self.codec.view(group).standing is Standing.ENCRYPTED
+        return self.codec.view(group).status is EncryptionStatus.ENCRYPTED
 
     def mls(self, group: UUID) -> MlsGroup:
         """The state of a group."""
-        held = self.codec.held(group)
-        assert held is not None
-        assert held.group is not None
-        return held.group
+        record = self.codec.record(group)
+        assert record is not None
+        assert record.group is not None
+        return record.group
 
     async def until_groups(self, count: int) -> tuple[Group, ...]:
         """Wait until the user is in so many groups, and return them."""
@@ -157,7 +157,7 @@ def compared(*codecs: MlsCodec) -> None:
     """Have codecs go on that have no server to compare their keys with once they have come in."""
     for codec in codecs:
         for group in codec.groups():
-            codec._agenda.of(group).is_new = False
+            codec._agenda.group(group).is_new = False
 
 
 async def agree(group: UUID, *devices: Device) -> None:
@@ -184,7 +184,7 @@ async def agree(group: UUID, *devices: Device) -> None:
     try:
         await devices[0].until(is_one)
     except TimeoutError:
-        views = {each.name: (each.codec.view(group), each.codec.held(group)) for each in devices}
+        views = {each.name: (each.codec.view(group), each.codec.record(group)) for each in devices}
         raise AssertionError(f"they do not agree: {views}") from None
 
 

@@ -15,13 +15,13 @@ import pytest
 from conclave.client import Client, MlsCodec
 from conclave.client.codec import MembershipChange, PendingResend
 from conclave.client.encryption.branches import MANY
-from conclave.client.encryption.headers import read_info
+from conclave.client.encryption.headers import read_group_info
 from conclave.client.encryption.people import POLICY
-from conclave.client.encryption.texts import UNSURE_SECONDS, Texts
-from conclave.client.encryption.view import Standing
+from conclave.client.encryption.texts import UNCONFIRMED_SECONDS, Texts
+from conclave.client.encryption.view import EncryptionStatus
 from conclave.client.errors import EncryptionError, NoAnswerError, NotReadyError, RefusedError
 from conclave.client.events import EncryptionNotice
-from conclave.client.mls import Group as MlsGroup, decode_message, encode_message
+from conclave.client.mls import MlsGroup, decode_message, encode_message
 from conclave.client.mls.framing import PublicMessage
 from conclave.client.mls.welcome import GroupInfo
 from conclave.errors import ErrorCode
@@ -142,23 +142,23 @@ class Person:
 
     @property
     def is_in(self) -> bool:
-        return self.codec.view(GROUP).standing is Standing.ENCRYPTED
+        return self.codec.view(GROUP).status is EncryptionStatus.ENCRYPTED
 
     def state(self) -> tuple[int, bytes]:
-        held = self.codec.held(GROUP)
-        assert held is not None
-        assert held.group is not None
-        return held.group.epoch, held.group.epoch_authenticator
+        record = self.codec.record(GROUP)
+        assert record is not None
+        assert record.group is not None
+        return record.group.epoch, record.group.epoch_authenticator
 
     def kinds(self) -> set[str]:
         return {each.kind for each in self.told}
 
 
 def group_info(person: Person) -> bytes:
-    held = person.codec.held(GROUP)
-    assert held
-    assert held.group
-    return held.group.group_info()
+    record = person.codec.record(GROUP)
+    assert record
+    assert record.group
+    return record.group.group_info()
 
 
 def until_quiet(server: Server, people: list[Person], seconds: float = 60.0) -> None:
@@ -173,21 +173,21 @@ def until_quiet(server: Server, people: list[Person], seconds: float = 60.0) -> 
 
 def check(server: Server, people: list[Person]) -> None:
     members = [each for each in people if each.user_id in server.members]
-    assert all(each.is_in for each in members), [each.codec.held(GROUP) for each in members]
+    assert all(each.is_in for each in members), [each.codec.record(GROUP) for each in members]
     assert len({each.state() for each in members}) == 1, [each.state()[0] for each in members]
-    held = members[0].codec.held(GROUP)
-    assert held
-    assert held.group
-    assert {each.credential.identity for each in held.group.members().values()} == {
+    record = members[0].codec.record(GROUP)
+    assert record
+    assert record.group
+    assert {each.credential.identity for each in record.group.members().values()} == {
         each.bytes for each in server.members
     }
 
 
 def goes_back(person: Person, kept: bytes, *, read_up_to: int | None = None) -> None:
     """Put an old copy of a person's keys in the place of those that are there. ``read_up_to``: the copy's, if older."""
-    with person.codec._changing(GROUP) as held:
-        held.group = MlsGroup.from_bytes(kept, POLICY)
-        held.up_to = held.up_to if read_up_to is None else read_up_to
+    with person.codec._changing(GROUP) as record:
+        record.group = MlsGroup.from_bytes(kept, POLICY)
+        record.up_to = record.up_to if read_up_to is None else read_up_to
 
 
 @pytest.fixture
@@ -248,10 +248,10 @@ class TestAGroupInfoThatIsOlderThanACommit:
     def crossed(self, club: tuple[Server, list[Person]]) -> tuple[Server, Person, Person, bytes, int]:
         """Bob changes the group between Alice's look at the group info and her upload. Also Bob's keys before that."""
         server, [alice, bob, _] = club
-        held, stores = bob.codec.held(GROUP), alice.commit
-        assert held
-        assert held.group
-        kept, read_up_to = held.group.to_bytes(), held.up_to
+        record, stores = bob.codec.record(GROUP), alice.commit
+        assert record
+        assert record.group
+        kept, read_up_to = record.group.to_bytes(), record.up_to
 
         async def crossing(group_id: UUID, **sent: Any) -> None:
             alice.commit = stores  # type: ignore[method-assign]
@@ -260,12 +260,12 @@ class TestAGroupInfoThatIsOlderThanACommit:
 
         alice.commit = crossing  # type: ignore[method-assign,assignment]
         server.info = b""
-        alice.codec._agenda.of(GROUP).doubt_info(is_own=True)
+        alice.codec._agenda.group(GROUP).check_info_soon(is_own=True)
         alice.codec.schedule_check(GROUP)
         server.time += 1
         alice.settle()
         alice.read()
-        header = read_info(server.info)
+        header = read_group_info(server.info)
         assert header
         assert header.epoch == alice.state()[0] - 1
         return server, alice, bob, kept, read_up_to
@@ -303,7 +303,7 @@ class TestAGroupInfoThatIsOlderThanACommit:
 
         alice.group_info = unanswered  # type: ignore[method-assign]
         until_quiet(server, [alice], 5)
-        header = read_info(server.info)
+        header = read_group_info(server.info)
         assert header
         assert header.epoch == alice.state()[0]
 
@@ -319,7 +319,7 @@ class TestWhoIsBehindTheOthers:
             bob.renews()
             bob.read()
         newer = server.info
-        alice.codec._agenda.of(GROUP).doubt_info()
+        alice.codec._agenda.group(GROUP).check_info_soon()
         alice.codec.schedule_check(GROUP)
         for _ in range(20):
             server.time += 0.5
@@ -344,11 +344,11 @@ class TestWhoIsBehindTheOthers:
             return await asks(group_id)
 
         alice.group_info = reading  # type: ignore[method-assign,assignment]
-        alice.codec._agenda.of(GROUP).doubt_info()
+        alice.codec._agenda.group(GROUP).check_info_soon()
         alice.codec.schedule_check(GROUP)
         server.time += 1
         alice.settle()
-        header = read_info(server.info)
+        header = read_group_info(server.info)
         assert header
         assert header.epoch == alice.state()[0]
         assert alice.kinds() == set()
@@ -486,7 +486,7 @@ class TestWhoWasThereFirstDecides:
         assert isinstance(body, GroupInfo)
         context = replace(body.group_context, epoch=body.group_context.epoch + 1)
         server.info = encode_message(replace(body, group_context=context, confirmation_tag=b"false"))
-        bob.codec._agenda.of(GROUP).doubt_info()
+        bob.codec._agenda.group(GROUP).check_info_soon()
         bob.codec.schedule_check(GROUP)
         server.time += 1
         until_quiet(server, [bob])
@@ -645,8 +645,8 @@ class TestWhatIsSaidInABranchThatIsGivenUp:
         carol = people[2]
         carol.says("said before the restart")
         carol.read()
-        carol.codec._texts = Texts(carol.codec._vault)
-        carol.codec._order._texts = carol.codec._texts
+        carol.codec._texts = Texts(carol.codec._database)
+        carol.codec._processor._texts = carol.codec._texts
         server.time += 3 * 86_400
         carol.codec.record_caught_up(GROUP)
         carol.says("said after it")
@@ -664,7 +664,7 @@ class TestWhatIsSaidInABranchThatIsGivenUp:
             each.read()
         carol.says("hello")
         carol.read()
-        server.time += UNSURE_SECONDS + 1
+        server.time += UNCONFIRMED_SECONDS + 1
         carol.read()
         assert kept([carol]) == ["hello"], "nobody has answered"
         alice.says("welcome")
@@ -733,8 +733,8 @@ def kept(people: list[Person]) -> list[str]:
     """What is in the files of keys of own texts."""
     found = []
     for each in people:
-        places = each.codec._vault.connection.execute("SELECT segment, body_id FROM own_texts").fetchall()
-        found += [each.codec._vault.get(place).decode() for place in places]
+        places = each.codec._database.connection.execute("SELECT segment, body_id FROM own_texts").fetchall()
+        found += [each.codec._database.get(place).decode() for place in places]
     return found
 
 
@@ -745,10 +745,10 @@ def test_a_device_gives_way_to_another_one_of_its_account_only_where_that_is_sig
     with MlsCodec(None, bob.user_id) as other:
         commit = other.join(GROUP, server.info).commit
         other.decode(GROUP, [StoredMessage(len(server.messages) + 1, bob.user_id, commit, 0)])
-        held = other.held(GROUP)
-        assert held
-        assert held.group
-        info = held.group.group_info()
+        record = other.record(GROUP)
+        assert record
+        assert record.group
+        info = record.group.group_info()
     body = decode_message(info)
     assert isinstance(body, GroupInfo)
     assert not bob.codec.gives_way(GROUP, encode_message(replace(body, signature=bytes(len(body.signature)))))

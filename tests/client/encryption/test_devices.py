@@ -9,11 +9,11 @@ from uuid import UUID
 import pytest
 
 from conclave.client import MessageArrived, ReplacedError
-from conclave.client.encryption.headers import InfoHeader, read_info
-from conclave.client.encryption.view import Standing
+from conclave.client.encryption.headers import GroupInfoHeader, read_group_info
+from conclave.client.encryption.view import EncryptionStatus
 from conclave.client.errors import KeyInDoubtError
 from conclave.client.events import EncryptionNotice, KeyChanged
-from conclave.client.mls import Group as MlsGroup
+from conclave.client.mls import MlsGroup
 from conclave.client.sync import READY_TIMEOUT
 from conclave.wire.results import Retention
 from tests.client.encryption.conftest import NewDevice
@@ -29,7 +29,7 @@ async def club(device: NewDevice, *names: str) -> tuple[UUID, list[Device]]:
     for count, each in enumerate(others, 2):
         await each.sync.membership.join(group)
         await agree(group, first, *others[: count - 1])
-        await each.until(lambda each=each: not each.codec._agenda.of(group).is_new)  # type: ignore[misc]
+        await each.until(lambda each=each: not each.codec._agenda.group(group).is_new)  # type: ignore[misc]
     return group, [first, *others]
 
 
@@ -55,7 +55,7 @@ class TestTwoDevices:
         phone = await other_device(device, "bob", tmp_path / "phone")
         await notes_that_it_is_replaced(bob, phone, group)
         await agree(group, alice, phone)
-        assert bob.codec.view(group).standing is Standing.REPLACED
+        assert bob.codec.view(group).status is EncryptionStatus.REPLACED
         with pytest.raises(ReplacedError, match="another device of yours"):
             await bob.sync.send(group, "which cannot be said")
         epoch = alice.mls(group).epoch
@@ -68,7 +68,7 @@ class TestTwoDevices:
         await alice.sync.send(group, "to the phone")
         await phone.hears("to the phone")
         assert alice.mls(group).epoch == epoch
-        assert bob.codec.view(group).standing is Standing.REPLACED
+        assert bob.codec.view(group).status is EncryptionStatus.REPLACED
         assert len(notices(bob, "replaced")) == 1
 
     async def test_new_keys_bring_it_back(self, device: NewDevice, tmp_path: Path) -> None:
@@ -255,13 +255,13 @@ class TestAnOldGroupInfo:
         await bob.sync.membership.join(group)
         await agree(group, alice, bob)
         async with asyncio.timeout(PATIENCE):
-            while read_info(await alice.client.group_info(group)) != header_of(alice, group):
+            while read_group_info(await alice.client.group_info(group)) != header_of(alice, group):
                 await asyncio.sleep(0.05)
         await alice.until(lambda: not any(looks_soon(each, group) for each in (alice, bob)))
         await alice.client.commit(group, group_info=old)
         await bob.sync.reset()
-        await bob.until(lambda: bob.codec._agenda.of(group).attempts)
-        alice.codec._agenda.of(group).doubt_info(is_own=True)
+        await bob.until(lambda: bob.codec._agenda.group(group).attempts)
+        alice.codec._agenda.group(group).check_info_soon(is_own=True)
         alice.codec.schedule_check(group)
         await agree(group, alice, bob)
         await bob.sync.send(group, "together")
@@ -270,13 +270,13 @@ class TestAnOldGroupInfo:
 
 def looks_soon(device: Device, group: UUID) -> bool:
     """Tell whether a device is about to compare the server's group info."""
-    agenda = device.codec._agenda.of(group)
+    agenda = device.codec._agenda.group(group)
     return agenda.info_at is None or agenda.info_at < agenda.clock() + 1.0
 
 
-def header_of(device: Device, group: UUID) -> InfoHeader:
+def header_of(device: Device, group: UUID) -> GroupInfoHeader:
     mls = device.mls(group)
-    return InfoHeader(mls.group_id, mls.epoch, mls.confirmation_tag)
+    return GroupInfoHeader(mls.group_id, mls.epoch, mls.confirmation_tag)
 
 
 async def test_the_keys_of_a_group_that_was_left_elsewhere_go_at_the_next_start(
@@ -343,7 +343,7 @@ class TestAFalseGroupInfo:
             while not (notices(alice, "refused") or notices(bob, "refused")):
                 await carol.client.commit(group, group_info=mine.group_info())  # what others had just sent replaces it
                 for each in (alice, bob):
-                    each.codec._agenda.of(group).doubt_info(is_own=True)
+                    each.codec._agenda.group(group).check_info_soon(is_own=True)
                     each.codec.schedule_check(group)
                 await asyncio.sleep(0.5)
         await carol.connect()

@@ -21,7 +21,7 @@ class Trio:
         self.alice, self.bob, self.mole = MlsCodec(None, ALICE), MlsCodec(None, BOB), MlsCodec(None, BOB)
         self.numbers = {HERE: 0, THERE: 0}
         for group in (HERE, THERE):
-            self.enter(self.bob, group, self.alice.begin(group).group_info)
+            self.enter(self.bob, group, self.alice.create(group).group_info)
 
     def enter(self, who: MlsCodec, group: UUID, info: bytes) -> None:
         self.give(group, who.join(group, info).commit, self.alice, who)
@@ -52,10 +52,10 @@ def take_the_place(trio: Trio, group: UUID) -> None:
 
 
 def info_of(trio: Trio, group: UUID) -> bytes:
-    held = trio.alice.held(group)
-    assert held is not None
-    assert held.group is not None
-    return held.group.group_info()
+    record = trio.alice.record(group)
+    assert record is not None
+    assert record.group is not None
+    return record.group.group_info()
 
 
 def test_a_key_that_was_compared_in_one_group_says_nothing_of_another_ones(trio: Trio) -> None:

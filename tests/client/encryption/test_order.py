@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from conclave.client import Client, ClientError, MlsCodec, NoAnswerError, RefusedError
-from conclave.client.encryption.headers import read_info
+from conclave.client.encryption.headers import read_group_info
 from conclave.client.errors import refused
 from conclave.client.transport import Call
 from conclave.wire.results import StoredMessage
@@ -137,13 +137,13 @@ def test_who_dropped_what_was_sent_again_can_take_it_back_with_the_first() -> No
     """An admin who could read a text although it came late has both numbers of it."""
     alice_id, bob_id, carol_id, group = uuid4(), uuid4(), uuid4(), uuid4()
     with MlsCodec(None, alice_id) as alice, MlsCodec(None, bob_id) as bob, MlsCodec(None, carol_id) as carol:
-        info = alice.begin(group).group_info
+        info = alice.create(group).group_info
         said = [StoredMessage(1, bob_id, bob.join(group, info).commit, 0)]
         for each in (alice, bob):
             each.decode(group, said)
-        alice.caught_up(group)
+        alice.record_caught_up(group)
         late = alice.encode(group, "crossed")
-        state = alice.held(group)
+        state = alice.record(group)
         assert state
         assert state.group
         said.append(StoredMessage(2, carol_id, carol.join(group, state.group.group_info()).commit, 0))
@@ -151,9 +151,9 @@ def test_who_dropped_what_was_sent_again_can_take_it_back_with_the_first() -> No
         for each in (alice, bob):
             each.decode(group, said[1:])
         [again] = alice.pending_resends()
-        assert bob.repeated(group, 3) == []
+        assert bob.repeats_of(group, 3) == []
         assert bob.decode(group, [StoredMessage(4, alice_id, alice.encode_resend(again), 0)]) == []
-        assert bob.repeated(group, 3) == [4]
+        assert bob.repeats_of(group, 3) == [4]
 
 
 async def test_a_text_that_comes_many_epochs_late_reaches_everybody_once(device: NewDevice) -> None:
@@ -187,22 +187,22 @@ def test_who_gave_the_keys_up_does_not_come_in_by_a_group_info_of_an_epoch_befor
     """It would be alone in an epoch beside that of the others, who have seen the first commit."""
     alice_id, bob_id, group = uuid4(), uuid4(), uuid4()
     with MlsCodec(None, alice_id) as alice, MlsCodec(None, bob_id) as bob:
-        info = alice.begin(group).group_info
+        info = alice.create(group).group_info
         commit = bob.join(group, info).commit
         bob.decode(group, [StoredMessage(1, bob_id, commit, 0)])
-        state = bob.held(group)
+        state = bob.record(group)
         assert state
         assert state.group
         later = state.group.group_info()
         bob.reset_keys()
-        held = bob.held(group)
-        assert held
+        record = bob.record(group)
+        assert record
         assert not bob.has_keys(group)
-        [epoch_0, epoch_1] = [read_info(each) for each in (info, later)]
+        [epoch_0, epoch_1] = [read_group_info(each) for each in (info, later)]
         assert epoch_0
         assert epoch_1
-        assert bob.is_outdated(held, epoch_0)
-        assert not bob.is_outdated(held, epoch_1)
+        assert bob.is_outdated(record, epoch_0)
+        assert not bob.is_outdated(record, epoch_1)
 
 
 def answers_lost(client: Client, then: ClientError, *, first: ClientError | None = None) -> None:
@@ -296,6 +296,6 @@ async def test_a_text_that_came_before_its_answer_stays_while_it_may_be_sent_aga
 
 def own_texts(device: Device) -> list[str]:
     """What is in the file of keys of texts that were sent."""
-    vault = device.codec._vault
+    vault = device.codec._database
     places = vault.connection.execute("SELECT segment, body_id FROM own_texts").fetchall()
     return [vault.get(each).decode() for each in places]

@@ -6,7 +6,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from conclave.client.encryption.texts import OWN_SECONDS
+from conclave.client.encryption.texts import SENT_SECONDS
 from conclave.client.errors import refused
 from conclave.client.transport import Call
 from tests.client.encryption.conftest import NewDevice
@@ -76,7 +76,7 @@ class TestWhileItIsUnderWay:
     def test_it_is_forgotten_where_it_never_comes(self, late: tuple[Server, list[Person], int, bytes]) -> None:
         server, [alice, *_], number, _ = late
         alice.codec.erase_messages(GROUP, [number], are_taken_back=True)
-        server.time += OWN_SECONDS + 1
+        server.time += SENT_SECONDS + 1
         alice.says("two days later")
         assert kept([alice]) == ["two days later"]
 
@@ -89,7 +89,7 @@ def test_what_came_while_a_client_was_away_for_days_is_readable_though_another_g
     alice.codec.create(other)
     alice.codec.record_caught_up(other)
     alice.says("before the lid was closed")
-    server.time += OWN_SECONDS + 1
+    server.time += SENT_SECONDS + 1
     alice.codec.encode(other, "back again")
     alice.read()
     assert alice.texts[-1] == "before the lid was closed"

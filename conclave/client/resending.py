@@ -145,6 +145,19 @@ class Resender:
         return found[0] if found and found[0].sequence_num == again.original else None
 
 
+async def take_back(client: Client, codec: Codec, group_id: UUID, number: int) -> None:
+    """Take a message back, together with its resent copies, and stop resending it. Raises ClientError.
+
+    Copies that are in transit are taken back by ``Resender`` when they arrive.
+    """
+    codec.erase_messages(group_id, [number], are_taken_back=True)
+    for each in codec.repeats_of(group_id, number):
+        with contextlib.suppress(ResourceError):  # already gone
+            await client.take_back(group_id, each)
+        codec.record_taken_back(group_id, each)
+    await client.take_back(group_id, number)
+
+
 def _send_id(again: PendingResend) -> UUID:
     """Return the same id for each try. Keys alone begin anew with a new file."""
     told = f"{again.group_id} {again.original} {again.key}"
