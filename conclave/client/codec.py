@@ -9,7 +9,7 @@ from uuid import UUID
 from conclave.client.encryption.view import PLAIN, GroupView, KnownKey
 from conclave.client.events import News
 from conclave.wire.fields import KEY_PACKAGE_START
-from conclave.wire.results import Group, StoredMessage
+from conclave.wire.results import FetchedMessage, GroupDetails
 
 if TYPE_CHECKING:
     from conclave.client.api import Client
@@ -60,7 +60,7 @@ class NewKeyPackages:
 class Readable:
     """A message that is for people."""
 
-    message: StoredMessage
+    message: FetchedMessage
     text: str | None = field(repr=False)
     """None if it cannot be read."""
 
@@ -162,15 +162,15 @@ class Codec(Protocol):
         """Return the numbers under which the text of a message was sent anew, as far as it was read before."""
         ...
 
-    def needs_members(self, group_id: UUID, messages: Sequence[StoredMessage]) -> bool:
+    def needs_members(self, group_id: UUID, messages: Sequence[FetchedMessage]) -> bool:
         """Tell whether ``note_members`` is to come before these messages: who changes the group has to be judged."""
         ...
 
-    def update_members(self, groups: Sequence[Group]) -> None:
+    def update_members(self, groups: Sequence[GroupDetails]) -> None:
         """Take the user's groups, as the server lists them now."""
         ...
 
-    def decode(self, group_id: UUID, messages: Sequence[StoredMessage]) -> list[Readable]:
+    def decode(self, group_id: UUID, messages: Sequence[FetchedMessage]) -> list[Readable]:
         """Take what the server hands out, in its order; return what is for people.
 
         It is called for a group's messages in the order of their numbers, except for those that the server left out
@@ -275,7 +275,7 @@ class Codec(Protocol):
         """Whether ``settle`` has something to do now."""
         ...
 
-    async def run_maintenance(self, client: "Client", groups: Sequence[Group]) -> set[UUID]:
+    async def run_maintenance(self, client: "Client", groups: Sequence[GroupDetails]) -> set[UUID]:
         """Do what members' clients do by themselves; return the groups that are to be fetched after that.
 
         ``groups``: the user's, as the server lists them now. Raises SessionOverError; whatever else fails is tried
@@ -359,14 +359,14 @@ class PlaintextCodec:
         """Return nothing: nothing has to be sent anew."""
         return []
 
-    def needs_members(self, group_id: UUID, messages: Sequence[StoredMessage]) -> bool:
+    def needs_members(self, group_id: UUID, messages: Sequence[FetchedMessage]) -> bool:
         """Return False: there is nothing to judge."""
         return False
 
-    def update_members(self, groups: Sequence[Group]) -> None:
+    def update_members(self, groups: Sequence[GroupDetails]) -> None:
         """Do nothing."""
 
-    def decode(self, group_id: UUID, messages: Sequence[StoredMessage]) -> list[Readable]:
+    def decode(self, group_id: UUID, messages: Sequence[FetchedMessage]) -> list[Readable]:
         """Return the texts, but not what this codec gives in place of commits."""
         return [
             Readable(each, self._text(each.mls_message))
@@ -450,7 +450,7 @@ class PlaintextCodec:
     def schedule_check(self, group_id: UUID) -> None:
         """Do nothing: there are no keys."""
 
-    async def run_maintenance(self, client: "Client", groups: Sequence[Group]) -> set[UUID]:
+    async def run_maintenance(self, client: "Client", groups: Sequence[GroupDetails]) -> set[UUID]:
         """Do nothing: there are no keys."""
         return set()
 

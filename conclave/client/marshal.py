@@ -15,7 +15,7 @@ from conclave.client.errors import AnswerError, InputError
 from conclave.errors import ErrorCode
 from conclave.wire import conclave_pb2, formats, protobuf
 from conclave.wire.formats import Format
-from conclave.wire.schemas.base import RequestSchema, the
+from conclave.wire.schemas.base import RequestSchema, schema_instance
 
 MAX_NUMBER = 2**60
 """No number, id or time of the protocol comes near it: the server's last second is 2**53 - 1."""
@@ -30,7 +30,7 @@ Convert = Callable[[Any], Any]
 def write(written_in: Format, schema: type[RequestSchema], request: Any) -> bytes:
     """Write a request: an object of the class that ``schema`` makes. What is None is left out. Raises InputError."""
     given = {name: value for name, value in vars(request).items() if value is not None}
-    values: Mapping[str, Any] = the(schema).dump(given)
+    values: Mapping[str, Any] = schema_instance(schema).dump(given)
     # An id that was not given is empty, and a number 0: protobuf has none then, and JSON no such field.
     absent = dict.fromkeys(schema.zero_is_absent, 0)
     present = {name: value for name, value in values.items() if value != absent.get(name, b"")}

@@ -15,7 +15,7 @@ from conclave.client.history.erasing import ErasedMessage
 from conclave.client.history.pages import IncomingMessage
 from conclave.client.history.store import History
 from conclave.wire import events as protocol
-from conclave.wire.results import StoredMessage
+from conclave.wire.results import FetchedMessage
 
 PAGE_SIZE = 200
 """At most 200 messages are fetched at once; fewer on a link on which so many do not arrive."""
@@ -30,7 +30,7 @@ CONFIRM_SECONDS = 5.0
 class _Page(NamedTuple):
     """Messages, and whether the server did not know the time when it put them together."""
 
-    messages: tuple[StoredMessage, ...]
+    messages: tuple[FetchedMessage, ...]
     in_doubt: bool
 
 
@@ -262,7 +262,7 @@ class Mirror:
         if not self._codec.has_keys(group_id):
             await self.take_welcomes()  # it was stored before any message that it is for
 
-    async def _prepare_page(self, group_id: UUID, page: Sequence[StoredMessage]) -> AsyncIterator[n.News]:
+    async def _prepare_page(self, group_id: UUID, page: Sequence[FetchedMessage]) -> AsyncIterator[n.News]:
         """Read what has to be known before a page is stored: who is an admin now, and the policy in force.
 
         By a former policy the history would refuse what is served now.
@@ -337,7 +337,7 @@ class Mirror:
                 self._history.mark_handled(group_id, message.sequence_num)
                 await asyncio.sleep(0)
 
-    def _decode(self, group_id: UUID, page: Sequence[StoredMessage]) -> list[IncomingMessage]:
+    def _decode(self, group_id: UUID, page: Sequence[FetchedMessage]) -> list[IncomingMessage]:
         """Return what is for people in a page. What a codec keeps for itself is not stored."""
         arrived = []
         for each, text in ((readable.message, readable.text) for readable in self._codec.decode(group_id, page)):
@@ -347,7 +347,7 @@ class Mirror:
             arrived.append(IncomingMessage(*what, is_own=is_own))
         return arrived
 
-    def _contradicts_policy(self, group_id: UUID, page: Sequence[StoredMessage]) -> bool:
+    def _contradicts_policy(self, group_id: UUID, page: Sequence[FetchedMessage]) -> bool:
         """Tell whether a page goes by another policy than the one that is known here, or has commits that are kept."""
         expiry = self._history.groups().get(group_id, -1)
         return any(each.expires_at != (each.created_at + expiry + 1 if expiry > 0 else 0) for each in page)

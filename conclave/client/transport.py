@@ -30,7 +30,7 @@ from conclave.client.retry import GATEWAY_STATUSES, MAX_REPEAT_SECONDS, Backoff,
 from conclave.errors import ErrorCode
 from conclave.wire.fields import CLOCK_IN_DOUBT
 from conclave.wire.formats import Format, body_format
-from conclave.wire.results import Empty, Refusal
+from conclave.wire.results import EmptyResult, ErrorBody
 from conclave.wire.schemas.base import RequestSchema
 
 API = "/api/v1"
@@ -176,7 +176,7 @@ class Transport:
 
     async def send(self, call: Call) -> None:
         """Send a request whose answer has nothing to tell. Raises ClientError."""
-        await self.request(call, Empty)
+        await self.request(call, EmptyResult)
 
     async def stream(self, path: str, query: Mapping[str, str]) -> ClientResponse:
         """Open a stream: the caller closes it. Raises ClientError."""
@@ -216,7 +216,7 @@ class Transport:
                 found = await _read(response, call.max_bytes)
         except (HttpError, TimeoutError, OSError) as error:
             raise _no_answer(error) from error
-        return marshal.read(written_in, kind, found) if kind is not Empty else kind()
+        return marshal.read(written_in, kind, found) if kind is not EmptyResult else kind()
 
     async def _refusal(self, response: ClientResponse) -> ClientError:
         """Return the error that an answer means."""
@@ -232,7 +232,7 @@ class Transport:
                 body = await _read(response, MAX_ERROR_BYTES)
         except (HttpError, TimeoutError, OSError) as error:
             return _no_answer(error)
-        told = marshal.read(written_in, Refusal, body)
+        told = marshal.read(written_in, ErrorBody, body)
         fields = _field_errors(orjson.loads(body).get("errors")) if written_in is Format.JSON else {}
         return refused(response.status, told.error_code, told.message[:MAX_ERROR_CHARACTERS], fields, after)
 

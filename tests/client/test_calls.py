@@ -34,7 +34,7 @@ from conclave.client.transport import Call, path
 from conclave.config.settings import Config
 from conclave.errors import ErrorCode
 from conclave.wire.events import GroupUpdate, NewMessage
-from conclave.wire.results import User
+from conclave.wire.results import UserInfo
 from tests.conftest import Running, StartServer
 from tests.support.client import PACKAGE, PASSWORD, Client as PlainClient
 
@@ -302,7 +302,7 @@ async def test_each_part_of_a_path_stays_one_part(running: Running, part: str) -
         await client.register("bob", PASSWORD)
         await client.login("bob", PASSWORD)
         with pytest.raises(ResourceError):  # and no answer about Bob
-            await client.transport.request(Call("GET", path("users", part)), User)
+            await client.transport.request(Call("GET", path("users", part)), UserInfo)
 
 
 @pytest.mark.parametrize("part", ["", ".", ".."])

@@ -18,7 +18,7 @@ from conclave.clock import FakeClock
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.retention import RetentionConfig
 from conclave.config.settings import Config
-from conclave.wire.results import StoredMessage
+from conclave.wire.results import FetchedMessage
 from tests.api.test_clock_in_doubt import JUMP, WEEK, run, set_right, watermarks
 from tests.client.test_history import ALICE, HOUR, Kept
 from tests.client.test_server_clock import Dated
@@ -53,7 +53,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[bytes]]:
     """Count how often each payload is decoded: by MLS it could be only once."""
     counts, decode = Counter[bytes](), PlaintextCodec.decode
 
-    def count(codec: PlaintextCodec, group_id: UUID, messages: Sequence[StoredMessage]) -> list[Readable]:
+    def count(codec: PlaintextCodec, group_id: UUID, messages: Sequence[FetchedMessage]) -> list[Readable]:
         counts.update(each.mls_message for each in messages)
         return decode(codec, group_id, messages)
 

@@ -11,7 +11,7 @@ import pytest
 from conclave.client import Client, Format, GroupGone, History, MessageArrived, Online, PlaintextCodec, Sync
 from conclave.client.codec import Readable
 from conclave.client.history.store import History as Store
-from conclave.wire.results import StoredMessage
+from conclave.wire.results import FetchedMessage
 from tests.conftest import Running
 from tests.support.client import PASSWORD
 from tests.support.server import PATIENCE, until
@@ -118,7 +118,7 @@ class Leaving(PlaintextCodec):
         self.forgotten.add(group_id)
         super().forget(group_id)
 
-    def decode(self, group_id: UUID, messages: Sequence[StoredMessage]) -> list[Readable]:
+    def decode(self, group_id: UUID, messages: Sequence[FetchedMessage]) -> list[Readable]:
         if group_id in self.forgotten:
             self.decoded += [each.sequence_num for each in messages]
         return super().decode(group_id, messages)

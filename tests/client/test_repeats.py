@@ -32,7 +32,7 @@ from conclave.client.errors import refused
 from conclave.client.retry import MAX_REPEAT_SECONDS
 from conclave.client.transport import Call
 from conclave.wire import conclave_pb2
-from conclave.wire.results import User
+from conclave.wire.results import UserInfo
 from tests.support.certificate import make_certificate
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -358,7 +358,7 @@ async def test_an_answer_that_takes_too_long_is_none() -> None:
 async def test_nothing_listens() -> None:
     async with Client("http://127.0.0.1:1", backoff=QUICK) as client:
         with pytest.raises(NoAnswerError):
-            await client.transport.request(Call("GET", "/me"), User)
+            await client.transport.request(Call("GET", "/me"), UserInfo)
         with pytest.raises(NoAnswerError):
             async with client.listen():
                 pass

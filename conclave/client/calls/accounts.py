@@ -12,7 +12,7 @@ from conclave.client.names import check_name
 from conclave.client.session import LoginSession
 from conclave.client.transport import Call, path
 from conclave.wire.formats import Format
-from conclave.wire.results import LoggedIn, Registered, SessionInfo, Sessions, User
+from conclave.wire.results import LoggedIn, Registered, SessionInfo, SessionList, UserInfo
 from conclave.wire.schemas import accounts as wire
 
 T = TypeVar("T")
@@ -73,9 +73,9 @@ class AccountCalls(ApiCalls):
             await self.transport.send(Call("POST", "/logout", repeatable=True))
         self.transport.token = ""
 
-    async def me(self) -> User:
+    async def me(self) -> UserInfo:
         """Return the user's own account."""
-        return await self.transport.request(Call("GET", "/me", repeatable=True), User)
+        return await self.transport.request(Call("GET", "/me", repeatable=True), UserInfo)
 
     async def set_alias(self, alias: str) -> None:
         """Change the user's own alias; "" clears it."""
@@ -104,20 +104,20 @@ class AccountCalls(ApiCalls):
 
         await _try_password(password, ask)
 
-    async def user(self, username: str) -> User:
+    async def user(self, username: str) -> UserInfo:
         """Find a user by name. Raises ClientError; InputError for a name that no user can have."""
         call = Call("GET", path("users", check_name("username", username)), repeatable=True)
-        return await self.transport.request(call, User)
+        return await self.transport.request(call, UserInfo)
 
-    async def user_by_id(self, user_id: UUID) -> User:
+    async def user_by_id(self, user_id: UUID) -> UserInfo:
         """Find a user by id."""
-        return await self.transport.request(Call("GET", path("users", "by-id", user_id), repeatable=True), User)
+        return await self.transport.request(Call("GET", path("users", "by-id", user_id), repeatable=True), UserInfo)
 
     async def sessions(self) -> tuple[SessionInfo, ...]:
         """List the user's sessions, the newest first."""
         call = Call("GET", "/sessions", repeatable=True)
         return await self._read_list(
-            *(call, Sessions, lambda answer: answer.sessions, lambda each: each.id), written_in=Format.JSON
+            *(call, SessionList, lambda answer: answer.sessions, lambda each: each.id), written_in=Format.JSON
         )
 
     async def end_session(self, session_id: UUID) -> None:

@@ -7,15 +7,15 @@ from conclave.client.names import check_name
 from conclave.client.transport import MAX_BODIES_BYTES, Call, path
 from conclave.wire.formats import Format
 from conclave.wire.results import (
-    Group,
     GroupCreated,
+    GroupDetails,
     GroupInfoStored,
-    Groups,
+    GroupList,
     GroupUpdated,
-    PublicGroup,
-    PublicGroups,
-    Retention,
+    PublicGroupInfo,
+    PublicGroupList,
     RetentionConfiguration,
+    RetentionInfo,
 )
 from conclave.wire.schemas import commits, groups as wire
 
@@ -33,17 +33,17 @@ class GroupCalls(ApiCalls):
         )
         return (await self.transport.request(call, GroupCreated)).group_id
 
-    async def groups(self) -> tuple[Group, ...]:
+    async def groups(self) -> tuple[GroupDetails, ...]:
         """List the user's groups."""
         call = Call("GET", "/groups", repeatable=True, max_bytes=MAX_BODIES_BYTES)
         return await self._read_list(
-            *(call, Groups, lambda answer: answer.groups, lambda each: each.group_id), limit=GROUPS_AT_ONCE
+            *(call, GroupList, lambda answer: answer.groups, lambda each: each.group_id), limit=GROUPS_AT_ONCE
         )
 
-    async def public_groups(self, pattern: str = "") -> tuple[PublicGroup, ...]:
+    async def public_groups(self, pattern: str = "") -> tuple[PublicGroupInfo, ...]:
         """List public groups whose names contain ``pattern``."""
         call = Call("GET", "/groups/public", query={"pattern": pattern}, repeatable=True)
-        return await self._read_list(call, PublicGroups, lambda answer: answer.groups, lambda each: each.group_id)
+        return await self._read_list(call, PublicGroupList, lambda answer: answer.groups, lambda each: each.group_id)
 
     async def update_group(
         self,
@@ -78,14 +78,14 @@ class GroupCalls(ApiCalls):
         """Delete a group with all that it has."""
         await self.transport.send(Call("POST", path("groups", group_id, "delete")))
 
-    async def retention(self, group_id: UUID, *, taken_back_after: int | None = None) -> Retention:
+    async def retention(self, group_id: UUID, *, taken_back_after: int | None = None) -> RetentionInfo:
         """Return how long a group's messages live.
 
         ``taken_back_after``: have it list the first of the greater numbers that were taken back, not the last ones.
         """
         query = {} if taken_back_after is None else {"taken_back_after": str(taken_back_after)}
         call = Call("GET", path("groups", group_id, "retention"), query=query, repeatable=True)
-        return await self.transport.request(call, Retention)
+        return await self.transport.request(call, RetentionInfo)
 
     async def retention_configuration(self) -> RetentionConfiguration:
         """Return what the operator has set."""

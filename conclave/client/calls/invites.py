@@ -5,7 +5,15 @@ from uuid import UUID
 
 from conclave.client.calls.caller import ApiCalls
 from conclave.client.transport import MAX_BODIES_BYTES, Call, path
-from conclave.wire.results import Invite, Invites, KeyPackages, KeyPackageTaken, MemberKeyPackage, Welcome, Welcomes
+from conclave.wire.results import (
+    InviteInfo,
+    InviteList,
+    KeyPackageTaken,
+    MemberKeyPackage,
+    MemberKeyPackages,
+    WelcomeInfo,
+    WelcomeList,
+)
 from conclave.wire.schemas import invites as wire, key_packages
 
 WELCOMES_AT_ONCE = 32
@@ -19,9 +27,9 @@ class InviteCalls(ApiCalls):
         self, regular: Sequence[bytes], last_resort: bytes | None = None, fingerprint: str = ""
     ) -> None:
         """Upload key packages, all or none. It is not repeated: a package must not be handed out twice."""
-        entries = [key_packages.KeyPackage(each, is_last_resort=False) for each in regular]
+        entries = [key_packages.UploadedKeyPackage(each, is_last_resort=False) for each in regular]
         if last_resort is not None:
-            entries.append(key_packages.KeyPackage(last_resort, is_last_resort=True))
+            entries.append(key_packages.UploadedKeyPackage(last_resort, is_last_resort=True))
         body = key_packages.UploadKeyPackages(entries, fingerprint)
         await self.transport.send(Call("POST", "/key-packages", key_packages.UploadKeyPackageRequest, body))
 
@@ -35,7 +43,7 @@ class InviteCalls(ApiCalls):
         """Take a key package of each who is to be invited, all or none. It is not repeated."""
         body = key_packages.InviteToGroup([each.bytes for each in user_ids])
         call = Call("POST", path("groups", group_id, "invite"), key_packages.InviteToGroupRequest, body)
-        return (await self.transport.request(call, KeyPackages)).member_key_packages
+        return (await self.transport.request(call, MemberKeyPackages)).member_key_packages
 
     async def deposit_invite(
         self, group_id: UUID, invitee_id: UUID, commit_message: bytes, welcome_message: bytes, group_info: bytes
@@ -46,17 +54,17 @@ class InviteCalls(ApiCalls):
             Call("POST", path("groups", group_id, "escrow-invite"), wire.EscrowInviteRequest, body)
         )
 
-    async def invites(self) -> tuple[Invite, ...]:
+    async def invites(self) -> tuple[InviteInfo, ...]:
         """List the user's invites."""
         return await self._invites("/invites")
 
-    async def invites_of(self, group_id: UUID) -> tuple[Invite, ...]:
+    async def invites_of(self, group_id: UUID) -> tuple[InviteInfo, ...]:
         """List a group's invites."""
         return await self._invites(path("groups", group_id, "invites"))
 
-    async def _invites(self, where: str) -> tuple[Invite, ...]:
+    async def _invites(self, where: str) -> tuple[InviteInfo, ...]:
         call = Call("GET", where, repeatable=True)
-        return await self._read_list(call, Invites, lambda answer: answer.invites, lambda each: each.invite_id)
+        return await self._read_list(call, InviteList, lambda answer: answer.invites, lambda each: each.invite_id)
 
     async def cancel_invite(self, group_id: UUID, invitee_id: UUID) -> None:
         """Withdraw an invite."""
@@ -73,11 +81,11 @@ class InviteCalls(ApiCalls):
         """Decline an invite."""
         await self.transport.send(Call("POST", path("invites", invite_id, "decline")))
 
-    async def welcomes(self) -> tuple[Welcome, ...]:
+    async def welcomes(self) -> tuple[WelcomeInfo, ...]:
         """List the user's welcomes."""
         call = Call("GET", "/welcomes", repeatable=True, max_bytes=MAX_BODIES_BYTES)
         return await self._read_list(
-            *(call, Welcomes, lambda answer: answer.welcomes, lambda each: each.welcome_id), limit=WELCOMES_AT_ONCE
+            *(call, WelcomeList, lambda answer: answer.welcomes, lambda each: each.welcome_id), limit=WELCOMES_AT_ONCE
         )
 
     async def accept_welcome(self, welcome_id: UUID) -> None:

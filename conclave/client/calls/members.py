@@ -4,7 +4,7 @@ from uuid import UUID
 
 from conclave.client.calls.caller import ApiCalls
 from conclave.client.transport import Call, path
-from conclave.wire.results import Admins, BannedUser, BannedUsers, Member
+from conclave.wire.results import AdminList, BannedUserInfo, BannedUserList, MemberInfo
 from conclave.wire.schemas import members as wire
 from conclave.wire.schemas.base import RequestSchema
 
@@ -20,10 +20,10 @@ class MemberCalls(ApiCalls):
         """Make an admin a member."""
         await self._about(group_id, "demote", wire.DemoteMemberRequest, user_id)
 
-    async def admins(self, group_id: UUID) -> tuple[Member, ...]:
+    async def admins(self, group_id: UUID) -> tuple[MemberInfo, ...]:
         """List the admins of a group."""
         call = Call("GET", path("groups", group_id, "admins"), repeatable=True)
-        return await self._read_list(call, Admins, lambda answer: answer.admins, lambda each: each.user_id)
+        return await self._read_list(call, AdminList, lambda answer: answer.admins, lambda each: each.user_id)
 
     async def remove(self, group_id: UUID, user_id: UUID, commit_message: bytes = b"", group_info: bytes = b"") -> None:
         """Remove a member."""
@@ -40,10 +40,10 @@ class MemberCalls(ApiCalls):
         """Lift a ban."""
         await self._about(group_id, "unban", wire.UnbanMemberRequest, user_id)
 
-    async def banned(self, group_id: UUID) -> tuple[BannedUser, ...]:
+    async def banned(self, group_id: UUID) -> tuple[BannedUserInfo, ...]:
         """List who is banned from a group."""
         call = Call("GET", path("groups", group_id, "banned"), repeatable=True)
-        return await self._read_list(call, BannedUsers, lambda answer: answer.users, lambda each: each.user_id)
+        return await self._read_list(call, BannedUserList, lambda answer: answer.users, lambda each: each.user_id)
 
     async def _about(self, group_id: UUID, action: str, schema: type[RequestSchema], user_id: UUID) -> None:
         body = wire.NamedUser(user_id.bytes)

@@ -9,7 +9,7 @@ from conclave.client.events import Lagged
 from conclave.client.stream import read_events
 from conclave.client.transport import MAX_BODIES_BYTES, Call, path
 from conclave.wire.events import Event
-from conclave.wire.results import Page, Sent, StoredMessage
+from conclave.wire.results import FetchedMessage, MessagePage, MessageSent
 from conclave.wire.schemas import messages as wire
 
 
@@ -26,11 +26,11 @@ class MessageCalls(ApiCalls):
         """
         body = wire.SendMessage(payload, self_destruct_seconds, (send_id or uuid4()).bytes)
         call = Call("POST", path("groups", group_id, "messages"), wire.SendMessageRequest, body, repeatable=True)
-        return (await self.transport.request(call, Sent)).sequence_num
+        return (await self.transport.request(call, MessageSent)).sequence_num
 
     async def fetch(
         self, group_id: UUID, after: int = 0, limit: int = 100, *, include_redacted: bool = False
-    ) -> tuple[StoredMessage, ...]:
+    ) -> tuple[FetchedMessage, ...]:
         """Fetch up to ``limit`` messages with numbers greater than ``after``. Only an empty answer is the end.
 
         This says that the user has everything up to ``after``, and nothing of what is returned: that counts as fetched
@@ -43,7 +43,7 @@ class MessageCalls(ApiCalls):
         call = Call(
             "GET", path("groups", group_id, "messages"), query=query, repeatable=True, max_bytes=MAX_BODIES_BYTES
         )
-        return (await self.transport.request(call, Page)).messages
+        return (await self.transport.request(call, MessagePage)).messages
 
     async def take_back(self, group_id: UUID, sequence_num: int, *, dry_run: bool = False) -> None:
         """Take a message back: an own one; as an admin any, if the operator lets admins. Nobody sees it any more.

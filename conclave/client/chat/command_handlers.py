@@ -13,7 +13,7 @@ from conclave.client.errors import ClientError, ResourceError
 from conclave.errors import ErrorCode
 from conclave.retention.durations import duration_words
 from conclave.wire.fields import MOST_SELF_DESTRUCT_SECONDS
-from conclave.wire.results import GroupUpdated, Invite
+from conclave.wire.results import GroupUpdated, InviteInfo
 
 MOST_OF_TITLE = 64
 """A title has at most 64 characters."""
@@ -207,7 +207,7 @@ async def decline_invite(context: CommandContext, rest: str) -> None:
     await context.conversation.answer((await _one_invite(context, rest)).invite_id, accept=False)
 
 
-async def _one_invite(context: CommandContext, name: str) -> Invite:
+async def _one_invite(context: CommandContext, name: str) -> InviteInfo:
     """Return the invite to the group that is named, or the only one. Raises CommandError."""
     found = _find_invite(context, name)
     if found is None:
@@ -219,7 +219,7 @@ async def _one_invite(context: CommandContext, name: str) -> Invite:
     raise CommandError(f"name one of the groups that you are invited to: {names}" if names else "you have no invites")
 
 
-def _find_invite(context: CommandContext, name: str) -> Invite | None:
+def _find_invite(context: CommandContext, name: str) -> InviteInfo | None:
     invites = context.conversation.rooms.invites
     if name:
         return named(name, invites, lambda each: each.group_name)

@@ -8,7 +8,7 @@ from conclave.client.api import Client
 from conclave.client.chat.policies import effective, told
 from conclave.client.chat.rooms import Room, Rooms
 from conclave.client.errors import GroupError
-from conclave.wire.results import GroupUpdated, Retention
+from conclave.wire.results import GroupUpdated, RetentionInfo
 
 
 class Lifetimes:
@@ -60,7 +60,7 @@ class Lifetimes:
             room.went = 0
             self._changed(room)
 
-    async def _tell(self, room: Room, former: Retention, found: Retention) -> None:
+    async def _tell(self, room: Room, former: RetentionInfo, found: RetentionInfo) -> None:
         """Tell in a group that its messages live for another time."""
         now, admin = self._now(), found.expiry_set_by
         is_own = admin == self._rooms.user_id

@@ -3,7 +3,7 @@
 from uuid import UUID
 
 from conclave.client.chat import formatting
-from conclave.wire.results import Retention, RetentionConfiguration
+from conclave.wire.results import RetentionConfiguration, RetentionInfo
 
 
 def effective(group_id: UUID, expiry: int, server: int, configured: RetentionConfiguration) -> int:
@@ -25,7 +25,7 @@ def effective(group_id: UUID, expiry: int, server: int, configured: RetentionCon
     return within if server == formatting.KEEP else min(within, server)
 
 
-def told(old: Retention, new: Retention, admin: str, went: int) -> str:
+def told(old: RetentionInfo, new: RetentionInfo, admin: str, went: int) -> str:
     """Say that messages live for another time, who has decided it, and what that hides.
 
     ``admin``: who has set what the group has, with the verb: the operator's decisions leave that alone. ``went``: how

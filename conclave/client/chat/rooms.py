@@ -10,7 +10,7 @@ from conclave.client.chat import formatting
 from conclave.client.chat.mentions import is_meant
 from conclave.client.events import Message
 from conclave.client.names import name_from_title
-from conclave.wire.results import Group, Invite, Retention
+from conclave.wire.results import GroupDetails, InviteInfo, RetentionInfo
 
 MOST_NOTICES = 100
 """A group shows its last 100 notices."""
@@ -91,8 +91,8 @@ class Room:
     gone to; None: none was. ``went``: how many of the loaded messages a policy has hidden of which was not told yet.
     """
 
-    group: Group
-    retention: Retention | None = None
+    group: GroupDetails
+    retention: RetentionInfo | None = None
     retention_read: int = 0
     messages: dict[int, Message] = field(default_factory=dict)
     is_loaded: bool = False
@@ -191,7 +191,7 @@ class Rooms:
     def __init__(self, user_id: UUID) -> None:
         self.user_id = user_id
         self.all: dict[UUID, Room] = {}
-        self.invites: tuple[Invite, ...] = ()
+        self.invites: tuple[InviteInfo, ...] = ()
         self._names: dict[UUID, str] = {}
         self._former: dict[UUID, str] = {}
 
@@ -233,7 +233,7 @@ class Rooms:
         drafts = [each for room in self.all.values() for each in room.drafts]
         return sum(each.number is None and not (each.is_stored or each.is_called_back) for each in drafts)
 
-    def renew(self, groups: Sequence[Group], now: int) -> None:
+    def renew(self, groups: Sequence[GroupDetails], now: int) -> None:
         """Take the groups as they are now; what has changed is told in them."""
         for group in groups:
             for each in group.members:
@@ -265,7 +265,7 @@ def named(name: str, things: Iterable[T], name_of: Callable[[T], str]) -> T | No
     return close[0] if len(close) == 1 else None
 
 
-def changes(old: Group, new: Group, user_id: UUID) -> Iterator[str]:
+def changes(old: GroupDetails, new: GroupDetails, user_id: UUID) -> Iterator[str]:
     """Say what has changed in a group. What was done to members is told of others than the user."""
     before, after = ({each.user_id: each for each in group.members} for group in (old, new))
     for each in new.members:
@@ -281,7 +281,7 @@ def changes(old: Group, new: Group, user_id: UUID) -> Iterator[str]:
     yield from _settings(old, new)
 
 
-def _settings(old: Group, new: Group) -> Iterator[str]:
+def _settings(old: GroupDetails, new: GroupDetails) -> Iterator[str]:
     if old.group_name != new.group_name:
         yield f"the group is called {formatting.called(new.group_name)} now"
     if old.alias != new.alias:

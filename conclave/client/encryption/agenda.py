@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from math import inf
 from uuid import UUID
 
-from conclave.wire.results import Group
+from conclave.wire.results import GroupDetails
 
 SOON_SECONDS = 0.2
 """Several changes that come together are looked at once, after 0.2 seconds."""
@@ -102,7 +102,7 @@ class GroupAgenda:
         """The page that was asked for last was empty."""
         self.is_caught_up, self.read_at = True, self._fetched_at
 
-    def update_members(self, group: Group) -> bool:
+    def update_members(self, group: GroupDetails) -> bool:
         """Note the members and admins as the server lists them now. Tell whether there are other members."""
         former, self.listed = self.listed, frozenset(each.user_id for each in group.members)
         self.admins = frozenset(each.user_id for each in group.members if each.role == "admin")

@@ -33,7 +33,7 @@ from conclave.client.mls import (
     fingerprint,
 )
 from conclave.client.mls.codec import MAX_MESSAGE
-from conclave.wire.results import Group, StoredMessage
+from conclave.wire.results import FetchedMessage, GroupDetails
 
 if TYPE_CHECKING:
     from conclave.client.api import Client
@@ -221,7 +221,7 @@ class MlsCodec:
         record = self._groups.get(group_id)
         return self._texts.repeats_of(record, number) if record else []
 
-    def needs_members(self, group_id: UUID, messages: Sequence[StoredMessage]) -> bool:
+    def needs_members(self, group_id: UUID, messages: Sequence[FetchedMessage]) -> bool:
         """Tell whether somebody changes the members who was no admin when the list was read last, or none was read."""
         if not self.has_keys(group_id):
             return False
@@ -229,7 +229,7 @@ class MlsCodec:
         headers = (read_header(each.mls_message) for each in messages if each.sender_id not in agenda.admins)
         return any(header is not None and header.may_change_members for header in headers)
 
-    def update_members(self, groups: Sequence[Group]) -> None:
+    def update_members(self, groups: Sequence[GroupDetails]) -> None:
         """Take the members and admins of the user's groups, as the server lists them now."""
         for group in groups:
             for each in group.members:
@@ -239,7 +239,7 @@ class MlsCodec:
                 # Who cannot read yet, and who can without being a member, is shown by it.
                 self._news.append(EncryptionChanged(group.group_id))
 
-    def decode(self, group_id: UUID, messages: Sequence[StoredMessage]) -> list[Readable]:
+    def decode(self, group_id: UUID, messages: Sequence[FetchedMessage]) -> list[Readable]:
         """Decrypt messages, and take commits. All that it leads to is on the disk when it returns.
 
         If that fails, the keys of the group are given up, and the messages are passed by.
@@ -446,7 +446,7 @@ class MlsCodec:
         """Whether a group is to be looked at now."""
         return bool(self._agenda.due())
 
-    async def run_maintenance(self, client: "Client", groups: Sequence[Group]) -> set[UUID]:
+    async def run_maintenance(self, client: "Client", groups: Sequence[GroupDetails]) -> set[UUID]:
         """Do what members' clients do by themselves."""
         return await self._maintenance.run_maintenance(client, groups)
 

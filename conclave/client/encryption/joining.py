@@ -12,7 +12,7 @@ from conclave.client.encryption.headers import GroupInfoHeader, read_group_info
 from conclave.client.errors import RefusedError, ResourceError
 from conclave.client.mls import MlsGroup
 from conclave.errors import ErrorCode
-from conclave.wire.results import Group
+from conclave.wire.results import GroupDetails
 
 if TYPE_CHECKING:
     from conclave.client.api import Client
@@ -49,7 +49,7 @@ class GroupOperations(Protocol):
         """Make a commit."""
         ...
 
-    def update_members(self, groups: Sequence[Group]) -> None:
+    def update_members(self, groups: Sequence[GroupDetails]) -> None:
         """Take the members and admins of groups, as the server lists them now."""
         ...
 
@@ -86,7 +86,7 @@ class GroupJoiner:
     ) -> None:
         self._operations, self._agenda, self._user_id, self._chance = operations, agenda, user_id, chance
 
-    async def join(self, client: "Client", group: Group, agenda: GroupAgenda) -> bool:
+    async def join(self, client: "Client", group: GroupDetails, agenda: GroupAgenda) -> bool:
         """Ask in by an external commit, or begin the group if it never began. Tell whether it is to be fetched."""
         group_id = group.group_id
         info = await fetch_group_info(client, group_id)
@@ -133,7 +133,7 @@ class GroupJoiner:
         await client.commit(group_id, mls_group_id=beginning.mls_group_id)  # of two who begin the first is the one
         self._agenda.schedule(group_id, 0)
 
-    async def announce_group_id(self, client: "Client", group: Group, ours: MlsGroup) -> None:
+    async def announce_group_id(self, client: "Client", group: GroupDetails, ours: MlsGroup) -> None:
         """The server does not know the group by its id: say it, or give way to another one that began first."""
         if group.mls_group_id:
             self._operations.drop_state(group.group_id)
@@ -142,7 +142,7 @@ class GroupJoiner:
         self._agenda.schedule(group.group_id, 0)
 
 
-def is_admin(group: Group, user_id: UUID) -> bool:
+def is_admin(group: GroupDetails, user_id: UUID) -> bool:
     """Tell whether a user is an admin of a group."""
     return any(each.user_id == user_id and each.role == "admin" for each in group.members)
 

@@ -19,7 +19,7 @@ from conclave.client.errors import (
 )
 from conclave.client.events import EncryptionNotice, News
 from conclave.client.mls import MlsGroup
-from conclave.wire.results import Group
+from conclave.wire.results import GroupDetails
 
 if TYPE_CHECKING:
     from conclave.client.api import Client
@@ -46,7 +46,7 @@ class GroupMaintenance:
         self._joiner = GroupJoiner(operations, agenda, user_id)
         self._branches = Branches(operations, self._joiner, agenda, user_id, news)
 
-    async def run_maintenance(self, client: "Client", groups: Sequence[Group]) -> set[UUID]:
+    async def run_maintenance(self, client: "Client", groups: Sequence[GroupDetails]) -> set[UUID]:
         """Look at the groups that are due; return those that are to be fetched then. Raises SessionOverError."""
         due, to_fetch = set(self._agenda.due()), set[UUID]()
         for gone in due - {each.group_id for each in groups}:
@@ -76,7 +76,7 @@ class GroupMaintenance:
         self._agenda.group(group_id).at = None
         self._agenda.schedule(group_id, COMMIT_ARRIVAL_SECONDS)
 
-    async def _check_group(self, client: "Client", group: Group, agenda: GroupAgenda) -> bool:
+    async def _check_group(self, client: "Client", group: GroupDetails, agenda: GroupAgenda) -> bool:
         """Look at a group. Tell whether it is to be fetched."""
         self._operations.update_members([group])
         record = self._operations.record(group.group_id)
@@ -100,7 +100,7 @@ class GroupMaintenance:
             return True
         return await self._commit_if_needed(client, group, agenda)
 
-    async def _commit_if_needed(self, client: "Client", group: Group, agenda: GroupAgenda) -> bool:
+    async def _commit_if_needed(self, client: "Client", group: GroupDetails, agenda: GroupAgenda) -> bool:
         """Commit what has to be: without strangers, with proposals that wait, with new own keys."""
         group_id = group.group_id
         record = self._operations.record(group_id)
@@ -124,7 +124,7 @@ class GroupMaintenance:
         await client.commit(group_id, commit_message=change.commit, group_info=change.group_info)
         return True
 
-    def _is_own_turn(self, group: Group, ours: MlsGroup, agenda: GroupAgenda) -> bool:
+    def _is_own_turn(self, group: GroupDetails, ours: MlsGroup, agenda: GroupAgenda) -> bool:
         """Tell whether it is this client's turn to do what several could."""
         now = self._agenda.clock()
         agenda.commit_needed_since = now if agenda.commit_needed_since is None else agenda.commit_needed_since

@@ -33,7 +33,7 @@ from conclave.client.mls.errors import DisallowedProposalError
 from conclave.client.mls.framing import SenderType
 from conclave.client.mls.proposals import Add, Remove
 from conclave.client.mls.state import MAX_PAST
-from conclave.wire.results import StoredMessage
+from conclave.wire.results import FetchedMessage
 
 MAX_DIGITS = 18
 """Digits of a message's number."""
@@ -75,7 +75,7 @@ class MessageProcessor:
         self._user_id, self._now, self._news = user_id, now, news
         self._groups, self._known_keys, self._texts, self._agenda = groups, known_keys, texts, agenda
 
-    def process(self, record: GroupRecord, messages: Sequence[StoredMessage]) -> list[Readable]:
+    def process(self, record: GroupRecord, messages: Sequence[FetchedMessage]) -> list[Readable]:
         """Take a page; return what of it is for people. Within a transaction, and the group is not saved yet."""
         known = self._texts.decrypted(record)
         found = []
@@ -110,7 +110,7 @@ class MessageProcessor:
         agenda.check_info_soon(is_own=record.is_doubtful)
         self._agenda.schedule(record.group_id, 0 if record.is_doubtful else SOON_SECONDS)
 
-    def _process_own(self, record: GroupRecord, message: StoredMessage) -> tuple[bool, Readable | None]:
+    def _process_own(self, record: GroupRecord, message: FetchedMessage) -> tuple[bool, Readable | None]:
         """Tell whether a message is a text that the user has sent, and return it, unless it was sent before."""
         if message.sender_id != self._user_id or not (own := self._texts.find_sent(record, message.mls_message)):
             return False, None
@@ -118,7 +118,7 @@ class MessageProcessor:
             self._settle_own(record, own, message)
         return True, Readable(message, own.text) if own.original in (0, message.sequence_num) else None
 
-    def _settle_own(self, record: GroupRecord, own: SentText, message: StoredMessage) -> None:
+    def _settle_own(self, record: GroupRecord, own: SentText, message: FetchedMessage) -> None:
         """Erase a text that is here as a message now, or keep it as long as others may not have read it."""
         what = own, message.sequence_num, message.self_destruct_seconds
         self._agenda.group(record.group_id).has_sent = True
@@ -149,7 +149,7 @@ class MessageProcessor:
             return False
         return own.epoch < record.entered_epoch or record.group.epoch - own.epoch > MAX_PAST
 
-    def _process_message(self, record: GroupRecord, message: StoredMessage) -> Readable | None:
+    def _process_message(self, record: GroupRecord, message: FetchedMessage) -> Readable | None:
         if record.stage is not Stage.ACTIVE or record.group is None:
             self._process_without_keys(record, message)
             return None
@@ -213,7 +213,7 @@ class MessageProcessor:
         if not agenda.listed.issuperset(added):
             raise UnauthorizedChangeError("it adds somebody who is no member, and only an admin may do that")
 
-    def _apply_change(self, record: GroupRecord, before: MlsGroup, received: Received, message: StoredMessage) -> None:
+    def _apply_change(self, record: GroupRecord, before: MlsGroup, received: Received, message: FetchedMessage) -> None:
         """Go on from a change of the group."""
         if isinstance(received, ProposalArrived):
             self._agenda.schedule(record.group_id)
@@ -277,7 +277,7 @@ class MessageProcessor:
         """Tell whether somebody has not come in after this device."""
         return self._groups.joined_at(record, user_id) <= record.joined_number
 
-    def _record_possible_joiner(self, record: GroupRecord, message: StoredMessage, header: MessageHeader) -> None:
+    def _record_possible_joiner(self, record: GroupRecord, message: FetchedMessage, header: MessageHeader) -> None:
         """Note who comes in by a commit that was not taken: into another branch, if it is anything.
 
         It was not checked, so no text goes by it: a client that enters that branch sees who is there (``enter``). Its
@@ -287,7 +287,7 @@ class MessageProcessor:
             self._groups.record_joiner(record, message.sender_id, message.sequence_num, is_claimed=True)
             self._revoke_confirmation(record, message.sender_id)
 
-    def _handle_own_removal(self, record: GroupRecord, committer: MlsMember, message: StoredMessage) -> None:
+    def _handle_own_removal(self, record: GroupRecord, committer: MlsMember, message: FetchedMessage) -> None:
         """Go on without keys: to ask in again, unless another device of the account is in now. Both would for ever.
 
         It is no other one where the commit is a request of this client's that it gave up, as for a welcome.
@@ -329,7 +329,7 @@ class MessageProcessor:
     # What is not taken
 
     def _handle_rejected(
-        self, record: GroupRecord, group: MlsGroup, message: StoredMessage, error: MlsError
+        self, record: GroupRecord, group: MlsGroup, message: FetchedMessage, error: MlsError
     ) -> Readable | None:
         header = read_header(message.mls_message)
         unreadable = Readable(message, None)
@@ -361,7 +361,7 @@ class MessageProcessor:
         return self._report_refused(record, message, str(error))
 
     def _handle_other_epoch(
-        self, record: GroupRecord, group: MlsGroup, message: StoredMessage, header: MessageHeader
+        self, record: GroupRecord, group: MlsGroup, message: FetchedMessage, header: MessageHeader
     ) -> Readable | None:
         """Go on from a message of an epoch that is over, or that the group has not reached."""
         agenda = self._agenda.group(record.group_id)
@@ -383,7 +383,7 @@ class MessageProcessor:
         self._agenda.schedule(record.group_id)
         return None
 
-    def _report_refused(self, record: GroupRecord, message: StoredMessage, why: str) -> Readable | None:
+    def _report_refused(self, record: GroupRecord, message: FetchedMessage, why: str) -> Readable | None:
         """Say that something was refused; it is for nobody."""
         sentence = f"Something that seems to come from this member was refused: {why}."
         self._news.append(EncryptionNotice(record.group_id, "refused", sentence, message.sender_id))
@@ -391,7 +391,7 @@ class MessageProcessor:
 
     # Without keys
 
-    def _process_without_keys(self, record: GroupRecord, message: StoredMessage) -> None:
+    def _process_without_keys(self, record: GroupRecord, message: FetchedMessage) -> None:
         """Look at a message without the keys: only which commits there are, and how much cannot be read."""
         header = read_header(message.mls_message)
         if header is None or not header.is_commit:
@@ -402,7 +402,7 @@ class MessageProcessor:
         if record.stage is Stage.AWAITING:
             self.resolve_awaited(record)
 
-    def skip_messages(self, record: GroupRecord, messages: Sequence[StoredMessage]) -> None:
+    def skip_messages(self, record: GroupRecord, messages: Sequence[FetchedMessage]) -> None:
         """Give the keys up, and look at messages without them. Within a transaction."""
         self.drop_state(record)
         for message in messages:

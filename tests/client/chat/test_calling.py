@@ -18,7 +18,7 @@ from conclave.client.chat.calling import BURNS, Caller, Calls, sequence
 from conclave.client.chat.rooms import Room
 from conclave.client.events import Message
 from conclave.clock import FakeClock
-from conclave.wire.results import Group
+from conclave.wire.results import GroupDetails
 from tests.support.chatting import Chat, chatting, new_group, signed_up, until
 from tests.support.client import Client
 from tests.support.conversing import NewChat, Pair, Recorder
@@ -140,7 +140,7 @@ class TestWhoCalls:
 def test_a_group_is_muted_for_no_longer_by_a_clock_that_is_ahead() -> None:
     clock, told = FakeClock(), Recorder()
     session = LoginSession("http://127.0.0.1", uuid4(), "bob", "5c" * 32)
-    group = Group(uuid4(), "", (), "club", "", -1, "public")
+    group = GroupDetails(uuid4(), "", (), "club", "", -1, "public")
     with History(clock=clock) as history:
         history.record_server_time(clock.now())
         room, attention = Room(group), Attention(history, session, told)

@@ -13,13 +13,13 @@ from conclave.client.chat.loading import MOST_AHEAD, MOST_LOADED, PAGE
 from conclave.client.chat.rooms import Room
 from conclave.client.history.pages import IncomingMessage
 from conclave.clock import FakeClock
-from conclave.wire.results import Group
+from conclave.wire.results import GroupDetails
 from tests.conftest import Running
 from tests.support.conversing import Held, NewChat, Pair, Recorder, say
 
 DAY = 86_400
 ME, BOB = UUID(int=1), UUID(int=2)
-CLUB = Group(UUID(int=9), "", (), "club", "", -1, "private")
+CLUB = GroupDetails(UUID(int=9), "", (), "club", "", -1, "private")
 
 
 def chat_history(count: int) -> History:

@@ -10,7 +10,7 @@ from conclave.config.retention import RetentionConfig
 from conclave.config.settings import Config
 from conclave.retention.policy import AFTER_FETCH, KEEP
 from conclave.retention.resolve import Lifetimes, Limit, Limits
-from conclave.wire.results import Retention
+from conclave.wire.results import RetentionInfo
 from tests.conftest import StartServer
 from tests.support.client import PASSWORD
 
@@ -54,5 +54,5 @@ async def test_it_agrees_with_the_server(
     ],
 )
 def test_a_change_is_told_with_who_made_it_and_what_it_hides(own: int, went: int, said: str) -> None:
-    former, now = Retention(KEEP, KEEP, KEEP), Retention(KEEP, own, HOUR)
+    former, now = RetentionInfo(KEEP, KEEP, KEEP), RetentionInfo(KEEP, own, HOUR)
     assert told(former, now, "bob has", went).startswith(said)

@@ -13,7 +13,7 @@ from conclave.client.encryption.view import EncryptionStatus
 from conclave.client.mls import MlsGroup
 from conclave.clock import Clock
 from conclave.wire.events import InviteReceived
-from conclave.wire.results import Group
+from conclave.wire.results import GroupDetails
 from tests.client.encryption.failpoints import Failpoints
 from tests.support.client import PASSWORD
 from tests.support.server import PATIENCE
@@ -136,7 +136,7 @@ class Device:
         assert record.group is not None
         return record.group
 
-    async def until_groups(self, count: int) -> tuple[Group, ...]:
+    async def until_groups(self, count: int) -> tuple[GroupDetails, ...]:
         """Wait until the user is in so many groups, and return them."""
         async with asyncio.timeout(PATIENCE):
             while len(found := await self.client.groups()) != count:

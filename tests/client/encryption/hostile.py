@@ -42,7 +42,7 @@ from conclave.client.mls.protection import sign
 from conclave.client.mls.state import GroupState
 from conclave.client.mls.suites import Kem
 from conclave.client.mls.welcome import GroupInfo, Welcome
-from conclave.wire.results import StoredMessage
+from conclave.wire.results import FetchedMessage
 from tests.client.mls import forging
 
 NOW = int(time.time())
@@ -101,9 +101,9 @@ class Mallory:
     def state(self) -> GroupState:
         return self.group._state
 
-    async def everything(self) -> list[StoredMessage]:
+    async def everything(self) -> list[FetchedMessage]:
         """Return what has come since ``follow``."""
-        found: list[StoredMessage] = []
+        found: list[FetchedMessage] = []
         while page := await self.client.fetch(self.club, found[-1].sequence_num if found else self._up_to):
             found += page
         return found

@@ -25,7 +25,7 @@ from conclave.client.mls import MlsGroup, decode_message, encode_message
 from conclave.client.mls.framing import PublicMessage
 from conclave.client.mls.welcome import GroupInfo
 from conclave.errors import ErrorCode
-from conclave.wire.results import Group, Member, StoredMessage
+from conclave.wire.results import FetchedMessage, GroupDetails, MemberInfo
 from tests.client.encryption.devices import compared
 
 GROUP = uuid4()
@@ -41,7 +41,7 @@ class Server:
 
     def __init__(self) -> None:
         self.time = 0.0
-        self.messages: list[StoredMessage] = []
+        self.messages: list[FetchedMessage] = []
         self.info, self.mls_group_id = b"", ""
         self.members: dict[UUID, str] = {}
         self.gone = 0
@@ -51,12 +51,12 @@ class Server:
         if sender not in self.members:
             raise RefusedError(403, ErrorCode.GROUP_NOT_MEMBER, "not a member")
         if message:
-            self.messages.append(StoredMessage(len(self.messages) + 1, sender, message, 0))
+            self.messages.append(FetchedMessage(len(self.messages) + 1, sender, message, 0))
         self.info = info or self.info
 
-    def group(self) -> Group:
-        members = tuple(Member(each, each.hex, "", "", role) for each, role in self.members.items())
-        return Group(GROUP, "", members, "club", self.mls_group_id, -1, "public")
+    def group(self) -> GroupDetails:
+        members = tuple(MemberInfo(each, each.hex, "", "", role) for each, role in self.members.items())
+        return GroupDetails(GROUP, "", members, "club", self.mls_group_id, -1, "public")
 
 
 def run(doing: Coroutine[Any, Any, T]) -> T:
@@ -744,7 +744,7 @@ def test_a_device_gives_way_to_another_one_of_its_account_only_where_that_is_sig
     server, [alice, bob, _] = club
     with MlsCodec(None, bob.user_id) as other:
         commit = other.join(GROUP, server.info).commit
-        other.decode(GROUP, [StoredMessage(len(server.messages) + 1, bob.user_id, commit, 0)])
+        other.decode(GROUP, [FetchedMessage(len(server.messages) + 1, bob.user_id, commit, 0)])
         record = other.record(GROUP)
         assert record
         assert record.group

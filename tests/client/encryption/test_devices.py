@@ -15,7 +15,7 @@ from conclave.client.errors import KeyInDoubtError
 from conclave.client.events import EncryptionNotice, KeyChanged
 from conclave.client.mls import MlsGroup
 from conclave.client.sync import READY_TIMEOUT
-from conclave.wire.results import Retention
+from conclave.wire.results import RetentionInfo
 from tests.client.encryption.conftest import NewDevice
 from tests.client.encryption.devices import Device, agree
 from tests.conftest import Running
@@ -174,7 +174,7 @@ class TestAnOldCopy:
         if not server_tells:
             asks = bob.client.retention
 
-            async def without(group_id: UUID) -> Retention:
+            async def without(group_id: UUID) -> RetentionInfo:
                 return replace(await asks(group_id), last_sequence_num=0)
 
             bob.client.retention = without  # type: ignore[method-assign,assignment]

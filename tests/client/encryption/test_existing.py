@@ -12,7 +12,7 @@ import pytest
 from conclave.client import Client
 from conclave.client.encryption.headers import GroupInfoHeader, read_group_info
 from conclave.client.mls import MlsGroup
-from conclave.wire.results import StoredMessage
+from conclave.wire.results import FetchedMessage
 from tests.client.encryption.conftest import NewDevice
 from tests.client.encryption.devices import QUICK, Device
 from tests.client.mls.actors import Peer as MlsPeer, PeerProcess
@@ -72,7 +72,7 @@ class Existing:
         await self.client.commit(group, commit_message=commit, group_info=info)
         await self.record_fetch(group)
 
-    async def everything(self, group: UUID) -> tuple[StoredMessage, ...]:
+    async def everything(self, group: UUID) -> tuple[FetchedMessage, ...]:
         return await self.client.fetch(group, self._up_to)
 
     async def record_fetch(self, group: UUID) -> None:

@@ -13,7 +13,7 @@ from conclave.client.encryption.codec import MlsCodec
 from conclave.client.encryption.key_database import KeyStoreError
 from conclave.client.encryption.texts import UNCONFIRMED_SECONDS
 from conclave.client.mls import MlsGroup
-from conclave.wire.results import StoredMessage
+from conclave.wire.results import FetchedMessage
 from tests.client.encryption.devices import compared
 
 ALICE, BOB, GROUP = uuid4(), uuid4(), uuid4()
@@ -59,9 +59,9 @@ def test_what_is_used_up_is_in_no_byte_of_the_file(tmp_path: Path) -> None:
     batch = bob.key_packages(3, last_resort=True)
     ours = bob._own_keys.stored_packages()
     change = alice.add(GROUP, BOB, batch.regular[0])
-    alice.decode(GROUP, [StoredMessage(1, ALICE, change.commit, 0)])
+    alice.decode(GROUP, [FetchedMessage(1, ALICE, change.commit, 0)])
     bob.join_by_welcome(GROUP, change.welcome)
-    bob.decode(GROUP, [StoredMessage(1, ALICE, change.commit, 0)])
+    bob.decode(GROUP, [FetchedMessage(1, ALICE, change.commit, 0)])
     compared(bob)
     used = next(each for each in ours if each not in bob._own_keys.stored_packages())
     seen = {used.init_private, used.encryption_private}
@@ -83,7 +83,7 @@ def test_what_is_used_up_is_in_no_byte_of_the_file(tmp_path: Path) -> None:
         for sender, payload in payloads:
             number += 1
             for each in (alice, bob):
-                each.decode(GROUP, [StoredMessage(number, sender, payload, 0)])
+                each.decode(GROUP, [FetchedMessage(number, sender, payload, 0)])
                 each.record_stored(GROUP, number)
             note()
     record = bob.record(GROUP)
@@ -177,7 +177,7 @@ def test_what_was_encrypted_and_never_came_goes_once_everything_was_read_after_a
     with opened() as codec:
         codec.record_caught_up(GROUP, has_all=False)
         assert b"never left" in held_by(tmp_path), "a server that does not know the time left something out"
-        [found] = codec.decode(GROUP, [StoredMessage(1, BOB, payload, 0)])
+        [found] = codec.decode(GROUP, [FetchedMessage(1, BOB, payload, 0)])
         assert found.text == "it came to the server"
         codec.record_stored(GROUP, 1)
         codec.encode(GROUP, "under way now")
@@ -191,11 +191,11 @@ def test_what_was_decrypted_and_went_before_the_history_had_it_goes_too(tmp_path
     """As after a crash between the two files, and an expiry before the next start: nobody asks for it again."""
     with MlsCodec(None, ALICE) as alice, MlsCodec(tmp_path / "keys", BOB) as bob:
         info = alice.create(GROUP).group_info
-        joins = StoredMessage(1, BOB, bob.join(GROUP, info).commit, 0)
+        joins = FetchedMessage(1, BOB, bob.join(GROUP, info).commit, 0)
         for each in (alice, bob):
             each.decode(GROUP, [joins])
         alice.record_caught_up(GROUP)
-        [found] = bob.decode(GROUP, [StoredMessage(2, ALICE, alice.encode(GROUP, "a secret text"), 0)])
+        [found] = bob.decode(GROUP, [FetchedMessage(2, ALICE, alice.encode(GROUP, "a secret text"), 0)])
         assert found.text == "a secret text"
     with MlsCodec(tmp_path / "keys", BOB) as bob:
         bob.record_stored(GROUP, 1)

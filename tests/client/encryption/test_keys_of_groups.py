@@ -8,7 +8,7 @@ import pytest
 from conclave.client.encryption.codec import MlsCodec
 from conclave.client.encryption.view import Trust
 from conclave.client.events import KeyChanged
-from conclave.wire.results import StoredMessage
+from conclave.wire.results import FetchedMessage
 
 ALICE, BOB = uuid4(), uuid4()
 HERE, THERE = uuid4(), uuid4()
@@ -33,7 +33,7 @@ class Trio:
     def give(self, group: UUID, commit: bytes, *to: MlsCodec) -> None:
         self.numbers[group] += 1
         for each in to:
-            each.decode(group, [StoredMessage(self.numbers[group], BOB, commit, 0)])
+            each.decode(group, [FetchedMessage(self.numbers[group], BOB, commit, 0)])
 
     def trust(self, group: UUID) -> Trust:
         [key] = self.alice.view(group).members

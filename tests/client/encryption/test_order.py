@@ -11,7 +11,7 @@ from conclave.client import Client, ClientError, MlsCodec, NoAnswerError, Refuse
 from conclave.client.encryption.headers import read_group_info
 from conclave.client.errors import refused
 from conclave.client.transport import Call
-from conclave.wire.results import StoredMessage
+from conclave.wire.results import FetchedMessage
 from tests.client.encryption.conftest import NewDevice
 from tests.client.encryption.devices import Device, agree, crossing, talk
 from tests.client.encryption.failpoints import Failpoints
@@ -138,7 +138,7 @@ def test_who_dropped_what_was_sent_again_can_take_it_back_with_the_first() -> No
     alice_id, bob_id, carol_id, group = uuid4(), uuid4(), uuid4(), uuid4()
     with MlsCodec(None, alice_id) as alice, MlsCodec(None, bob_id) as bob, MlsCodec(None, carol_id) as carol:
         info = alice.create(group).group_info
-        said = [StoredMessage(1, bob_id, bob.join(group, info).commit, 0)]
+        said = [FetchedMessage(1, bob_id, bob.join(group, info).commit, 0)]
         for each in (alice, bob):
             each.decode(group, said)
         alice.record_caught_up(group)
@@ -146,13 +146,13 @@ def test_who_dropped_what_was_sent_again_can_take_it_back_with_the_first() -> No
         state = alice.record(group)
         assert state
         assert state.group
-        said.append(StoredMessage(2, carol_id, carol.join(group, state.group.group_info()).commit, 0))
-        said.append(StoredMessage(3, alice_id, late, 0))
+        said.append(FetchedMessage(2, carol_id, carol.join(group, state.group.group_info()).commit, 0))
+        said.append(FetchedMessage(3, alice_id, late, 0))
         for each in (alice, bob):
             each.decode(group, said[1:])
         [again] = alice.pending_resends()
         assert bob.repeats_of(group, 3) == []
-        assert bob.decode(group, [StoredMessage(4, alice_id, alice.encode_resend(again), 0)]) == []
+        assert bob.decode(group, [FetchedMessage(4, alice_id, alice.encode_resend(again), 0)]) == []
         assert bob.repeats_of(group, 3) == [4]
 
 
@@ -189,7 +189,7 @@ def test_who_gave_the_keys_up_does_not_come_in_by_a_group_info_of_an_epoch_befor
     with MlsCodec(None, alice_id) as alice, MlsCodec(None, bob_id) as bob:
         info = alice.create(group).group_info
         commit = bob.join(group, info).commit
-        bob.decode(group, [StoredMessage(1, bob_id, commit, 0)])
+        bob.decode(group, [FetchedMessage(1, bob_id, commit, 0)])
         state = bob.record(group)
         assert state
         assert state.group

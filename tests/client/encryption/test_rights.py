@@ -16,19 +16,19 @@ from conclave.client.encryption.view import EncryptionStatus
 from conclave.client.errors import EncryptionError
 from conclave.client.events import EncryptionNotice
 from conclave.client.mls import MlsGroup, OwnCommit
-from conclave.wire.results import Group, Member, StoredMessage
+from conclave.wire.results import FetchedMessage, GroupDetails, MemberInfo
 
 ALICE, BOB, CAROL, DAVE = (uuid4() for _ in range(4))
 CLUB, OTHER = uuid4(), uuid4()
 
 
-def listed(group_id: UUID, *members: UUID, admins: tuple[UUID, ...] = (ALICE,)) -> Group:
+def listed(group_id: UUID, *members: UUID, admins: tuple[UUID, ...] = (ALICE,)) -> GroupDetails:
     """A group as the server lists it."""
     everybody = tuple(
-        Member(each, f"u{number}", "", "", "admin" if each in admins else "member")
+        MemberInfo(each, f"u{number}", "", "", "admin" if each in admins else "member")
         for number, each in enumerate(members)
     )
-    return Group(
+    return GroupDetails(
         group_id=group_id,
         alias="",
         group_name="club",
@@ -60,13 +60,13 @@ class Club:
         assert record.group is not None
         return record.group
 
-    def note(self, *groups: Group) -> None:
+    def note(self, *groups: GroupDetails) -> None:
         for codec in self.codecs.values():
             codec.update_members(groups)
 
-    def message(self, group: UUID, sender: UUID, payload: bytes) -> StoredMessage:
+    def message(self, group: UUID, sender: UUID, payload: bytes) -> FetchedMessage:
         self.numbers[group] += 1
-        return StoredMessage(self.numbers[group], sender, payload, 0)
+        return FetchedMessage(self.numbers[group], sender, payload, 0)
 
     def give(self, group: UUID, sender: UUID, payload: bytes, *to: UUID) -> None:
         message = self.message(group, sender, payload)
@@ -142,16 +142,16 @@ def test_the_list_is_asked_for_only_where_somebody_else_than_a_known_admin_chang
     alice = club.codecs[ALICE]
     removal = club.removal(BOB, CAROL).commit
     renewal = club.codecs[CAROL].commit(CLUB).commit
-    assert alice.needs_members(CLUB, [StoredMessage(9, BOB, removal, 0)])
-    assert not alice.needs_members(CLUB, [StoredMessage(9, ALICE, removal, 0)])
-    assert not alice.needs_members(CLUB, [StoredMessage(9, CAROL, renewal, 0), StoredMessage(10, BOB, b"rubbish", 0)])
-    assert not alice.needs_members(uuid4(), [StoredMessage(9, BOB, removal, 0)])
+    assert alice.needs_members(CLUB, [FetchedMessage(9, BOB, removal, 0)])
+    assert not alice.needs_members(CLUB, [FetchedMessage(9, ALICE, removal, 0)])
+    assert not alice.needs_members(CLUB, [FetchedMessage(9, CAROL, renewal, 0), FetchedMessage(10, BOB, b"rubbish", 0)])
+    assert not alice.needs_members(uuid4(), [FetchedMessage(9, BOB, removal, 0)])
 
 
 def test_an_admin_who_was_promoted_just_now_may_remove(club: Club) -> None:
     """The list is read anew before a change is judged."""
     removal = club.removal(BOB, CAROL).commit
-    assert club.codecs[ALICE].needs_members(CLUB, [StoredMessage(9, BOB, removal, 0)])
+    assert club.codecs[ALICE].needs_members(CLUB, [FetchedMessage(9, BOB, removal, 0)])
     club.note(listed(CLUB, ALICE, BOB, admins=(ALICE, BOB)))
     epoch = club.mls(ALICE, CLUB).epoch
     club.give(CLUB, BOB, removal, ALICE)

@@ -13,7 +13,7 @@ from conclave.client.errors import EncryptionError
 from conclave.client.events import EncryptionNotice
 from conclave.client.mls import MlsError
 from conclave.client.mls.codec import MAX_MESSAGE
-from conclave.wire.results import StoredMessage
+from conclave.wire.results import FetchedMessage
 from tests.client.encryption.devices import compared
 from tests.support import sample
 
@@ -46,7 +46,7 @@ class Pair:
 
     def give(self, to: MlsCodec, sender: UUID, payload: bytes) -> list[Readable]:
         self.number += 1
-        return to.decode(GROUP, [StoredMessage(self.number, sender, payload, 0)])
+        return to.decode(GROUP, [FetchedMessage(self.number, sender, payload, 0)])
 
 
 def state(codec: MlsCodec) -> bytes:
@@ -127,7 +127,7 @@ def test_a_welcome_that_was_changed_leads_nowhere() -> None:
         carol.join_by_welcome(GROUP, flipped(change.welcome, chance))
         assert carol.record(GROUP) is None
     assert carol.join_by_welcome(GROUP, change.welcome)
-    assert carol.decode(GROUP, [StoredMessage(1, ALICE, change.commit, 0)]) == []
+    assert carol.decode(GROUP, [FetchedMessage(1, ALICE, change.commit, 0)]) == []
     assert carol.view(GROUP).status is EncryptionStatus.ENCRYPTED
 
 
