@@ -107,5 +107,5 @@ def _page(store: Store, connection: sqlite3.Connection, group: int, now: int) ->
     creator = store.creators[group]
     messages.page(
         *(connection, creator.group.group_id, creator.user_id, 0, 100, FakeClock(now)),
-        page_writer.writer(Format.JSON),
+        page_writer.message_writer(Format.JSON),
     )

@@ -1,9 +1,9 @@
 """A group messaging server whose groups forget on time, and can prove it."""
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 
 
-def installing(extra: str) -> str:
+def install_hint(extra: str) -> str:
     """Return how to install what is here with an extra. Not by a name: an index may have another package under it."""
     return (
         f"Install it from where Conclave came from: pip install '.[{extra}]' in the folder of the sources,"

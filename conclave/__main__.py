@@ -2,10 +2,10 @@
 
 import sys
 
-from conclave import installing
+from conclave import install_hint
 from conclave.system import signals
 
-OF_COMMANDS = ("click",)
+REQUIRED_MODULES = ("click",)
 """What every command needs, and an installation of the library alone has not."""
 
 
@@ -15,11 +15,11 @@ def main() -> None:
     try:
         from conclave.cli.main import main as run  # noqa: PLC0415 - where it cannot be imported, that is told
     except ModuleNotFoundError as error:
-        if error.name not in OF_COMMANDS:
+        if error.name not in REQUIRED_MODULES:
             raise
         sys.exit(
             f"conclave: {error.name} is not installed: the library alone is here. The server and its commands need the"
-            f" extra server, the chat the extra client. {installing('server')}"
+            f" extra server, the chat the extra client. {install_hint('server')}"
         )
     run()
 

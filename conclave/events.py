@@ -47,14 +47,14 @@ class Announcement:
 
 
 @dataclass(frozen=True)
-class Ending:
+class SessionEnded:
     """The end of a user's session, which ends the session's streams."""
 
     user_id: bytes
     session_id: int
 
 
-class Stored(NamedTuple):
+class MessageStored(NamedTuple):
     """A message that was stored. Only what the server remembers hears of it, see ``cache``."""
 
     group_key: int
@@ -67,7 +67,7 @@ class Stored(NamedTuple):
     """Whether it destroys itself."""
 
 
-News = Announcement | Ending | Stored
+News = Announcement | SessionEnded | MessageStored
 """What a transaction announces."""
 
 
@@ -194,9 +194,9 @@ class Events:
         """
         fresh: list[Stream] = []
         for each in news:
-            if isinstance(each, Stored):
+            if isinstance(each, MessageStored):
                 continue
-            if isinstance(each, Ending):
+            if isinstance(each, SessionEnded):
                 self._end(each)
                 continue
             for user_id in (each.recipients & self._streams.keys()) - {each.but_not}:
@@ -234,7 +234,7 @@ class Events:
         if self._stopping and not self._streams:
             self._gone.set()
 
-    def _end(self, ending: Ending) -> None:
+    def _end(self, ending: SessionEnded) -> None:
         for stream in tuple(self._streams.get(ending.user_id, ())):
             if stream.session_id == ending.session_id:
                 stream.end()

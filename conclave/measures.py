@@ -13,7 +13,7 @@ SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 
 COUNTS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 
-GONE = 499
+CLIENT_CLOSED = 499
 """The status of a request whose client has gone before it was answered."""
 
 OTHER = "other"
@@ -39,7 +39,7 @@ class Histogram:
         self.total += value
 
 
-def joined(histograms: Iterable[Histogram]) -> Histogram:
+def merge_histograms(histograms: Iterable[Histogram]) -> Histogram:
     """Return one histogram of the values of all, which have the default bounds."""
     whole = Histogram()
     for each in histograms:

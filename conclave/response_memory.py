@@ -13,16 +13,16 @@ from conclave.logs.setup import get_logger
 
 log = get_logger(__name__)
 
-ACCOUNTS = 8
+ACCOUNT_DIVISOR = 8
 """The responses of one account have at most an eighth of the memory, unless it is a single one."""
 
-YOUNG_SECONDS, HOPED_BYTES = 1.0, 4 * 1024 * 1024
+GRACE_SECONDS, GRACE_BYTES = 1.0, 4 * 1024 * 1024
 """How fast a client takes a response is known only after a second. At its beginning 4 MiB count as taken besides what
 was, more than most responses have, and less and less until then.
 """
 
 
-class Waiting:
+class PendingResponse:
     """A response that waits for its client."""
 
     __slots__ = ("_began", "_budget", "_left", "_size", "abort", "account", "held")
@@ -43,8 +43,8 @@ class Waiting:
     def rate(self, now: float) -> float:
         """Return how many bytes a second the client takes, and may take of a young response."""
         seconds = now - self._began
-        hoped = HOPED_BYTES * max(0.0, 1 - seconds / YOUNG_SECONDS)
-        return (self._size - self._left() + hoped) / max(seconds, YOUNG_SECONDS)
+        hoped = GRACE_BYTES * max(0.0, 1 - seconds / GRACE_SECONDS)
+        return (self._size - self._left() + hoped) / max(seconds, GRACE_SECONDS)
 
 
 class Budget:
@@ -58,19 +58,19 @@ class Budget:
         """How many responses were cut off: since their account had too much, or all together."""
         self.turn = asyncio.Semaphore(1)
         """Hold this while a part of a list is written in a thread: one at a time."""
-        self._waiting: set[Waiting] = set()
+        self._waiting: set[PendingResponse] = set()
         self._of_account: Counter[bytes | None] = Counter()
 
     @contextmanager
     def waiting(
         self, account: bytes | None, held: int, size: int, left: Callable[[], int], abort: Callable[[], None]
-    ) -> Iterator[Waiting]:
+    ) -> Iterator[PendingResponse]:
         """Count ``held`` bytes for a response of ``size`` bytes while the block lasts.
 
         ``account``: whose it is; None: a stranger's. ``left``: returns how many of its bytes wait for the client.
         ``abort``: breaks the connection off.
         """
-        response = Waiting(self, account, size, left, abort)
+        response = PendingResponse(self, account, size, left, abort)
         self._waiting.add(response)
         try:
             self.hold(response, held)
@@ -78,12 +78,12 @@ class Budget:
         finally:
             self._let_go(response)
 
-    def hold(self, response: Waiting, size: int) -> None:
+    def hold(self, response: PendingResponse, size: int) -> None:
         """Count ``size`` bytes for a response. Cut off the slowest of its account, and of the largest, if need be."""
         if response not in self._waiting:
             return  # it was cut off
         self._count(response, size - response.held)
-        while self._of_account[response.account] > self.size // ACCOUNTS:
+        while self._of_account[response.account] > self.size // ACCOUNT_DIVISOR:
             own = [each for each in self._waiting if each.account == response.account]
             if len(own) == 1:
                 break
@@ -94,12 +94,12 @@ class Budget:
             least = max(self._of_account.values()) / 2
             self._cut_off([each for each in self._waiting if self._of_account[each.account] >= least], "memory")
 
-    def _count(self, response: Waiting, more: int) -> None:
+    def _count(self, response: PendingResponse, more: int) -> None:
         self.used += more
         response.held += more
         self._of_account[response.account] += more
 
-    def _cut_off(self, among: list[Waiting], reason: str) -> None:
+    def _cut_off(self, among: list[PendingResponse], reason: str) -> None:
         """Cut off the one whose client takes the least a second. Its memory counts as free at once."""
         now = asyncio.get_running_loop().time()
         slowest = min(among, key=lambda each: each.rate(now))
@@ -108,7 +108,7 @@ class Budget:
         self._let_go(slowest)
         slowest.abort()
 
-    def _let_go(self, response: Waiting) -> None:
+    def _let_go(self, response: PendingResponse) -> None:
         if response in self._waiting:
             self._waiting.remove(response)
             self._count(response, -response.held)

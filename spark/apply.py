@@ -22,7 +22,7 @@ from conclave.store import bodies, invalidation, message_keys
 from conclave.store.archive import moves
 from conclave.store.engine.sqlite import Step, done
 from conclave.store.resources import receipts, taken_back, timers
-from conclave.store.resources.receipts import Erased
+from conclave.store.resources.receipts import ErasedMessages
 from spark.hot_store import Pacer
 
 CHUNK = 64
@@ -132,7 +132,7 @@ class _Deleting:
             last = [each for each in some if not any(low <= each.sequence_num <= high for low, high in ranges)]
             if last:
                 last_seq, newest = max(each.sequence_num for each in last), max(each.created_at for each in last)
-                receipts.note(self._connection, group_key, Erased(rule, len(last), last_seq, newest))
+                receipts.note(self._connection, group_key, ErasedMessages(rule, len(last), last_seq, newest))
                 message_keys.note(self._connection, group_key, [each.sequence_num for each in last])
 
 

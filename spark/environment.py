@@ -27,7 +27,7 @@ from conclave.store.engine import sqlite
 from conclave.store.engine.faults import StoreError
 from conclave.system import data_folder, locks, reserve
 from conclave.system.locks import DatabaseLock
-from conclave.system.worker_protocol import State
+from conclave.system.worker_protocol import WorkerState
 from spark import cluster, native, needs
 from spark.cluster import ClusterError
 from spark.hot_store import Hot
@@ -46,7 +46,7 @@ log = get_logger(__name__)
 HANG_SECONDS = 10.0
 """Spark gets 10 seconds more than a run may take. The server kills a worker that tells of no end some time later."""
 
-Tell = Callable[[State], None]
+Tell = Callable[[WorkerState], None]
 """Hears what a run does: that it is prepared, waits for another run, if it does, and has begun."""
 
 
@@ -158,7 +158,7 @@ class RunEnvironment:
         ``tell`` hears that it begins. No connection to the store may be open in this process meanwhile.
         Raises CleanupError, StoreError or sqlite3.Error.
         """
-        tell(State.PREPARING)
+        tell(WorkerState.PREPARING)
         self._is_needed = self._has_work(settings, scope, now)
         if self._is_needed:
             self.warm_up()
@@ -266,7 +266,7 @@ class RunEnvironment:
 
         def wait() -> None:
             log.info("waiting_for_another_run")
-            tell(State.WAITING)
+            tell(WorkerState.WAITING)
 
         with self._open_lock().hold(wait), reserve.room(self.config):
             remove_dead(self.config.work)  # the report names what cannot be removed

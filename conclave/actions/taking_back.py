@@ -19,7 +19,7 @@ from conclave.retention.stretches import Stretch
 from conclave.store.engine.database import Database
 from conclave.store.resources import audit, messages, taken_back, users
 from conclave.store.resources.audit import AuditAction, Subject
-from conclave.store.resources.groups import Group
+from conclave.store.resources.groups import GroupRow
 from conclave.store.resources.members import Membership
 from conclave.store.resources.taken_back import TakenBack
 
@@ -114,7 +114,7 @@ def take_back(connection: sqlite3.Connection, context: Context, wish: Wish, sent
     _note(connection, member, wish.number, sent, now)
 
 
-def _require_seen(connection: sqlite3.Connection, group: Group, number: int, sent: Sent, moment: Moment) -> None:
+def _require_seen(connection: sqlite3.Connection, group: GroupRow, number: int, sent: Sent, moment: Moment) -> None:
     """Raise NotFoundError unless members may see a message, be it redacted.
 
     Raises ClockInDoubtError for what only a clock in doubt hides.
@@ -125,7 +125,7 @@ def _require_seen(connection: sqlite3.Connection, group: Group, number: int, sen
     )
     sight = visibility.of_group(connection, group, moment.now)
     is_kept = sent.is_commit and limits.keeps_commit(connection, group.group_key, number)
-    message = messages.StoredMessage(number, sent.sender_id, b"", sent.created_at, is_kept, redact_at=FOREVER)
+    message = messages.MessageRow(number, sent.sender_id, b"", sent.created_at, is_kept, redact_at=FOREVER)
     if by_deleted or not sight.at(moment.earliest).admits(message):
         raise NotFoundError("no such message")
     if not sight.admits(message):

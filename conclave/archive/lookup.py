@@ -9,7 +9,7 @@ from conclave.archive.scan import batches, by_rows
 from conclave.archive.snapshot import open_known
 from conclave.retention.fate import Sent
 from conclave.store.archive.moves import ArchiveState
-from conclave.store.views.explain import LookError
+from conclave.store.views.explain import ArchiveReadError
 
 
 def find(
@@ -34,8 +34,8 @@ def find(
     try:
         table, fault = open_known(path, read_state)
         if fault:
-            raise LookError(fault)
+            raise ArchiveReadError(fault)
         rows = [row for each in batches(by_rows(table), query) for row in each.to_pylist()]
     except (DeltaError, pyarrow.ArrowException, OSError) as error:
-        raise LookError(f"{path}: {one_line(error)}") from error
+        raise ArchiveReadError(f"{path}: {one_line(error)}") from error
     return Sent(rows[0]["created_at"], rows[0]["sender_id"], rows[0]["is_commit"]) if rows else None

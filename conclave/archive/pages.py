@@ -11,7 +11,7 @@ from conclave.retention.stretches import Stretch
 from conclave.retention.visibility import Sight
 from conclave.store.engine.database import Database
 from conclave.store.resources import messages
-from conclave.store.resources.messages import Page, Piece, StoredMessage, WriteMessage
+from conclave.store.resources.messages import EncodedMessage, EncodeMessage, MessagePage, MessageRow
 
 
 async def page(
@@ -22,10 +22,10 @@ async def page(
     after: int,
     limit: int,
     clock: Clock,
-    write: WriteMessage,
+    write: EncodeMessage,
     *,
     include_redacted: bool = False,
-) -> Page:
+) -> MessagePage:
     """Read a page as ``messages.page`` does, from both tiers. Raises NoMembershipError or ArchiveError.
 
     The store is asked first. Either it has the page, or it says up to which number the archive has it, the border. The
@@ -38,10 +38,10 @@ async def page(
     Pages with a part in the archive wait in line. Messages that expire meanwhile are left out just before the page is
     returned.
     """
-    served: list[Piece] = []
+    served: list[EncodedMessage] = []
     taken, position = 0, after
 
-    async def look() -> Page:
+    async def look() -> MessagePage:
         room = limit - len(served)
         asked = group_id, user_id, position, room, clock, write, taken
         return await store.read(messages.page, *asked, include_redacted=include_redacted)
@@ -57,7 +57,7 @@ async def page(
         position = stretch.border
         return cold.full
 
-    async def anew(position: int) -> Page:
+    async def anew(position: int) -> MessagePage:
         served.clear()  # nothing of it is kept while this waits in line
         found.messages.clear()
         return await page(
@@ -91,9 +91,9 @@ async def page(
         return rest if rest.messages else replace(rest, fetched_up_to=first.fetched_up_to)
     last = current[-1].sequence_num if current else 0
     up_to = max(last, first.fetched_up_to)
-    return Page(current, first.member, up_to, sight, touch=first.touch, doubt=doubt)
+    return MessagePage(current, first.member, up_to, sight, touch=first.touch, doubt=doubt)
 
 
-def _write_all(found: list[StoredMessage], sight: Sight, write: WriteMessage) -> list[Piece]:
+def _write_all(found: list[MessageRow], sight: Sight, write: EncodeMessage) -> list[EncodedMessage]:
     """Write messages, in a thread: they may have 2 MiB."""
     return [messages.written(each, each.mls_message, sight, write) for each in found]

@@ -44,7 +44,7 @@ from conclave.store.archive.moves import ArchiveState
 from conclave.store.engine import sqlite
 from conclave.store.engine.faults import store_error
 from conclave.store.resources import messages
-from conclave.store.resources.messages import StoredMessage
+from conclave.store.resources.messages import MessageRow
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -186,7 +186,7 @@ class Archive:
             raise ArchiveError(left)
 
     def _read(self, stretch: Stretch, limit: int, taken: int) -> Found:
-        found: list[StoredMessage] = []
+        found: list[MessageRow] = []
         after, room, effort = stretch.after, max(0, messages.PAGE_BYTES - taken), 1
         while after < stretch.border and len(found) < limit:
             last = reach(stretch.parts, after, stretch.border, effort * (limit - len(found)), effort * room)
@@ -204,7 +204,7 @@ class Archive:
             after, effort = last, effort * 2
         return Found(found, full=len(found) == limit)
 
-    def _opened(self, stretch: Stretch, found: list[StoredMessage]) -> list[StoredMessage]:
+    def _opened(self, stretch: Stretch, found: list[MessageRow]) -> list[MessageRow]:
         """Decrypt messages as they were archived. One without a key was erased meanwhile, and is left out."""
         shown = [each for each in found if each.sequence_num not in stretch.taken_back]  # the others have no body
         numbers, stored = [each.sequence_num for each in shown], [each.mls_message for each in shown]

@@ -17,7 +17,7 @@ from conclave.logs.setup import get_logger
 
 log = get_logger(__name__)
 
-LONGEST_DELAY_SECONDS = 2.0
+MAX_DELAY_SECONDS = 2.0
 """At most 2 seconds: how long a user who knows the password waits for the failures of others."""
 
 DELAY_STEPS = 20
@@ -72,7 +72,7 @@ class Throttle:
         """Check the password that ``request`` shows for ``username`` against a stored hash.
 
         ``stored``: "" for an unknown user. Raises ``wrong``. Raises TooManyRequestsError or UnavailableError without
-        having looked at the password. After many failures for the username it takes up to LONGEST_DELAY_SECONDS longer,
+        having looked at the password. After many failures for the username it takes up to MAX_DELAY_SECONDS longer,
         so the hash may be out of date by then.
         """
         name, address = username[:_NAME_LENGTH], self._origin(request)
@@ -168,7 +168,7 @@ class Throttle:
     def _delay(self, name: str) -> float:
         """Return the seconds by which an attempt is delayed. Delayed attempts do not wait for each other."""
         steps = min(max(0, self._of_name.count(name, self._now()) - self._undelayed), DELAY_STEPS)
-        return LONGEST_DELAY_SECONDS * steps / DELAY_STEPS
+        return MAX_DELAY_SECONDS * steps / DELAY_STEPS
 
     def _now(self) -> int:
         return self._clock.read().since_boot

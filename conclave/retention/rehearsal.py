@@ -23,7 +23,7 @@ from conclave.retention.rules import IS_REDACTED, IS_TAKEN_BACK, UNREAD, is_kept
 from conclave.retention.stretches import Part
 
 if TYPE_CHECKING:
-    from conclave.store.resources.groups import Group
+    from conclave.store.resources.groups import GroupRow
 
 LARGE_SHARE = 0.1
 """A change is large if it hides more than a tenth of all messages at once."""
@@ -75,7 +75,7 @@ class Change:
 
 
 def of_change(
-    connection: sqlite3.Connection, group: "Group", changed: "Group", settings: PolicySettings, now: int
+    connection: sqlite3.Connection, group: "GroupRow", changed: "GroupRow", settings: PolicySettings, now: int
 ) -> Rehearsed:
     """Rehearse that ``group`` becomes ``changed`` at the Unix second ``now``, and that a run follows.
 
@@ -116,7 +116,7 @@ def _all_of(part: Part) -> Amount:
     return Amount(part.message_count, part.body_bytes, part.oldest, part.newest)
 
 
-def of_purge(connection: sqlite3.Connection, group: "Group", before: int, now: int) -> Rehearsed:
+def of_purge(connection: sqlite3.Connection, group: "GroupRow", before: int, now: int) -> Rehearsed:
     """Rehearse at ``now`` a purge of all that was created before the Unix second ``before``, hidden already or not.
 
     Kept commits do not count. What the archive has is all sought there: its index does not say what is held.
@@ -138,7 +138,7 @@ def of_purge(connection: sqlite3.Connection, group: "Group", before: int, now: i
     )
 
 
-def kept_of_purge(connection: sqlite3.Connection, group: "Group", before: int) -> int:
+def kept_of_purge(connection: sqlite3.Connection, group: "GroupRow", before: int) -> int:
     """Return how many commits in the hot store a purge leaves, since members who have not fetched them hold them."""
     above = max(group.archived_seq, limits.commits_above(connection, group.group_key))
     row = connection.execute(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from conclave.retention.visibility import Sight
 
 if TYPE_CHECKING:
-    from conclave.store.resources.groups import Group
+    from conclave.store.resources.groups import GroupRow
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def relaid(connection: sqlite3.Connection) -> int:
 
 
 def stretch(
-    connection: sqlite3.Connection, group: "Group", after: int, sight: Sight, *, include_redacted: bool = False
+    connection: sqlite3.Connection, group: "GroupRow", after: int, sight: Sight, *, include_redacted: bool = False
 ) -> Stretch | None:
     """Return the group's archived messages with numbers greater than ``after``; None if none may be seen.
 

@@ -18,7 +18,7 @@ from conclave.retention.rules import DELETED_SENDERS, ENDS, IS_TAKEN_BACK, MAX_A
 from conclave.store.engine.connection import of_store
 
 if TYPE_CHECKING:
-    from conclave.store.resources.groups import Group
+    from conclave.store.resources.groups import GroupRow
 
 
 class Numbered(Protocol):
@@ -119,13 +119,13 @@ class Sight(NamedTuple):
         return _kept(str(self.commits_above) if self.policy.keeps_commits else "")
 
 
-def of_group(connection: sqlite3.Connection, group: "Group", now: int) -> Sight:
+def of_group(connection: sqlite3.Connection, group: "GroupRow", now: int) -> Sight:
     """Return what a member of the group may see at the Unix second ``now``."""
     above = limits.commits_above(connection, group.group_key) if group.keeps_commits else FOREVER
     return _sight(group, above, now, of_store(connection).former_policies)
 
 
-def of_known_group(group: "Group", now: int, former: FormerPolicies) -> Sight:
+def of_known_group(group: "GroupRow", now: int, former: FormerPolicies) -> Sight:
     """Return what a member may see of a group that was read earlier and has the same marks and policy still.
 
     Not for a policy that keeps commits: what it keeps changes with each fetch.
@@ -137,7 +137,7 @@ LOOKED_AT = 4096
 """At first 4,096 messages are looked at to find one that is not hidden."""
 
 
-def pass_hidden(connection: sqlite3.Connection, group: "Group", sight: Sight, after: int) -> int:
+def pass_hidden(connection: sqlite3.Connection, group: "GroupRow", sight: Sight, after: int) -> int:
     """Return a number, ``after`` or a greater one, up to which nothing after ``after`` is shown from the hot store.
 
     What is hidden by age may stay for years, under a legal hold, and be millions of messages. Readers that begin before
@@ -177,7 +177,7 @@ def _hidden_before(expired_before: int, policies: Sequence[GroupPolicy], now: in
     return expired_before
 
 
-def _sight(group: "Group", commits_above: int, now: int, former_policies: FormerPolicies) -> Sight:
+def _sight(group: "GroupRow", commits_above: int, now: int, former_policies: FormerPolicies) -> Sight:
     policy, former = group.policy, former_policies.of(group.group_key)
     expired_before = max(group.expired_before, former_policies.hidden_before(group.group_key))
     hidden_before = _hidden_before(expired_before, (policy, *former), now)
@@ -224,7 +224,7 @@ FROM messages LEFT JOIN self_destructing USING (group_key, sequence_num)
 """
 
 
-def shows_any(connection: sqlite3.Connection, group: "Group", sight: Sight, after: int, last: int) -> bool:
+def shows_any(connection: sqlite3.Connection, group: "GroupRow", sight: Sight, after: int, last: int) -> bool:
     """Tell whether ``sight`` admits a message of the hot store with a number greater than ``after``, up to ``last``.
 
     What was taken back does not count.
@@ -240,7 +240,7 @@ def shows_any(connection: sqlite3.Connection, group: "Group", sight: Sight, afte
 
 
 def first_doubtful(
-    connection: sqlite3.Connection, group: "Group", sight: Sight, after: int, earliest: int, timed: Timed | None
+    connection: sqlite3.Connection, group: "GroupRow", sight: Sight, after: int, earliest: int, timed: Timed | None
 ) -> int | None:
     """Return the first number greater than ``after`` that ``sight`` hides only because of its time; None for none.
 

@@ -18,8 +18,8 @@ from conclave.archive.reader import Archive
 from conclave.auth.passwords import Passwords
 from conclave.auth.throttle import Throttle
 from conclave.auth.tokens import SessionActivity
-from conclave.cache.freshness import Freshness, RememberedSessions
-from conclave.cache.groups import RememberedGroups
+from conclave.cache.freshness import Freshness, SessionCache
+from conclave.cache.groups import GroupCache
 from conclave.clock import Clock, SystemClock
 from conclave.clock.steady import SteadyClock
 from conclave.config.retention import NEXT_FETCH
@@ -58,9 +58,9 @@ def create_app(
     app[app_keys.THROTTLE] = Throttle(config.limits, app[app_keys.PASSWORDS], steady)
     app[app_keys.REQUESTS] = Requests()
     app[app_keys.CROSS_ORIGIN] = CrossOrigin(config.web.allowed_origins)
-    app[app_keys.CLOSED] = Counter(dict.fromkeys(CLOSE_REASONS, 0))
+    app[app_keys.CLOSED_CONNECTIONS] = Counter(dict.fromkeys(CLOSE_REASONS, 0))
     app[app_keys.BUDGET] = Budget(config.limits.response_bytes)
-    app[app_keys.INVITING] = asyncio.Semaphore(1)
+    app[app_keys.KEY_PACKAGE_TURN] = asyncio.Semaphore(1)
     app[app_keys.ACTIVITY] = SessionActivity(config.token_ttl_seconds)
     app[app_keys.CONTEXT] = Context(config.policy, steady, quotas=quotas_of(config.limits, steady))
     app[app_keys.EVENTS] = _events(app)
@@ -68,10 +68,12 @@ def create_app(
     app.on_response_prepare.append(middleware.add_headers)
     app.on_shutdown.append(_stop)
     add_routes(app)
-    app.cleanup_ctx.extend([_store, duties.look_at_storage, vault_duty.keep_vault, ledger_duty.keep_ledger])
-    app.cleanup_ctx.extend([_archive, duties.try_archive])
-    app.cleanup_ctx.extend([duties.stay_alive, duties.end_timers, duties.undo_joins, duties.keep_sessions])
-    app.cleanup_ctx.extend([duties.forward_news, duties.note_runs, duties.look_for_overdue])
+    app.cleanup_ctx.extend([_store, duties.watch_storage, vault_duty.keep_vault, ledger_duty.keep_ledger])
+    app.cleanup_ctx.extend([_archive, duties.watch_archive])
+    app.cleanup_ctx.extend(
+        [duties.record_alive, duties.notify_redactions, duties.end_overdue_joins, duties.store_session_activity]
+    )
+    app.cleanup_ctx.extend([duties.forward_outbox, duties.record_runs, duties.watch_overdue])
     app.cleanup_ctx.extend([_streams, _serving])
     return app
 
@@ -115,8 +117,8 @@ async def _store(app: web.Application) -> AsyncIterator[None]:
     )
     app[app_keys.STORE] = store = await Database.open(config.database, publish, storage, keys)
     app[app_keys.FRESHNESS] = freshness = Freshness(config.database, app[app_keys.CLOCK], storage)
-    app[app_keys.SESSIONS] = RememberedSessions(store, freshness)
-    app[app_keys.GROUPS] = RememberedGroups(freshness, store.former_policies)
+    app[app_keys.SESSIONS] = SessionCache(store, freshness)
+    app[app_keys.GROUPS] = GroupCache(freshness, store.former_policies)
     app[app_keys.SENDING] = Sending(store, app[app_keys.CONTEXT])
     app[app_keys.READING] = Reading(store, app[app_keys.CONTEXT])
     app[middleware.PIPELINE] = middleware.RequestPipeline(app)

@@ -27,21 +27,21 @@ from conclave.store.engine import news
 from conclave.store.engine.faults import StoreError
 from conclave.store.resources import sessions, state
 from conclave.store.views import overdue, runs
-from conclave.store.views.overdue import Worst
+from conclave.store.views.overdue import OverdueTotal
 
 log = get_logger(__name__)
 
 ALIVE_INTERVAL_SECONDS = 5.0
 """Every 5 seconds the store learns that the server is alive. The retention contract allows at most 10 s."""
 
-LOOK_INTERVAL_SECONDS = 1.0
+CLOCK_INTERVAL_SECONDS = 1.0
 """Every second the server looks what other processes found wrong with the clock, or accepted."""
 
 OUTBOX_INTERVAL_SECONDS = 1.0
 TIMERS_INTERVAL_SECONDS = 0.25
 """Readers hear within a second that a message has come to its end for them: four times a second the server looks."""
 
-MOST_STARTING_SECONDS = 2.0
+MAX_START_SECONDS = 2.0
 """A start waits for at most 2 seconds until all is told that ended meanwhile. The rest is told while the server serves.
 
 No client sees the messages in any case.
@@ -65,7 +65,7 @@ ARCHIVE_RETRY_SECONDS = 10.0
 """Every 10 seconds an archive that could not be read is tried again, even without requests for it."""
 
 
-async def look_at_storage(app: web.Application) -> AsyncIterator[None]:
+async def watch_storage(app: web.Application) -> AsyncIterator[None]:
     """Watch the disk, and find out whether a store that has failed works again."""
     store, storage = app[app_keys.STORE], app[app_keys.STORAGE]
 
@@ -86,7 +86,7 @@ async def look_at_storage(app: web.Application) -> AsyncIterator[None]:
         yield
 
 
-async def try_archive(app: web.Application) -> AsyncIterator[None]:
+async def watch_archive(app: web.Application) -> AsyncIterator[None]:
     """Open the archive while the server starts, and retry one that could not be read.
 
     One whose folder has gone is found before a request reads there, and before something is due there.
@@ -111,7 +111,7 @@ async def try_archive(app: web.Application) -> AsyncIterator[None]:
         yield
 
 
-async def stay_alive(app: web.Application) -> AsyncIterator[None]:
+async def record_alive(app: web.Application) -> AsyncIterator[None]:
     """Note in the store that the server is alive, and watch the clock."""
     health = app[app_keys.HEALTH]
     app[app_keys.CLOCK_WATCH] = watch = ClockWatch(
@@ -126,14 +126,14 @@ async def stay_alive(app: web.Application) -> AsyncIterator[None]:
         log.warning("doubtful_setting", **of_unknown_group(group_id)._asdict())
     async with (
         _every(app, HealthPart.ALIVE, ALIVE_INTERVAL_SECONDS, watch.note),
-        _every(app, HealthPart.CLOCK_WATCH, LOOK_INTERVAL_SECONDS, watch.look),
+        _every(app, HealthPart.CLOCK_WATCH, CLOCK_INTERVAL_SECONDS, watch.look),
     ):
         yield
     with health.duty(HealthPart.ALIVE):
         await watch.note(stopping=True)
 
 
-async def keep_sessions(app: web.Application) -> AsyncIterator[None]:
+async def store_session_activity(app: web.Application) -> AsyncIterator[None]:
     """Store when sessions were used: at most a minute late, many in one transaction."""
     ttl, activity = app[app_keys.CONFIG].token_ttl_seconds, app[app_keys.ACTIVITY]
 
@@ -153,7 +153,7 @@ async def keep_sessions(app: web.Application) -> AsyncIterator[None]:
         await write()
 
 
-async def forward_news(app: web.Application) -> AsyncIterator[None]:
+async def forward_outbox(app: web.Application) -> AsyncIterator[None]:
     """Announce what other processes have left in the outbox, and unblock the logins that operators have named.
 
     First withdraw the invites whose inviters may not invite any more, which a restore has left.
@@ -171,7 +171,7 @@ async def forward_news(app: web.Application) -> AsyncIterator[None]:
         yield
 
 
-async def end_timers(app: web.Application) -> AsyncIterator[None]:
+async def notify_redactions(app: web.Application) -> AsyncIterator[None]:
     """Tell readers what has destroyed itself or was taken back: first what did so meanwhile.
 
     What readers see does not wait for this. The note that a reader has missed it goes once a stream of theirs had it.
@@ -210,14 +210,14 @@ async def end_timers(app: web.Application) -> AsyncIterator[None]:
 
     with app[app_keys.HEALTH].duty(HealthPart.TIMERS):
         telling.begin(await store.read(timers.last_missed))
-        await look(MOST_STARTING_SECONDS)
+        await look(MAX_START_SECONDS)
     async with _every(app, HealthPart.TIMERS, TIMERS_INTERVAL_SECONDS, look):
         yield
     with app[app_keys.HEALTH].duty(HealthPart.TIMERS):
         await note_heard()
 
 
-async def undo_joins(app: web.Application) -> AsyncIterator[None]:
+async def end_overdue_joins(app: web.Application) -> AsyncIterator[None]:
     """End memberships that were not completed in time, see ``members.undo_overdue_joins``.
 
     Requests do not depend on this: they do not count an overdue joiner as a member.
@@ -232,7 +232,7 @@ async def undo_joins(app: web.Application) -> AsyncIterator[None]:
         yield
 
 
-async def note_runs(app: web.Application) -> AsyncIterator[None]:
+async def record_runs(app: web.Application) -> AsyncIterator[None]:
     """Have health note the cleanup runs that others do while the server runs: operators, timers, spark-submit."""
     store, health = app[app_keys.STORE], app[app_keys.HEALTH]
     seen = await store.read(runs.newest)
@@ -249,7 +249,7 @@ async def note_runs(app: web.Application) -> AsyncIterator[None]:
         yield
 
 
-async def look_for_overdue(app: web.Application) -> AsyncIterator[None]:
+async def watch_overdue(app: web.Application) -> AsyncIterator[None]:
     """Tell health if groups have something that two runs should have erased.
 
     While the clock is wrong nothing is erased, and no time tells how long. Health tells of the clock then, not of this.
@@ -273,7 +273,7 @@ async def look_for_overdue(app: web.Application) -> AsyncIterator[None]:
         yield
 
 
-def _report_overdue(health: Health, late: Worst) -> None:
+def _report_overdue(health: Health, late: OverdueTotal) -> None:
     """Tell health, and the log if it is news. Neither has names or ids of groups."""
     was_late = HealthPart.OVERDUE in health.faults
     if not late.groups:

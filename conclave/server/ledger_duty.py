@@ -47,7 +47,7 @@ async def keep_ledger(app: web.Application) -> AsyncIterator[None]:
     """
     store, health, clock = app[app_keys.STORE], app[app_keys.HEALTH], app[app_keys.CLOCK]
     path, next_alive = app[app_keys.CONFIG].ledger_path, 0.0
-    await _begin_with_ledger(store, path, clock, accepts_older=app[app_keys.ACCEPTS_OLDER])
+    await _prepare_ledger(store, path, clock, accepts_older=app[app_keys.ACCEPTS_OLDER])
 
     async def write(*, is_stopping: bool = False) -> None:
         nonlocal next_alive
@@ -68,7 +68,7 @@ async def keep_ledger(app: web.Application) -> AsyncIterator[None]:
         await write(is_stopping=True)
 
 
-def require_known(connection: sqlite3.Connection, path: Path) -> None:
+def require_ledger(connection: sqlite3.Connection, path: Path) -> None:
     """Raise StoreError if a start would not serve the database for what its ledger tells, or cannot tell.
 
     Nothing is changed.
@@ -90,14 +90,14 @@ def _require_usable(path: Path, connection: sqlite3.Connection) -> bool:
     return is_older
 
 
-def _learn(connection: sqlite3.Connection, path: Path, now: int, keys: KeyStore, *, despite: bool) -> Replayed:
+def _replay(connection: sqlite3.Connection, path: Path, now: int, keys: KeyStore, *, despite: bool) -> Replayed:
     """Do all that an older copy of the database needs, in one transaction: what is done halfway is not done again."""
     done = replay(connection, path, now, keys.blocks(), despite=despite)
     done.counts["messages_erased"] = unreadable.forget(connection, keys)
     return done
 
 
-def _looked_at(path: Path, connection: sqlite3.Connection) -> bool | LedgerError:
+def _is_older(path: Path, connection: sqlite3.Connection) -> bool | LedgerError:
     """Return what ``_require_usable`` does, or raises: in a read that would count as a fault of the database."""
     try:
         return _require_usable(path, connection)
@@ -105,13 +105,13 @@ def _looked_at(path: Path, connection: sqlite3.Connection) -> bool | LedgerError
         return error
 
 
-async def _begin_with_ledger(store: Database, path: Path, clock: Clock, *, accepts_older: bool) -> None:
+async def _prepare_ledger(store: Database, path: Path, clock: Clock, *, accepts_older: bool) -> None:
     """Have a restored database learn from the ledger. Raises StoreError.
 
     ``accepts_older``: a ledger that is missing, unusable, or does not reach back will do.
     """
     keys = store.open_keys()
-    found = await store.read(partial(_looked_at, path))
+    found = await store.read(partial(_is_older, path))
     if found is False:
         with contextlib.suppress(StoreError):  # the first write tells of what is wrong
             standing = await store.read(changes.standing)
@@ -124,5 +124,5 @@ async def _begin_with_ledger(store: Database, path: Path, clock: Clock, *, accep
         log.warning("older_ledger_accepted", reason=str(found))
         if not isinstance(found, IncompleteError):
             await asyncio.to_thread(book.set_aside, path)
-    done = await store.write(partial(_learn, despite=accepts_older), path, clock.now(), keys)
+    done = await store.write(partial(_replay, despite=accepts_older), path, clock.now(), keys)
     log.warning("ledger_replayed", **done.counts)

@@ -20,27 +20,27 @@ from conclave.errors import (
     UnavailableError,
 )
 from conclave.logs.setup import get_logger, log_request
-from conclave.measures import GONE
+from conclave.measures import CLIENT_CLOSED
 from conclave.store.engine.faults import StoreError, StoreFullError
 from conclave.wire import response_head
 from conclave.wire.exchange import (
-    COMES_LATER,
+    BODY_PENDING,
     ENDPOINT,
-    STILL_CALLING,
+    RECHECK_SESSION,
     Endpoint,
-    StillCalling,
+    RecheckSession,
     choose_format,
     reply_error,
 )
-from conclave.wire.handover import ACCOUNT, BUDGET, Streamed, hand_over
-from conclave.wire.response_head import REQUEST_ID, own_headers
+from conclave.wire.handover import ACCOUNT, BUDGET, StreamedResponse, hand_over
+from conclave.wire.response_head import REQUEST_ID, response_headers
 
 log = get_logger(__name__)
 
 RETRY_SECONDS = 5
 """Clients may ask again 5 seconds after the store failed. An operator may have mended it by then."""
 
-AIOHTTP_SENDS_BYTES = 64 * 1024
+AIOHTTP_MAX_BYTES = 64 * 1024
 """A response of at most 64 KiB is left to aiohttp, unless something waits before it."""
 
 _chance = random.Random()  # noqa: S311 - ids of requests tell them apart, and open nothing
@@ -49,7 +49,7 @@ _chance = random.Random()  # noqa: S311 - ids of requests tell them apart, and o
 async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
     """Set the headers that every response has, where a response was made without them: those of files, for one."""
     cache_control = response.headers.get("Cache-Control")
-    response.headers.update(own_headers(request))
+    response.headers.update(response_headers(request))
     if cache_control:
         response.headers["Cache-Control"] = cache_control
 
@@ -80,21 +80,23 @@ class RequestPipeline:
         structlog.contextvars.bind_contextvars(request_id=request_id)  # the request has a task, and so a context
         if endpoint:
             request[ENDPOINT] = endpoint
-        request[tokens.TOKEN] = token = tokens.token_in(request.headers.get(self._auth_header), self._auth_header)
+        request[tokens.TOKEN] = token = tokens.parse_token(request.headers.get(self._auth_header), self._auth_header)
         choose_format(request, token)
         request[BUDGET] = self._budget
         try:
             if endpoint and not endpoint.public:
                 token_hash = tokens.token_hash(tokens.require_token(request))
-                again: StillCalling = partial(self._caller, token_hash)  # without the request, or it would be a circle
-                request[STILL_CALLING], request[COMES_LATER] = again, not request.content.is_eof()
+                again: RecheckSession = partial(
+                    self._caller, token_hash
+                )  # without the request, or it would be a circle
+                request[RECHECK_SESSION], request[BODY_PENDING] = again, not request.content.is_eof()
                 request[tokens.CALLER] = caller = await self._caller(token_hash)
                 request[ACCOUNT] = caller.user_id
             response = await handler(request)
             if _may_wait(request, response) and not response.prepared:
                 await hand_over(request, response, counts=False)
         except ConnectionError:
-            self._requests.note(request.method, route, GONE, time.monotonic() - began)
+            self._requests.note(request.method, route, CLIENT_CLOSED, time.monotonic() - began)
             log.info("client_gone", method=request.method, route=route)
             raise
         except Exception as error:  # noqa: BLE001 - after any error the client gets an answer
@@ -162,18 +164,18 @@ def _as_api_error(error: ApiError | StoreError | web.HTTPException) -> ApiError:
         return error
     if isinstance(error, StoreError):
         return StorageFullError() if isinstance(error, StoreFullError) else UnavailableError(seconds=RETRY_SECONDS)
-    return from_aiohttp(error)
+    return convert_aiohttp_error(error)
 
 
 def _may_wait(request: web.Request, response: web.StreamResponse) -> bool:
     if not isinstance(response, web.Response):
-        return isinstance(response, Streamed)  # files go a block at a time by themselves
-    if isinstance(response.body, bytes) and len(response.body) > AIOHTTP_SENDS_BYTES:
+        return isinstance(response, StreamedResponse)  # files go a block at a time by themselves
+    if isinstance(response.body, bytes) and len(response.body) > AIOHTTP_MAX_BYTES:
         return True
     return request.transport is not None and request.transport.get_write_buffer_size() > 0
 
 
-def from_aiohttp(error: web.HTTPException) -> ApiError:
+def convert_aiohttp_error(error: web.HTTPException) -> ApiError:
     """Return this server's error for an error of aiohttp."""
     if isinstance(error, web.HTTPMethodNotAllowed):
         return MethodNotAllowedError(sorted(error.allowed_methods))

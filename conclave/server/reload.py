@@ -14,7 +14,7 @@ from conclave.health.parts import Health, HealthPart
 from conclave.logs.setup import configure_logging, get_logger
 from conclave.server import start_check
 from conclave.server.supervise import Supervisor
-from conclave.server.tls import Tls, TlsError, context_of, log_doubt
+from conclave.server.tls import Tls, TlsError, load_context, warn_if_invalid
 from conclave.system import certificate
 from conclave.system.notify import ServiceManager
 from conclave.system.streams import is_stream
@@ -98,7 +98,7 @@ class Reloader:
             self._supervisor.follow(self._config)
         self._health.mend(HealthPart.CONFIGURATION)
         log.info("reloaded", logs_from=read.log.level, certificate="read again" if context else "none")
-        if left := differing(self._config, read):
+        if left := changed_settings(self._config, read):
             log.warning("needs_restart", settings=left)
         return True
 
@@ -120,15 +120,15 @@ class Reloader:
         if source:
             _require_file(source)
         read = load_config(source)
-        if found := start_check.refusals(read, None):
+        if found := start_check.find_refusals(read, None):
             raise ConfigError(str(source or BUILT_IN), [each.says for each in found])
-        context = context_of(self._config)
+        context = load_context(self._config)
         if context:
-            log_doubt(context, self._config)
+            warn_if_invalid(context, self._config)
         return read, context, certificate.expiry(self._config.tls_cert_path)
 
 
-def differing(one: Config, other: Config) -> list[str]:
+def changed_settings(one: Config, other: Config) -> list[str]:
     """Return the names of the settings that differ."""
     return [name for name in setting_names() if _value(one, name) != _value(other, name)]
 

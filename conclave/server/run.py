@@ -25,7 +25,7 @@ from conclave.server.client_port import ClientPort, ConnectionLimits, FastPath
 from conclave.server.reload import Reloader
 from conclave.server.stop_limit import StopLimit
 from conclave.server.supervise import Supervisor
-from conclave.server.tls import Tls, TlsError, context_of, log_doubt
+from conclave.server.tls import Tls, TlsError, load_context, warn_if_invalid
 from conclave.store.engine import path_check, schema
 from conclave.store.engine.faults import StoreError
 from conclave.store.resources import state
@@ -38,10 +38,10 @@ from conclave.system.signals import Hangups, ignore
 
 log = get_logger(__name__)
 
-GARBAGE = 20_000
+GC_THRESHOLD = 20_000
 """Python looks for garbage after 20,000 more objects than before, not after 700: a request leaves none behind."""
 
-SWITCH_SECONDS = 0.0002
+SWITCH_INTERVAL_SECONDS = 0.0002
 """A thread that waits for the interpreter beside a busy event loop gets it within 0.2 ms, not 5 ms."""
 
 SHUTDOWN_SECONDS = 2.0
@@ -67,17 +67,17 @@ def serve(
     """
     manager = ServiceManager.from_environment()
     give_back_large()
-    sys.setswitchinterval(SWITCH_SECONDS)
-    if found := start_check.refusals(config, None, accepts_older=accepts_older):
+    sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
+    if found := start_check.find_refusals(config, None, accepts_older=accepts_older):
         raise ServeError("\n".join(each.says for each in found))
     try:
-        context, guard = context_of(config), Guard(config.admin)
+        context, guard = load_context(config), Guard(config.admin)
     except (TlsError, TokenError) as error:
         raise ServeError(str(error)) from error
     if context:
-        log_doubt(context, config)
+        warn_if_invalid(context, config)
     tls = Tls(context) if context else None
-    with _only_server(config), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with _server_locks(config), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
             app = create_app(config, accepts_change=accepts_change, accepts_older=accepts_older)
             runner.run(_serve(app, source, tls, guard, manager, hangups))
@@ -86,14 +86,14 @@ def serve(
 
 
 @contextmanager
-def _only_server(config: Config) -> Iterator[None]:
+def _server_locks(config: Config) -> Iterator[None]:
     """Hold the locks of a server while the block lasts. Raises ServeError.
 
     Two servers on one database would each trust their own memory.
     """
     with ExitStack() as held:
         try:
-            _hold(config, held)
+            _take_locks(config, held)
         except (StoreError, data_folder.DataFolderError) as error:
             raise ServeError(str(error)) from error
         except PermissionError as error:
@@ -104,19 +104,19 @@ def _only_server(config: Config) -> Iterator[None]:
         yield
 
 
-def _hold(config: Config, held: ExitStack) -> None:
+def _take_locks(config: Config, held: ExitStack) -> None:
     """Take every lock of a server. What is there is locked before anything is made or changed."""
     exists = path_check.is_taken(config.database)
-    with _unshared(f"{config.database}: another server is running on this database"):
+    with _refuse_if_locked(f"{config.database}: another server is running on this database"):
         held.enter_context(locks.hold_name(config.database, locks.SERVER))
         if exists:
             held.enter_context(locks.hold_inode(config.database, locks.SERVER))
     if not exists:
         config.vault_path.mkdir(mode=0o700, exist_ok=True)
-    with _unshared(f"vault.path: {config.vault_path}: another server, or a restore, uses it"):
-        _hold_vault(config, held)
+    with _refuse_if_locked(f"vault.path: {config.vault_path}: another server, or a restore, uses it"):
+        _lock_vault(config, held)
     data_folder.prepare(config.data, config.database, config.archive_path)
-    with _unshared(f"data_path: {config.data}: a server on another database uses this folder"):
+    with _refuse_if_locked(f"data_path: {config.data}: a server on another database uses this folder"):
         held.enter_context(locks.hold_file(config.data / data_folder.MARK))
     give_up_to_start(config)
     if not exists:
@@ -124,7 +124,7 @@ def _hold(config: Config, held: ExitStack) -> None:
         held.enter_context(locks.hold_inode(config.database, locks.SERVER))
 
 
-def _hold_vault(config: Config, held: ExitStack) -> None:
+def _lock_vault(config: Config, held: ExitStack) -> None:
     """Keep others with a copy of the database from using its vault. Raises LockedError.
 
     That the vault is missing is told when it is opened.
@@ -134,7 +134,7 @@ def _hold_vault(config: Config, held: ExitStack) -> None:
 
 
 @contextmanager
-def _unshared(refusal: str) -> Iterator[None]:
+def _refuse_if_locked(refusal: str) -> Iterator[None]:
     try:
         yield
     except locks.LockedError as error:
@@ -177,8 +177,10 @@ async def _serve(
         await runner.setup()
         limits, context = ConnectionLimits.for_clients(files), tls.context if tls else None
         url = await _listen(ClientPort(runner, config.listen_address, config.port, limits, context, FastPath(app)))
-        _settle_memory()
-        log.info("listening", url=url, admin_url=admin_url, database=str(config.database), **_facts(config, source))
+        _freeze_objects()
+        log.info(
+            "listening", url=url, admin_url=admin_url, database=str(config.database), **_start_facts(config, source)
+        )
         async with (
             supervisor,
             manager.watched(lambda: app[app_keys.STORE].read(state.stored_policy)),
@@ -199,7 +201,7 @@ async def _serve(
     log.info("stopped")
 
 
-def _facts(config: Config, source: Path | None) -> dict[str, str]:
+def _start_facts(config: Config, source: Path | None) -> dict[str, str]:
     """Return what an operator wants to see of a start."""
     return {
         "version": __version__,
@@ -210,12 +212,12 @@ def _facts(config: Config, source: Path | None) -> dict[str, str]:
     }
 
 
-def _settle_memory() -> None:
+def _freeze_objects() -> None:
     """Leave alone from here on what the start has made: Python would look through it again and again for garbage."""
     gc.unfreeze()  # what was imported: some of it is garbage
     gc.collect()
     gc.freeze()
-    gc.set_threshold(GARBAGE, *gc.get_threshold()[1:])
+    gc.set_threshold(GC_THRESHOLD, *gc.get_threshold()[1:])
 
 
 async def _listen_for_operators(port: ClientPort) -> str | None:
@@ -232,4 +234,4 @@ async def _listen(port: ClientPort) -> str:
     try:
         return await port.listen()
     except OSError as error:
-        raise ServeError(f"cannot listen on {port.name}: {ports.why_not(error, port.port)}") from error
+        raise ServeError(f"cannot listen on {port.name}: {ports.explain_bind_error(error, port.port)}") from error

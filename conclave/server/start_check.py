@@ -16,7 +16,7 @@ from conclave.clock import Clock
 from conclave.config.settings import Config
 from conclave.server import ledger_duty, ports
 from conclave.server.ports import AddressError
-from conclave.server.tls import TlsError, context_of
+from conclave.server.tls import TlsError, load_context
 from conclave.store import keyring
 from conclave.store.archive import moves
 from conclave.store.engine import path_check, schema, sqlite
@@ -27,7 +27,7 @@ from conclave.store.resources.state import PolicyChangeError, PolicyFrozenError
 from conclave.system import data_folder
 from conclave.system.data_folder import DataFolderError
 
-LOOKS = 3
+MAX_ATTEMPTS = 3
 """The database is looked at 3 times at most: again where a process has opened it meanwhile."""
 
 
@@ -38,7 +38,7 @@ class Refusal(NamedTuple):
     is_of_user: bool = False
 
 
-def refusals(config: Config, clock: Clock | None, *, accepts_older: bool = False) -> list[Refusal]:
+def find_refusals(config: Config, clock: Clock | None, *, accepts_older: bool = False) -> list[Refusal]:
     """Return why a start with ``config`` would be refused; nothing if it would not.
 
     It changes nothing and takes no lock, so a server may run meanwhile: that another one runs, or that a port is taken,
@@ -46,31 +46,31 @@ def refusals(config: Config, clock: Clock | None, *, accepts_older: bool = False
     transaction that changes it. ``accepts_older``: a vault that is older than the database is accepted.
     """
     found = []
-    for look in (context_of, lambda config: token_of(config.admin), _require_address, _require_folders):
-        found += _asked(look, config)
+    for look in (load_context, lambda config: token_of(config.admin), _require_address, _require_folders):
+        found += _run_check(look, config)
     if found or not path_check.is_taken(config.database):
         return found
-    return _of_store(config, clock, accepts_older=accepts_older)
+    return _check_store(config, clock, accepts_older=accepts_older)
 
 
-def _of_store(config: Config, clock: Clock | None, *, accepts_older: bool) -> list[Refusal]:
+def _check_store(config: Config, clock: Clock | None, *, accepts_older: bool) -> list[Refusal]:
     """Return why what is stored stands against a start. No file is left beside a database that nobody has open."""
     found: list[Refusal] = []
-    for looks in range(LOOKS):
-        before = path_check.at_rest(config.database) if looks < LOOKS - 1 else None
+    for looks in range(MAX_ATTEMPTS):
+        before = path_check.at_rest(config.database) if looks < MAX_ATTEMPTS - 1 else None
 
         def look(config: Config, *, is_frozen: bool = before is not None) -> None:
             with closing(sqlite.connect(config.database, readonly=True, frozen=is_frozen)) as connection:
                 connection.execute("BEGIN")
-                found[:] = _of_connection(connection, config, clock, accepts_older=accepts_older)
+                found[:] = _check_connection(connection, config, clock, accepts_older=accepts_older)
 
-        found[:] = _asked(look, config) or found
+        found[:] = _run_check(look, config) or found
         if before is None or before == path_check.at_rest(config.database):
             break  # or it was opened meanwhile, and what was read may be of two moments
     return found
 
 
-def _of_connection(
+def _check_connection(
     connection: sqlite3.Connection, config: Config, clock: Clock | None, *, accepts_older: bool
 ) -> list[Refusal]:
     if not schema.is_current(connection, config.database):
@@ -81,10 +81,10 @@ def _of_connection(
     ]
     if clock:
         checks.append(partial(_require_policy, connection, clock))
-    return [refusal for look in checks for refusal in _asked(look, config)]
+    return [refusal for look in checks for refusal in _run_check(look, config)]
 
 
-def _asked(look: Callable[[Config], object], config: Config) -> list[Refusal]:
+def _run_check(look: Callable[[Config], object], config: Config) -> list[Refusal]:
     try:
         look(config)
     except PermissionError as error:
@@ -125,7 +125,7 @@ def _require_vault(connection: sqlite3.Connection, config: Config, *, accepts_ol
     database, path, copies = config.database, config.keys_path, config.vault_copies
     keyring.require_fit(connection, database, path, copies, accepts_older=accepts_older)
     if not accepts_older:
-        ledger_duty.require_known(connection, config.ledger_path)
+        ledger_duty.require_ledger(connection, config.ledger_path)
 
 
 def _require_archive(connection: sqlite3.Connection, config: Config) -> None:

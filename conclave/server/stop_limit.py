@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from conclave.logs.setup import LAST_SECONDS, get_logger
+from conclave.logs.setup import CLOSE_SECONDS, get_logger
 
 log = get_logger(__name__)
 
@@ -18,10 +18,10 @@ An orderly one may take some 20: one for the worker, 5 for requests and streams,
 what the disk needs for the write-ahead log.
 """
 
-STATUS = 1
+EXIT_STATUS = 1
 """The exit status of a server that was ended by force."""
 
-HERE = Path(__file__).parents[1]
+PACKAGE = Path(__file__).parents[1]
 
 
 class StopLimit:
@@ -44,25 +44,25 @@ class StopLimit:
         # The thread that hangs may hold a lock of the log.
         telling = threading.Thread(target=_log_forced_stop, daemon=True)
         telling.start()
-        telling.join(2 * LAST_SECONDS)
+        telling.join(2 * CLOSE_SECONDS)
         self._kill()
-        os._exit(STATUS)  # sys.exit would wait for threads
+        os._exit(EXIT_STATUS)  # sys.exit would wait for threads
 
 
 def _log_forced_stop() -> None:
-    log.error("stop_forced", seconds=LIMIT_SECONDS, waits_for=_whereabouts())
+    log.error("stop_forced", seconds=LIMIT_SECONDS, waits_for=_thread_positions())
     logging.shutdown()
 
 
-def _whereabouts() -> dict[str, str]:
+def _thread_positions() -> dict[str, str]:
     """Return where each thread of this process stands in Conclave's own code."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     found = {}
     for ident, frame in sys._current_frames().items():  # noqa: SLF001 - documented, and has no other name
         at = frame
-        while at and HERE not in Path(at.f_code.co_filename).parents:
+        while at and PACKAGE not in Path(at.f_code.co_filename).parents:
             at = at.f_back  # type: ignore[assignment]
         if at and ident != threading.get_ident():
-            where = Path(at.f_code.co_filename).relative_to(HERE.parent)
+            where = Path(at.f_code.co_filename).relative_to(PACKAGE.parent)
             found[names.get(ident, str(ident))] = f"{where}:{at.f_lineno} {at.f_code.co_name}"
     return found

@@ -17,19 +17,19 @@ from conclave.health.background import keep_running
 from conclave.health.parts import Health, HealthPart
 from conclave.keys import copying
 from conclave.logs.setup import get_logger
-from conclave.server.worker_sleep import Allowance, Lead, Sleep
+from conclave.server.worker_sleep import StartLead, StartTimeout, WorkerSleep
 from conclave.system.child_process import tied
 from conclave.system.worker_protocol import (
     EXIT_GIVE_UP,
-    Asleep,
-    Counted,
-    Ended,
-    Fault,
-    Message,
-    Order,
-    State,
-    Taken,
-    Warm,
+    DryRunEnded,
+    JavaStarted,
+    OrderAccepted,
+    RunEnded,
+    WorkerFault,
+    WorkerIdle,
+    WorkerMessage,
+    WorkerOrder,
+    WorkerState,
     asleep_text,
     from_line,
     order_line,
@@ -40,7 +40,7 @@ log = get_logger(__name__)
 FIRST_PAUSE_SECONDS = 1.0
 """The pause before a worker is started again that had completed a run."""
 
-LONGEST_PAUSE_SECONDS = 60.0
+MAX_PAUSE_SECONDS = 60.0
 """The pause doubles each time that a worker ends without a completed run, up to this."""
 
 STOP_SECONDS = 1.0
@@ -52,7 +52,7 @@ READY_SECONDS = 120.0
 PREPARE_SECONDS = 300.0
 """It gets 5 minutes to start Spark, likewise: Java gives way to all others, and there may be many."""
 
-LONGEST_READY_SECONDS = 3600.0
+MAX_READY_SECONDS = 3600.0
 """At most an hour. On a busy machine each start would be broken off otherwise, and nothing would be erased."""
 
 KILL_SECONDS = 30.0
@@ -64,7 +64,7 @@ LINE_LIMIT = 1024 * 1024
 """At most 1 MiB in one line of the worker."""
 
 
-LONGEST_SLEEP_SECONDS = 3600.0
+MAX_SLEEP_SECONDS = 3600.0
 """A wait lasts at most an hour: an interval may be longer than the event loop can wait."""
 
 
@@ -79,19 +79,19 @@ class Supervisor:
         self._config = config
         self._health = health
         self._doing = ""
-        self._starting = Allowance(READY_SECONDS, LONGEST_READY_SECONDS)
-        self._preparing = Allowance(PREPARE_SECONDS, LONGEST_READY_SECONDS)
+        self._starting = StartTimeout(READY_SECONDS, MAX_READY_SECONDS)
+        self._preparing = StartTimeout(PREPARE_SECONDS, MAX_READY_SECONDS)
         self._preparing_since = 0.0
         self._fault = ""
         self._process: Process | None = None
         self._failing: dict[str, str] = {}
         self._counting: asyncio.Future[dict[str, Any]] | None = None
-        self._orders: set[Order] = set()
+        self._orders: set[WorkerOrder] = set()
         self._news = asyncio.Event()
-        self._sleep: Sleep | None = None
+        self._sleep: WorkerSleep | None = None
         self._due_at = 0.0
         self._was_ready = False
-        self._lead = Lead()
+        self._lead = StartLead()
 
     async def __aenter__(self) -> Self:
         """Start the worker in the background."""
@@ -116,11 +116,11 @@ class Supervisor:
     def follow(self, config: Config) -> None:
         """Have the worker log by other settings, at once. All others are the same as before."""
         self._config = config
-        self._send(_line(config))
+        self._send(_config_line(config))
 
     def run_now(self) -> bool:
         """Have the worker do each of its jobs at once, or after the run under way; False: there is no worker."""
-        return self._order(Order.RUN)
+        return self._order(WorkerOrder.RUN)
 
     async def count(self) -> dict[str, Any] | None:
         """Have the worker count what a run would delete, and return its report; None: there is no worker.
@@ -128,12 +128,12 @@ class Supervisor:
         If ``error`` is not empty, the rest may be missing. All who ask at the same time get the same report.
         """
         if self._counting is None:
-            if not self._order(Order.COUNT):
+            if not self._order(WorkerOrder.COUNT):
                 return None
             self._counting = asyncio.get_running_loop().create_future()
         return await asyncio.shield(self._counting)
 
-    def _order(self, order: Order) -> bool:
+    def _order(self, order: WorkerOrder) -> bool:
         """Give the worker an order; one that is asleep, or falls asleep before it has taken it, is woken for it."""
         if not self._send(order_line(order).encode()) and not self._is_between():
             return False
@@ -193,11 +193,11 @@ class Supervisor:
             self._begin_anew("the cleanup worker ended meanwhile")
             self._health.fault(HealthPart.CLEANUP, reason)
             self._health.worker_ends += 1
-            pause = FIRST_PAUSE_SECONDS if ran else min(2 * pause, LONGEST_PAUSE_SECONDS)
+            pause = FIRST_PAUSE_SECONDS if ran else min(2 * pause, MAX_PAUSE_SECONDS)
             log.error("cleanup_worker_ended", reason=reason, restart_in_seconds=pause)
             await asyncio.sleep(pause)
 
-    async def _sleep_until_due(self, sleep: Sleep) -> None:
+    async def _sleep_until_due(self, sleep: WorkerSleep) -> None:
         """Wait until it is time to start the worker for its next run, or until it has to do anything else at once."""
         self._health.is_asleep = True
         self._health.next_run_at = time.time() + sleep.due_in
@@ -208,9 +208,9 @@ class Supervisor:
                 return
             self._news.clear()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(left, LONGEST_SLEEP_SECONDS)):
+                async with asyncio.timeout(min(left, MAX_SLEEP_SECONDS)):
                     await self._news.wait()
-        if self._orders != {Order.COUNT}:
+        if self._orders != {WorkerOrder.COUNT}:
             self._sleep = None  # then the worker does each job at once
 
     async def _run_once(self) -> tuple[bool, int]:
@@ -222,9 +222,9 @@ class Supervisor:
         self._health.is_waking = True
         try:
             if process.stdin and process.stdout:  # both were asked for as pipes
-                process.stdin.write(_line(self._config))
+                process.stdin.write(_config_line(self._config))
                 if not former:
-                    self._orders.discard(Order.RUN)  # it does each job at once in any case
+                    self._orders.discard(WorkerOrder.RUN)  # it does each job at once in any case
                 for order in self._orders:
                     process.stdin.write(order_line(order).encode())
                 self._doing = _STARTING
@@ -248,7 +248,7 @@ class Supervisor:
             self._health.next_run_at = None
             await _end(process)
 
-    async def _begin(self, former: Sleep | None) -> Process:
+    async def _begin(self, former: WorkerSleep | None) -> Process:
         """Start a worker. ``former``: what one has left to do that fell asleep; without it, it does everything."""
         # -P: files in the working directory must not be taken for the worker's own modules. SIGCONT: a worker ends by
         # itself when its input ends, and removes its files first. One that was stopped (SIGSTOP) has to be woken.
@@ -261,70 +261,72 @@ class Supervisor:
             start_new_session=True,
         )
 
-    def _learn(self, told: Message, seconds: float, *, is_woken: bool) -> None:
+    def _learn(self, told: WorkerMessage, seconds: float, *, is_woken: bool) -> None:
         """Learn how long a worker and its Java take to start. ``seconds``: since it was started."""
-        if self._doing == _PREPARING and told is not State.PREPARING:
+        if self._doing == _PREPARING and told is not WorkerState.PREPARING:
             self._preparing.note(time.monotonic() - self._preparing_since)
-        if isinstance(told, Warm):
+        if isinstance(told, JavaStarted):
             self._health.java_starts += 1
             self._health.java_start_seconds = told.seconds
             self._lead.note_java(told.seconds)
             log.debug("cleanup_java_started", seconds=round(told.seconds, 1))
-        elif told is State.READY:
+        elif told is WorkerState.READY:
             self._starting.note(seconds)
             self._lead.note_worker(seconds)
             if is_woken:
                 log.debug("cleanup_woken")
 
-    def _patience(self, told: Message) -> float:
+    def _patience(self, told: WorkerMessage) -> float:
         """Return the seconds until the worker has to send its next message. A run ends itself in time."""
-        if told in (State.BEGAN, State.WAITING, State.COUNTING):
-            self._doing = {State.BEGAN: "in a run", State.WAITING: "waiting for another run"}.get(told, "in a dry run")
+        if told in (WorkerState.BEGAN, WorkerState.WAITING, WorkerState.COUNTING):
+            self._doing = {WorkerState.BEGAN: "in a run", WorkerState.WAITING: "waiting for another run"}.get(
+                told, "in a dry run"
+            )
             silent = len(self._config.vault_copies) * copying.ANSWER_SECONDS  # at its end it may wait for each of them
             return self._config.cleanup.max_run_time + silent + KILL_SECONDS
-        if told is State.PREPARING:
+        if told is WorkerState.PREPARING:
             self._doing = _PREPARING
             self._preparing_since = time.monotonic()
             return self._preparing.seconds
-        if isinstance(told, Asleep):
+        if isinstance(told, WorkerIdle):
             self._doing = "falling asleep"
             return KILL_SECONDS
         self._doing = "between runs"
         return max(0.0, self._due_at - time.monotonic()) + KILL_SECONDS
 
-    def _hear(self, told: Message) -> bool:
+    def _hear(self, told: WorkerMessage) -> bool:
         """Take in a message of the worker. Return whether it completed a run well."""
         self._note_schedule(told)
         match told:
-            case Fault():
+            case WorkerFault():
                 self._fault = told.reason
                 self._health.fault(HealthPart.CLEANUP, self._fault)
                 log.error("cleanup_unavailable", reason=told.reason)
-            case State.READY if not self._was_ready:
+            case WorkerState.READY if not self._was_ready:
                 self._was_ready = True
                 interval = self._config.cleanup_interval
                 log.info("cleanup_ready", engine=self._config.cleanup.engine, interval_seconds=interval)
-            case State.BEGAN:
+            case WorkerState.BEGAN:
                 log.debug("cleanup_began", engine=self._config.cleanup.engine)
-            case Taken():
+            case OrderAccepted():
                 self._orders.discard(told.order)
-            case Asleep():
-                self._sleep = Sleep(told, time.monotonic())
-            case Ended():
+            case WorkerIdle():
+                self._sleep = WorkerSleep(told, time.monotonic())
+            case RunEnded():
                 return self._note_run(told.report)
-            case Counted():
+            case DryRunEnded():
                 self._note_counted(told.report)
         return False
 
-    def _note_schedule(self, told: Message) -> None:
+    def _note_schedule(self, told: WorkerMessage) -> None:
         """Note what the worker does, and when the next run begins."""
         health = self._health
-        if isinstance(told, State):
-            health.is_in_run = told is State.BEGAN
-            health.is_waking = told is State.PREPARING
-        elif not isinstance(told, Taken):
+        if isinstance(told, WorkerState):
+            health.is_in_run = told is WorkerState.BEGAN
+            health.is_waking = told is WorkerState.PREPARING
+        elif not isinstance(told, OrderAccepted):
             health.is_in_run = health.is_waking = False
-        if isinstance(told, Warm | Ended | Counted | Asleep | Fault):
+        if isinstance(told, JavaStarted | RunEnded | DryRunEnded | WorkerIdle | WorkerFault):
             health.next_run_at = None if told.due_in is None else time.time() + told.due_in
             self._due_at = time.monotonic() + (told.due_in or 0.0)
 
@@ -345,7 +347,7 @@ class Supervisor:
         return not report["error"]
 
 
-def _line(config: Config) -> bytes:
+def _config_line(config: Config) -> bytes:
     return config.to_json().encode() + b"\n"
 
 

@@ -13,7 +13,7 @@ from conclave.system.streams import is_stream
 
 log = get_logger(__name__)
 
-_DOUBTS = {9: "is not valid yet", 10: "has expired"}
+_DATE_ERRORS = {9: "is not valid yet", 10: "has expired"}
 """What OpenSSL says of the dates of a certificate, by the code of its verification."""
 
 
@@ -40,10 +40,10 @@ class Tls:
             connection.context = self._chosen
 
 
-def context_of(config: Config) -> ssl.SSLContext | None:
+def load_context(config: Config) -> ssl.SSLContext | None:
     """Return a context with the certificate of a configuration; None if it has none. Raises TlsError.
 
-    ``log_doubt`` warns of a certificate that has expired, or is not valid yet.
+    ``warn_if_invalid`` warns of a certificate that has expired, or is not valid yet.
     """
     certificate, key = config.tls_cert_path, config.tls_key_path
     if not (certificate and key):
@@ -55,14 +55,14 @@ def context_of(config: Config) -> ssl.SSLContext | None:
         # Without the empty password OpenSSL would ask for one on the terminal.
         context.load_cert_chain(certificate, key, password="")
     except OSError as error:
-        raise TlsError(_fault(certificate, key, error)) from error
+        raise TlsError(_explain(certificate, key, error)) from error
     return context
 
 
-def log_doubt(context: ssl.SSLContext, config: Config) -> None:
+def warn_if_invalid(context: ssl.SSLContext, config: Config) -> None:
     """Warn of the certificate in ``context`` if it has expired, or is not valid yet."""
     certificate = config.tls_cert_path
-    if certificate and (doubt := _doubt(context, certificate)):
+    if certificate and (doubt := _date_error(context, certificate)):
         log.warning("certificate_not_valid", path=certificate, reason=f"{doubt}: clients will refuse it; renew it")
 
 
@@ -85,16 +85,16 @@ def _require_pem(setting: str, path: str) -> None:
     raise TlsError(f"{setting}: {path}: {held}{other}")
 
 
-def _fault(certificate: str, key: str, error: Exception) -> str:
+def _explain(certificate: str, key: str, error: Exception) -> str:
     """Return which of the two files cannot be used, and why. OpenSSL does not say which."""
     reason = str(getattr(error, "reason", None) or error).replace("_", " ").lower()
     try:
-        return _looked_at(certificate, key, reason)
+        return _diagnose(certificate, key, reason)
     except OSError as gone:
         return f"tls_cert_path, tls_key_path: {certificate}, {key}: are being replaced just now: {gone.strerror}"
 
 
-def _looked_at(certificate: str, key: str, reason: str) -> str:
+def _diagnose(certificate: str, key: str, reason: str) -> str:
     """Return what is wrong with two files that OpenSSL has refused for ``reason``. Raises OSError."""
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(certificate)
@@ -116,7 +116,7 @@ def _holds_key(path: str) -> bool:
     return b"PRIVATE KEY-----" in Path(path).read_bytes()
 
 
-def _doubt(context: ssl.SSLContext, certificate: str) -> str:
+def _date_error(context: ssl.SSLContext, certificate: str) -> str:
     """Return why clients will not accept a certificate because of its dates, "" if they will.
 
     A client in this process that trusts this very certificate looks at it.
@@ -136,7 +136,7 @@ def _doubt(context: ssl.SSLContext, certificate: str) -> str:
         except ssl.SSLWantReadError:
             continue
         except ssl.SSLCertVerificationError as error:
-            return _DOUBTS.get(error.verify_code, "")
+            return _DATE_ERRORS.get(error.verify_code, "")
         except ssl.SSLError:
             return ""
     return ""
@@ -155,7 +155,7 @@ async def handshake(
     yet. The client may take a minute. If this raises OSError or is cancelled, ``end`` is closed.
     """
     loop = asyncio.get_running_loop()
-    below, early = await loop.connect_accepted_socket(_EarlyBytes, end)
+    below, early = await loop.connect_accepted_socket(_EarlyData, end)
     try:
         loop.call_soon(early.pass_on, below)  # after the first step of start_tls, before more is read
         secured = await loop.start_tls(below, early, context, server_side=True)
@@ -171,7 +171,7 @@ async def handshake(
     early.pass_on(secured)
 
 
-class _EarlyBytes(asyncio.Protocol):
+class _EarlyData(asyncio.Protocol):
     """Holds bytes that arrive before the TLS layer is there, and decrypted ones before the connection is."""
 
     def __init__(self) -> None:

@@ -18,14 +18,14 @@ from conclave.store.ledger import book
 LOOK_SECONDS = 1.0
 """Every second the server looks whether the vault is there, and whether its copies lack a change."""
 
-AGAIN_SECONDS = 60.0
+RECHECK_SECONDS = 60.0
 """Every minute it looks at the copies although nothing has changed: one may be gone, or its disk away."""
 
-REST = 10
+REST_FACTOR = 10
 """After a renewal of the copies they rest ten times as long as it took: the whole key file is written each time."""
 
 
-class Copies:
+class VaultCopies:
     """The copies of a vault, which are renewed once it has changed."""
 
     def __init__(self, app: web.Application) -> None:
@@ -59,13 +59,13 @@ class Copies:
             raise
         finally:
             ended = time.monotonic()
-            self._rests_until, self._again = ended + REST * (ended - began), ended + AGAIN_SECONDS
+            self._rests_until, self._again = ended + REST_FACTOR * (ended - began), ended + RECHECK_SECONDS
         self._renewed = current
 
 
 async def keep_vault(app: web.Application) -> AsyncIterator[None]:
     """Look after the vault and its copies. A clean stop renews these too, unless they could not be renewed before."""
-    health, keys, copies = app[app_keys.HEALTH], app[app_keys.STORE].open_keys(), Copies(app)
+    health, keys, copies = app[app_keys.HEALTH], app[app_keys.STORE].open_keys(), VaultCopies(app)
 
     async def look() -> None:
         try:

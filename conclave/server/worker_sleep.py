@@ -3,7 +3,7 @@
 import time
 from dataclasses import dataclass
 
-from conclave.system.worker_protocol import Asleep
+from conclave.system.worker_protocol import WorkerIdle
 
 FIRST_LEAD_SECONDS = 20.0
 """A worker is started 20 seconds before its run, as long as it is not known how long it takes to start it and Java."""
@@ -11,19 +11,19 @@ FIRST_LEAD_SECONDS = 20.0
 LEAD_FACTOR = 1.5
 """Once that is known, it is started earlier by half as much again: the machine may be busier than the last time."""
 
-LEAST_LEAD_SECONDS = 2.0
-MOST_LEAD_SECONDS = 120.0
+MIN_LEAD_SECONDS = 2.0
+MAX_LEAD_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
-class Sleep:
+class WorkerSleep:
     """What a worker has said that fell asleep, and when: seconds of the monotonic clock."""
 
-    told: Asleep
+    told: WorkerIdle
     since: float
 
     @property
-    def left(self) -> Asleep:
+    def left(self) -> WorkerIdle:
         """What it would say now."""
         return self.told.later(time.monotonic() - self.since)
 
@@ -33,7 +33,7 @@ class Sleep:
         return self.left.due_in
 
 
-class Lead:
+class StartLead:
     """How many seconds before its run a worker is started: learned from the last starts, of a worker and of Java."""
 
     def __init__(self) -> None:
@@ -47,10 +47,10 @@ class Lead:
 
     def note_java(self, seconds: float) -> None:
         """Note how long Java took to start."""
-        self.seconds = min(MOST_LEAD_SECONDS, max(LEAST_LEAD_SECONDS, LEAD_FACTOR * (self._worker + seconds)))
+        self.seconds = min(MAX_LEAD_SECONDS, max(MIN_LEAD_SECONDS, LEAD_FACTOR * (self._worker + seconds)))
 
 
-class Allowance:
+class StartTimeout:
     """For how many ``seconds`` a stage of a worker's start may last: twice as long each time that was not enough.
 
     A stage that ends says how long it takes here: from then on it may last twice that.

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from conclave.wire.shared import cut
+from conclave.wire.shared import split_body
 
 STATIC = Path(__file__).with_name("static")
 """What ``make web`` has built."""
@@ -34,10 +34,10 @@ HEADERS = {
 }
 """On every file: a worker has the policy that its own script came with."""
 
-FOR_GOOD = "public, max-age=31536000, immutable"
+IMMUTABLE = "public, max-age=31536000, immutable"
 """A file whose name has its hash is never another one."""
 
-ASKED_FOR = "no-cache"
+REVALIDATE = "no-cache"
 """Browsers keep the page, and ask each time whether it has changed."""
 
 _MEDIA_TYPES = {
@@ -77,7 +77,9 @@ def load(path: Path, auth_header: str) -> File:
         body = body.replace(usual, set_so)
     packed = gzip.compress(body, mtime=0)
     tag = hashlib.sha256(body).hexdigest()
-    return File(_MEDIA_TYPES[path.suffix], tag, cut(body), cut(packed) if len(packed) < len(body) else None)
+    return File(
+        _MEDIA_TYPES[path.suffix], tag, split_body(body), split_body(packed) if len(packed) < len(body) else None
+    )
 
 
 def takes_gzip(accept_encoding: str) -> bool:
@@ -91,4 +93,4 @@ def takes_gzip(accept_encoding: str) -> bool:
 
 def headers(name: str) -> Mapping[str, str]:
     """Return the headers of a file."""
-    return {**HEADERS, "Cache-Control": FOR_GOOD if _HASHED.search(name) else ASKED_FOR}
+    return {**HEADERS, "Cache-Control": IMMUTABLE if _HASHED.search(name) else REVALIDATE}

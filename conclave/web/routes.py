@@ -7,7 +7,7 @@ from aiohttp import ETag, web
 
 from conclave import app_keys
 from conclave.web import files
-from conclave.wire.shared import is_kept, reply_shared
+from conclave.wire.shared import matches_etag, reply_shared
 
 
 def add_routes(router: web.UrlDispatcher, folder: Path) -> None:
@@ -20,7 +20,7 @@ async def _answer(path: Path, request: web.Request) -> web.StreamResponse:
     """Answer with a file."""
     file = files.load(path, request.app[app_keys.CONFIG].auth_header)
     packed = file.packed if files.takes_gzip(request.headers.get("Accept-Encoding", "")) else None
-    if is_kept(request, file.tag):
+    if matches_etag(request, file.tag):
         response: web.StreamResponse = web.Response(status=304)
     else:
         response = reply_shared(request, packed or file.plain, file.media_type)

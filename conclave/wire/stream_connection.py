@@ -13,9 +13,9 @@ from aiohttp import web
 
 from conclave.events import Events, Stream
 from conclave.wire.handover import BARE_TRANSPORT
-from conclave.wire.sse import Script
+from conclave.wire.sse import EventEncoder
 
-LAST_SECONDS = 1.0
+LINGER_SECONDS = 1.0
 """When its stream ends, a client gets 1 second to take what waits.
 
 That is less than a request under way gets when the server stops.
@@ -37,7 +37,7 @@ class StreamHead(web.StreamResponse):
         """Write nothing. The stream goes on when aiohttp is done."""
 
 
-class Listener(Stream, asyncio.Protocol):
+class StreamConnection(Stream, asyncio.Protocol):
     """A stream of events to a client.
 
     Before ``begin``, and while the client takes nothing, its events wait. What waits is bounded.
@@ -45,7 +45,7 @@ class Listener(Stream, asyncio.Protocol):
 
     __slots__ = ("_blocked", "_cutting_off", "_events", "_script", "_transport")
 
-    def __init__(self, events: Events, user_id: bytes, session_id: int, script: Script) -> None:
+    def __init__(self, events: Events, user_id: bytes, session_id: int, script: EventEncoder) -> None:
         """``events`` forgets the stream when the connection is gone."""
         super().__init__(user_id, session_id)
         self._events = events
@@ -79,7 +79,7 @@ class Listener(Stream, asyncio.Protocol):
             self._transport.write(self._script.keep_alive)
 
     def finish(self) -> None:
-        """Write what waits, and the end. LAST_SECONDS later the connection is broken off."""
+        """Write what waits, and the end. LINGER_SECONDS later the connection is broken off."""
         if self._transport is None:
             return
         if not self._transport.is_closing():
@@ -87,7 +87,7 @@ class Listener(Stream, asyncio.Protocol):
             if self._script.end:
                 self._transport.write(self._script.end)
             self._transport.close()
-        self._cutting_off = asyncio.get_running_loop().call_later(LAST_SECONDS, self._transport.abort)
+        self._cutting_off = asyncio.get_running_loop().call_later(LINGER_SECONDS, self._transport.abort)
 
     def break_off(self) -> None:
         """Close the connection at once."""

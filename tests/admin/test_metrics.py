@@ -19,10 +19,10 @@ from conclave.config.retention import RetentionConfig
 from conclave.config.settings import Config
 from conclave.events import QUEUE_LIMIT, Event
 from conclave.health.parts import HealthPart
-from conclave.measures import GONE, Histogram
+from conclave.measures import CLIENT_CLOSED, Histogram
 from conclave.store.engine import sqlite
 from conclave.store.engine.faults import StoreError
-from conclave.store.views.overdue import Worst
+from conclave.store.views.overdue import OverdueTotal
 from spark.report import Report
 from tests.admin.conftest import Operators, operating_beside
 from tests.conftest import StartServer
@@ -47,7 +47,7 @@ async def test_a_server_without_runs_and_faults_says_so(operators: Operators) ->
 async def test_runs_faults_and_what_is_overdue_are_told(operators: Operators) -> None:
     health = operators.health
     health.fault(HealthPart.CLOCK, "why")
-    health.overdue = Worst(3, 70)
+    health.overdue = OverdueTotal(3, 70)
     for job, error in (("everything", ""), ("everything", "disk"), ("over 3d", "")):
         report = Report("sql", 100, job, 107, Counter(expired=5, sessions=1), held=2, error=error)
         report.bytes_returned, report.archive_bytes_returned, report.archived = 4096, 10, 3
@@ -127,7 +127,7 @@ async def test_a_client_that_goes_is_counted(operators: Operators, monkeypatch: 
     with pytest.raises(ServerDisconnectedError):  # this client is still there
         await alice.http.post(f"{alice.url}{API}/groups/{group}/messages", data=in_chunks(), headers=headers)
     counted = (await operators.scrape())["conclave_requests_total"]
-    assert counted["POST", MESSAGES, str(GONE)] == 1
+    assert counted["POST", MESSAGES, str(CLIENT_CLOSED)] == 1
 
 
 async def test_transactions_are_counted_with_their_sizes_commits_and_waits(operators: Operators) -> None:

@@ -449,7 +449,7 @@ async def test_users_take_turns_and_who_asks_too_often_is_told_to_wait(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However often one admin asks, one question is worked on at a time, and others come next."""
-    monkeypatch.setattr(passwords, "MOST_OF_ONE", 3)
+    monkeypatch.setattr(passwords, "MAX_WAITING_PER_KEY", 3)
     alice, bob = await running.users("alice", "bob")
     of_alice, of_bob = await alice.create_group("friends"), await bob.create_group("club")
     under_way, most, go_on = 0, 0, asyncio.Event()

@@ -199,7 +199,7 @@ async def test_who_has_taken_a_message_back_is_told_and_what_is_left_of_it(runni
     assert "Erased: by the next run (of any job)." in await told(tell, running, "explain", "team", "1")
     await clean(running)
     assert "1 message up to 1, taken_back: it was taken back" in await told(tell, running, "explain", "team", "1")
-    log = await told(tell, running, "audit", "--group", "team")
+    log = await told(tell, running, "evidence", "audit", "--group", "team")
     assert "message_taken_back" in log
     assert "user bob" in log
 

@@ -147,7 +147,7 @@ def agree(
     config: Config,
     whole: Whole,
     told: dict[tuple[int, int], Explanation],
-    late: dict[int, overdue.Due],
+    late: dict[int, overdue.GroupBacklog],
 ) -> None:
     """Overdue names no group in which nothing goes; and all, where one look at each group is enough."""
     going = {key[0] for key, of in told.items() if of.message and of.message.fate and of.message.fate.goes}

@@ -39,7 +39,7 @@ from conclave.clock import Clock
 from conclave.config.settings import Config
 from conclave.store.resources import taken_back
 from conclave.wire.events import InviteReceived, MemberRemoved
-from conclave.wire.stream_connection import Listener as Connection
+from conclave.wire.stream_connection import StreamConnection as Connection
 from tests.conftest import Running
 from tests.support.cleaner import Cleaner
 from tests.support.client import PASSWORD

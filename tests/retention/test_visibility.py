@@ -16,7 +16,7 @@ from conclave.retention.policy import KEEP
 from conclave.retention.resolve import PolicySettings
 from conclave.store.engine import sqlite
 from conclave.store.resources import groups, members, messages, state, timers, users
-from conclave.store.resources.groups import Group
+from conclave.store.resources.groups import GroupRow
 from conclave.store.resources.members import Membership
 from conclave.wire import page_writer
 from conclave.wire.formats import Format
@@ -65,14 +65,14 @@ def test_nobody_looks_at_each_message_that_is_hidden_and_kept(connection: sqlite
     if confirms:
         assert members.holding_back(connection, group, sight) == []
     else:
-        write = page_writer.writer(Format.JSON)
+        write = page_writer.message_writer(Format.JSON)
         values = (group.group_id, member.user_id, 0, 100, FakeClock(NOW), write)
         assert messages.page(connection, *values).messages == []
     connection.set_progress_handler(None, 0)
     assert steps < 2 * HIDDEN, "SQLite's steps: looking at one message takes more than four"
 
 
-def shown(connection: sqlite3.Connection, group: Group, sight: visibility.Sight, after: int) -> list[int]:
+def shown(connection: sqlite3.Connection, group: GroupRow, sight: visibility.Sight, after: int) -> list[int]:
     admitted, _ = sight.hot
     rows = connection.execute(
         f"SELECT sequence_num FROM messages WHERE group_key = :group_key AND {admitted} ORDER BY sequence_num",

@@ -23,7 +23,7 @@ from conclave.store.engine import sqlite
 from conclave.store.resources import messages, receipts, state as server_state, taken_back
 from conclave.store.resources.taken_back import TakenBack
 from conclave.wire.formats import Format
-from conclave.wire.page_writer import writer
+from conclave.wire.page_writer import message_writer
 from spark.environment import RunEnvironment
 from spark.rehearsal import rehearse
 from tests.support import model, sample, stores
@@ -239,7 +239,7 @@ def served(connection: sqlite3.Connection, config: Config, now: int) -> set[tupl
             0,
             500,
             FakeClock(now),
-            writer(Format.JSON),
+            message_writer(Format.JSON),
         ).messages
     }
 

@@ -14,7 +14,7 @@ from conclave.client.chat.conversation import Conversation
 from conclave.client.chat.rooms import Draft, Notice, Room
 from conclave.client.events import Message
 from conclave.clock import Clock
-from conclave.wire.stream_connection import Listener as Connection
+from conclave.wire.stream_connection import StreamConnection as Connection
 from tests.conftest import Running
 from tests.support.client import PASSWORD
 from tests.support.server import PATIENCE

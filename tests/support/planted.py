@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from conclave.events import Stored
+from conclave.events import MessageStored
 from conclave.retention import due, fate, limits, marks, plan, rehearsal, rules, visibility
 from conclave.retention.policy import FOREVER, GroupPolicy
 from conclave.retention.resolve import PolicySettings
@@ -122,7 +122,7 @@ def counts_unread_as_read(patch: pytest.MonkeyPatch) -> None:
     """Whoever sends counts as having fetched what others sent before."""
     append_all = messages.append_all
 
-    def append(connection: sqlite3.Connection, drafts: Any, now: int) -> list[Stored]:
+    def append(connection: sqlite3.Connection, drafts: Any, now: int) -> list[MessageStored]:
         stored = append_all(connection, drafts, now)
         connection.executemany(
             "UPDATE members SET watermark = ? WHERE group_key = ? AND user_id = ?",
@@ -136,7 +136,7 @@ def counts_unread_as_read(patch: pytest.MonkeyPatch) -> None:
 def forgets_the_least_lifetime_of_deleted_groups(patch: pytest.MonkeyPatch) -> None:
     remove = groups.remove
 
-    def without(connection: sqlite3.Connection, group: groups.Group, now: int) -> list[bytes]:
+    def without(connection: sqlite3.Connection, group: groups.GroupRow, now: int) -> list[bytes]:
         invited = remove(connection, group, now)
         connection.execute("UPDATE tombstones SET least_lifetime = 0 WHERE group_key = ?", (group.group_key,))
         return invited

@@ -26,7 +26,7 @@ PATIENCE_SECONDS = 120.0
 Form = Mapping[str, str]
 
 
-class Worker(Protocol):
+class CleanupWorker(Protocol):
     """What does cleanup: the server's supervisor of the worker."""
 
     def run_now(self) -> bool:
@@ -42,7 +42,7 @@ class PageActions:
     Raises ApiError: its message says why nothing was done.
     """
 
-    def __init__(self, served: web.Application, worker: Worker | None) -> None:
+    def __init__(self, served: web.Application, worker: CleanupWorker | None) -> None:
         """``served``: the clients' application. ``worker``: None if nothing does cleanup."""
         self._served = served
         self._worker = worker

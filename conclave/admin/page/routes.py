@@ -12,7 +12,7 @@ from aiohttp import web
 from conclave import app_keys
 from conclave.admin.page import view
 from conclave.admin.page.actions import PageActions
-from conclave.admin.page.form_tokens import TicketError, Tickets
+from conclave.admin.page.form_tokens import FormTokenError, FormTokens
 from conclave.admin.page.rate import EVERY_SECONDS, SendRate
 from conclave.admin.page.snapshot import PageSnapshot
 from conclave.admin.page.view import Sources
@@ -32,7 +32,7 @@ POLICY = (
 )
 """The page runs only what this listener serves, asks only it, and stands in no other page."""
 
-SECURED = {
+PAGE_HEADERS = {
     **HEADERS,
     "Content-Security-Policy": POLICY,
     "Referrer-Policy": "same-origin",  # "no-referrer" would take the Origin from the page's own forms
@@ -44,7 +44,7 @@ SECURED = {
 FILES = {"page.css": "text/css", "page.js": "text/javascript"}
 
 
-class Page:
+class OperatorPage:
     """The operators' page of one server."""
 
     def __init__(self, served: web.Application, sizes: Sizes, doing: PageActions) -> None:
@@ -52,7 +52,7 @@ class Page:
         self.snapshot = PageSnapshot(served)
         self._sources = Sources(served, self.snapshot, sizes, SendRate(served[app_keys.REQUESTS]))
         self._actions = doing
-        self._tickets = Tickets()
+        self._tickets = FormTokens()
         self._allows = served[app_keys.CONFIG].admin.allow_actions
         folder = resources.files("conclave.admin.page").joinpath("static")
         self._files = {name: folder.joinpath(name).read_text(encoding="utf-8") for name in FILES}
@@ -88,7 +88,7 @@ class Page:
     async def give(self, request: web.Request) -> web.Response:
         """GET /page.css and /page.js."""
         name = request.path.removeprefix("/")
-        return web.Response(text=self._files[name], content_type=FILES[name], charset="utf-8", headers=SECURED)
+        return web.Response(text=self._files[name], content_type=FILES[name], charset="utf-8", headers=PAGE_HEADERS)
 
     async def count(self, request: web.Request) -> web.Response:
         """POST /dry-run: what a run would delete now. Changes nothing."""
@@ -126,7 +126,7 @@ class Page:
             raise BadRequestError("this form cannot be read") from error
         try:
             self._tickets.take(form.get("ticket", ""))
-        except TicketError as error:
+        except FormTokenError as error:
             raise ForbiddenError(str(error)) from error
         return form
 
@@ -141,7 +141,7 @@ class Page:
 
     def _answer(self, template: str, status: int = 200, **values: object) -> web.Response:
         text = self._environment.get_template(template).render(values)
-        return web.Response(text=text, status=status, content_type="text/html", charset="utf-8", headers=SECURED)
+        return web.Response(text=text, status=status, content_type="text/html", charset="utf-8", headers=PAGE_HEADERS)
 
 
 def _require_own(request: web.Request) -> None:
@@ -168,4 +168,4 @@ def _is_utf8(charset: str | None) -> bool:
     return charset is None or charset.lower() == "utf-8"
 
 
-PAGE = web.AppKey("page", Page)
+PAGE = web.AppKey("page", OperatorPage)

@@ -11,7 +11,7 @@ from conclave import __version__, app_keys
 from conclave.admin.page import charts
 from conclave.admin.page.rate import SendRate
 from conclave.admin.page.snapshot import RULES, PageSnapshot
-from conclave.admin.sizes import Measured, Sizes
+from conclave.admin.sizes import Measurements, Sizes
 from conclave.config.settings import Config
 from conclave.health.parts import Health, HealthPart
 from conclave.logs.lines import about, counted, second, size_text, visible
@@ -125,7 +125,7 @@ def _run(run: Run) -> dict[str, Any]:
     }
 
 
-def _bytes(measured: Measured, seen: Overview | None) -> Iterator[tuple[str, str]]:
+def _bytes(measured: Measurements, seen: Overview | None) -> Iterator[tuple[str, str]]:
     """Yield what lies where: names and values. What is not known is left out."""
     if seen and seen.archived_messages:
         amount = counted(seen.archived_messages, "message")

@@ -12,7 +12,7 @@ from conclave.client.chat.rooms import Room, named
 from conclave.client.errors import ClientError, ResourceError
 from conclave.errors import ErrorCode
 from conclave.retention.durations import duration_words
-from conclave.wire.fields import MOST_SELF_DESTRUCT_SECONDS
+from conclave.wire.fields import MAX_SELF_DESTRUCT_SECONDS
 from conclave.wire.results import GroupUpdated, InviteInfo
 
 MOST_OF_TITLE = 64
@@ -284,8 +284,8 @@ async def send_burning(context: CommandContext, rest: str) -> None:
         seconds = formatting.parse_lifetime(time)
     except ValueError as error:
         raise CommandError(f"{error}: /burn 30s hello") from error
-    if seconds > MOST_SELF_DESTRUCT_SECONDS:
-        raise CommandError(f"that is too long, at most {duration_words(MOST_SELF_DESTRUCT_SECONDS)}: /burn 30s hello")
+    if seconds > MAX_SELF_DESTRUCT_SECONDS:
+        raise CommandError(f"that is too long, at most {duration_words(MAX_SELF_DESTRUCT_SECONDS)}: /burn 30s hello")
     if text:
         context.conversation.send_queue.send(room, text, seconds)
         return

@@ -16,11 +16,11 @@ from conclave.server.client_port import framing
 from conclave.server.client_port.admission import CLOSED, DELEGATED, FAST_PATH, IDLE
 from conclave.server.client_port.delegation import MALFORMED, AiohttpHandler
 from conclave.server.client_port.fast_path import FastPath, FastRequest
-from conclave.server.client_port.framing import MalformedError, RequestHead, RequestScanner, UnknownCodingError
+from conclave.server.client_port.framing import MalformedRequestError, RequestHead, RequestScanner, UnknownCodingError
 from conclave.server.client_port.responding import PortState, RespondingConnection
 from conclave.server.middleware import new_request_id
 from conclave.wire import response_head
-from conclave.wire.exchange import answer_error
+from conclave.wire.exchange import error_response
 from conclave.wire.formats import Format
 from conclave.wire.handover import BARE_TRANSPORT, CONNECTION
 
@@ -111,7 +111,7 @@ class ClientConnection(RespondingConnection):
                 self._held = self._delegate(data, head, size)
         except UnknownCodingError as error:
             self._refuse(error, UnsupportedCodingError())
-        except MalformedError as error:
+        except MalformedRequestError as error:
             self._refuse(error, BadRequestError(MALFORMED))
         finally:
             if self._held or self._is_paused:
@@ -126,7 +126,7 @@ class ClientConnection(RespondingConnection):
             self._scanner, self._scanned = RequestScanner(), 0
             self._timer = self._loop.call_later(HEAD_SECONDS, self._give_up_head)
         if len(data) > framing.MAX_HEAD_BYTES:
-            raise MalformedError("too long")
+            raise MalformedRequestError("too long")
         self._scanner.feed(data[self._scanned :])
         self._scanned = len(data)
 
@@ -226,9 +226,9 @@ class ClientConnection(RespondingConnection):
             return
         log.info("request_malformed", reason=type(error).__name__, request_id=request_id)
         headers = {**response_head.headers_of(request_id), "Connection": "close"}
-        response = answer_error(Format.JSON, headers, api_error)
+        response = error_response(Format.JSON, headers, api_error)
         more = self.port.cross_origin.lines(b"")
-        response_head.write(transport, [response_head.written_response(response, self.port.clock, more)])
+        response_head.write(transport, [response_head.response_bytes(response, self.port.clock, more)])
         self.is_refused = True
         self.end()
 

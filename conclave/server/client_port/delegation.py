@@ -19,11 +19,11 @@ from conclave.clock import Clock
 from conclave.errors import ApiError, BadRequestError
 from conclave.logs.setup import get_logger
 from conclave.server import middleware
-from conclave.server.client_port.framing import MalformedError, RequestHead, RequestScanner
+from conclave.server.client_port.framing import MalformedRequestError, RequestHead, RequestScanner
 from conclave.server.client_port.responding import RespondingConnection
 from conclave.wire.exchange import FORMAT, reply_error
 from conclave.wire.formats import Format
-from conclave.wire.response_head import REQUEST_ID, CrossOrigin, leave_time_out
+from conclave.wire.response_head import REQUEST_ID, CrossOrigin, omit_date
 
 log = get_logger(__name__)
 
@@ -90,7 +90,7 @@ class AiohttpHandler(web.RequestHandler):
             if self._scanner:
                 self._missing = self._scanner.feed(data)
                 self._scanner = None if self._scanner.is_complete else self._scanner
-        except MalformedError:
+        except MalformedRequestError:
             self._scanner = None
             self._break_body()
             return b""
@@ -157,7 +157,7 @@ class AiohttpHandler(web.RequestHandler):
         """Send a response. A page of aiohttp is replaced by an error response with the same meaning."""
         if isinstance(resp, web.HTTPException):
             log.info("request_refused", status=resp.status, request_id=_id_of(request))
-            resp = _answer(request, middleware.from_aiohttp(resp))
+            resp = _answer(request, middleware.convert_aiohttp_error(resp))
         finished = await super().finish_response(request, resp, start_time)
         if tokens.CALLER in request:
             self.connection.note_account(request[tokens.CALLER].user_id)
@@ -194,7 +194,7 @@ class RequestFactory:
 
     async def _complete(self, origin: str | None, headers: CIMultiDict[str]) -> None:
         """Complete the headers of a response. ``origin``: that of the page that sent the request, if any."""
-        leave_time_out(headers, self._clock)
+        omit_date(headers, self._clock)
         self._cross_origin.add_to(headers, origin)
 
 

@@ -23,14 +23,14 @@ from conclave import app_keys
 from conclave.actions.messages import Send
 from conclave.api import messages
 from conclave.auth import tokens
-from conclave.cache.groups import Fetched
+from conclave.cache.groups import FetchedPage
 from conclave.errors import ApiError
 from conclave.server.client_port import framing
 from conclave.server.client_port.framing import RequestHead
 from conclave.server.client_port.responding import RespondingConnection
 from conclave.server.middleware import PIPELINE, new_request_id
 from conclave.wire import page_writer, response_head
-from conclave.wire.exchange import answer_error, asked_format, sent_format
+from conclave.wire.exchange import error_response, negotiate_format, request_format
 from conclave.wire.fields import parse_id
 from conclave.wire.formats import Format
 from conclave.wire.schemas.messages import GetMessages, GetMessagesQuery, SendMessage, SendMessageRequest, write_number
@@ -136,10 +136,10 @@ class FastPath:
         """Return what plain headers say. None: a handler has to see them."""
         names = self._auth_field, b"content-type", b"accept"
         value, content_type, accept = (fields.get(each, b"").decode("utf-8", "surrogateescape") for each in names)
-        token, body_format = tokens.token_in(value, self._auth_header), sent_format(content_type)
+        token, body_format = tokens.parse_token(value, self._auth_header), request_format(content_type)
         if not token or (method == framing.SEND and not body_format):
             return None
-        response_format = asked_format(accept, content_type, token)
+        response_format = negotiate_format(accept, content_type, token)
         cross_origin = self._cross_origin.lines(fields.get(b"origin", b""))
         return ParsedHeaders(tokens.token_hash(token), response_format, body_format or response_format, cross_origin)
 
@@ -198,26 +198,26 @@ class FastPath:
         page = group_id, caller.user_id, query.after, query.limit, headers.response_format
         found = self._fetching.at_hand(*page, next_confirms=query.next_confirms)
         if found:
-            parts = page_writer.whole(headers.response_format, found.pieces)
+            parts = page_writer.page_parts(headers.response_format, found.pieces)
             return partial(self._answer_page, request, found, parts)
         read = partial(
             self._fetching.read, *page, include_redacted=query.include_redacted, next_confirms=query.next_confirms
         )
         return partial(_start, self._reading, self._read(request, read))
 
-    async def _read(self, request: FastRequest, read: Callable[[], Coroutine[Any, Any, Fetched]]) -> None:
+    async def _read(self, request: FastRequest, read: Callable[[], Coroutine[Any, Any, FetchedPage]]) -> None:
         """Answer with a page that is not cached."""
         try:
             # Only for this: the next request of the connection begins in this task, and has its context.
             with structlog.contextvars.bound_contextvars(request_id=request.request_id):
                 found = await read()
-            parts = page_writer.whole(request.headers.response_format, found.pieces)
+            parts = page_writer.page_parts(request.headers.response_format, found.pieces)
         except Exception as error:  # noqa: BLE001 - after any error the client gets an answer
             self._refuse(request, error)
         else:
             self._answer_page(request, found, parts)
 
-    def _answer_page(self, request: FastRequest, found: Fetched, parts: list[bytes]) -> None:
+    def _answer_page(self, request: FastRequest, found: FetchedPage, parts: list[bytes]) -> None:
         parts = _written(request, parts)
         if found.is_news:
             # Without its pieces: joined to JSON, they would be in memory twice.
@@ -226,7 +226,7 @@ class FastPath:
             self._note(request, HTTPStatus.OK)
             request.connection.answer(parts)
 
-    async def _hand_over(self, request: FastRequest, found: Fetched, parts: list[bytes]) -> None:
+    async def _hand_over(self, request: FastRequest, found: FetchedPage, parts: list[bytes]) -> None:
         """Answer with a page that its reader did not have. As in the handler, the response leaves first."""
         status: int = HTTPStatus.OK
         try:
@@ -248,10 +248,10 @@ class FastPath:
 
     def _refuse(self, request: FastRequest, error: Exception) -> None:
         api_error, headers = self._api_error(request, error), request.headers
-        response = answer_error(headers.response_format, response_head.headers_of(request.request_id), api_error)
+        response = error_response(headers.response_format, response_head.headers_of(request.request_id), api_error)
         self._note(request, api_error.status)
         clock = request.connection.port.clock
-        request.connection.answer([response_head.written_response(response, clock, headers.cross_origin)])
+        request.connection.answer([response_head.response_bytes(response, clock, headers.cross_origin)])
 
     def _api_error(self, request: FastRequest, error: Exception) -> ApiError:
         with structlog.contextvars.bound_contextvars(request_id=request.request_id):
@@ -264,7 +264,7 @@ class FastPath:
 def _written(request: FastRequest, parts: list[bytes]) -> list[bytes]:
     """Return a response with status 200, head and body. ``parts``: those of the body."""
     headers, clock = request.headers, request.connection.port.clock
-    return response_head.written(headers.response_format, request.request_id, parts, clock, headers.cross_origin)
+    return response_head.ok_response(headers.response_format, request.request_id, parts, clock, headers.cross_origin)
 
 
 def _start(tasks: set[asyncio.Task[None]], steps: Coroutine[Any, Any, None]) -> None:

@@ -43,11 +43,11 @@ _UNUSUAL = frozenset(
 )
 
 
-class MalformedError(Exception):
+class MalformedRequestError(Exception):
     """It is not HTTP. The message is llhttp's, and repeats nothing of what was sent."""
 
 
-class UnknownCodingError(MalformedError):
+class UnknownCodingError(MalformedRequestError):
     """The body has another transfer coding than chunked, such as gzip (RFC 9112 section 6.1)."""
 
 
@@ -69,7 +69,7 @@ class RequestHead(NamedTuple):
 def read_head(text: bytes) -> RequestHead:
     """Parse a head, which ends with the first END in ``text``. Raises MalformedError or UnknownCodingError."""
     if len(text) > MAX_HEAD_BYTES:
-        raise MalformedError("too long")
+        raise MalformedRequestError("too long")
     found: dict[bytes, bytes] = {}
     try:
         HttpRequestParser(SimpleNamespace(on_header=found.__setitem__)).feed_data(text)
@@ -77,9 +77,9 @@ def read_head(text: bytes) -> RequestHead:
         if text.startswith(b"CONNECT "):
             return RequestHead(0, {}, is_tunnel=True)
     except HttpParserError as error:
-        raise MalformedError(str(error)) from None
+        raise MalformedRequestError(str(error)) from None
     if text.startswith(b"PRI "):  # the beginning of HTTP/2, which goes on after its first empty line
-        raise MalformedError("HTTP/2")
+        raise MalformedRequestError("HTTP/2")
     fields = {name.lower(): value for name, value in found.items()}
     if _ENCODING in fields:  # llhttp rejects it with a length, or if its last coding is not chunked
         if len(_CODING_LINE.findall(text)) > 1 or fields[_ENCODING].strip(b" \t").lower() != b"chunked":
@@ -87,7 +87,7 @@ def read_head(text: bytes) -> RequestHead:
         return RequestHead(None, fields)
     length = fields.get(_LENGTH, b"0").rstrip(b" \t")
     if not length.isdigit() or len(length) > MAX_LENGTH_DIGITS:
-        raise MalformedError("the length is not a number, or too large")
+        raise MalformedRequestError("the length is not a number, or too large")
     return RequestHead(int(length), fields, upgrades=_UPGRADE in fields)
 
 
@@ -163,6 +163,6 @@ class RequestScanner:
             except HttpParserUpgrade:
                 self.is_complete = True
             except HttpParserError as error:
-                raise MalformedError(str(error)) from None
+                raise MalformedRequestError(str(error)) from None
             begin = end
         return begin

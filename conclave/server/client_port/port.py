@@ -68,7 +68,7 @@ class ClientPort(web.BaseSite):
         clock, cross_origin = app[app_keys.CLOCK], app.get(app_keys.CROSS_ORIGIN, CrossOrigin())
         if not isinstance(self._web_server.request_factory, RequestFactory):
             self._web_server.request_factory = RequestFactory(self._web_server, clock, cross_origin)
-        self._admission = Admission(limits, app.get(app_keys.CLOSED, Counter()), app.get(app_keys.EVENTS))
+        self._admission = Admission(limits, app.get(app_keys.CLOSED_CONNECTIONS, Counter()), app.get(app_keys.EVENTS))
         self._state = PortState(self._admission, app.get(app_keys.BUDGET, Budget(0)), clock, cross_origin)
         self._listening: list[socket.socket] = []
         self._pausing: asyncio.TimerHandle | None = None

@@ -8,7 +8,7 @@ from conclave.response_memory import Budget
 from conclave.server.client_port.admission import Admission, TrackedConnection
 from conclave.wire import acknowledgement, response_head
 from conclave.wire.acknowledgement import Acknowledgement
-from conclave.wire.handover import drain_fully, hold_back, taken
+from conclave.wire.handover import drain_fully, limit_unsent, wait_drained
 from conclave.wire.pace import SMALL_BYTES
 from conclave.wire.response_head import CrossOrigin
 
@@ -95,7 +95,7 @@ class RespondingConnection(TrackedConnection, asyncio.BufferedProtocol):
         if self.port.is_stopping:
             parts[0] = parts[0].replace(b"\r\n", b"\r\nConnection: close\r\n", 1)
         if sum(map(len, parts)) > SMALL_BYTES:
-            hold_back(transport)
+            limit_unsent(transport)
         response_head.write(transport, parts)
         return not transport.get_write_buffer_size()
 
@@ -107,7 +107,7 @@ class RespondingConnection(TrackedConnection, asyncio.BufferedProtocol):
         drain_fully(transport)
         size = sum(map(len, parts))
         with self.port.budget.waiting(self.account, size, size, transport.get_write_buffer_size, transport.abort):
-            return await taken(self._drain, transport)
+            return await wait_drained(self._drain, transport)
 
     async def _drain(self) -> bool:
         if self._writable:

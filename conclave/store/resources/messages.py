@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 import orjson
 
 from conclave.clock import Clock
-from conclave.events import Stored
+from conclave.events import MessageStored
 from conclave.failpoints import reach
 from conclave.retention import stretches, visibility
 from conclave.retention.fate import Sent
@@ -19,8 +19,8 @@ from conclave.retention.visibility import Sight, Timed
 from conclave.store import bodies, invalidation
 from conclave.store.engine.sqlite import insert_many
 from conclave.store.resources import fetch_gaps, members, taken_back, timers
-from conclave.store.resources.fetch_gaps import Doubt
-from conclave.store.resources.groups import Group
+from conclave.store.resources.fetch_gaps import Omissions
+from conclave.store.resources.groups import GroupRow
 from conclave.store.resources.members import Membership, NoMembershipError
 from conclave.store.resources.users import ID_BYTES
 from conclave.store.sender_index import SENT
@@ -33,7 +33,7 @@ COLUMNS = "group_key, sequence_num, sender_id, is_commit, created_at, size"
 """What is stored of a message beside its body. ``size``: bytes of the body, as the client sent it."""
 
 
-class Draft(NamedTuple):
+class MessageDraft(NamedTuple):
     """A message that is to be stored.
 
     ``self_destruct_seconds``: how long each reader may see it once it was read; 0: for ever.
@@ -46,7 +46,7 @@ class Draft(NamedTuple):
     self_destruct_seconds: int = 0
 
 
-class StoredMessage(NamedTuple):
+class MessageRow(NamedTuple):
     """A message as it is stored. ``created_at``: Unix seconds. ``is_kept``: a commit that does not expire by age.
 
     ``self_destruct_seconds`` and ``redact_at``: see Draft and Piece.
@@ -61,7 +61,7 @@ class StoredMessage(NamedTuple):
     redact_at: int = FOREVER
 
 
-class WriteMessage(Protocol):
+class EncodeMessage(Protocol):
     """Writes a message as its readers get it: number, sender's id, body, Unix second at which it was stored.
 
     ``expires_at``: the first Unix second at which it is no longer served because of its age, 0 for none. ``redacted``:
@@ -82,7 +82,7 @@ class WriteMessage(Protocol):
         """Return the message as it is written."""
 
 
-class Piece(NamedTuple):
+class EncodedMessage(NamedTuple):
     """A message as it is written for its readers. ``created_at`` and ``is_kept``: as of StoredMessage.
 
     ``redact_at``: the first Unix second at which this reader may not get it in this form; FOREVER: there is none.
@@ -98,7 +98,7 @@ class Piece(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Page:
+class MessagePage:
     """The messages of one response, in ascending order of their numbers.
 
     ``fetched_up_to``: the watermark of the reader once it has the response, but for ``doubt``. ``sight``: what the
@@ -108,17 +108,17 @@ class Page:
     not known. ``doubt``: for what it does not count.
     """
 
-    messages: list[Piece]
+    messages: list[EncodedMessage]
     member: Membership
     fetched_up_to: int
     sight: Sight
     archived: Stretch | None = None
     touch: int = 0
     end: int | None = None
-    doubt: Doubt = fetch_gaps.NONE
+    doubt: Omissions = fetch_gaps.NONE
 
 
-def append_all(connection: sqlite3.Connection, drafts: Sequence[Draft], now: int) -> list[Stored]:
+def append_all(connection: sqlite3.Connection, drafts: Sequence[MessageDraft], now: int) -> list[MessageStored]:
     """Store messages (at most some hundreds) and return what caches have to hear of them. Raises StoreFullError.
 
     A sender's watermark rises only if it was at the group's last number. A sender has seen the own message, but perhaps
@@ -134,7 +134,7 @@ def append_all(connection: sqlite3.Connection, drafts: Sequence[Draft], now: int
 
 def append_stored(
     connection: sqlite3.Connection, group_key: int, sender_id: bytes, body_id: int, now: int, *, is_commit: bool
-) -> Stored:
+) -> MessageStored:
     """Make the stored body ``body_id`` a message, and return what caches have to hear of it.
 
     The sender need not be a member. No watermark moves: the sender may have made the body some time ago, does not know
@@ -142,10 +142,10 @@ def append_stored(
     """
     body = bodies.get(connection, body_id)
     bodies.erase(connection, [body_id])
-    return _append(connection, [Draft(group_key, sender_id, body, is_commit)], now)[0]
+    return _append(connection, [MessageDraft(group_key, sender_id, body, is_commit)], now)[0]
 
 
-def _append(connection: sqlite3.Connection, drafts: Sequence[Draft], now: int) -> list[Stored]:
+def _append(connection: sqlite3.Connection, drafts: Sequence[MessageDraft], now: int) -> list[MessageStored]:
     """Number the messages of each group in the order of ``drafts``, and store them."""
     ahead: dict[int, tuple[int, int]] = {}
     named: dict[int, bytes] = {}
@@ -159,7 +159,7 @@ def _append(connection: sqlite3.Connection, drafts: Sequence[Draft], now: int) -
         ahead[draft.group_key] = number, _ = former + 1, created_at
         rows.append((draft.group_key, number, draft.sender_id, draft.is_commit, created_at, len(draft.body)))
         is_timed = draft.self_destruct_seconds > 0
-        stored.append(Stored(draft.group_key, number, draft.sender_id, draft.body, created_at, is_timed))
+        stored.append(MessageStored(draft.group_key, number, draft.sender_id, draft.body, created_at, is_timed))
     placed = [(named[each.group_key], each.sequence_num) for each in stored]
     encrypted = bodies.encrypted(connection, placed, [draft.body for draft in drafts])
     ids = [bodies.message_id(each.group_key, each.sequence_num) for each in stored]
@@ -200,11 +200,11 @@ def page(
     after: int,
     limit: int,
     clock: Clock,
-    write: WriteMessage,
+    write: EncodeMessage,
     taken: int = 0,
     *,
     include_redacted: bool = False,
-) -> Page:
+) -> MessagePage:
     """Read up to ``limit`` messages with numbers greater than ``after``, none of them expired.
 
     ``write``: how each is written. ``taken``: how many bytes of bodies the page has already. ``include_redacted``:
@@ -226,7 +226,7 @@ def page(
     doubt = fetch_gaps.look(connection, member, sight, moment, timed, confirmed)
     archived = stretches.stretch(connection, group, confirmed, sight, include_redacted=include_redacted)
     if archived:
-        return Page([], member, confirmed, sight, archived, touch, doubt=doubt)
+        return MessagePage([], member, confirmed, sight, archived, touch, doubt=doubt)
     begin = visibility.pass_hidden(connection, group, sight, max(confirmed, group.archived_seq))
     first_timed = _first_timed(connection, group.group_key, begin) if timed else None
     seen_by_one = timed if first_timed else None
@@ -236,18 +236,18 @@ def page(
     end = group.last_seq if is_last else last
     if first_timed and first_timed <= end:
         # What one reader sees, others do not. And what this reader may not see is not waited for.
-        return Page(served, member, max(end, confirmed), sight, None, touch, doubt=doubt)
-    return Page(served, member, max(last, confirmed), sight, None, touch, end, doubt)
+        return MessagePage(served, member, max(end, confirmed), sight, None, touch, doubt=doubt)
+    return MessagePage(served, member, max(last, confirmed), sight, None, touch, end, doubt)
 
 
-def written(message: StoredMessage, body: bytes, sight: Sight, write: WriteMessage) -> Piece:
+def written(message: MessageRow, body: bytes, sight: Sight, write: EncodeMessage) -> EncodedMessage:
     """Write a message that ``sight`` admits; without its body if it is redacted for the reader."""
     number, sender_id, _, created_at, is_kept, seconds, redact_at = message
     expires_at = 0 if is_kept else sight.policy.expires_at(created_at)
     if sight.is_redacted(message):
         text = write(number, sender_id, b"", created_at, expires_at, seconds, redacted=True)
-        return Piece(number, created_at, text, is_kept, is_redacted=True)
-    return Piece(
+        return EncodedMessage(number, created_at, text, is_kept, is_redacted=True)
+    return EncodedMessage(
         number, created_at, write(number, sender_id, body, created_at, expires_at, seconds), is_kept, redact_at
     )
 
@@ -260,14 +260,14 @@ def _first_timed(connection: sqlite3.Connection, group_key: int, after: int) -> 
 
 def _served(
     connection: sqlite3.Connection,
-    group: Group,
+    group: GroupRow,
     limit: int,
     sight: Sight,
     timed: Timed | None,
     begin: int,
     taken: int,
-    write: WriteMessage,
-) -> tuple[list[Piece], int]:
+    write: EncodeMessage,
+) -> tuple[list[EncodedMessage], int]:
     """Write the messages of a page, and return them and how many there are; not those that were erased meanwhile.
 
     ``timed``: None if no message there destroys itself. Only if all are read, none may be left: an empty page says that
@@ -286,7 +286,7 @@ def _served(
         begin = fitting[-1].sequence_num
 
 
-_Rows = tuple[list[StoredMessage], list[int]]
+_Rows = tuple[list[MessageRow], list[int]]
 """The messages of a page without their bodies, and of how many bytes of each the reader gets."""
 
 
@@ -301,8 +301,8 @@ def _fitting(sizes: Sequence[int], taken: int) -> int:
 
 
 def _with_bodies(
-    connection: sqlite3.Connection, group: Group, found: Sequence[StoredMessage], sight: Sight, write: WriteMessage
-) -> list[Piece]:
+    connection: sqlite3.Connection, group: GroupRow, found: Sequence[MessageRow], sight: Sight, write: EncodeMessage
+) -> list[EncodedMessage]:
     """Write messages. Bodies that the reader may not see are not read, and messages left out whose keys are lost."""
     shown = [each.sequence_num for each in found if not sight.is_redacted(each)]
     stored = bodies.of_messages(connection, [bodies.message_id(group.group_key, number) for number in shown])
@@ -334,7 +334,7 @@ def _rows(connection: sqlite3.Connection, group_key: int, limit: int, sight: Sig
     ids = bytes.fromhex(senders)
     sent_by = [ids[begin : begin + ID_BYTES] for begin in range(0, len(ids), ID_BYTES)]
     rows = sorted(zip(numbers, sent_by, times, kept, sizes, strict=True))  # SQLite promises no order of the columns
-    found = [StoredMessage(number, sender, b"", at, keeps == 1) for number, sender, at, keeps, _ in rows]
+    found = [MessageRow(number, sender, b"", at, keeps == 1) for number, sender, at, keeps, _ in rows]
     return found, [row[4] for row in rows]
 
 
@@ -351,7 +351,7 @@ def _timed_rows(
     )
     found, sizes = [], []
     for number, sender, created_at, kept, seconds, redact_at, size in rows:
-        message = StoredMessage(number, sender, b"", created_at, bool(kept), seconds, redact_at)
+        message = MessageRow(number, sender, b"", created_at, bool(kept), seconds, redact_at)
         found.append(message)
         sizes.append(0 if sight.is_redacted(message) else size)
     return found, sizes

@@ -15,7 +15,7 @@ from conclave.clock import FakeClock
 from conclave.config.settings import Config
 from conclave.server.app import create_app
 from conclave.server.client_port import ClientPort, ConnectionLimits, admission, port
-from conclave.server.tls import context_of
+from conclave.server.tls import load_context
 from conclave.wire import response_head
 from conclave.wire.handover import drain_fully
 from tests.support.certificate import make_certificate
@@ -38,7 +38,7 @@ def run(request: pytest.FixtureRequest) -> Iterator[Run]:
 async def serving(config: Config, clock: FakeClock, most: int) -> AsyncIterator[ClientPort]:
     folder = config.database.parent
     make_certificate(folder)
-    tls = context_of(Config(tls_cert_path=str(folder / "cert.pem"), tls_key_path=str(folder / "key.pem")))
+    tls = load_context(Config(tls_cert_path=str(folder / "cert.pem"), tls_key_path=str(folder / "key.pem")))
     runner = web.AppRunner(create_app(config, clock), shutdown_timeout=1)
     try:
         await runner.setup()
