@@ -19,8 +19,8 @@ from conclave.store.engine.news import announce, announce_stored
 from conclave.store.engine.writer import NEEDS_THREAD
 from conclave.store.resources import fetch_gaps, members, messages, send_ids, state, timers
 from conclave.store.resources.members import Membership, NoMembershipError
-from conclave.store.resources.messages import Draft
-from conclave.store.resources.send_ids import Sent
+from conclave.store.resources.messages import MessageDraft
+from conclave.store.resources.send_ids import SendKey
 from conclave.wire import page_writer
 from conclave.wire.formats import Format
 
@@ -43,10 +43,12 @@ class Send(NamedTuple):
 
 def append(connection: sqlite3.Connection, member: Membership, body: bytes, now: int, *, is_commit: bool) -> int:
     """Store a message of ``member`` as ``append_all`` does, and return its number."""
-    return append_all(connection, [Draft(member.group.group_key, member.user_id, body, is_commit=is_commit)], now)[0]
+    return append_all(
+        connection, [MessageDraft(member.group.group_key, member.user_id, body, is_commit=is_commit)], now
+    )[0]
 
 
-def append_all(connection: sqlite3.Connection, drafts: Sequence[Draft], now: int) -> list[int]:
+def append_all(connection: sqlite3.Connection, drafts: Sequence[MessageDraft], now: int) -> list[int]:
     """Store messages as ``messages.append_all`` does, have caches hear of them, and return their numbers."""
     stored = messages.append_all(connection, drafts, now)
     announce_stored(connection, stored)
@@ -126,8 +128,8 @@ def _refusal(
     return refused
 
 
-def _draft(sent: Send, group_key: int) -> Draft:
-    return Draft(group_key, sent.user_id, sent.body, self_destruct_seconds=sent.self_destruct_seconds)
+def _draft(sent: Send, group_key: int) -> MessageDraft:
+    return MessageDraft(group_key, sent.user_id, sent.body, self_destruct_seconds=sent.self_destruct_seconds)
 
 
 class _SendIds:
@@ -135,13 +137,13 @@ class _SendIds:
 
     def __init__(self, sends: Sequence[Send]) -> None:
         self._sends = sends
-        self._first: dict[Sent, int] = {}
-        self._again: list[tuple[int, Sent]] = []
+        self._first: dict[SendKey, int] = {}
+        self._again: list[tuple[int, SendKey]] = []
 
     def is_known(
         self, connection: sqlite3.Connection, place: int, group_key: int, outcomes: list[int | Exception]
     ) -> bool:
-        """Tell whether the send at ``place`` was sent before. Its outcome is the former number, or follows later."""
+        """Return whether the send at ``place`` was sent before. Its outcome is the former number, or follows later."""
         sent = self._sent(place, group_key)
         if sent in self._first:
             self._again.append((place, sent))
@@ -164,9 +166,9 @@ class _SendIds:
         for place, sent in self._again:
             outcomes[place] = numbers[sent]
 
-    def _sent(self, place: int, group_key: int) -> Sent:
+    def _sent(self, place: int, group_key: int) -> SendKey:
         each = self._sends[place]
-        return Sent(group_key, each.user_id, each.send_id)
+        return SendKey(group_key, each.user_id, each.send_id)
 
 
 class Sending:

@@ -36,7 +36,7 @@ class Waiting(NamedTuple):
 
 
 def look(connection: sqlite3.Connection, context: Context) -> Waiting:
-    """Tell whether ``tell`` and ``tell_taken_back`` have anything to do. While the clock is wrong ``tell`` has not."""
+    """Return whether ``tell`` and ``tell_taken_back`` have anything to do."""
     are_due = timers.are_due(connection, context.now()) and not state.standing(connection).fault
     return Waiting(are_due, taken_back.are_untold(connection))
 

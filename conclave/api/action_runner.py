@@ -10,7 +10,7 @@ from conclave.actions import groups, lookup
 from conclave.actions.context import Action
 from conclave.actions.groups import GroupChanges
 from conclave.auth import tokens
-from conclave.retention.hidden import Amount
+from conclave.retention.hidden import MessageTotals
 from conclave.wire import lists
 from conclave.wire.exchange import RECHECK_SESSION
 from conclave.wire.lists import WriteLong, first_span
@@ -37,7 +37,7 @@ async def change_group(request: web.Request, group_id: bytes, changes: GroupChan
         await request.app[app_keys.CLOCK_WATCH].try_record()  # the change itself is there
 
 
-async def rehearse(request: web.Request, group_id: bytes, changes: GroupChanges) -> Amount:
+async def rehearse(request: web.Request, group_id: bytes, changes: GroupChanges) -> MessageTotals:
     """Return what expires at once if the caller makes ``changes`` to a group, as ``Rehearsals.of_change`` does.
 
     Raises TokenExpiredError if the session has ended while this waited for its turn: who asks for very many waits as

@@ -12,7 +12,7 @@ from conclave.wire.exchange import path_id, read_query, reply_empty
 from conclave.wire.schemas.base import Paging
 
 if TYPE_CHECKING:
-    from conclave.store.resources.sessions import Session
+    from conclave.store.resources.sessions import SessionRow
 
 
 async def list_own(request: web.Request) -> web.StreamResponse:
@@ -20,7 +20,7 @@ async def list_own(request: web.Request) -> web.StreamResponse:
     app, caller = request.app, request[tokens.CALLER]
     activity, now = app[app_keys.ACTIVITY], app[app_keys.CLOCK].now()
 
-    def shown(session: "Session") -> dict[str, Any] | None:
+    def shown(session: "SessionRow") -> dict[str, Any] | None:
         expires_at = activity.expires_at(session)
         if expires_at <= now:
             return None

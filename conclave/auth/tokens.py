@@ -16,7 +16,7 @@ from conclave.errors import (
     TokenExpiredError,
 )
 from conclave.retention.policy import end_of, session_lag
-from conclave.store.resources.sessions import Session
+from conclave.store.resources.sessions import SessionRow
 from conclave.wire.formats import Format
 
 _TOKEN = re.compile(r"[!-~]+")
@@ -85,7 +85,7 @@ class SessionActivity:
         self._last_used: dict[int, int] = {}
         self.urgent = asyncio.Event()
 
-    def use(self, session: Session | None, moment: Moment) -> Caller:
+    def use(self, session: SessionRow | None, moment: Moment) -> Caller:
         """Extend a session and return whose it is.
 
         Raises TokenExpiredError if the session is unknown or expired, and ClockInDoubtError if only a clock in doubt
@@ -107,11 +107,11 @@ class SessionActivity:
             self.urgent.set()
         return Caller(session.user_id, session.session_id)
 
-    def last_used(self, session: Session) -> int:
+    def last_used(self, session: SessionRow) -> int:
         """Return when a session was last used, Unix seconds."""
         return max(session.last_used_at, self._last_used.get(session.session_id, 0))
 
-    def expires_at(self, session: Session) -> int:
+    def expires_at(self, session: SessionRow) -> int:
         """Return the first second at which a session is dead."""
         used = self._last_used.get(session.session_id)
         return session.expires_at if used is None else max(session.expires_at, end_of(used, self._ttl))

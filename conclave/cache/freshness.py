@@ -23,7 +23,7 @@ from conclave.store.engine.database import Database
 from conclave.store.engine.faults import Watch, is_of_the_disk, store_error
 from conclave.store.invalidation import Invalidated
 from conclave.store.resources import sessions
-from conclave.store.resources.sessions import Session
+from conclave.store.resources.sessions import SessionRow
 
 
 class Freshness:
@@ -107,12 +107,12 @@ class SessionCache:
         """Begin with none. ``freshness`` tells which of them end."""
         self._store = store
         self._freshness = freshness
-        self._by_hash: OrderedDict[bytes, Session] = OrderedDict()
+        self._by_hash: OrderedDict[bytes, SessionRow] = OrderedDict()
         self._hashes: dict[int, bytes] = {}
         self._extensions = 0
         freshness.on_invalidation(self._forget)
 
-    def known(self, token_hash: bytes) -> Session | None:
+    def known(self, token_hash: bytes) -> SessionRow | None:
         """Return the session of a token if it is remembered, even an expired one. Raises StoreError."""
         self._freshness.look()
         found = self._by_hash.get(token_hash)
@@ -120,7 +120,7 @@ class SessionCache:
             self._by_hash.move_to_end(token_hash)
         return found
 
-    async def find(self, token_hash: bytes) -> Session | None:
+    async def find(self, token_hash: bytes) -> SessionRow | None:
         """Return the session of a token from the store, even an expired one; None if there is none. Remember it.
 
         Raises StoreError.
@@ -144,7 +144,7 @@ class SessionCache:
             if token_hash:
                 del self._by_hash[token_hash]
 
-    def _add(self, token_hash: bytes, session: Session) -> None:
+    def _add(self, token_hash: bytes, session: SessionRow) -> None:
         self._by_hash[token_hash] = session
         self._hashes[session.session_id] = token_hash
         if len(self._by_hash) > MAX_SESSIONS:

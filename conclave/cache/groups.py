@@ -26,10 +26,10 @@ from conclave.store.engine.group_commit import NotCachedError
 from conclave.store.engine.news import members_of
 from conclave.store.invalidation import Invalidated
 from conclave.store.resources import members
-from conclave.store.resources.fetch_gaps import Resumed
-from conclave.store.resources.groups import Group
+from conclave.store.resources.fetch_gaps import GapUpdate
+from conclave.store.resources.groups import GroupRow
 from conclave.store.resources.members import Membership
-from conclave.store.resources.messages import Page, Piece
+from conclave.store.resources.messages import EncodedMessage, MessagePage
 from conclave.wire import page_writer
 from conclave.wire.formats import Format
 
@@ -76,7 +76,7 @@ These tell all of it, since messages neither change nor come back: what is hidde
 class _CachedGroup:
     """A group. ``group`` is as it was read, but for the counter, which is ``last_seq``."""
 
-    group: Group
+    group: GroupRow
     last_seq: int
     readers: dict[bytes, CachedMember] = field(default_factory=dict)
     ranges: list[tuple[Format, CachedRange]] = field(default_factory=list)
@@ -103,7 +103,7 @@ class FetchedPage(NamedTuple):
     up_to: int
     claimed: int
     """The reader has everything up to this number, whether or not the page arrives: it said so with the request."""
-    resumed: Resumed | None = None
+    resumed: GapUpdate | None = None
     """What becomes of what the reader had missed; None: nothing."""
 
     @property
@@ -149,11 +149,11 @@ class GroupCache:
         confirmed = min(after, known.last_seq)
         if confirmed == known.last_seq:
             return FetchedPage([], reader, confirmed, confirmed)
-        sight = visibility.of_known_group(known.group, now, self._former_policies)
+        view = visibility.of_cached_group(known.group, now, self._former_policies)
         for each, cached in tuple(known.ranges):
             if each is written_in and cached.covers(confirmed):
                 before = cached.size
-                begin = cached.first_after(confirmed, sight)
+                begin = cached.first_after(confirmed, view)
                 if cached.size != before:  # something was written, or hidden
                     self._grow(known, cached.size - before)
                 if begin is None:  # it would stand in the way of what is read now
@@ -182,7 +182,7 @@ class GroupCache:
             self._grow(known, len(text) - len(former))
         return [known.joined[cut]]
 
-    def remember(self, page: Page, after: int, written_in: Format) -> CachedMember:
+    def remember(self, page: MessagePage, after: int, written_in: Format) -> CachedMember:
         """Return the reader of a page that was read after the number ``after``, and remember both.
 
         Nothing is remembered that may have changed since it was read.
@@ -207,8 +207,12 @@ class GroupCache:
         if not member.missed_from and not member.joining:
             reader = known.readers.setdefault(member.user_id, reader)
         # Which commits a policy keeps, changes with each fetch: such a group's pages are read each time.
-        if page.end is not None and not page.sight.policy.keeps_commits:
-            begin, hidden_before, policy = min(after, group.last_seq), page.sight.hidden_before, page.sight.policy
+        if page.end is not None and not page.visibility.policy.keeps_commits:
+            begin, hidden_before, policy = (
+                min(after, group.last_seq),
+                page.visibility.hidden_before,
+                page.visibility.policy,
+            )
             cached = CachedRange(begin, page.end, hidden_before, policy, page_writer.message_writer(written_in))
             _add(known, cached, page.messages, written_in)
         self._measure(known)
@@ -252,7 +256,7 @@ def _append(known: _CachedGroup, stored: MessageStored) -> int:
     return sum(cached.send(stored) for _, cached in known.ranges if cached.end == stored.sequence_num - 1)
 
 
-def _add(known: _CachedGroup, read: CachedRange, messages: list[Piece], written_in: Format) -> None:
+def _add(known: _CachedGroup, read: CachedRange, messages: list[EncodedMessage], written_in: Format) -> None:
     """Add what was read after ``read.base``, up to ``read.end``: to a range that it continues, or as one of its own."""
     if read.base >= read.end:
         return

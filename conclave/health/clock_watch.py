@@ -16,7 +16,7 @@ from conclave.retention.resolve import PolicySettings
 from conclave.store.engine.database import Database
 from conclave.store.engine.faults import StoreError
 from conclave.store.resources import state
-from conclave.store.resources.state import Begun, Standing
+from conclave.store.resources.state import ClockState, StartResult
 
 log = get_logger(__name__)
 
@@ -33,7 +33,7 @@ class ClockWatch:
         self._store = store
         self._health = health
         self._activity = activity
-        self._standing = Standing()
+        self._standing = ClockState()
 
     async def begin(self, policy: PolicySettings, *, accepts_change: bool = False) -> None:
         """Begin to serve under ``policy``. Raises PolicyFrozenError and PolicyChangeError.
@@ -99,7 +99,7 @@ class ClockWatch:
 
 def _still_alive(
     connection: sqlite3.Connection, clock: Reading, floor: Floor, unmarked: dict[int, int], *, stopping: bool
-) -> Standing:
+) -> ClockState:
     """Do as ``state.still_alive``, and hide what is ``unmarked``, unless its clock was replaced since."""
     standing = state.still_alive(connection, clock, floor, stopping=stopping)
     if standing.floor.acceptances == floor.acceptances:
@@ -108,7 +108,7 @@ def _still_alive(
     return standing
 
 
-def _log_policy_change(begun: Begun, policy: PolicySettings) -> None:
+def _log_policy_change(begun: StartResult, policy: PolicySettings) -> None:
     """Tell the log which settings have changed since the server last ran, and what that does."""
     changed = policy.changes(begun.former) if begun.former else {}
     if not changed:

@@ -10,7 +10,7 @@ from typing import Any
 
 from conclave.logs.setup import get_logger
 from conclave.store.engine.faults import StoreError
-from conclave.store.views.overdue import Worst
+from conclave.store.views.overdue import OverdueTotal
 
 log = get_logger(__name__)
 
@@ -104,7 +104,7 @@ class Health:
         self.java_start_seconds = 0.0
         self.next_run_at: float | None = None
         self.phase = Phase.STARTING
-        self.overdue = Worst()
+        self.overdue = OverdueTotal()
 
     def record_run(self, report: dict[str, Any]) -> None:
         """Note the report of a cleanup run, as ``Report.to_mapping`` makes it, of any process.

@@ -27,7 +27,7 @@ from conclave.store.engine import news
 from conclave.store.engine.faults import StoreError
 from conclave.store.resources import sessions, state
 from conclave.store.views import overdue, runs
-from conclave.store.views.overdue import Worst
+from conclave.store.views.overdue import OverdueTotal
 
 log = get_logger(__name__)
 
@@ -100,12 +100,12 @@ async def watch_archive(app: web.Application) -> AsyncIterator[None]:
     async def try_again() -> None:
         with contextlib.suppress(StoreError):  # watch_storage reports it
             is_at_fault = HealthPart.ARCHIVE in health.faults
-            if is_at_fault or (await app[app_keys.STORE].read(stretches.is_to_be_there) and await reader.is_away()):
+            if is_at_fault or (await app[app_keys.STORE].read(stretches.must_exist) and await reader.is_away()):
                 await try_out()
 
     # The start does not wait for the archive: new messages can be read without it.
     async with contextlib.AsyncExitStack() as started:
-        if await app[app_keys.STORE].read(stretches.is_to_be_there):
+        if await app[app_keys.STORE].read(stretches.must_exist):
             await started.enter_async_context(background.running(health, HealthPart.ARCHIVE_WATCH, try_out))
         await started.enter_async_context(_every(app, HealthPart.ARCHIVE_WATCH, ARCHIVE_RETRY_SECONDS, try_again))
         yield
@@ -120,7 +120,7 @@ async def record_alive(app: web.Application) -> AsyncIterator[None]:
     config = app[app_keys.CONFIG]
     policy = config.policy
     await watch.begin(policy, accepts_change=app[app_keys.ACCEPTS_CHANGE])
-    for doubt in doubts(config, await app[app_keys.STORE].read(marks.given, policy)):
+    for doubt in doubts(config, await app[app_keys.STORE].read(marks.policies_under, policy)):
         log.warning("doubtful_setting", **doubt._asdict())
     for group_id in await app[app_keys.STORE].read(rehearsal.unknown_groups, policy):
         log.warning("doubtful_setting", **of_unknown_group(group_id)._asdict())
@@ -274,7 +274,7 @@ async def watch_overdue(app: web.Application) -> AsyncIterator[None]:
         yield
 
 
-def _report_overdue(health: Health, late: Worst) -> None:
+def _report_overdue(health: Health, late: OverdueTotal) -> None:
     """Report to health, and to the log on a change. Neither gets names or ids of groups."""
     was_late = HealthPart.OVERDUE in health.faults
     if not late.groups:

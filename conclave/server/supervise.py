@@ -21,15 +21,15 @@ from conclave.server.worker_sleep import StartLead, StartTimeout, WorkerSleep
 from conclave.system.child_process import tied
 from conclave.system.worker_protocol import (
     EXIT_GIVE_UP,
-    Asleep,
-    Counted,
-    Ended,
-    Fault,
-    Message,
-    Order,
-    State,
-    Taken,
-    Warm,
+    DryRunEnded,
+    JavaStarted,
+    OrderAccepted,
+    RunEnded,
+    WorkerFault,
+    WorkerIdle,
+    WorkerMessage,
+    WorkerOrder,
+    WorkerState,
     asleep_text,
     from_line,
     order_line,
@@ -86,7 +86,7 @@ class Supervisor:
         self._process: Process | None = None
         self._job_errors: dict[str, str] = {}
         self._pending_report: asyncio.Future[dict[str, Any]] | None = None
-        self._orders: set[Order] = set()
+        self._orders: set[WorkerOrder] = set()
         self._news = asyncio.Event()
         self._sleep: WorkerSleep | None = None
         self._due_at = 0.0
@@ -120,7 +120,7 @@ class Supervisor:
 
     def run_now(self) -> bool:
         """Order a run of each job, at once or after the current run; False: there is no worker."""
-        return self._order(Order.RUN)
+        return self._order(WorkerOrder.RUN)
 
     async def count(self) -> dict[str, Any] | None:
         """Order a dry run and return its report; None: there is no worker.
@@ -128,12 +128,12 @@ class Supervisor:
         If ``error`` is not empty, other fields may be missing. Concurrent callers share one report.
         """
         if self._pending_report is None:
-            if not self._order(Order.COUNT):
+            if not self._order(WorkerOrder.COUNT):
                 return None
             self._pending_report = asyncio.get_running_loop().create_future()
         return await asyncio.shield(self._pending_report)
 
-    def _order(self, order: Order) -> bool:
+    def _order(self, order: WorkerOrder) -> bool:
         """Send an order to the worker. A sleeping worker is started for it."""
         if not self._send(order_line(order).encode()) and not self._is_restarting():
             return False
@@ -210,7 +210,7 @@ class Supervisor:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(min(left, MAX_SLEEP_SECONDS)):
                     await self._news.wait()
-        if self._orders != {Order.COUNT}:
+        if self._orders != {WorkerOrder.COUNT}:
             self._sleep = None  # the worker runs each job at once
 
     async def _run_once(self) -> tuple[bool, int]:
@@ -224,7 +224,7 @@ class Supervisor:
             if process.stdin and process.stdout:  # both are pipes
                 process.stdin.write(_config_line(self._config))
                 if not sleep:
-                    self._orders.discard(Order.RUN)  # it runs each job at once anyway
+                    self._orders.discard(WorkerOrder.RUN)  # it runs each job at once anyway
                 for order in self._orders:
                     process.stdin.write(order_line(order).encode())
                 self._activity = _STARTING
@@ -261,71 +261,71 @@ class Supervisor:
             start_new_session=True,
         )
 
-    def _record_start(self, message: Message, seconds: float, *, is_woken: bool) -> None:
+    def _record_start(self, message: WorkerMessage, seconds: float, *, is_woken: bool) -> None:
         """Record how long a worker and its Java took to start. ``seconds``: since the start of the process."""
-        if self._activity == _PREPARING and message is not State.PREPARING:
+        if self._activity == _PREPARING and message is not WorkerState.PREPARING:
             self._preparing.note(time.monotonic() - self._preparing_since)
-        if isinstance(message, Warm):
+        if isinstance(message, JavaStarted):
             self._health.java_starts += 1
             self._health.java_start_seconds = message.seconds
             self._lead.record_java(message.seconds)
             log.debug("cleanup_java_started", seconds=round(message.seconds, 1))
-        elif message is State.READY:
+        elif message is WorkerState.READY:
             self._starting.note(seconds)
             self._lead.record_worker(seconds)
             if is_woken:
                 log.debug("cleanup_woken")
 
-    def _timeout_after(self, message: Message) -> float:
+    def _timeout_after(self, message: WorkerMessage) -> float:
         """Return the seconds until the worker has to send its next message. Runs limit their own time."""
-        if message in (State.BEGAN, State.WAITING, State.COUNTING):
-            doing = {State.BEGAN: "in a run", State.WAITING: "waiting for another run"}
+        if message in (WorkerState.BEGAN, WorkerState.WAITING, WorkerState.COUNTING):
+            doing = {WorkerState.BEGAN: "in a run", WorkerState.WAITING: "waiting for another run"}
             self._activity = doing.get(message, "in a dry run")
             silent = len(self._config.vault_copies) * copying.ANSWER_SECONDS  # it may wait for each copy
             return self._config.cleanup.max_run_time + silent + KILL_SECONDS
-        if message is State.PREPARING:
+        if message is WorkerState.PREPARING:
             self._activity = _PREPARING
             self._preparing_since = time.monotonic()
             return self._preparing.seconds
-        if isinstance(message, Asleep):
+        if isinstance(message, WorkerIdle):
             self._activity = "falling asleep"
             return KILL_SECONDS
         self._activity = "between runs"
         return max(0.0, self._due_at - time.monotonic()) + KILL_SECONDS
 
-    def _handle(self, message: Message) -> bool:
+    def _handle(self, message: WorkerMessage) -> bool:
         """Handle a message of the worker. Return whether it reports a successful run."""
         self._record_schedule(message)
         match message:
-            case Fault():
+            case WorkerFault():
                 self._fault = message.reason
                 self._health.set_fault(HealthPart.CLEANUP, self._fault)
                 log.error("cleanup_unavailable", reason=message.reason)
-            case State.READY if not self._was_ready:
+            case WorkerState.READY if not self._was_ready:
                 self._was_ready = True
                 interval = self._config.cleanup_interval
                 log.info("cleanup_ready", engine=self._config.cleanup.engine, interval_seconds=interval)
-            case State.BEGAN:
+            case WorkerState.BEGAN:
                 log.debug("cleanup_began", engine=self._config.cleanup.engine)
-            case Taken():
+            case OrderAccepted():
                 self._orders.discard(message.order)
-            case Asleep():
+            case WorkerIdle():
                 self._sleep = WorkerSleep(message, time.monotonic())
-            case Ended():
+            case RunEnded():
                 return self._record_run(message.report)
-            case Counted():
+            case DryRunEnded():
                 self._resolve_report(message.report)
         return False
 
-    def _record_schedule(self, message: Message) -> None:
+    def _record_schedule(self, message: WorkerMessage) -> None:
         """Record the worker's state and the time of the next run."""
         health = self._health
-        if isinstance(message, State):
-            health.is_in_run = message is State.BEGAN
-            health.is_waking = message is State.PREPARING
-        elif not isinstance(message, Taken):
+        if isinstance(message, WorkerState):
+            health.is_in_run = message is WorkerState.BEGAN
+            health.is_waking = message is WorkerState.PREPARING
+        elif not isinstance(message, OrderAccepted):
             health.is_in_run = health.is_waking = False
-        if isinstance(message, Warm | Ended | Counted | Asleep | Fault):
+        if isinstance(message, JavaStarted | RunEnded | DryRunEnded | WorkerIdle | WorkerFault):
             health.next_run_at = None if message.due_in is None else time.time() + message.due_in
             self._due_at = time.monotonic() + (message.due_in or 0.0)
 

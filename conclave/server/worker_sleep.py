@@ -3,7 +3,7 @@
 import time
 from dataclasses import dataclass
 
-from conclave.system.worker_protocol import Asleep
+from conclave.system.worker_protocol import WorkerIdle
 
 FIRST_LEAD_SECONDS = 20.0
 """The first worker is started 20 seconds before its run: the duration of a start is not known yet."""
@@ -19,11 +19,11 @@ MAX_LEAD_SECONDS = 120.0
 class WorkerSleep:
     """The last message of a worker that fell asleep, and its time by the monotonic clock."""
 
-    told: Asleep
+    told: WorkerIdle
     since: float
 
     @property
-    def left(self) -> Asleep:
+    def left(self) -> WorkerIdle:
         """The message with the time until the next run as of now."""
         return self.told.later(time.monotonic() - self.since)
 

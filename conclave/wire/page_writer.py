@@ -15,7 +15,7 @@ from conclave.wire.formats import Format
 from conclave.wire.protobuf import varint
 
 if TYPE_CHECKING:
-    from conclave.store.resources.messages import WriteMessage
+    from conclave.store.resources.messages import EncodeMessage
 
 _MESSAGE = conclave_pb2.StoredMessage
 
@@ -39,7 +39,7 @@ _EXPIRES = _tag(_MESSAGE.EXPIRES_AT_FIELD_NUMBER)
 _BEGIN, _BETWEEN, _END = b'{"messages":[', b",", b"]}"
 
 
-def message_writer(written_in: Format) -> "WriteMessage":
+def message_writer(written_in: Format) -> "EncodeMessage":
     """Return what writes messages in a format."""
     return _in_protobuf if written_in is Format.PROTOBUF else _in_json
 

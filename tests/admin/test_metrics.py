@@ -22,7 +22,7 @@ from conclave.health.parts import HealthPart
 from conclave.measures import CLIENT_CLOSED, Histogram
 from conclave.store.engine import sqlite
 from conclave.store.engine.faults import StoreError
-from conclave.store.views.overdue import Worst
+from conclave.store.views.overdue import OverdueTotal
 from spark.report import Report
 from tests.admin.conftest import Operators, operating_beside
 from tests.conftest import StartServer
@@ -47,7 +47,7 @@ async def test_a_server_without_runs_and_faults_says_so(operators: Operators) ->
 async def test_runs_faults_and_what_is_overdue_are_told(operators: Operators) -> None:
     health = operators.health
     health.set_fault(HealthPart.CLOCK, "why")
-    health.overdue = Worst(3, 70)
+    health.overdue = OverdueTotal(3, 70)
     for job, error in (("everything", ""), ("everything", "disk"), ("over 3d", "")):
         report = Report("sql", 100, job, 107, Counter(expired=5, sessions=1), held=2, error=error)
         report.bytes_returned, report.archive_bytes_returned, report.archived = 4096, 10, 3

@@ -20,11 +20,11 @@ from conclave.config.cleanup import CleanupConfig
 from conclave.config.settings import Config
 from conclave.events import MessageStored, News
 from conclave.retention.policy import FOREVER, GroupPolicy
-from conclave.retention.visibility import Sight
+from conclave.retention.visibility import Visibility
 from conclave.store import invalidation
 from conclave.store.invalidation import Invalidated
-from conclave.store.resources.groups import Group
-from conclave.store.resources.messages import Page
+from conclave.store.resources.groups import GroupRow
+from conclave.store.resources.messages import MessagePage
 from tests.conftest import Running, StartServer
 from tests.support.alone import once
 from tests.support.cleaner import Cleaner
@@ -125,7 +125,7 @@ def hears_one_less(patch: pytest.MonkeyPatch, running: Running) -> None:
 
 
 def any_last_number(patch: pytest.MonkeyPatch, running: Running) -> None:
-    def remember(page: Page, *rest: Any) -> Any:
+    def remember(page: MessagePage, *rest: Any) -> Any:
         patch.setattr(running.app[app_keys.FRESHNESS], "last_seq", lambda _: page.member.group.last_seq)
         return told(page, *rest)
 
@@ -134,18 +134,18 @@ def any_last_number(patch: pytest.MonkeyPatch, running: Running) -> None:
 
 
 def sees_everything(patch: pytest.MonkeyPatch, _: Running) -> None:
-    def sight(group: Group, policy: GroupPolicy, _: int) -> Sight:
-        return Sight(group.gone_below, 0, FOREVER, policy, 0)
+    def view(group: GroupRow, policy: GroupPolicy, _: int) -> Visibility:
+        return Visibility(group.gone_below, 0, FOREVER, policy, 0)
 
-    patch.setattr(groups, "visibility", SimpleNamespace(of_known_group=sight))
+    patch.setattr(groups, "visibility", SimpleNamespace(of_cached_group=view))
     patch.setattr(ranges.CachedRange, "first_after", lambda run, after, _: bisect_right(run.numbers, after))
 
 
 def forgets_what_it_hid(patch: pytest.MonkeyPatch, _: Running) -> None:
     first_after = ranges.CachedRange.first_after
 
-    def late(run: ranges.CachedRange, after: int, sight: Sight) -> int | None:
-        return first_after(run, after, sight._replace(hidden_before=max(run.hidden_before, sight.hidden_before)))
+    def late(run: ranges.CachedRange, after: int, view: Visibility) -> int | None:
+        return first_after(run, after, view._replace(hidden_before=max(run.hidden_before, view.hidden_before)))
 
     patch.setattr(ranges.CachedRange, "first_after", late)
 

@@ -14,7 +14,7 @@ from conclave.health.parts import Health, HealthPart
 from conclave.server import supervise
 from conclave.server.supervise import Supervisor
 from conclave.server.worker_sleep import StartTimeout
-from conclave.system.worker_protocol import State, to_line
+from conclave.system.worker_protocol import WorkerState, to_line
 from tests.support.server import PATIENCE, alive
 
 NOBODY = 2**30
@@ -181,7 +181,9 @@ def test_what_a_start_may_take_is_bounded_and_goes_down_once_one_succeeds() -> N
 
 
 async def test_a_worker_that_is_ready_ends_the_longer_wait(monkeypatch: pytest.MonkeyPatch, started: list[int]) -> None:
-    have_workers(monkeypatch, f"print({to_line(State.READY).strip()!r}, flush=True); import time; time.sleep(600)")
+    have_workers(
+        monkeypatch, f"print({to_line(WorkerState.READY).strip()!r}, flush=True); import time; time.sleep(600)"
+    )
     supervisor = Supervisor(Config(), Health())
     for _ in range(5_000):
         supervisor._starting.extend()

@@ -18,7 +18,7 @@ from conclave.health.parts import Health
 from conclave.server import supervise, worker_sleep
 from conclave.server.supervise import Supervisor
 from conclave.server.worker_sleep import StartLead
-from conclave.system.worker_protocol import Asleep, asleep_of, asleep_text
+from conclave.system.worker_protocol import WorkerIdle, asleep_of, asleep_text
 from spark.report import Report
 from tests.server.test_supervise import have_workers, seen
 
@@ -227,6 +227,6 @@ def test_the_lead_is_learned_from_the_last_starts_within_bounds() -> None:
 
 
 def test_what_is_left_to_do_is_the_same_by_the_clock_of_all_processes() -> None:
-    asleep = Asleep((50.0, 20.0))
+    asleep = WorkerIdle((50.0, 20.0))
     assert asleep.due_in == 20.0
     assert asleep_of(asleep_text(asleep, 1000.0), 1005.0) == asleep.later(5.0)

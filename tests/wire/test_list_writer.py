@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from conclave.errors import UnavailableError
-from conclave.store.resources.members import Member
+from conclave.store.resources.members import MemberRow
 from conclave.wire import conclave_pb2, results
 from conclave.wire.formats import Format
 from conclave.wire.lists import ListWriter, LongBytes, LongList, padding
@@ -21,7 +21,7 @@ GROUP: dict[str, Any] = {
     "message_expiry_seconds": -1,
     "visibility": "public",
 }
-MEMBERS = [Member(bytes([number]) * 16, f"user{number}", "\u00e4" * number, "", "member") for number in range(60)]
+MEMBERS = [MemberRow(bytes([number]) * 16, f"user{number}", "\u00e4" * number, "", "member") for number in range(60)]
 
 
 def groups(written_in: Format, text: bytes) -> list[tuple[str, list[str]]]:
@@ -88,7 +88,7 @@ def test_a_long_body_is_the_whole_of_its_parts(written_in: Format, size: int) ->
         assert read(text) == read(expected)
 
 
-def _in_protobuf(member: Member) -> conclave_pb2.GroupMember:
+def _in_protobuf(member: MemberRow) -> conclave_pb2.GroupMember:
     return conclave_pb2.GroupMember(
         user_id=member.user_id, username=member.username, alias=member.alias, role=conclave_pb2.GROUP_ROLE_MEMBER
     )

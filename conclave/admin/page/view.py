@@ -15,7 +15,7 @@ from conclave.admin.sizes import Measurements, Sizes
 from conclave.config.settings import Config
 from conclave.health.parts import Health, HealthPart
 from conclave.logs.lines import about, counted, second, size_text, visible
-from conclave.retention.advice import rounded, span_text
+from conclave.retention.advice import elapsed_text, rounded_text
 from conclave.retention.jobs import schedule
 from conclave.retention.resolve import lifetime_text
 from conclave.store.views.overview import Overview
@@ -62,8 +62,8 @@ def environment() -> "Environment":
         lifetime=lifetime_text,
         rule=_rule,
         number=_number,
-        span=span_text,
-        rounded=rounded,
+        span=elapsed_text,
+        rounded_text=rounded_text,
     )
     made.globals["counted"] = counted
     return made

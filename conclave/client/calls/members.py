@@ -2,14 +2,14 @@
 
 from uuid import UUID
 
-from conclave.client.calls.caller import Caller
+from conclave.client.calls.caller import ApiCalls
 from conclave.client.transport import Call, path
 from conclave.wire.results import AdminList, BannedUserInfo, BannedUserList, MemberInfo
 from conclave.wire.schemas import members as wire
 from conclave.wire.schemas.base import RequestSchema
 
 
-class MemberCalls(Caller):
+class MemberCalls(ApiCalls):
     """What admins do about members."""
 
     async def promote(self, group_id: UUID, user_id: UUID) -> None:
@@ -28,13 +28,13 @@ class MemberCalls(Caller):
     async def remove(self, group_id: UUID, user_id: UUID, commit_message: bytes = b"", group_info: bytes = b"") -> None:
         """Remove a member."""
         body = wire.RemoveMember(commit_message, group_info, user_id.bytes)
-        await self.transport.tell(Call("POST", path("groups", group_id, "remove"), wire.RemoveMemberRequest, body))
+        await self.transport.send(Call("POST", path("groups", group_id, "remove"), wire.RemoveMemberRequest, body))
 
     async def ban(self, group_id: UUID, user_id: UUID, commit_message: bytes = b"", group_info: bytes = b"") -> None:
         """Ban a user; a member is removed. Of a user who is banned already nothing is stored, so it is repeated."""
         body = wire.RemoveMember(commit_message, group_info, user_id.bytes)
         call = Call("POST", path("groups", group_id, "ban"), wire.BanMemberRequest, body, repeatable=True)
-        await self.transport.tell(call)
+        await self.transport.send(call)
 
     async def unban(self, group_id: UUID, user_id: UUID) -> None:
         """Lift a ban."""
@@ -47,4 +47,4 @@ class MemberCalls(Caller):
 
     async def _about(self, group_id: UUID, action: str, schema: type[RequestSchema], user_id: UUID) -> None:
         body = wire.NamedUser(user_id.bytes)
-        await self.transport.tell(Call("POST", path("groups", group_id, action), schema, body))
+        await self.transport.send(Call("POST", path("groups", group_id, action), schema, body))

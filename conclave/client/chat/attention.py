@@ -6,7 +6,7 @@ from conclave.client.chat.rooms import Room
 from conclave.client.events import Message
 from conclave.client.history.erasing import NEVER
 from conclave.client.history.store import MOST_UNREAD, History
-from conclave.client.session import Session
+from conclave.client.session import LoginSession
 
 DIRECT = 2
 """In a group of two each message is for the user."""
@@ -15,7 +15,7 @@ DIRECT = 2
 class Attention:
     """Counts in the rooms what is unread, and calls the user."""
 
-    def __init__(self, history: History, session: Session, listener: Listener) -> None:
+    def __init__(self, history: History, session: LoginSession, listener: Listener) -> None:
         """``listener``: does the calling."""
         self._history = history
         self._session = session
@@ -53,7 +53,7 @@ class Attention:
             *(each.user_id for each in room.group.members),
         }  # who just came in may write at once
         is_for_user = is_meant or len(there) == DIRECT
-        if is_for_user and not room.is_muted(self._history.sure()):
+        if is_for_user and not room.is_muted(self._history.confirmed_now()):
             self._listener.call(room, message)
 
     def mute(self, room: Room, seconds: int | None) -> None:
@@ -61,7 +61,7 @@ class Attention:
         if seconds is None:
             room.muted_until = formatting.LATEST
         else:  # not by a clock that is ahead perhaps: it would be for much longer once that is set right
-            room.muted_until = self._history.sure() + seconds if seconds else 0
+            room.muted_until = self._history.confirmed_now() + seconds if seconds else 0
         self._history.mute(room.group.group_id, room.muted_until)
 
     def _means_user(self, room: Room, message: Message) -> bool:

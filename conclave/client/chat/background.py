@@ -5,7 +5,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from conclave.client.chat.observer import Listener
-from conclave.client.errors import ClientError, NoAnswerError, SessionOverError, in_words
+from conclave.client.errors import ClientError, NoAnswerError, SessionOverError, describe_error
 
 
 class Background:
@@ -47,4 +47,4 @@ class Background:
         except NoAnswerError:
             pass
         except ClientError as error:
-            self._listener.say(in_words(error), is_bad=True)
+            self._listener.say(describe_error(error), is_bad=True)

@@ -27,7 +27,7 @@ async def make_group(context: CommandContext, rest: str) -> None:
     title = "" if re.fullmatch(r"[a-zA-Z0-9_]+", typed) else typed
     if len(title) > MOST_OF_TITLE:
         raise CommandError(f"a title has at most {MOST_OF_TITLE} characters, this one {len(title)}")
-    name = names.checked("group_name", (title and names.name_of(title)) or typed)
+    name = names.check_name("group_name", (title and names.name_from_title(title)) or typed)
     group_id = await _create(context, name, title, is_public=kind == "public")
     await context.conversation.renew()
     context.go(group_id, is_awaited=True)
@@ -44,7 +44,7 @@ async def _create(
     """Make a group. A name that was made, as of a title, gets a number if it is taken."""
     create = context.conversation.sync.membership.create
     is_made = bool(title) if is_made is None else is_made
-    others = [f"{name[: names.LONGEST - 2]}_{number}" for number in range(2, 10)] if is_made else []
+    others = [f"{name[: names.MAX_LENGTH - 2]}_{number}" for number in range(2, 10)] if is_made else []
     for each in others:
         try:
             return await create(name, title, public=is_public)
@@ -116,7 +116,7 @@ async def write_to_user(context: CommandContext, rest: str) -> None:
     if user.user_id == conversation.user_id:
         raise CommandError("that is you")
     both = {conversation.user_id, user.user_id}
-    name = f"{conversation.client.session.username}_and_{user.username}"[: names.LONGEST]
+    name = f"{conversation.client.session.username}_and_{user.username}"[: names.MAX_LENGTH]
     rooms = conversation.rooms.ordered()
     room = next((each for each in rooms if {it.user_id for it in each.group.members} == both), None)
     room = room or next((each for each in rooms if each.group.group_name == name), None)

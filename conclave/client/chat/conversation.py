@@ -121,7 +121,7 @@ class Conversation:
             room.read_before = None if room.unread_from is None else room.unread_from - 1
             if self._online.is_set():
                 self._start(self.lifetimes.read(group_id))
-                self.sync.look_at(group_id)
+                self.sync.request_fetch(group_id)
         return room
 
     def opens_by_itself(self) -> Room | None:
@@ -129,7 +129,7 @@ class Conversation:
 
         None: there is none, or one of its unread messages destroys itself once it is on a screen.
         """
-        rooms = [room for each in self.history.opened_last() if (room := self.rooms.all.get(each))]
+        rooms = [room for each in self.history.recently_opened() if (room := self.rooms.all.get(each))]
         room = next(iter([*rooms, *self.rooms.ordered()]), None)
         if room is None:
             return None
@@ -170,7 +170,7 @@ class Conversation:
         group_id = room.group.group_id
         unread, read = room.unread, self.history.read_up_to(group_id)
         with contextlib.suppress(DiskError):  # it stays unread, and no timer begins
-            self.sync.seen(group_id, numbers)
+            self.sync.mark_seen(group_id, numbers)
         is_read_on = self.history.read_up_to(group_id) != read
         if is_read_on and any(each.self_destruct_seconds for each in room.messages.values()):
             self._reload(room)
@@ -471,4 +471,4 @@ class Conversation:
         while True:
             await asyncio.sleep(FETCHED_EVERY)
             if self.open_room and self._online.is_set():
-                self.sync.look_at(self.open_room)
+                self.sync.request_fetch(self.open_room)

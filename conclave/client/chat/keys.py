@@ -57,7 +57,7 @@ class Keys:
             self._listener.room_changed(room.group.group_id)
         return is_done
 
-    def hear(self, news: n.OfKeys) -> None:
+    def hear(self, news: n.EncryptionNews) -> None:
         """Show in a group what has happened to its encryption; a key that has changed loudly."""
         room = self._rooms.all.get(news.group_id)
         if isinstance(news, n.KeyChanged):

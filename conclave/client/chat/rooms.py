@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 from conclave.client.chat import formatting
 from conclave.client.chat.mentions import is_meant
 from conclave.client.events import Message
-from conclave.client.names import name_of
+from conclave.client.names import name_from_title
 from conclave.wire.results import GroupDetails, InviteInfo, RetentionInfo
 
 MOST_NOTICES = 100
@@ -126,7 +126,7 @@ class Room:
     def label(self) -> str:
         """How the group is called: by its title if the name was made of it, so that no other group has both."""
         name, title = self.group.group_name, self.group.alias
-        made = name_of(title)
+        made = name_from_title(title)
         is_made = bool(made) and re.fullmatch(rf"{re.escape(made)}(_[0-9])?", name)
         return formatting.called(title) if is_made else self.name
 

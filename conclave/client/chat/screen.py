@@ -34,7 +34,7 @@ from conclave.client.chat.sidebar import Sidebar
 from conclave.client.chat.timeline import Timeline
 from conclave.client.chat.top_line import top_line
 from conclave.client.chat.type_ahead import Ahead
-from conclave.client.errors import ClientError, NoAnswerError, SessionOverError, in_words
+from conclave.client.errors import ClientError, NoAnswerError, SessionOverError, describe_error
 from conclave.client.events import Message
 
 LOOKED_EVERY = 0.2
@@ -301,11 +301,11 @@ class ChatScreen(Screen[None]):
             self._second = now
             self.query_one(Timeline).tick(now)
             self._show_hint()  # it may quote what is gone by now
-            self.keep_unsent()
+            self.save_unsent()
         if self.app.screen is self and self.app.app_focus and self._sayings.tick(LOOKED_EVERY):
             self._show_said()
 
-    def keep_unsent(self) -> None:
+    def save_unsent(self) -> None:
         """Have what is typed kept, for after a crash."""
         typed = self.query_one(Composer).text
         self.conversation.unsent.keep(self.room, "" if commands.is_command(typed) else typed)
@@ -511,7 +511,7 @@ class ChatScreen(Screen[None]):
         except NoAnswerError as error:
             self._refuse(line, f"{error}. It may be done all the same: look before you try again")
         except (ClientError, CommandError, ValueError) as error:
-            self._refuse(line, in_words(error))
+            self._refuse(line, describe_error(error))
 
     def call(self, room: Room, message: Message) -> None:
         """Call the user, unless the group is before their eyes."""
@@ -535,7 +535,7 @@ class ChatScreen(Screen[None]):
         try:
             await judging.judge_changed(self, room)
         except ClientError as error:
-            self.say(in_words(error), is_bad=True)
+            self.say(describe_error(error), is_bad=True)
         finally:
             self._is_judging = False
 

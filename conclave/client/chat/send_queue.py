@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from conclave.client.chat.rooms import Draft, Room
-from conclave.client.encryption.view import Standing
+from conclave.client.encryption.view import EncryptionStatus
 from conclave.client.errors import (
     ClientError,
     DiskError,
@@ -16,11 +16,11 @@ from conclave.client.errors import (
     ReplacedError,
     ResourceError,
     SessionOverError,
-    in_words,
+    describe_error,
     is_final,
 )
 from conclave.client.events import Message
-from conclave.client.retry import REPEATED_SECONDS, Backoff, awake_or_asleep
+from conclave.client.retry import MAX_REPEAT_SECONDS, Backoff, seconds_since_boot
 from conclave.client.sync import Sync
 
 KEYS_LOOKED_EVERY = 1.0
@@ -40,7 +40,7 @@ class SendQueue:
         changed: Callable[[Room], None],
         held: Callable[[UUID], None],
         keep: Callable[[], None],
-        clock: Callable[[], float] = awake_or_asleep,
+        clock: Callable[[], float] = seconds_since_boot,
     ) -> None:
         """``online``: set while there is a connection.
 
@@ -61,7 +61,7 @@ class SendQueue:
     def send(self, room: Room, text: str, self_destruct_seconds: int = 0) -> None:
         """Send a text as soon as there is a connection, after what was typed before it. Whoever writes has read."""
         with contextlib.suppress(DiskError):
-            self._sync.seen(room.group.group_id)
+            self._sync.mark_seen(room.group.group_id)
         room.read_before = None
         room.drafts.append(Draft(room.group.group_id, text, self_destruct_seconds))
         room.typed = ""
@@ -84,7 +84,7 @@ class SendQueue:
     def judged(self, room: Room) -> None:
         """The user has judged a key: send what has waited for that, here and in the codec."""
         self.release(room)
-        self._sync.look_at(room.group.group_id)
+        self._sync.request_fetch(room.group.group_id)
 
     def release(self, room: Room) -> None:
         """Send what has waited for the user to judge a key, if no key is in doubt any more."""
@@ -187,7 +187,7 @@ class SendQueue:
             if not draft.waits or draft not in room.drafts:
                 continue  # called back meanwhile
             now = self._clock()
-            if draft.tried_at is not None and now - draft.tried_at >= REPEATED_SECONDS:
+            if draft.tried_at is not None and now - draft.tried_at >= MAX_REPEAT_SECONDS:
                 self._give_up(room, draft)
                 continue
             failures = await self._try(draft, now, failures)
@@ -210,7 +210,7 @@ class SendQueue:
                 if draft.tried_at is None and not isinstance(error, EncryptionError):
                     draft.tried_at = now
                 return failures + 1
-            draft.refuse(in_words(error))
+            draft.refuse(describe_error(error))
         finally:
             draft.is_trying = False
         return 0
@@ -222,12 +222,12 @@ class SendQueue:
         else:
             draft.refuse(UNKNOWN)
             draft.is_unknown = True
-            self._sync.look_at(draft.group_id)
+            self._sync.request_fetch(draft.group_id)
         self._changed(room)
 
     async def _keys_of(self, group_id: UUID) -> None:
         """Wait for the keys of a group: only with them it is known whose keys have changed."""
-        while self._sync.codec.view(group_id).standing is Standing.WAITING:
+        while self._sync.codec.view(group_id).status is EncryptionStatus.WAITING:
             self._keys_changed.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(KEYS_LOOKED_EVERY):

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from conclave.client.chat import formatting
 from conclave.client.encryption.comparison import comparison_code
-from conclave.client.encryption.view import GroupView, KnownKey, Standing, Trust
+from conclave.client.encryption.view import EncryptionStatus, GroupView, KnownKey, Trust
 
 PAGE = "docs/encryption.md"
 """Says what the line at the top means."""
@@ -30,11 +30,11 @@ def state_of(view: GroupView | None, name: Name) -> State:
     """Say how encryption stands in a group; None: no group is open. What is worst is said."""
     if view is None:
         return State("encrypted")
-    if view.standing is Standing.PLAIN:
+    if view.status is EncryptionStatus.PLAIN:
         return State(NOT_ENCRYPTED, is_wrong=True)
-    if view.standing is Standing.WAITING:
+    if view.status is EncryptionStatus.WAITING:
         return State("waiting for the keys", is_wrong=True)
-    if view.standing is Standing.REPLACED:
+    if view.status is EncryptionStatus.REPLACED:
         return State("another device of yours is in: /reset brings this one back", is_wrong=True)
     if view.changed:
         who = [name(each.user_id) for each in view.changed]

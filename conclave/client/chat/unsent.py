@@ -10,7 +10,7 @@ from conclave.client.chat.rooms import Draft, Room, Rooms
 from conclave.client.chat.send_queue import UNKNOWN
 from conclave.client.codec import Codec
 from conclave.client.errors import DiskError
-from conclave.client.retry import REPEATED_SECONDS, awake_or_asleep
+from conclave.client.retry import MAX_REPEAT_SECONDS, seconds_since_boot
 
 OLD = "it was typed a day ago or more: see whether it should still be sent, by /retry"
 
@@ -23,7 +23,7 @@ class Unsent:
         codec: Codec,
         rooms: Rooms,
         now: Callable[[], int],
-        clock: Callable[[], float] = awake_or_asleep,
+        clock: Callable[[], float] = seconds_since_boot,
     ) -> None:
         """``now``: the server's time. ``clock``: goes on while the machine sleeps."""
         self._codec, self._rooms, self._now, self._clock = codec, rooms, now, clock
@@ -31,7 +31,7 @@ class Unsent:
         self._former: dict[str, Any] = {}
         self._age = 0
         with contextlib.suppress(ValueError, TypeError, KeyError):  # of another program, or none
-            kept = json.loads(codec.kept_unsent() or b"{}")
+            kept = json.loads(codec.load_unsent() or b"{}")
             self._age, self._former = now() - int(kept["at"]), dict(kept["groups"])
             self._kept = dict(self._former)
 
@@ -49,7 +49,7 @@ class Unsent:
             return
         with contextlib.suppress(DiskError):  # it is tried again
             data = json.dumps({"at": self._now(), "groups": found}).encode() if found else b""
-            self._codec.keep_unsent(data)
+            self._codec.save_unsent(data)
             self._kept = found
 
     def restore(self) -> list[Room]:
@@ -82,7 +82,7 @@ class Unsent:
         draft = Draft(room.group.group_id, text, seconds, UUID(send_id), refused, is_called_back=is_called_back)
         draft.tried_at = self._clock() - max(0, self._age) if may_be_there else None
         draft.is_unknown = is_unknown
-        if not refused and self._age >= REPEATED_SECONDS:
+        if not refused and self._age >= MAX_REPEAT_SECONDS:
             draft.refuse(UNKNOWN if may_be_there else OLD)
             draft.is_unknown, draft.is_called_back = may_be_there, False
         return draft

@@ -12,7 +12,7 @@ import pytest
 from aiohttp import ClientSession
 from hypothesis import given, strategies as st
 
-from conclave.client import History, Session
+from conclave.client import History, LoginSession
 from conclave.client.chat.attention import Attention
 from conclave.client.chat.calling import BURNS, Caller, Calls, sequence
 from conclave.client.chat.rooms import Room
@@ -139,10 +139,10 @@ class TestWhoCalls:
 
 def test_a_group_is_muted_for_no_longer_by_a_clock_that_is_ahead() -> None:
     clock, told = FakeClock(), Recorder()
-    session = Session("http://127.0.0.1", uuid4(), "bob", "5c" * 32)
+    session = LoginSession("http://127.0.0.1", uuid4(), "bob", "5c" * 32)
     group = GroupDetails(uuid4(), "", (), "club", "", -1, "public")
     with History(clock=clock) as history:
-        history.hear_time(clock.now())
+        history.record_server_time(clock.now())
         room, attention = Room(group), Attention(history, session, told)
         clock.set_wrong(DAY)
         attention.mute(room, HOUR)

@@ -167,7 +167,7 @@ class TestReading:
         assert [bob.chat.room(each).unread for each in (club, den)] == [0, 2]
         await bob.does("/read all")
         assert bob.chat.room(den).unread == 0
-        await alice.chat.until(lambda: not bob.chat.history.untold())
+        await alice.chat.until(lambda: not bob.chat.history.unreported_reads())
         for line, wrong in (("/read some", "type it as /read"), ("/read x all", "type it as /read")):
             with pytest.raises(CommandError, match=wrong):
                 await bob.does(line)

@@ -9,22 +9,22 @@ from conclave.client.chat.policies import effective, told
 from conclave.config.retention import RetentionConfig
 from conclave.config.settings import Config
 from conclave.retention.policy import AFTER_FETCH, KEEP
-from conclave.retention.resolve import Lifetimes, Limit, Limits
+from conclave.retention.resolve import LifetimeLimits, LifetimeRange, Lifetimes
 from conclave.wire.results import RetentionInfo
 from tests.conftest import StartServer
 from tests.support.client import PASSWORD
 
 HOUR, DAY = 3600, 86_400
 SETTINGS = (KEEP, AFTER_FETCH, HOUR, DAY, 40 * DAY)
-BOUNDED = Limits(max_lifetime=Limit(min=2 * HOUR, max=30 * DAY))
+BOUNDED = LifetimeLimits(max_lifetime=LifetimeRange(min=2 * HOUR, max=30 * DAY))
 
 
 @pytest.mark.parametrize("server", [KEEP, AFTER_FETCH, 60 * DAY], ids="server-{}".format)
-@pytest.mark.parametrize("limits", [Limits(), BOUNDED], ids=["free", "bounded"])
+@pytest.mark.parametrize("limits", [LifetimeLimits(), BOUNDED], ids=["free", "bounded"])
 @pytest.mark.parametrize("default", [KEEP, AFTER_FETCH, 10 * DAY], ids="default-{}".format)
 @pytest.mark.parametrize("is_overridden", [False, True], ids=["own", "override"])
 async def test_it_agrees_with_the_server(
-    config: Config, start_server: StartServer, server: int, limits: Limits, default: int, is_overridden: bool
+    config: Config, start_server: StartServer, server: int, limits: LifetimeLimits, default: int, is_overridden: bool
 ) -> None:
     retention = RetentionConfig(default_policy=Lifetimes(KEEP, default), limits=limits)
     at = replace(config, message_retention=server, retention=retention)

@@ -6,12 +6,12 @@ import pytest
 
 from conclave.client.chat import trust
 from conclave.client.encryption.comparison import comparison_code
-from conclave.client.encryption.view import PLAIN, GroupView, Standing, Trust
+from conclave.client.encryption.view import PLAIN, EncryptionStatus, GroupView, Trust
 from tests.support.keyring import OWN, key
 
 BOB, CAROL, DAVE = (UUID(int=number) for number in (2, 3, 4))
 NAMES = {BOB: "bob", CAROL: "carol", DAVE: "dave"}
-SAFE = Standing.ENCRYPTED
+SAFE = EncryptionStatus.ENCRYPTED
 
 
 def name(user_id: UUID) -> str:
@@ -38,8 +38,8 @@ class TestState:
         ("view", "text"),
         [
             (PLAIN, "not encrypted: the server can read this"),
-            (GroupView(Standing.WAITING), "waiting for the keys"),
-            (GroupView(Standing.REPLACED), "another device of yours is in: /reset brings this one back"),
+            (GroupView(EncryptionStatus.WAITING), "waiting for the keys"),
+            (GroupView(EncryptionStatus.REPLACED), "another device of yours is in: /reset brings this one back"),
             (GroupView(SAFE, (key(BOB, Trust.CHANGED),)), "bob: another key, /verify bob"),
             (
                 GroupView(SAFE, (key(BOB, Trust.CHANGED), key(CAROL, Trust.CHANGED))),
