@@ -15,7 +15,7 @@ from conclave.wire.exchange import Endpoint, read_query
 from conclave.wire.formats import Format
 from conclave.wire.openapi import document as openapi
 from conclave.wire.schemas.docs import Describe
-from conclave.wire.shared import cut, is_kept, reply_shared
+from conclave.wire.shared import matches_etag, reply_shared, split_body
 
 _PAGE = """<!DOCTYPE html>
 <html lang="en">
@@ -70,7 +70,7 @@ async def page(_: web.Request) -> web.Response:
     return web.Response(text=_PAGE, content_type="text/html", headers={"Content-Security-Policy": _POLICY})
 
 
-class _File(NamedTuple):
+class _Asset(NamedTuple):
     pieces: Sequence[bytes]
     tag: ETag
 
@@ -87,7 +87,7 @@ async def asset(request: web.Request) -> web.StreamResponse:
     if name not in _LIBRARY:
         raise NotFoundError("no such path")
     file = _read(name)
-    kept = is_kept(request, file.tag.value)
+    kept = matches_etag(request, file.tag.value)
     response = web.Response(status=304) if kept else reply_shared(request, file.pieces, _LIBRARY[name])
     response.headers.update(headers)
     response.etag = file.tag
@@ -95,16 +95,16 @@ async def asset(request: web.Request) -> web.StreamResponse:
 
 
 @cache
-def _read(name: str) -> _File:
+def _read(name: str) -> _Asset:
     """Read a file of the library, once for all: that takes a few milliseconds."""
     body = (_library() / name).read_bytes()
-    return _File(cut(body), ETag(hashlib.sha256(body).hexdigest()))
+    return _Asset(split_body(body), ETag(hashlib.sha256(body).hexdigest()))
 
 
 @cache
 def _written(endpoints: tuple[Endpoint, ...], auth_header: str, formats: tuple[Format, ...]) -> Sequence[bytes]:
     """Write the document, once for all."""
-    return cut(openapi.written(endpoints, auth_header, formats))
+    return split_body(openapi.document_json(endpoints, auth_header, formats))
 
 
 def _library() -> Path:

@@ -6,14 +6,14 @@ from aiohttp import HttpVersion11, web
 
 from conclave import app_keys
 from conclave.actions import timers
-from conclave.api.action_runner import look
+from conclave.api.action_runner import read_action
 from conclave.auth import tokens
 from conclave.errors import TokenExpiredError
 from conclave.wire import sse
 from conclave.wire.exchange import read_query
-from conclave.wire.formats import Format, answer_format
+from conclave.wire.formats import Format, response_format
 from conclave.wire.schemas.events import Listen
-from conclave.wire.stream_connection import Listener, StreamHead
+from conclave.wire.stream_connection import StreamConnection, StreamHead
 
 
 async def stream(request: web.Request) -> web.StreamResponse:
@@ -24,14 +24,14 @@ async def stream(request: web.Request) -> web.StreamResponse:
     session.
     """
     events, telling, caller = request.app[app_keys.EVENTS], request.app[app_keys.TELLING], request[tokens.CALLER]
-    script = sse.script(_format(request), chunked=request.version >= HttpVersion11)
-    listener, response = Listener(events, caller.user_id, caller.session_id, script), StreamHead()
+    script = sse.event_encoder(_format(request), chunked=request.version >= HttpVersion11)
+    listener, response = StreamConnection(events, caller.user_id, caller.session_id, script), StreamHead()
     with ExitStack() as following, ExitStack() as undo:
         events.add(listener)
         undo.callback(events.remove, listener)
         coming = following.enter_context(telling.expect(listener))
         # The stream learns only from here on that its session ends: it may have ended since it was looked up.
-        missed = await look(request, timers.begin_stream, caller.session_id, caller.user_id)
+        missed = await read_action(request, timers.begin_stream, caller.session_id, caller.user_id)
         if missed is None:
             raise TokenExpiredError
         await response.prepare(request)
@@ -47,4 +47,4 @@ def _format(request: web.Request) -> Format:
     named = read_query(request, Listen).format
     if named:
         return Format[named.upper()]
-    return answer_format("", "", tokens.require_token(request)[-1:])
+    return response_format("", "", tokens.require_token(request)[-1:])

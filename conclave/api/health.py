@@ -4,7 +4,7 @@ from aiohttp import web
 
 from conclave import app_keys
 from conclave.errors import UnavailableError
-from conclave.health.readiness import Standing, standing
+from conclave.health.readiness import Readiness, readiness_of
 from conclave.wire.exchange import reply
 
 RETRY_SECONDS = 5
@@ -18,7 +18,7 @@ async def health(request: web.Request) -> web.Response:
 
 async def ready(request: web.Request) -> web.Response:
     """GET /readyz: Whether the server serves."""
-    status = standing(request.app[app_keys.HEALTH], request.app[app_keys.STORAGE])
-    if status is not Standing.READY:
+    status = readiness_of(request.app[app_keys.HEALTH], request.app[app_keys.STORAGE])
+    if status is not Readiness.READY:
         raise UnavailableError(f"the server is not ready: {status}", seconds=RETRY_SECONDS)
     return reply(request, {"status": status})

@@ -46,7 +46,7 @@ async def fetch(request: web.Request) -> web.StreamResponse:
         next_confirms=query.next_confirms,
     )
     response = reply_page(request, found.pieces)
-    if found.is_news:
+    if found.needs_confirmation:
         # Reading must not depend on what the store can write: in either way the response leaves first.
         has_arrived = await hand_over(request, response, counts=found.counts_on_arrival)
         await fetching.confirm(found, has_arrived=has_arrived)

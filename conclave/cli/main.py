@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from conclave import __version__, installing
+from conclave import __version__, install_hint
 from conclave.cli import streams
 from conclave.logs.lines import visible_lines
 from conclave.system import signals
@@ -38,7 +38,7 @@ class Family(click.Command):
                 raise
             extra = "client" if self.name in OF_CLIENTS else "server"
             raise click.ClickException(
-                f"{needed} is not installed: conclave {self.name} needs the extra {extra}. {installing(extra)}"
+                f"{needed} is not installed: conclave {self.name} needs the extra {extra}. {install_hint(extra)}"
             ) from error
         finally:
             gc.freeze()
@@ -101,17 +101,15 @@ main.add_command(Family("archive", "archive", "Check the archive of older messag
 main.add_command(Family("backup", "backup", "Make a backup, and see and check those that are there."))
 main.add_command(Family("chat", "chat", "Talk in groups that forget on time, in the terminal."))
 main.add_command(Family("check-config", "check_config", "Check a configuration, and tell what it would do."))
-main.add_command(Family("audit", "audit", "Print who decided what, and when: policies, holds, accounts."))
 main.add_command(Family("cleanup", "cleanup", "Delete what is due."))
 main.add_command(Family("completion", "completion", "Print what makes a shell complete commands, options and files."))
 main.add_command(Family("doctor", "doctor", "Look for what is wrong, and say what to do about it."))
+main.add_command(Family("evidence", "evidence", "Print the audit log, receipts, and the ledger."))
 main.add_command(Family("explain", "retention", "Explain what becomes of a group's messages, and why."))
 main.add_command(Family("export", "export", "Export what the server holds about USER, a name or an id, as JSON."))
 main.add_command(Family("group", "groups", "See the groups: policies, amounts, what is overdue."))
 main.add_command(Family("hold", "holds", "Keep messages from being erased: legal holds."))
 main.add_command(Family("invite-token", "registration_tokens", "Let people register by tokens that end."))
-main.add_command(Family("ledger", "ledger", "See the ledger in the vault: what a restored backup must not bring back."))
-main.add_command(Family("receipts", "receipts", "See the receipts of what runs have erased, and check them."))
 main.add_command(Family("restore", "restore", "Restore a backup, where nothing is yet."))
 main.add_command(Family("serve", "serve", "Serve clients, and clean up every cleanup_interval."))
 main.add_command(Family("status", "status", "Print how the running server is: health, runs, what is overdue, sizes."))

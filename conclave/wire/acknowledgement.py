@@ -21,7 +21,7 @@ from conclave.wire.pace import Pace
 log = get_logger(__name__)
 
 FIRST_PAUSE_SECONDS = 0.001
-MOST_PAUSE_SECONDS = 1.0
+MAX_PAUSE_SECONDS = 1.0
 """The system is asked after 1 ms, then after pauses that double, up to a second."""
 
 _ESTABLISHED, _CLOSE_WAIT = 1, 8
@@ -113,5 +113,5 @@ class Acknowledgement:
                 self._received.set_result(False)
                 self._transport.abort()
                 return
-        self._pause = min(2 * self._pause, MOST_PAUSE_SECONDS)
+        self._pause = min(2 * self._pause, MAX_PAUSE_SECONDS)
         self._timer = self._loop.call_later(self._pause, self._look_again)

@@ -31,10 +31,10 @@ from conclave.errors import (
 )
 from conclave.wire import formats, page_writer, protobuf
 from conclave.wire.fields import NAME_RULE, breaks_constraint, parse_id
-from conclave.wire.formats import Format, answer_format, body_format
-from conclave.wire.response_head import own_headers
+from conclave.wire.formats import Format, body_format, response_format
+from conclave.wire.response_head import response_headers
 from conclave.wire.results import WireMessage
-from conclave.wire.schemas.base import MORE, MOST_FAULTS, QuerySchema, RequestSchema, schema_of, the
+from conclave.wire.schemas.base import MAX_FAULTS, MORE, QuerySchema, RequestSchema, schema_instance, schema_of
 
 MAX_BODY_BYTES = 1_048_576
 """At most 1 MiB in the body of a request, also once it is unpacked."""
@@ -42,7 +42,7 @@ MAX_BODY_BYTES = 1_048_576
 BODY_SECONDS = 120.0
 """A body may take 2 minutes, the largest one at 9 KiB/s. It is in memory meanwhile."""
 
-MOST_MEMBERS = 64
+MAX_MEMBERS = 64
 """A gzip body may have at most 64 members (RFC 1952 section 2.2), each of which costs a look at all that follows it."""
 
 _GZIP = b"\x1f\x8b"
@@ -123,8 +123,8 @@ def unpack(body: bytes, encodings: Sequence[str]) -> bytes:
         unpacked, members = bytearray(), 0
         while body:
             members += 1
-            if members > MOST_MEMBERS or (members > 1 and not body.startswith(_GZIP)):
-                raise BadRequestError(f"the body is not {encodings[0]}, or in more than {MOST_MEMBERS} pieces")
+            if members > MAX_MEMBERS or (members > 1 and not body.startswith(_GZIP)):
+                raise BadRequestError(f"the body is not {encodings[0]}, or in more than {MAX_MEMBERS} pieces")
             unpacking = zlib.decompressobj(_GZIP_OR_ZLIB)
             unpacked += unpacking.decompress(body, MAX_BODY_BYTES + 1 - len(unpacked))
             if len(unpacked) > MAX_BODY_BYTES:
@@ -137,7 +137,7 @@ def unpack(body: bytes, encodings: Sequence[str]) -> bytes:
     return bytes(unpacked)
 
 
-class Who(Enum):
+class Access(Enum):
     """Who may call, as the protocol writes it."""
 
     ANYBODY = "-"
@@ -161,7 +161,7 @@ class Endpoint:
     method: str
     path: str
     handler: Handler
-    who: Who = Who.USER
+    who: Access = Access.USER
     body: type[RequestSchema] | None = None
     query: type[QuerySchema] | None = None
     answer: type[WireMessage] | None = None
@@ -174,20 +174,20 @@ class Endpoint:
     @property
     def public(self) -> bool:
         """Whether it needs no token."""
-        return self.who is Who.ANYBODY
+        return self.who is Access.ANYBODY
 
 
 ENDPOINT = web.RequestKey("endpoint", Endpoint)
 """The endpoint that a request is for; absent where there is none."""
 
 
-LONGEST_SHOWN = 64
+MAX_SHOWN_CHARS = 64
 """An answer repeats at most 64 characters of a field's name. An unknown name may have a million."""
 
-LONGEST_ACCEPT = 2_048
+MAX_FORMAT_CHARS = 2_048
 """At most 2,048 characters of ``Accept`` and ``Content-Type`` are looked at. aiohttp lets through a million."""
 
-LAST_NUMBER = 2**63 - 1
+MAX_NUMBER = 2**63 - 1
 """No message has a greater number."""
 
 V = TypeVar("V")
@@ -195,12 +195,12 @@ V = TypeVar("V")
 FORMAT = web.RequestKey("format", Format)
 """The format in which the request is answered."""
 
-StillCalling = Callable[[], Awaitable[object]]
+RecheckSession = Callable[[], Awaitable[object]]
 
-STILL_CALLING: web.RequestKey[StillCalling] = web.RequestKey("still_calling")
+RECHECK_SESSION: web.RequestKey[RecheckSession] = web.RequestKey("still_calling")
 """Raises what authentication raises, if the caller's session is over by now: for what has waited since."""
 
-COMES_LATER = web.RequestKey("comes_later", bool)
+BODY_PENDING = web.RequestKey("comes_later", bool)
 """Whether the body was not there yet when the caller was authenticated."""
 
 
@@ -211,12 +211,12 @@ def choose_format(request: web.Request, token: str | None) -> None:
     """
     endpoint = request.get(ENDPOINT)
     accept, content_type = ",".join(request.headers.getall("Accept", ())), request.headers.get("Content-Type", "")
-    request[FORMAT] = (endpoint.format if endpoint else None) or asked_format(accept, content_type, token)
+    request[FORMAT] = (endpoint.format if endpoint else None) or negotiate_format(accept, content_type, token)
 
 
-def asked_format(accept: str, content_type: str, token: str | None) -> Format:
+def negotiate_format(accept: str, content_type: str, token: str | None) -> Format:
     """Return the format that the values of ``Accept`` and ``Content-Type``, and the token, ask for."""
-    return answer_format(accept[:LONGEST_ACCEPT], content_type[:LONGEST_ACCEPT], token[-1:] if token else "")
+    return response_format(accept[:MAX_FORMAT_CHARS], content_type[:MAX_FORMAT_CHARS], token[-1:] if token else "")
 
 
 async def read_body(request: web.Request, kind: type[V]) -> V:
@@ -229,18 +229,16 @@ async def read_body(request: web.Request, kind: type[V]) -> V:
     """
     schema = request[ENDPOINT].body
     assert schema  # noqa: S101 - a handler that reads a body is of an endpoint that has one
-    written_in = sent_format(request.headers.get("Content-Type", ""))
+    written_in = request_format(request.headers.get("Content-Type", ""))
     body = await receive(request, needs_type=written_in is None)
-    if request.get(COMES_LATER):
-        await request[STILL_CALLING]()
+    if request.get(BODY_PENDING):
+        await request[RECHECK_SESSION]()
     text = written_in or request[FORMAT]
     quick = schema.quick(text, body) if schema.quick else None
     if isinstance(quick, kind):
         return quick
     if text is Format.PROTOBUF:
-        return _load(
-            schema, kind, protobuf.parse(schema.__name__, body, schema.empty_counts, drop_zero=schema.zero_is_absent)
-        )
+        return _load(schema, kind, protobuf.parse(schema.__name__, body, schema.keep_empty, drop_zero=schema.drop_zero))
     return _load(schema, kind, formats.parse(body) if body else {})
 
 
@@ -263,17 +261,17 @@ def path_id(request: web.Request, name: str) -> bytes:
 def path_number(request: web.Request, name: str) -> int:
     """Return the number of a message at ``name`` in the path. Raises InvalidValueError."""
     text = request.match_info[name]
-    if not (text.isascii() and text.isdecimal() and len(text) <= len(str(LAST_NUMBER))):
+    if not (text.isascii() and text.isdecimal() and len(text) <= len(str(MAX_NUMBER))):
         raise _invalid(name, "must be the number of a message")
     number = int(text)
-    if not 1 <= number <= LAST_NUMBER:
+    if not 1 <= number <= MAX_NUMBER:
         raise _invalid(name, "must be the number of a message")
     return number
 
 
-def sent_format(content_type: str) -> Format | None:
+def request_format(content_type: str) -> Format | None:
     """Return the format in which a body with this ``Content-Type`` is written; None if it does not say."""
-    return body_format(content_type[:LONGEST_ACCEPT])
+    return body_format(content_type[:MAX_FORMAT_CHARS])
 
 
 def read_query(request: web.Request, kind: type[V]) -> V:
@@ -286,7 +284,9 @@ def read_query(request: web.Request, kind: type[V]) -> V:
     quick = schema.quick(request.rel_url.raw_query_string) if schema.quick else None
     if isinstance(quick, kind):
         return quick
-    return _load(schema, kind, {name: request.query[name] for name in the(schema).fields if name in request.query})
+    return _load(
+        schema, kind, {name: request.query[name] for name in schema_instance(schema).fields if name in request.query}
+    )
 
 
 def reply(request: web.Request, value: Any) -> web.Response:
@@ -294,17 +294,17 @@ def reply(request: web.Request, value: Any) -> web.Response:
     endpoint = request[ENDPOINT]
     assert endpoint.answer  # noqa: S101 - as in read_body
     values = schema_of(endpoint.answer).dump(value)
-    return _respond(request[FORMAT], endpoint.answer.wire, values, endpoint.status, own_headers(request))
+    return _respond(request[FORMAT], endpoint.answer.wire, values, endpoint.status, response_headers(request))
 
 
 def reply_page(request: web.Request, pieces: list[bytes]) -> web.Response:
     """Answer with the page that consists of ``pieces``, which ``page_writer`` has written."""
-    return reply_written(request, page_writer.whole(request[FORMAT], pieces))
+    return reply_written(request, page_writer.page_parts(request[FORMAT], pieces))
 
 
 def reply_written(request: web.Request, parts: list[bytes]) -> web.Response:
     """Answer with a body that is written already, in the format of the request's answers."""
-    return web.Response(body=b"".join(parts), content_type=request[FORMAT].value, headers=own_headers(request))
+    return web.Response(body=b"".join(parts), content_type=request[FORMAT].value, headers=response_headers(request))
 
 
 def reply_empty(request: web.Request) -> web.Response:
@@ -316,10 +316,10 @@ def reply_empty(request: web.Request) -> web.Response:
 
 def reply_error(request: BaseRequest, error: ApiError) -> web.Response:
     """Write an error response to a request."""
-    return answer_error(request[FORMAT], own_headers(request), error)
+    return error_response(request[FORMAT], response_headers(request), error)
 
 
-def answer_error(answer: Format, headers: Mapping[str, str], error: ApiError) -> web.Response:
+def error_response(answer: Format, headers: Mapping[str, str], error: ApiError) -> web.Response:
     """Write an error response. JSON tells more: the code's name, and the fields at fault."""
     values: dict[str, Any] = {"message": error.message, "error_code": int(error.code)}
     if answer is Format.JSON:
@@ -334,7 +334,7 @@ def write(answer: Format, message: str, values: Mapping[str, Any]) -> bytes:
 
 def _load(schema: type[RequestSchema | QuerySchema], kind: type[V], values: Mapping[str, Any]) -> V:
     try:
-        loaded = the(schema).load(values)
+        loaded = schema_instance(schema).load(values)
     except ValidationError as error:
         raise _field_errors(error.messages_dict) from error
     assert isinstance(loaded, kind)  # noqa: S101 - a handler names what the schema of its endpoint makes
@@ -344,15 +344,15 @@ def _load(schema: type[RequestSchema | QuerySchema], kind: type[V], values: Mapp
 def _field_errors(messages: Mapping[Any, Any]) -> ApiError:
     found = list(_by_field(messages))
     is_broken = any(breaks_constraint(text) for _, texts in found for text in texts)
-    named = {_shown(name): texts for name, texts in found[:MOST_FAULTS]}
+    named = {_shown(name): texts for name, texts in found[:MAX_FAULTS]}
     parts = [f"{name}: {' '.join(texts)}" for name, texts in named.items()]
-    if len(found) > MOST_FAULTS:
-        parts.append(f"and {len(found) - MOST_FAULTS} more")
+    if len(found) > MAX_FAULTS:
+        parts.append(f"and {len(found) - MAX_FAULTS} more")
     return (BadRequestError if is_broken else InvalidValueError)("; ".join(parts), fields=named)
 
 
 def _shown(name: str) -> str:
-    return name if len(name) <= LONGEST_SHOWN else f"{name[:LONGEST_SHOWN]}\N{HORIZONTAL ELLIPSIS}"
+    return name if len(name) <= MAX_SHOWN_CHARS else f"{name[:MAX_SHOWN_CHARS]}\N{HORIZONTAL ELLIPSIS}"
 
 
 def _by_field(messages: Mapping[Any, Any], path: str = "") -> Iterator[tuple[str, list[str]]]:

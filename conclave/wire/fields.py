@@ -21,10 +21,10 @@ REQUIRED = "required, and must not be empty"
 TOO_MANY = "too many: at most {}"
 """The other message that makes an error a broken constraint (code 100)."""
 
-LONGEST_LIST = 1_000
+MAX_LIST_ITEMS = 1_000
 """At most 1,000 items in any list of a request."""
 
-LONGEST_PAGE = 1_000
+MAX_PAGE_ITEMS = 1_000
 """At most 1,000 items on a page of a list."""
 
 ID_BYTES = 16
@@ -47,11 +47,11 @@ HEX_RULE = validate.Regexp(r"[0-9a-fA-F]{0,1024}\Z", error="must be hexadecimal,
 EXPIRY_RULE = validate.Range(
     -1, MAX_SECONDS, error=f"must be -1 (inherit), 0 (delete-after-fetch) or 1 to {MAX_SECONDS}"
 )
-MOST_SELF_DESTRUCT_SECONDS = 31_536_000
+MAX_SELF_DESTRUCT_SECONDS = 31_536_000
 SELF_DESTRUCT_RULE = validate.Range(
     1,
-    MOST_SELF_DESTRUCT_SECONDS,
-    error=f"must be 1 to {MOST_SELF_DESTRUCT_SECONDS}, or absent for none",
+    MAX_SELF_DESTRUCT_SECONDS,
+    error=f"must be 1 to {MAX_SELF_DESTRUCT_SECONDS}, or absent for none",
 )
 MIN_LIFETIME_RULE = validate.Range(-1, MAX_SECONDS, error=f"must be -1 (inherit), 0 (none) or 1 to {MAX_SECONDS}")
 
@@ -172,11 +172,11 @@ class NotEmpty(validate.Validator):
         return value
 
 
-class Many(fields.List[Any]):
+class BoundedList(fields.List[Any]):
     """A list of at most ``most`` items. Of a longer list no item is looked at."""
 
-    def __init__(self, inner: fields.Field[Any], *, most: int = LONGEST_LIST, **kwargs: Any) -> None:
-        """``most``: at most LONGEST_LIST."""
+    def __init__(self, inner: fields.Field[Any], *, most: int = MAX_LIST_ITEMS, **kwargs: Any) -> None:
+        """``most``: at most MAX_LIST_ITEMS."""
         super().__init__(inner, **kwargs)
         self.most = most
 

@@ -13,7 +13,7 @@ import orjson
 from conclave.errors import BadRequestError
 from conclave.wire.fields import Id
 
-MOST_VALUES = 5_000
+MAX_VALUES = 5_000
 """A body may have about 5,000 values. That is five times as many as the longest list has."""
 
 
@@ -41,15 +41,15 @@ def _require_few_values(body: bytes) -> None:
     value but the first of a list or an object comes after a comma, and each list or object begins with a bracket. Those
     inside strings do not count. But where the strings are is looked at only if it matters.
     """
-    if marks(body) <= MOST_VALUES:
+    if count_values(body) <= MAX_VALUES:
         return
     unescaped = body.replace(rb"\\", b"").replace(rb"\"", b"")
     quotes = unescaped.count(b'"')
-    if quotes > 4 * MOST_VALUES or marks(b"".join(unescaped.split(b'"')[::2])) > MOST_VALUES:
-        raise BadRequestError(f"the body holds more than {MOST_VALUES} values")
+    if quotes > 4 * MAX_VALUES or count_values(b"".join(unescaped.split(b'"')[::2])) > MAX_VALUES:
+        raise BadRequestError(f"the body holds more than {MAX_VALUES} values")
 
 
-def marks(text: bytes) -> int:
+def count_values(text: bytes) -> int:
     """Return how many commas and opening brackets are in ``text``: about as many as values, see above."""
     return text.count(b",") + text.count(b"[") + text.count(b"{")
 
@@ -83,7 +83,7 @@ def body_format(content_type: str) -> Format | None:
 
 
 @lru_cache(256)
-def answer_format(accept: str, content_type: str, token: str) -> Format:
+def response_format(accept: str, content_type: str, token: str) -> Format:
     """Return the format of the answer: the first of the three that decides, else JSON.
 
     ``accept`` decides if it names exactly one of the two types. ``content_type`` decides if it is one of them.

@@ -14,11 +14,11 @@ from aiohttp import web
 
 from conclave.errors import ApiError
 from conclave.logs.setup import get_logger
-from conclave.response_memory import Budget, Waiting
+from conclave.response_memory import Budget, PendingResponse
 from conclave.wire import pace
 from conclave.wire.acknowledgement import Acknowledgement
 from conclave.wire.pace import Pace
-from conclave.wire.response_head import own_headers
+from conclave.wire.response_head import response_headers
 
 log = get_logger(__name__)
 
@@ -45,7 +45,7 @@ _UNKNOWN = 2**60
 """A response whose length is not known has this many bytes left: more than a client can take."""
 
 
-class Streamed(web.StreamResponse):
+class StreamedResponse(web.StreamResponse):
     """A response that is written while it is read. Only for ``hand_over``."""
 
     def __init__(
@@ -60,7 +60,7 @@ class Streamed(web.StreamResponse):
 
         ``size``: the bytes of all chunks; None if that is not known: then it is sent without its length.
         """
-        super().__init__(status=status, headers={**own_headers(request), "Content-Type": media_type})
+        super().__init__(status=status, headers={**response_headers(request), "Content-Type": media_type})
         self.chunks = chunks
         self.content_length = size
         self.left = _UNKNOWN if size is None else size
@@ -80,7 +80,7 @@ class AcknowledgingConnection(Protocol):
 async def hand_over(request: web.Request, response: web.StreamResponse, *, counts: bool) -> bool:
     """Send ``response``. If its arrival ``counts``, return whether the client's system has acknowledged all of it.
 
-    False if the connection broke before that, or was cut off since the client takes less than ``pace.LEAST_RATE``, or
+    False if the connection broke before that, or was cut off since the client takes less than ``pace.MIN_RATE``, or
     if the system does not report it. Also False if the client had ended its side before all was written: it gets the
     response, but may be gone.
 
@@ -92,10 +92,10 @@ async def hand_over(request: web.Request, response: web.StreamResponse, *, count
         return False
     size = _size(response)
     if size > pace.SMALL_BYTES:
-        hold_back(transport)
-    drain_fully(transport)
+        limit_unsent(transport)
+    wait_for_full_drain(transport)
     # aiohttp joins a body with the headers. Of chunks one is in memory at a time.
-    held = 0 if isinstance(response, Streamed) else 2 * size
+    held = 0 if isinstance(response, StreamedResponse) else 2 * size
     awaited: list[Acknowledgement] = []
     left = partial(_left, response, transport)
     with request[BUDGET].waiting(request.get(ACCOUNT), held, size, left, transport.abort) as waiting:
@@ -106,16 +106,16 @@ async def hand_over(request: web.Request, response: web.StreamResponse, *, count
     return is_sent and bool(awaited) and await awaited[0].wait()
 
 
-def drain_fully(transport: asyncio.WriteTransport) -> None:
+def wait_for_full_drain(transport: asyncio.WriteTransport) -> None:
     """Have draining wait until the system has taken everything. Call it in the step in which something is written."""
     # TLS layers pause at the limit, others beyond it. So at 0 a TLS layer would pause with nothing left to take.
     transport.set_write_buffer_limits(high=1 if transport.get_extra_info("sslcontext") else 0, low=0)
 
 
-async def taken(drain: Callable[[], Coroutine[Any, Any, bool]], transport: asyncio.Transport) -> bool:
+async def wait_drained(drain: Callable[[], Coroutine[Any, Any, bool]], transport: asyncio.Transport) -> bool:
     """Wait until the system has taken what was written. Return whether it has; the client is cut off if it is too slow.
 
-    ``drain``: waits while writing is paused, and returns whether it was resumed, see ``drain_fully``.
+    ``drain``: waits while writing is paused, and returns whether it was resumed, see ``wait_for_full_drain``.
     """
     return await _watched(drain(), None, transport)
 
@@ -134,7 +134,7 @@ async def _watched(
         return False
     finally:
         sending.cancel()
-        if isinstance(response, Streamed):
+        if isinstance(response, StreamedResponse):
             await asyncio.wait({sending})
             await response.chunks.aclose()
 
@@ -148,7 +148,7 @@ async def _keeps_up(
         await asyncio.wait({sending}, timeout=pace.WINDOW_SECONDS)
         if sending.done():
             return True
-        if isinstance(response, Streamed) and response.is_being_read:
+        if isinstance(response, StreamedResponse) and response.is_being_read:
             continue  # the client has taken all that there was
         if not watched.keeps_up(_left(response, transport)):
             return False
@@ -156,23 +156,23 @@ async def _keeps_up(
 
 def _left(response: web.StreamResponse | None, transport: asyncio.WriteTransport) -> int:
     """Return how many bytes of what is being sent the system has not taken."""
-    return (response.left if isinstance(response, Streamed) else 0) + transport.get_write_buffer_size()
+    return (response.left if isinstance(response, StreamedResponse) else 0) + transport.get_write_buffer_size()
 
 
 def _size(response: web.StreamResponse | None) -> int:
-    if isinstance(response, Streamed):
+    if isinstance(response, StreamedResponse):
         return response.left
     return len(response.body) if isinstance(response, web.Response) and isinstance(response.body, bytes) else 0
 
 
 async def _send(
-    request: web.Request, response: web.StreamResponse, waiting: Waiting, awaited: list[Acknowledgement] | None
+    request: web.Request, response: web.StreamResponse, waiting: PendingResponse, awaited: list[Acknowledgement] | None
 ) -> bool:
     """Send a response. ``awaited``: gets the acknowledgement to wait for once all is written; None: none is needed."""
     protocol, transport = request.protocol, request.transport
     connection: AcknowledgingConnection | None = transport.get_extra_info(CONNECTION) if transport else None
     await response.prepare(request)
-    if isinstance(response, Streamed) and request.method != "HEAD":
+    if isinstance(response, StreamedResponse) and request.method != "HEAD":
         await _send_chunks(request, response, waiting)
     may_be_gone = awaited is None or connection is None or connection.may_be_gone()
     await response.write_eof()
@@ -184,7 +184,7 @@ async def _send(
     return not protocol.writing_paused
 
 
-async def _send_chunks(request: web.Request, response: Streamed, waiting: Waiting) -> None:
+async def _send_chunks(request: web.Request, response: StreamedResponse, waiting: PendingResponse) -> None:
     """Send a response as it is read. Raises ConnectionError, also if it cannot be read to its end."""
     while (chunk := await _next_chunk(request, response)) is not None:
         waiting.hold(len(chunk))
@@ -194,7 +194,7 @@ async def _send_chunks(request: web.Request, response: Streamed, waiting: Waitin
     response.left = 0
 
 
-async def _next_chunk(request: web.Request, response: Streamed) -> bytes | None:
+async def _next_chunk(request: web.Request, response: StreamedResponse) -> bytes | None:
     """Return the next chunk; None at the end. If it cannot be read, break the connection off.
 
     Otherwise the client would take the part that it has for the whole.
@@ -224,7 +224,7 @@ def _break_off(transport: asyncio.Transport | None) -> None:
     transport.abort()
 
 
-def hold_back(transport: asyncio.Transport) -> None:
+def limit_unsent(transport: asyncio.Transport) -> None:
     """Make the system take only bytes that it can send soon.
 
     So it is seen if a client takes none.

@@ -19,10 +19,10 @@ from aiohttp import web
 from conclave.errors import UnavailableError
 from conclave.store.lists import ListPart, Span
 from conclave.wire.exchange import ENDPOINT, FORMAT, reply_written, write
-from conclave.wire.fields import LONGEST_PAGE
+from conclave.wire.fields import MAX_PAGE_ITEMS
 from conclave.wire.formats import Format
-from conclave.wire.handover import BUDGET, Streamed
-from conclave.wire.protobuf import opening, varint
+from conclave.wire.handover import BUDGET, StreamedResponse
+from conclave.wire.protobuf import field_prefix, varint
 from conclave.wire.results import WireMessage
 from conclave.wire.schemas.base import Paging, schema_of
 
@@ -36,7 +36,7 @@ RETRY_SECONDS = 1
 """An item that has grown while it was written may be asked for again after a second."""
 
 _PADDING_BLOCK = 128
-_LEAST_PADDING = 3
+_MIN_PADDING = 3
 """A field with a number beyond 15 and no content has 3 bytes."""
 
 
@@ -54,7 +54,7 @@ class ItemWriter:
             return b""
         written = write(self.written_in, self.kind.wire, schema_of(self.kind).dump({self.field: items}))
         if self.written_in is Format.JSON:
-            written = written[len(_before(self.field)) : -len(b"]}")]
+            written = written[len(_json_start(self.field)) : -len(b"]}")]
         return self.separator() + written
 
     def separator(self) -> bytes:
@@ -72,7 +72,7 @@ class ListWriter(ItemWriter):
 
     def begin(self) -> bytes:
         """Return what stands before the items."""
-        return _before(self.field) if self.written_in is Format.JSON else b""
+        return _json_start(self.field) if self.written_in is Format.JSON else b""
 
     def end(self, **others: Any) -> bytes:
         """Return what stands behind the items. ``others``: the other fields of the message."""
@@ -98,8 +98,8 @@ class _LongItem:
 
     def _opening(self, size: int) -> bytes:
         """Return what stands before an item of ``size`` bytes. JSON does not state the size."""
-        told = b"" if self._is_json else opening(self._outer.kind.wire, self._outer.field, size)
-        return self._outer.separator() + told
+        prefix = b"" if self._is_json else field_prefix(self._outer.kind.wire, self._outer.field, size)
+        return self._outer.separator() + prefix
 
 
 class LongList(_LongItem):
@@ -113,7 +113,7 @@ class LongList(_LongItem):
         """``item``: that ``field`` of it is empty. ``size``: the bytes that suffice for the field in protobuf."""
         super().__init__(outer, kind, item, field, b"[]")
         self._inner = ItemWriter(outer.written_in, kind, field)
-        self._left = size + _LEAST_PADDING
+        self._left = size + _MIN_PADDING
 
     def begin(self) -> bytes:
         """Return what stands before the field's items."""
@@ -123,7 +123,7 @@ class LongList(_LongItem):
         """Return the next items of the field. Raises UnavailableError if they have grown too long meanwhile."""
         text = self._inner.items(items)
         self._left -= len(text)
-        if self._left < _LEAST_PADDING and not self._is_json:
+        if self._left < _MIN_PADDING and not self._is_json:
             raise UnavailableError("the list has grown while it was read", seconds=RETRY_SECONDS)
         return text
 
@@ -139,7 +139,7 @@ class LongBytes(_LongItem):
         """``item``: that ``field`` of it is empty. ``size``: the bytes of the field."""
         super().__init__(outer, kind, item, field, b'""')
         if not self._is_json:
-            self._head += opening(kind.wire, field, size)
+            self._head += field_prefix(kind.wire, field, size)
         self._size = size
 
     def begin(self) -> bytes:
@@ -158,28 +158,28 @@ class LongBytes(_LongItem):
 def padding(size: int) -> bytes:
     """Return exactly ``size`` bytes, at least 3, that readers of GroupInfo pass over."""
     count, rest = divmod(size, _PADDING_BLOCK)
-    if count and 0 < rest < _LEAST_PADDING:
+    if count and 0 < rest < _MIN_PADDING:
         count, rest = count - 1, rest + _PADDING_BLOCK // 2
         return _block(_PADDING_BLOCK // 2) + _block(_PADDING_BLOCK) * count + _block(rest)
     return _block(_PADDING_BLOCK) * count + (_block(rest) if rest else b"")
 
 
 def _block(size: int) -> bytes:
-    content = size - _LEAST_PADDING
+    content = size - _MIN_PADDING
     return varint(PADDING_FIELD << 3 | 2) + varint(content) + bytes(content)
 
 
-def _before(field: str) -> bytes:
+def _json_start(field: str) -> bytes:
     return b'{"%s":[' % field.encode()
 
 
-FIRST_BYTES = 256 * 1024
+MAX_WHOLE_BYTES = 256 * 1024
 """A list of at most about 256 KiB is answered whole."""
 
 CHUNK_BYTES = 64 * 1024
 """What follows goes in chunks of about 64 KiB."""
 
-AT_ONCE_BYTES = 32 * 1024
+MAX_INLINE_BYTES = 32 * 1024
 """What is larger than about 32 KiB is written in a thread."""
 
 Read = Callable[[Span], Awaitable[ListPart[Any]]]
@@ -191,8 +191,8 @@ WriteLong = Callable[[ListWriter, Any], AsyncIterator[bytes]]
 
 def first_span(paging: Paging, *, is_complete: bool) -> Span:
     """Return which part of a list to read first. ``is_complete``: without parameters all of it is asked for."""
-    rows = None if is_complete and not paging.is_given else paging.limit or LONGEST_PAGE
-    return Span(paging.after, rows, FIRST_BYTES)
+    rows = None if is_complete and not paging.is_given else paging.limit or MAX_PAGE_ITEMS
+    return Span(paging.after, rows, MAX_WHOLE_BYTES)
 
 
 def next_span(part: ListPart[Any] | None, rows: int | None = None) -> Span:
@@ -206,13 +206,13 @@ async def reply(
     """Answer with the list that begins with ``first``, which is what ``span`` asked for."""
     endpoint = request[ENDPOINT]
     assert endpoint.answer  # noqa: S101 - an endpoint that answers a list has a message for it
-    listed = _Listed(request, ListWriter(request[FORMAT], endpoint.answer), read, write_long)
+    listed = _ListResponse(request, ListWriter(request[FORMAT], endpoint.answer), read, write_long)
     if first.long is None and (first.is_end or len(first.items) == span.rows):
         return await listed.whole(first)
-    return Streamed(request, listed.chunks(first, span.rows), endpoint.status, request[FORMAT].value)
+    return StreamedResponse(request, listed.chunks(first, span.rows), endpoint.status, request[FORMAT].value)
 
 
-class _Listed:
+class _ListResponse:
     """A list that is being answered."""
 
     def __init__(self, request: web.Request, writer: ListWriter, read: Read, write_long: WriteLong | None) -> None:
@@ -246,7 +246,7 @@ class _Listed:
 
     async def _items(self, part: ListPart[Any]) -> bytes:
         """Write the items of a part."""
-        if part.size <= AT_ONCE_BYTES:
+        if part.size <= MAX_INLINE_BYTES:
             return self._writer.items(part.items)
         async with self._request[BUDGET].turn:
             return await asyncio.to_thread(self._writer.items, part.items)

@@ -15,7 +15,7 @@ from conclave.wire.formats import Format
 from conclave.wire.protobuf import varint
 
 if TYPE_CHECKING:
-    from conclave.store.resources.messages import WriteMessage
+    from conclave.store.resources.messages import EncodeMessage
 
 _MESSAGE = conclave_pb2.StoredMessage
 
@@ -39,19 +39,19 @@ _EXPIRES = _tag(_MESSAGE.EXPIRES_AT_FIELD_NUMBER)
 _BEGIN, _BETWEEN, _END = b'{"messages":[', b",", b"]}"
 
 
-def writer(written_in: Format) -> "WriteMessage":
+def message_writer(written_in: Format) -> "EncodeMessage":
     """Return what writes messages in a format."""
     return _in_protobuf if written_in is Format.PROTOBUF else _in_json
 
 
-def join(written_in: Format, pieces: Sequence[bytes]) -> bytes:
+def join_messages(written_in: Format, pieces: Sequence[bytes]) -> bytes:
     """Return ``pieces`` as one."""
     return (b"" if written_in is Format.PROTOBUF else _BETWEEN).join(pieces)
 
 
-def whole(written_in: Format, pieces: list[bytes]) -> list[bytes]:
+def page_parts(written_in: Format, pieces: list[bytes]) -> list[bytes]:
     """Return the parts of a page."""
-    return pieces if written_in is Format.PROTOBUF else [_BEGIN, join(written_in, pieces), _END]
+    return pieces if written_in is Format.PROTOBUF else [_BEGIN, join_messages(written_in, pieces), _END]
 
 
 def _in_protobuf(

@@ -17,7 +17,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from conclave.errors import BadRequestError
 from conclave.wire import conclave_pb2
-from conclave.wire.fields import LONGEST_LIST
+from conclave.wire.fields import MAX_LIST_ITEMS
 
 _EMPTY_IS_ABSENT = (FieldDescriptor.CPPTYPE_STRING, FieldDescriptor.CPPTYPE_ENUM)  # "string" includes bytes
 
@@ -46,7 +46,7 @@ def write(name: str, values: Mapping[str, Any]) -> bytes:
     return GetMessageClass(descriptor)(**_arguments(descriptor, values)).SerializeToString()
 
 
-def opening(name: str, field: str, size: int) -> bytes:
+def field_prefix(name: str, field: str, size: int) -> bytes:
     """Return what stands before ``size`` bytes that are a text, bytes or a message in a field of a message."""
     number = conclave_pb2.DESCRIPTOR.message_types_by_name[name].fields_by_name[field].number
     return varint(number << 3 | 2) + varint(size)
@@ -76,7 +76,7 @@ def _is_present(message: Message, field: FieldDescriptor) -> bool:
 def _value(field: FieldDescriptor, value: Any) -> Any:
     if field.is_repeated:
         # One item more than there may be is enough for a refusal: 1 MiB can hold 500,000 empty ones.
-        return [_single(field, each) for each in value[: LONGEST_LIST + 1]]
+        return [_single(field, each) for each in value[: MAX_LIST_ITEMS + 1]]
     return _single(field, value)
 
 

@@ -47,7 +47,7 @@ _DOUBT_LINE = "".join(f"{name}: {value}\r\n" for name, value in IN_DOUBT.items()
 _date = (0, b"")
 
 
-def own_headers(request: BaseRequest) -> dict[str, str]:
+def response_headers(request: BaseRequest) -> dict[str, str]:
     """Return the headers that every response to ``request`` has."""
     return headers_of(request[REQUEST_ID]) if REQUEST_ID in request else HEADERS
 
@@ -57,7 +57,7 @@ def headers_of(request_id: str) -> dict[str, str]:
     return {**HEADERS, "X-Request-ID": request_id}
 
 
-def written(written_in: Format, request_id: str, parts: Sequence[bytes], clock: Clock, more: bytes) -> list[bytes]:
+def ok_response(written_in: Format, request_id: str, parts: Sequence[bytes], clock: Clock, more: bytes) -> list[bytes]:
     """Return a response with status 200, head and body. ``parts``: those of the body. ``more``: further headers."""
     head = b"%b%b\r\n%b%bContent-Length: %d\r\n\r\n" % (
         *(_HEADS[written_in], request_id.encode("ascii"), _time_line(clock), more, sum(map(len, parts))),
@@ -82,7 +82,7 @@ def write(transport: asyncio.WriteTransport, parts: Sequence[bytes | bytearray |
         transport.writelines(parts)  # joined, a cached page would be copied for each client
 
 
-def written_response(response: web.Response, clock: Clock, more: bytes) -> bytes:
+def response_bytes(response: web.Response, clock: Clock, more: bytes) -> bytes:
     """Return any other response, head and body, as aiohttp writes it. ``more``: further headers."""
     body = response.body if isinstance(response.body, bytes) else b""
     fields = {**response.headers, "Content-Length": str(len(body))}
@@ -90,7 +90,7 @@ def written_response(response: web.Response, clock: Clock, more: bytes) -> bytes
     return "\r\n".join([*lines, ""]).encode("latin-1") + _time_line(clock) + more + b"\r\n" + body
 
 
-def leave_time_out(headers: MutableMapping[str, str], clock: Clock) -> None:
+def omit_date(headers: MutableMapping[str, str], clock: Clock) -> None:
     """Remove the time from headers that are about to be written, if the clock is in doubt."""
     if clock.moment().in_doubt:
         headers.pop("Date", None)
@@ -107,10 +107,10 @@ def _time_line(clock: Clock) -> bytes:
     return _DOUBT_LINE if clock.moment().in_doubt else _date[1]
 
 
-EXPOSED = f"Retry-After, Date, X-Request-ID, {CLOCK_IN_DOUBT}"
+EXPOSED_HEADERS = f"Retry-After, Date, X-Request-ID, {CLOCK_IN_DOUBT}"
 """The headers of answers that a page may read, beside those that every page may."""
 
-SENT = ("Content-Type", "Content-Encoding", "Accept")
+ALLOWED_HEADERS = ("Content-Type", "Content-Encoding", "Accept")
 """The headers that a request may have, beside the one with the token."""
 
 PREFLIGHT_SECONDS = 7200
@@ -126,7 +126,7 @@ class CrossOrigin:
     def __init__(self, allowed: Iterable[str] = ()) -> None:
         """``allowed``: the origins, as browsers write them; without any, answers have no header of this kind."""
         self._allowed = {
-            each: {**_VARY, "Access-Control-Allow-Origin": each, "Access-Control-Expose-Headers": EXPOSED}
+            each: {**_VARY, "Access-Control-Allow-Origin": each, "Access-Control-Expose-Headers": EXPOSED_HEADERS}
             for each in allowed
         }
         self._others = _VARY if self._allowed else {}
@@ -153,7 +153,7 @@ def preflight(methods: Iterable[str], auth_header: str) -> dict[str, str]:
     """Return the headers that only the answer to a preflight has. ``methods``: those of the path."""
     return {
         "Access-Control-Allow-Methods": ", ".join(sorted(methods)),
-        "Access-Control-Allow-Headers": ", ".join((auth_header, *SENT)),
+        "Access-Control-Allow-Headers": ", ".join((auth_header, *ALLOWED_HEADERS)),
         "Access-Control-Max-Age": str(PREFLIGHT_SECONDS),
     }
 

@@ -47,7 +47,7 @@ class LoggedIn(WireMessage):
 
 
 @dataclass(frozen=True)
-class User(WireMessage):
+class UserInfo(WireMessage):
     """An account."""
 
     wire = "UserInfoResponse"
@@ -59,7 +59,7 @@ class User(WireMessage):
 
 
 @dataclass(frozen=True)
-class Member(User):
+class MemberInfo(UserInfo):
     """A member of a group; ``role``: "admin" or "member"."""
 
     wire = "GroupMember"
@@ -68,14 +68,14 @@ class Member(User):
 
 
 @dataclass(frozen=True)
-class Group(WireMessage):
+class GroupDetails(WireMessage):
     """A group as its members see it. ``message_expiry_seconds``: what its admins set: -1 inherit, 0, or seconds."""
 
     wire = "GroupInfo"
 
     group_id: UUID
     alias: str
-    members: tuple[Member, ...]
+    members: tuple[MemberInfo, ...]
     group_name: str
     mls_group_id: str
     message_expiry_seconds: int
@@ -83,17 +83,17 @@ class Group(WireMessage):
 
 
 @dataclass(frozen=True)
-class Groups(WireMessage):
+class GroupList(WireMessage):
     """The caller's groups. ``more``, here and in other lists: whether more follow after the last one."""
 
     wire = "ListGroupsResponse"
 
-    groups: tuple[Group, ...]
+    groups: tuple[GroupDetails, ...]
     more: bool = False
 
 
 @dataclass(frozen=True)
-class PublicGroup(WireMessage):
+class PublicGroupInfo(WireMessage):
     """A public group as any user sees it."""
 
     wire = "PublicGroupInfo"
@@ -105,12 +105,12 @@ class PublicGroup(WireMessage):
 
 
 @dataclass(frozen=True)
-class PublicGroups(WireMessage):
+class PublicGroupList(WireMessage):
     """The public groups that match."""
 
     wire = "ListPublicGroupsResponse"
 
-    groups: tuple[PublicGroup, ...]
+    groups: tuple[PublicGroupInfo, ...]
     more: bool = False
 
 
@@ -134,7 +134,7 @@ class GroupUpdated(WireMessage):
 
 
 @dataclass(frozen=True)
-class Retention(WireMessage):
+class RetentionInfo(WireMessage):
     """Both layers of retention, and what follows: -1 for off or inherit, 0 for delete-after-fetch, or seconds.
 
     ``policy_source``: what the effective expiry comes from. ``min_lifetime_seconds``: nothing younger is erased; 0 for
@@ -173,7 +173,7 @@ class GroupInfoStored(WireMessage):
 
 
 @dataclass(frozen=True)
-class Sent(WireMessage):
+class MessageSent(WireMessage):
     """The number that the message got."""
 
     wire = "SendMessageResponse"
@@ -182,7 +182,7 @@ class Sent(WireMessage):
 
 
 @dataclass(frozen=True)
-class StoredMessage(WireMessage):
+class FetchedMessage(WireMessage):
     """A message; times in Unix seconds. ``expires_at``: the first second at which it is not served; 0 for none.
 
     ``self_destruct_seconds``: how long each reader may see it once it was read; 0: for ever. ``redacted``: the caller
@@ -201,12 +201,12 @@ class StoredMessage(WireMessage):
 
 
 @dataclass(frozen=True)
-class Page(WireMessage):
+class MessagePage(WireMessage):
     """A page of messages, ascending."""
 
     wire = "GetMessagesResponse"
 
-    messages: tuple[StoredMessage, ...]
+    messages: tuple[FetchedMessage, ...]
 
 
 @dataclass(frozen=True)
@@ -229,7 +229,7 @@ class MemberKeyPackage(WireMessage):
 
 
 @dataclass(frozen=True)
-class KeyPackages(WireMessage):
+class MemberKeyPackages(WireMessage):
     """A key package of each user but the caller, to make the commit and the welcome with."""
 
     wire = "InviteToGroupResponse"
@@ -238,7 +238,7 @@ class KeyPackages(WireMessage):
 
 
 @dataclass(frozen=True)
-class Invite(WireMessage):
+class InviteInfo(WireMessage):
     """An invite that waits for an answer; ``created_at`` in Unix seconds."""
 
     wire = "PendingInvite"
@@ -254,24 +254,24 @@ class Invite(WireMessage):
 
 
 @dataclass(frozen=True)
-class Invites(WireMessage):
+class InviteList(WireMessage):
     """The caller's invites."""
 
     wire = "ListPendingInvitesResponse"
 
-    invites: tuple[Invite, ...]
+    invites: tuple[InviteInfo, ...]
     more: bool = False
 
 
 @dataclass(frozen=True)
-class GroupInvites(Invites):
+class GroupInviteList(InviteList):
     """A group's invites."""
 
     wire = "ListGroupPendingInvitesResponse"
 
 
 @dataclass(frozen=True)
-class Welcome(WireMessage):
+class WelcomeInfo(WireMessage):
     """What a new member needs to take part."""
 
     wire = "PendingWelcome"
@@ -283,27 +283,27 @@ class Welcome(WireMessage):
 
 
 @dataclass(frozen=True)
-class Welcomes(WireMessage):
+class WelcomeList(WireMessage):
     """The caller's welcomes."""
 
     wire = "ListPendingWelcomesResponse"
 
-    welcomes: tuple[Welcome, ...]
+    welcomes: tuple[WelcomeInfo, ...]
     more: bool = False
 
 
 @dataclass(frozen=True)
-class Admins(WireMessage):
+class AdminList(WireMessage):
     """The admins of a group."""
 
     wire = "ListAdminsResponse"
 
-    admins: tuple[Member, ...]
+    admins: tuple[MemberInfo, ...]
     more: bool = False
 
 
 @dataclass(frozen=True)
-class BannedUser(WireMessage):
+class BannedUserInfo(WireMessage):
     """A banned user. ``banned_at``: Unix seconds. ``banned_by``: empty once that account is gone."""
 
     wire = "BannedUser"
@@ -316,12 +316,12 @@ class BannedUser(WireMessage):
 
 
 @dataclass(frozen=True)
-class BannedUsers(WireMessage):
+class BannedUserList(WireMessage):
     """The users who are banned from a group."""
 
     wire = "ListBannedUsersResponse"
 
-    users: tuple[BannedUser, ...]
+    users: tuple[BannedUserInfo, ...]
     more: bool = False
 
 
@@ -339,7 +339,7 @@ class SessionInfo(WireMessage):
 
 
 @dataclass(frozen=True)
-class Sessions(WireMessage):
+class SessionList(WireMessage):
     """The caller's sessions, the newest first."""
 
     wire = "ListSessionsResponse"
@@ -372,7 +372,7 @@ class RetentionConfiguration(WireMessage):
 
 
 @dataclass(frozen=True)
-class Refusal(WireMessage):
+class ErrorBody(WireMessage):
     """An error, as far as both formats tell of it."""
 
     wire = "ErrorResponse"
@@ -382,14 +382,14 @@ class Refusal(WireMessage):
 
 
 @dataclass(frozen=True)
-class Empty(WireMessage):
+class EmptyResult(WireMessage):
     """A response without fields."""
 
     wire = "Empty"
 
 
 @dataclass(frozen=True)
-class Health(WireMessage):
+class HealthStatus(WireMessage):
     """The health of the server: degraded while a part does not work, such as cleanup or the clock."""
 
     wire = "HealthResponse"
@@ -398,7 +398,7 @@ class Health(WireMessage):
 
 
 @dataclass(frozen=True)
-class Ready(WireMessage):
+class ReadyStatus(WireMessage):
     """Whether the server serves. While it does not, the answer is an error."""
 
     wire = "ReadyResponse"

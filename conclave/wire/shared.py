@@ -5,13 +5,13 @@ from http import HTTPStatus
 
 from aiohttp import web
 
-from conclave.wire.handover import Streamed
+from conclave.wire.handover import StreamedResponse
 
 _PIECE_BYTES = 64 * 1024
 """At most 64 KiB of what is large wait for a client at a time."""
 
 
-def cut(body: bytes) -> Sequence[bytes]:
+def split_body(body: bytes) -> Sequence[bytes]:
     """Return a body as the pieces that ``reply_shared`` sends."""
     return [body[begin : begin + _PIECE_BYTES] for begin in range(0, len(body), _PIECE_BYTES)]
 
@@ -22,10 +22,10 @@ def reply_shared(request: web.Request, pieces: Sequence[bytes], media_type: str)
     Every client may ask for it. One that takes it slowly holds no open file, of which the server needs the last ones
     itself, and little of the memory for responses.
     """
-    return Streamed(request, _each(pieces), HTTPStatus.OK, media_type, sum(map(len, pieces)))
+    return StreamedResponse(request, _each(pieces), HTTPStatus.OK, media_type, sum(map(len, pieces)))
 
 
-def is_kept(request: web.Request, tag: str) -> bool:
+def matches_etag(request: web.Request, tag: str) -> bool:
     """Tell whether the client says that it has the version with this ETag."""
     return any(each.value in (tag, "*") for each in request.if_none_match or ())
 

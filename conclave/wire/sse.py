@@ -9,7 +9,7 @@ from conclave.wire.formats import Format
 from conclave.wire.schemas.base import schema_of
 
 
-class Script:
+class EventEncoder:
     """How one kind of stream is written: in which format, and whether in chunks. There is one object for each kind."""
 
     def __init__(self, written_in: Format, *, chunked: bool) -> None:
@@ -34,7 +34,7 @@ class Script:
         return b"%x\r\n%b\r\n" % (len(text), text) if self._chunked else text
 
 
-script = cache(Script)
+event_encoder = cache(EventEncoder)
 """The script of a format, chunked or not."""
 
 

@@ -13,9 +13,9 @@ from aiohttp import web
 
 from conclave.events import Events, Stream
 from conclave.wire.handover import BARE_TRANSPORT
-from conclave.wire.sse import Script
+from conclave.wire.sse import EventEncoder
 
-LAST_SECONDS = 1.0
+LINGER_SECONDS = 1.0
 """When its stream ends, a client gets 1 second to take what waits.
 
 That is less than a request under way gets when the server stops.
@@ -37,7 +37,7 @@ class StreamHead(web.StreamResponse):
         """Write nothing. The stream goes on when aiohttp is done."""
 
 
-class Listener(Stream, asyncio.Protocol):
+class StreamConnection(Stream, asyncio.Protocol):
     """A stream of events to a client.
 
     Before ``begin``, and while the client takes nothing, its events wait. What waits is bounded.
@@ -45,17 +45,17 @@ class Listener(Stream, asyncio.Protocol):
 
     __slots__ = ("_blocked", "_cutting_off", "_events", "_script", "_transport")
 
-    def __init__(self, events: Events, user_id: bytes, session_id: int, script: Script) -> None:
+    def __init__(self, events: Events, user_id: bytes, session_id: int, encoder: EventEncoder) -> None:
         """``events`` forgets the stream when the connection is gone."""
         super().__init__(user_id, session_id)
         self._events = events
-        self._script = script
+        self._encoder = encoder
         self._blocked = True
         self._transport: asyncio.Transport | None = None
-        self._cutting_off: asyncio.TimerHandle | None = None
+        self._abort_timer: asyncio.TimerHandle | None = None
 
     @property
-    def hears(self) -> bool:
+    def is_connected(self) -> bool:
         """Whether the connection stands. What is added before it does is written, unless the client goes first."""
         return not self.ended and self._transport is not None and not self._transport.is_closing()
 
@@ -63,7 +63,7 @@ class Listener(Stream, asyncio.Protocol):
         """Take over the connection of a request whose headers are answered. Raises ConnectionError if it is gone."""
         self._blocked = request.protocol.writing_paused
         self._transport = _take_over(request, self)
-        self._transport.write(self._script.keep_alive)  # tells the client that it is connected
+        self._transport.write(self._encoder.keep_alive)  # tells the client that it is connected
         self.flush()
         if self.ended:
             self.finish()
@@ -76,18 +76,18 @@ class Listener(Stream, asyncio.Protocol):
     def keep_alive(self) -> None:
         """Write a comment, if the client keeps up."""
         if not (self._blocked or self._transport is None or self._transport.is_closing()):
-            self._transport.write(self._script.keep_alive)
+            self._transport.write(self._encoder.keep_alive)
 
     def finish(self) -> None:
-        """Write what waits, and the end. LAST_SECONDS later the connection is broken off."""
+        """Write what waits, and the end. LINGER_SECONDS later the connection is broken off."""
         if self._transport is None:
             return
         if not self._transport.is_closing():
             self._write()
-            if self._script.end:
-                self._transport.write(self._script.end)
+            if self._encoder.end:
+                self._transport.write(self._encoder.end)
             self._transport.close()
-        self._cutting_off = asyncio.get_running_loop().call_later(LAST_SECONDS, self._transport.abort)
+        self._abort_timer = asyncio.get_running_loop().call_later(LINGER_SECONDS, self._transport.abort)
 
     def break_off(self) -> None:
         """Close the connection at once."""
@@ -100,10 +100,10 @@ class Listener(Stream, asyncio.Protocol):
         lost, events = self.take()
         self._events.lost += lost
         if len(events) == 1 and not lost:
-            self._transport.write(self._script.event(events[0]))  # the same bytes for all: nothing is copied
+            self._transport.write(self._encoder.event(events[0]))  # the same bytes for all: nothing is copied
         else:
-            told = [self._script.lagged(lost)] if lost else []
-            self._transport.write(b"".join(told + [self._script.event(event) for event in events]))
+            lagged = [self._encoder.lagged(lost)] if lost else []
+            self._transport.write(b"".join(lagged + [self._encoder.event(event) for event in events]))
 
     def pause_writing(self) -> None:
         """Let events wait: the client takes less than it gets."""
@@ -118,8 +118,8 @@ class Listener(Stream, asyncio.Protocol):
         """Forget the stream. What clients send meanwhile is not looked at."""
         self._transport = None
         self._events.lost += self.take()[0]
-        if self._cutting_off:
-            self._cutting_off.cancel()
+        if self._abort_timer:
+            self._abort_timer.cancel()
         self._events.remove(self)
 
 

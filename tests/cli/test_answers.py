@@ -33,7 +33,7 @@ WITHOUT_JSON = {
     "hold release": "a sentence",
     "invite-token new": "the token alone",
     "invite-token revoke": "a sentence",
-    "receipts verify": "sentences",
+    "evidence verify": "sentences",
     "restore": "sentences",
     "serve": "its log",
     "user create": "the password alone",
@@ -73,9 +73,8 @@ def test_every_command_that_takes_a_group_takes_a_name_or_an_id() -> None:
         for parameter in command.params
         if parameter.name in ("group", "name_or_id")
     }
-    assert set(taking) == {"archive restore", "audit", "cleanup purge", "explain", "group show", "hold add"} | {
-        "receipts show"
-    }
+    of_evidence = {"evidence audit", "evidence receipts"}
+    assert set(taking) == {"archive restore", "cleanup purge", "explain", "group show", "hold add"} | of_evidence
     assert set(taking.values()) == {"text"}, "not a UUID alone"
 
 

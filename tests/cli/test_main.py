@@ -81,11 +81,11 @@ SHOWN = r"a\x9b31m\x1b[31m\u202e\x07"
         ("export", DECEIVING),
         ("hold", "release", DECEIVING),
         ("hold", "add", "--user", DECEIVING, "--reason", "why"),
-        ("audit", "--since", DECEIVING),
-        ("audit", "--group", DECEIVING),
+        ("evidence", "audit", "--since", DECEIVING),
+        ("evidence", "audit", "--group", DECEIVING),
         ("cleanup", "purge", "--group", DECEIVING, "--before", "1d"),
         ("cleanup", "purge", "--group", "group", "--before", DECEIVING),
-        ("receipts", "verify", "--known", DECEIVING),
+        ("evidence", "verify", "--known", DECEIVING),
         ("invite-token", "revoke", DECEIVING),
         ("backup", DECEIVING),
         ("backup", "list", DECEIVING),
@@ -127,8 +127,8 @@ def test_what_an_argument_has_is_shown(words: tuple[str, ...], tmp_path: Path, m
         ("explain", "group"),
         ("hold", "release"),
         ("invite-token", "revoke"),
-        ("audit", "--limit"),
-        ("receipts", "show", "--limit"),
+        ("evidence", "audit", "--limit"),
+        ("evidence", "receipts", "--limit"),
         ("cleanup", "history", "--limit"),
         ("invite-token", "new", "--uses"),
     ],
@@ -146,7 +146,7 @@ def test_a_number_that_nothing_can_have_is_refused_in_a_line(
 def test_a_known_receipt_of_such_a_number_is_refused_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for number in ("0", "-1", str(2**63), "9" * 5_000):
-        asked = CliRunner().invoke(main, ["receipts", "verify", "--known", f"{number}:{'a' * 64}"])
+        asked = CliRunner().invoke(main, ["evidence", "verify", "--known", f"{number}:{'a' * 64}"])
         assert (asked.exit_code, type(asked.exception)) == (2, SystemExit)
         assert "is not a number, a colon and 64 hexadecimal digits" in asked.stderr
 

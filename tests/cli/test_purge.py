@@ -94,7 +94,7 @@ async def test_a_purge_is_noted_and_the_mark_never_falls(running: Running, run: 
     done(await purge(run, "g", "5d", "--yes", "--no-run"))
     mark = START + 8 * DAY
     assert await running.query(MARKS) == [(mark,)]
-    lines = done(await asyncio.to_thread(run, "audit", "--group", group, "--json")).splitlines()
+    lines = done(await asyncio.to_thread(run, "evidence", "audit", "--group", group, "--json")).splitlines()
     later, first = (json.loads(line) for line in lines)
     assert first["details"] == {"before": mark, "expired_before": [0, mark]}
     assert later["details"] == {"before": START + 5 * DAY, "expired_before": [mark, mark]}

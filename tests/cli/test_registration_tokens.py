@@ -154,7 +154,8 @@ async def test_the_database_has_only_the_hash_and_the_audit_log_tells_who(
     assert all(token.encode() not in path.read_bytes() for path in config.database.parent.iterdir() if path.is_file())
     assert token not in done(await call(run, "list"))
     await call(run, "revoke", "1")
-    entries = [json.loads(line) for line in done(await asyncio.to_thread(run, "audit", "--json")).splitlines()]
+    log = await asyncio.to_thread(run, "evidence", "audit", "--json")
+    entries = [json.loads(line) for line in done(log).splitlines()]
     assert [(each["action"], each["details"]["note"]) for each in entries] == [
         ("registration_token_revoked", "choir"),
         ("registration_token_added", "choir"),

@@ -101,7 +101,7 @@ class Operator:
         assert "health:     ok" in await self.does("status")
         assert "wrong" not in await self.does("doctor")
         await self.does("verify-erasure")
-        await self.does("receipts", "verify")
+        await self.does("evidence", "verify")
 
 
 class Week:

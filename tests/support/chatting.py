@@ -16,7 +16,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 from textual.widgets import Button, Input
 
-from conclave.client import Client as LibraryClient, Session
+from conclave.client import Client as LibraryClient, LoginSession
 from conclave.client.chat.app import ChatApp
 from conclave.client.chat.composer import Composer
 from conclave.client.chat.conversation import Conversation
@@ -268,7 +268,7 @@ async def chatting(
         await app.close_conversation()
 
 
-async def signed_up(home: Path, url: str, name: str, *, is_new: bool = True) -> Session:
+async def signed_up(home: Path, url: str, name: str, *, is_new: bool = True) -> LoginSession:
     """Make an account, or log in to one that there is, and leave its session where the chat finds it."""
     options = ChatOptions(home=home)
     async with LibraryClient(url) as client:
@@ -279,14 +279,14 @@ async def signed_up(home: Path, url: str, name: str, *, is_new: bool = True) -> 
     return session
 
 
-async def new_group(session: Session, name: str, *, public: bool = True, expiry: int | None = None) -> UUID:
+async def new_group(session: LoginSession, name: str, *, public: bool = True, expiry: int | None = None) -> UUID:
     """Make a group by other means than the chat."""
     from conclave.client import PlaintextCodec
-    from conclave.client.membership import Membership
+    from conclave.client.membership import MembershipManager
 
     async with LibraryClient(session.url) as client:
         client.resume(session)
-        group = await Membership(client, PlaintextCodec()).create(name, public=public)
+        group = await MembershipManager(client, PlaintextCodec()).create(name, public=public)
         if expiry is not None:
             await client.update_group(group, expiry=expiry)
     return group

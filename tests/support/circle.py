@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from uuid import UUID
 
-from conclave.client import Client, History, MessageArrived, MlsCodec, NotReadyError, ResourceError, Session, Sync
+from conclave.client import Client, History, LoginSession, MessageArrived, MlsCodec, NotReadyError, ResourceError, Sync
 from conclave.client.encryption.view import Standing
 from conclave.wire.events import InviteReceived
 from tests.client.chat.test_terminal import Terminal
@@ -131,7 +131,7 @@ class ByTheLibrary:
         self.name = name
         self._files = folder / name
         self._nights = nights
-        self._session: Session | None = None
+        self._session: LoginSession | None = None
         self._stack = contextlib.AsyncExitStack()
 
     async def comes(self, url: str, token: str = "") -> None:

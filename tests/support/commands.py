@@ -16,12 +16,11 @@ from conclave.config.settings import Config
 Run = Callable[..., Result]
 
 FAMILIES = {
-    "audit": "audit",
     "cleanup": "cleanup",
+    "evidence": "evidence",
     "export": "export",
     "hold": "holds",
     "invite-token": "registration_tokens",
-    "receipts": "receipts",
     "user": "users",
 }
 """The modules of the commands, by the first word."""

@@ -7,14 +7,14 @@ from typing import Any
 from uuid import UUID
 
 from conclave import app_keys
-from conclave.client import Backoff, Client, Codec, History, PlaintextCodec, Session
+from conclave.client import Backoff, Client, Codec, History, LoginSession, PlaintextCodec
 from conclave.client.chat import commands
 from conclave.client.chat.command_context import MessageChoice
 from conclave.client.chat.conversation import Conversation
 from conclave.client.chat.rooms import Notice, PendingMessage, Room
 from conclave.client.events import Message
 from conclave.clock import Clock
-from conclave.wire.stream_connection import Listener as Connection
+from conclave.wire.stream_connection import StreamConnection as Connection
 from tests.conftest import Running
 from tests.support.client import PASSWORD
 from tests.support.server import PATIENCE
@@ -63,7 +63,7 @@ class Chat:
         clock: Clock | None = None,
         path: Path | None = None,
         backoff: Backoff = QUICK,
-        session: Session | None = None,
+        session: LoginSession | None = None,
         codec: Codec | None = None,
     ) -> None:
         """``clock``: the server's, if it stands still. ``session``: one that has begun; None: ``begin`` logs in.
@@ -100,7 +100,7 @@ class Chat:
             self.client.transport.on_time = lambda _: None
         if waits:
             await self.until(lambda: self.conversation.offline is None and None in self.told.shown)
-            await self.until(lambda: self.conversation.sync._upkeep._has_begun)
+            await self.until(lambda: self.conversation.sync._key_package_stock._has_begun)
             await self.refresh()
 
     async def disconnect(self) -> None:

@@ -267,7 +267,7 @@ async def test_what_breaks_in_mid_send_loses_nothing_and_sends_nothing_twice(
 
 async def test_who_is_removed_or_loses_the_keys_comes_back_and_talks(scene: Scene) -> None:
     alice, bob = scene.alice, scene.bob
-    await alice.look_at("bob")
+    await alice.request_fetch("bob")
     await alice.press("Remove")
     await alice.sees("Remove bob?", "dialog")
     await alice.press("Remove")
@@ -318,7 +318,7 @@ async def test_what_goes_is_gone_on_all_screens_at_its_second(scene: Scene) -> N
     seen = time.time()
     assert LEAST <= await bob.gone_at("burn after reading") - seen <= MOST
     # By the policy: what is older goes at once, and what is said then at its second.
-    await alice.look_at("carol")
+    await alice.request_fetch("carol")
     await alice.press("Make an admin")
     await alice.put_away()
     await scene.shows("you are an admin")

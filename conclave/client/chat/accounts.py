@@ -16,7 +16,7 @@ from yarl import URL
 
 from conclave.client.history import reserve
 from conclave.client.history.store import History
-from conclave.client.session import Session, SessionFileError
+from conclave.client.session import LoginSession, SessionFileError
 
 _SESSION, _HISTORY, _LOCK, _CODEC = "session", "history", "lock", "codec"
 
@@ -53,7 +53,7 @@ class AccountFolder:
         folder.mkdir(mode=0o700, exist_ok=True)
         return folder
 
-    def save(self, session: Session) -> None:
+    def save(self, session: LoginSession) -> None:
         """Save a session for the next start. Raises OSError."""
         self._create()
         session.save(self.session_path)
@@ -138,13 +138,13 @@ class Accounts:
         """``home``: the folder with a folder for each account."""
         self.home = home
 
-    def for_session(self, session: Session) -> AccountFolder:
+    def for_session(self, session: LoginSession) -> AccountFolder:
         """Return the account folder of a session."""
         url = URL(session.url)
         where = quote(f"{session.username}@{url.host}-{url.port}{url.path.rstrip('/')}", safe="@")
         return AccountFolder(self.home / f"{where}-{session.user_id.hex[:8]}")
 
-    def last_session(self, *, url: str = "", username: str = "") -> Session | None:
+    def last_session(self, *, url: str = "", username: str = "") -> LoginSession | None:
         """Return the last used session, optionally of this server and this user only. Raises SessionFileError.
 
         ``url``: normalised by ``server_url``, as sessions store it.
@@ -154,7 +154,7 @@ class Accounts:
         except OSError as error:
             raise SessionFileError(f"{self.home}: cannot be read: {error.strerror}") from error
         for path in found:
-            session = Session.load(path)
+            session = LoginSession.load(path)
             if session and (not url or session.url == url) and (not username or session.username == username):
                 return session
         return None

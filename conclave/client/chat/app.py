@@ -24,10 +24,10 @@ from conclave.client.chat.options import ChatOptions
 from conclave.client.chat.palette import CommandPalette
 from conclave.client.chat.screen import ChatScreen
 from conclave.client.chat.terminal import TerminalDriver
-from conclave.client.encryption.vault import KeyStoreError
+from conclave.client.encryption.key_database import KeyStoreError
 from conclave.client.errors import ClientError, RefusedError, SessionOverError, is_final
 from conclave.client.history.schema import HistoryError
-from conclave.client.session import Session, SessionFileError
+from conclave.client.session import LoginSession, SessionFileError
 
 DARK = Theme(
     name="conclave-dark",
@@ -133,7 +133,7 @@ class ChatApp(App[str]):
         """Quit, after a confirmation if messages are unsent."""
         for screen in self.screen_stack:
             if isinstance(screen, ChatScreen):
-                screen.keep_unsent()
+                screen.save_unsent()
         unsent = self.conversation.rooms.unsent_count() if self.conversation else 0
         if unsent and not isinstance(self.screen, QuitDialog):  # a second Ctrl+Q confirms
             is_saved = self.conversation is not None and self.conversation.unsent.is_saved
@@ -177,7 +177,7 @@ class ChatApp(App[str]):
         except (HistoryError, AccountInUseError, OSError, sqlite3.Error) as error:
             self.exit(f"you are logged out, but some local data could not be erased: {describe(error)}", return_code=1)
 
-    async def _retry_logout(self, session: Session) -> None:
+    async def _retry_logout(self, session: LoginSession) -> None:
         """Retry the logout until the server answers."""
         async with self._options.client(session.url) as client:
             client.resume(session)
@@ -213,7 +213,7 @@ class ChatApp(App[str]):
             await self.pop_screen()
         await self.push_screen(screen)
 
-    async def _start(self, session: Session) -> None:
+    async def _start(self, session: LoginSession) -> None:
         options = self._options
         self._last = replace(options, url=session.url, username=session.username)
         account = options.accounts.for_session(session)

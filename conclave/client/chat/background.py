@@ -5,7 +5,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from conclave.client.chat.observer import ConversationObserver
-from conclave.client.errors import ClientError, NoAnswerError, SessionOverError, in_words
+from conclave.client.errors import ClientError, NoAnswerError, SessionOverError, describe_error
 
 
 class Background:
@@ -47,4 +47,4 @@ class Background:
         except NoAnswerError:
             pass
         except ClientError as error:
-            self._observer.show_status(in_words(error), is_error=True)
+            self._observer.show_status(describe_error(error), is_error=True)

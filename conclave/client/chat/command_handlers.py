@@ -12,8 +12,8 @@ from conclave.client.chat.rooms import Room, find_by_name
 from conclave.client.errors import ClientError, ResourceError
 from conclave.errors import ErrorCode
 from conclave.retention.durations import duration_words
-from conclave.wire.fields import MOST_SELF_DESTRUCT_SECONDS
-from conclave.wire.results import GroupUpdated, Invite
+from conclave.wire.fields import MAX_SELF_DESTRUCT_SECONDS
+from conclave.wire.results import GroupUpdated, InviteInfo
 
 MAX_TITLE = 64
 """In characters."""
@@ -30,7 +30,7 @@ async def create_group(context: CommandContext, rest: str) -> None:
     title = "" if re.fullmatch(r"[a-zA-Z0-9_]+", typed) else typed
     if len(title) > MAX_TITLE:
         raise CommandError(f"a title has at most {MAX_TITLE} characters; this one has {len(title)}")
-    name = names.checked("group_name", (title and names.name_of(title)) or typed)
+    name = names.check_name("group_name", (title and names.name_from_title(title)) or typed)
     group_id = await _create(context, name, title, is_public=kind == "public")
     await context.conversation.refresh()
     context.open_group(group_id, is_requested=True)
@@ -47,7 +47,7 @@ async def _create(
     """Create a group. A derived name that is taken gets a number."""
     create = context.conversation.sync.membership.create
     is_derived = bool(title) if is_derived is None else is_derived
-    others = [f"{name[: names.LONGEST - 2]}_{number}" for number in range(2, 10)] if is_derived else []
+    others = [f"{name[: names.MAX_LENGTH - 2]}_{number}" for number in range(2, 10)] if is_derived else []
     for each in others:
         try:
             return await create(name, title, public=is_public)
@@ -119,7 +119,7 @@ async def write_to_user(context: CommandContext, rest: str) -> None:
     if user.user_id == conversation.user_id:
         raise CommandError("you cannot message yourself")
     both = {conversation.user_id, user.user_id}
-    name = f"{conversation.client.session.username}_and_{user.username}"[: names.LONGEST]
+    name = f"{conversation.client.session.username}_and_{user.username}"[: names.MAX_LENGTH]
     rooms = conversation.rooms.ordered()
     room = next((each for each in rooms if {it.user_id for it in each.group.members} == both), None)
     room = room or next((each for each in rooms if each.group.group_name == name), None)
@@ -212,7 +212,7 @@ async def decline_invite(context: CommandContext, rest: str) -> None:
     await context.conversation.answer_invite((await _one_invite(context, rest)).invite_id, accept=False)
 
 
-async def _one_invite(context: CommandContext, name: str) -> Invite:
+async def _one_invite(context: CommandContext, name: str) -> InviteInfo:
     """Return the invite to the named group, or the only invite. Raises CommandError."""
     found = _find_invite(context, name)
     if found is None:
@@ -226,7 +226,7 @@ async def _one_invite(context: CommandContext, name: str) -> Invite:
     raise CommandError(f"name the group: you are invited to {names}" if names else "you have no invites")
 
 
-def _find_invite(context: CommandContext, name: str) -> Invite | None:
+def _find_invite(context: CommandContext, name: str) -> InviteInfo | None:
     invites = context.conversation.rooms.invites
     if name:
         return find_by_name(name, invites, lambda each: each.group_name)
@@ -291,9 +291,9 @@ async def send_self_destructing(context: CommandContext, rest: str) -> None:
         seconds = formatting.parse_lifetime(time)
     except ValueError as error:
         raise CommandError(f"{error}: for example /burn 30s hello") from error
-    if seconds > MOST_SELF_DESTRUCT_SECONDS:
+    if seconds > MAX_SELF_DESTRUCT_SECONDS:
         raise CommandError(
-            f"the longest timer is {duration_words(MOST_SELF_DESTRUCT_SECONDS)}: for example /burn 30s hello"
+            f"the longest timer is {duration_words(MAX_SELF_DESTRUCT_SECONDS)}: for example /burn 30s hello"
         )
     if text:
         context.conversation.send_queue.send(room, text, seconds)

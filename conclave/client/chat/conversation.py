@@ -121,7 +121,7 @@ class Conversation:
             room.read_before = None if room.unread_from is None else room.unread_from - 1
             if self._online.is_set():
                 self._start(self.retention.read(group_id))
-                self.sync.look_at(group_id)
+                self.sync.request_fetch(group_id)
         return room
 
     def initial_room(self) -> Room | None:
@@ -130,7 +130,7 @@ class Conversation:
         Return None if there is no group, or if the group has an unread self-destructing message, whose timer would
         start.
         """
-        rooms = [room for each in self.history.opened_last() if (room := self.rooms.all.get(each))]
+        rooms = [room for each in self.history.recently_opened() if (room := self.rooms.all.get(each))]
         room = next(iter([*rooms, *self.rooms.ordered()]), None)
         if room is None:
             return None
@@ -171,7 +171,7 @@ class Conversation:
         group_id = room.group.group_id
         unread, read = room.unread, self.history.read_up_to(group_id)
         with contextlib.suppress(DiskError):  # they stay unread, and no timer starts
-            self.sync.seen(group_id, numbers)
+            self.sync.mark_seen(group_id, numbers)
         is_read_on = self.history.read_up_to(group_id) != read
         if is_read_on and any(each.self_destruct_seconds for each in room.messages.values()):
             self._reload(room)
@@ -474,4 +474,4 @@ class Conversation:
         while True:
             await asyncio.sleep(FETCH_POLL_SECONDS)
             if self.open_group_id and self._online.is_set():
-                self.sync.look_at(self.open_group_id)
+                self.sync.request_fetch(self.open_group_id)

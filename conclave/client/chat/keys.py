@@ -57,7 +57,7 @@ class ConversationKeys:
             self._observer.room_changed(room.group.group_id)
         return is_done
 
-    def handle(self, news: n.OfKeys) -> None:
+    def handle(self, news: n.EncryptionNews) -> None:
         """Add a notice of an encryption event to its group; announce changed keys to the user."""
         room = self._rooms.all.get(news.group_id)
         if isinstance(news, n.KeyChanged):

@@ -16,8 +16,8 @@ from conclave.client.chat import formatting
 from conclave.client.chat.dialogs import QuestionDialog
 from conclave.client.chat.forms import FORM_KEYS, FormScreen
 from conclave.client.chat.options import LOCAL_URL, ChatOptions
-from conclave.client.errors import ClientError, NoAnswerError, ResourceError, WrongPasswordError, in_words
-from conclave.client.session import Session
+from conclave.client.errors import ClientError, NoAnswerError, ResourceError, WrongPasswordError, describe_error
+from conclave.client.session import LoginSession
 from conclave.errors import ErrorCode
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -49,7 +49,7 @@ class LoginScreen(FormScreen[None]):
     class Done(UiMessage):
         """The user is logged in."""
 
-        def __init__(self, session: Session) -> None:
+        def __init__(self, session: LoginSession) -> None:
             self.session = session
             super().__init__()
 
@@ -139,12 +139,12 @@ class LoginScreen(FormScreen[None]):
             self.query_one("#password", Input).value = again.value = ""
             self.post_message(self.Done(session))
 
-    async def _session(self, client: Client, name: str, password: str, *, is_new: bool) -> Session:
+    async def _session(self, client: Client, name: str, password: str, *, is_new: bool) -> LoginSession:
         if is_new:
             await client.register(name, password, registration_token=self.query_one("#token", Input).value)
         return await client.login(name, password)
 
-    async def _confirm_replacement(self, client: Client, session: Session) -> bool:
+    async def _confirm_replacement(self, client: Client, session: LoginSession) -> bool:
         """Ask before this device replaces another one: an account has one device with keys."""
         if self._options.make_codec is None or self._options.accounts.for_session(session).has_keys:
             return True
@@ -166,7 +166,7 @@ class LoginScreen(FormScreen[None]):
             self.query(".token").set(display=True)
             self.query_one("#token", Input).focus()
         hint = " Check the address, and that the server is running." if isinstance(error, NoAnswerError) else ""
-        self._say(f"{in_words(error)}{hint}")
+        self._say(f"{describe_error(error)}{hint}")
 
     def _say(self, text: str) -> None:
         self.query_one("#wrong", Static).update(Content(formatting.sanitize(text)))

@@ -8,7 +8,7 @@ from conclave.client.api import Client
 from conclave.client.chat import formatting
 from conclave.client.chat.rooms import Room, Rooms
 from conclave.client.errors import GroupError
-from conclave.wire.results import GroupUpdated, Retention, RetentionConfiguration
+from conclave.wire.results import GroupUpdated, RetentionConfiguration, RetentionInfo
 
 
 class RetentionSettings:
@@ -60,7 +60,7 @@ class RetentionSettings:
             room.hidden_count = 0
             self._changed(room)
 
-    async def _announce(self, room: Room, old: Retention, found: Retention) -> None:
+    async def _announce(self, room: Room, old: RetentionInfo, found: RetentionInfo) -> None:
         """Add a notice about the new policy to the group."""
         now, admin = self._now(), found.expiry_set_by
         is_own = admin == self._rooms.user_id
@@ -90,7 +90,7 @@ def effective_expiry(group_id: UUID, expiry: int, server: int, configured: Reten
     return within if server == formatting.KEEP else min(within, server)
 
 
-def change_notice(old: Retention, new: Retention, admin: str, hidden: int) -> str:
+def change_notice(old: RetentionInfo, new: RetentionInfo, admin: str, hidden: int) -> str:
     """Describe a change of policy: the new one, who made the change, and how many messages it hid.
 
     ``admin``: who has set the group's own expiry; it is unchanged if the operator made the change.

@@ -9,8 +9,8 @@ from uuid import UUID, uuid4
 from conclave.client.chat import formatting
 from conclave.client.chat.mentions import mentions_user
 from conclave.client.events import Message
-from conclave.client.names import name_of
-from conclave.wire.results import Group, Invite, Retention
+from conclave.client.names import name_from_title
+from conclave.wire.results import GroupDetails, InviteInfo, RetentionInfo
 
 MAX_NOTICES = 100
 """A group shows its last 100 notices."""
@@ -91,8 +91,8 @@ class Room:
     many loaded messages a new policy has hidden, not announced yet. ``typed``: the text in the input field.
     """
 
-    group: Group
-    retention: Retention | None = None
+    group: GroupDetails
+    retention: RetentionInfo | None = None
     retention_read: int = 0
     messages: dict[int, Message] = field(default_factory=dict)
     is_loaded: bool = False
@@ -126,7 +126,7 @@ class Room:
     def label(self) -> str:
         """The title if the name was derived from it, which makes the pair unique; otherwise the name."""
         name, title = self.group.group_name, self.group.alias
-        derived = name_of(title)
+        derived = name_from_title(title)
         is_derived = bool(derived) and re.fullmatch(rf"{re.escape(derived)}(_[0-9])?", name)
         return formatting.display_name(title) if is_derived else self.name
 
@@ -195,7 +195,7 @@ class Rooms:
     def __init__(self, user_id: UUID) -> None:
         self.user_id = user_id
         self.all: dict[UUID, Room] = {}
-        self.invites: tuple[Invite, ...] = ()
+        self.invites: tuple[InviteInfo, ...] = ()
         self._names: dict[UUID, str] = {}
         self._old_names: dict[UUID, str] = {}
 
@@ -239,7 +239,7 @@ class Rooms:
         drafts = [each for room in self.all.values() for each in room.pending]
         return sum(each.number is None and not (each.is_stored or each.is_cancelled) for each in drafts)
 
-    def update(self, groups: Sequence[Group], now: int) -> None:
+    def update(self, groups: Sequence[GroupDetails], now: int) -> None:
         """Replace the groups by their current state, and add notices about changes."""
         for group in groups:
             for each in group.members:
@@ -271,7 +271,7 @@ def find_by_name(name: str, things: Iterable[T], name_of: Callable[[T], str]) ->
     return close[0] if len(close) == 1 else None
 
 
-def changes(old: Group, new: Group, user_id: UUID) -> Iterator[str]:
+def changes(old: GroupDetails, new: GroupDetails, user_id: UUID) -> Iterator[str]:
     """Describe the changes of a group, except what was done to the user's own membership."""
     before, after = ({each.user_id: each for each in group.members} for group in (old, new))
     for each in new.members:
@@ -287,7 +287,7 @@ def changes(old: Group, new: Group, user_id: UUID) -> Iterator[str]:
     yield from _settings(old, new)
 
 
-def _settings(old: Group, new: Group) -> Iterator[str]:
+def _settings(old: GroupDetails, new: GroupDetails) -> Iterator[str]:
     if old.group_name != new.group_name:
         yield f"the group was renamed to {formatting.display_name(new.group_name)}"
     if old.alias != new.alias:

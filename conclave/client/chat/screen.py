@@ -34,7 +34,7 @@ from conclave.client.chat.status_messages import StatusMessages
 from conclave.client.chat.timeline import Timeline
 from conclave.client.chat.top_line import top_line
 from conclave.client.chat.type_ahead import TypeAhead
-from conclave.client.errors import ClientError, NoAnswerError, SessionOverError, in_words
+from conclave.client.errors import ClientError, NoAnswerError, SessionOverError, describe_error
 from conclave.client.events import Message
 
 TICK_SECONDS = 0.2
@@ -303,11 +303,11 @@ class ChatScreen(Screen[None]):
             self._second = now
             self.query_one(Timeline).tick(now)
             self._show_hint()  # its quote may have expired
-            self.keep_unsent()
+            self.save_unsent()
         if self.app.screen is self and self.app.app_focus and self._statuses.tick(TICK_SECONDS):
             self._show_statuses()
 
-    def keep_unsent(self) -> None:
+    def save_unsent(self) -> None:
         """Save what is typed, for after a crash."""
         typed = self.query_one(Composer).text
         self.conversation.unsent.keep(self.room, "" if commands.is_command(typed) else typed)
@@ -513,7 +513,7 @@ class ChatScreen(Screen[None]):
         except NoAnswerError as error:
             self._refuse(line, f"{error}. It may have been executed: check before you try again")
         except (ClientError, CommandError, ValueError) as error:
-            self._refuse(line, in_words(error))
+            self._refuse(line, describe_error(error))
 
     def notify_user(self, room: Room, message: Message) -> None:
         """Notify the user, unless the group is visible."""
@@ -537,7 +537,7 @@ class ChatScreen(Screen[None]):
         try:
             await key_handlers.review_changed_keys(self, room)
         except ClientError as error:
-            self.show_status(in_words(error), is_error=True)
+            self.show_status(describe_error(error), is_error=True)
         finally:
             self._is_reviewing = False
 

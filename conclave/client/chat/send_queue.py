@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from conclave.client.chat.rooms import PendingMessage, Room
-from conclave.client.encryption.view import Standing
+from conclave.client.encryption.view import EncryptionStatus
 from conclave.client.errors import (
     ClientError,
     DiskError,
@@ -16,11 +16,11 @@ from conclave.client.errors import (
     ReplacedError,
     ResourceError,
     SessionOverError,
-    in_words,
+    describe_error,
     is_final,
 )
 from conclave.client.events import Message
-from conclave.client.retry import REPEATED_SECONDS, Backoff, awake_or_asleep
+from conclave.client.retry import MAX_REPEAT_SECONDS, Backoff, seconds_since_boot
 from conclave.client.sync import Sync
 
 KEY_POLL_SECONDS = 1.0
@@ -40,7 +40,7 @@ class SendQueue:
         changed: Callable[[Room], None],
         held: Callable[[UUID], None],
         keep: Callable[[], None],
-        clock: Callable[[], float] = awake_or_asleep,
+        clock: Callable[[], float] = seconds_since_boot,
     ) -> None:
         """``online``: set while there is a connection.
 
@@ -61,7 +61,7 @@ class SendQueue:
     def send(self, room: Room, text: str, self_destruct_seconds: int = 0) -> None:
         """Queue a message. Sending marks the group as read."""
         with contextlib.suppress(DiskError):
-            self._sync.seen(room.group.group_id)
+            self._sync.mark_seen(room.group.group_id)
         room.read_before = None
         room.pending.append(PendingMessage(room.group.group_id, text, self_destruct_seconds))
         room.typed = ""
@@ -84,7 +84,7 @@ class SendQueue:
     def keys_reviewed(self, room: Room) -> None:
         """Send messages that waited for the user's decision about a key, here and in the codec."""
         self.release(room)
-        self._sync.look_at(room.group.group_id)
+        self._sync.request_fetch(room.group.group_id)
 
     def release(self, room: Room) -> None:
         """Send messages that waited for a decision about keys, if all are made."""
@@ -184,7 +184,7 @@ class SendQueue:
             if not pending.waits or pending not in room.pending:
                 continue  # cancelled meanwhile
             now = self._clock()
-            if pending.tried_at is not None and now - pending.tried_at >= REPEATED_SECONDS:
+            if pending.tried_at is not None and now - pending.tried_at >= MAX_REPEAT_SECONDS:
                 self._give_up(room, pending)
                 continue
             failures = await self._try(pending, now, failures)
@@ -210,7 +210,7 @@ class SendQueue:
                 if pending.tried_at is None and not isinstance(error, EncryptionError):
                     pending.tried_at = now
                 return failures + 1
-            pending.refuse(in_words(error))
+            pending.refuse(describe_error(error))
         finally:
             pending.is_trying = False
         return 0
@@ -222,12 +222,12 @@ class SendQueue:
         else:
             pending.refuse(UNKNOWN_OUTCOME)
             pending.is_unknown = True
-            self._sync.look_at(pending.group_id)
+            self._sync.request_fetch(pending.group_id)
         self._changed(room)
 
     async def _wait_for_keys(self, group_id: UUID) -> None:
         """Wait for the keys of a group: only with them it is known whose keys have changed."""
-        while self._sync.codec.view(group_id).standing is Standing.WAITING:
+        while self._sync.codec.view(group_id).status is EncryptionStatus.WAITING:
             self._keys_changed.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(KEY_POLL_SECONDS):

@@ -10,7 +10,7 @@ from textual.widgets.option_list import Option
 
 from conclave.client.chat import formatting
 from conclave.client.chat.rooms import Room, Rooms
-from conclave.wire.results import Invite
+from conclave.wire.results import InviteInfo
 
 MORE = "  "
 """The indent of further rows of a name."""
@@ -74,7 +74,7 @@ class Sidebar(OptionList):
         elif chosen.startswith("i"):
             self.post_message(self.Chosen(invite_id=UUID(chosen[1:])))
 
-    def _invite(self, invite: Invite) -> Option:
+    def _invite(self, invite: InviteInfo) -> Option:
         label = formatting.name_with_title(invite.group_name, invite.group_alias)
         return Option(Content.assemble(INVITE, *split_label(label, WIDTH - 2 - len(INVITE))), f"i{invite.invite_id}")
 

@@ -6,7 +6,7 @@ from itertools import islice
 from conclave.client.chat import formatting
 from conclave.client.chat.command_context import CommandContext, CommandError
 from conclave.client.chat.rooms import Room
-from conclave.client.errors import ClientError, GroupError, ResourceError, in_words
+from conclave.client.errors import ClientError, GroupError, ResourceError, describe_error
 from conclave.client.events import Message
 from conclave.retention.durations import duration_words
 
@@ -120,7 +120,7 @@ async def _take_all(context: CommandContext, room: Room, numbers: list[int]) -> 
             if not taken:
                 raise
             done = f"{taken:,} of {formatting.count(len(numbers), 'message')}"
-            raise CommandError(f"took back {done}, then: {in_words(error)}") from error
+            raise CommandError(f"took back {done}, then: {describe_error(error)}") from error
         taken += 1
     context.show_status(f"Took back {formatting.count(taken, 'message')} in {room.name}")
 

@@ -31,13 +31,13 @@ def top_line(conversation: Conversation, room: Room | None, width: int, *, is_pl
     return Content.assemble(left, "  ", (end, "$warning" if encryption.is_wrong else "$success"))
 
 
-def _encryption(conversation: Conversation, room: Room | None) -> trust.EncryptionStatus:
+def _encryption(conversation: Conversation, room: Room | None) -> trust.EncryptionSummary:
     if not conversation.keys.encrypts:
-        return trust.EncryptionStatus(trust.NOT_ENCRYPTED, is_wrong=True)
-    return trust.encryption_status(conversation.keys.view(room) if room else None, conversation.rooms.display_name)
+        return trust.EncryptionSummary(trust.NOT_ENCRYPTED, is_wrong=True)
+    return trust.encryption_summary(conversation.keys.view(room) if room else None, conversation.rooms.display_name)
 
 
-def _forms(state: trust.EncryptionStatus) -> list[str]:
+def _forms(state: trust.EncryptionSummary) -> list[str]:
     """Return the status from its longest to its shortest form."""
     short = state.text.partition(":")[0] if state.is_wrong else state.text.partition(",")[0]
     page = [] if state.text == trust.NOT_ENCRYPTED else [f"{state.text} · {trust.DOC_PAGE}"]

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from conclave.client.chat import formatting
 from conclave.client.encryption.comparison import comparison_code
-from conclave.client.encryption.view import GroupView, KnownKey, Standing, Trust
+from conclave.client.encryption.view import EncryptionStatus, GroupView, KnownKey, Trust
 
 DOC_PAGE = "docs/encryption.md"
 """Explains the status."""
@@ -19,34 +19,34 @@ KEY_CHANGED = "a member's key has changed"
 Name = Callable[[UUID], str]
 
 
-class EncryptionStatus(NamedTuple):
+class EncryptionSummary(NamedTuple):
     """A short description of the encryption. ``is_wrong``: the user should act on it."""
 
     text: str
     is_wrong: bool = False
 
 
-def encryption_status(view: GroupView | None, name: Name) -> EncryptionStatus:
+def encryption_summary(view: GroupView | None, name: Name) -> EncryptionSummary:
     """Return the encryption status of a group, the worst problem first. ``view``: None if no group is open."""
     if view is None:
-        return EncryptionStatus("encrypted")
-    if view.standing is Standing.PLAIN:
-        return EncryptionStatus(NOT_ENCRYPTED, is_wrong=True)
-    if view.standing is Standing.WAITING:
-        return EncryptionStatus("waiting for keys", is_wrong=True)
-    if view.standing is Standing.REPLACED:
-        return EncryptionStatus("replaced by another device of yours: /reset to use this one", is_wrong=True)
+        return EncryptionSummary("encrypted")
+    if view.status is EncryptionStatus.PLAIN:
+        return EncryptionSummary(NOT_ENCRYPTED, is_wrong=True)
+    if view.status is EncryptionStatus.WAITING:
+        return EncryptionSummary("waiting for keys", is_wrong=True)
+    if view.status is EncryptionStatus.REPLACED:
+        return EncryptionSummary("replaced by another device of yours: /reset to use this one", is_wrong=True)
     if view.changed:
         who = [name(each.user_id) for each in view.changed]
-        return EncryptionStatus(f"{formatting.join_names(who, 1)}: new key, /verify {who[0]}", is_wrong=True)
+        return EncryptionSummary(f"{formatting.join_names(who, 1)}: new key, /verify {who[0]}", is_wrong=True)
     if view.strangers:
-        return EncryptionStatus(f"non-member {_names(view.strangers, name)} can read", is_wrong=True)
+        return EncryptionSummary(f"non-member {_names(view.strangers, name)} can read", is_wrong=True)
     if view.keyless:
-        return EncryptionStatus(f"encrypted, {_names(view.keyless, name)} cannot read yet")
+        return EncryptionSummary(f"encrypted, {_names(view.keyless, name)} cannot read yet")
     others = len(view.members)
     if not others:
-        return EncryptionStatus("encrypted")
-    return EncryptionStatus(f"encrypted, {'all' if view.verified == others else view.verified} of {others} verified")
+        return EncryptionSummary("encrypted")
+    return EncryptionSummary(f"encrypted, {'all' if view.verified == others else view.verified} of {others} verified")
 
 
 def change_warning(key: KnownKey, who: str) -> str:
@@ -89,7 +89,7 @@ def key_status(key: KnownKey | None) -> str:
 
 def describe_group(view: GroupView, own: str, name: Name) -> Iterator[str]:
     """Describe the encryption of a group, without its members' keys. ``own``: the user's fingerprint."""
-    state = encryption_status(view, name)
+    state = encryption_summary(view, name)
     text = f"{state.text[:1].upper()}{state.text[1:]}."
     yield f"{text} See {DOC_PAGE}" if own else text
     if view.keyless:

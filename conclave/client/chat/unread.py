@@ -6,7 +6,7 @@ from conclave.client.chat.rooms import Room
 from conclave.client.events import Message
 from conclave.client.history.erasing import NEVER
 from conclave.client.history.store import MOST_UNREAD, History
-from conclave.client.session import Session
+from conclave.client.session import LoginSession
 
 DIRECT = 2
 """In a group of two, every message notifies."""
@@ -15,7 +15,7 @@ DIRECT = 2
 class UnreadCounter:
     """Counts unread messages and mentions in the rooms, and notifies the user."""
 
-    def __init__(self, history: History, session: Session, observer: ConversationObserver) -> None:
+    def __init__(self, history: History, session: LoginSession, observer: ConversationObserver) -> None:
         """``observer``: shows the notifications."""
         self._history = history
         self._session = session
@@ -51,7 +51,7 @@ class UnreadCounter:
         # The sender may have joined since the members were read.
         people = {message.sender_id, *(each.user_id for each in room.group.members)}
         is_for_user = has_mention or len(people) == DIRECT
-        if is_for_user and not room.is_muted(self._history.sure()):
+        if is_for_user and not room.is_muted(self._history.confirmed_now()):
             self._observer.notify_user(room, message)
 
     def mute(self, room: Room, seconds: int | None) -> None:
@@ -59,7 +59,7 @@ class UnreadCounter:
         if seconds is None:
             room.muted_until = formatting.MAX_TIME
         else:  # a clock that is ahead would mute for longer once it is corrected
-            room.muted_until = self._history.sure() + seconds if seconds else 0
+            room.muted_until = self._history.confirmed_now() + seconds if seconds else 0
         self._history.mute(room.group.group_id, room.muted_until)
 
     def _mentions_user(self, room: Room, message: Message) -> bool:

@@ -10,7 +10,7 @@ from conclave.client.chat.rooms import PendingMessage, Room, Rooms
 from conclave.client.chat.send_queue import UNKNOWN_OUTCOME
 from conclave.client.codec import Codec
 from conclave.client.errors import DiskError
-from conclave.client.retry import REPEATED_SECONDS, awake_or_asleep
+from conclave.client.retry import MAX_REPEAT_SECONDS, seconds_since_boot
 
 TOO_OLD = "typed more than a day ago: use /retry to send it now"
 
@@ -23,7 +23,7 @@ class UnsentStore:
         codec: Codec,
         rooms: Rooms,
         now: Callable[[], int],
-        clock: Callable[[], float] = awake_or_asleep,
+        clock: Callable[[], float] = seconds_since_boot,
     ) -> None:
         """``now``: the server's time. ``clock``: continues while the machine sleeps."""
         self._codec, self._rooms, self._now, self._clock = codec, rooms, now, clock
@@ -31,7 +31,7 @@ class UnsentStore:
         self._former: dict[str, Any] = {}
         self._age = 0
         with contextlib.suppress(ValueError, TypeError, KeyError):  # absent, or in another format
-            kept = json.loads(codec.kept_unsent() or b"{}")
+            kept = json.loads(codec.load_unsent() or b"{}")
             self._age, self._former = now() - int(kept["at"]), dict(kept["groups"])
             self._kept = dict(self._former)
 
@@ -49,7 +49,7 @@ class UnsentStore:
             return
         with contextlib.suppress(DiskError):  # retried later
             data = json.dumps({"at": self._now(), "groups": found}).encode() if found else b""
-            self._codec.keep_unsent(data)
+            self._codec.save_unsent(data)
             self._kept = found
 
     def restore(self) -> list[Room]:
@@ -82,7 +82,7 @@ class UnsentStore:
         pending = PendingMessage(room.group.group_id, text, seconds, UUID(send_id), refused, is_cancelled=is_cancelled)
         pending.tried_at = self._clock() - max(0, self._age) if may_be_stored else None
         pending.is_unknown = is_unknown
-        if not refused and self._age >= REPEATED_SECONDS:
+        if not refused and self._age >= MAX_REPEAT_SECONDS:
             pending.refuse(UNKNOWN_OUTCOME if may_be_stored else TOO_OLD)
             pending.is_unknown, pending.is_cancelled = may_be_stored, False
         return pending

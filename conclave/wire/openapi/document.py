@@ -14,13 +14,13 @@ from conclave import __version__, errors as e
 from conclave.strict_fields import Text
 from conclave.wire import conclave_pb2
 from conclave.wire.events import EVENTS
-from conclave.wire.exchange import Endpoint, Who
+from conclave.wire.exchange import Access, Endpoint
 from conclave.wire.formats import Format
 from conclave.wire.openapi import examples
-from conclave.wire.openapi.events import STREAMED, streamed
-from conclave.wire.openapi.json_schema import Plugin, text_of
+from conclave.wire.openapi.events import EVENT_REF, event_schemas
+from conclave.wire.openapi.json_schema import Plugin, docstring_text
 from conclave.wire.results import WireMessage
-from conclave.wire.schemas.base import ResponseSchema, schema_of, the
+from conclave.wire.schemas.base import ResponseSchema, schema_instance, schema_of
 
 ABOUT = """A group messaging server for end-to-end encrypted clients.
 
@@ -41,10 +41,10 @@ _SECURITY = "token"
 _NUMBERS = ("sequence_num",)
 """The names in paths that are numbers of messages."""
 
-_BY_ROLE: dict[Who, tuple[type[e.ApiError], ...]] = {
-    Who.MEMBER: (e.NotMemberError,),
-    Who.ADMIN: (e.NotAdminError,),
-    Who.INVITEE: (e.NotMemberError, e.NotFoundError),
+_BY_ROLE: dict[Access, tuple[type[e.ApiError], ...]] = {
+    Access.MEMBER: (e.NotMemberError,),
+    Access.ADMIN: (e.NotAdminError,),
+    Access.INVITEE: (e.NotMemberError, e.NotFoundError),
 }
 
 
@@ -64,7 +64,7 @@ class ErrorResponse(ResponseSchema):
     )
 
 
-def written(endpoints: tuple[Endpoint, ...], auth_header: str, formats: tuple[Format, ...]) -> bytes:
+def document_json(endpoints: tuple[Endpoint, ...], auth_header: str, formats: tuple[Format, ...]) -> bytes:
     """Return the OpenAPI document of the ``endpoints`` as JSON. The rest is as in ``document``."""
     return orjson.dumps(document(endpoints, auth_header, formats))
 
@@ -85,14 +85,14 @@ def document(
         servers=[{"url": "/", "description": "this server"}],
     )
     spec.components.security_scheme(_SECURITY, _security(auth_header))
-    for schema in (the(ErrorResponse), *map(schema_of, EVENTS.values())):
+    for schema in (schema_instance(ErrorResponse), *map(schema_of, EVENTS.values())):
         spec.components.schema(type(schema).__name__, schema=schema)
-    for name, streaming in streamed().items():
+    for name, streaming in event_schemas().items():
         spec.components.schema(name, streaming)
     for error in dict.fromkeys(error for endpoint in endpoints for error in errors_of(endpoint)):
         spec.components.example(_name(error), _example(error))
     for tag, module in {_tag(endpoint): inspect.getmodule(endpoint.handler) for endpoint in endpoints}.items():
-        spec.tag({"name": tag, "description": text_of(module)})
+        spec.tag({"name": tag, "description": docstring_text(module)})
     for endpoint in endpoints:
         spec.path(endpoint.path, operations={endpoint.method.lower(): _operation(endpoint, formats)})
     return spec.to_dict()
@@ -131,11 +131,11 @@ def _operation(endpoint: Endpoint, formats: tuple[Format, ...]) -> dict[str, Any
     if description:
         operation["description"] = " ".join(description.split())
     if endpoint.query:
-        operation["parameters"].append({"in": "query", "schema": the(endpoint.query)})
+        operation["parameters"].append({"in": "query", "schema": schema_instance(endpoint.query)})
     if endpoint.body:
-        schema = the(endpoint.body)
+        schema = schema_instance(endpoint.body)
         operation["requestBody"] = {
-            "description": text_of(endpoint.body),
+            "description": docstring_text(endpoint.body),
             "required": any(field.required for field in schema.fields.values()),
             "content": _content(formats, endpoint.body.__name__, schema, {"example": examples.example(schema)}),
         }
@@ -176,13 +176,16 @@ def _success(endpoint: Endpoint, formats: tuple[Format, ...]) -> dict[str, Any]:
     if endpoint.media_type:
         shown: dict[str, Any] = {"schema": {"type": "object" if endpoint.media_type == Format.JSON.value else "string"}}
         if endpoint.media_type == "text/event-stream":
-            shown |= {"example": "".join(_event(name, kind) for name, kind in EVENTS.items()), "x-itemSchema": STREAMED}
+            shown |= {
+                "example": "".join(_event(name, kind) for name, kind in EVENTS.items()),
+                "x-itemSchema": EVENT_REF,
+            }
         return {"description": HTTPStatus(endpoint.status).phrase, "content": {endpoint.media_type: shown}}
     if endpoint.answer is None:
         return {"description": "Done; nothing to tell."}
     schema = schema_of(endpoint.answer)
     return {
-        "description": text_of(endpoint.answer),
+        "description": docstring_text(endpoint.answer),
         "content": _content(
             (endpoint.format,) if endpoint.format else formats,
             endpoint.answer.wire,
@@ -212,7 +215,7 @@ def _refusal(endpoint: Endpoint, kinds: Sequence[type[e.ApiError]], formats: tup
         "content": _content(
             (endpoint.format,) if endpoint.format else formats,
             "ErrorResponse",
-            the(ErrorResponse),
+            schema_instance(ErrorResponse),
             {"examples": shown},
         ),
     }
@@ -227,7 +230,7 @@ def _name(kind: type[e.ApiError]) -> str:
 
 
 def _when(kind: type[e.ApiError]) -> str:
-    return "The server failed; only its log says how." if kind is e.ApiError else text_of(kind)
+    return "The server failed; only its log says how." if kind is e.ApiError else docstring_text(kind)
 
 
 def _example(kind: type[e.ApiError]) -> dict[str, Any]:

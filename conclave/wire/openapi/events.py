@@ -3,24 +3,24 @@
 from typing import Any
 
 from conclave.wire.events import EVENTS
-from conclave.wire.openapi.json_schema import text_of
+from conclave.wire.openapi.json_schema import docstring_text
 
 _ALL = "ServerEvent"
 
-STREAMED = {"$ref": f"#/components/schemas/{_ALL}"}
+EVENT_REF = {"$ref": f"#/components/schemas/{_ALL}"}
 """What each event of a stream is. OpenAPI 3.2 says this by ``itemSchema``, 3.1 cannot: so it is an extension there."""
 
 _LAGGED = "lagged"
 _COUNT = {"type": "integer", "minimum": 1}
 
 
-def streamed() -> dict[str, dict[str, Any]]:
+def event_schemas() -> dict[str, dict[str, Any]]:
     """Return the schemas of events by their names: one for each event, and ServerEvent, which is one of them.
 
     Each has the name of the event and its data, once the data was read as JSON.
     """
     described = {_LAGGED: ("Events were lost: read your whole state again. The data says how many.", _COUNT)} | {
-        name: (text_of(kind), {"$ref": f"#/components/schemas/{kind.wire}"}) for name, kind in EVENTS.items()
+        name: (docstring_text(kind), {"$ref": f"#/components/schemas/{kind.wire}"}) for name, kind in EVENTS.items()
     }
     found = {_type_name(name): _event(name, about, data) for name, (about, data) in described.items()}
     to = {name: f"#/components/schemas/{_type_name(name)}" for name in described}

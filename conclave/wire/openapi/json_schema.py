@@ -10,7 +10,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from marshmallow import Schema, fields, missing, validate
 
 from conclave.wire import conclave_pb2
-from conclave.wire.fields import Bytes, Identifier, Many, NotEmpty, QueryInteger
+from conclave.wire.fields import BoundedList, Bytes, Identifier, NotEmpty, QueryInteger
 from conclave.wire.openapi.examples import example_of
 from conclave.wire.protobuf import words
 from conclave.wire.schemas.base import QuerySchema, RequestSchema, ResponseSchema
@@ -24,7 +24,7 @@ _LONG = (FieldDescriptor.TYPE_INT64, FieldDescriptor.TYPE_UINT64)
 _UNSIGNED = (FieldDescriptor.TYPE_UINT32, FieldDescriptor.TYPE_UINT64)
 
 
-def text_of(kind: Any) -> str:
+def docstring_text(kind: Any) -> str:
     """Return a docstring on one line, in Markdown."""
     return " ".join((inspect.getdoc(kind) or "").split()).replace("``", "`")
 
@@ -35,7 +35,7 @@ class _Converter(OpenAPIConverter):
     def schema2jsonschema(self, schema: Schema) -> dict[str, Any]:
         """Write a schema. A response has every field; clients have to ignore further ones, which may come."""
         found: dict[str, Any] = super().schema2jsonschema(schema)  # type: ignore[no-untyped-call]
-        found["description"] = text_of(type(schema))
+        found["description"] = docstring_text(type(schema))
         if isinstance(schema, ResponseSchema):
             del found["additionalProperties"]
             found["required"] = sorted(found["properties"])
@@ -60,7 +60,7 @@ class _Converter(OpenAPIConverter):
         if not_empty:
             least = "minItems" if isinstance(field, fields.List) else "minLength"
             found[least] = max(found.get(least, 0), 1)
-        if isinstance(field, Many):
+        if isinstance(field, BoundedList):
             found["maxItems"] = field.most
         if isinstance(field.parent, RequestSchema) and not field.required:
             _allow_null(found)

@@ -20,7 +20,7 @@ class Register:
 class RegisterRequest(RequestSchema):
     """A new account."""
 
-    makes = Register
+    result_class = Register
 
     username = required(Text, NAME_RULE)
     password = required(Text, PASSWORD_RULE)
@@ -39,7 +39,7 @@ class Login:
 class LoginRequest(RequestSchema):
     """A username and its password."""
 
-    makes = Login
+    result_class = Login
 
     username = required(Text)
     password = required(Text)
@@ -55,9 +55,9 @@ class UpdateProfile:
 class UpdateProfileRequest(RequestSchema):
     """Changes to the caller's profile. An empty alias clears it; in protobuf an absent one does too."""
 
-    makes = UpdateProfile
+    result_class = UpdateProfile
 
-    empty_counts = ("alias",)
+    keep_empty = ("alias",)
 
     alias = Text(validate=ALIAS_RULE)
 
@@ -73,7 +73,7 @@ class ChangePassword:
 class ChangePasswordRequest(RequestSchema):
     """A new password. The current one shows that the caller may set it."""
 
-    makes = ChangePassword
+    result_class = ChangePassword
 
     current_password = required(Text)
     new_password = required(Text, PASSWORD_RULE)
@@ -89,6 +89,6 @@ class DeleteAccount:
 class DeleteAccountRequest(RequestSchema):
     """The end of the account. Its password shows that the caller may ask for it."""
 
-    makes = DeleteAccount
+    result_class = DeleteAccount
 
     password = required(Text)

@@ -11,11 +11,11 @@ from uuid import UUID
 from marshmallow import EXCLUDE, RAISE, Schema, ValidationError, fields, pre_load
 
 from conclave.strict_fields import StrictBoolean, Text
-from conclave.wire.fields import LONGEST_PAGE, Bytes, Identifier, QueryInteger
+from conclave.wire.fields import MAX_PAGE_ITEMS, Bytes, Identifier, QueryInteger
 from conclave.wire.formats import Format
 from conclave.wire.results import WireMessage
 
-MOST_FAULTS = 20
+MAX_FAULTS = 20
 """An answer names at most 20 fields at fault."""
 
 MORE = object()
@@ -25,19 +25,19 @@ _UNKNOWN = "unknown field"
 
 
 @cache
-def the(kind: type[Schema]) -> Schema:
+def schema_instance(kind: type[Schema]) -> Schema:
     """Return the one instance of a schema: making one costs more than most uses of it."""
     return kind()
 
 
-class _MakingSchema(Schema):
+class _LoadingSchema(Schema):
     """A schema that loads into a frozen dataclass with the same fields."""
 
-    makes: ClassVar[type]
+    result_class: ClassVar[type]
     """The dataclass. A field that is absent is None there, unless the schema has a default for it."""
 
     def load(self, data: Any, **options: Any) -> Any:
-        """Return what ``makes`` makes of ``data``. Raises ValidationError."""
+        """Return what ``result_class`` makes of ``data``. Raises ValidationError."""
         try:
             loaded = super().load(data, **options)
         except ValidationError as error:
@@ -45,10 +45,10 @@ class _MakingSchema(Schema):
             # would stay in memory until Python looks for circles.
             raise error.with_traceback(None)  # noqa: B904 - it is the same error
         # A hook of marshmallow's would do the same, and cost each send more.
-        return self.makes(**loaded)
+        return self.result_class(**loaded)
 
 
-class RequestSchema(_MakingSchema):
+class RequestSchema(_LoadingSchema):
     """A request message. null is the same as absent, and an unknown field is an error."""
 
     class Meta:
@@ -58,10 +58,10 @@ class RequestSchema(_MakingSchema):
 
     error_messages = {"unknown": _UNKNOWN}
 
-    empty_counts: ClassVar[tuple[str, ...]] = ()
+    keep_empty: ClassVar[tuple[str, ...]] = ()
     """Fields whose empty value means something. Protobuf cannot tell it from an absent one: both count."""
 
-    zero_is_absent: ClassVar[tuple[str, ...]] = ()
+    drop_zero: ClassVar[tuple[str, ...]] = ()
     """Numbers that are not 0 where they are given. Protobuf cannot tell 0 from an absent one: neither counts."""
 
     quick: ClassVar["staticmethod[[Format, bytes], Any] | None"] = None
@@ -75,14 +75,14 @@ class RequestSchema(_MakingSchema):
         if not isinstance(data, Mapping):
             return data  # inside another message a value may be of any type
         unknown = [name for name in data if name not in self.fields]
-        if len(unknown) > MOST_FAULTS:
+        if len(unknown) > MAX_FAULTS:
             # The answer names nothing else beside them. A list for each would keep Python busy collecting.
-            named = {name: [_UNKNOWN] for name in unknown[:MOST_FAULTS]}
-            raise ValidationError({**named, MORE: len(unknown) - MOST_FAULTS})
+            named = {name: [_UNKNOWN] for name in unknown[:MAX_FAULTS]}
+            raise ValidationError({**named, MORE: len(unknown) - MAX_FAULTS})
         return {name: value for name, value in data.items() if value is not None or name not in self.fields}
 
 
-class QuerySchema(_MakingSchema):
+class QuerySchema(_LoadingSchema):
     """The fields of a query string. Unknown names are ignored, as on the web."""
 
     class Meta:
@@ -157,7 +157,7 @@ class Paging:
 class ListQuery(QuerySchema):
     """Which page of a list: at most ``limit`` items, those after the item with the id ``after``."""
 
-    makes: ClassVar[type] = Paging
+    result_class: ClassVar[type] = Paging
 
-    limit = QueryInteger(least=1, most=LONGEST_PAGE)
+    limit = QueryInteger(least=1, most=MAX_PAGE_ITEMS)
     after = Identifier()

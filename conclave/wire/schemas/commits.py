@@ -19,7 +19,7 @@ class LeaveGroup:
 class LeaveGroupRequest(RequestSchema):
     """What a leaving member hands over, if anything."""
 
-    makes: ClassVar[type] = LeaveGroup
+    result_class: ClassVar[type] = LeaveGroup
 
     commit_message = Bytes(load_default=b"")
     group_info = Bytes(load_default=b"")
@@ -35,7 +35,7 @@ class UploadCommit(LeaveGroup):
 class UploadCommitRequest(LeaveGroupRequest):
     """A commit, new group info, the group's MLS id: any of them."""
 
-    makes = UploadCommit
+    result_class = UploadCommit
 
     mls_group_id = Text(load_default="", validate=HEX_RULE)
 
@@ -52,7 +52,7 @@ class ExternalJoin:
 class ExternalJoinRequest(RequestSchema):
     """The commit by which a user joins the MLS group from outside, if the server is to hand it on."""
 
-    makes = ExternalJoin
+    result_class = ExternalJoin
 
     commit_message = Bytes(load_default=b"")
     mls_group_id = Text(load_default="", validate=HEX_RULE)

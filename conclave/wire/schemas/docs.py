@@ -18,6 +18,6 @@ class Describe:
 class DocumentQuery(QuerySchema):
     """The only format that the document shows. Without it the document shows all."""
 
-    makes = Describe
+    result_class = Describe
 
     format = Text(load_default="", validate=validate.OneOf(["json"], error='must be "json"'))

@@ -18,6 +18,6 @@ class Listen:
 class EventsQuery(QuerySchema):
     """The format in which to write the events. Without it they have the format of the session."""
 
-    makes = Listen
+    result_class = Listen
 
     format = Text(load_default="", validate=validate.OneOf(["json", "protobuf"], error='must be "json" or "protobuf"'))

@@ -30,7 +30,7 @@ class CreateGroup:
 class CreateGroupRequest(RequestSchema):
     """A new group."""
 
-    makes = CreateGroup
+    result_class = CreateGroup
 
     alias = Text(load_default="", validate=ALIAS_RULE)
     group_name = required(Text, NAME_RULE)
@@ -46,7 +46,7 @@ class FindPublicGroups(Paging):
 class PublicGroupsQuery(ListQuery):
     """Which public groups: those whose name contains ``pattern``, and which page of these as in other lists."""
 
-    makes = FindPublicGroups
+    result_class = FindPublicGroups
 
     pattern = Text(load_default="", validate=PATTERN_RULE)
 
@@ -72,7 +72,7 @@ class UpdateGroupRequest(RequestSchema):
     ``min_lifetime_seconds``. With ``dry_run`` nothing changes.
     """
 
-    makes = UpdateGroup
+    result_class = UpdateGroup
 
     alias = Text(validate=ALIAS_RULE)
     group_name = Text(validate=NAME_RULE)

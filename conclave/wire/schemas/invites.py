@@ -19,7 +19,7 @@ class EscrowInvite:
 class EscrowInviteRequest(RequestSchema):
     """An invite, with everything that is needed once it is accepted."""
 
-    makes = EscrowInvite
+    result_class = EscrowInvite
 
     invitee_id = required(Identifier)
     commit_message = required(Bytes)
@@ -37,6 +37,6 @@ class CancelInvite:
 class CancelInviteRequest(RequestSchema):
     """Whose invite to withdraw."""
 
-    makes = CancelInvite
+    result_class = CancelInvite
 
     invitee_id = required(Identifier)

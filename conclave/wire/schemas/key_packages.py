@@ -13,19 +13,19 @@ from conclave.wire.fields import (
     KEY_PACKAGE_RULE,
     REQUIRED,
     TOO_MANY,
+    BoundedList,
     Bytes,
     Identifier,
-    Many,
     required,
 )
 from conclave.wire.schemas.base import RequestSchema
 
-MOST_PACKAGES = 100
+MAX_PACKAGES = 100
 """At most 100 key packages in a request, in both forms together: ten times as many as are kept."""
 
 
 @dataclass(frozen=True)
-class KeyPackage:
+class UploadedKeyPackage:
     """A key package, and whether it stays when it is handed out."""
 
     data: bytes
@@ -35,7 +35,7 @@ class KeyPackage:
 class KeyPackageEntry(RequestSchema):
     """A key package, regular unless said otherwise."""
 
-    makes = KeyPackage
+    result_class = UploadedKeyPackage
 
     data = required(Bytes, KEY_PACKAGE_RULE)
     is_last_resort = StrictBoolean(load_default=False)
@@ -45,7 +45,7 @@ class KeyPackageEntry(RequestSchema):
 class UploadKeyPackages:
     """Key packages in both forms. A fingerprint of "" was not given."""
 
-    entries: Sequence[KeyPackage]
+    entries: Sequence[UploadedKeyPackage]
     signing_key_fingerprint: str
     key_package_data: bytes | None = None
 
@@ -64,18 +64,18 @@ class UploadKeyPackages:
 class UploadKeyPackageRequest(RequestSchema):
     """Key packages: one regular one in the single form, or entries; at least one, at most 100 in both forms."""
 
-    makes = UploadKeyPackages
+    result_class = UploadKeyPackages
 
     key_package_data = Bytes(validate=KEY_PACKAGE_RULE)
-    entries = Many(fields.Nested(KeyPackageEntry), most=MOST_PACKAGES, load_default=list)
+    entries = BoundedList(fields.Nested(KeyPackageEntry), most=MAX_PACKAGES, load_default=list)
     signing_key_fingerprint = Text(load_default="", validate=FINGERPRINT_RULE)
 
     @validates_schema(pass_original=True, skip_on_field_errors=False)
     def _require_one(self, data: Mapping[str, Any], original: Mapping[str, Any], **_: Any) -> None:
         if not (original.get("entries") or original.get("key_package_data")):
             raise ValidationError(REQUIRED, "entries")
-        if "key_package_data" in data and len(data.get("entries", ())) == MOST_PACKAGES:
-            raise ValidationError(TOO_MANY.format(MOST_PACKAGES), "entries")
+        if "key_package_data" in data and len(data.get("entries", ())) == MAX_PACKAGES:
+            raise ValidationError(TOO_MANY.format(MAX_PACKAGES), "entries")
 
 
 @dataclass(frozen=True)
@@ -88,6 +88,6 @@ class InviteToGroup:
 class InviteToGroupRequest(RequestSchema):
     """Whom to invite."""
 
-    makes = InviteToGroup
+    result_class = InviteToGroup
 
-    user_ids = required(partial(Many, Identifier()))
+    user_ids = required(partial(BoundedList, Identifier()))

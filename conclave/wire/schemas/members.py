@@ -17,7 +17,7 @@ class NamedUser:
 class PromoteMemberRequest(RequestSchema):
     """The member who becomes an admin."""
 
-    makes = NamedUser
+    result_class = NamedUser
 
     user_id = required(Identifier)
 
@@ -25,7 +25,7 @@ class PromoteMemberRequest(RequestSchema):
 class DemoteMemberRequest(RequestSchema):
     """The admin who becomes a member."""
 
-    makes = NamedUser
+    result_class = NamedUser
 
     user_id = required(Identifier)
 
@@ -40,7 +40,7 @@ class RemoveMember(LeaveGroup):
 class RemoveMemberRequest(LeaveGroupRequest):
     """The member who is removed, with the commit of the removal, if any."""
 
-    makes = RemoveMember
+    result_class = RemoveMember
 
     user_id = required(Identifier)
 
@@ -52,6 +52,6 @@ class BanMemberRequest(RemoveMemberRequest):
 class UnbanMemberRequest(RequestSchema):
     """The user whose ban is lifted."""
 
-    makes = NamedUser
+    result_class = NamedUser
 
     user_id = required(Identifier)

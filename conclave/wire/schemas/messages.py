@@ -13,7 +13,7 @@ from conclave.strict_fields import StrictInteger, Text
 from conclave.wire import conclave_pb2, formats
 from conclave.wire.fields import (
     ID_BYTES,
-    MOST_SELF_DESTRUCT_SECONDS,
+    MAX_SELF_DESTRUCT_SECONDS,
     SELF_DESTRUCT_RULE,
     Bytes,
     Identifier,
@@ -25,7 +25,7 @@ from conclave.wire.formats import Format
 from conclave.wire.schemas.base import QuerySchema, RequestSchema
 
 MAX_SEQUENCE_NUM = 2**63 - 1
-MOST_MESSAGES = 500
+MAX_MESSAGES = 500
 
 NEXT = "next"
 """With this value of ``confirm`` a page counts as fetched only once the client's next fetch says so."""
@@ -55,9 +55,9 @@ def _quick_send(written_in: Format, body: bytes) -> SendMessage | None:
         if written_in is Format.PROTOBUF:
             parsed = conclave_pb2.SendMessageRequest.FromString(body)
             message, seconds, send_id = parsed.mls_message, parsed.self_destruct_seconds, parsed.send_id
-            is_right = message and seconds <= MOST_SELF_DESTRUCT_SECONDS and len(send_id) in (0, ID_BYTES)
+            is_right = message and seconds <= MAX_SELF_DESTRUCT_SECONDS and len(send_id) in (0, ID_BYTES)
             return SendMessage(message, seconds, send_id) if is_right else None
-        if formats.marks(body) != 1:  # more would be more values, which may be very many
+        if formats.count_values(body) != 1:  # more would be more values, which may be very many
             return None
         values = orjson.loads(body)
         if type(values) is not dict or values.keys() != _MLS_MESSAGE or type(values["mls_message"]) is not str:
@@ -74,9 +74,9 @@ class SendMessageRequest(RequestSchema):
     ``send_id``: an id that the client makes, so that sending again after a lost answer does not store it twice.
     """
 
-    makes = SendMessage
+    result_class = SendMessage
 
-    zero_is_absent = ("self_destruct_seconds",)
+    drop_zero = ("self_destruct_seconds",)
 
     mls_message = required(Bytes)
     # By a function, so that the OpenAPI document does not show a default that no client may send.
@@ -125,7 +125,7 @@ def _quick_get(query: str) -> GetMessages | None:
     if _ODD.intersection(query) or int(limit) < 1 or values.get("confirm", NEXT) != NEXT:
         return None
     confirm = NEXT if "confirm" in values else ""
-    return GetMessages(int(after), min(int(limit), MOST_MESSAGES), include_redacted=redacted == "true", confirm=confirm)
+    return GetMessages(int(after), min(int(limit), MAX_MESSAGES), include_redacted=redacted == "true", confirm=confirm)
 
 
 class GetMessagesQuery(QuerySchema):
@@ -135,10 +135,10 @@ class GetMessagesQuery(QuerySchema):
     count as fetched only once the ``after`` of the caller's next fetch says so.
     """
 
-    makes = GetMessages
+    result_class = GetMessages
 
     after = QueryInteger(least=0, most=MAX_SEQUENCE_NUM, default=0)
-    limit = QueryInteger(least=1, most=MOST_MESSAGES, default=_DEFAULT_LIMIT)
+    limit = QueryInteger(least=1, most=MAX_MESSAGES, default=_DEFAULT_LIMIT)
     include_redacted = QueryBoolean(load_default=False)
     confirm = Text(load_default="", validate=validate.OneOf([NEXT], error='must be "next"'))
 
@@ -155,7 +155,7 @@ class TakeBack:
 class TakeBackQuery(QuerySchema):
     """How to take a message back: with ``dry_run`` nothing changes, and the answer is what it would be."""
 
-    makes = TakeBack
+    result_class = TakeBack
 
     dry_run = QueryBoolean(load_default=False)
 
@@ -170,6 +170,6 @@ class ReadReceipt:
 class ReadReceiptRequest(RequestSchema):
     """What the caller has read: everything up to this number, as far as the group has it."""
 
-    makes = ReadReceipt
+    result_class = ReadReceipt
 
     sequence_num = required(StrictInteger, validate.Range(min=1, error="must be at least 1"))

@@ -17,6 +17,6 @@ class GetRetention:
 class RetentionQuery(QuerySchema):
     """Which numbers of messages that were taken back: the first 1,000 above ``taken_back_after``, or the last 1,000."""
 
-    makes = GetRetention
+    result_class = GetRetention
 
     taken_back_after = QueryInteger(least=0, most=MAX_SEQUENCE_NUM)

@@ -17,7 +17,7 @@ from tests.support.server import ServerProcess
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sync_module, "ENFORCED_EVERY", 0.02)
+    monkeypatch.setattr(sync_module, "ENFORCE_INTERVAL", 0.02)
     monkeypatch.setattr(conversation_module, "REFRESH_SECONDS", 0.01)
     monkeypatch.setattr(conversation_module, "RETENTION_POLL_SECONDS", 0.05)
     monkeypatch.setattr(conversation_module, "EVENT_WAIT_SECONDS", 0.2)

@@ -9,19 +9,19 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from conclave.client import History, HistoryError, PlaintextCodec, Session, SessionFileError
+from conclave.client import History, HistoryError, LoginSession, PlaintextCodec, SessionFileError
 from conclave.client.chat.accounts import AccountFolder, AccountInUseError, Accounts, default_home
 from conclave.client.chat.login import server_url
 from conclave.client.chat.options import ChatOptions
-from conclave.client.history.pages import Arrived
+from conclave.client.history.pages import IncomingMessage
 from conclave.clock import FakeClock
 from tests.support.forensics import Search
 
 URL = "https://chat.example.org"
 
 
-def session(name: str = "alice", url: str = URL, number: int = 7) -> Session:
-    return Session(url, UUID(int=number << 96), name, "5c" * 32)
+def session(name: str = "alice", url: str = URL, number: int = 7) -> LoginSession:
+    return LoginSession(url, UUID(int=number << 96), name, "5c" * 32)
 
 
 @pytest.fixture
@@ -199,7 +199,7 @@ class TestForgetting:
             for page in range(10):
                 numbers = range(page * 60, page * 60 + 60)
                 arrived = [
-                    Arrived(number + 1, uuid4(), search.body(number, 30 + 7 * number), clock.now())
+                    IncomingMessage(number + 1, uuid4(), search.body(number, 30 + 7 * number), clock.now())
                     for number in numbers
                 ]
                 history.store(group, numbers[0], numbers[-1] + 1, arrived)

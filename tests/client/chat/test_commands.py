@@ -167,7 +167,7 @@ class TestReading:
         assert [bob.chat.room(each).unread for each in (club, den)] == [0, 2]
         await bob.does("/read all")
         assert bob.chat.room(den).unread == 0
-        await alice.chat.until(lambda: not bob.chat.history.untold())
+        await alice.chat.until(lambda: not bob.chat.history.unreported_reads())
         for line, wrong in (("/read some", "usage: /read"), ("/read x all", "usage: /read")):
             with pytest.raises(CommandError, match=wrong):
                 await bob.does(line)
@@ -719,7 +719,8 @@ class TestMembers:
         assert alice.asked == [
             (
                 "Remove bob?",
-                "bob will be removed from club. They can join again, since the group is public; use /ban to prevent that.",
+                "bob will be removed from club. They can join again, since the group is public; use /ban to"
+                " prevent that.",
                 "Remove",
             )
         ]

@@ -83,7 +83,7 @@ class TestUnread:
         bob.conversation.mark_seen(group, range(1, 4))
         bob.conversation.open_group(group)
         assert [room.unread, room.read_before] == [0, None]
-        await bob.until(lambda: not bob.history.untold())
+        await bob.until(lambda: not bob.history.unreported_reads())
 
     async def test_who_writes_has_read(self, pair: Pair) -> None:
         alice, bob, group = pair
@@ -199,12 +199,12 @@ class TestPolicies:
         await alice.shows(group, "first", "second")
         now = running.clock.now()
         for time in (now, now + DAY):
-            alice.history.hear_time(time)
+            alice.history.record_server_time(time)
         assert alice.texts(group) == []
         alice.conversation.open_group(group)  # what is loaded now is nothing
         assert not alice.room(group).messages
         assert alice.room(group).unread == 0
-        alice.history.hear_time(now)
+        alice.history.record_server_time(now)
         await alice.shows(group, "first", "second")
         assert alice.room(group).unread == 2
 

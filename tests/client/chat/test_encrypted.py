@@ -120,6 +120,6 @@ async def test_two_chats_and_a_client_of_the_library_talk_and_the_server_reads_n
     held = b"".join(each.read_bytes() for each in server.folder.rglob("*") if each.is_file())
     for text in [*SAID, "after the kill", "without Bob", "to the new Bob", "from the new Bob", "after the kick"]:
         assert text.encode() not in held
-    keys = carol.codec._packages.kept()
+    keys = carol.codec._own_keys.stored_packages()
     own = {each for one in keys for each in (one.init_private, one.encryption_private, one.signature_private)}
     assert [each for each in secrets(carol.mls(group)) | own if each in held] == [], "a key is in a file of the server"

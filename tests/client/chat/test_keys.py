@@ -11,11 +11,11 @@ from conclave.client import events as n
 from conclave.client.chat.command_context import CommandError
 from conclave.client.chat.key_handlers import CLOSE, COMPARE, LATER, SAME, SEND, USE, review_changed_keys
 from conclave.client.chat.rooms import Notice
-from conclave.client.codec import SendAgain
+from conclave.client.codec import PendingResend
 from conclave.client.encryption.comparison import comparison_code
 from conclave.client.encryption.view import Trust
 from conclave.client.errors import NotReadyError, ReplacedError, refused
-from conclave.client.repeating import REFUSED_SECONDS
+from conclave.client.resending import REFUSAL_RETRY_SECONDS
 from tests.conftest import Running
 from tests.support.conversing import Chat, Held, NewChat, RecordingDesk
 from tests.support.keyring import OWN, Keyring, key
@@ -191,8 +191,8 @@ class TestSending:
         """Or a server could have a text sent anew to a key of its own, by letting it cross with that key's coming."""
         number = await both.said("crossed")
         both.change()
-        both.codec.again = [SendAgain(1, both.group, "crossed", 0, number)]
-        both.alice.conversation.sync.look_at(both.group)
+        both.codec.again = [PendingResend(1, both.group, "crossed", 0, number)]
+        both.alice.conversation.sync.request_fetch(both.group)
         both.bob.send(both.group, "meanwhile")
         await both.alice.shows(both.group, "crossed", "meanwhile")
         assert len(both.codec.again) == 1
@@ -207,7 +207,7 @@ class TestSending:
         alice, group = both.alice, both.group
         number = await both.said("crossed")
         both.change()
-        again = [SendAgain(1, group, "crossed", 0, number)]
+        again = [PendingResend(1, group, "crossed", 0, number)]
         both.codec.again = [] if way == "is gone at the start" else list(again)
         if way == "expires":
             await alice.client.update_group(group, expiry=3_600)
@@ -217,7 +217,7 @@ class TestSending:
         await alice.until(lambda: number not in alice.room(group).messages)
         if way == "is gone at the start":
             both.codec.again = list(again)
-            alice.conversation.sync.look_at(group)
+            alice.conversation.sync.request_fetch(group)
             await alice.until(lambda: not both.codec.again)
         assert both.codec.again == [], "it is not kept until the key is keys_reviewed either"
         key_of_bob = both.codec.known_key(both.bob.user_id)
@@ -234,8 +234,8 @@ class TestSending:
         old = await both.said("old")
         running.clock.advance(1_900)
         number = await both.said("young")
-        both.codec.again = [SendAgain(1, group, "old", 0, old), SendAgain(2, group, "young", 0, number)]
-        alice.conversation.sync.look_at(group)
+        both.codec.again = [PendingResend(1, group, "old", 0, old), PendingResend(2, group, "young", 0, number)]
+        alice.conversation.sync.request_fetch(group)
         await both.bob.shows(group, "old", "young", "young")
         assert both.codec.again == []
         assert old in alice.room(group).messages
@@ -245,8 +245,8 @@ class TestSending:
         numbers = [await both.said(text) for text in ("one", "two")]
         send = Held(alice.client.send)
         alice.client.send = send  # type: ignore[method-assign]
-        both.codec.again = [SendAgain(key, group, text, 0, numbers[key]) for key, text in enumerate(("one", "two"))]
-        alice.conversation.sync.look_at(group)
+        both.codec.again = [PendingResend(key, group, text, 0, numbers[key]) for key, text in enumerate(("one", "two"))]
+        alice.conversation.sync.request_fetch(group)
         await alice.until(lambda: send.answered == 1)
         for number in numbers:
             await alice.conversation.sync.take_back(group, number)
@@ -261,7 +261,7 @@ class TestSending:
         """Each text of a try stays with the keys until it comes back, and others pass over so many keys at most."""
         alice, group = both.alice, both.group
         number = await both.said("one")
-        now, tries, made = [0.0], list[bytes](), list[SendAgain]()
+        now, tries, made = [0.0], list[bytes](), list[PendingResend]()
         send = alice.client.send
 
         async def refusing(group_id: UUID, payload: bytes, **options: Any) -> int:
@@ -270,18 +270,18 @@ class TestSending:
                 raise refused(500, 0, "it cannot now", None, None)
             return await send(group_id, payload, **options)
 
-        def encode_again(again: SendAgain) -> bytes:
+        def encode_resend(again: PendingResend) -> bytes:
             made.append(again)
             return again.text.encode()
 
-        alice.conversation.sync._repeating._clock = lambda: now[0]
-        both.codec.encode_again = encode_again  # type: ignore[method-assign]
+        alice.conversation.sync._resender._clock = lambda: now[0]
+        both.codec.encode_resend = encode_resend  # type: ignore[method-assign]
         alice.client.send = refusing  # type: ignore[method-assign]
-        both.codec.again = [SendAgain(1, group, "one", 0, number)]
+        both.codec.again = [PendingResend(1, group, "one", 0, number)]
         for count in range(1, 4):
-            alice.conversation.sync.look_at(group)
+            alice.conversation.sync.request_fetch(group)
             await alice.until(partial(lambda count: len(tries) == count, count))
-            now[0] += REFUSED_SECONDS
+            now[0] += REFUSAL_RETRY_SECONDS
         await alice.until(lambda: not both.codec.again)
         assert len(made) == 1
 
@@ -290,7 +290,7 @@ class TestSending:
         alice, group = both.alice, both.group
         number = await both.said("one")
         send, take_back, is_noted = Held(alice.client.send), alice.client.take_back, asyncio.Event()
-        sent_again = both.codec.sent_again
+        drop_resend = both.codec.drop_resend
 
         async def taken_back(group_id: UUID, which: int, **options: Any) -> None:
             await take_back(group_id, which, **options)
@@ -299,13 +299,13 @@ class TestSending:
                 await is_noted.wait()
 
         def noted(key: int) -> None:
-            sent_again(key)
+            drop_resend(key)
             is_noted.set()
 
         alice.client.send, alice.client.take_back = send, taken_back  # type: ignore[method-assign,assignment]
-        both.codec.sent_again = noted  # type: ignore[method-assign]
-        both.codec.again = [SendAgain(1, group, "one", 0, number)]
-        alice.conversation.sync.look_at(group)
+        both.codec.drop_resend = noted  # type: ignore[method-assign]
+        both.codec.again = [PendingResend(1, group, "one", 0, number)]
+        alice.conversation.sync.request_fetch(group)
         await alice.until(lambda: send.answered == 1)
         await alice.conversation.sync.take_back(group, number)
         both.bob.send(group, "later")
@@ -314,14 +314,14 @@ class TestSending:
 
     async def test_what_new_keys_send_anew_is_not_taken_for_what_the_former_ones_did(self, both: Both) -> None:
         """A new file counts its texts from 1 again, and a server answers a repeated send for a day."""
-        waiting = [SendAgain(1, both.group, text, 0, await both.said(text)) for text in ("one", "two")]
+        waiting = [PendingResend(1, both.group, text, 0, await both.said(text)) for text in ("one", "two")]
 
-        def sent_again(_key: int) -> None:
+        def drop_resend(_key: int) -> None:
             both.codec.again = [waiting.pop(0)] if waiting else []
 
-        both.codec.sent_again = sent_again  # type: ignore[method-assign,assignment]
-        sent_again(0)
-        both.alice.conversation.sync.look_at(both.group)
+        both.codec.drop_resend = drop_resend  # type: ignore[method-assign,assignment]
+        drop_resend(0)
+        both.alice.conversation.sync.request_fetch(both.group)
         await both.bob.shows(both.group, "one", "two", "one", "two")
 
     @pytest.mark.parametrize("why", ["it cannot now", "it never will"])
@@ -331,7 +331,7 @@ class TestSending:
         refusal = refused(500, 0, why, None, None) if why == "it cannot now" else refused(403, 302, why, None, None)
         numbers = [await both.said(text) for text in ("one", "two")]
         now, tries, withdrawn = [0.0], list[bytes](), list[bytes]()
-        repeating, send = alice.conversation.sync._repeating, alice.client.send
+        repeating, send = alice.conversation.sync._resender, alice.client.send
 
         async def refusing(group_id: UUID, payload: bytes, **options: Any) -> int:
             tries.append(payload)
@@ -343,22 +343,22 @@ class TestSending:
             withdrawn.append(payload)
 
         repeating._clock = lambda: now[0]
-        both.codec.withdraw = withdraw  # type: ignore[method-assign]
+        both.codec.discard_payload = withdraw  # type: ignore[method-assign]
         alice.client.send = refusing  # type: ignore[method-assign]
-        both.codec.again = [SendAgain(key, group, text, 0, numbers[key]) for key, text in enumerate(("one", "two"))]
+        both.codec.again = [PendingResend(key, group, text, 0, numbers[key]) for key, text in enumerate(("one", "two"))]
         for number in range(3):
             both.bob.send(group, f"turn {number}")
             await alice.until(partial(lambda text: text in alice.texts(group), f"turn {number}"))
-            alice.conversation.sync.look_at(group)
+            alice.conversation.sync.request_fetch(group)
         if why == "it cannot now":
             assert (tries, withdrawn) == ([b"one"], [])
         else:
             await both.bob.until(lambda: both.bob.texts(group).count("two") == 2)
             assert (tries, withdrawn) == ([b"one", b"two"], [b"one"])
-        now[0] += REFUSED_SECONDS
+        now[0] += REFUSAL_RETRY_SECONDS
         del alice.client.send
         if why == "it never will":  # with the next thing that happens; a server that could not is asked by itself
-            alice.conversation.sync.look_at(group)
+            alice.conversation.sync.request_fetch(group)
         await both.bob.until(lambda: both.bob.texts(group).count("one") == both.bob.texts(group).count("two") == 2)
         assert both.codec.again == []
 

@@ -7,25 +7,25 @@ from uuid import UUID
 
 import pytest
 
-from conclave.client import Client, History, PlaintextCodec, Session
+from conclave.client import Client, History, LoginSession, PlaintextCodec
 from conclave.client.chat import conversation as conversation_module, loading
 from conclave.client.chat.loading import MAX_BEHIND, MAX_LOADED, PAGE
 from conclave.client.chat.rooms import Room
-from conclave.client.history.pages import Arrived
+from conclave.client.history.pages import IncomingMessage
 from conclave.clock import FakeClock
-from conclave.wire.results import Group
+from conclave.wire.results import GroupDetails
 from tests.conftest import Running
 from tests.support.conversing import Held, NewChat, Pair, Recorder, say
 
 DAY = 86_400
 ME, BOB = UUID(int=1), UUID(int=2)
-CLUB = Group(UUID(int=9), "", (), "club", "", -1, "private")
+CLUB = GroupDetails(UUID(int=9), "", (), "club", "", -1, "private")
 
 
 def chat_history(count: int) -> History:
     """Return a history with messages of somebody else's."""
     history = History(clock=FakeClock())
-    arrived = [Arrived(number, BOB, b"text", FakeClock().now()) for number in range(1, count + 1)]
+    arrived = [IncomingMessage(number, BOB, b"text", FakeClock().now()) for number in range(1, count + 1)]
     history.store(CLUB.group_id, 0, count, arrived)
     return history
 
@@ -65,7 +65,7 @@ class TestLoading:
         """Or what is not loaded would count as read with what comes after it."""
         room, history = Room(CLUB), chat_history(1_000)
         async with Client("http://localhost:1") as client:
-            client.resume(Session("http://localhost:1", ME, "me", "token"))
+            client.resume(LoginSession("http://localhost:1", ME, "me", "token"))
             conversation = conversation_module.Conversation(client, history, PlaintextCodec(), Recorder())
             conversation.rooms.all[CLUB.group_id] = room
             history.read(CLUB.group_id, read)
@@ -83,7 +83,7 @@ class TestLoading:
         room, history = Room(CLUB), chat_history(2_500)
         history.read(CLUB.group_id, read)
         async with Client("http://localhost:1") as client:
-            client.resume(Session("http://localhost:1", ME, "me", "token"))
+            client.resume(LoginSession("http://localhost:1", ME, "me", "token"))
             conversation = conversation_module.Conversation(client, history, PlaintextCodec(), Recorder())
             conversation.rooms.all[CLUB.group_id] = room
             conversation.open_group(CLUB.group_id)

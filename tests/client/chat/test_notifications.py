@@ -12,13 +12,13 @@ import pytest
 from aiohttp import ClientSession
 from hypothesis import given, strategies as st
 
-from conclave.client import History, Session
+from conclave.client import History, LoginSession
 from conclave.client.chat.notifications import SELF_DESTRUCTING, NotificationMode, Notifier, sequence
 from conclave.client.chat.rooms import Room
 from conclave.client.chat.unread import UnreadCounter
 from conclave.client.events import Message
 from conclave.clock import FakeClock
-from conclave.wire.results import Group
+from conclave.wire.results import GroupDetails
 from tests.support.chatting import Chat, chatting, new_group, signed_up, until
 from tests.support.client import Client
 from tests.support.conversing import NewChat, Pair, Recorder
@@ -139,10 +139,10 @@ class TestWhoCalls:
 
 def test_a_group_is_muted_for_no_longer_by_a_clock_that_is_ahead() -> None:
     clock, told = FakeClock(), Recorder()
-    session = Session("http://127.0.0.1", uuid4(), "bob", "5c" * 32)
-    group = Group(uuid4(), "", (), "club", "", -1, "public")
+    session = LoginSession("http://127.0.0.1", uuid4(), "bob", "5c" * 32)
+    group = GroupDetails(uuid4(), "", (), "club", "", -1, "public")
     with History(clock=clock) as history:
-        history.hear_time(clock.now())
+        history.record_server_time(clock.now())
         room, attention = Room(group), UnreadCounter(history, session, told)
         clock.set_wrong(DAY)
         attention.mute(room, HOUR)

@@ -21,7 +21,7 @@ from conclave import app_keys
 from conclave.client.chat.app import DARK, LIGHT
 from conclave.client.chat.options import ChatOptions
 from conclave.client.encryption.view import Trust
-from conclave.client.session import Session
+from conclave.client.session import LoginSession
 from conclave.clock import FakeClock
 from conclave.config.settings import Config
 from tests.conftest import Running, StartServer
@@ -96,7 +96,7 @@ async def people(running: Running, home: Path) -> dict[str, Client]:
         await client.login(name)
         await client.upload(PACKAGE, last_resort=PACKAGE)
         found[name] = client
-    session = Session(running.url, UUID(found["ada"].user_id), "ada", found["ada"].token)
+    session = LoginSession(running.url, UUID(found["ada"].user_id), "ada", found["ada"].token)
     ChatOptions(home=home).accounts.for_session(session).save(session)
     return found
 

@@ -17,18 +17,18 @@ from conclave.client.chat.rooms import (
     missing_fetchers,
 )
 from conclave.client.events import Message
-from conclave.wire.results import Group, Member, Retention
+from conclave.wire.results import GroupDetails, MemberInfo, RetentionInfo
 
 ME, BOB, CAROL = (UUID(int=number) for number in (1, 2, 3))
 NOW = 1_700_000_000
 
 
-def member(user_id: UUID, username: str, role: str = "member") -> Member:
-    return Member(user_id=user_id, username=username, alias="", role=role, signing_key_fingerprint="")
+def member(user_id: UUID, username: str, role: str = "member") -> MemberInfo:
+    return MemberInfo(user_id=user_id, username=username, alias="", role=role, signing_key_fingerprint="")
 
 
 MYSELF, HE, SHE = member(ME, "me", "admin"), member(BOB, "bob"), member(CAROL, "carol")
-CLUB = Group(UUID(int=9), "", (MYSELF, HE), "club", "", -1, "private")
+CLUB = GroupDetails(UUID(int=9), "", (MYSELF, HE), "club", "", -1, "private")
 
 
 def message(number: int, *, gone_at: int | None = None, text: str | None = "text") -> Message:
@@ -60,7 +60,7 @@ class TestChanges:
             ),
         ],
     )
-    def test_what_has_changed_is_said(self, after: Group, told: list[str]) -> None:
+    def test_what_has_changed_is_said(self, after: GroupDetails, told: list[str]) -> None:
         assert list(changes(CLUB, after, ME)) == told
 
     @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ class TestChanges:
             (replace(CLUB, members=(HE,)), ["you came in"]),
         ],
     )
-    def test_what_has_changed_back_too(self, before: Group, told: list[str]) -> None:
+    def test_what_has_changed_back_too(self, before: GroupDetails, told: list[str]) -> None:
         assert list(changes(before, CLUB, ME)) == told
 
     def test_names_of_others_do_nothing_to_the_terminal(self) -> None:
@@ -174,7 +174,7 @@ class TestRooms:
     def test_who_holds_it_back(self) -> None:
         room = Room(CLUB)
         assert missing_fetchers(room) == []
-        room.retention = Retention(-1, 0, 0, held_by=(BOB, CAROL))
+        room.retention = RetentionInfo(-1, 0, 0, held_by=(BOB, CAROL))
         assert missing_fetchers(room) == ["bob", "somebody"]
         assert missing_fetchers(room, {CAROL: "carol\x07"}) == ["bob", "carol\N{REPLACEMENT CHARACTER}"]
 

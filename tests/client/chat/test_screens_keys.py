@@ -7,7 +7,7 @@ import pytest
 from aiohttp import ClientSession
 
 from conclave.client.encryption.comparison import comparison_code
-from conclave.client.encryption.view import GroupView, Standing, Trust
+from conclave.client.encryption.view import EncryptionStatus, GroupView, Trust
 from conclave.client.events import EncryptionChanged, KeyChanged
 from tests.support.chatting import chatting, signed_up, until
 from tests.support.client import Client
@@ -41,7 +41,7 @@ async def test_the_top_line_says_how_encryption_stands(
         chat.press("f2")
         await chat.asked("watched  admin  verified", "cd" * 28, OWN[:50])
         chat.press("escape")
-        codec.shows = GroupView(Standing.WAITING)
+        codec.shows = GroupView(EncryptionStatus.WAITING)
         chat.conversation.keys.handle(EncryptionChanged(room.group.group_id))
         await chat.shows("waiting for keys")
 

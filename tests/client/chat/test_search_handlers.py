@@ -96,7 +96,7 @@ class TestSearching:
         alice.conversation.open_group(club)
         await alice.chat.client.send(club, b"the needle")
         await say(alice.chat, club, 250)
-        alice.conversation.sync.look_at(club)
+        alice.conversation.sync.request_fetch(club)
         await alice.chat.until(lambda: alice.chat.history.fetched_up_to(club) == 251)
         room = alice.chat.room(club)
         alice.picks = MAX_RESULTS - 1
@@ -150,7 +150,7 @@ class TestSearching:
 
         history = alice.chat.history
         await alice.chat.until(
-            lambda: not (alice.chat.room(club).pending or history.unhandled(club) or history.untold())
+            lambda: not (alice.chat.room(club).pending or history.unhandled(club) or history.unreported_reads())
         )
         before = files()
         await alice.does("/search heron")

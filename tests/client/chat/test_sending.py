@@ -158,7 +158,7 @@ class TestSending:
         alice.client.send = send  # type: ignore[method-assign]
         alice.send(group, "after")
         for each in (alice, bob):
-            each.conversation.sync.look_at(group)
+            each.conversation.sync.request_fetch(group)
             await each.shows(group, "after")
         assert len(tries) == 1
 
@@ -210,7 +210,7 @@ class TestSending:
         alice.client.send = asleep  # type: ignore[method-assign]
         alice.send(group, "once")
         await alice.until(lambda: not room.pending or room.pending[0].is_unknown)
-        alice.conversation.sync.look_at(group)
+        alice.conversation.sync.request_fetch(group)
         if came:
             await alice.until(lambda: room.messages and not room.pending)
         else:

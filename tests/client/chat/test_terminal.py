@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from conclave.client import Client, PlaintextCodec, ResourceError
-from conclave.client.membership import Membership
+from conclave.client.membership import MembershipManager
 from tests.support.chatting import SETTINGS, signed_up
 from tests.support.client import PASSWORD
 from tests.support.proxies import free_ports
@@ -343,7 +343,7 @@ async def write_to(server: ServerProcess, group: str, *texts: str) -> None:
         await client.login("bittern", PASSWORD)
         [found] = await client.public_groups(group)
         with contextlib.suppress(ResourceError):
-            await Membership(client, PlaintextCodec()).join(found.group_id)
+            await MembershipManager(client, PlaintextCodec()).join(found.group_id)
         for text in texts:
             await client.send(found.group_id, text.encode())
 

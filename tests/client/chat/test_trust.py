@@ -6,12 +6,12 @@ import pytest
 
 from conclave.client.chat import trust
 from conclave.client.encryption.comparison import comparison_code
-from conclave.client.encryption.view import PLAIN, GroupView, Standing, Trust
+from conclave.client.encryption.view import PLAIN, EncryptionStatus, GroupView, Trust
 from tests.support.keyring import OWN, key
 
 BOB, CAROL, DAVE = (UUID(int=number) for number in (2, 3, 4))
 NAMES = {BOB: "bob", CAROL: "carol", DAVE: "dave"}
-SAFE = Standing.ENCRYPTED
+SAFE = EncryptionStatus.ENCRYPTED
 
 
 def name(user_id: UUID) -> str:
@@ -32,14 +32,14 @@ class TestState:
         ],
     )
     def test_what_is_well(self, view: GroupView | None, text: str) -> None:
-        assert trust.encryption_status(view, name) == (text, False)
+        assert trust.encryption_summary(view, name) == (text, False)
 
     @pytest.mark.parametrize(
         ("view", "text"),
         [
             (PLAIN, "not encrypted: the server can read this"),
-            (GroupView(Standing.WAITING), "waiting for keys"),
-            (GroupView(Standing.REPLACED), "replaced by another device of yours: /reset to use this one"),
+            (GroupView(EncryptionStatus.WAITING), "waiting for keys"),
+            (GroupView(EncryptionStatus.REPLACED), "replaced by another device of yours: /reset to use this one"),
             (GroupView(SAFE, (key(BOB, Trust.CHANGED),)), "bob: new key, /verify bob"),
             (
                 GroupView(SAFE, (key(BOB, Trust.CHANGED), key(CAROL, Trust.CHANGED))),
@@ -53,7 +53,7 @@ class TestState:
         ],
     )
     def test_what_is_wrong(self, view: GroupView, text: str) -> None:
-        assert trust.encryption_status(view, name) == (text, True)
+        assert trust.encryption_summary(view, name) == (text, True)
 
 
 class TestComparison:
