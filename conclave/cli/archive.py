@@ -20,7 +20,7 @@ from conclave.clock import SystemClock
 from conclave.config.load import ConfigError
 from conclave.retention.durations import duration_text
 from conclave.retention.policy import KEEP
-from conclave.store.archive.status import Overdue
+from conclave.store.archive.status import ArchiveOverdue
 from conclave.store.engine.faults import StoreError
 from spark import archive_commands, delta_jars, readiness
 from spark.environment import RunEnvironment
@@ -139,7 +139,7 @@ def _amounts(share: ClassMonth) -> tuple[int, int, int, int]:
     return share.messages, share.body_bytes, share.files, share.disk_bytes
 
 
-def _overdue(due: Overdue) -> list[str]:
+def _overdue(due: ArchiveOverdue) -> list[str]:
     lines = []
     if due.expired_parts:
         lines.append(f"expired messages in {due.expired_parts:,} parts, the oldest by {about(due.expired_seconds)}")

@@ -10,10 +10,10 @@ import click
 
 from conclave.client.chat.accounts import default_home
 from conclave.client.chat.app import ChatApp
-from conclave.client.chat.calling import Calls
 from conclave.client.chat.formatting import parse_lifetime
 from conclave.client.chat.login import server_url
-from conclave.client.chat.options import ChatOptions, encrypting
+from conclave.client.chat.notifications import NotificationMode
+from conclave.client.chat.options import ChatOptions, create_mls_codec
 
 
 class Lifetime(click.ParamType[int]):
@@ -73,8 +73,8 @@ class MadeByModule(click.ParamType[Any]):
 @click.option("--plain", is_flag=True, help="For screen readers: one column, words in place of marks, no countdown.")
 @click.option(
     "--calls",
-    type=click.Choice([each.value for each in Calls]),
-    default=Calls.DESKTOP.value,
+    type=click.Choice([each.value for each in NotificationMode]),
+    default=NotificationMode.DESKTOP.value,
     envvar="CONCLAVE_CHAT_CALLS",
     show_default=True,
     help="How to call when somebody means you, or writes to you alone: the bell, a notification too, or its text too.",
@@ -122,8 +122,8 @@ def chat(
         keeps_history=not in_memory,
         keep_fetched=keep_fetched,
         is_plain=plain,
-        calls=Calls(calls),
-        make_codec=None if plaintext else make_codec or encrypting,
+        notifications=NotificationMode(calls),
+        make_codec=None if plaintext else make_codec or create_mls_codec,
     )
     why = asyncio.run(_run(options))
     if why:

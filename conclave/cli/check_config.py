@@ -21,8 +21,8 @@ from conclave.config.settings import Config, ConfigSchema
 from conclave.config.warnings import Doubt, doubts, of_unknown_group
 from conclave.retention.durations import duration_words
 from conclave.retention.policy import AFTER_FETCH, KEEP
-from conclave.server.start_check import refusals
-from conclave.server.tls import TlsError, context_of, log_doubt
+from conclave.server.start_check import find_refusals
+from conclave.server.tls import TlsError, load_context, warn_if_invalid
 from conclave.store.engine.faults import StoreError
 from conclave.store.ledger import book
 from conclave.store.ledger.book import LedgerError
@@ -96,9 +96,9 @@ def _check(path: Path | None) -> _Checked:
 def _look_at_the_next_start(config: Config, found: _Checked) -> None:
     """Note why a start or a run would be refused. What only this user may not use is a warning: another user may."""
     with suppress(TlsError):
-        if context := context_of(config):
-            log_doubt(context, config)
-    refused = [(each.says, each.is_of_user) for each in refusals(config, SystemClock())]
+        if context := load_context(config):
+            warn_if_invalid(context, config)
+    refused = [(each.says, each.is_of_user) for each in find_refusals(config, SystemClock())]
     try:
         _require_secret(config)
     except ClusterError as error:

@@ -15,8 +15,8 @@ from conclave.config.load import BUILT_IN, ConfigError, find_config, load_config
 from conclave.config.settings import Config
 from conclave.config.warnings import doubts
 from conclave.doctor import database, files, machine
-from conclave.doctor.findings import Finding, Level, carried_out, note, ok, wrong
-from conclave.server.start_check import refusals
+from conclave.doctor.findings import Finding, Level, note, ok, run_check, wrong
+from conclave.server.start_check import find_refusals
 from spark import cluster, native
 from spark.cluster import ClusterError
 from spark.java_check import JarsMissingError, JavaMissingError, find_jars, find_java
@@ -68,14 +68,14 @@ def _findings(path: Path | None) -> Iterator[Finding]:
     for doubt in doubts(config):
         yield note("configuration", f"{doubt.setting}: {doubt.means}", "`conclave check-config` tells more")
     yield from _proxies(config)
-    yield from carried_out("disk", partial(machine.disk, config))
-    yield from carried_out("permissions", partial(files.permissions, config, source))
-    yield from carried_out("archive", partial(files.archive_log, config))
-    yield from carried_out("locks", partial(files.held_locks, config))
-    yield from carried_out("start", partial(_next_start, config))
+    yield from run_check("disk", partial(machine.disk, config))
+    yield from run_check("permissions", partial(files.permissions, config, source))
+    yield from run_check("archive", partial(files.archive_log, config))
+    yield from run_check("locks", partial(files.held_locks, config))
+    yield from run_check("start", partial(_next_start, config))
     runs = partial(files.is_served, config)
-    yield from carried_out("ports", partial(machine.ports, config, runs))
-    yield from carried_out("database", partial(database.database, config, SystemClock(), is_running=runs()))
+    yield from run_check("ports", partial(machine.ports, config, runs))
+    yield from run_check("database", partial(database.database, config, SystemClock(), is_running=runs()))
 
 
 def _java(config: Config | None) -> Iterator[Finding]:
@@ -115,7 +115,7 @@ def _spark(config: Config) -> Iterator[Finding]:
 
 def _next_start(config: Config) -> Iterator[Finding]:
     """Yield why the next start would be refused, but for files that only this user cannot use: see permissions."""
-    found = [each for each in refusals(config, SystemClock()) if not each.is_of_user]
+    found = [each for each in find_refusals(config, SystemClock()) if not each.is_of_user]
     for each in found:
         yield wrong("start", f"would be refused: {each.says}", "correct that before the server is started again")
     if not found:

@@ -17,7 +17,7 @@ from conclave.cli.tables import counted, print_whole, second
 from conclave.config.load import ConfigError
 from conclave.store.ledger import book
 from conclave.store.ledger.book import LedgerError
-from conclave.store.resources.audit import Entry
+from conclave.store.resources.audit import AuditEntry
 from conclave.store.resources.receipts import Receipt
 
 _TIMES = ("added_at", "before", "expired_before")
@@ -54,7 +54,7 @@ def audit(
         _print_entries(entries)
 
 
-def _entry_object(entry: Entry) -> dict[str, Any]:
+def _entry_object(entry: AuditEntry) -> dict[str, Any]:
     return {
         "id": entry.audit_id,
         "at": entry.at,
@@ -66,7 +66,7 @@ def _entry_object(entry: Entry) -> dict[str, Any]:
     }
 
 
-def _print_entries(entries: Sequence[Entry]) -> None:
+def _print_entries(entries: Sequence[AuditEntry]) -> None:
     table = Table("entry", "when (UTC)", "who", "what", "about", "id", "details")
     for each in entries:
         cells = each.actor, each.action, each.subject.name, _id(each.subject.subject_id), _details_text(each.details)

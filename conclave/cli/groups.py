@@ -9,7 +9,7 @@ import click
 from rich.table import Table
 
 from conclave.actions import explain as actions
-from conclave.actions.explain import Row, SettingsError
+from conclave.actions.explain import GroupSummary, SettingsError
 from conclave.cli.common import Name, config_option
 from conclave.cli.opened_store import opened_store
 from conclave.cli.tables import about, counted, print_whole, second, visible
@@ -54,7 +54,7 @@ def show(path: Path | None, name_or_id: str, *, as_json: bool) -> None:
         click.echo(f"{name + ':':19}{value}")
 
 
-def _show(rows: Sequence[Row], now: int) -> None:
+def _show(rows: Sequence[GroupSummary], now: int) -> None:
     table = Table("name", "id", "kept", "by", "members", "messages", "archived", "oldest (UTC)", "holds", "overdue")
     for each in rows:
         table.add_row(
@@ -72,13 +72,13 @@ def _show(rows: Sequence[Row], now: int) -> None:
     print_whole(table, "no groups")
 
 
-def _overdue(row: Row, now: int) -> str:
+def _overdue(row: GroupSummary, now: int) -> str:
     if row.overdue_since is None:
         return ""
     return f"for {about(now - row.overdue_since)}{' (late)' if row.is_late else ''}"
 
 
-def _lines(row: Row, hot_bytes: int, now: int) -> Iterator[tuple[str, str]]:
+def _lines(row: GroupSummary, hot_bytes: int, now: int) -> Iterator[tuple[str, str]]:
     """Yield what is shown of one group: names and values."""
     yield "group", row.name or "(deleted)"
     yield "id", row.group_id

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from conclave import __version__, installing
+from conclave import __version__, install_hint
 from conclave.cli import streams
 from conclave.logs.lines import visible_lines
 from conclave.system import signals
@@ -38,7 +38,7 @@ class Family(click.Command):
                 raise
             extra = "client" if self.name in OF_CLIENTS else "server"
             raise click.ClickException(
-                f"{needed} is not installed: conclave {self.name} needs the extra {extra}. {installing(extra)}"
+                f"{needed} is not installed: conclave {self.name} needs the extra {extra}. {install_hint(extra)}"
             ) from error
         finally:
             gc.freeze()

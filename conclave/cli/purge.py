@@ -34,7 +34,7 @@ from conclave.config.load import ConfigError
 from conclave.config.settings import Config
 from conclave.errors import NotFoundError, UntrustedClockError
 from conclave.retention.durations import DURATION, InvalidDurationError, parse_duration
-from conclave.retention.hidden import NOTHING, Amount
+from conclave.retention.hidden import NOTHING, MessageTotals
 from conclave.system import operator_identity
 from spark import run
 from spark.environment import CleanupError, RunEnvironment
@@ -126,44 +126,44 @@ def _moment(text: str, now: int) -> int:
     return max(0, int(at))
 
 
-def _archived(config: Config, planned: Planned) -> tuple[Amount, str]:
+def _archived(config: Config, planned: Planned) -> tuple[MessageTotals, str]:
     """Return what would go from the archive; and why it could not be counted, "" if it could.
 
     That must not keep anything from being hidden.
     """
     try:
-        return count(config, planned.rehearsed.sought), ""
+        return count(config, planned.rehearsed.archive_count), ""
     except UnreadableError as error:
         return NOTHING, str(error)
 
 
-def _show(planned: Planned, archived: Amount, unread: str, before: int) -> None:
+def _show(planned: Planned, archived: MessageTotals, unread: str, before: int) -> None:
     group = planned.group
     click.echo(f"{group.group_name}, created before {second(before)} UTC:")
-    for place, amount in (("in the database", planned.rehearsed.sure), ("in the archive", archived)):
+    for place, amount in (("in the database", planned.rehearsed.known), ("in the archive", archived)):
         text = f"  {place}: {counted(amount.messages, 'message')} with {amount.body_bytes:,} bytes"
         if amount.messages:
             text += f", the oldest of {second(amount.oldest)}, the newest of {second(amount.newest)}"
         if place == "in the archive" and unread:
             text = f"  {place}: could not be counted: {unread}"
         click.echo(text)
-    if held := planned.rehearsed.sure.held + archived.held:
+    if held := planned.rehearsed.known.held + archived.held:
         click.echo(f"  {held:,} of these are under a legal hold: hidden, but not erased until it is released")
-    if young := planned.rehearsed.sure.young + archived.young:
+    if young := planned.rehearsed.known.young + archived.young:
         until = "they are old enough (min_lifetime)" if planned.group.policy.erases else "retention.enabled is true"
         click.echo(f"  {young:,} of these are hidden, but not erased until {until}")
     if kept := planned.kept_commits:
         click.echo(f"  beside these, {kept:,} commits stay until every member has fetched them (retain_commits)")
 
 
-def _object(planned: Planned, archived: Amount, unread: str, before: int) -> dict[str, Any]:
+def _object(planned: Planned, archived: MessageTotals, unread: str, before: int) -> dict[str, Any]:
     """Return what JSON tells of the plan. ``unread``: why the archive could not be counted, "" if it could."""
     group = planned.group
     return {
         "group_id": str(UUID(bytes=group.group_id)),
         "group": group.group_name,
         "before": before,
-        "database": asdict(planned.rehearsed.sure),
+        "database": asdict(planned.rehearsed.known),
         "archive": asdict(archived),
         "archive_fault": unread,
         "kept_commits": planned.kept_commits,

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from conclave.cli.tables import WIDTH_OF_FILES, counted, second, visible
 from conclave.retention import rules
-from conclave.retention.advice import Advice, rounded, span_text
+from conclave.retention.advice import Advice, elapsed_text, rounded_text
 from conclave.retention.durations import duration_text
 from conclave.store.views.runs import Run
 from spark.report import Report
@@ -116,11 +116,11 @@ def show_advice(advice: Advice, console: Console) -> None:
         for each in advice.projections:
             table.add_row(
                 f"{duration_text(each.interval)}{' (now)' if each.is_current else ''}",
-                rounded(each.lies),
+                rounded_text(each.max_delay),
                 f"{each.waiting:,.0f}",
                 f"{each.runs:,.1f}",
-                span_text(each.cpu),
-                span_text(each.lock),
+                elapsed_text(each.cpu),
+                elapsed_text(each.lock),
             )
         console.print(table)
         console.print(f"a run: {', '.join(_costs(advice))}", highlight=False, soft_wrap=True)
@@ -129,10 +129,10 @@ def show_advice(advice: Advice, console: Console) -> None:
 
 def _costs(advice: Advice) -> Iterator[str]:
     """Yield what a run costs."""
-    yield f"lasts {span_text(advice.seconds)}"
-    yield f"takes {span_text(advice.cpu)} of CPU"
-    yield f"holds the write lock for {span_text(advice.lock)} in all"
-    yield f"and for {span_text(advice.longest_lock)} at the longest, which a send may have had to wait"
+    yield f"lasts {elapsed_text(advice.seconds)}"
+    yield f"takes {elapsed_text(advice.cpu)} of CPU"
+    yield f"holds the write lock for {elapsed_text(advice.lock)} in all"
+    yield f"and for {elapsed_text(advice.longest_lock)} at the longest, which a send may have had to wait"
 
 
 def _list(counts: Mapping[str, int]) -> str:

@@ -12,7 +12,14 @@ from uuid import UUID
 import click
 
 from conclave.actions import explain as actions
-from conclave.actions.explain import Explanation, Message, SettingsError, Taking, Timer, Waiting
+from conclave.actions.explain import (
+    ExplainedMessage,
+    ExplainedWithdrawal,
+    Explanation,
+    LaggingMember,
+    SettingsError,
+    Timer,
+)
 from conclave.archive import lookup
 from conclave.cli.common import NUMBER, Name, config_option
 from conclave.cli.opened_store import opened_store
@@ -173,7 +180,7 @@ def _runs(found: Explanation) -> str:
     return f"{listed}. Any run erases what is past a mark."
 
 
-def _of_message(found: Explanation, message: Message) -> Iterator[str]:
+def _of_message(found: Explanation, message: ExplainedMessage) -> Iterator[str]:
     name = f"Message {message.sequence_num}"
     if message.place == "not sent yet":
         yield f"{name}: not sent yet; the last number is {found.marks.last_seq}."
@@ -199,12 +206,12 @@ def _of_message(found: Explanation, message: Message) -> Iterator[str]:
         yield f"Not read yet by: {_names(message.unread, message.fate.timer.unread)}."
 
 
-def _names(listed: Sequence[Waiting], in_all: int) -> str:
+def _names(listed: Sequence[LaggingMember], in_all: int) -> str:
     more = in_all - len(listed)
     return f"{', '.join(member.username for member in listed)}{f', and {more:,} more' if more else ''}"
 
 
-def _gone(name: str, message: Message, now: int) -> Iterator[str]:
+def _gone(name: str, message: ExplainedMessage, now: int) -> Iterator[str]:
     if not message.receipts:
         yield (
             f"{name}: gone. No receipt tells of it: there never was such a number, a run is writing it just now, or it"
@@ -218,7 +225,7 @@ def _gone(name: str, message: Message, now: int) -> Iterator[str]:
         yield f"- receipt {each.receipt_id} of {_at(each.at, now)}, job {each.job}: {went}"
 
 
-def _part(message: Message) -> str:
+def _part(message: ExplainedMessage) -> str:
     if message.part is None:
         return ""
     lifetime, span, oldest, newest = message.part
@@ -237,7 +244,7 @@ def _timer(timer: Timer | None, now: int) -> Iterator[str]:
     )
 
 
-def _taken_back(taking: Taking | None, now: int) -> Iterator[str]:
+def _taken_back(taking: ExplainedWithdrawal | None, now: int) -> Iterator[str]:
     if taking is None:
         return
     if taking.is_own is None:
@@ -248,7 +255,7 @@ def _taken_back(taking: Taking | None, now: int) -> Iterator[str]:
     yield f"It was taken back by {who}, {taking.by or 'a deleted account'}, {_at(taking.at, now)}."
 
 
-def _hidden(found: Explanation, message: Message) -> str:
+def _hidden(found: Explanation, message: ExplainedMessage) -> str:
     fate, now = message.fate, found.now
     assert fate  # noqa: S101 - for mypy: the caller has looked
     if fate.is_hidden:
@@ -272,7 +279,7 @@ def _hidden(found: Explanation, message: Message) -> str:
     return "Hidden: never, by the policy as it is."
 
 
-def _goes(found: Explanation, message: Message) -> str:
+def _goes(found: Explanation, message: ExplainedMessage) -> str:
     fate, now = message.fate, found.now
     assert fate  # noqa: S101 - for mypy: the caller has looked
     withheld = []
@@ -287,7 +294,7 @@ def _goes(found: Explanation, message: Message) -> str:
     kept = f" Withheld by: {'; '.join(withheld)}." if withheld else ""
     jobs = " or ".join(job.name for job in found.jobs)
     run = "of any job" if fate.by_mark else jobs or "only one that you start: no purge job covers this lifetime"
-    if fate.goes:
+    if fate.is_next:
         return f"Erased: by the next run ({run}).{kept}"
     if fate.erasable_at is not None and fate.erasable_at <= now:
         return f"Erased: by the first run ({run}) once nothing withholds it any more.{kept}"

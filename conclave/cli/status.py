@@ -20,7 +20,7 @@ from conclave.config.load import ConfigError
 from conclave.config.settings import Config
 from conclave.logs.lines import size_text
 from conclave.retention.jobs import schedule
-from conclave.server.start_check import refusals
+from conclave.server.start_check import find_refusals
 
 PATIENCE_SECONDS = 5.0
 """The server gets 5 seconds for each answer."""
@@ -78,7 +78,7 @@ def status(path: Path | None, url: str | None, *, as_json: bool) -> None:
         asked = url or _url(config)
         answer = _ask(asked, token_of(config.admin))
     # Elsewhere other files may lie where the configuration leads.
-    refused = [] if url else [each.says for each in refusals(config, SystemClock()) if not each.is_of_user]
+    refused = [] if url else [each.says for each in find_refusals(config, SystemClock()) if not each.is_of_user]
     if as_json:
         metrics = [
             {"name": name, "labels": dict(labels), "value": value}

@@ -21,9 +21,9 @@ from conclave.cli.common import InputError, config_option, confirm
 from conclave.cli.opened_store import opened_store
 from conclave.cli.tables import counted, print_whole, visible
 from conclave.errors import ConflictError, NotFoundError
-from conclave.store.resources.accounts import Account, Kept
+from conclave.store.resources.accounts import Account, StoredData
 from conclave.store.resources.audit import AuditAction
-from conclave.store.resources.users import User
+from conclave.store.resources.users import UserRow
 from conclave.system import operator_identity
 from conclave.wire.fields import ALIAS_RULE, NAME_RULE, PASSWORD_RULE
 
@@ -197,7 +197,7 @@ def change(
     outside.write(accounts.noted, outside.context(), actor, _NOTED[entry], action, user_id, *args, **kwargs)
 
 
-def _find(outside: Outside, name: str) -> User:
+def _find(outside: Outside, name: str) -> UserRow:
     """Return the account of that name. Raises OutsideError or InputError."""
     try:
         return outside.read(users.by_name, name)
@@ -253,7 +253,7 @@ def _show(listed: Sequence[Account]) -> None:
     print_whole(table, "no accounts")
 
 
-def _lines(account: Account, kept: Kept) -> Iterator[tuple[str, str]]:
+def _lines(account: Account, kept: StoredData) -> Iterator[tuple[str, str]]:
     """Yield what is shown of one account: names and values."""
     yield "user", account.username
     yield "id", str(UUID(bytes=account.user_id))

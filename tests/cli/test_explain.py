@@ -19,7 +19,7 @@ from conclave.clock import FakeClock
 from conclave.config.retention import RetentionConfig
 from conclave.config.settings import Config
 from conclave.retention.jobs import PurgeJob
-from conclave.retention.resolve import Lifetimes, Limit, Limits
+from conclave.retention.resolve import LifetimeLimits, LifetimeRange, Lifetimes
 from conclave.store.engine import sqlite
 from conclave.store.resources import state
 from spark.environment import RunEnvironment
@@ -312,28 +312,33 @@ async def test_an_override_binds_and_what_admins_have_stored_is_told(
     async with start_server(replace(config, retention=retention)) as server:
         said = await told(tell, server, "explain", "team")
     assert "Policy: a message expires 30 days after it was sent. Source: override." in said
-    assert "- the operator's override for this group binds: max_lifetime 30d" in said
-    assert "- its admins have stored 1h, which is not in force: an override is final" in said
+    assert "- the operator's override for this group applies: max_lifetime 30d" in said
+    assert "- its admins set 1h, which the override overrules" in said
 
 
 @pytest.mark.parametrize(
     ("retention", "server", "own", "said"),
     [
-        (RetentionConfig(), 7 * DAY, -1, "- message_retention of the server is 7d, and binds"),
+        (RetentionConfig(), 7 * DAY, -1, "- message_retention of the server, 7d, applies"),
         (RetentionConfig(), 7 * DAY, 0, "retention.fetch_hold_limit is not set"),
         (
             RetentionConfig(fetch_hold_limit=30 * DAY),
             7 * DAY,
             0,
-            "after 30d a message expires, fetched by all",
+            "a message expires after 30d, fetched by all",
         ),
         (
-            RetentionConfig(limits=Limits(Limit(), Limit(DAY))),
+            RetentionConfig(limits=LifetimeLimits(LifetimeRange(), LifetimeRange(DAY))),
             -1,
             60,
-            "- retention.limits.max_lifetime.min makes that 1d",
+            "- retention.limits.max_lifetime.min raises it to 1d",
         ),
-        (RetentionConfig(limits=Limits(Limit(), Limit(DAY))), -1, 0, "Nothing is erased until 1 day after it was sent"),
+        (
+            RetentionConfig(limits=LifetimeLimits(LifetimeRange(), LifetimeRange(DAY))),
+            -1,
+            0,
+            "Nothing is erased until 1 day after it was sent",
+        ),
         (RetentionConfig(enabled=False), -1, 60, "Nothing is erased on this server: retention.enabled is false."),
         (RetentionConfig(retain_commits=True), -1, 60, "a commit does not expire by age until every member"),
         (RetentionConfig(purge_jobs=(PurgeJob(DAY, -1, 3 * DAY),)), -1, 60, "Runs: up to 3d every 1d."),

@@ -9,11 +9,11 @@ from click.testing import CliRunner, Result
 
 from conclave.cli.evidence import evidence
 from conclave.store.ledger import book
-from conclave.store.ledger.book import Entry
+from conclave.store.ledger.book import LedgerEntry
 from tests.support import ledgers
 from tests.support.commands import done, refused
 
-TOLD = [Entry(3, 1_700_000_000, "member", 7, None), Entry(5, 1_700_000_060, "group", 2, {"gone_below": 9})]
+TOLD = [LedgerEntry(3, 1_700_000_000, "member", 7, None), LedgerEntry(5, 1_700_000_060, "group", 2, {"gone_below": 9})]
 
 Show = Callable[..., Result]
 

@@ -231,12 +231,12 @@ async def monday(week: Week) -> None:
     """A group of all ten."""
     ann, *_ = week.chats
     await ann.does("/new book_club", "you are an admin")
-    await ann.does("/expire 2d", "gone after 2 days")
+    await ann.does("/expire 2d", "deleted after 2 days")
     for name in [*NAMES[1:], week.bot.name]:
         await ann.invites(name)
     for each in week.chats[1:]:
         await each.shows("/accept")
-        await each.does("/accept", "gone after 2 days")
+        await each.does("/accept", "deleted after 2 days")
     await week.talk("book_club")
     await ann.does("ping", "pong")
     await week.operator.makes_a_backup()
