@@ -11,7 +11,7 @@ def top_line(conversation: Conversation, room: Room | None, width: int, *, is_pl
     """Return the top line for a width. ``room``: the open group."""
     session, offline = conversation.client.session, conversation.offline
     mark = "" if is_plain else "● " if offline is None else "○ "
-    short = "disk full" if conversation.is_disk_full else "no connection"
+    short = "cannot save messages" if conversation.is_disk_full else "no connection"
     states = ["online"] if offline is None else [f"{short}: {formatting.sanitize(offline)}", short]
     server = formatting.sanitize(conversation.client.transport.url.host_port_subcomponent or "")
     encryption = _encryption(conversation, room)

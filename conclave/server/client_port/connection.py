@@ -118,7 +118,7 @@ class ClientConnection(RespondingConnection):
                 self._read_or_pause()
 
     def _hold_head(self, data: bytes) -> None:
-        """Hold a part of a head, or nothing. Raises MalformedError as soon as it cannot become a head."""
+        """Buffer an incomplete head. Raises MalformedRequestError as soon as it cannot become valid."""
         self._held = data
         if not data:
             return
@@ -146,7 +146,7 @@ class ClientConnection(RespondingConnection):
             self._delegate(data, head, len(data))
 
     def _delegate(self, data: bytes, head: RequestHead, size: int) -> bytes:
-        """Give a request of ``size`` bytes to aiohttp. Return what follows it. Raises MalformedError."""
+        """Pass a request of ``size`` bytes to aiohttp. Return the following bytes. Raises MalformedRequestError."""
         self.state = DELEGATED
         if self.transport is None or self.transport.is_closing():
             return b""

@@ -61,7 +61,7 @@ class AiohttpHandler(web.RequestHandler):
         self.connection_made(transport)
 
     def take(self, data: bytes, head: RequestHead, size: int) -> bytes:
-        """Start a request of ``size`` bytes, if it has no chunks. Return what follows it. Raises MalformedError."""
+        """Start a request of ``size`` bytes, or chunked. Return the following bytes. Raises MalformedRequestError."""
         if head.length is None:
             # aiohttp would add the trailers of the last chunk to the headers of the next request. A proxy may share a
             # connection between users, so they could be another user's token.

@@ -95,7 +95,7 @@ class FastPath:
         self._reading: set[asyncio.Task[None]] = set()
 
     def read_head(self, text: bytes, connection: RespondingConnection) -> tuple[RequestHead, FastRequest | None]:
-        """Parse a head; return also the request if it is plain. Raises MalformedError.
+        """Parse a head; return also the request if it is plain. Raises MalformedRequestError.
 
         Parsed headers are cached, since a client's are mostly the same: parsing takes a seventh of a poll, a tenth of a
         send. ``text``: see ``framing.read_head``.

@@ -66,7 +66,7 @@ class RequestHead(NamedTuple):
 
 
 def read_head(text: bytes) -> RequestHead:
-    """Parse a head, which ends with the first END in ``text``. Raises MalformedError or UnknownCodingError."""
+    """Parse a head, which ends with the first END in ``text``. Raises MalformedRequestError or UnknownCodingError."""
     if len(text) > MAX_HEAD_BYTES:
         raise MalformedRequestError("too long")
     found: dict[bytes, bytes] = {}
@@ -91,7 +91,7 @@ def read_head(text: bytes) -> RequestHead:
 
 
 def measure(text: bytes) -> RequestHead:
-    """Return where a request ends, perhaps without its fields. Raises MalformedError. ``text``: as for ``read_head``.
+    """Return the length of a request, perhaps without its fields. Raises MalformedRequestError.
 
     ``text``: as for ``read_head``. Most heads are not parsed, since aiohttp parses them, which takes a tenth of a
     request. If each line ends with CR LF, the first empty line ends the head for every parser. Without any header that
@@ -151,7 +151,7 @@ class RequestScanner:
     def feed(self, data: bytes) -> int:
         """Scan the next bytes. Return how many of them belong to the request: all, until it is complete.
 
-        Raises MalformedError. Chunks end with an END too, which may arrive in two pieces.
+        Raises MalformedRequestError. The last chunk also ends with END, which may arrive in two pieces.
         """
         begin = 0
         while begin < len(data) and not self.is_complete:

@@ -9,7 +9,7 @@ from conclave.wire.schemas.base import RequestSchema
 
 @dataclass(frozen=True)
 class Register:
-    """A new account. A ``registration_token`` of "" was not given."""
+    """A new account. ``registration_token``: "" if absent."""
 
     username: str
     password: str
@@ -30,7 +30,7 @@ class RegisterRequest(RequestSchema):
 
 @dataclass(frozen=True)
 class Login:
-    """The name and password of a user who wants a session."""
+    """The username and the password of a login."""
 
     username: str
     password: str
@@ -47,7 +47,7 @@ class LoginRequest(RequestSchema):
 
 @dataclass(frozen=True)
 class UpdateProfile:
-    """Changes to the profile. None changes nothing, "" clears the alias."""
+    """Changes to the profile. ``alias``: None: unchanged; "": cleared."""
 
     alias: str | None = None
 
@@ -71,7 +71,7 @@ class ChangePassword:
 
 
 class ChangePasswordRequest(RequestSchema):
-    """A new password. The current one shows that the caller may set it."""
+    """A new password, and the current one as proof."""
 
     result_class = ChangePassword
 
@@ -81,13 +81,13 @@ class ChangePasswordRequest(RequestSchema):
 
 @dataclass(frozen=True)
 class DeleteAccount:
-    """The password, which shows that it is really the user who asks."""
+    """The password of the account to delete."""
 
     password: str
 
 
 class DeleteAccountRequest(RequestSchema):
-    """The end of the account. Its password shows that the caller may ask for it."""
+    """The deletion of the caller's account, with its password as proof."""
 
     result_class = DeleteAccount
 

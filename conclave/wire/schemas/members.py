@@ -9,13 +9,13 @@ from conclave.wire.schemas.commits import LeaveGroup, LeaveGroupRequest
 
 @dataclass(frozen=True)
 class NamedUser:
-    """The user whom a request is about."""
+    """The user to promote, demote or unban."""
 
     user_id: bytes
 
 
 class PromoteMemberRequest(RequestSchema):
-    """The member who becomes an admin."""
+    """The member to make an admin."""
 
     result_class = NamedUser
 
@@ -23,7 +23,7 @@ class PromoteMemberRequest(RequestSchema):
 
 
 class DemoteMemberRequest(RequestSchema):
-    """The admin who becomes a member."""
+    """The admin to make a member."""
 
     result_class = NamedUser
 
@@ -32,13 +32,13 @@ class DemoteMemberRequest(RequestSchema):
 
 @dataclass(frozen=True)
 class RemoveMember(LeaveGroup):
-    """The user who is removed, and the parts of the commit. An empty one was not given."""
+    """The user to remove, and the parts of the commit, empty if absent."""
 
     user_id: bytes
 
 
 class RemoveMemberRequest(LeaveGroupRequest):
-    """The member who is removed, with the commit of the removal, if any."""
+    """The member to remove, with the commit of the removal, if any."""
 
     result_class = RemoveMember
 
@@ -46,7 +46,7 @@ class RemoveMemberRequest(LeaveGroupRequest):
 
 
 class BanMemberRequest(RemoveMemberRequest):
-    """The user who is banned. A member is removed, with the commit of the removal, if any."""
+    """The user to ban. A member is removed, with the commit of the removal, if any."""
 
 
 class UnbanMemberRequest(RequestSchema):
