@@ -13,7 +13,7 @@ from uuid import UUID
 import pytest
 from click.testing import CliRunner, Result
 
-from conclave.cli import opened_store
+from conclave.cli import open_store
 from conclave.cli.main import main
 from conclave.clock import FakeClock
 from conclave.config.retention import RetentionConfig
@@ -57,7 +57,7 @@ def toml(config: Config) -> str:
 @pytest.fixture
 def tell(clock: FakeClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Told:
     """Run a command on the database of a configuration, at the time of the other fixtures."""
-    monkeypatch.setattr(opened_store, "SystemClock", lambda: clock)
+    monkeypatch.setattr(open_store, "SystemClock", lambda: clock)
     monkeypatch.setattr("conclave.cli.common.use_console_log", lambda: None)
 
     def run(config: Config, *arguments: str) -> Result:
@@ -243,9 +243,7 @@ async def test_a_hold_withholds_and_is_named_with_its_reason(running: Running, t
     running.clock.advance(11)
     said = await told(tell, running, "explain", group, "1")
     assert "Legal hold 1 keeps all messages of the group: \\x1b[31mcase 7 (added" in said
-    assert (
-        "Erased: by the first run (everything) once it is no longer withheld. Withheld by: legal hold 1." in said
-    )
+    assert "Erased: by the first run (everything) once it is no longer withheld. Withheld by: legal hold 1." in said
     assert "Overdue: nothing." in said
     await clean(running)
     assert await running.query("SELECT count(*) FROM messages") == [(1,)]

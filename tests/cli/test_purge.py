@@ -209,10 +209,7 @@ async def test_while_the_clock_is_in_doubt_nothing_is_purged_and_the_server_lear
     told = await purge(run, "g", "1h", "--yes")
     assert told.exit_code == 1
     assert "set forward by 31536000 seconds" in told.stderr
-    assert (
-        "correct the clock and accept it with `conclave cleanup run --accept-clock` first"
-        in told.stderr
-    )
+    assert "correct the clock and accept it with `conclave cleanup run --accept-clock` first" in told.stderr
     running.clock.set_wrong(-365 * DAY)
     assert "set forward" in (await purge(run, "g", "1h", "--yes")).stderr, "until somebody has looked"
     assert await running.query(MARKS) == [(0,)]

@@ -36,7 +36,7 @@ async def _compare(context: CommandContext, user_id: UUID, room: Room | None) ->
             Trust.VERIFIED: (CLOSE,),
             Trust.CHANGED: (SAME, USE, LATER),
         }[key.trust]
-        text = trust.comparison(keys.fingerprint, key, who, own_name)
+        text = trust.comparison_text(keys.fingerprint, key, who, own_name)
         answer = await context.choose(f"Compare keys with {who}", text, answers)
         if answer in (LATER, CLOSE):
             return

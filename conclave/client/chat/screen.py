@@ -215,7 +215,7 @@ class ChatScreen(Screen[None]):
             return
         conversation, room = self.conversation, self.room
         if room is None and self._opened:
-            self._lose()
+            self._handle_lost_group()
         if room is None and not (self._has_lost or self._type_ahead.line) and (first := conversation.initial_room()):
             self.open_group(first.group.group_id)
             self._is_chosen = False
@@ -245,7 +245,7 @@ class ChatScreen(Screen[None]):
             return True
         return False
 
-    def _lose(self) -> None:
+    def _handle_lost_group(self) -> None:
         """Handle the loss of the open group. No other group is opened, so that typed text is not sent there."""
         self._opened, self._has_lost = None, True
         composer = self.query_one(Composer)
@@ -310,7 +310,7 @@ class ChatScreen(Screen[None]):
     def save_unsent(self) -> None:
         """Save what is typed, for after a crash."""
         typed = self.query_one(Composer).text
-        self.conversation.unsent.keep(self.room, "" if commands.is_command(typed) else typed)
+        self.conversation.unsent.save(self.room, "" if commands.is_command(typed) else typed)
 
     # Input.
 

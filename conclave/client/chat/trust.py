@@ -64,7 +64,7 @@ def change_notice(who: str, *, was_verified: bool) -> str:
     return f"the {compared} of {who} has changed: /verify {who} before you trust it"
 
 
-def comparison(own: str, key: KnownKey, who: str, own_name: str) -> str:
+def comparison_text(own: str, key: KnownKey, who: str, own_name: str) -> str:
     """Return the text of the dialog for comparing keys. ``own``: the user's fingerprint."""
     code = comparison_code(own, key.fingerprint)
     first = {
