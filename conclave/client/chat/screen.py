@@ -20,19 +20,17 @@ from textual.screen import Screen
 from textual.widgets import Static
 
 from conclave.client.chat import commands, formatting, help_text, key_handlers
+from conclave.client.chat.bars import KeyLine, heading, top_line
 from conclave.client.chat.command_context import CommandError, MessageChoice
 from conclave.client.chat.composer import Composer
 from conclave.client.chat.conversation import Conversation
 from conclave.client.chat.dialogs import MessagePicker, PasswordDialog, QuestionDialog, TextDialog
-from conclave.client.chat.heading import heading
-from conclave.client.chat.key_line import KeyLine
 from conclave.client.chat.notifications import NotificationMode, Notifier
 from conclave.client.chat.rooms import Room
 from conclave.client.chat.rows import RowContext
 from conclave.client.chat.sidebar import Sidebar
 from conclave.client.chat.status_messages import StatusMessages
 from conclave.client.chat.timeline import Timeline
-from conclave.client.chat.top_line import top_line
 from conclave.client.chat.type_ahead import TypeAhead
 from conclave.client.errors import ClientError, NoAnswerError, SessionOverError, describe_error
 from conclave.client.events import Message

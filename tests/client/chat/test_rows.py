@@ -185,9 +185,9 @@ class TestTexts:
         assert "a member's key has changed" in found
 
     def test_a_notice_that_is_bad_stands_out(self) -> None:
-        assert [
-            each.style for each in lay_out([Notice(0, NOW, "The key of bob has changed", is_error=True)], LOOK)
-        ] == [*("day", "alarm")]
+        assert [each.style for each in lay_out([Notice(0, NOW, "bob's key has changed", is_error=True)], LOOK)] == [
+            *("day", "alarm")
+        ]
 
     @pytest.mark.parametrize("context", [LOOK, PLAIN])
     def test_texts_and_reasons_of_others_do_nothing_to_the_terminal(self, context: RowContext) -> None:
@@ -204,7 +204,7 @@ class TestTexts:
 
     def test_without_a_connection_a_draft_waits(self) -> None:
         offline = replace(LOOK, is_online=False)
-        assert [each.right for each in lay_out([pending("one\ntwo")], offline)[2:]] == ["waits", ""]
+        assert [each.right for each in lay_out([pending("one\ntwo")], offline)[2:]] == ["waiting", ""]
         assert [each.right for each in lay_out([pending("one\ntwo")], LOOK)[2:]] == ["sending", ""]
         assert [each.right for each in lay_out([pending("one", refused="no")], offline)[2:]] == ["", ""]
 

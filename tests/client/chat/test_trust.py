@@ -69,7 +69,7 @@ class TestComparison:
 
     @pytest.mark.parametrize(
         ("trusted", "says"),
-        [(Trust.VERIFIED, "You have verified this key"), (Trust.CHANGED, "The key of bob has changed.")],
+        [(Trust.VERIFIED, "You have verified this key"), (Trust.CHANGED, "bob's key has changed.")],
     )
     def test_what_was_known_before_comes_first(self, trusted: Trust, says: str) -> None:
         assert trust.comparison_text(OWN, key(BOB, trusted), "bob", "alice").startswith(says)
