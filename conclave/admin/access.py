@@ -23,10 +23,13 @@ OPEN_PATHS = frozenset(("/healthz", "/readyz"))
 LOOPBACK_HOSTS = frozenset(("localhost", "127.0.0.1", "[::1]"))
 """The names under which this machine is asked on loopback, in addition to ``hosts``."""
 
-LONGEST_FILE = 4096
+MAX_TOKEN_FILE_BYTES = 4096
 """A file with more than 4 KiB holds something else than a token."""
 
-PROGRAMS, BROWSERS = "Bearer", 'Basic realm="Conclave: the token of [admin] is the password", charset="UTF-8"'
+BEARER_CHALLENGE, BASIC_CHALLENGE = (
+    "Bearer",
+    'Basic realm="Conclave: the token of [admin] is the password", charset="UTF-8"',
+)
 """How the token is asked for. A browser shows its own window for that; a page has no part in it, and cannot read it."""
 
 IS_OPERATOR = web.RequestKey("is_operator", bool)
@@ -59,8 +62,8 @@ class Guard:
                 return self._refuse("host", 421, "this name is not one of [admin] hosts")
             request[IS_OPERATOR] = is_operator = self._is_operator(request)
             if not is_operator and request.path not in OPEN_PATHS:
-                asks = BROWSERS if "text/html" in request.headers.get("Accept", "") else PROGRAMS
-                return self._refuse("token", 401, "the token of [admin] is missing or wrong", asks)
+                challenge = BASIC_CHALLENGE if "text/html" in request.headers.get("Accept", "") else BEARER_CHALLENGE
+                return self._refuse("token", 401, "the token of [admin] is missing or wrong", challenge)
             return await handler(request)
 
         return guard
@@ -69,8 +72,8 @@ class Guard:
         """Tell whether a request has brought the token. The time that takes says nothing about the token."""
         if self._token is None:
             return True
-        scheme, _, brought = request.headers.get("Authorization", "").partition(" ")
-        token = _password(brought) if scheme.lower() == "basic" else brought.strip()
+        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+        token = _password(given) if scheme.lower() == "basic" else given.strip()
         return scheme.lower() in ("bearer", "basic") and hmac.compare_digest(_digest(token), self._token)
 
     def _refuse(self, reason: str, status: int, message: str, challenge: str | None = None) -> web.Response:
@@ -111,7 +114,7 @@ def _read(path: Path) -> str:
         if is_stream(path):
             raise TokenError(f"admin.token_file: {path}: is no file: name one that can be read again")
         with path.open("rb") as file:
-            token = file.read(LONGEST_FILE + 1).decode("ascii").strip()
+            token = file.read(MAX_TOKEN_FILE_BYTES + 1).decode("ascii").strip()
     except OSError as error:
         raise TokenError(f"admin.token_file: {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:

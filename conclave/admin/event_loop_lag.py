@@ -10,7 +10,7 @@ LOOK_SECONDS = 0.25
 WINDOW_SECONDS = 60.0
 
 
-class Lag:
+class LoopLag:
     """How late the event loop was: ``lags``, and the worst of the last minute or two."""
 
     def __init__(self) -> None:

@@ -14,11 +14,11 @@ from prometheus_client.registry import Collector
 
 from conclave import __version__, app_keys
 from conclave.admin.access import Guard
-from conclave.admin.event_loop_lag import Lag
+from conclave.admin.event_loop_lag import LoopLag
 from conclave.admin.sizes import Sizes
 from conclave.health.parts import Cleanup, Health, HealthPart
-from conclave.health.readiness import Standing, standing
-from conclave.measures import Histogram, joined
+from conclave.health.readiness import Readiness, readiness_of
+from conclave.measures import Histogram, merge_histograms
 from conclave.retention.jobs import schedule
 
 Collect = Callable[[], Iterator[Metric]]
@@ -36,7 +36,7 @@ class Collecting(Collector):
         yield from self._collect()
 
 
-def registry(served: web.Application, lag: Lag, sizes: Sizes, guard: Guard) -> CollectorRegistry:
+def registry(served: web.Application, lag: LoopLag, sizes: Sizes, guard: Guard) -> CollectorRegistry:
     """Return what ``prometheus_client`` writes the metrics from. ``served``: the clients' application."""
     made = CollectorRegistry()
     for each in (
@@ -57,7 +57,7 @@ def registry(served: web.Application, lag: Lag, sizes: Sizes, guard: Guard) -> C
 def _server(served: web.Application, guard: Guard) -> Iterator[Metric]:
     health, budget = served[app_keys.HEALTH], served[app_keys.BUDGET]
     yield InfoMetricFamily("conclave_build", "The version of the server.", {"version": __version__})
-    is_ready = standing(health, served.get(app_keys.STORAGE)) is Standing.READY
+    is_ready = readiness_of(health, served.get(app_keys.STORAGE)) is Readiness.READY
     yield GaugeMetricFamily("conclave_ready", "1 if the server serves.", is_ready)
     faults = GaugeMetricFamily("conclave_health_fault", "1 if a part of the server does not work.", labels=["part"])
     faulty = health.faults
@@ -91,7 +91,7 @@ def _requests(served: web.Application) -> Iterator[Metric]:
         "conclave_request_duration_seconds", "How long requests took.", labels=["method", "route"]
     )
     for (method, route), histograms in by_route.items():
-        _add(took, [method, route], joined(histograms))
+        _add(took, [method, route], merge_histograms(histograms))
     yield took
 
 
@@ -122,12 +122,12 @@ def _streams(served: web.Application) -> Iterator[Metric]:
 
 
 def _closed(served: web.Application) -> Iterator[Metric]:
-    counts = served[app_keys.CLOSED]
+    counts = served[app_keys.CLOSED_CONNECTIONS]
     closed = "Clients' connections that the server closed or refused, by the reason."
     yield _counters("conclave_connections_closed", closed, "reason", dict(counts))
 
 
-def _loop(lag: Lag) -> Iterator[Metric]:
+def _loop(lag: LoopLag) -> Iterator[Metric]:
     yield _histogram("conclave_event_loop_lag_seconds", "How late the event loop was, four times a second.", lag.lags)
     worst = "How late the event loop was at the worst in the last one to two minutes."
     yield GaugeMetricFamily("conclave_event_loop_lag_max_seconds", worst, lag.worst)
@@ -243,16 +243,16 @@ def _gauges(name: str, text: str, label: str, values: dict[str, int]) -> Metric:
     return made
 
 
-def _histogram(name: str, text: str, told: Histogram) -> Metric:
+def _histogram(name: str, text: str, histogram: Histogram) -> Metric:
     made = HistogramMetricFamily(name, text, labels=[])
-    _add(made, [], told)
+    _add(made, [], histogram)
     return made
 
 
-def _add(to: HistogramMetricFamily, labels: list[str], told: Histogram) -> None:
+def _add(to: HistogramMetricFamily, labels: list[str], histogram: Histogram) -> None:
     """Add a histogram: Prometheus counts in each bucket what is in those below it too."""
-    counts, below, buckets = list(told.counts), 0, []
-    for bound, count in zip((*map(str, told.bounds), "+Inf"), counts, strict=True):
+    counts, below, buckets = list(histogram.counts), 0, []
+    for bound, count in zip((*map(str, histogram.bounds), "+Inf"), counts, strict=True):
         below += count
         buckets.append((bound, below))
-    to.add_metric(labels, buckets, told.total)
+    to.add_metric(labels, buckets, histogram.total)

@@ -42,7 +42,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measurements:
     """What was found, in bytes."""
 
     taken_at: float = 0.0
@@ -71,7 +71,7 @@ class Sizes:
 
     def __init__(self, served: web.Application) -> None:
         """``served``: the clients' application."""
-        self.last = Measured()
+        self.last = Measurements()
         self._served = served
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sizes")
         self._task: asyncio.Task[None] | None = None
@@ -112,15 +112,15 @@ class Sizes:
         if self._served[app_keys.HEALTH].phase is Phase.SERVING:
             # Health tells of what fails in the store. ValueError: the store has been closed meanwhile.
             with suppress(StoreError, sqlite3.Error, ValueError):
-                told = await self._served[app_keys.STORE].read(_of_store)
+                stored = await self._served[app_keys.STORE].read(_of_store)
                 copies = await loop.run_in_executor(self._thread, self._copies)
-                self.last = replace(self.last, vault_copies=copies, **told)
+                self.last = replace(self.last, vault_copies=copies, **stored)
 
     def _copies(self) -> dict[str, str]:
         config, keys = self._served[app_keys.CONFIG], self._served[app_keys.STORE].open_keys()
         return {str(each): keyring.fault_of(each, keys, config.ledger_path) for each in config.vault_copies}
 
-    def _look(self, worker: int | None) -> Measured:
+    def _look(self, worker: int | None) -> Measurements:
         config = self._served[app_keys.CONFIG]
         database = config.database
         files = {"database": file_size(database), "wal": file_size(database.with_name(f"{database.name}-wal"))}
@@ -128,7 +128,7 @@ class Sizes:
         disks = {name: found for name, folder in places.items() if (found := _disk(folder))}
         if "archive" in disks:
             files["archive"] = self._archive_bytes(config.archive_path)
-        return Measured(time.monotonic(), files, disks, group_memory(worker) if worker else {})
+        return Measurements(time.monotonic(), files, disks, group_memory(worker) if worker else {})
 
     def _archive_bytes(self, folder: Path) -> int:
         began = time.monotonic()

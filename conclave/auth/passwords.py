@@ -17,10 +17,10 @@ from conclave.errors import (
     UnavailableError,
 )
 
-MOST_WAITING = 1_000
+MAX_WAITING = 1_000
 """At most 1,000 wait, with all keys together."""
 
-MOST_OF_ONE = 500
+MAX_WAITING_PER_KEY = 500
 """At most 500 wait with the same key."""
 
 RETRY_SECONDS = 5
@@ -62,7 +62,7 @@ class FairSemaphore:
             self._free -= 1
             return
         own = len(self._lines.get(key, ()))
-        if own >= MOST_OF_ONE or (self.waiting >= MOST_WAITING and not self._make_room(own)):
+        if own >= MAX_WAITING_PER_KEY or (self.waiting >= MAX_WAITING and not self._make_room(own)):
             raise _too_many()
         turn = asyncio.get_running_loop().create_future()
         self._lines.setdefault(key, deque()).append(turn)

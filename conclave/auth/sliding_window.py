@@ -11,13 +11,13 @@ MAX_MOMENTS = 100_000
 That is about 20 MB with ids as keys, and 65 MB with the longest usernames.
 """
 
-MOST_KEYS = 100_000
+MAX_KEYS = 100_000
 """At most 100,000 users or groups are counted in one Pace: about 20 MB."""
 
-TINY_SECONDS = 1e-6
+EPSILON_SECONDS = 1e-6
 """A wait of less than a microsecond is none: sums of fractions are not exact."""
 
-HANDOUTS = 10
+MAX_HANDOUTS = 10
 """At most 10 key packages of one user are handed out in HANDOUT_SECONDS."""
 
 HANDOUT_SECONDS = 60
@@ -96,10 +96,10 @@ class SlidingWindow:
         self._size -= len(self._moments.popitem(last=False)[1])
 
 
-class Pace:
+class LeakyBucket:
     """Allows each key ``limit`` times at once, and evenly ``limit`` times in ``seconds`` after that.
 
-    So any ``seconds`` have less than twice ``limit``. It keeps one number for each key, of at most MOST_KEYS; the keys
+    So any ``seconds`` have less than twice ``limit``. It keeps one number for each key, of at most MAX_KEYS; the keys
     that were recorded the longest ago are forgotten first. Times are as in SlidingWindow. For one thread at a time.
     """
 
@@ -117,11 +117,11 @@ class Pace:
     def wait(self, key: Hashable, now: int, amount: int = 1) -> int:
         """Return the whole seconds until ``key`` is allowed ``amount`` more times; 0 means now. Records nothing."""
         over = max(self._full_at.get(key, 0.0), now) + amount * self._interval - now - self._seconds
-        return max(1, ceil(over)) if over > TINY_SECONDS else 0
+        return max(1, ceil(over)) if over > EPSILON_SECONDS else 0
 
     def record(self, key: Hashable, now: int, amount: int = 1) -> None:
         """Note that ``key`` happened ``amount`` times."""
         self._full_at[key] = max(self._full_at.get(key, 0.0), now) + amount * self._interval
         self._full_at.move_to_end(key)
-        if len(self._full_at) > MOST_KEYS:
+        if len(self._full_at) > MAX_KEYS:
             self._full_at.popitem(last=False)

@@ -16,7 +16,7 @@ from conclave.errors import (
     TokenExpiredError,
 )
 from conclave.retention.policy import end_of, session_lag
-from conclave.store.resources.sessions import Session
+from conclave.store.resources.sessions import SessionRow
 from conclave.wire.formats import Format
 
 _TOKEN = re.compile(r"[!-~]+")
@@ -33,7 +33,7 @@ class Caller(NamedTuple):
 CALLER = web.RequestKey("caller", Caller)
 
 TOKEN: web.RequestKey[str | None] = web.RequestKey("token")
-"""What ``token_in`` found in the request."""
+"""What ``parse_token`` found in the request."""
 
 
 def new_token(issued_in: Format) -> str:
@@ -48,7 +48,7 @@ def token_hash(token: str) -> bytes:
     return hashlib.sha256(token.encode()).digest()
 
 
-def token_in(value: str | None, name: str) -> str | None:
+def parse_token(value: str | None, name: str) -> str | None:
     """Return the token in the value of the header ``name``: ``Bearer TOKEN`` in Authorization, bare in any other.
 
     None if there is no such header. "" if the header has no token, or one in another form.
@@ -85,7 +85,7 @@ class SessionActivity:
         self._last_used: dict[int, int] = {}
         self.urgent = asyncio.Event()
 
-    def use(self, session: Session | None, moment: Moment) -> Caller:
+    def use(self, session: SessionRow | None, moment: Moment) -> Caller:
         """Extend a session and return whose it is.
 
         Raises TokenExpiredError if the session is unknown or expired, and ClockInDoubtError if only a clock in doubt
@@ -107,11 +107,11 @@ class SessionActivity:
             self.urgent.set()
         return Caller(session.user_id, session.session_id)
 
-    def last_used(self, session: Session) -> int:
+    def last_used(self, session: SessionRow) -> int:
         """Return when a session was last used, Unix seconds."""
         return max(session.last_used_at, self._last_used.get(session.session_id, 0))
 
-    def expires_at(self, session: Session) -> int:
+    def expires_at(self, session: SessionRow) -> int:
         """Return the first second at which a session is dead."""
         used = self._last_used.get(session.session_id)
         return session.expires_at if used is None else max(session.expires_at, end_of(used, self._ttl))
@@ -120,12 +120,12 @@ class SessionActivity:
         """Extend a session that is in use without a new request. ``now``: Unix seconds."""
         self._last_used[session_id] = now
 
-    def bring_back(self, now: int) -> None:
+    def clamp(self, now: int) -> None:
         """Move uses that lie after ``now`` back to it: a fast clock noted them, and was set right since."""
         for session_id, used in self._last_used.items():
             self._last_used[session_id] = min(used, now)
 
-    def unwritten(self) -> dict[int, int]:
+    def unstored(self) -> dict[int, int]:
         """Return the uses that the store does not have yet: Unix seconds by session id."""
         return dict(self._last_used)
 

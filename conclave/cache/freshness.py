@@ -23,7 +23,7 @@ from conclave.store.engine.database import Database
 from conclave.store.engine.faults import Watch, is_of_the_disk, store_error
 from conclave.store.invalidation import Invalidated
 from conclave.store.resources import sessions
-from conclave.store.resources.sessions import Session
+from conclave.store.resources.sessions import SessionRow
 
 
 class Freshness:
@@ -34,7 +34,7 @@ class Freshness:
         self._path = path
         self._clock = clock
         self._watch = watch
-        self._forget: list[Callable[[Invalidated], None]] = []
+        self._callbacks: list[Callable[[Invalidated], None]] = []
         self._is_fresh = False
         self._moment = Moment(0, 0)
         self._connection = sqlite.connect(path)
@@ -43,7 +43,7 @@ class Freshness:
 
     def on_invalidation(self, forget: Callable[[Invalidated], None]) -> None:
         """Have ``forget`` called with what was invalidated, before anything cached is used."""
-        self._forget.append(forget)
+        self._callbacks.append(forget)
 
     def look(self) -> Moment:
         """Have everything forgotten that was touched; return the time to act on, and whether it is in doubt.
@@ -77,7 +77,7 @@ class Freshness:
     def _catch_up(self) -> None:
         touched = self._after(self._touch)
         if touched:
-            for forget in self._forget:
+            for forget in self._callbacks:
                 forget(touched)
             self._touch = touched.touch
 
@@ -96,23 +96,23 @@ class Freshness:
             raise unreadable from error
 
 
-MOST_SESSIONS = 20_000
+MAX_SESSIONS = 20_000
 """At most 20,000 sessions are remembered, which takes about 15 MB. The one that was used longest ago goes first."""
 
 
-class RememberedSessions:
+class SessionCache:
     """The sessions that were used lately, by the hashes of their tokens. Only for the event loop's thread."""
 
     def __init__(self, store: Database, freshness: Freshness) -> None:
         """Begin with none. ``freshness`` tells which of them end."""
         self._store = store
         self._freshness = freshness
-        self._by_hash: OrderedDict[bytes, Session] = OrderedDict()
+        self._by_hash: OrderedDict[bytes, SessionRow] = OrderedDict()
         self._hashes: dict[int, bytes] = {}
         self._extensions = 0
         freshness.on_invalidation(self._forget)
 
-    def known(self, token_hash: bytes) -> Session | None:
+    def known(self, token_hash: bytes) -> SessionRow | None:
         """Return the session of a token if it is remembered, even an expired one. Raises StoreError."""
         self._freshness.look()
         found = self._by_hash.get(token_hash)
@@ -120,7 +120,7 @@ class RememberedSessions:
             self._by_hash.move_to_end(token_hash)
         return found
 
-    async def find(self, token_hash: bytes) -> Session | None:
+    async def find(self, token_hash: bytes) -> SessionRow | None:
         """Return the session of a token from the store, even an expired one; None if there is none. Remember it.
 
         Raises StoreError.
@@ -130,10 +130,10 @@ class RememberedSessions:
         if extensions != self._extensions:
             return session  # it may have been extended since it was read, which no touch tells
         if session and not self._freshness.since(touch).reaches_session(session.session_id):
-            self._remember(token_hash, session)
+            self._add(token_hash, session)
         return session
 
-    def forget_extended(self, session_ids: Iterable[int]) -> None:
+    def drop_extended(self, session_ids: Iterable[int]) -> None:
         """Forget sessions that this server has extended, which touches nothing."""
         self._extensions += 1
         self._drop(session_ids)
@@ -144,10 +144,10 @@ class RememberedSessions:
             if token_hash:
                 del self._by_hash[token_hash]
 
-    def _remember(self, token_hash: bytes, session: Session) -> None:
+    def _add(self, token_hash: bytes, session: SessionRow) -> None:
         self._by_hash[token_hash] = session
         self._hashes[session.session_id] = token_hash
-        if len(self._by_hash) > MOST_SESSIONS:
+        if len(self._by_hash) > MAX_SESSIONS:
             _, oldest = self._by_hash.popitem(last=False)
             del self._hashes[oldest.session_id]
 

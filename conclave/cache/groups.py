@@ -17,7 +17,7 @@ from typing import NamedTuple, Self
 
 from conclave.cache.freshness import Freshness
 from conclave.cache.ranges import CachedRange
-from conclave.events import News, Stored
+from conclave.events import MessageStored, News
 from conclave.retention import visibility
 from conclave.retention.policy import FormerPolicies
 from conclave.store import invalidation
@@ -26,14 +26,14 @@ from conclave.store.engine.group_commit import NotCachedError
 from conclave.store.engine.news import members_of
 from conclave.store.invalidation import Invalidated
 from conclave.store.resources import members
-from conclave.store.resources.fetch_gaps import Resumed
-from conclave.store.resources.groups import Group
+from conclave.store.resources.fetch_gaps import GapUpdate
+from conclave.store.resources.groups import GroupRow
 from conclave.store.resources.members import Membership
-from conclave.store.resources.messages import Page, Piece
+from conclave.store.resources.messages import EncodedMessage, MessagePage
 from conclave.wire import page_writer
 from conclave.wire.formats import Format
 
-MOST_BYTES = 64 * 1024 * 1024
+MAX_BYTES = 64 * 1024 * 1024
 """What is remembered of groups takes at most 64 MiB. The group that was used longest ago is forgotten first."""
 
 GROUP_BYTES = 1024
@@ -52,7 +52,7 @@ The one that was used longest ago goes first.
 
 
 @dataclass
-class Reader:
+class CachedMember:
     """A member who has asked."""
 
     member_id: int
@@ -65,7 +65,7 @@ class Reader:
         return cls(member.member_id, member.watermark)
 
 
-_Cut = tuple[Format, int, int, int]
+_PageKey = tuple[Format, int, int, int]
 """A page that was cut out of a cached range: its first and last number, and how many messages it has.
 
 These tell all of it, since messages neither change nor come back: what is hidden later is missing from the count.
@@ -73,14 +73,14 @@ These tell all of it, since messages neither change nor come back: what is hidde
 
 
 @dataclass
-class _Known:
+class _CachedGroup:
     """A group. ``group`` is as it was read, but for the counter, which is ``last_seq``."""
 
-    group: Group
+    group: GroupRow
     last_seq: int
-    readers: dict[bytes, Reader] = field(default_factory=dict)
+    readers: dict[bytes, CachedMember] = field(default_factory=dict)
     ranges: list[tuple[Format, CachedRange]] = field(default_factory=list)
-    joined: dict[_Cut, bytes] = field(default_factory=dict)
+    joined: dict[_PageKey, bytes] = field(default_factory=dict)
     size: int = GROUP_BYTES
 
     def used(self, written_in: Format, cached: CachedRange) -> None:
@@ -95,19 +95,19 @@ class _Known:
         return GROUP_BYTES + MEMBER_BYTES * len(self.readers) + pages
 
 
-class Fetched(NamedTuple):
+class FetchedPage(NamedTuple):
     """A page for a reader: its messages as they are written, and the watermark of the reader once it has arrived."""
 
     pieces: list[bytes]
-    reader: Reader
+    reader: CachedMember
     up_to: int
     claimed: int
     """The reader has everything up to this number, whether or not the page arrives: it said so with the request."""
-    resumed: Resumed | None = None
+    resumed: GapUpdate | None = None
     """What becomes of what the reader had missed; None: nothing."""
 
     @property
-    def is_news(self) -> bool:
+    def needs_confirmation(self) -> bool:
         """Whether anything has to be noted of the reader: the watermark rises by it, or less is missed."""
         return self.up_to > self.reader.watermark or self.resumed is not None
 
@@ -117,30 +117,30 @@ class Fetched(NamedTuple):
         return self.up_to > max(self.claimed, self.reader.watermark) or self.resumed is not None
 
 
-class RememberedGroups:
+class GroupCache:
     """The groups that were read lately. Only for the event loop's thread."""
 
     def __init__(self, freshness: Freshness, former_policies: FormerPolicies) -> None:
         """Begin with none. ``freshness`` tells which of them were touched."""
         self._freshness = freshness
         self._former_policies = former_policies
-        self._by_id: OrderedDict[bytes, _Known] = OrderedDict()
+        self._by_id: OrderedDict[bytes, _CachedGroup] = OrderedDict()
         self._ids: dict[int, bytes] = {}
         self._bytes = 0
         freshness.on_invalidation(self._invalidate)
 
-    def page(self, group_id: bytes, user_id: bytes, after: int, limit: int, written_in: Format) -> Fetched | None:
+    def page(self, group_id: bytes, user_id: bytes, after: int, limit: int, written_in: Format) -> FetchedPage | None:
         """Return what ``messages.page`` would; None if the store must be asked. Raises StoreError.
 
         What only a clock in doubt hides is known to the store alone: it decides how far a watermark may rise then.
         """
         moment = self._freshness.look()
         found = self._find(group_id, user_id, after, limit, written_in, moment.now)
-        return None if found and found.is_news and moment.in_doubt else found
+        return None if found and found.needs_confirmation and moment.in_doubt else found
 
     def _find(
         self, group_id: bytes, user_id: bytes, after: int, limit: int, written_in: Format, now: int
-    ) -> Fetched | None:
+    ) -> FetchedPage | None:
         known = self._by_id.get(group_id)
         reader = known.readers.get(user_id) if known else None
         if known is None or reader is None:
@@ -148,12 +148,12 @@ class RememberedGroups:
         self._by_id.move_to_end(group_id)
         confirmed = min(after, known.last_seq)
         if confirmed == known.last_seq:
-            return Fetched([], reader, confirmed, confirmed)
-        sight = visibility.of_known_group(known.group, now, self._former_policies)
+            return FetchedPage([], reader, confirmed, confirmed)
+        view = visibility.of_cached_group(known.group, now, self._former_policies)
         for each, cached in tuple(known.ranges):
             if each is written_in and cached.covers(confirmed):
                 before = cached.size
-                begin = cached.first_after(confirmed, sight)
+                begin = cached.first_after(confirmed, view)
                 if cached.size != before:  # something was written, or hidden
                     self._grow(known, cached.size - before)
                 if begin is None:  # it would stand in the way of what is read now
@@ -165,10 +165,10 @@ class RememberedGroups:
                     known.used(written_in, cached)
                     up_to = cached.numbers[end - 1] if end > begin else confirmed
                     pieces = self._cut(known, written_in, cached, begin, end)
-                    return Fetched(pieces, reader, up_to, confirmed)
+                    return FetchedPage(pieces, reader, up_to, confirmed)
         return None
 
-    def _cut(self, known: _Known, written_in: Format, cached: CachedRange, begin: int, end: int) -> list[bytes]:
+    def _cut(self, known: _CachedGroup, written_in: Format, cached: CachedRange, begin: int, end: int) -> list[bytes]:
         """Return a page of a range. One of many small messages is joined, for the next readers."""
         if end - begin < JOINED:
             return cached.pieces[begin:end]
@@ -178,17 +178,17 @@ class RememberedGroups:
             if sum(map(len, pieces)) > JOINED_BYTES:
                 return pieces
             former = known.joined.pop(next(iter(known.joined))) if len(known.joined) == JOINED_PAGES else b""
-            known.joined[cut] = text = page_writer.join(written_in, pieces)
+            known.joined[cut] = text = page_writer.join_messages(written_in, pieces)
             self._grow(known, len(text) - len(former))
         return [known.joined[cut]]
 
-    def remember(self, page: Page, after: int, written_in: Format) -> Reader:
+    def remember(self, page: MessagePage, after: int, written_in: Format) -> CachedMember:
         """Return the reader of a page that was read after the number ``after``, and remember both.
 
         Nothing is remembered that may have changed since it was read.
         """
         member, group = page.member, page.member.group
-        reader = Reader.of(member)
+        reader = CachedMember.of(member)
         if self._freshness.since(page.touch).reaches_group(group.group_key):
             return reader
         known = self._by_id.get(group.group_id)
@@ -200,38 +200,42 @@ class RememberedGroups:
             # Sends touch nothing, and those were not added that came since the page was read.
             if self._freshness.last_seq(group.group_key) != group.last_seq:
                 return reader
-            known = self._by_id[group.group_id] = _Known(group, group.last_seq)
+            known = self._by_id[group.group_id] = _CachedGroup(group, group.last_seq)
             self._ids[group.group_key] = group.group_id
             self._bytes += known.size
         # Only the store knows what of a gap may still be seen, and a membership that is joining may end by itself.
         if not member.missed_from and not member.joining:
             reader = known.readers.setdefault(member.user_id, reader)
         # Which commits a policy keeps, changes with each fetch: such a group's pages are read each time.
-        if page.end is not None and not page.sight.policy.keeps_commits:
-            begin, hidden_before, policy = min(after, group.last_seq), page.sight.hidden_before, page.sight.policy
-            cached = CachedRange(begin, page.end, hidden_before, policy, page_writer.writer(written_in))
+        if page.end is not None and not page.visibility.policy.keeps_commits:
+            begin, hidden_before, policy = (
+                min(after, group.last_seq),
+                page.visibility.hidden_before,
+                page.visibility.policy,
+            )
+            cached = CachedRange(begin, page.end, hidden_before, policy, page_writer.message_writer(written_in))
             _add(known, cached, page.messages, written_in)
         self._measure(known)
         return reader
 
-    def hear(self, news: Iterable[News]) -> None:
+    def add_news(self, news: Iterable[News]) -> None:
         """Add the messages that were stored, before their senders are answered."""
         self._freshness.expire()
         for each in news:
-            if isinstance(each, Stored) and (group_id := self._ids.get(each.group_key)):
+            if isinstance(each, MessageStored) and (group_id := self._ids.get(each.group_key)):
                 known = self._by_id[group_id]
                 if each.sequence_num > known.last_seq + 1:
                     self._forget(each.group_key)
                 elif each.sequence_num == known.last_seq + 1:
                     self._grow(known, _append(known, each))
 
-    def _measure(self, known: _Known) -> None:
+    def _measure(self, known: _CachedGroup) -> None:
         self._grow(known, known.measure() - known.size)
 
-    def _grow(self, known: _Known, added: int) -> None:
+    def _grow(self, known: _CachedGroup, added: int) -> None:
         known.size += added
         self._bytes += added
-        while self._bytes > MOST_BYTES and len(self._by_id) > 1:
+        while self._bytes > MAX_BYTES and len(self._by_id) > 1:
             self._forget(next(iter(self._by_id.values())).group.group_key)
 
     def _invalidate(self, touched: Invalidated) -> None:
@@ -244,7 +248,7 @@ class RememberedGroups:
             self._bytes -= self._by_id.pop(group_id).size
 
 
-def _append(known: _Known, stored: Stored) -> int:
+def _append(known: _CachedGroup, stored: MessageStored) -> int:
     """Add a new message to the ranges that reach up to it. Return by how many bytes the group has grown."""
     known.last_seq = stored.sequence_num
     if stored.is_timed:
@@ -252,7 +256,7 @@ def _append(known: _Known, stored: Stored) -> int:
     return sum(cached.send(stored) for _, cached in known.ranges if cached.end == stored.sequence_num - 1)
 
 
-def _add(known: _Known, read: CachedRange, messages: list[Piece], written_in: Format) -> None:
+def _add(known: _CachedGroup, read: CachedRange, messages: list[EncodedMessage], written_in: Format) -> None:
     """Add what was read after ``read.base``, up to ``read.end``: to a range that it continues, or as one of its own."""
     if read.base >= read.end:
         return
@@ -276,7 +280,7 @@ def _add(known: _Known, read: CachedRange, messages: list[Piece], written_in: Fo
     del known.ranges[:-RANGES]
 
 
-def _absorb_reached(known: _Known, written_in: Format, grown: CachedRange) -> None:
+def _absorb_reached(known: _CachedGroup, written_in: Format, grown: CachedRange) -> None:
     """Make the ranges that ``grown`` has reached part of it."""
     for each, cached in tuple(known.ranges):
         if cached is not grown and each is written_in and grown.base <= cached.base <= grown.end:
@@ -285,12 +289,12 @@ def _absorb_reached(known: _Known, written_in: Format, grown: CachedRange) -> No
                 grown.absorb(cached)
 
 
-MOST_MEMBERS = 200_000
+MAX_MEMBERS = 200_000
 """At most 200,000 members of groups are remembered, which takes about 30 MB; of larger groups those of one."""
 
 
 @dataclass(frozen=True)
-class GroupMembers:
+class RecipientSet:
     """A group's key and the ids of its members.
 
     ``joining``: those of whom the store has to be asked whether they are members still. Their joins were not completed
@@ -308,7 +312,7 @@ class Recipients:
     def __init__(self) -> None:
         """Begin with none."""
         self._touch = -1
-        self._by_id: OrderedDict[bytes, GroupMembers] = OrderedDict()
+        self._by_id: OrderedDict[bytes, RecipientSet] = OrderedDict()
         self._ids: dict[int, bytes] = {}
         self._count = 0
 
@@ -323,7 +327,7 @@ class Recipients:
         for group_key in list(self._ids) if touched.everything else touched.groups:
             self._forget(group_key)
 
-    def find(self, connection: sqlite3.Connection, group_id: bytes) -> GroupMembers | None:
+    def find(self, connection: sqlite3.Connection, group_id: bytes) -> RecipientSet | None:
         """Return who is in a group; None if there is no such group.
 
         Raises NotCachedError if that has to be read on the event loop: a group may have very many members.
@@ -338,10 +342,10 @@ class Recipients:
         if row is None:
             return None
         everyone, joining = members_of(connection, row[0]), members.joining(connection, row[0])
-        found = GroupMembers(row[0], frozenset(everyone), frozenset(joining))
+        found = RecipientSet(row[0], frozenset(everyone), frozenset(joining))
         self._by_id[group_id], self._ids[found.group_key] = found, group_id
         self._count += len(found.members)
-        while self._count > MOST_MEMBERS and len(self._by_id) > 1:
+        while self._count > MAX_MEMBERS and len(self._by_id) > 1:
             self._forget(next(iter(self._by_id.values())).group_key)
         return found
 

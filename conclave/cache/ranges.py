@@ -6,10 +6,10 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from conclave.events import Stored
+from conclave.events import MessageStored
 from conclave.retention.policy import GroupPolicy
-from conclave.retention.visibility import Sight
-from conclave.store.resources.messages import Piece, WriteMessage
+from conclave.retention.visibility import Visibility
+from conclave.store.resources.messages import EncodedMessage, EncodeMessage
 
 PIECE_BYTES = 160
 """A message counts as 160 bytes more than its piece has, for Python's objects."""
@@ -32,11 +32,11 @@ class CachedRange:
     hidden.
     """
     policy: GroupPolicy
-    write: WriteMessage
+    write: EncodeMessage
     numbers: list[int] = field(default_factory=list)
     times: list[int] = field(default_factory=list)
     pieces: list[bytes] = field(default_factory=list)
-    sent: deque[Stored] = field(default_factory=deque)
+    sent: deque[MessageStored] = field(default_factory=deque)
     """The last ones, which are written once they are asked for."""
     oldest: float = math.inf
     """No message here was created before this Unix second."""
@@ -47,20 +47,20 @@ class CachedRange:
         """Tell whether the message that follows the number ``after`` is here, if there is one up to ``end``."""
         return self.base <= after < self.end
 
-    def first_after(self, after: int, sight: Sight) -> int | None:
-        """Return the position of the first message with a number greater than ``after``; forget what ``sight`` hides.
+    def first_after(self, after: int, view: Visibility) -> int | None:
+        """Return the position of the first message with a number greater than ``after``; forget what ``view`` hides.
 
         None if the range does not know what may be seen: time has gone back.
         """
-        if sight.hidden_before < self.hidden_before:
+        if view.hidden_before < self.hidden_before:
             return None
         if self.sent:
             self._write_sent()
-        if self.oldest < sight.hidden_before:
-            self._hide(sight.hidden_before)
+        if self.oldest < view.hidden_before:
+            self._hide(view.hidden_before)
         return bisect_right(self.numbers, after)
 
-    def send(self, stored: Stored) -> int:
+    def send(self, stored: MessageStored) -> int:
         """Add a message that was just sent, whose number follows ``end``; return by how many bytes the range grows."""
         before = self.size
         self.sent.append(stored)
@@ -70,7 +70,7 @@ class CachedRange:
             self._shorten()
         return self.size - before
 
-    def extend(self, messages: Sequence[Piece], end: int, hidden_before: int) -> None:
+    def extend(self, messages: Sequence[EncodedMessage], end: int, hidden_before: int) -> None:
         """Add the messages that follow ``end``, up to the new ``end``, as read when ``hidden_before`` counted."""
         self._write_sent()
         self._insert(len(self.numbers), messages, hidden_before)
@@ -80,16 +80,16 @@ class CachedRange:
     def absorb(self, later: "CachedRange") -> None:
         """Add what a range has beyond ``end`` that begins at ``end`` or before."""
         later._write_sent()  # noqa: SLF001 - of the same class
-        every = map(Piece, later.numbers, later.times, later.pieces)
+        every = map(EncodedMessage, later.numbers, later.times, later.pieces)
         self.extend([each for each in every if each.sequence_num > self.end], later.end, later.hidden_before)
 
-    def prepend(self, messages: Sequence[Piece], base: int, hidden_before: int) -> None:
+    def prepend(self, messages: Sequence[EncodedMessage], base: int, hidden_before: int) -> None:
         """Add the messages from ``base`` to the range's own base, as read when ``hidden_before`` counted."""
         self._insert(0, messages, hidden_before)
         self.base = base
         self._shorten()
 
-    def _insert(self, at: int, messages: Sequence[Piece], hidden_before: int) -> None:
+    def _insert(self, at: int, messages: Sequence[EncodedMessage], hidden_before: int) -> None:
         if messages:
             numbers, times, pieces, *_ = zip(*messages, strict=True)
             self.numbers[at:at], self.times[at:at], self.pieces[at:at] = numbers, times, pieces
@@ -110,11 +110,11 @@ class CachedRange:
         self.size -= sum(map(_weight, sent))
         self._insert(len(self.numbers), [self._piece(each) for each in sent], self.hidden_before)
 
-    def _piece(self, stored: Stored) -> Piece:
+    def _piece(self, stored: MessageStored) -> EncodedMessage:
         created_at = stored.created_at
         expires_at = self.policy.expires_at(created_at)
         text = self.write(stored.sequence_num, stored.sender_id, stored.body, created_at, expires_at)
-        return Piece(stored.sequence_num, created_at, text)
+        return EncodedMessage(stored.sequence_num, created_at, text)
 
     def _shorten(self) -> None:
         count = 0
@@ -130,6 +130,6 @@ class CachedRange:
             self.base = first.sequence_num
 
 
-def _weight(stored: Stored) -> int:
+def _weight(stored: MessageStored) -> int:
     """Return as how many bytes a message counts before it is written: a little more than it has."""
     return len(stored.body) * 4 // 3 + PIECE_BYTES

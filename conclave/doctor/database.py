@@ -21,7 +21,7 @@ _DAMAGED = "stop the server, keep a copy of the files, and restore a backup"
 
 _NOT_OURS = "run this as the server's user; if that is who you are, correct the permissions"
 
-LOOKS = 3
+MAX_ATTEMPTS = 3
 """It is looked at 3 times at most: again where a process has opened it meanwhile."""
 
 LONG_WAL_BYTES = 4 * WAL_KEPT_BYTES
@@ -38,8 +38,8 @@ def database(config: Config, clock: Clock, *, is_running: bool | None) -> Iterat
             "`conclave serve` makes it; look at database_path if it should be there",
         )
         return
-    for looks in range(LOOKS):
-        before = path_check.at_rest(path) if looks < LOOKS - 1 else None
+    for looks in range(MAX_ATTEMPTS):
+        before = path_check.at_rest(path) if looks < MAX_ATTEMPTS - 1 else None
         found = list(_read(config, clock, is_running=is_running, frozen=before is not None))
         if before is None or before == path_check.at_rest(path):
             break  # or it was opened meanwhile, and what was read may be of two moments
@@ -52,13 +52,13 @@ def _read(config: Config, clock: Clock, *, is_running: bool | None, frozen: bool
     try:
         with contextlib.closing(sqlite.connect(path, readonly=True, frozen=frozen)) as connection:
             connection.execute("BEGIN")
-            yield from _looked_at(connection, config, clock, is_running=is_running)
+            yield from _inspect(connection, config, clock, is_running=is_running)
     except (sqlite3.Error, StoreError) as error:
         is_ours = os.access(path, os.R_OK) and os.access(path.parent, os.W_OK)
         yield wrong("database", f"{path}: cannot be read: {error}", _DAMAGED if is_ours else _NOT_OURS)
 
 
-def _looked_at(
+def _inspect(
     connection: sqlite3.Connection, config: Config, clock: Clock, *, is_running: bool | None
 ) -> Iterator[Finding]:
     version, newest = connection.execute("PRAGMA user_version").fetchone()[0], schema.migrations()[-1][0]

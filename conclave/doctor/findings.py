@@ -42,7 +42,7 @@ def wrong(about: str, says: str, remedy: str) -> Finding:
     return Finding(about, Level.WRONG, says, remedy)
 
 
-def carried_out(about: str, check: Check) -> Iterator[Finding]:
+def run_check(about: str, check: Check) -> Iterator[Finding]:
     """Yield what a check finds. One that cannot be done is a finding too, and the others go on."""
     try:
         yield from list(check())

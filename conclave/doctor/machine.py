@@ -18,22 +18,22 @@ from conclave.store.engine.faults import free_bytes, free_text, has_inodes
 from conclave.store.engine.schema import OLDEST_SQLITE
 from conclave.system.reserve import reserves
 
-LITTLE_BYTES = 64 * 1024 * 1024
+CRITICAL_FREE_BYTES = 64 * 1024 * 1024
 """Less than 64 MiB free is wrong: a run needs some of it to erase anything."""
 
-SCARCE_BYTES = 1024**3
+LOW_FREE_BYTES = 1024**3
 """Less than 1 GiB free is worth a note."""
 
 SLOW_SYNC_MS = 20.0
 """A sync of more than 20 ms is worth a note: each group of sends waits for one."""
 
-FEW_FILES = 4096
+LOW_FILE_LIMIT = 4096
 """A limit of less than 4,096 open files is worth a note: each client takes two."""
 
-PATIENCE_SECONDS = 3.0
+ANSWER_SECONDS = 3.0
 """A program that listens at one of our ports gets 3 seconds to answer, and a server that starts as long to listen."""
 
-AGAIN_SECONDS = 0.1
+RETRY_SECONDS = 0.1
 """A port that seems wrong is looked at again a tenth of a second later, until these 3 seconds are over."""
 
 _OPTIONS = ("DEFAULT_SYNCHRONOUS", "DEFAULT_WAL", "MAX_VARIABLE_NUMBER", "SECURE_DELETE", "TEMP_STORE", "THREADSAFE")
@@ -62,11 +62,11 @@ def disk(config: Config) -> Iterator[Finding]:
             continue
         seen.add(device)
         free, says = free_bytes(folder), f"{folder}: {free_text(folder)}"
-        if free < LITTLE_BYTES:
+        if free < CRITICAL_FREE_BYTES:
             yield wrong("disk", says, "make room: remove what is not Conclave's, or let messages expire sooner")
         elif not has_inodes(folder):
             yield wrong("disk", says, "remove files that are not Conclave's: each of them takes an inode")
-        elif free < SCARCE_BYTES:
+        elif free < LOW_FREE_BYTES:
             yield note("disk", says, "make room before it is full")
         else:
             yield ok("disk", says)
@@ -111,7 +111,7 @@ def open_files() -> Iterator[Finding]:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard == resource.RLIM_INFINITY:
         yield ok("open files", "no limit")
-    elif hard < FEW_FILES:
+    elif hard < LOW_FILE_LIMIT:
         yield note(
             "open files", f"at most {hard:,}, and each client takes two", "LimitNOFILE=65536 in systemd's [Service]"
         )
@@ -121,14 +121,14 @@ def open_files() -> Iterator[Finding]:
 
 def ports(config: Config, runs: Callable[[], bool | None]) -> Iterator[Finding]:
     """Yield whether the ports are free, or ours. ``runs`` tells whether our server runs; None: unknown."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + ANSWER_SECONDS
     for name, address, port, tls in (
         ("clients", config.listen_address, config.port, bool(config.tls_cert_path)),
         ("operators", config.admin.listen_address, config.admin.listen_port, False),
     ):
         found = _port(name, address, port, runs, tls=tls)
         while found.level is Level.WRONG and time.monotonic() < deadline:  # the server may be starting, or ending
-            time.sleep(AGAIN_SECONDS)
+            time.sleep(RETRY_SECONDS)
             found = _port(name, address, port, runs, tls=tls)
         yield found
 
@@ -152,7 +152,7 @@ def _port(name: str, address: str, port: int, runs: Callable[[], bool | None], *
         remedy = f"stop that program (ss -ltnp sport = :{port}), or set another port"
         return wrong(about, f"for {name}: another program has it", remedy)
     if is_ours is None:
-        says = f"for {name}: who listens there has not answered within {PATIENCE_SECONDS:g} seconds"
+        says = f"for {name}: who listens there has not answered within {ANSWER_SECONDS:g} seconds"
         remedy = (
             "if it is the server, it hangs, was suspended (kill -CONT), or the machine is too busy: look at its log"
         )
@@ -180,9 +180,9 @@ def _is_ours(address: str, port: int, *, tls: bool) -> bool | None:
     """Tell whether a Conclave answers there; None without an answer in time."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address, address)  # noqa: S104 - nothing is bound here
     connection = (
-        http.client.HTTPSConnection(host, port, timeout=PATIENCE_SECONDS, context=_any_certificate())
+        http.client.HTTPSConnection(host, port, timeout=ANSWER_SECONDS, context=_any_certificate())
         if tls
-        else http.client.HTTPConnection(host, port, timeout=PATIENCE_SECONDS)
+        else http.client.HTTPConnection(host, port, timeout=ANSWER_SECONDS)
     )
     with contextlib.closing(connection):
         try:

@@ -16,7 +16,7 @@ from conclave.retention.resolve import PolicySettings
 from conclave.store.engine.database import Database
 from conclave.store.engine.faults import StoreError
 from conclave.store.resources import state
-from conclave.store.resources.state import Begun, Standing
+from conclave.store.resources.state import ClockState, StartResult
 
 log = get_logger(__name__)
 
@@ -33,7 +33,7 @@ class ClockWatch:
         self._store = store
         self._health = health
         self._activity = activity
-        self._standing = Standing()
+        self._standing = ClockState()
 
     async def begin(self, policy: PolicySettings, *, accepts_change: bool = False) -> None:
         """Begin to serve under ``policy``. Raises PolicyFrozenError and PolicyChangeError.
@@ -55,12 +55,12 @@ class ClockWatch:
         former_policies.marked(unmarked)
         self._clock.resume(standing.floor, None if standing.fault else reading)
         if standing.floor.acceptances != self._standing.floor.acceptances:
-            self._activity.bring_back(self._clock.now())
+            self._activity.clamp(self._clock.now())
             former_policies.forget()
         self._standing = standing
         self._report_fault(standing.fault)
 
-    async def try_to_note(self) -> None:
+    async def try_record(self) -> None:
         """Do as ``note``, unless the store takes no writes now: the next beat tries again."""
         with suppress(StoreError):
             await self.note()
@@ -75,11 +75,11 @@ class ClockWatch:
 
         The fault is stored although the changes of ``fn`` are undone. Raises as ``Database.write`` does.
         """
-        async with self.noting():
+        async with self.recording_faults():
             return await self._store.write(fn, *args, **kwargs)
 
     @asynccontextmanager
-    async def noting(self) -> AsyncIterator[None]:
+    async def recording_faults(self) -> AsyncIterator[None]:
         """Store the fault if the block finds the clock wrong."""
         try:
             yield
@@ -92,14 +92,14 @@ class ClockWatch:
         """Tell health about the clock. An operator accepts a clock from another process."""
         if fault and HealthPart.CLOCK not in self._health.faults:
             log.error("clock_wrong", fault=fault, remedy="conclave cleanup run --accept-clock")
-            self._health.fault(HealthPart.CLOCK, fault)
+            self._health.set_fault(HealthPart.CLOCK, fault)
         elif not fault:
-            self._health.mend(HealthPart.CLOCK)
+            self._health.clear_fault(HealthPart.CLOCK)
 
 
 def _still_alive(
     connection: sqlite3.Connection, clock: Reading, floor: Floor, unmarked: dict[int, int], *, stopping: bool
-) -> Standing:
+) -> ClockState:
     """Do as ``state.still_alive``, and hide what is ``unmarked``, unless its clock was replaced since."""
     standing = state.still_alive(connection, clock, floor, stopping=stopping)
     if standing.floor.acceptances == floor.acceptances:
@@ -108,7 +108,7 @@ def _still_alive(
     return standing
 
 
-def _log_policy_change(begun: Begun, policy: PolicySettings) -> None:
+def _log_policy_change(begun: StartResult, policy: PolicySettings) -> None:
     """Tell the log which settings have changed since the server last ran, and what that does."""
     changed = policy.changes(begun.former) if begun.former else {}
     if not changed:

@@ -60,7 +60,7 @@ _PREFIX, _NAMED = "/api/v1", re.compile(r"\{[^}]*\}")
 _routes: dict[str, str] = {}
 
 
-def of_request(method: str, route: str, status: int, ms: float) -> str:
+def request_line(method: str, route: str, status: int, ms: float) -> str:
     """Return the line of a request: ``21:57:38 POST /groups/…/messages 200 1.9 ms``."""
     shown = _routes.get(route)
     if shown is None:
@@ -68,7 +68,7 @@ def of_request(method: str, route: str, status: int, ms: float) -> str:
     return f"{time.strftime('%H:%M:%S')} {method} {shown} {status} {ms} ms"
 
 
-class ForPeople:
+class ConsoleRenderer:
     """Renders what structlog has gathered of an event as a line, and its traceback below that."""
 
     def __init__(self, *, coloured: bool) -> None:

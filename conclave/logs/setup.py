@@ -25,28 +25,28 @@ import orjson
 import structlog
 
 from conclave.config.log import ALL, AUTO, ERRORS, JSON, LEVELS, LogConfig
-from conclave.logs.lines import ForPeople, of_request
+from conclave.logs.lines import ConsoleRenderer, request_line
 
-AT_ONCE = select.PIPE_BUF
+PIPE_BYTES = select.PIPE_BUF
 """A pipe that can be written to takes so many bytes (4,096 on Linux) without a wait."""
 
-MOST_BYTES = 1024 * 1024
+MAX_BYTES = 1024 * 1024
 """At most 1 MiB waits for the reader."""
 
 RETRY_SECONDS = 0.2
 """What waits is tried again five times a second."""
 
-LAST_SECONDS = 1.0
+CLOSE_SECONDS = 1.0
 """At the end of a process the reader has a second for the rest."""
 
 
-class Outlet:
+class NonblockingStream:
     """A stream of text for a handler of the log. Nothing that the reader does makes its caller wait or fail."""
 
     def __init__(self, stream: TextIO, lost: Callable[[int], None]) -> None:
         """``lost``: told how many lines the reader has missed, once it reads again."""
         self._stream = stream
-        self._write_lost = lost
+        self._log_lost = lost
         self._lock = threading.RLock()
         self._begun = b""
         self._lines: deque[bytes] = deque()
@@ -66,7 +66,7 @@ class Outlet:
             for line in text.encode("utf-8", "backslashreplace").splitlines(keepends=True):
                 self._lines.append(line)
                 self._bytes += len(line)
-            while self._bytes > MOST_BYTES and self._lines:
+            while self._bytes > MAX_BYTES and self._lines:
                 self._bytes -= len(self._lines.popleft())
                 self._lost += 1
 
@@ -83,7 +83,7 @@ class Outlet:
             else:
                 missed, self._lost = self._lost, 0
         if missed:  # without the lock: this writes to the log, which has a lock of its own
-            self._write_lost(missed)
+            self._log_lost(missed)
 
     def _write(self, file: int, until: float) -> None:
         poll = select.poll()
@@ -94,7 +94,7 @@ class Outlet:
             if not self._begun:
                 self._begin()
             try:
-                written = os.write(file, self._begun[:AT_ONCE])
+                written = os.write(file, self._begun[:PIPE_BYTES])
             except BlockingIOError:
                 return  # another process has made it a file that does not wait
             except OSError:
@@ -105,7 +105,7 @@ class Outlet:
         """Take as many lines as a pipe takes at once, and at least one."""
         begun: list[bytes] = []
         size = 0
-        while self._lines and (not begun or size + len(self._lines[0]) <= AT_ONCE):
+        while self._lines and (not begun or size + len(self._lines[0]) <= PIPE_BYTES):
             begun.append(self._lines.popleft())
             size += len(begun[-1])
         self._begun = b"".join(begun)
@@ -153,7 +153,7 @@ def configure_logging(config: LogConfig | None = None) -> None:
             structlog.processors.JSONRenderer(),
         ]
     else:
-        render = [structlog.processors.format_exc_info, ForPeople(coloured=_is_coloured())]
+        render = [structlog.processors.format_exc_info, ConsoleRenderer(coloured=_is_coloured())]
     structlog.configure(
         # The level is asked for at each call, not once for each logger: it may change.
         processors=[structlog.stdlib.filter_by_level, *shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
@@ -164,8 +164,8 @@ def configure_logging(config: LogConfig | None = None) -> None:
     global _gathering, _write_request, _requests_from  # noqa: PLW0603 - as of the standard library, one in a process
     if _gathering:
         _gathering.flush()
-    _gathering = _Gathering(sys.stderr)
-    _write_request = _gathering.gather_json if is_json else _gathering.gather_for_people
+    _gathering = _BufferingHandler(sys.stderr)
+    _write_request = _gathering.add_json if is_json else _gathering.add_text
     _gathering.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,
@@ -206,19 +206,19 @@ def _write_request_line(method: str, route: str, status: int, ms: float, request
     log.info("request", method=method, route=route, status=status, ms=ms, request_id=request_id)
 
 
-def _write_lost(count: int) -> None:
+def _log_lost(count: int) -> None:
     log.warning("log_lines_lost", count=count)
 
 
-class _Gathering(logging.StreamHandler[Outlet]):
+class _BufferingHandler(logging.StreamHandler[NonblockingStream]):
     """Writes records, and before each of them the lines of the requests that came before it."""
 
     def __init__(self, stream: TextIO) -> None:
-        super().__init__(Outlet(stream, _write_lost))
+        super().__init__(NonblockingStream(stream, _log_lost))
         self._mutex = threading.Lock()
         self._lines: list[bytes] = []
 
-    def gather_json(self, method: str, route: str, status: int, ms: float, request_id: str) -> None:
+    def add_json(self, method: str, route: str, status: int, ms: float, request_id: str) -> None:
         """Write the line of a request within GATHER_SECONDS."""
         line = orjson.dumps(
             {
@@ -235,9 +235,9 @@ class _Gathering(logging.StreamHandler[Outlet]):
         )
         self._add(line)
 
-    def gather_for_people(self, method: str, route: str, status: int, ms: float, _: str) -> None:
-        """Do as ``gather_json``, for people."""
-        self._add(f"{of_request(method, route, status, ms)}\n".encode())
+    def add_text(self, method: str, route: str, status: int, ms: float, _: str) -> None:
+        """Do as ``add_json``, for people."""
+        self._add(f"{request_line(method, route, status, ms)}\n".encode())
 
     def _add(self, line: bytes) -> None:
         with self._mutex:
@@ -259,7 +259,7 @@ class _Gathering(logging.StreamHandler[Outlet]):
     def close(self) -> None:
         """Give the reader a moment for the rest: the process ends."""
         with suppress(OSError, ValueError):
-            self.stream.flush(LAST_SECONDS)
+            self.stream.flush(CLOSE_SECONDS)
         super().close()
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -286,6 +286,6 @@ def get_logger(name: str) -> structlog.stdlib.BoundLogger:
 
 log = get_logger(__name__)
 _second = 0, ""
-_gathering: "_Gathering | None" = None
+_gathering: "_BufferingHandler | None" = None
 _write_request: Callable[[str, str, int, float, str], None] = _write_request_line
 _requests_from = 0

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from conclave.wire.shared import cut
+from conclave.wire.shared import split_body
 
 STATIC = Path(__file__).with_name("static")
 """What ``make web`` has built."""
@@ -34,10 +34,10 @@ HEADERS = {
 }
 """On every file: a worker has the policy that its own script came with."""
 
-FOR_GOOD = "public, max-age=31536000, immutable"
+IMMUTABLE = "public, max-age=31536000, immutable"
 """A file whose name has its hash is never another one."""
 
-ASKED_FOR = "no-cache"
+REVALIDATE = "no-cache"
 """Browsers keep the page, and ask each time whether it has changed."""
 
 _MEDIA_TYPES = {
@@ -55,15 +55,15 @@ _AUTH_META = '<meta name="auth-header" content="{}">'
 
 
 class File(NamedTuple):
-    """A file. ``packed``: by gzip; None where that saves nothing. ``tag``: its ETag, of either form."""
+    """A file. ``gzipped``: by gzip; None where that saves nothing. ``tag``: its ETag, of either form."""
 
     media_type: str
     tag: str
     plain: Sequence[bytes]
-    packed: Sequence[bytes] | None
+    gzipped: Sequence[bytes] | None
 
 
-def names(folder: Path) -> list[str]:
+def file_names(folder: Path) -> list[str]:
     """Return the names of the files in ``folder`` that can be served."""
     return sorted(each.name for each in folder.iterdir() if each.suffix in _MEDIA_TYPES)
 
@@ -73,11 +73,13 @@ def load(path: Path, auth_header: str) -> File:
     """Read a file and pack it, once for all: that takes some 20 ms. ``auth_header``: the setting, for the page."""
     body = path.read_bytes()
     if path.name == PAGE:
-        usual, set_so = (_AUTH_META.format(each).encode("ascii") for each in ("Authorization", auth_header))
-        body = body.replace(usual, set_so)
-    packed = gzip.compress(body, mtime=0)
+        default, configured = (_AUTH_META.format(each).encode("ascii") for each in ("Authorization", auth_header))
+        body = body.replace(default, configured)
+    gzipped = gzip.compress(body, mtime=0)
     tag = hashlib.sha256(body).hexdigest()
-    return File(_MEDIA_TYPES[path.suffix], tag, cut(body), cut(packed) if len(packed) < len(body) else None)
+    return File(
+        _MEDIA_TYPES[path.suffix], tag, split_body(body), split_body(gzipped) if len(gzipped) < len(body) else None
+    )
 
 
 def takes_gzip(accept_encoding: str) -> bool:
@@ -91,4 +93,4 @@ def takes_gzip(accept_encoding: str) -> bool:
 
 def headers(name: str) -> Mapping[str, str]:
     """Return the headers of a file."""
-    return {**HEADERS, "Cache-Control": FOR_GOOD if _HASHED.search(name) else ASKED_FOR}
+    return {**HEADERS, "Cache-Control": IMMUTABLE if _HASHED.search(name) else REVALIDATE}

@@ -11,7 +11,7 @@ from conclave import app_keys
 from conclave.config.limits import LimitsConfig
 from conclave.config.retention import RetentionConfig
 from conclave.config.settings import Config
-from conclave.retention.fate import Sent
+from conclave.retention.fate import MessageFacts
 from conclave.retention.stretches import Stretch
 from conclave.store.resources import taken_back
 from tests.conftest import Running, StartServer
@@ -276,7 +276,7 @@ async def test_a_page_on_its_way_is_read_anew_if_the_message_moves(
     reader = running.app[app_keys.ARCHIVE]
     find, once = reader.find, [room.mover.restore]
 
-    async def find_late(stretch: Stretch) -> Sent | None:
+    async def find_late(stretch: Stretch) -> MessageFacts | None:
         if once:
             once.pop()(room.group)
         return await find(stretch)

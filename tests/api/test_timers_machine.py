@@ -315,7 +315,7 @@ FAULTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
         visibility, "_TIMED", visibility._TIMED.replace("sequence_num <= :joined_after", "FALSE")
     ),
     "it is seen for a second too long": lambda patch: patch.setattr(
-        visibility, "_TIMED", visibility._TIMED.replace(rules.ENDS, "redact_at + 1")
+        visibility, "_TIMED", visibility._TIMED.replace(rules.TIMER_END, "redact_at + 1")
     ),
     "receipts start nothing": lambda patch: patch.setattr(timers, "is_news", lambda *_: False),
     "what is too old can still be read": lambda patch: patch.setattr(timers, "MAX_AGE", str(1 << 60)),

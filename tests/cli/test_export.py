@@ -114,7 +114,7 @@ async def test_numbers_that_a_restore_left_out_take_no_time(running: Running, ru
         lambda connection: connection.execute("UPDATE groups SET last_seq = ?", (far,))
     )
     assert await alice.send(group, b"after") == far + 1
-    pages: list[store.Page] = []
+    pages: list[store.ExportPage] = []
     after: int | None = 0
     while after is not None and len(pages) < 10:
         asked = UUID(group).bytes, UUID(alice.user_id).bytes, after, running.clock.now()
@@ -183,7 +183,7 @@ async def test_no_message_moves_while_its_sender_is_exported_be_it_the_first_tha
     (tmp_path / "conclave.toml").write_text(f'database_path = "{running.config.database}"\n[archive]\nafter = "7d"\n')
     original, refused_runs = actions.page, []
 
-    def page(*values: Any) -> store.Page | None:
+    def page(*values: Any) -> store.ExportPage | None:
         found = original(*values)
         assert found
         try:

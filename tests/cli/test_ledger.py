@@ -9,11 +9,11 @@ from click.testing import CliRunner, Result
 
 from conclave.cli.evidence import evidence
 from conclave.store.ledger import book
-from conclave.store.ledger.book import Entry
+from conclave.store.ledger.book import LedgerEntry
 from tests.support import ledgers
 from tests.support.commands import done, refused
 
-TOLD = [Entry(3, 1_700_000_000, "member", 7, None), Entry(5, 1_700_000_060, "group", 2, {"gone_below": 9})]
+TOLD = [LedgerEntry(3, 1_700_000_000, "member", 7, None), LedgerEntry(5, 1_700_000_060, "group", 2, {"gone_below": 9})]
 
 Show = Callable[..., Result]
 
@@ -25,7 +25,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def show(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Show:
-    monkeypatch.setattr("conclave.cli.common.log_for_people", lambda: None)
+    monkeypatch.setattr("conclave.cli.common.use_console_log", lambda: None)
     path.parent.mkdir()
     config = tmp_path / "conclave.toml"
     config.write_text(f'database_path = "{tmp_path}/hot.db"\n[vault]\npath = "{path.parent}"\n')

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from conclave.logs.lines import ForPeople
+from conclave.logs.lines import ConsoleRenderer
 
 RUN: dict[str, Any] = {
     "event": "cleanup_run",
@@ -80,10 +80,10 @@ LISTENING = {
     ],
 )  # fmt: skip
 def test_events_have_their_sentences(told: dict[str, Any], words: str) -> None:
-    assert ForPeople(coloured=False)(None, "", dict(told)).partition(" ")[2] == words
+    assert ConsoleRenderer(coloured=False)(None, "", dict(told)).partition(" ")[2] == words
 
 
 def test_a_traceback_has_its_lines_and_nothing_that_a_terminal_would_obey() -> None:
     told = {"event": "request_failed", "level": "error", "exception": "Traceback\n  File x\nOSError: a\x9b31m\x1b[2J"}
-    shown = ForPeople(coloured=False)(None, "", told)
+    shown = ConsoleRenderer(coloured=False)(None, "", told)
     assert shown.split("\n")[1:] == ["Traceback", "  File x", r"OSError: a\x9b31m\x1b[2J"]

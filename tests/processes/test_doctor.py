@@ -261,7 +261,7 @@ async def test_a_port_is_free_or_ours_or_somebody_elses(running: Running, monkey
         other.listen()
         other_one = await running_in_thread(look, taken, is_running=False)
         assert other_one == ("wrong", "for clients: another program has it")
-        monkeypatch.setattr(machine, "PATIENCE_SECONDS", 0.1)
+        monkeypatch.setattr(machine, "ANSWER_SECONDS", 0.1)
         hanging = await running_in_thread(look, taken, is_running=True)
         assert hanging == ("wrong", "for clients: who listens there has not answered within 0.1 seconds")
     assert look(taken, is_running=False) == ("ok", "for clients: free")

@@ -194,7 +194,7 @@ async def test_it_belongs_to_every_job(running: Running, clean: Clean) -> None:
         await each.read(group, 2)
     await alice.set_expiry(group, 90 * DAY)
     running.clock.advance(HOUR)
-    job = Scope("job", PurgeJob(1, -1, DAY), keeps_house=False)
+    job = Scope("job", PurgeJob(1, -1, DAY), is_housekeeping=False)
     assert (await clean(running, job))["deleted"]["redacted"] == 1
     assert await alice.numbers(group) == [2]
 

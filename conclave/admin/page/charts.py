@@ -13,13 +13,13 @@ WIDTH, HEIGHT, TOP = 720, 190, 16
 LEFT, BOTTOM = 72, 26
 """What the numbers and the times beside the axes take of the plane."""
 
-MOST_BARS = 48
+MAX_BARS = 48
 
 STEPS = (60, 300, 900, 1800, 3600, 10_800, 21_600, 43_200, 86_400, 7 * 86_400, 30 * 86_400, 365 * 86_400)
 """The lengths of time that a bar may stand for, in seconds."""
 
 
-class Amount(NamedTuple):
+class DataPoint(NamedTuple):
     """What happened at the Unix second ``at``: how much of each kind."""
 
     at: int
@@ -27,7 +27,7 @@ class Amount(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Piece:
+class BarSegment:
     """A rectangle of a bar."""
 
     place: int
@@ -42,7 +42,7 @@ class Piece:
 class Bar:
     """A bar, and what it says in words."""
 
-    pieces: Sequence[Piece]
+    pieces: Sequence[BarSegment]
     text: str
 
 
@@ -67,15 +67,15 @@ class Chart:
     """What the chart shows, for who cannot see it."""
 
 
-def stacked(amounts: Iterable[Amount], kinds: Sequence[str], now: int) -> Chart | None:
+def stacked_chart(amounts: Iterable[DataPoint], kinds: Sequence[str], now: int) -> Chart | None:
     """Lay out how much of each of ``kinds`` there was, until the Unix second ``now``. None: there was nothing yet."""
     found = [each for each in amounts if each.at <= now]
     if not found:
         return None
     first = min(each.at for each in found)
-    step = next((step for step in STEPS if (now - first) // step + 2 <= MOST_BARS), STEPS[-1])
+    step = next((step for step in STEPS if (now - first) // step + 2 <= MAX_BARS), STEPS[-1])
     begin = first - first % step
-    count = min((now - begin) // step + 1, MOST_BARS)
+    count = min((now - begin) // step + 1, MAX_BARS)
     begin = max(begin, now - now % step - (count - 1) * step)
     sums: list[Counter[str]] = [Counter() for _ in range(count)]
     for each in found:
@@ -99,7 +99,7 @@ def _bar(place: int, at: int, amount: Counter[str], kinds: Sequence[str], count:
     for number, kind in enumerate(kinds):
         if amount[kind]:
             y = _y(below + amount[kind], top)
-            pieces.append(Piece(number, _x(place, count), y, max(1.0, width * 0.85), _y(below, top) - y))
+            pieces.append(BarSegment(number, _x(place, count), y, max(1.0, width * 0.85), _y(below, top) - y))
             below += amount[kind]
     return Bar(pieces, f"{second(at)} UTC: {_said(amount, kinds)}")
 

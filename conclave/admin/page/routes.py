@@ -12,7 +12,7 @@ from aiohttp import web
 from conclave import app_keys
 from conclave.admin.page import view
 from conclave.admin.page.actions import PageActions
-from conclave.admin.page.form_tokens import TicketError, Tickets
+from conclave.admin.page.form_tokens import FormTokenError, FormTokens
 from conclave.admin.page.rate import EVERY_SECONDS, SendRate
 from conclave.admin.page.snapshot import PageSnapshot
 from conclave.admin.page.view import Sources
@@ -32,7 +32,7 @@ POLICY = (
 )
 """The page runs only what this listener serves, asks only it, and stands in no other page."""
 
-SECURED = {
+PAGE_HEADERS = {
     **HEADERS,
     "Content-Security-Policy": POLICY,
     "Referrer-Policy": "same-origin",  # "no-referrer" would take the Origin from the page's own forms
@@ -44,15 +44,15 @@ SECURED = {
 FILES = {"page.css": "text/css", "page.js": "text/javascript"}
 
 
-class Page:
+class OperatorPage:
     """The operators' page of one server."""
 
-    def __init__(self, served: web.Application, sizes: Sizes, doing: PageActions) -> None:
-        """``served``: the clients' application. ``sizes``: measures its files. ``doing``: does what forms ask for."""
+    def __init__(self, served: web.Application, sizes: Sizes, actions: PageActions) -> None:
+        """``served``: the clients' application. ``sizes``: measures its files. ``actions``: does what forms ask for."""
         self.snapshot = PageSnapshot(served)
         self._sources = Sources(served, self.snapshot, sizes, SendRate(served[app_keys.REQUESTS]))
-        self._actions = doing
-        self._tickets = Tickets()
+        self._actions = actions
+        self._tickets = FormTokens()
         self._allows = served[app_keys.CONFIG].admin.allow_actions
         folder = resources.files("conclave.admin.page").joinpath("static")
         self._files = {name: folder.joinpath(name).read_text(encoding="utf-8") for name in FILES}
@@ -68,7 +68,7 @@ class Page:
         app[PAGE] = self
         app.router.add_get("/", self.show)
         for name in FILES:
-            app.router.add_get(f"/{name}", self.give)
+            app.router.add_get(f"/{name}", self.serve_file)
         app.router.add_post("/dry-run", self.count)
         app.router.add_post("/actions/{action}", self.act)
         app.cleanup_ctx.append(self._working)
@@ -85,10 +85,10 @@ class Page:
         await asyncio.gather(self.snapshot.refresh(), self._sources.sizes.refresh())
         return self._answer("page.html.j2", **view.template_values(self._sources), allows_actions=self._allows)
 
-    async def give(self, request: web.Request) -> web.Response:
+    async def serve_file(self, request: web.Request) -> web.Response:
         """GET /page.css and /page.js."""
         name = request.path.removeprefix("/")
-        return web.Response(text=self._files[name], content_type=FILES[name], charset="utf-8", headers=SECURED)
+        return web.Response(text=self._files[name], content_type=FILES[name], charset="utf-8", headers=PAGE_HEADERS)
 
     async def count(self, request: web.Request) -> web.Response:
         """POST /dry-run: what a run would delete now. Changes nothing."""
@@ -125,15 +125,15 @@ class Page:
         except (ValueError, LookupError) as error:
             raise BadRequestError("this form cannot be read") from error
         try:
-            self._tickets.take(form.get("ticket", ""))
-        except TicketError as error:
+            self._tickets.redeem(form.get("ticket", ""))
+        except FormTokenError as error:
             raise ForbiddenError(str(error)) from error
         return form
 
-    async def _answer_of(self, doing: Coroutine[Any, Any, web.Response]) -> web.Response:
-        """Return the answer of ``doing``, or a page that says why it did nothing."""
+    async def _answer_of(self, actions: Coroutine[Any, Any, web.Response]) -> web.Response:
+        """Return the answer of ``actions``, or a page that says why it did nothing."""
         try:
-            return await doing
+            return await actions
         except (ApiError, StoreError) as error:
             refused = error if isinstance(error, ApiError) else UnavailableError(str(error), seconds=1)
             values = {"title": "Nothing was done", "sentence": refused.message, "is_good": False}
@@ -141,7 +141,7 @@ class Page:
 
     def _answer(self, template: str, status: int = 200, **values: object) -> web.Response:
         text = self._environment.get_template(template).render(values)
-        return web.Response(text=text, status=status, content_type="text/html", charset="utf-8", headers=SECURED)
+        return web.Response(text=text, status=status, content_type="text/html", charset="utf-8", headers=PAGE_HEADERS)
 
 
 def _require_own(request: web.Request) -> None:
@@ -168,4 +168,4 @@ def _is_utf8(charset: str | None) -> bool:
     return charset is None or charset.lower() == "utf-8"
 
 
-PAGE = web.AppKey("page", Page)
+PAGE = web.AppKey("page", OperatorPage)

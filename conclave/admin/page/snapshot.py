@@ -7,7 +7,7 @@ import time
 from aiohttp import web
 
 from conclave import app_keys
-from conclave.admin.page.charts import Amount, Chart, stacked
+from conclave.admin.page.charts import Chart, DataPoint, stacked_chart
 from conclave.health.parts import Phase
 from conclave.logs.lines import about
 from conclave.retention.advice import Advice
@@ -89,8 +89,8 @@ class PageSnapshot:
         def look(connection: sqlite3.Connection) -> tuple[Overview, Chart | None, list[Advice]]:
             """In the reader's thread: what is made of 1,000 runs need not hold up the event loop."""
             seen = overview.look(connection, jobs, now)
-            amounts = (Amount(each.started_at, each.deleted) for each in seen.runs)
-            return seen, stacked(amounts, RULES, now), runs.advices(seen.runs, jobs, now)
+            amounts = (DataPoint(each.started_at, each.deleted) for each in seen.runs)
+            return seen, stacked_chart(amounts, RULES, now), runs.advices(seen.runs, jobs, now)
 
         try:
             self.last, self.chart, self.advice = await self._served[app_keys.STORE].read(look)

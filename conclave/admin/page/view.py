@@ -11,11 +11,11 @@ from conclave import __version__, app_keys
 from conclave.admin.page import charts
 from conclave.admin.page.rate import SendRate
 from conclave.admin.page.snapshot import RULES, PageSnapshot
-from conclave.admin.sizes import Measured, Sizes
+from conclave.admin.sizes import Measurements, Sizes
 from conclave.config.settings import Config
 from conclave.health.parts import Health, HealthPart
 from conclave.logs.lines import about, counted, second, size_text, visible
-from conclave.retention.advice import rounded, span_text
+from conclave.retention.advice import elapsed_text, rounded_text
 from conclave.retention.jobs import schedule
 from conclave.retention.resolve import lifetime_text
 from conclave.store.views.overview import Overview
@@ -62,8 +62,8 @@ def environment() -> "Environment":
         lifetime=lifetime_text,
         rule=_rule,
         number=_number,
-        span=span_text,
-        rounded=rounded,
+        span=elapsed_text,
+        rounded_text=rounded_text,
     )
     made.globals["counted"] = counted
     return made
@@ -125,7 +125,7 @@ def _run(run: Run) -> dict[str, Any]:
     }
 
 
-def _bytes(measured: Measured, seen: Overview | None) -> Iterator[tuple[str, str]]:
+def _bytes(measured: Measurements, seen: Overview | None) -> Iterator[tuple[str, str]]:
     """Yield what lies where: names and values. What is not known is left out."""
     if seen and seen.archived_messages:
         amount = counted(seen.archived_messages, "message")
