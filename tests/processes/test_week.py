@@ -338,7 +338,7 @@ async def sunday(week: Week) -> None:
     exported = json.loads(await week.operator.does("export", "ann"))
     assert exported["messages"]
     if is_all():
-        assert "the archive is whole" in await week.operator.does("archive", "verify")
+        assert "the archive is intact" in await week.operator.does("archive", "verify")
     await ann.has("minutes", ["decided on Tuesday"])
     await week.operator.does("cleanup", "purge", "--group", "book_club", "--before", "1s", "--yes")
     await week.has_gone("book_club", 5)

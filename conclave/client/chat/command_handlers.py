@@ -77,7 +77,7 @@ async def list_groups(context: CommandContext, _: str) -> None:
     await context.show_text("Your groups", "\n".join(lines) or "You have no groups yet.")
 
 
-async def find_public(context: CommandContext, rest: str) -> None:
+async def list_public_groups(context: CommandContext, rest: str) -> None:
     """List public groups."""
     found = await context.conversation.client.public_groups(rest)
     lines = [
@@ -108,7 +108,7 @@ async def join_group(context: CommandContext, rest: str) -> None:
     context.open_group(group.group_id, is_requested=True)
 
 
-async def write_to_user(context: CommandContext, rest: str) -> None:
+async def message_user(context: CommandContext, rest: str) -> None:
     """Open the group of the user and one other, create it if needed, and send a text there.
 
     A user who has not joined yet could not read the text; it stays in the input field.
@@ -271,7 +271,7 @@ def _deleted(would: GroupUpdated, keep: int | None) -> str:
         formatting.count(would.messages_expiring, "message"),
         formatting.date_and_time(would.oldest_expiring),
     )
-    kept = "until they are deleted" if keep is None else f"for {duration_words(keep)} after they arrived"
+    kept = "until they are taken back" if keep is None else f"for {duration_words(keep)} after they arrived"
     return (
         f"{number}, the oldest from {since}, will be deleted from the server now, since all members have fetched them."
         f" New members will not see them. Devices keep their copies. In this chat, countdowns continue; other messages"

@@ -31,8 +31,7 @@ ids in the path, content type, body, membership and role, the rest.
 
 _ABOUT_FORMATS = {
     tuple(Format): "Every message can be written in JSON or in protobuf, with the same fields; `proto/conclave.proto` "
-    "has their numbers.
-With `?format=json` this document omits protobuf, for generators that do not support it.",
+    "has their numbers.\nWith `?format=json` this document omits protobuf, for generators that do not support it.",
     (Format.JSON,): "Every message can be written in JSON, which is what this document shows. Do not send an `Accept` "
     "that names another\nformat: answers are JSON then, as the login was.",
 }

@@ -287,11 +287,11 @@ def test_on_a_full_disk_the_chat_stays_and_forgets(server: ServerProcess, tmp_pa
             if not kept("goes soon"):
                 break
         terminal.type("typed on a full disk", "Enter")
-        terminal.shows("disk full: the disk is full", "typed on a full disk")
+        terminal.shows("cannot save messages: the disk is full", "typed on a full disk")
         assert alive(process)
         (home / "fill").unlink()
         terminal.shows("full at", "online", "typed on a full disk")
-        terminal.hides("waits")
+        terminal.hides("waiting")
         terminal.type("/quit", "Enter")
         terminal.ended(process)
 
