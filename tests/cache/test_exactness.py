@@ -48,7 +48,7 @@ def config(config: Config) -> Config:
 def tight(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have so little room that everything is forgotten again and again."""
     monkeypatch.setattr(groups, "MAX_BYTES", 9_000)
-    monkeypatch.setattr(groups, "RANGES", 2)
+    monkeypatch.setattr(groups, "MAX_RANGES", 2)
     monkeypatch.setattr(ranges, "RANGE_BYTES", 1_500)
     monkeypatch.setattr(freshness, "MAX_SESSIONS", 2)
     monkeypatch.setattr(groups, "MAX_MEMBERS", 4)

@@ -126,7 +126,7 @@ def _operation(endpoint: Endpoint, formats: tuple[Format, ...]) -> dict[str, Any
         "tags": [_tag(endpoint)],
         "security": [] if endpoint.public else [{_SECURITY: []}],
         "parameters": [_path_parameter(each) for each in _names_in(endpoint.path)],
-        "responses": {str(endpoint.status): _success(endpoint, formats)} | _refusals(endpoint, formats),
+        "responses": {str(endpoint.status): _success(endpoint, formats)} | _error_responses(endpoint, formats),
     }
     if description:
         operation["description"] = " ".join(description.split())
@@ -199,17 +199,19 @@ def _event(name: str, kind: type[WireMessage]) -> str:
     return f"event: {name}\ndata: {orjson.dumps(examples.example(schema_of(kind))).decode()}\n\n"
 
 
-def _refusals(endpoint: Endpoint, formats: tuple[Format, ...]) -> dict[str, Any]:
+def _error_responses(endpoint: Endpoint, formats: tuple[Format, ...]) -> dict[str, Any]:
     """Return the responses of errors by their HTTP status; one status may have several codes."""
     by_status: dict[int, list[type[e.ApiError]]] = {}
     for error in sorted(errors_of(endpoint), key=lambda each: each.code):
         by_status.setdefault(error.status, []).append(error)
-    return {str(status): _refusal(endpoint, by_status[status], formats) for status in sorted(by_status)}
+    return {str(status): _error_response(endpoint, by_status[status], formats) for status in sorted(by_status)}
 
 
-def _refusal(endpoint: Endpoint, kinds: Sequence[type[e.ApiError]], formats: tuple[Format, ...]) -> dict[str, Any]:
+def _error_response(
+    endpoint: Endpoint, kinds: Sequence[type[e.ApiError]], formats: tuple[Format, ...]
+) -> dict[str, Any]:
     shown = {_name(kind): {"$ref": f"#/components/examples/{_name(kind)}"} for kind in kinds}
-    lines = [f"- {kind.code} `{kind.code.name.lower()}`: {_when(kind)}" for kind in kinds]
+    lines = [f"- {kind.code} `{kind.code.name.lower()}`: {_error_text(kind)}" for kind in kinds]
     answer: dict[str, Any] = {
         "description": "\n".join([HTTPStatus(kinds[0].status).phrase, "", *lines]),
         "content": _content(
@@ -229,7 +231,7 @@ def _name(kind: type[e.ApiError]) -> str:
     return "Failure" if kind is e.ApiError else kind.__name__.removesuffix("Error")
 
 
-def _when(kind: type[e.ApiError]) -> str:
+def _error_text(kind: type[e.ApiError]) -> str:
     return "An internal error. The server's log has the details." if kind is e.ApiError else docstring_text(kind)
 
 
