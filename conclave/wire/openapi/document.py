@@ -17,7 +17,6 @@ from conclave.wire.events import EVENTS
 from conclave.wire.exchange import Access, Endpoint
 from conclave.wire.formats import Format
 from conclave.wire.openapi import examples
-from conclave.wire.openapi.events import EVENT_REF, event_schemas
 from conclave.wire.openapi.json_schema import Plugin, docstring_text
 from conclave.wire.results import WireMessage
 from conclave.wire.schemas.base import ResponseSchema, schema_instance, schema_of
@@ -35,6 +34,14 @@ _ABOUT_FORMATS = {
     (Format.JSON,): "Every message can be written in JSON, which is what this document shows. Do not send an `Accept` "
     "that names another\nformat: answers are JSON then, as the login was.",
 }
+
+_ANY_EVENT = "ServerEvent"
+
+EVENT_REF = {"$ref": f"#/components/schemas/{_ANY_EVENT}"}
+"""The schema of each event of a stream. OpenAPI 3.2 has ``itemSchema`` for it; in 3.1 it is an extension."""
+
+_LAGGED = "lagged"
+_LOST_COUNT = {"type": "integer", "minimum": 1}
 
 _SECURITY = "token"
 
@@ -246,3 +253,30 @@ def _content(formats: Sequence[Format], message: str, schema: Any, shown: dict[s
     binary = {"type": "string", "format": "binary", "title": f"{package}.{message}"}
     kinds = {Format.JSON: {"schema": schema} | shown, Format.PROTOBUF: {"schema": binary}}
     return {each.value: kinds[each] for each in formats}
+
+
+def event_schemas() -> dict[str, dict[str, Any]]:
+    """Return the schemas of events by name: one for each event, and ServerEvent as their union.
+
+    Each has the name of the event, and its data parsed as JSON.
+    """
+    described = {_LAGGED: ("Events were lost: read your whole state again. The data says how many.", _LOST_COUNT)} | {
+        name: (docstring_text(kind), {"$ref": f"#/components/schemas/{kind.wire}"}) for name, kind in EVENTS.items()
+    }
+    found = {_event_type(name): _event_schema(name, about, data) for name, (about, data) in described.items()}
+    to = {name: f"#/components/schemas/{_event_type(name)}" for name in described}
+    found[_ANY_EVENT] = {
+        "description": "An event of `GET /events`: the value of its `event` line, and that of its `data` line as JSON.",
+        "oneOf": [{"$ref": each} for each in to.values()],
+        "discriminator": {"propertyName": "event", "mapping": to},
+    }
+    return found
+
+
+def _event_type(event: str) -> str:
+    return "Streamed" + "".join(word.capitalize() for word in event.split("_"))
+
+
+def _event_schema(name: str, about: str, data: dict[str, Any]) -> dict[str, Any]:
+    properties = {"event": {"type": "string", "const": name}, "data": data}
+    return {"type": "object", "description": about, "properties": properties, "required": ["event", "data"]}
