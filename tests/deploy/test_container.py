@@ -178,7 +178,7 @@ def test_a_folder_in_place_of_a_volume_that_is_not_its_own_is_told(engine: Conta
     assert ran.returncode == 1
     [line] = (ran.stdout + ran.stderr).splitlines()[-1:]
     assert re.fullmatch(
-        r"conclave: /var/lib/conclave/\S+: Permission denied: the server runs as the user 10001: .*", line
+        r"conclave: /var/lib/conclave/\S+: Permission denied: the server runs as user 10001: .*", line
     )
 
 
