@@ -23,21 +23,25 @@ async def stream(request: web.Request) -> web.StreamResponse:
     The stream is open until the client goes, the session ends, or the server stops. An open stream is a use of its
     session.
     """
-    events, telling, caller = request.app[app_keys.EVENTS], request.app[app_keys.TELLING], request[tokens.CALLER]
+    events, notifier, caller = (
+        request.app[app_keys.EVENTS],
+        request.app[app_keys.REDACTION_NOTIFIER],
+        request[tokens.CALLER],
+    )
     script = sse.event_encoder(_format(request), chunked=request.version >= HttpVersion11)
     listener, response = StreamConnection(events, caller.user_id, caller.session_id, script), StreamHead()
     with ExitStack() as following, ExitStack() as undo:
         events.add(listener)
         undo.callback(events.remove, listener)
-        coming = following.enter_context(telling.expect(listener))
+        coming = following.enter_context(notifier.opening(listener))
         # The stream learns only from here on that its session ends: it may have ended since it was looked up.
         missed = await read_action(request, timers.begin_stream, caller.session_id, caller.user_id)
         if missed is None:
             raise TokenExpiredError
         await response.prepare(request)
-        telling.catch_up(coming, missed)
+        notifier.catch_up(coming, missed)
         listener.begin(request)
-        telling.begun(coming)
+        notifier.opened(coming)
         undo.pop_all()
     return response
 

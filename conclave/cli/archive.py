@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from conclave.actions import lookup
-from conclave.actions.command_runner import Outside, OutsideError
+from conclave.actions.command_runner import CommandRunner, CommandRunnerError
 from conclave.archive.status import ClassMonth, Status, StatusError, read_status
 from conclave.cli.common import InputError, Name, config_option, configured, one_line_errors, orderly_end, require_owner
 from conclave.cli.tables import about, print_whole, second, visible
@@ -73,12 +73,12 @@ def verify(path: Path | None) -> None:
 def restore(path: Path | None, group: str) -> None:
     """Take the messages of GROUP back from the archive into the database. Clients notice nothing.
 
-    GROUP is a name or an id; a deleted group has to be named by its id.
+    GROUP is a name or an id; use the id for a deleted group.
     """
     with _engine(path) as engine:
-        group_id = Outside(engine.config, SystemClock()).read(lookup.group_id, group)
+        group_id = CommandRunner(engine.config, SystemClock()).read(lookup.group_id, group)
         if group_id is None:
-            raise InputError(f"no such group: {group!r}; a deleted group has to be named by its id")
+            raise InputError(f"no such group: {group!r}; use the id for a deleted group")
         count = archive_commands.restore_archived(engine, group_id)
     click.echo(f"{group}: {count:,} messages are in the database again; the next run removes them from the archive")
 
@@ -97,7 +97,7 @@ def _engine(path: Path | None) -> Iterator[RunEnvironment]:
     """Yield an engine for the configured archive. Expected errors become lines for the operator."""
     with (
         orderly_end(),
-        one_line_errors(ConfigError, InputError, OutsideError, *readiness.EXPECTED),
+        one_line_errors(ConfigError, InputError, CommandRunnerError, *readiness.EXPECTED),
     ):
         config = configured(path)
         require_owner(config)

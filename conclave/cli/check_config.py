@@ -124,7 +124,7 @@ def _compare(config: Config, found: _Checked) -> None:
         found.uncompared = str(error)
         return
     if found.foresight is None:
-        found.uncompared = f"{config.database}: has not been served yet"
+        found.uncompared = f"{config.database}: no server has used it yet"
     else:
         found.warnings += map(of_unknown_group, found.foresight.unknown_groups)
 

@@ -9,7 +9,7 @@ import click
 from rich.table import Table
 
 from conclave.actions import holds
-from conclave.actions.holds import LONGEST_REASON, Hold
+from conclave.actions.holds import MAX_REASON_LENGTH, Hold
 from conclave.cli.common import NUMBER, InputError, Name, config_option
 from conclave.cli.opened_store import opened_store
 from conclave.cli.tables import print_whole, second, visible
@@ -88,8 +88,8 @@ def release(path: Path | None, hold_id: int) -> None:
 
 def _checked(reason: str) -> str:
     reason = reason.strip()
-    if not 1 <= len(reason) <= LONGEST_REASON:
-        raise InputError(f"the reason must have 1 to {LONGEST_REASON:,} characters")
+    if not 1 <= len(reason) <= MAX_REASON_LENGTH:
+        raise InputError(f"the reason must have 1 to {MAX_REASON_LENGTH:,} characters")
     return reason
 
 

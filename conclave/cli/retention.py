@@ -63,7 +63,7 @@ _WENT = _RULES | {
 def explain(path: Path | None, group: str, number: int | None, *, as_json: bool) -> None:
     """Explain what becomes of a group's messages, and why.
 
-    GROUP is a name or an id; a deleted group has to be named by its id. SEQ is the number of one message. Nothing is
+    GROUP is a name or an id; use the id for a deleted group. SEQ is the number of one message. Nothing is
     changed. What it says is what the next run does, unless something changes before.
     """
     with opened_store(path, SettingsError) as outside:

@@ -15,7 +15,7 @@ from marshmallow import ValidationError
 from rich.table import Table
 
 from conclave.actions import accounts, users
-from conclave.actions.command_runner import Outside
+from conclave.actions.command_runner import CommandRunner
 from conclave.auth.passwords import hash_password, new_password
 from conclave.cli.common import InputError, config_option, confirm
 from conclave.cli.opened_store import opened_store
@@ -182,7 +182,7 @@ def delete(path: Path | None, name: str, *, yes: bool) -> None:
 
 
 def change(
-    outside: Outside,
+    outside: CommandRunner,
     entry: str,
     action: Callable[Concatenate[sqlite3.Connection, bytes, P], None],
     user_id: bytes,
@@ -191,14 +191,14 @@ def change(
 ) -> None:
     """Change an account, and note it in the audit log: ``entry`` is one of _NOTED.
 
-    Raises OutsideError or NotFoundError.
+    Raises CommandRunnerError or NotFoundError.
     """
     actor = operator_identity.current()
-    outside.write(accounts.noted, outside.context(), actor, _NOTED[entry], action, user_id, *args, **kwargs)
+    outside.write(accounts.audited, outside.context(), actor, _NOTED[entry], action, user_id, *args, **kwargs)
 
 
-def _find(outside: Outside, name: str) -> UserRow:
-    """Return the account of that name. Raises OutsideError or InputError."""
+def _find(outside: CommandRunner, name: str) -> UserRow:
+    """Return the account of that name. Raises CommandRunnerError or InputError."""
     try:
         return outside.read(users.by_name, name)
     except (NotFoundError, UnicodeEncodeError) as error:  # the latter: an argument that is not UTF-8

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from conclave.actions.command_runner import Outside, OutsideError
+from conclave.actions.command_runner import CommandRunner, CommandRunnerError
 from conclave.backup.destination import kept_in
 from conclave.backup.manifest import BackupError
 from conclave.cli.common import config_option, configured, one_line_errors, orderly_end
@@ -28,7 +28,7 @@ from spark.environment import CleanupError, RunEnvironment
 SHOWN = 20
 """At most 20 findings of a part are printed; ``--json`` has up to 1,000."""
 
-_EXPECTED = (ConfigError, ProofError, ExperimentError, OutsideError, CleanupError, BackupError)
+_EXPECTED = (ConfigError, ProofError, ExperimentError, CommandRunnerError, CleanupError, BackupError)
 
 log = get_logger(__name__)
 
@@ -81,7 +81,9 @@ def _backups_in(folder: Path) -> list[Path]:
 
 def _experiment(config: Config, clock: Clock) -> ProofPart:
     with closing(RunEnvironment(config, clock)) as engine:
-        return Experiment(config, Outside(config, clock, with_keys=True), lambda: run.clean_up(engine).error).run()
+        return Experiment(
+            config, CommandRunner(config, clock, with_keys=True), lambda: run.clean_up(engine).error
+        ).run()
 
 
 def _verdict(parts: Sequence[ProofPart]) -> str:

@@ -176,11 +176,11 @@ async def notify_redactions(app: web.Application) -> AsyncIterator[None]:
 
     What readers see does not wait for this. The note that a reader has missed it goes once a stream of theirs had it.
     """
-    store, context, telling = app[app_keys.STORE], app[app_keys.CONTEXT], app[app_keys.TELLING]
+    store, context, notifier = app[app_keys.STORE], app[app_keys.CONTEXT], app[app_keys.REDACTION_NOTIFIER]
 
     async def look(seconds: float = math.inf) -> None:
         await note_heard()
-        waiting = await store.read(timers.look, context)
+        waiting = await store.read(timers.unannounced, context)
         if waiting.taken_back:
             await tell_taken_back(time.monotonic() + seconds)
         if waiting.timers:
@@ -190,26 +190,26 @@ async def notify_redactions(app: web.Application) -> AsyncIterator[None]:
     async def tell_taken_back(until: float) -> None:
         is_any = True
         while is_any and time.monotonic() < until:
-            telling.publish(await store.write(timers.tell_taken_back))
+            notifier.publish(await store.write(timers.announce_taken_back))
             reach("taken_back.published")
             await note_heard()
-            is_any = (await store.read(timers.look, context)).taken_back
+            is_any = (await store.read(timers.unannounced, context)).taken_back
 
     async def tell(until: float) -> None:
         ended = 1
         while ended and time.monotonic() < until:
-            ended, told = await app[app_keys.CLOCK_WATCH].write(timers.tell, context)
-            telling.publish(told)
+            ended, told = await app[app_keys.CLOCK_WATCH].write(timers.announce_ended, context)
+            notifier.publish(told)
             reach("timers.published")
             await note_heard()
 
     async def note_heard() -> None:
-        while heard := telling.heard:
+        while heard := notifier.delivered:
             await store.write(timers.heard, heard)
-            telling.forget(heard)
+            notifier.forget(heard)
 
     with app[app_keys.HEALTH].duty(HealthPart.TIMERS):
-        telling.begin(await store.read(timers.last_missed))
+        notifier.begin(await store.read(timers.last_missed))
         await look(MAX_START_SECONDS)
     async with _every(app, HealthPart.TIMERS, TIMERS_INTERVAL_SECONDS, look):
         yield

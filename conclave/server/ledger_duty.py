@@ -11,7 +11,7 @@ from pathlib import Path
 from aiohttp import web
 
 from conclave import app_keys
-from conclave.actions.replay import IncompleteError, Replayed, replay, require_complete
+from conclave.actions.replay import IncompleteError, ReplayResult, replay, require_complete
 from conclave.clock import Clock
 from conclave.health import background
 from conclave.health.parts import HealthPart
@@ -90,9 +90,11 @@ def _require_usable(path: Path, connection: sqlite3.Connection) -> bool:
     return is_older
 
 
-def _replay(connection: sqlite3.Connection, path: Path, now: int, keys: KeyStore, *, despite: bool) -> Replayed:
+def _replay(
+    connection: sqlite3.Connection, path: Path, now: int, keys: KeyStore, *, accept_incomplete: bool
+) -> ReplayResult:
     """Do all that an older copy of the database needs, in one transaction: what is done halfway is not done again."""
-    done = replay(connection, path, now, keys.blocks(), despite=despite)
+    done = replay(connection, path, now, keys.blocks(), accept_incomplete=accept_incomplete)
     done.counts["messages_erased"] = unreadable.forget(connection, keys)
     return done
 
@@ -124,5 +126,5 @@ async def _prepare_ledger(store: Database, path: Path, clock: Clock, *, accepts_
         log.warning("older_ledger_accepted", reason=str(found))
         if not isinstance(found, IncompleteError):
             await asyncio.to_thread(book.set_aside, path)
-    done = await store.write(partial(_replay, despite=accepts_older), path, clock.now(), keys)
+    done = await store.write(partial(_replay, accept_incomplete=accepts_older), path, clock.now(), keys)
     log.warning("ledger_replayed", **done.counts)

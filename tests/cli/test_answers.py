@@ -157,7 +157,7 @@ def test_a_group_is_restored_from_the_archive_by_name_or_id(folder: Path, monkey
     (folder / "conclave.toml").write_text(SQL)
     done = CliRunner().invoke(main, ["archive", "restore", "nobody's"])
     assert (done.exit_code, done.stdout) == (1, "")
-    assert done.stderr.endswith('conclave: no such group: "nobody\'s"; a deleted group has to be named by its id\n')
+    assert done.stderr.endswith('conclave: no such group: "nobody\'s"; use the id for a deleted group\n')
     group_id = UUID(bytes=bytes(range(16)))
     done = CliRunner().invoke(main, ["archive", "restore", str(group_id)])
     assert done.exit_code == 0, done.stderr

@@ -180,7 +180,7 @@ def test_a_database_of_an_older_version_is_not_compared(folder: Path, monkeypatc
 
 def test_a_database_that_was_never_served_is_not_compared(folder: Path) -> None:
     stores.prepare(folder / "conclave.db")
-    assert "has not been served yet" in checked(write(folder, ""))["uncompared"]
+    assert "no server has used it yet" in checked(write(folder, ""))["uncompared"]
 
 
 def test_what_is_no_database_is_a_fault(folder: Path) -> None:

@@ -276,7 +276,7 @@ async def test_a_deleted_group_is_explained_by_its_id_until_it_is_erased(running
     await clean(running)
     done = await asyncio.to_thread(tell, running.config, "explain", group)
     assert (done.exit_code, done.stdout) == (1, "")
-    assert done.stderr == "conclave: no such group, or nothing is left of it; the last receipt of it is number 1\n"
+    assert done.stderr == "conclave: no such group, or all of it is erased; its last receipt is number 1\n"
 
 
 @pytest.mark.parametrize("command", [("explain",), ("group", "show")])
@@ -293,7 +293,7 @@ async def test_an_unknown_group_is_told_in_a_line(
 def test_another_configuration_than_the_servers_is_refused(config: Config, clock: FakeClock, tell: Told) -> None:
     stores.prepare(config.database)
     for command in (["explain", "team"], ["group", "list"], ["group", "show", "team"]):
-        assert "has not been served yet" in tell(config, *command).stderr
+        assert "no server has used it yet" in tell(config, *command).stderr
     with closing(sqlite.connect(config.database)) as connection, sqlite.write_transaction(connection):
         state.begin_serving(connection, config.policy, clock.read())
     for command in (["explain", "team"], ["group", "list"], ["group", "show", "team"]):
