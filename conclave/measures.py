@@ -1,7 +1,7 @@
-"""Counts and times of the server's work, noted where it is done and turned into metrics when they are asked for.
+"""Counters and histograms of the server's work. ``admin.metrics`` exports them.
 
-A note costs about half a microsecond: the busiest requests take 40. Only the event loop's thread notes. Any thread may
-read: what it sees of one histogram may be a note apart.
+Only the event loop's thread records. Any thread may read; the count and the sum of a histogram may then differ by one
+value. Recording takes about half a microsecond.
 """
 
 from bisect import bisect_left
@@ -9,26 +9,26 @@ from collections import Counter
 from collections.abc import Iterable
 
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""Times are told apart from half a millisecond to 10 seconds."""
+"""The default bounds: from half a millisecond to 10 seconds."""
 
 COUNTS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 
 CLIENT_CLOSED = 499
-"""The status of a request whose client has gone before it was answered."""
+"""The status of a request whose client closed the connection before the response."""
 
 OTHER = "other"
-"""Stands for every method that HTTP does not know: clients may write any word."""
+"""The label for all methods that HTTP does not define, since clients may send any word."""
 
 METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT"))
 
 
 class Histogram:
-    """How many values were at most each of some bounds, and their sum."""
+    """Counts of values by upper bound, and their sum."""
 
     __slots__ = ("bounds", "counts", "total")
 
     def __init__(self, bounds: tuple[float, ...] = SECONDS) -> None:
-        """``bounds``: ascending, each inclusive. ``counts`` has one more place, for what is above all of them."""
+        """``bounds``: ascending, inclusive. ``counts`` has one more element, for values above the last bound."""
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
         self.total = 0.0
@@ -40,7 +40,7 @@ class Histogram:
 
 
 def merge_histograms(histograms: Iterable[Histogram]) -> Histogram:
-    """Return one histogram of the values of all, which have the default bounds."""
+    """Return the sum of histograms that have the default bounds."""
     whole = Histogram()
     for each in histograms:
         whole.counts = [one + more for one, more in zip(whole.counts, each.counts, strict=True)]
@@ -49,14 +49,14 @@ def merge_histograms(histograms: Iterable[Histogram]) -> Histogram:
 
 
 class Requests:
-    """The requests that were answered, by method, route and status, and how long they took."""
+    """The durations of answered requests by method, route and status."""
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Start empty."""
         self._taken: dict[tuple[str, str, int], Histogram] = {}
 
     def note(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Add a request. ``route``: as the log has it, never a path."""
+        """Add a request. ``route``: as in the log, never a path."""
         found = self._taken.get((method, route, status))
         if found is None:
             found = self._new(method, route, status)
@@ -74,12 +74,12 @@ class Requests:
 class Writes:
     """The transactions of the writer.
 
-    ``outcomes``: how many were committed (``ok``) or not (``failed``). ``sizes``: how many writes shared one.
-    ``lock_waits``: how long each waited for the write lock. ``commits``: how long the commit of each took.
+    ``outcomes``: counts by outcome, ``ok`` or ``failed``. ``sizes``: writes per transaction. ``lock_waits``: seconds of
+    waiting for the write lock. ``commits``: seconds of each commit.
     """
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Start empty."""
         self.outcomes: Counter[str] = Counter(ok=0, failed=0)
         self.sizes = Histogram(COUNTS)
         self.lock_waits = Histogram()

@@ -51,7 +51,6 @@ DRAW_THE_CHAT = (
     "help_text",
     "key_line",
     "login",
-    "marking",
     "palette",
     "rows",
     "screen",

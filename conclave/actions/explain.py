@@ -41,7 +41,7 @@ def in_force(connection: sqlite3.Connection, config: Config) -> PolicySettings:
     """Return the settings that the server and runs use. Raises SettingsError if ``config`` differs."""
     stored = state.stored_policy(connection)
     if stored is None:
-        raise SettingsError(f"{config.database}: no server has used it yet: start `conclave serve` with it first")
+        raise SettingsError(f"{config.database}: has not been used by a server yet: start `conclave serve` first")
     if differing := stored.differing(config.policy):
         raise SettingsError(
             f"{', '.join(differing)}: this configuration differs from the one that the server last ran with; restart"

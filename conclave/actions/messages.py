@@ -99,7 +99,7 @@ class JointSend:
             sent = sends[index]
             outcomes[index] = number
             values = {"group_id": sent.group_id, "sequence_num": number, "sender_id": sent.user_id}
-            announce(connection, group.members, "new_message", but_not=sent.user_id, **values)
+            announce(connection, group.members, "new_message", excluded=sent.user_id, **values)
         ids.settle(connection, outcomes, now)
         if limited:  # last, since a failed transaction is repeated
             limited.stored()
@@ -262,10 +262,10 @@ class ReadReceiptWriter:
 def _counted(connection: sqlite3.Connection, context: Context, receipt: ReadUpdate) -> ReadUpdate | None:
     """Return a receipt without messages in fetch gaps; None if it changes nothing. Raises NotMemberError."""
     member = require_member(connection, context, receipt.group_id, receipt.user_id)
-    if not timers.is_news(member, receipt.up_to):
+    if not timers.needs_confirmation(member, receipt.up_to):
         return None
     up_to = fetch_gaps.read(connection, member, context.clock.moment(), receipt.up_to)
-    return receipt._replace(up_to=up_to) if timers.is_news(member, up_to) else None
+    return receipt._replace(up_to=up_to) if timers.needs_confirmation(member, up_to) else None
 
 
 class MessageFetcher:

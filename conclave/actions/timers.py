@@ -101,7 +101,7 @@ class RedactionNotifier:
         made: dict[tuple[bytes, int], Event] = {}
         for each in redactions:
             event = made.setdefault((each.group_id, each.sequence_num), _event(each))
-            if self._events.tell(each.user_id, event):
+            if self._events.send(each.user_id, event):
                 self._delivered[each.missed_id] = each.user_id
             for opening in self._opening.get(each.user_id, ()):
                 if not opening.stream.ended:

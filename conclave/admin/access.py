@@ -62,8 +62,8 @@ class Guard:
                 return self._refuse("host", 421, "this name is not one of [admin] hosts")
             request[IS_OPERATOR] = is_operator = self._is_operator(request)
             if not is_operator and request.path not in OPEN_PATHS:
-                asks = BASIC_CHALLENGE if "text/html" in request.headers.get("Accept", "") else BEARER_CHALLENGE
-                return self._refuse("token", 401, "the token of [admin] is missing or wrong", asks)
+                challenge = BASIC_CHALLENGE if "text/html" in request.headers.get("Accept", "") else BEARER_CHALLENGE
+                return self._refuse("token", 401, "the token of [admin] is missing or wrong", challenge)
             return await handler(request)
 
         return guard
@@ -72,8 +72,8 @@ class Guard:
         """Tell whether a request has brought the token. The time that takes says nothing about the token."""
         if self._token is None:
             return True
-        scheme, _, brought = request.headers.get("Authorization", "").partition(" ")
-        token = _password(brought) if scheme.lower() == "basic" else brought.strip()
+        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+        token = _password(given) if scheme.lower() == "basic" else given.strip()
         return scheme.lower() in ("bearer", "basic") and hmac.compare_digest(_digest(token), self._token)
 
     def _refuse(self, reason: str, status: int, message: str, challenge: str | None = None) -> web.Response:

@@ -60,10 +60,10 @@ async def _measuring(app: web.Application) -> AsyncIterator[None]:
 async def _health(request: web.Request) -> web.Response:
     """GET /healthz: 200 if all is well, else 503. Operators learn the faults by part, of the last run and worker."""
     health = request.app[CLIENT_APP][app_keys.HEALTH]
-    told: dict[str, Any] = {"status": health.status}
+    values: dict[str, Any] = {"status": health.status}
     if request[IS_OPERATOR]:
-        told |= {"faults": health.faults, "last_run": health.last_run, "cleanup": health.cleanup}
-    return _answer(told, is_good=not health.faults)
+        values |= {"faults": health.faults, "last_run": health.last_run, "cleanup": health.cleanup}
+    return _answer(values, is_good=not health.faults)
 
 
 async def _ready(request: web.Request) -> web.Response:
@@ -81,5 +81,5 @@ async def _metrics(request: web.Request) -> web.Response:
     return web.Response(body=body, headers={**HEADERS, "Content-Type": CONTENT_TYPE_LATEST})
 
 
-def _answer(told: dict[str, Any], *, is_good: bool) -> web.Response:
-    return web.json_response(told, status=200 if is_good else 503, headers=HEADERS)
+def _answer(values: dict[str, Any], *, is_good: bool) -> web.Response:
+    return web.json_response(values, status=200 if is_good else 503, headers=HEADERS)

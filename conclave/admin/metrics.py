@@ -243,16 +243,16 @@ def _gauges(name: str, text: str, label: str, values: dict[str, int]) -> Metric:
     return made
 
 
-def _histogram(name: str, text: str, told: Histogram) -> Metric:
+def _histogram(name: str, text: str, histogram: Histogram) -> Metric:
     made = HistogramMetricFamily(name, text, labels=[])
-    _add(made, [], told)
+    _add(made, [], histogram)
     return made
 
 
-def _add(to: HistogramMetricFamily, labels: list[str], told: Histogram) -> None:
+def _add(to: HistogramMetricFamily, labels: list[str], histogram: Histogram) -> None:
     """Add a histogram: Prometheus counts in each bucket what is in those below it too."""
-    counts, below, buckets = list(told.counts), 0, []
-    for bound, count in zip((*map(str, told.bounds), "+Inf"), counts, strict=True):
+    counts, below, buckets = list(histogram.counts), 0, []
+    for bound, count in zip((*map(str, histogram.bounds), "+Inf"), counts, strict=True):
         below += count
         buckets.append((bound, below))
-    to.add_metric(labels, buckets, told.total)
+    to.add_metric(labels, buckets, histogram.total)

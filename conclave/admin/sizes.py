@@ -112,9 +112,9 @@ class Sizes:
         if self._served[app_keys.HEALTH].phase is Phase.SERVING:
             # Health tells of what fails in the store. ValueError: the store has been closed meanwhile.
             with suppress(StoreError, sqlite3.Error, ValueError):
-                told = await self._served[app_keys.STORE].read(_of_store)
+                stored = await self._served[app_keys.STORE].read(_of_store)
                 copies = await loop.run_in_executor(self._thread, self._copies)
-                self.last = replace(self.last, vault_copies=copies, **told)
+                self.last = replace(self.last, vault_copies=copies, **stored)
 
     def _copies(self) -> dict[str, str]:
         config, keys = self._served[app_keys.CONFIG], self._served[app_keys.STORE].open_keys()

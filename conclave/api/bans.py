@@ -1,4 +1,4 @@
-"""Keeping users out of a group."""
+"""Bans of users from a group."""
 
 from aiohttp import web
 
@@ -13,7 +13,7 @@ from conclave.wire.schemas.members import NamedUser, RemoveMember
 
 
 async def ban(request: web.Request) -> web.Response:
-    """POST /groups/{group_id}/ban: Ban a user, and remove the user if a member."""
+    """POST /groups/{group_id}/ban: Ban a user from a group. A member is removed."""
     group_id, user_id = path_id(request, "group_id"), request[tokens.CALLER].user_id
     body = await read_body(request, RemoveMember)
     commit = Commit(body.commit_message, body.group_info)

@@ -19,9 +19,8 @@ from conclave.wire.stream_connection import StreamConnection, StreamHead
 async def stream(request: web.Request) -> web.StreamResponse:
     """GET /events: Listen to what happens in the caller's groups.
 
-    The first events are those of messages that were redacted for the caller while no stream was open.
-    The stream is open until the client goes, the session ends, or the server stops. An open stream is a use of its
-    session.
+    The first events are those of messages that were redacted for the caller while no stream was open. The stream stays
+    open until the client disconnects, the session ends, or the server stops. An open stream keeps its session in use.
     """
     events, notifier, caller = (
         request.app[app_keys.EVENTS],
@@ -34,7 +33,7 @@ async def stream(request: web.Request) -> web.StreamResponse:
         events.add(listener)
         undo.callback(events.remove, listener)
         coming = following.enter_context(notifier.opening(listener))
-        # The stream learns only from here on that its session ends: it may have ended since it was looked up.
+        # The stream is notified of the session's end only from here on: it may have ended since authentication.
         missed = await read_action(request, timers.begin_stream, caller.session_id, caller.user_id)
         if missed is None:
             raise TokenExpiredError
@@ -47,7 +46,7 @@ async def stream(request: web.Request) -> web.StreamResponse:
 
 
 def _format(request: web.Request) -> Format:
-    """Return the format that the query names, or the format in which the session's token was issued."""
+    """Return the format in the query, or else that of the session's token."""
     named = read_query(request, Listen).format
     if named:
         return Format[named.upper()]

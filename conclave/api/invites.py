@@ -1,4 +1,4 @@
-"""Invites: making, listing, cancelling, accepting and declining them."""
+"""Creating, listing, cancelling, accepting and declining invites."""
 
 from aiohttp import web
 
@@ -12,7 +12,7 @@ from conclave.wire.schemas.invites import CancelInvite, EscrowInvite
 
 
 async def escrow(request: web.Request) -> web.Response:
-    """POST /groups/{group_id}/escrow-invite: Invite a user, and store what the invitee will need."""
+    """POST /groups/{group_id}/escrow-invite: Invite a user, and store the commit and the welcome."""
     group_id, user_id = path_id(request, "group_id"), request[tokens.CALLER].user_id
     body = await read_body(request, EscrowInvite)
     carried = [body.commit_message, body.welcome_message, body.group_info]

@@ -1,4 +1,4 @@
-"""Key packages: users upload them, and each regular one is handed out once."""
+"""Key packages: uploading them, and handing out each regular one once."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ from conclave.wire.exchange import path_id, read_body, reply, reply_empty
 from conclave.wire.schemas.key_packages import InviteToGroup, UploadKeyPackages
 
 FEW = 64
-"""Key packages of up to 64 users, 1 MiB, are handed out and written at once. More may be 16 MiB, and take turns."""
+"""Key packages of up to 64 users, 1 MiB, are written at once. Larger responses, up to 16 MiB, take turns."""
 
 
 async def upload(request: web.Request) -> web.Response:
@@ -26,13 +26,13 @@ async def upload(request: web.Request) -> web.Response:
 
 
 async def fetch(request: web.Request) -> web.Response:
-    """GET /key-packages/{user_id}: Take a key package of a user; a regular one is handed out once."""
+    """GET /key-packages/{user_id}: Take a key package of a user. A regular one is handed out once."""
     package = await run_action(request, key_packages.fetch, request.app[app_keys.CONTEXT], path_id(request, "user_id"))
     return reply(request, package)
 
 
 async def invite(request: web.Request) -> web.StreamResponse:
-    """POST /groups/{group_id}/invite: Take a key package of each user who is to be invited."""
+    """POST /groups/{group_id}/invite: Take a key package of each user to invite."""
     group_id, user_id = path_id(request, "group_id"), request[tokens.CALLER].user_id
     body = await read_body(request, InviteToGroup)
     asked = request.app[app_keys.CONTEXT], group_id, user_id, body.user_ids

@@ -1,4 +1,4 @@
-"""The caller's sessions: listing and ending them."""
+"""Listing and ending the caller's sessions."""
 
 from typing import TYPE_CHECKING, Any
 

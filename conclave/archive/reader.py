@@ -155,7 +155,7 @@ class Archive:
         if self._damaged:
             self._report()
         else:
-            self._health.mend(HealthPart.ARCHIVE)
+            self._health.clear_fault(HealthPart.ARCHIVE)
         return result
 
     def _report(self, *faults: str) -> None:
@@ -163,7 +163,7 @@ class Archive:
         reason = "; ".join(dict.fromkeys((*self._damaged, *faults)))
         if self._health.faults.get(HealthPart.ARCHIVE) != reason:
             log.error("archive_unreadable", reason=reason)
-        self._health.fault(HealthPart.ARCHIVE, reason)
+        self._health.set_fault(HealthPart.ARCHIVE, reason)
 
     def _has_log(self) -> bool:
         return (self._folder / LOG).is_dir()

@@ -49,16 +49,16 @@ class Throttle:
     def __init__(self, limits: LimitsConfig, passwords: Passwords, clock: Clock) -> None:
         """Begin without failures and registrations."""
         seconds = limits.login_window
-        self._of_both = SlidingWindow(limits.login_failures, seconds)
-        self._of_address = SlidingWindow(limits.login_failures_per_address, seconds)
-        self._of_name = SlidingWindow(limits.login_failures + DELAY_STEPS, seconds)
+        self._by_name_and_address = SlidingWindow(limits.login_failures, seconds)
+        self._by_address = SlidingWindow(limits.login_failures_per_address, seconds)
+        self._by_name = SlidingWindow(limits.login_failures + DELAY_STEPS, seconds)
         self._accounts = SlidingWindow(limits.registrations_per_address, seconds)
         self._tokens = SlidingWindow(limits.registration_failures_per_address, seconds)
         self._undelayed = limits.login_failures
         self._trusted = limits.trusted
         self._passwords = passwords
         self._clock = clock
-        self._under_way: Counter[Hashable] = Counter()
+        self._attempts: Counter[Hashable] = Counter()
         self._has_warned = False
 
     async def require_match(
@@ -77,21 +77,21 @@ class Throttle:
         """
         name, address = username[:_NAME_LENGTH], self._origin(request)
         both, alone = (name, address), (address,)
-        limits = (self._of_both, both), (self._of_address, alone)
-        self._require_room(_WRONG_PASSWORDS, *limits)
+        limits = (self._by_name_and_address, both), (self._by_address, alone)
+        self._require_allowed(_WRONG_PASSWORDS, *limits)
         await sleep(self._delay(name))
         async with self._passwords.checks.turn(address):
-            self._require_room(_WRONG_PASSWORDS, *limits)  # many may have failed while this one waited
-            with self._counted(both, alone):
+            self._require_allowed(_WRONG_PASSWORDS, *limits)  # many may have failed while this one waited
+            with self._in_progress(both, alone):
                 try:
                     await self._passwords.require_match(stored, password, wrong)
                 except wrong:
                     now = self._now()
-                    self._of_both.record(both, now)
-                    self._of_address.record(alone, now)
-                    self._of_name.record(name, now)
+                    self._by_name_and_address.record(both, now)
+                    self._by_address.record(alone, now)
+                    self._by_name.record(name, now)
                     raise
-            self._of_both.clear(both)
+            self._by_name_and_address.clear(both)
 
     async def hash_for_account(self, request: web.Request, password: str) -> str:
         """Hash the password of an account that ``request`` opens.
@@ -105,20 +105,20 @@ class Throttle:
             self._accounts.record(address, self._now())
             return await self._passwords.hash(password)
 
-    async def hash_anew(self, request: web.Request, password: str) -> str:
+    async def hash_new_password(self, request: web.Request, password: str) -> str:
         """Hash the new password of an existing account. Raises UnavailableError."""
         async with self._passwords.hashes.turn(self._origin(request)):
             return await self._passwords.hash(password)
 
     @contextmanager
-    def registration_token_tried(self, request: web.Request) -> Iterator[None]:
+    def registration_attempt(self, request: web.Request) -> Iterator[None]:
         """Count the registration token that ``request`` shows as wrong if the block raises ForbiddenError.
 
         Raises TooManyRequestsError without having looked at the token, whether it is right or wrong.
         """
         key = (_TOKEN, self._origin(request))
-        self._require_room("too many wrong registration tokens", (self._tokens, key))
-        with self._counted(key):
+        self._require_allowed("too many wrong registration tokens", (self._tokens, key))
+        with self._in_progress(key):
             try:
                 yield
             except ForbiddenError:
@@ -127,8 +127,8 @@ class Throttle:
 
     def unblock(self, username: str) -> None:
         """Forget the wrong passwords for a username, of all addresses. What counts by address alone stays."""
-        self._of_name.clear(username)
-        self._of_both.clear_all(lambda key: isinstance(key, tuple) and key[0] == username)
+        self._by_name.clear(username)
+        self._by_name_and_address.clear_all(lambda key: isinstance(key, tuple) and key[0] == username)
 
     def _require_few_accounts(self, address: str) -> None:
         seconds = self._accounts.wait(address, self._now())
@@ -143,31 +143,31 @@ class Throttle:
             log.warning("no_trusted_proxies", remedy="name the reverse proxy in [limits] trusted_proxies")
         return origin(request.remote, forwarded, self._trusted)
 
-    def _require_room(self, text: str, *limits: tuple[SlidingWindow, Hashable]) -> None:
+    def _require_allowed(self, text: str, *limits: tuple[SlidingWindow, Hashable]) -> None:
         """Raise TooManyRequestsError with ``text`` if one more failure of a key might exceed its window's limit."""
         now = self._now()
         for window, key in limits:
             seconds = window.wait(key, now)
-            if not seconds and window.count(key, now) + self._under_way[key] >= window.limit:
+            if not seconds and window.count(key, now) + self._attempts[key] >= window.limit:
                 seconds = 1  # attempts under way may turn out to be right
             if seconds:
                 raise TooManyRequestsError(text, seconds=seconds)
 
     @contextmanager
-    def _counted(self, *keys: Hashable) -> Iterator[None]:
+    def _in_progress(self, *keys: Hashable) -> Iterator[None]:
         """Count an attempt under way for each of ``keys`` while the block lasts."""
-        self._under_way.update(keys)
+        self._attempts.update(keys)
         try:
             yield
         finally:
-            self._under_way.subtract(keys)
+            self._attempts.subtract(keys)
             for key in keys:
-                if not self._under_way[key]:
-                    del self._under_way[key]
+                if not self._attempts[key]:
+                    del self._attempts[key]
 
     def _delay(self, name: str) -> float:
         """Return the seconds by which an attempt is delayed. Delayed attempts do not wait for each other."""
-        steps = min(max(0, self._of_name.count(name, self._now()) - self._undelayed), DELAY_STEPS)
+        steps = min(max(0, self._by_name.count(name, self._now()) - self._undelayed), DELAY_STEPS)
         return MAX_DELAY_SECONDS * steps / DELAY_STEPS
 
     def _now(self) -> int:

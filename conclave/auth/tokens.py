@@ -120,12 +120,12 @@ class SessionActivity:
         """Extend a session that is in use without a new request. ``now``: Unix seconds."""
         self._last_used[session_id] = now
 
-    def bring_back(self, now: int) -> None:
+    def clamp(self, now: int) -> None:
         """Move uses that lie after ``now`` back to it: a fast clock noted them, and was set right since."""
         for session_id, used in self._last_used.items():
             self._last_used[session_id] = min(used, now)
 
-    def unwritten(self) -> dict[int, int]:
+    def unstored(self) -> dict[int, int]:
         """Return the uses that the store does not have yet: Unix seconds by session id."""
         return dict(self._last_used)
 

@@ -34,7 +34,7 @@ class Freshness:
         self._path = path
         self._clock = clock
         self._watch = watch
-        self._forget: list[Callable[[Invalidated], None]] = []
+        self._callbacks: list[Callable[[Invalidated], None]] = []
         self._is_fresh = False
         self._moment = Moment(0, 0)
         self._connection = sqlite.connect(path)
@@ -43,7 +43,7 @@ class Freshness:
 
     def on_invalidation(self, forget: Callable[[Invalidated], None]) -> None:
         """Have ``forget`` called with what was invalidated, before anything cached is used."""
-        self._forget.append(forget)
+        self._callbacks.append(forget)
 
     def look(self) -> Moment:
         """Have everything forgotten that was touched; return the time to act on, and whether it is in doubt.
@@ -77,7 +77,7 @@ class Freshness:
     def _catch_up(self) -> None:
         touched = self._after(self._touch)
         if touched:
-            for forget in self._forget:
+            for forget in self._callbacks:
                 forget(touched)
             self._touch = touched.touch
 
@@ -130,10 +130,10 @@ class SessionCache:
         if extensions != self._extensions:
             return session  # it may have been extended since it was read, which no touch tells
         if session and not self._freshness.since(touch).reaches_session(session.session_id):
-            self._remember(token_hash, session)
+            self._add(token_hash, session)
         return session
 
-    def forget_extended(self, session_ids: Iterable[int]) -> None:
+    def drop_extended(self, session_ids: Iterable[int]) -> None:
         """Forget sessions that this server has extended, which touches nothing."""
         self._extensions += 1
         self._drop(session_ids)
@@ -144,7 +144,7 @@ class SessionCache:
             if token_hash:
                 del self._by_hash[token_hash]
 
-    def _remember(self, token_hash: bytes, session: SessionRow) -> None:
+    def _add(self, token_hash: bytes, session: SessionRow) -> None:
         self._by_hash[token_hash] = session
         self._hashes[session.session_id] = token_hash
         if len(self._by_hash) > MAX_SESSIONS:

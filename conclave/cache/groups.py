@@ -107,7 +107,7 @@ class FetchedPage(NamedTuple):
     """What becomes of what the reader had missed; None: nothing."""
 
     @property
-    def is_news(self) -> bool:
+    def needs_confirmation(self) -> bool:
         """Whether anything has to be noted of the reader: the watermark rises by it, or less is missed."""
         return self.up_to > self.reader.watermark or self.resumed is not None
 
@@ -136,7 +136,7 @@ class GroupCache:
         """
         moment = self._freshness.look()
         found = self._find(group_id, user_id, after, limit, written_in, moment.now)
-        return None if found and found.is_news and moment.in_doubt else found
+        return None if found and found.needs_confirmation and moment.in_doubt else found
 
     def _find(
         self, group_id: bytes, user_id: bytes, after: int, limit: int, written_in: Format, now: int
@@ -218,7 +218,7 @@ class GroupCache:
         self._measure(known)
         return reader
 
-    def hear(self, news: Iterable[News]) -> None:
+    def add_news(self, news: Iterable[News]) -> None:
         """Add the messages that were stored, before their senders are answered."""
         self._freshness.expire()
         for each in news:

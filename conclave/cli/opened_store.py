@@ -1,11 +1,11 @@
-"""The store that is configured, for commands that run actions on it."""
+"""Access to the configured store, for commands that run actions."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from conclave.actions.command_runner import CommandRunner, CommandRunnerError
-from conclave.cli.common import InputError, configured, one_line_errors
+from conclave.cli.common import InputError, command_config, one_line_errors
 from conclave.clock import SystemClock
 from conclave.config.load import ConfigError
 from conclave.errors import NotFoundError
@@ -13,9 +13,6 @@ from conclave.errors import NotFoundError
 
 @contextmanager
 def opened_store(path: Path | None, *expected: type[Exception]) -> Iterator[CommandRunner]:
-    """Yield what runs actions on the configured store. ``expected``: further errors that become lines.
-
-    All that an operator can mend do: see ``one_line_errors``.
-    """
+    """Yield the runner of actions on the configured store. ``expected``: further errors to print as lines."""
     with one_line_errors(ConfigError, CommandRunnerError, NotFoundError, InputError, *expected):
-        yield CommandRunner(configured(path), SystemClock())
+        yield CommandRunner(command_config(path), SystemClock())

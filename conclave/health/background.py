@@ -25,7 +25,7 @@ async def keep_running(health: Health, part: HealthPart, work: Duty) -> None:
         try:
             return await work()
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - whatever it is, health shows it
-            health.note_failure(part, error)
+            health.record_failure(part, error)
         await asyncio.sleep(RETRY_SECONDS)
 
 

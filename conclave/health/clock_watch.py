@@ -55,12 +55,12 @@ class ClockWatch:
         former_policies.marked(unmarked)
         self._clock.resume(standing.floor, None if standing.fault else reading)
         if standing.floor.acceptances != self._standing.floor.acceptances:
-            self._activity.bring_back(self._clock.now())
+            self._activity.clamp(self._clock.now())
             former_policies.forget()
         self._standing = standing
         self._report_fault(standing.fault)
 
-    async def try_to_note(self) -> None:
+    async def try_record(self) -> None:
         """Do as ``note``, unless the store takes no writes now: the next beat tries again."""
         with suppress(StoreError):
             await self.note()
@@ -75,11 +75,11 @@ class ClockWatch:
 
         The fault is stored although the changes of ``fn`` are undone. Raises as ``Database.write`` does.
         """
-        async with self.noting():
+        async with self.recording_faults():
             return await self._store.write(fn, *args, **kwargs)
 
     @asynccontextmanager
-    async def noting(self) -> AsyncIterator[None]:
+    async def recording_faults(self) -> AsyncIterator[None]:
         """Store the fault if the block finds the clock wrong."""
         try:
             yield
@@ -92,9 +92,9 @@ class ClockWatch:
         """Tell health about the clock. An operator accepts a clock from another process."""
         if fault and HealthPart.CLOCK not in self._health.faults:
             log.error("clock_wrong", fault=fault, remedy="conclave cleanup run --accept-clock")
-            self._health.fault(HealthPart.CLOCK, fault)
+            self._health.set_fault(HealthPart.CLOCK, fault)
         elif not fault:
-            self._health.mend(HealthPart.CLOCK)
+            self._health.clear_fault(HealthPart.CLOCK)
 
 
 def _still_alive(

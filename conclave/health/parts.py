@@ -106,7 +106,7 @@ class Health:
         self.phase = Phase.STARTING
         self.overdue = OverdueTotal()
 
-    def note_run(self, report: dict[str, Any]) -> None:
+    def record_run(self, report: dict[str, Any]) -> None:
         """Note the report of a cleanup run, as ``Report.to_mapping`` makes it, of any process.
 
         Those of the worker come from it, and once more from the history. They count once.
@@ -125,11 +125,11 @@ class Health:
         self.returned.update(database=report["bytes_returned"], archive=report["archive_bytes_returned"])
         self.archived += report["archived"]
 
-    def fault(self, part: str, text: str) -> None:
+    def set_fault(self, part: str, text: str) -> None:
         """Note that ``part`` does not work, and why. It replaces an earlier fault of the part."""
         self._faults[part] = text
 
-    def mend(self, part: str) -> None:
+    def clear_fault(self, part: str) -> None:
         """Note that ``part`` works."""
         self._faults.pop(part, None)
 
@@ -142,13 +142,13 @@ class Health:
         try:
             yield
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - whatever it is, health shows it
-            self.note_failure(part, error)
+            self.record_failure(part, error)
         else:
             if part in self._faults:
                 log.info("background_duty_works_again", duty=part)
-            self.mend(part)
+            self.clear_fault(part)
 
-    def note_failure(self, part: HealthPart, error: BaseException) -> None:
+    def record_failure(self, part: HealthPart, error: BaseException) -> None:
         """Note that ``part`` does not work since a duty has raised ``error``. Call it while that is handled.
 
         Raises ``error`` if it is the cancellation of the task that runs the duty: that is no failure. A cancellation of
@@ -163,7 +163,7 @@ class Health:
                 log.error("background_duty_failed", duty=part, reason=str(error))
             else:
                 log.error("background_duty_failed", duty=part, exc_info=error)
-        self.fault(part, f"{type(error).__name__}: {error}")
+        self.set_fault(part, f"{type(error).__name__}: {error}")
 
     @property
     def cleanup(self) -> Cleanup:

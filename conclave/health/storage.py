@@ -34,7 +34,7 @@ class Storage(Watch):
         self._health = health
         self._faults: dict[str, str] = {}
         self._logged: set[str] = set()
-        self._not_kept: dict[Path, str] = {}
+        self._reserve_errors: dict[Path, str] = {}
         self._shortage = ""
         self._was_full = False
         self._lacks_inodes = False
@@ -79,7 +79,7 @@ class Storage(Watch):
         missing = self._reserves[0].missing()
         # The part of the reserve that is not in the file is left free instead.
         bodies = (free - file_size(self._wal) - SLACK_BYTES - missing) // 2
-        if missing and not self._not_kept.get(self._reserves[0].path):
+        if missing and not self._reserve_errors.get(self._reserves[0].path):
             self._shortage = self._missing(self._reserves[0])
         elif bodies < self._largest:
             self._shortage = f"{self._database}: there is no room for messages ({free_text(self._database.parent)})"
@@ -97,10 +97,10 @@ class Storage(Watch):
         If other programs have filled the disk, a little of the reserve is given up for small things.
         """
         for each in self._reserves:
-            reason = self._keep(each)
-            if reason and reason != self._not_kept.get(each.path):  # once: see _note
+            reason = self._complete(each)
+            if reason and reason != self._reserve_errors.get(each.path):  # once: see _note
                 log.error("reserve_not_made", path=str(each.path), reason=reason)
-            self._not_kept[each.path] = reason
+            self._reserve_errors[each.path] = reason
         was_full, self._was_full = self._was_full, False
         if was_full and free_bytes(self._database.parent) < SLACK_BYTES:
             with suppress(OSError):  # a run has it and frees all of it, or there is none
@@ -111,7 +111,7 @@ class Storage(Watch):
     def report(self) -> None:
         """Tell health what ``look`` has found."""
         found = [self._missing(each) for each in self._reserves[1:] if each.missing()]
-        if self._not_kept.get(self._reserves[0].path):
+        if self._reserve_errors.get(self._reserves[0].path):
             found.insert(0, self._missing(self._reserves[0]))
         if self._lacks_inodes:
             found.append(
@@ -120,12 +120,12 @@ class Storage(Watch):
             )
         self._note(room=self._shortage, work="; ".join(found))
 
-    def _keep(self, reserve: Reserve) -> str:
+    def _complete(self, reserve: Reserve) -> str:
         """Complete a reserve, if there is room. Return why it cannot be kept at all, or "" if it can."""
         try:
             reserve.keep()
         except BlockingIOError:  # a run works in it: what was known before still counts
-            return self._not_kept.get(reserve.path, "")
+            return self._reserve_errors.get(reserve.path, "")
         except OSError as error:
             return str(error.strerror)
         return ""
@@ -133,7 +133,7 @@ class Storage(Watch):
     def _missing(self, reserve: Reserve) -> str:
         """Return what is wrong with a reserve that is not complete."""
         free, needed = free_bytes(reserve.path.parent), reserve.missing() + SLACK_BYTES
-        if reason := self._not_kept.get(reserve.path):
+        if reason := self._reserve_errors.get(reserve.path):
             return f"{reserve.path}: {reserve.size:,} bytes cannot be kept for cleanup: {reason}"
         if free < needed:
             why = f", for which {needed:,} have to be free, but only {free:,} are"
@@ -146,9 +146,9 @@ class Storage(Watch):
         before = self._faults
         self._faults = {name: text for name, text in (before | found).items() if text}
         if self._faults:
-            self._health.fault(HealthPart.STORAGE, "; ".join(self._faults.values()))
+            self._health.set_fault(HealthPart.STORAGE, "; ".join(self._faults.values()))
         elif before:
-            self._health.mend(HealthPart.STORAGE)
+            self._health.clear_fault(HealthPart.STORAGE)
             self._logged.clear()
             log.info("storage_works_again")
         if new := self._faults.keys() - self._logged:

@@ -46,7 +46,7 @@ class NonblockingStream:
     def __init__(self, stream: TextIO, lost: Callable[[int], None]) -> None:
         """``lost``: told how many lines the reader has missed, once it reads again."""
         self._stream = stream
-        self._write_lost = lost
+        self._log_lost = lost
         self._lock = threading.RLock()
         self._begun = b""
         self._lines: deque[bytes] = deque()
@@ -83,7 +83,7 @@ class NonblockingStream:
             else:
                 missed, self._lost = self._lost, 0
         if missed:  # without the lock: this writes to the log, which has a lock of its own
-            self._write_lost(missed)
+            self._log_lost(missed)
 
     def _write(self, file: int, until: float) -> None:
         poll = select.poll()
@@ -165,7 +165,7 @@ def configure_logging(config: LogConfig | None = None) -> None:
     if _gathering:
         _gathering.flush()
     _gathering = _BufferingHandler(sys.stderr)
-    _write_request = _gathering.gather_json if is_json else _gathering.gather_for_people
+    _write_request = _gathering.add_json if is_json else _gathering.add_text
     _gathering.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,
@@ -206,7 +206,7 @@ def _write_request_line(method: str, route: str, status: int, ms: float, request
     log.info("request", method=method, route=route, status=status, ms=ms, request_id=request_id)
 
 
-def _write_lost(count: int) -> None:
+def _log_lost(count: int) -> None:
     log.warning("log_lines_lost", count=count)
 
 
@@ -214,11 +214,11 @@ class _BufferingHandler(logging.StreamHandler[NonblockingStream]):
     """Writes records, and before each of them the lines of the requests that came before it."""
 
     def __init__(self, stream: TextIO) -> None:
-        super().__init__(NonblockingStream(stream, _write_lost))
+        super().__init__(NonblockingStream(stream, _log_lost))
         self._mutex = threading.Lock()
         self._lines: list[bytes] = []
 
-    def gather_json(self, method: str, route: str, status: int, ms: float, request_id: str) -> None:
+    def add_json(self, method: str, route: str, status: int, ms: float, request_id: str) -> None:
         """Write the line of a request within GATHER_SECONDS."""
         line = orjson.dumps(
             {
@@ -235,8 +235,8 @@ class _BufferingHandler(logging.StreamHandler[NonblockingStream]):
         )
         self._add(line)
 
-    def gather_for_people(self, method: str, route: str, status: int, ms: float, _: str) -> None:
-        """Do as ``gather_json``, for people."""
+    def add_text(self, method: str, route: str, status: int, ms: float, _: str) -> None:
+        """Do as ``add_json``, for people."""
         self._add(f"{request_line(method, route, status, ms)}\n".encode())
 
     def _add(self, line: bytes) -> None:

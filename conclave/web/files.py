@@ -55,15 +55,15 @@ _AUTH_META = '<meta name="auth-header" content="{}">'
 
 
 class File(NamedTuple):
-    """A file. ``packed``: by gzip; None where that saves nothing. ``tag``: its ETag, of either form."""
+    """A file. ``gzipped``: by gzip; None where that saves nothing. ``tag``: its ETag, of either form."""
 
     media_type: str
     tag: str
     plain: Sequence[bytes]
-    packed: Sequence[bytes] | None
+    gzipped: Sequence[bytes] | None
 
 
-def names(folder: Path) -> list[str]:
+def file_names(folder: Path) -> list[str]:
     """Return the names of the files in ``folder`` that can be served."""
     return sorted(each.name for each in folder.iterdir() if each.suffix in _MEDIA_TYPES)
 
@@ -73,12 +73,12 @@ def load(path: Path, auth_header: str) -> File:
     """Read a file and pack it, once for all: that takes some 20 ms. ``auth_header``: the setting, for the page."""
     body = path.read_bytes()
     if path.name == PAGE:
-        usual, set_so = (_AUTH_META.format(each).encode("ascii") for each in ("Authorization", auth_header))
-        body = body.replace(usual, set_so)
-    packed = gzip.compress(body, mtime=0)
+        default, configured = (_AUTH_META.format(each).encode("ascii") for each in ("Authorization", auth_header))
+        body = body.replace(default, configured)
+    gzipped = gzip.compress(body, mtime=0)
     tag = hashlib.sha256(body).hexdigest()
     return File(
-        _MEDIA_TYPES[path.suffix], tag, split_body(body), split_body(packed) if len(packed) < len(body) else None
+        _MEDIA_TYPES[path.suffix], tag, split_body(body), split_body(gzipped) if len(gzipped) < len(body) else None
     )
 
 

@@ -12,19 +12,19 @@ from conclave.wire.shared import matches_etag, reply_shared
 
 def add_routes(router: web.UrlDispatcher, folder: Path) -> None:
     """Serve the files in ``folder``, each at a path of its own."""
-    for name in files.names(folder):
+    for name in files.file_names(folder):
         router.add_get("/" if name == files.PAGE else f"/{name}", partial(_answer, folder / name))
 
 
 async def _answer(path: Path, request: web.Request) -> web.StreamResponse:
     """Answer with a file."""
     file = files.load(path, request.app[app_keys.CONFIG].auth_header)
-    packed = file.packed if files.takes_gzip(request.headers.get("Accept-Encoding", "")) else None
+    gzipped = file.gzipped if files.takes_gzip(request.headers.get("Accept-Encoding", "")) else None
     if matches_etag(request, file.tag):
         response: web.StreamResponse = web.Response(status=304)
     else:
-        response = reply_shared(request, packed or file.plain, file.media_type)
-        if packed:
+        response = reply_shared(request, gzipped or file.plain, file.media_type)
+        if gzipped:
             response.headers["Content-Encoding"] = "gzip"
     response.headers.update(files.headers(path.name))
     response.etag = ETag(file.tag, is_weak=True)  # of both forms

@@ -1,4 +1,4 @@
-"""How events are written on a stream (server-sent events)."""
+"""Encodes events for a stream (server-sent events)."""
 
 from functools import cache
 
@@ -10,24 +10,24 @@ from conclave.wire.schemas.base import schema_of
 
 
 class EventEncoder:
-    """How one kind of stream is written: in which format, and whether in chunks. There is one object for each kind."""
+    """Encodes events in one format, chunked or not. There is one instance for each combination."""
 
     def __init__(self, written_in: Format, *, chunked: bool) -> None:
-        """``chunked``: as HTTP/1.1 has it. Otherwise only the end of the connection tells the end of the stream."""
+        """``chunked``: for HTTP/1.1. Otherwise the stream ends with its connection."""
         self._format = written_in
         self._chunked = chunked
         self.end = b"0\r\n\r\n" if chunked else b""
         self.keep_alive = self._framed(b": keep-alive\n\n")
-        """A comment in the stream. Clients ignore it."""
+        """A comment, which clients ignore."""
 
     def event(self, event: Event) -> bytes:
-        """Write an event, once for all streams of this kind."""
+        """Encode an event, once for all streams of this format."""
         if self not in event.written:
             event.written[self] = self._framed(_write(event, self._format))
         return event.written[self]
 
     def lagged(self, lost: int) -> bytes:
-        """Write that ``lost`` events were dropped. The client then has to read its whole state again."""
+        """Encode that ``lost`` events were dropped. The client has to read its whole state again."""
         return self._framed(b"event: lagged\ndata: %d\n\n" % lost)
 
     def _framed(self, text: bytes) -> bytes:
@@ -35,11 +35,11 @@ class EventEncoder:
 
 
 event_encoder = cache(EventEncoder)
-"""The script of a format, chunked or not."""
+"""Return the encoder of a format, chunked or not."""
 
 
 def _write(event: Event, written_in: Format) -> bytes:
-    """Write an event. JSON has its name and fields; protobuf has the hex of a ServerEvent, without a name."""
+    """Encode an event: in JSON its name and fields, in protobuf the hex of a ServerEvent."""
     values = schema_of(EVENTS[event.name]).dump(event.values)
     if written_in is Format.PROTOBUF:
         return b"data: " + protobuf.write("ServerEvent", {event.name: values}).hex().encode() + b"\n\n"

@@ -160,7 +160,7 @@ async def test_a_use_under_a_fast_clock_that_the_server_keeps_in_memory_is_not_h
         server.clock.set_wrong(config.token_ttl_seconds // 2)
         for each in (alice, bob):
             await each.get("/me")
-        uses = server.app[app_keys.ACTIVITY].unwritten()
+        uses = server.app[app_keys.ACTIVITY].unstored()
         await server.app[app_keys.CLOCK_WATCH].note()
         server.clock.set_wrong(-(config.token_ttl_seconds // 2))
         await accept(server)

@@ -469,7 +469,7 @@ async def test_pages_come_from_memory_again_once_the_clock_is_right(running: Run
             await running.settle()
         found = running.app[app_keys.FETCHING].read_cached(*asked)
         assert found is not None
-        assert (len(found.pieces), found.is_news) == (len(seen), False)
+        assert (len(found.pieces), found.needs_confirmation) == (len(seen), False)
 
     await come_from_memory([1, 2, 3, 4, 5])
     running.clock.set_wrong(JUMP)

@@ -151,7 +151,7 @@ def forgets_what_it_hid(patch: pytest.MonkeyPatch, _: Running) -> None:
 
 
 def keeps_old_ends(patch: pytest.MonkeyPatch, running: Running) -> None:
-    patch.setattr(running.app[app_keys.SESSIONS], "forget_extended", lambda _: None)
+    patch.setattr(running.app[app_keys.SESSIONS], "drop_extended", lambda _: None)
 
 
 def knows_old_members(patch: pytest.MonkeyPatch, _: Running) -> None:

@@ -56,7 +56,7 @@ def test_it_goes_by_the_costs_in_the_history(config: Config) -> None:
     shown = advised(config)
     assert "everything: estimated from 10 runs" in shown
     assert "1h (now)" in shown
-    assert "takes 250 ms of CPU, holds the write lock for 50 ms in all, and for 9 ms at the longest" in shown
+    assert "250 ms of CPU time, write lock for 50 ms, at most 9 ms at a time" in shown
     assert shown.splitlines()[-1].startswith('Set cleanup_interval to "1min": expired messages then stay on disk')
 
 

@@ -39,7 +39,7 @@ Run = Callable[..., Result]
 
 @pytest.fixture
 def logged(monkeypatch: pytest.MonkeyPatch) -> Iterator[Logged]:
-    monkeypatch.setattr("conclave.cli.common.log_for_people", lambda: None)
+    monkeypatch.setattr("conclave.cli.common.use_console_log", lambda: None)
     with capture_logs() as lines:
         yield lines
 

@@ -112,16 +112,16 @@ class PageActions:
         name = await self._change(actor, form, AuditAction.ACCOUNT_ENABLED)
         return f"{name} is enabled, and may log in."
 
-    async def _change(self, actor: str, form: Form, told: AuditAction) -> str:
+    async def _change(self, actor: str, form: Form, action: AuditAction) -> str:
         """Disable or enable an account; return its name."""
         named = form.get("name", "").strip()
         user_id = id_of(named)
         find: Any = users.by_id if user_id else users.by_name
         found = await self._served[app_keys.STORE].read(find, user_id or named)
-        change = accounts.disable if told is AuditAction.ACCOUNT_DISABLED else accounts.enable
+        change = accounts.disable if action is AuditAction.ACCOUNT_DISABLED else accounts.enable
         write = self._served[app_keys.CLOCK_WATCH].write
-        await write(accounts.audited, self._served[app_keys.CONTEXT], actor, told, change, found.user_id)
-        log.info("account_changed", action="disable" if told is AuditAction.ACCOUNT_DISABLED else "enable")
+        await write(accounts.audited, self._served[app_keys.CONTEXT], actor, action, change, found.user_id)
+        log.info("account_changed", action="disable" if action is AuditAction.ACCOUNT_DISABLED else "enable")
         return str(found.username)
 
 

@@ -34,7 +34,7 @@ class FormTokens:
         body = f"{int(time.monotonic())}.{secrets.token_urlsafe(16)}"
         return f"{body}.{self._sign(body)}"
 
-    def take(self, ticket: str) -> None:
+    def redeem(self, ticket: str) -> None:
         """Take a ticket; it is void from here on. Raises TicketError."""
         body, _, signature = ticket.rpartition(".")
         if not hmac.compare_digest(self._sign(body).encode(), signature.encode("utf-8", "replace")):

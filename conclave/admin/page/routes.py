@@ -47,11 +47,11 @@ FILES = {"page.css": "text/css", "page.js": "text/javascript"}
 class OperatorPage:
     """The operators' page of one server."""
 
-    def __init__(self, served: web.Application, sizes: Sizes, doing: PageActions) -> None:
-        """``served``: the clients' application. ``sizes``: measures its files. ``doing``: does what forms ask for."""
+    def __init__(self, served: web.Application, sizes: Sizes, actions: PageActions) -> None:
+        """``served``: the clients' application. ``sizes``: measures its files. ``actions``: does what forms ask for."""
         self.snapshot = PageSnapshot(served)
         self._sources = Sources(served, self.snapshot, sizes, SendRate(served[app_keys.REQUESTS]))
-        self._actions = doing
+        self._actions = actions
         self._tickets = FormTokens()
         self._allows = served[app_keys.CONFIG].admin.allow_actions
         folder = resources.files("conclave.admin.page").joinpath("static")
@@ -68,7 +68,7 @@ class OperatorPage:
         app[PAGE] = self
         app.router.add_get("/", self.show)
         for name in FILES:
-            app.router.add_get(f"/{name}", self.give)
+            app.router.add_get(f"/{name}", self.serve_file)
         app.router.add_post("/dry-run", self.count)
         app.router.add_post("/actions/{action}", self.act)
         app.cleanup_ctx.append(self._working)
@@ -85,7 +85,7 @@ class OperatorPage:
         await asyncio.gather(self.snapshot.refresh(), self._sources.sizes.refresh())
         return self._answer("page.html.j2", **view.template_values(self._sources), allows_actions=self._allows)
 
-    async def give(self, request: web.Request) -> web.Response:
+    async def serve_file(self, request: web.Request) -> web.Response:
         """GET /page.css and /page.js."""
         name = request.path.removeprefix("/")
         return web.Response(text=self._files[name], content_type=FILES[name], charset="utf-8", headers=PAGE_HEADERS)
@@ -125,15 +125,15 @@ class OperatorPage:
         except (ValueError, LookupError) as error:
             raise BadRequestError("this form cannot be read") from error
         try:
-            self._tickets.take(form.get("ticket", ""))
+            self._tickets.redeem(form.get("ticket", ""))
         except FormTokenError as error:
             raise ForbiddenError(str(error)) from error
         return form
 
-    async def _answer_of(self, doing: Coroutine[Any, Any, web.Response]) -> web.Response:
-        """Return the answer of ``doing``, or a page that says why it did nothing."""
+    async def _answer_of(self, actions: Coroutine[Any, Any, web.Response]) -> web.Response:
+        """Return the answer of ``actions``, or a page that says why it did nothing."""
         try:
-            return await doing
+            return await actions
         except (ApiError, StoreError) as error:
             refused = error if isinstance(error, ApiError) else UnavailableError(str(error), seconds=1)
             values = {"title": "Nothing was done", "sentence": refused.message, "is_good": False}

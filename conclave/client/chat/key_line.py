@@ -1,4 +1,4 @@
-"""The line at the bottom: which keys do what. It shows as many as fit, each whole; F1 has all of them."""
+"""The bottom line with the most important keys. F1 shows all of them."""
 
 from textual.content import Content
 from textual.style import Style
@@ -13,19 +13,19 @@ KEYS = (
     ("Alt+↑↓", "Groups", "screen.step(1)"),
     ("^P", "More", "app.command_palette"),
 )
-"""Keys, what they do, and the same by the mouse; those that are needed most come first."""
+"""Key, label and action of a click; the most important ones first."""
 
 
 class KeyLine(Static):
-    """Keys, and what they do. A click on one does it."""
+    """Keys and their meaning. A click on one acts like the key."""
 
     def on_resize(self) -> None:
-        """Show what fits into another width."""
+        """Adjust to the width."""
         self.update(line(self.size.width))
 
 
 def line(width: int) -> Content:
-    """Return the keys that fit into so many cells."""
+    """Return the keys that fit into a width."""
     made = Content("")
     for key, label, action in KEYS:
         part = Content.assemble(("  " if made else " "), (key, "$accent"), f" {label}")

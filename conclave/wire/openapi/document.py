@@ -1,4 +1,4 @@
-"""Builds the OpenAPI document from the route table, and from the schemas that validate."""
+"""Builds the OpenAPI document from the route table and the schemas."""
 
 import inspect
 import re
@@ -25,13 +25,13 @@ from conclave.wire.schemas.base import ResponseSchema, schema_instance, schema_o
 ABOUT = """A group messaging server for end-to-end encrypted clients.
 
 {formats}
-Decide by the `error_code` of an error: `message` is for people and may change. Checks come in this order: token,
+Clients should use the `error_code` of an error: `message` is for people and may change. Order of checks: token,
 ids in the path, content type, body, membership and role, the rest.
 """
 
 _ABOUT_FORMATS = {
     tuple(Format): "Every message can be written in JSON or in protobuf, with the same fields; `proto/conclave.proto` "
-    "has their numbers.\nWith `?format=json` this document leaves protobuf out, for generators that do not know it.",
+    "has their numbers.\nWith `?format=json` this document omits protobuf, for generators that do not support it.",
     (Format.JSON,): "Every message can be written in JSON, which is what this document shows. Do not send an `Accept` "
     "that names another\nformat: answers are JSON then, as the login was.",
 }
@@ -39,7 +39,7 @@ _ABOUT_FORMATS = {
 _SECURITY = "token"
 
 _NUMBERS = ("sequence_num",)
-"""The names in paths that are numbers of messages."""
+"""Path parameters that are message numbers."""
 
 _BY_ROLE: dict[Access, tuple[type[e.ApiError], ...]] = {
     Access.MEMBER: (e.NotMemberError,),
@@ -54,18 +54,18 @@ class ErrorResponse(ResponseSchema):
     message = Text(metadata={"description": "For people; may change."})
     error_code = fields.Integer(
         validate=validate.OneOf([code.value for code in e.ErrorCode]),
-        metadata={"x-enum-varnames": [code.name for code in e.ErrorCode]},  # generators name constants by these
+        metadata={"x-enum-varnames": [code.name for code in e.ErrorCode]},  # names of constants for generators
     )
     error = Text(validate=validate.OneOf([code.name.lower() for code in e.ErrorCode]))
     errors = fields.Dict(
         Text(),
         fields.List(Text()),
-        metadata={"description": "Fields of the request that are at fault, each with what is wrong with it."},
+        metadata={"description": "The invalid fields of the request, each with its errors."},
     )
 
 
 def document_json(endpoints: tuple[Endpoint, ...], auth_header: str, formats: tuple[Format, ...]) -> bytes:
-    """Return the OpenAPI document of the ``endpoints`` as JSON. The rest is as in ``document``."""
+    """Return the OpenAPI document as JSON. Parameters: see ``document``."""
     return orjson.dumps(document(endpoints, auth_header, formats))
 
 
@@ -74,7 +74,7 @@ def document(
 ) -> dict[str, Any]:
     """Return the OpenAPI document of the ``endpoints``, for tokens in the header ``auth_header``.
 
-    ``formats``: those in which it shows bodies: all, or JSON alone. Many generators know no protobuf.
+    ``formats``: the formats of bodies that it shows: all, or JSON alone, since many generators do not support protobuf.
     """
     spec = APISpec(
         "Conclave",
@@ -99,7 +99,7 @@ def document(
 
 
 def errors_of(endpoint: Endpoint) -> list[type[e.ApiError]]:
-    """Return every error that an endpoint can answer: those of its kind of endpoint, and its own."""
+    """Return all errors of an endpoint: the common ones, and those in ``refuses``."""
     found: list[type[e.ApiError]] = []
     if not endpoint.public:
         found += [e.AuthHeaderMissingError, e.AuthHeaderInvalidError, e.TokenExpiredError]
@@ -143,7 +143,7 @@ def _operation(endpoint: Endpoint, formats: tuple[Format, ...]) -> dict[str, Any
 
 
 def summary_of(endpoint: Endpoint) -> str:
-    """Return a handler's docstring without method and path: a sentence, and perhaps more paragraphs."""
+    """Return a handler's docstring without method and path."""
     return (inspect.getdoc(endpoint.handler) or "").partition(": ")[2]
 
 
@@ -182,7 +182,7 @@ def _success(endpoint: Endpoint, formats: tuple[Format, ...]) -> dict[str, Any]:
             }
         return {"description": HTTPStatus(endpoint.status).phrase, "content": {endpoint.media_type: shown}}
     if endpoint.answer is None:
-        return {"description": "Done; nothing to tell."}
+        return {"description": "Done. The response has no body."}
     schema = schema_of(endpoint.answer)
     return {
         "description": docstring_text(endpoint.answer),
@@ -230,7 +230,7 @@ def _name(kind: type[e.ApiError]) -> str:
 
 
 def _when(kind: type[e.ApiError]) -> str:
-    return "The server failed; only its log says how." if kind is e.ApiError else docstring_text(kind)
+    return "An internal error. The server's log has the details." if kind is e.ApiError else docstring_text(kind)
 
 
 def _example(kind: type[e.ApiError]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Describes the events of a stream as types, for which OpenAPI 3.1 has no word of its own."""
+"""Describes the events of a stream as schemas, for which OpenAPI 3.1 has no keyword."""
 
 from typing import Any
 
@@ -8,16 +8,16 @@ from conclave.wire.openapi.json_schema import docstring_text
 _ALL = "ServerEvent"
 
 EVENT_REF = {"$ref": f"#/components/schemas/{_ALL}"}
-"""What each event of a stream is. OpenAPI 3.2 says this by ``itemSchema``, 3.1 cannot: so it is an extension there."""
+"""The schema of each event of a stream. OpenAPI 3.2 has ``itemSchema`` for it; in 3.1 it is an extension."""
 
 _LAGGED = "lagged"
 _COUNT = {"type": "integer", "minimum": 1}
 
 
 def event_schemas() -> dict[str, dict[str, Any]]:
-    """Return the schemas of events by their names: one for each event, and ServerEvent, which is one of them.
+    """Return the schemas of events by name: one for each event, and ServerEvent as their union.
 
-    Each has the name of the event and its data, once the data was read as JSON.
+    Each has the name of the event, and its data parsed as JSON.
     """
     described = {_LAGGED: ("Events were lost: read your whole state again. The data says how many.", _COUNT)} | {
         name: (docstring_text(kind), {"$ref": f"#/components/schemas/{kind.wire}"}) for name, kind in EVENTS.items()
