@@ -44,12 +44,11 @@ PURE = (*PURE_OF_RETENTION, "conclave.clock.guard")
 
 DRAW_THE_CHAT = (
     "app",
+    "bars",
     "composer",
     "dialogs",
     "forms",
-    "heading",
     "help_text",
-    "key_line",
     "login",
     "palette",
     "rows",
@@ -57,7 +56,6 @@ DRAW_THE_CHAT = (
     "sidebar",
     "terminal",
     "timeline",
-    "top_line",
 )
 """The modules of the chat that know textual."""
 

@@ -20,7 +20,7 @@ from conclave.cli.common import (
     config_option,
     one_line_errors,
 )
-from conclave.cli.opened_store import opened_store
+from conclave.cli.open_store import open_store
 from conclave.cli.tables import counted, print_table, second
 from conclave.config.load import ConfigError
 from conclave.store.ledger import book
@@ -53,7 +53,7 @@ def audit(
     """
     if group is not None and user is not None:
         raise click.UsageError("--group and --user exclude each other: an entry is about one of them")
-    with opened_store(path) as outside:
+    with open_store(path) as outside:
         entries = outside.read(audit_log.list_last, outside.context(), limit, since, group, user)
     if as_json:
         for each in entries:
@@ -133,7 +133,7 @@ def verify(path: Path | None, known: tuple[int, bytes] | None) -> None:
     A process that can write the database can write a whole new chain. Keep the number and hash that this prints
     elsewhere and pass them as --known later: a new chain then fails.
     """
-    with opened_store(path) as outside:
+    with open_store(path) as outside:
         checked, is_known = outside.read(chain.check_chain, known)
     if checked.broken_at is not None:
         click.echo(
@@ -161,7 +161,7 @@ def verify(path: Path | None, known: tuple[int, bytes] | None) -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line; times in Unix seconds.")
 def receipts(path: Path | None, group: str | None, limit: int, *, as_json: bool) -> None:
     """Print receipts of erasures, newest first."""
-    with opened_store(path) as outside:
+    with open_store(path) as outside:
         listed = outside.read(chain.list_last, limit, group)
         if listed is None:
             raise InputError(f"no such group: {group!r}; use the id for a deleted group")

@@ -11,7 +11,7 @@ from rich.table import Table
 from conclave.actions import explain as actions
 from conclave.actions.explain import GroupSummary, SettingsError
 from conclave.cli.common import TextParam, config_option
-from conclave.cli.opened_store import opened_store
+from conclave.cli.open_store import open_store
 from conclave.cli.tables import about, counted, print_table, second, visible
 from conclave.retention.resolve import lifetime_text
 
@@ -28,7 +28,7 @@ def group() -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line; times in Unix seconds.")
 def list_groups(path: Path | None, like: str, *, overdue: bool, as_json: bool) -> None:
     """List groups by name. Deleted groups with remaining messages come first."""
-    with opened_store(path, SettingsError) as outside:
+    with open_store(path, SettingsError) as outside:
         now = outside.context().now()
         rows = outside.read(actions.list_groups, outside.config, now, like, only_overdue=overdue)
     if as_json:
@@ -44,7 +44,7 @@ def list_groups(path: Path | None, like: str, *, overdue: bool, as_json: bool) -
 @click.argument("name_or_id", metavar="GROUP", type=TextParam())
 def show(path: Path | None, name_or_id: str, *, as_json: bool) -> None:
     """Show details of GROUP, a name or an id; use the id for a deleted group."""
-    with opened_store(path, SettingsError) as outside:
+    with open_store(path, SettingsError) as outside:
         now = outside.context().now()
         row, hot_bytes = outside.read(actions.show, outside.config, now, name_or_id)
     if as_json:

@@ -11,7 +11,7 @@ from rich.table import Table
 from conclave.actions import holds
 from conclave.actions.holds import MAX_REASON_LENGTH, Hold
 from conclave.cli.common import NUMBER, InputError, TextParam, config_option
-from conclave.cli.opened_store import opened_store
+from conclave.cli.open_store import open_store
 from conclave.cli.tables import print_table, second, visible
 from conclave.system import operator_identity
 
@@ -40,7 +40,7 @@ def add(path: Path | None, group: str | None, user: str | None, reason: str, *, 
     """
     if (group is None) == (user is None):
         raise click.UsageError("give either --group or --user")
-    with opened_store(path) as outside:
+    with open_store(path) as outside:
         reason = _checked(reason)
         found = (
             outside.read(holds.find_group, group) if group is not None else outside.read(holds.find_user, user or "")
@@ -64,7 +64,7 @@ _WAITING = (
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line; times in Unix seconds.")
 def list_holds(path: Path | None, *, as_json: bool) -> None:
     """List the holds in force, oldest first."""
-    with opened_store(path) as outside:
+    with open_store(path) as outside:
         listed = outside.read(holds.list_all)
     if not as_json:
         _show(listed)
@@ -80,7 +80,7 @@ def list_holds(path: Path | None, *, as_json: bool) -> None:
 @click.argument("hold_id", metavar="ID", type=NUMBER)
 def release(path: Path | None, hold_id: int) -> None:
     """Release a hold; what no other one covers is erased by the next run, if it is due."""
-    with opened_store(path) as outside:
+    with open_store(path) as outside:
         released = outside.write(holds.release, outside.context(), operator_identity.current(), hold_id)
     click.echo(f"hold {hold_id}: released; it covered {_described(released)}")
 

@@ -13,7 +13,7 @@ from conclave.actions.registration_tokens import MAX_NOTE_LENGTH, MAX_USES, Regi
 from conclave.auth.passwords import new_password
 from conclave.auth.tokens import token_hash
 from conclave.cli.common import NUMBER, DurationParam, TextParam, config_option
-from conclave.cli.opened_store import opened_store
+from conclave.cli.open_store import open_store
 from conclave.cli.tables import counted, print_table, second
 from conclave.system import operator_identity
 
@@ -39,7 +39,7 @@ def new(path: Path | None, uses: int, expires: int, note: str) -> None:
     if len(note) > MAX_NOTE_LENGTH:
         raise click.UsageError(f"the note has more than {MAX_NOTE_LENGTH:,} characters")
     token = new_password()
-    with opened_store(path) as outside:
+    with open_store(path) as outside:
         added = outside.write(
             actions.add, outside.context(), operator_identity.current(), token_hash(token), uses, expires, note
         )
@@ -59,7 +59,7 @@ def list_tokens(path: Path | None, *, as_json: bool) -> None:
 
     Expired tokens are listed for 30 days; then cleanup removes them.
     """
-    with opened_store(path) as outside:
+    with open_store(path) as outside:
         listed, now = outside.read(actions.list_all), outside.context().now()
     if as_json:
         for each in listed:
@@ -73,7 +73,7 @@ def list_tokens(path: Path | None, *, as_json: bool) -> None:
 @click.argument("token_id", metavar="ID", type=NUMBER)
 def revoke(path: Path | None, token_id: int) -> None:
     """Revoke a token. Accounts created with it stay."""
-    with opened_store(path) as outside:
+    with open_store(path) as outside:
         removed = outside.write(actions.revoke, outside.context(), operator_identity.current(), token_id)
     click.echo(f"token {token_id}: revoked; {counted(removed.uses, 'account')} created with it")
 

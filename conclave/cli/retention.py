@@ -22,7 +22,7 @@ from conclave.actions.explain import (
 )
 from conclave.archive import lookup
 from conclave.cli.common import NUMBER, TextParam, config_option
-from conclave.cli.opened_store import opened_store
+from conclave.cli.open_store import open_store
 from conclave.cli.tables import counted, second, visible
 from conclave.config.settings import Config
 from conclave.retention.durations import duration_text, duration_words
@@ -66,7 +66,7 @@ def explain(path: Path | None, group: str, number: int | None, *, as_json: bool)
     GROUP is a name or an id; use the id for a deleted group. SEQ is the number of a message. The answer holds for the
     next run unless something changes before. Nothing is modified.
     """
-    with opened_store(path, SettingsError) as outside:
+    with open_store(path, SettingsError) as outside:
         config, clock = outside.config, outside.context().clock
         look = partial(lookup.find, config.archive_path, partial(archive_state, config))
         found = outside.read(actions.explain, config, clock, group, number, look)

@@ -18,7 +18,7 @@ from conclave.actions import accounts, users
 from conclave.actions.command_runner import CommandRunner
 from conclave.auth.passwords import hash_password, new_password
 from conclave.cli.common import InputError, config_option, confirm
-from conclave.cli.opened_store import opened_store
+from conclave.cli.open_store import open_store
 from conclave.cli.tables import counted, print_table, visible
 from conclave.errors import ConflictError, NotFoundError
 from conclave.store.resources.accounts import Account, StoredData
@@ -52,7 +52,7 @@ def user() -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line; times in Unix seconds.")
 def list_accounts(path: Path | None, like: str, *, as_json: bool) -> None:
     """List accounts by name."""
-    with opened_store(path) as outside:
+    with open_store(path) as outside:
         listed = outside.read(accounts.list_all, outside.context(), like)
     if as_json:
         for each in listed:
@@ -67,7 +67,7 @@ def list_accounts(path: Path | None, like: str, *, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object; times in Unix seconds.")
 def show(path: Path | None, name: str, *, as_json: bool) -> None:
     """Show details of an account, and how much is stored of it."""
-    with opened_store(path) as outside:
+    with open_store(path) as outside:
         try:
             account, kept = outside.read(accounts.show, outside.context(), name)
         except (NotFoundError, UnicodeEncodeError) as error:
@@ -89,7 +89,7 @@ def create(path: Path | None, name: str, alias: str, *, prompt: bool) -> None:
 
     With --prompt the password is asked for and not printed.
     """
-    with opened_store(path) as outside:
+    with open_store(path) as outside:
         _check(NAME_RULE, name, "the name")
         _check(ALIAS_RULE, alias, "the alias")
         password = _ask_password() if prompt else new_password()
@@ -112,7 +112,7 @@ def reset_password(path: Path | None, name: str, *, prompt: bool) -> None:
 
     With --prompt it is asked for and not printed.
     """
-    with opened_store(path) as outside:
+    with open_store(path) as outside:
         user_id = _find(outside, name).user_id
         password = _ask_password() if prompt else new_password()
         # Hashed before taking the write lock.
@@ -130,7 +130,7 @@ def disable(path: Path | None, name: str) -> None:
 
     Memberships and messages stay.
     """
-    with opened_store(path) as outside:
+    with open_store(path) as outside:
         change(outside, "disable", accounts.disable, _find(outside, name).user_id)
     click.echo(f"{name}: disabled, and logged out")
 
@@ -140,7 +140,7 @@ def disable(path: Path | None, name: str) -> None:
 @_name
 def enable(path: Path | None, name: str) -> None:
     """Allow a disabled user to log in again."""
-    with opened_store(path) as outside:
+    with open_store(path) as outside:
         change(outside, "enable", accounts.enable, _find(outside, name).user_id)
     click.echo(f"{name}: enabled")
 
@@ -153,7 +153,7 @@ def unblock(path: Path | None, name: str) -> None:
 
     A disabled account stays disabled: see enable.
     """
-    with opened_store(path) as outside:
+    with open_store(path) as outside:
         found = _find(outside, name)
         change(outside, "unblock", accounts.unblock, found.user_id)
         [account, _] = outside.read(accounts.show, outside.context(), name)
@@ -168,7 +168,7 @@ def unblock(path: Path | None, name: str) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def delete(path: Path | None, name: str, *, yes: bool) -> None:
     """Delete an account with its messages and memberships."""
-    with opened_store(path) as outside:
+    with open_store(path) as outside:
         found = _find(outside, name)
         if not yes:
             confirm(f"Permanently delete the account {name} ({UUID(bytes=found.user_id)})?")

@@ -13,7 +13,7 @@ from uuid import UUID
 import pytest
 from click.testing import CliRunner, Result
 
-from conclave.cli import opened_store
+from conclave.cli import open_store
 from conclave.cli.main import main
 from conclave.clock import FakeClock
 from conclave.config.retention import RetentionConfig
@@ -57,7 +57,7 @@ def toml(config: Config) -> str:
 @pytest.fixture
 def tell(clock: FakeClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Told:
     """Run a command on the database of a configuration, at the time of the other fixtures."""
-    monkeypatch.setattr(opened_store, "SystemClock", lambda: clock)
+    monkeypatch.setattr(open_store, "SystemClock", lambda: clock)
     monkeypatch.setattr("conclave.cli.common.use_console_log", lambda: None)
 
     def run(config: Config, *arguments: str) -> Result:

@@ -288,7 +288,7 @@ async def test_who_is_removed_or_loses_the_keys_comes_back_and_talks(scene: Scen
     await bob.is_with(scene.others)
     await alice.press("Take it uncompared")
     await alice.is_with(scene.others)
-    await scene.shows("key of bob has changed")
+    await scene.shows("bob's key has changed")
     scene.carol.type("to the new bob", "Enter")
     await scene.shows("Send anyway")
     scene.carol.type("", "Left", "Enter")

@@ -77,7 +77,7 @@ async def list_groups(context: CommandContext, _: str) -> None:
     await context.show_text("Your groups", "\n".join(lines) or "You have no groups yet.")
 
 
-async def find_public(context: CommandContext, rest: str) -> None:
+async def list_public_groups(context: CommandContext, rest: str) -> None:
     """List public groups."""
     found = await context.conversation.client.public_groups(rest)
     lines = [
@@ -108,7 +108,7 @@ async def join_group(context: CommandContext, rest: str) -> None:
     context.open_group(group.group_id, is_requested=True)
 
 
-async def write_to_user(context: CommandContext, rest: str) -> None:
+async def message_user(context: CommandContext, rest: str) -> None:
     """Open the group of the user and one other, create it if needed, and send a text there.
 
     A user who has not joined yet could not read the text; it stays in the input field.

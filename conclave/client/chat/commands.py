@@ -128,9 +128,9 @@ def has_message(line: str) -> bool:
         return bool(rest.strip())
     if command and command.handler is command_handlers.send_self_destructing:
         return " " in rest.strip()
-    if command and command.handler is take_back_handlers.take_back_with:
+    if command and command.handler is take_back_handlers.take_back_matching:
         return bool(rest.strip())
-    if command and command.handler is command_handlers.write_to_user:
+    if command and command.handler is command_handlers.message_user:
         return " " in rest.strip()
     return line.startswith("//") or (
         command is not None and command.handler is command_handlers.change_password and bool(rest.strip())
@@ -156,7 +156,7 @@ COMMANDS = {
             "find",
             "[TEXT]",
             "list public groups, optionally those with TEXT in their names",
-            command_handlers.find_public,
+            command_handlers.list_public_groups,
             needs_group=False,
         ),
         Command(
@@ -166,7 +166,7 @@ COMMANDS = {
             "msg",
             "USER [TEXT]",
             "open the group of you and USER; create it if needed",
-            command_handlers.write_to_user,
+            command_handlers.message_user,
             needs_group=False,
             opens_group=True,
         ),
@@ -240,7 +240,7 @@ COMMANDS = {
             "delete",
             "WORDS",
             "take back your last message with WORDS; admins also others'",
-            take_back_handlers.take_back_with,
+            take_back_handlers.take_back_matching,
         ),
         Command("purge", "TIME", "take back all messages of the last TIME (admins)", take_back_handlers.purge),
         Command("info", "", "show members, policy, and who has not fetched yet", command_handlers.show_info),

@@ -70,7 +70,7 @@ class Conversation:
         self._start = self._background.start
         self.unsent = UnsentStore(codec, self.rooms, self.now)
         self.send_queue = SendQueue(
-            self.sync, self._online, self._start, self._count_and_show, observer.review_keys, self.unsent.keep
+            self.sync, self._online, self._start, self._count_and_show, observer.review_keys, self.unsent.save
         )
         self.keys = ConversationKeys(codec, self.rooms, self.send_queue, observer, self.now)
 
@@ -417,7 +417,7 @@ class Conversation:
 
     def _reload(self, room: Room) -> None:
         """Reload a group after messages are gone."""
-        loading.load_again(self.history, room)
+        loading.reload(self.history, room)
         if room.is_loaded and not room.messages:
             self._load(room)  # earlier ones may remain
         self._count(room)

@@ -196,7 +196,7 @@ def policy(effective: int) -> str:
     if effective == KEEP:
         return "kept forever"
     if effective == AFTER_FETCH:
-        return "deleted from the server once all have fetched them"
+        return "deleted once all have fetched them"
     return f"deleted after {duration_words(effective)}"
 
 

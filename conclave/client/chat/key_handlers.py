@@ -36,16 +36,14 @@ async def _compare(context: CommandContext, user_id: UUID, room: Room | None) ->
             Trust.VERIFIED: (CLOSE,),
             Trust.CHANGED: (SAME, USE, LATER),
         }[key.trust]
-        text = trust.comparison(keys.fingerprint, key, who, own_name)
+        text = trust.comparison_text(keys.fingerprint, key, who, own_name)
         answer = await context.choose(f"Compare keys with {who}", text, answers)
         if answer in (LATER, CLOSE):
             return
         if keys.record_decision(key, is_compared=answer == SAME):
-            context.show_status(
-                f"{who} is verified" if answer == SAME else f"The new key of {who} is in use, unverified"
-            )
+            context.show_status(f"{who} is verified" if answer == SAME else f"{who}'s new key is in use, unverified")
             return
-        context.show_status(f"The key of {who} has changed again", is_error=True)
+        context.show_status(f"{who}'s key has changed again", is_error=True)
 
 
 async def review_changed_keys(context: CommandContext, room: Room) -> None:
@@ -53,9 +51,7 @@ async def review_changed_keys(context: CommandContext, room: Room) -> None:
     for key in context.conversation.keys.view(room).changed:
         who = context.conversation.rooms.display_name(key.user_id)
         text = f"{trust.change_warning(key, who)}\n\nYour message has not been sent yet."
-        answer = await context.choose(
-            f"The key of {who} has changed", text, (COMPARE, SEND, LATER), is_destructive=True
-        )
+        answer = await context.choose(f"{who}'s key has changed", text, (COMPARE, SEND, LATER), is_destructive=True)
         if answer == LATER:
             return
         if answer == SEND:

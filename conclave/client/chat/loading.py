@@ -71,7 +71,7 @@ def load_later(history: History, room: Room) -> list[Message]:
     return later
 
 
-def load_again(history: History, room: Room) -> None:
+def reload(history: History, room: Room) -> None:
     """Reload the window, in which messages may be gone or back."""
     if not room.messages:
         return

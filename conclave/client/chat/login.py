@@ -93,46 +93,46 @@ class LoginScreen(FormScreen[None]):
                 warns = is_insecure(server_url(event.value))
             except ValueError:
                 warns = False
-            self._say("http:// is not encrypted: your password can be read on the way" if warns else "")
+            self._show("http:// is not encrypted: your password can be read on the way" if warns else "")
 
     def submit_form(self) -> None:
         """Log in, or create the account if that was started."""
-        self._enter(is_new=self.query_one("#again", Input).display)
+        self._submit(is_new=self.query_one("#again", Input).display)
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
         """Log in, or create an account and log in."""
-        self._enter(is_new=event.button.id == "register")
+        self._submit(is_new=event.button.id == "register")
 
     @work(exclusive=True)
-    async def _enter(self, *, is_new: bool) -> None:
+    async def _submit(self, *, is_new: bool) -> None:
         name, password = self.query_one("#name", Input).value.strip(), self.query_one("#password", Input).value
         if not name or not password:
-            self._say("Enter your name and password.")
+            self._show("Enter your name and password.")
             return
         again = self.query_one("#again", Input)
         if is_new and not again.display:
             self.query(".again").set(display=True)
             again.focus()
-            self._say("Repeat the password: a mistyped password cannot be recovered.")
+            self._show("Repeat the password: a mistyped password cannot be recovered.")
             return
         if is_new and again.value != password:
-            self._say("The passwords do not match.")
+            self._show("The passwords do not match.")
             return
-        self._say("Connecting …")
+        self._show("Connecting …")
         try:
             client = self._options.client(server_url(self.query_one("#server", Input).value))
         except (ValueError, OSError) as error:
-            self._say(str(error))
+            self._show(str(error))
             return
         try:
             async with client:
                 session = await self._session(client, name, password, is_new=is_new)
                 if not is_new and not await self._confirm_replacement(client, session):
                     await client.logout()
-                    self._say("Cancelled. Your other device is unchanged.")
+                    self._show("Cancelled. Your other device is unchanged.")
                     return
         except WrongPasswordError:
-            self._say("Wrong name or password. If you have no account yet, choose Create account.")
+            self._show("Wrong name or password. If you have no account yet, choose Create account.")
         except (ClientError, OSError) as error:
             self._show_error(error)
         else:
@@ -166,7 +166,7 @@ class LoginScreen(FormScreen[None]):
             self.query(".token").set(display=True)
             self.query_one("#token", Input).focus()
         hint = " Check the address, and that the server is running." if isinstance(error, NoAnswerError) else ""
-        self._say(f"{describe_error(error)}{hint}")
+        self._show(f"{describe_error(error)}{hint}")
 
-    def _say(self, text: str) -> None:
+    def _show(self, text: str) -> None:
         self.query_one("#wrong", Static).update(Content(formatting.sanitize(text)))

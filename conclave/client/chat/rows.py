@@ -17,7 +17,7 @@ from conclave.retention.durations import duration_words
 
 Item = Message | Notice | PendingMessage
 
-TOGETHER_SECONDS = 300
+GROUPING_SECONDS = 300
 """Messages of one sender within 5 minutes share a name line."""
 
 INDENT = 2
@@ -31,7 +31,7 @@ Otherwise a text could imitate the first row of another user's message.
 FOUND = Content("▸ ")
 """Replaces the indent of the search result that was opened."""
 
-FUSE_WIDTH = 11
+COUNTDOWN_WIDTH = 11
 """The column of the time left: a space, up to 8 cells, a space, and the circle."""
 
 MIN_WIDTH = 20
@@ -153,48 +153,48 @@ def key_of(item: Item) -> RowKey:
             return RowKey("pending", item.send_id.int)
 
 
-def left(message: Message, now: int) -> tuple[str, str, str]:
+def countdown(message: Message, now: int) -> tuple[str, str, str]:
     """Return the time left as text, its symbol, and its style; all "" if the message stays."""
     timed = bool(message.self_destruct_seconds)
     if message.gone_at is None:
-        return (f"{formatting.time_left(message.self_destruct_seconds)}", "✶", "fuse") if timed else ("", "", "")
+        return (f"{formatting.time_left(message.self_destruct_seconds)}", "✶", "countdown") if timed else ("", "", "")
     seconds = message.gone_at - now
     whole = min(message.gone_at - message.created_at, message.self_destruct_seconds or message.gone_at)
-    style = "fuse-ends" if seconds <= 10 else "fuse-short" if 4 * seconds <= whole else "fuse"
+    style = "countdown-ends" if seconds <= 10 else "countdown-short" if 4 * seconds <= whole else "countdown"
     return formatting.time_left(seconds), "✶" if timed else formatting.countdown_circle(seconds, whole), style
 
 
 def _rows(items: list[Item], context: RowContext, cache: WrapCache) -> Iterator[TimelineRow]:
-    fuse = FUSE_WIDTH if any(_ends(each) for each in items) and not context.is_plain else 0
+    countdown_width = COUNTDOWN_WIDTH if any(_has_countdown(each) for each in items) and not context.is_plain else 0
     width = max(MIN_WIDTH, context.width)
-    above: Item | None = None
-    is_new_told = context.read_before is None
-    for item, also in _together(items, context):
+    previous: Item | None = None
+    has_new_divider = context.read_before is None
+    for item, also in _merge_unreadable(items, context):
         key = key_of(item)
-        at = _at(item, context.now)
-        if above is None or not _is_same_day(_at(above, context.now), at):
-            yield from _ruled(formatting.day(at), "day", key, width, context)
-            above = None
-        if not is_new_told and _is_new(item, context):
-            yield from _ruled("new", "new", key, width, context)
-            is_new_told, above = True, None
+        at = _time_of(item, context.now)
+        if previous is None or not _is_same_day(_time_of(previous, context.now), at):
+            yield from _divider(formatting.day(at), "day", key, width, context)
+            previous = None
+        if not has_new_divider and _is_new(item, context):
+            yield from _divider("new", "new", key, width, context)
+            has_new_divider, previous = True, None
         if also:
             yield from _unreadable(key, (item, *also), width, context)
-            above = Notice(0, also[-1].created_at, "")  # what follows begins with a name
+            previous = Notice(0, also[-1].created_at, "")  # the next message starts with a name
         else:
-            yield from _item(item, above, context, width, fuse, cache)
-            above = item
+            yield from _item(item, previous, context, width, countdown_width, cache)
+            previous = item
 
 
-def _together(items: Iterable[Item], context: RowContext) -> Iterator[tuple[Item, list[Message]]]:
+def _merge_unreadable(items: Iterable[Item], context: RowContext) -> Iterator[tuple[Item, list[Message]]]:
     """Yield items; several consecutive unreadable messages as the first one with the others."""
     first: Item | None = None
     others: list[Message] = []
     is_new = False
     for item in items:
-        begins_new = not is_new and _is_new(item, context)
-        is_new |= begins_new
-        is_other = first is not None and _is_unreadable(first) and not begins_new
+        starts_new = not is_new and _is_new(item, context)
+        is_new |= starts_new
+        is_other = first is not None and _is_unreadable(first) and not starts_new
         if is_other and isinstance(item, Message) and _is_unreadable(item):
             others.append(item)
             continue
@@ -228,7 +228,7 @@ def _is_new(item: Item, context: RowContext) -> bool:
 
 
 def _item(
-    item: Item, above: Item | None, context: RowContext, width: int, fuse: int, cache: WrapCache
+    item: Item, previous: Item | None, context: RowContext, width: int, countdown_width: int, cache: WrapCache
 ) -> Iterator[TimelineRow]:
     if isinstance(item, Notice):
         mark = "" if context.is_plain else "· "
@@ -239,13 +239,13 @@ def _item(
         yield from _plain(item, context, width, cache)
         return
     who = item.sender_id if isinstance(item, Message) else context.user_id
-    if not _is_grouped(above, item, context):
+    if not _is_grouped(previous, item, context):
         name = Content("you" if who == context.user_id else context.name(who)).wrap(width - TIME_WIDTH)
         for index, line in enumerate(name):
-            right = "" if index else formatting.time_of_day(_at(item, context.now))
+            right = "" if index else formatting.time_of_day(_time_of(item, context.now))
             yield TimelineRow(line, style_of(who, context.user_id), key_of(item), right=right)
     state = "sending" if context.is_online else "waiting"
-    for row in _body(item, width - INDENT, fuse, cache, state, mentions=_mentions_user(item, context)):
+    for row in _body(item, width - INDENT, countdown_width, cache, state, mentions=_mentions_user(item, context)):
         yield replace(row, text=FOUND + row.text, indent=0) if _is_found(item, context) else row
 
 
@@ -283,7 +283,7 @@ def _body(
 
 def _plain(item: Message | PendingMessage, context: RowContext, width: int, cache: WrapCache) -> Iterator[TimelineRow]:
     """Yield a message as one sentence that never changes: screen readers read each row once."""
-    at = formatting.time_of_day(_at(item, context.now))
+    at = formatting.time_of_day(_time_of(item, context.now))
     if isinstance(item, PendingMessage):
         waits = "sending" if context.is_online else "waiting for a connection"
         why = KEY_CHANGED if item.is_held else formatting.sanitize(item.refused)
@@ -324,23 +324,23 @@ def _is_same_day(one: int, other: int) -> bool:
     return abs(one - other) < _DAY_SECONDS and formatting.day(one) == formatting.day(other)
 
 
-def _is_grouped(above: Item | None, item: Message | PendingMessage, context: RowContext) -> bool:
-    """Tell whether an item shares the name line of the one above."""
-    if above is None or isinstance(above, Notice):
+def _is_grouped(previous: Item | None, item: Message | PendingMessage, context: RowContext) -> bool:
+    """Tell whether an item shares the name line of the one before."""
+    if previous is None or isinstance(previous, Notice):
         return False
-    who = [each.sender_id if isinstance(each, Message) else context.user_id for each in (above, item)]
-    return who[0] == who[1] and _at(item, context.now) - _at(above, context.now) <= TOGETHER_SECONDS
+    who = [each.sender_id if isinstance(each, Message) else context.user_id for each in (previous, item)]
+    return who[0] == who[1] and _time_of(item, context.now) - _time_of(previous, context.now) <= GROUPING_SECONDS
 
 
-def _ruled(text: str, style: str, key: RowKey, width: int, context: RowContext) -> Iterator[TimelineRow]:
+def _divider(text: str, style: str, key: RowKey, width: int, context: RowContext) -> Iterator[TimelineRow]:
     for line in Content(text).wrap(width - 2):
         label = line.plain.strip()
         yield TimelineRow(Content(label if context.is_plain else f" {label} ".center(width, "─")), style, key)
 
 
-def _ends(item: Item) -> bool:
+def _has_countdown(item: Item) -> bool:
     return isinstance(item, Message) and (item.gone_at is not None or item.self_destruct_seconds > 0)
 
 
-def _at(item: Item, now: int) -> int:
+def _time_of(item: Item, now: int) -> int:
     return item.created_at if isinstance(item, Message) else item.at if isinstance(item, Notice) else now

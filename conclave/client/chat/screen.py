@@ -20,19 +20,17 @@ from textual.screen import Screen
 from textual.widgets import Static
 
 from conclave.client.chat import commands, formatting, help_text, key_handlers
+from conclave.client.chat.bars import KeyLine, heading, top_line
 from conclave.client.chat.command_context import CommandError, MessageChoice
 from conclave.client.chat.composer import Composer
 from conclave.client.chat.conversation import Conversation
 from conclave.client.chat.dialogs import MessagePicker, PasswordDialog, QuestionDialog, TextDialog
-from conclave.client.chat.heading import heading
-from conclave.client.chat.key_line import KeyLine
 from conclave.client.chat.notifications import NotificationMode, Notifier
 from conclave.client.chat.rooms import Room
 from conclave.client.chat.rows import RowContext
 from conclave.client.chat.sidebar import Sidebar
 from conclave.client.chat.status_messages import StatusMessages
 from conclave.client.chat.timeline import Timeline
-from conclave.client.chat.top_line import top_line
 from conclave.client.chat.type_ahead import TypeAhead
 from conclave.client.errors import ClientError, NoAnswerError, SessionOverError, describe_error
 from conclave.client.events import Message
@@ -215,7 +213,7 @@ class ChatScreen(Screen[None]):
             return
         conversation, room = self.conversation, self.room
         if room is None and self._opened:
-            self._lose()
+            self._handle_lost_group()
         if room is None and not (self._has_lost or self._type_ahead.line) and (first := conversation.initial_room()):
             self.open_group(first.group.group_id)
             self._is_chosen = False
@@ -245,7 +243,7 @@ class ChatScreen(Screen[None]):
             return True
         return False
 
-    def _lose(self) -> None:
+    def _handle_lost_group(self) -> None:
         """Handle the loss of the open group. No other group is opened, so that typed text is not sent there."""
         self._opened, self._has_lost = None, True
         composer = self.query_one(Composer)
@@ -310,7 +308,7 @@ class ChatScreen(Screen[None]):
     def save_unsent(self) -> None:
         """Save what is typed, for after a crash."""
         typed = self.query_one(Composer).text
-        self.conversation.unsent.keep(self.room, "" if commands.is_command(typed) else typed)
+        self.conversation.unsent.save(self.room, "" if commands.is_command(typed) else typed)
 
     # Input.
 

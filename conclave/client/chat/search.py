@@ -26,7 +26,7 @@ _BEFORE = 30
 _WORDS = re.compile(r'"([^"]+)"|(\S+)')
 
 
-def words_of(typed: str) -> list[str]:
+def parse_terms(typed: str) -> list[str]:
     """Return the search terms: words, and phrases in quotes."""
     return [word for quoted, plain in _WORDS.findall(typed) if (word := _folded(quoted or plain.strip('"')).strip())]
 
@@ -66,7 +66,7 @@ class MessageFinder:
         self._learn_names(found)
         return found
 
-    def still_there(self, found: Iterable[Message]) -> list[Message]:
+    def existing(self, found: Iterable[Message]) -> list[Message]:
         """Return those of the found messages that still exist."""
         found = [each for each in found if each.group_id in self._rooms.all]
         now_there = (self._history.messages(each.group_id, each.sequence_num - 1, 1) for each in found)

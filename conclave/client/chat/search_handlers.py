@@ -4,13 +4,13 @@ from conclave.client.chat import formatting, quotes
 from conclave.client.chat.command_context import CommandContext, CommandError, MessageChoice
 from conclave.client.chat.conversation import Conversation
 from conclave.client.chat.rooms import Room
-from conclave.client.chat.search import MAX_RESULTS, excerpt, words_of
+from conclave.client.chat.search import MAX_RESULTS, excerpt, parse_terms
 from conclave.client.events import Message
 
 EVERYWHERE = "all "
 """The argument "all TEXT" searches all groups."""
 
-UNQUOTED = "(a self-destructing message)"
+SELF_DESTRUCTING_QUOTE = "(a self-destructing message)"
 """Replaces the quote of such a message, which the quote would outlive."""
 
 
@@ -18,7 +18,7 @@ async def search(context: CommandContext, rest: str) -> None:
     """Show messages in the group, or in all groups, that contain the words, and go to the one that the user chooses."""
     is_everywhere = rest.startswith(EVERYWHERE) or context.room is None
     typed = rest.removeprefix(EVERYWHERE).strip()
-    words = words_of(typed)
+    words = parse_terms(typed)
     if not words:
         raise CommandError("usage: /search TEXT or /search all TEXT")
     rooms = context.conversation.rooms.ordered() if is_everywhere or context.room is None else [context.room]
@@ -34,7 +34,7 @@ async def search(context: CommandContext, rest: str) -> None:
     def look() -> list[MessageChoice]:
         return [
             (each, _about(context.conversation, each, has_name=is_everywhere), parts[each.group_id, each.sequence_num])
-            for each in context.conversation.finder.still_there(found)
+            for each in context.conversation.finder.existing(found)
         ]
 
     most = f"the newest {MAX_RESULTS}" if len(found) == MAX_RESULTS else f"{len(found)}"
@@ -51,7 +51,7 @@ def _about(conversation: Conversation, message: Message, *, has_name: bool) -> s
     return f"{where}{who}, {formatting.date_and_time(message.created_at)}"
 
 
-def answered(conversation: Conversation, room: Room, rest: str) -> tuple[Message | None, str, str]:
+def find_reply_target(conversation: Conversation, room: Room, rest: str) -> tuple[Message | None, str, str]:
     """Return the message that a reply answers, its sender, and the reply's text."""
     first, _, text = rest.partition(" ")
     members = {each.user_id: each.username for each in room.group.members}
@@ -70,7 +70,7 @@ async def reply(context: CommandContext, rest: str) -> None:
         raise CommandError("open a group first")
     if not rest:
         raise CommandError("usage: /reply TEXT or /reply @USER TEXT")
-    message, username, text = answered(context.conversation, room, rest)
+    message, username, text = find_reply_target(context.conversation, room, rest)
     if message is None:
         whom = f" from {formatting.display_name(username)}" if username else ""
         raise CommandError(f"there is no message{whom} here that you have seen and could reply to")
@@ -80,12 +80,12 @@ async def reply(context: CommandContext, rest: str) -> None:
 
 
 def _quotable(message: Message) -> str:
-    return UNQUOTED if message.self_destruct_seconds else quotes.strip_quotes(message.text or "")
+    return SELF_DESTRUCTING_QUOTE if message.self_destruct_seconds else quotes.strip_quotes(message.text or "")
 
 
 def preview(conversation: Conversation, room: Room, rest: str) -> str:
     """Return the quote of the message that a reply being typed would answer."""
-    message, username, _ = answered(conversation, room, rest)
+    message, username, _ = find_reply_target(conversation, room, rest)
     if message is None:
         return ""
     return formatting.sanitize(quotes.reply(username, _quotable(message), "").strip())

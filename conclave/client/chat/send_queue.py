@@ -38,21 +38,21 @@ class SendQueue:
         online: asyncio.Event,
         start: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
         changed: Callable[[Room], None],
-        held: Callable[[UUID], None],
-        keep: Callable[[], None],
+        review_keys: Callable[[UUID], None],
+        save: Callable[[], None],
         clock: Callable[[], float] = seconds_since_boot,
     ) -> None:
         """``online``: set while there is a connection.
 
         ``start``: starts a task that others await. ``changed``: called after a group's pending messages have changed.
-        ``held``: called when messages wait for a review of changed keys. ``keep``: saves what is not sent.
+        ``review_keys``: called when messages wait for a review of changed keys. ``save``: saves what is not sent.
         """
         self._sync = sync
         self._online = online
         self._start = start
         self._changed = changed
-        self._held = held
-        self._keep = keep
+        self._review_keys = review_keys
+        self._save = save
         self._clock = clock
         self._keys_changed = asyncio.Event()
         self._sending: dict[UUID, asyncio.Task[None]] = {}
@@ -65,7 +65,7 @@ class SendQueue:
         room.read_before = None
         room.pending.append(PendingMessage(room.group.group_id, text, self_destruct_seconds))
         room.typed = ""
-        self._keep()
+        self._save()
         self._start_sending(room)
 
     def resume(self, room: Room) -> None:
@@ -101,7 +101,7 @@ class SendQueue:
         chosen = [each for each in left if each.refused or each.is_held] or [each for each in left if each.waits]
         for pending in chosen:
             self._cancel(room, pending)
-        self._keep()
+        self._save()
         self._start_sending(room)
         return len(chosen)
 
@@ -114,7 +114,7 @@ class SendQueue:
         if not left:
             return None
         self._cancel(room, left[-1])
-        self._keep()
+        self._save()
         self._start_sending(room)
         return left[-1]
 
@@ -133,7 +133,7 @@ class SendQueue:
         with contextlib.suppress(ResourceError):  # already gone
             await self._sync.take_back(pending.group_id, number)
         room.pending = [each for each in room.pending if each is not pending]
-        self._keep()
+        self._save()
         self._changed(room)
 
     def confirm(self, room: Room, message: Message) -> None:
@@ -158,7 +158,7 @@ class SendQueue:
         ]
         if len(left) < len(room.pending):
             room.pending = left
-            self._keep()
+            self._save()
 
     def drop(self, group_id: UUID) -> None:
         """Stop sending to a group that the user has left."""
@@ -195,7 +195,7 @@ class SendQueue:
     async def _try(self, pending: PendingMessage, now: float, failures: int) -> int:
         """Try to send a message. Return the number of consecutive failures, 0 after an answer."""
         pending.is_trying = True
-        self._keep()
+        self._save()
         try:
             pending.number = await self._sync.send(
                 pending.group_id,
@@ -238,7 +238,7 @@ class SendQueue:
         for pending in room.pending:
             pending.is_held = pending.waits
         self._changed(room)
-        self._held(room.group.group_id)
+        self._review_keys(room.group.group_id)
 
 
 def _is_final(error: Exception) -> bool:

@@ -31,7 +31,7 @@ async def undo(context: CommandContext, _: str) -> None:
     context.show_status(f"Took back your message of {formatting.date_and_time(last.created_at)}")
 
 
-async def take_back_with(context: CommandContext, rest: str) -> None:
+async def take_back_matching(context: CommandContext, rest: str) -> None:
     """Take back the newest message with some words: the user's own, or for an admin anyone's. Asks for confirmation.
 
     The dialog does not show the text, which may expire before the answer.

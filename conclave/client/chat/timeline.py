@@ -42,9 +42,9 @@ class Timeline(ScrollView, can_focus=True):
         "timeline--day",
         "timeline--new",
         "timeline--time",
-        "timeline--fuse",
-        "timeline--fuse-short",
-        "timeline--fuse-ends",
+        "timeline--countdown",
+        "timeline--countdown-short",
+        "timeline--countdown-ends",
     }
 
     class Seen(UiMessage):
@@ -287,7 +287,7 @@ class Timeline(ScrollView, can_focus=True):
         if row.right:
             return self._with_right(text, [(row.right, "time")])
         if row.message and self._row_context and not self._row_context.is_plain:
-            left, circle, style = rows.left(row.message, self._row_context.now)
+            left, circle, style = rows.countdown(row.message, self._row_context.now)
             if circle:
                 return self._with_right(text, [(f"{left} ", style), (circle, style)])
         return text

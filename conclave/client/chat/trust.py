@@ -53,7 +53,7 @@ def change_warning(key: KnownKey, who: str) -> str:
     """Explain that a user's key has changed, and what that may mean."""
     compared = ", which you had verified," if key.was_verified else ""
     return (
-        f"The key of {who}{compared} has changed. The reason may be a new or reset device,"
+        f"{who}'s key{compared} has changed. The reason may be a new or reset device,"
         " or an attacker who wants to read your messages."
     )
 
@@ -61,10 +61,10 @@ def change_warning(key: KnownKey, who: str) -> str:
 def change_notice(who: str, *, was_verified: bool) -> str:
     """Return the notice in a group that a member's key has changed."""
     compared = "verified key" if was_verified else "key"
-    return f"the {compared} of {who} has changed: /verify {who} before you trust it"
+    return f"{who}'s {compared} has changed: /verify {who} before you trust it"
 
 
-def comparison(own: str, key: KnownKey, who: str, own_name: str) -> str:
+def comparison_text(own: str, key: KnownKey, who: str, own_name: str) -> str:
     """Return the text of the dialog for comparing keys. ``own``: the user's fingerprint."""
     code = comparison_code(own, key.fingerprint)
     first = {

@@ -596,8 +596,8 @@ class TestSettings:
     @pytest.mark.parametrize(
         ("typed", "setting", "becomes"),
         [
-            ("fetched", 0, "deleted from the server once all have fetched them"),
-            ("Read", 0, "deleted from the server once all have fetched them"),
+            ("fetched", 0, "deleted once all have fetched them"),
+            ("Read", 0, "deleted once all have fetched them"),
             ("off", -1, "kept forever"),
             ("2 days", 172_800, "deleted after 2 days"),
             ("90min", 5_400, "deleted after 90 minutes"),
@@ -873,7 +873,7 @@ class TestAbout:
         assert found == [
             "Title: The Club",
             "Public: everyone can find and join it.",
-            "Messages are deleted from the server once all have fetched them.",
+            "Messages are deleted once all have fetched them.",
             "  group setting: delete after all have fetched, by alice",
             "  server default: none",
             "Not fetched yet by bob; deletion waits for that.",

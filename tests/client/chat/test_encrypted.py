@@ -99,7 +99,7 @@ async def test_two_chats_and_a_client_of_the_library_talk_and_the_server_reads_n
         with closing(Terminal(homes["bob again"])) as reinstalled:
             await asyncio.to_thread(reinstalled.start)
             await shows(reinstalled, "kept forever", "encrypted")
-            await shows(alice, "the key of bob has changed")
+            await shows(alice, "bob's key has changed")
             alice.type("to the new Bob", "Enter")
             await shows(alice, "has not been sent", "Send anyway")
             alice.type("", "Left", "Enter")

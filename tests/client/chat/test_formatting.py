@@ -207,7 +207,7 @@ def test_settings_in_words(text: str, setting: int) -> None:
     ("effective", "long", "short"),
     [
         (formatting.KEEP, "kept forever", "∞"),
-        (formatting.AFTER_FETCH, "deleted from the server once all have fetched them", "fetched"),
+        (formatting.AFTER_FETCH, "deleted once all have fetched them", "fetched"),
         (HOUR, "deleted after 1 hour", "1h"),
         (90, "deleted after 90 seconds", "90s"),
         (30 * DAY, "deleted after 30 days", "30d"),

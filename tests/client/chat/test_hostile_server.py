@@ -7,8 +7,8 @@ from textual import events
 from textual.app import App, ComposeResult
 
 from conclave.client.chat.app import describe
+from conclave.client.chat.bars import top_line
 from conclave.client.chat.composer import Composer
-from conclave.client.chat.top_line import top_line
 from conclave.client.errors import RefusedError
 from tests.support.chatting import screen_text
 from tests.support.conversing import NewChat

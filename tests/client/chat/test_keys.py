@@ -71,7 +71,7 @@ async def both(chat: NewChat) -> Both:
 class TestNews:
     async def test_a_changed_key_is_told_in_the_group_and_loudly(self, both: Both) -> None:
         both.change()
-        text = "the key of bob has changed: /verify bob before you trust it"
+        text = "bob's key has changed: /verify bob before you trust it"
         assert [(each.text, each.is_error) for each in both.alice.items(both.group) if isinstance(each, Notice)][
             -1
         ] == (
@@ -124,7 +124,7 @@ class TestSending:
         await both.bob.shows(both.group, "one", "two")
         assert both.trusted is Trust.UNKNOWN, "it is used, and not compared"
         [(title, text, _)] = both.context.asked
-        assert title == "The key of bob has changed"
+        assert title == "bob's key has changed"
         assert "has not been sent" in text
 
     async def test_comparing_it_sends_it_too(self, both: Both) -> None:

@@ -110,7 +110,7 @@ class TestLoading:
         for each in found[MAX_LOADED:]:
             loading.add(room, each)
         assert list(room.messages) == list(range(1, MAX_BEHIND + 1))
-        loading.load_again(history, room)
+        loading.reload(history, room)
         assert list(room.messages) == list(range(1, MAX_BEHIND + 1))
         assert loading.load_later(history, room)[0].sequence_num == MAX_BEHIND + 1
         loading.load_last(history, room)

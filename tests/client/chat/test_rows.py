@@ -12,7 +12,7 @@ from rich.cells import cell_len
 
 from conclave.client.chat import formatting, rows
 from conclave.client.chat.rooms import Notice, PendingMessage
-from conclave.client.chat.rows import FUSE_WIDTH, Item, RowContext, TimelineRow, WrapCache, lay_out
+from conclave.client.chat.rows import COUNTDOWN_WIDTH, Item, RowContext, TimelineRow, WrapCache, lay_out
 from conclave.client.events import Message
 from tests.support import sample
 
@@ -53,8 +53,8 @@ def texts(items: list[Item], context: RowContext = LOOK) -> list[str]:
 def width_of(row: TimelineRow, context: RowContext) -> int:
     """Return how many cells a row takes with what stands on its right."""
     right = cell_len(row.right) + 1 if row.right else 0
-    if row.message and not context.is_plain and rows.left(row.message, context.now)[1]:
-        left, circle, _ = rows.left(row.message, context.now)
+    if row.message and not context.is_plain and rows.countdown(row.message, context.now)[1]:
+        left, circle, _ = rows.countdown(row.message, context.now)
         right = cell_len(f" {left} {circle}")
     return row.indent + cell_len(row.text.plain) + right
 
@@ -185,9 +185,9 @@ class TestTexts:
         assert "a member's key has changed" in found
 
     def test_a_notice_that_is_bad_stands_out(self) -> None:
-        assert [
-            each.style for each in lay_out([Notice(0, NOW, "The key of bob has changed", is_error=True)], LOOK)
-        ] == [*("day", "alarm")]
+        assert [each.style for each in lay_out([Notice(0, NOW, "bob's key has changed", is_error=True)], LOOK)] == [
+            *("day", "alarm")
+        ]
 
     @pytest.mark.parametrize("context", [LOOK, PLAIN])
     def test_texts_and_reasons_of_others_do_nothing_to_the_terminal(self, context: RowContext) -> None:
@@ -204,7 +204,7 @@ class TestTexts:
 
     def test_without_a_connection_a_draft_waits(self) -> None:
         offline = replace(LOOK, is_online=False)
-        assert [each.right for each in lay_out([pending("one\ntwo")], offline)[2:]] == ["waits", ""]
+        assert [each.right for each in lay_out([pending("one\ntwo")], offline)[2:]] == ["waiting", ""]
         assert [each.right for each in lay_out([pending("one\ntwo")], LOOK)[2:]] == ["sending", ""]
         assert [each.right for each in lay_out([pending("one", refused="no")], offline)[2:]] == ["", ""]
 
@@ -214,19 +214,19 @@ class TestWhatIsLeft:
         ("message", "left"),
         [
             (said(1), ("", "", "")),
-            (said(1, gone=NOW + HOUR), ("1 h 00", "●", "fuse")),
-            (said(1, at=NOW - 3 * HOUR, gone=NOW + HOUR), ("1 h 00", "◔", "fuse-short")),
-            (said(1, at=NOW - 3 * HOUR + 1, gone=NOW + HOUR + 1), ("1 h 00", "◑", "fuse")),
-            (said(1, gone=NOW + 10), ("10 s", "●", "fuse-ends")),
-            (said(1, gone=NOW), ("0 s", "○", "fuse-ends")),
-            (said(1, seconds=60), ("1:00", "✶", "fuse")),
-            (said(1, seconds=60, gone=NOW + 30), ("30 s", "✶", "fuse")),
-            (said(1, seconds=60, at=NOW - DAY, gone=NOW + 15), ("15 s", "✶", "fuse-short")),
-            (said(1, seconds=60, gone=NOW + 5), ("5 s", "✶", "fuse-ends")),
+            (said(1, gone=NOW + HOUR), ("1 h 00", "●", "countdown")),
+            (said(1, at=NOW - 3 * HOUR, gone=NOW + HOUR), ("1 h 00", "◔", "countdown-short")),
+            (said(1, at=NOW - 3 * HOUR + 1, gone=NOW + HOUR + 1), ("1 h 00", "◑", "countdown")),
+            (said(1, gone=NOW + 10), ("10 s", "●", "countdown-ends")),
+            (said(1, gone=NOW), ("0 s", "○", "countdown-ends")),
+            (said(1, seconds=60), ("1:00", "✶", "countdown")),
+            (said(1, seconds=60, gone=NOW + 30), ("30 s", "✶", "countdown")),
+            (said(1, seconds=60, at=NOW - DAY, gone=NOW + 15), ("15 s", "✶", "countdown-short")),
+            (said(1, seconds=60, gone=NOW + 5), ("5 s", "✶", "countdown-ends")),
         ],
     )
     def test_it_is_said_and_shown(self, message: Message, left: tuple[str, str, str]) -> None:
-        assert rows.left(message, NOW) == left
+        assert rows.countdown(message, NOW) == left
 
     def test_what_is_gone_is_gone_at_its_second(self) -> None:
         message = said(1, gone=NOW)
@@ -237,7 +237,7 @@ class TestWhatIsLeft:
         long = "x" * 100
         assert [len(each) for each in texts([said(1, long)])[2:]] == [60, 44]
         found = texts([said(1, long), said(2, "y", gone=NOW + 5)])[2:]
-        assert [len(each) for each in found] == [60 - FUSE_WIDTH, 60 - FUSE_WIDTH, 8, 3]
+        assert [len(each) for each in found] == [60 - COUNTDOWN_WIDTH, 60 - COUNTDOWN_WIDTH, 8, 3]
 
 
 class TestPlain:
@@ -293,7 +293,7 @@ class TestPlain:
 
     def test_a_lifetime_of_millions_of_years_is_no_reason_to_fail(self) -> None:
         assert "9999" in texts([said(1, "a", gone=2**53 + NOW)], replace(PLAIN, width=200))[1]
-        assert rows.left(said(1, gone=2**53 + NOW), NOW) == ("ages", "●", "fuse")
+        assert rows.countdown(said(1, gone=2**53 + NOW), NOW) == ("ages", "●", "countdown")
 
     @settings(max_examples=sample.amount(300, 60))
     @given(st.lists(st.integers(0, 3), max_size=8), st.integers(0, 400))

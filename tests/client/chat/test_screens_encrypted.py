@@ -85,9 +85,9 @@ async def test_new_keys_are_told_loudly_and_asked_about_before_anything_is_sent(
         await two.asked("Create new keys?", "become unreadable")
         two.press("left", "enter")
         await two.said("You have new keys")
-        await one.shows("anew_two: new key, /verify anew_two", "the verified key of anew_two has changed")
+        await one.shows("anew_two: new key, /verify anew_two", "anew_two's verified key has changed")
         one.type("the plum is ripe", "enter")
-        await one.asked("The key of anew_two has changed", "has not been sent")
+        await one.asked("anew_two's key has changed", "has not been sent")
         one.press("left", "enter")  # "Send anyway"
         await two.shows("the plum is ripe")
         await one.shows("encrypted, 0 of 1 verified")

@@ -59,15 +59,15 @@ async def test_before_anything_is_sent_a_changed_key_is_asked_about(
         other = next(each.user_id for each in room.group.members if each.username == "changer")
         codec.holds(key(other, Trust.CHANGED, "12" * 32))
         chat.conversation.keys.handle(KeyChanged(room.group.group_id, other, "cd" * 32, "12" * 32, was_verified=True))
-        await chat.said("the verified key of changer has changed")
-        await chat.shows("changer: another key", "· the verified key of changer has changed")
+        await chat.said("changer's verified key has changed")
+        await chat.shows("changer: new key", "· changer's verified key has changed")
         chat.type("the plum is ripe", "enter")
-        await chat.asked("The key of changer has changed", "has not been sent")
+        await chat.asked("changer's key has changed", "has not been sent")
         chat.press("enter")  # which is "Not now"
         await chat.shows("the plum is ripe", "not sent: a member's key has changed")
         assert await bob.fetch(group) == []
         await chat.do("/retry")
-        await chat.asked("The key of changer has changed")
+        await chat.asked("changer's key has changed")
         chat.press("left", "left", "enter")  # "Compare"
         await chat.asked("Compare keys with changer")
         chat.press("left", "left", "enter")  # "It is the same"

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from aiohttp import ClientSession
 
-from conclave.client.chat.key_line import KEYS, line
+from conclave.client.chat.bars import KEYS, key_line
 from conclave.client.chat.screen import QUIT_HINT
 from conclave.client.chat.sidebar import WIDTH, whole
 from conclave.client.chat.status_messages import ERROR_SECONDS, INFO_SECONDS, MAX_STATUSES, StatusMessages
@@ -66,7 +66,7 @@ async def test_nothing_is_cut_at_any_size(
 
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 200])
 def test_of_the_keys_those_are_shown_that_fit_whole(width: int) -> None:
-    shown = line(width).plain
+    shown = key_line(width).plain
     assert len(shown) <= width
     told = shown.strip().split("  ")
     assert told == [f"{key} {label}" for key, label, _ in KEYS][: len(told)]

@@ -42,7 +42,7 @@ async def test_groups_stand_in_the_list_with_their_policies_and_what_is_unread(
             await until(lambda: listing in [line.split() for line in listed()], lambda: chat.screen)  # noqa: B023 - it is over before the next
         assert "are you there" not in chat.screen
         chat.press("ctrl+g")
-        await chat.shows("are you there", "deleted from the server once all have fetched them")
+        await chat.shows("are you there", "deleted once all have fetched them")
         await until(lambda: not any(line.endswith(" 3") for line in listed()), lambda: chat.screen)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from conclave.client.chat.command_context import CommandError
 from conclave.client.chat.loading import PAGE
-from conclave.client.chat.search import MAX_EXCERPT, MAX_RESULTS, excerpt, has_all, words_of
+from conclave.client.chat.search import MAX_EXCERPT, MAX_RESULTS, excerpt, has_all, parse_terms
 from tests.conftest import Running
 from tests.support.conversing import NewChat, Pair, RecordingDesk, say
 
@@ -31,7 +31,7 @@ HOUR = 3_600
     ],
 )
 def test_words_are_found_in_any_order_and_whatever_their_capitals(typed: str, text: str, found: bool) -> None:
-    words = words_of(typed)
+    words = parse_terms(typed)
     assert (bool(words) and has_all(words, text)) is found
 
 

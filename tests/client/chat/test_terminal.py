@@ -291,7 +291,7 @@ def test_on_a_full_disk_the_chat_stays_and_forgets(server: ServerProcess, tmp_pa
         assert alive(process)
         (home / "fill").unlink()
         terminal.shows("full at", "online", "typed on a full disk")
-        terminal.hides("waits")
+        terminal.hides("waiting")
         terminal.type("/quit", "Enter")
         terminal.ended(process)
 

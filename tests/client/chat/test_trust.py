@@ -59,8 +59,8 @@ class TestState:
 class TestComparison:
     def test_both_sides_show_the_same_code(self) -> None:
         theirs = "12" * 32
-        one = trust.comparison(OWN, key(BOB, fingerprint=theirs), "bob", "alice")
-        other = trust.comparison(theirs, key(CAROL, fingerprint=OWN), "alice", "bob")
+        one = trust.comparison_text(OWN, key(BOB, fingerprint=theirs), "bob", "alice")
+        other = trust.comparison_text(theirs, key(CAROL, fingerprint=OWN), "alice", "bob")
         code = comparison_code(OWN, theirs)
         for text in (one, other):
             assert [each for each in text.split() if each.isdigit()] == list(code.digits)
@@ -69,10 +69,10 @@ class TestComparison:
 
     @pytest.mark.parametrize(
         ("trusted", "says"),
-        [(Trust.VERIFIED, "You have verified this key"), (Trust.CHANGED, "The key of bob has changed.")],
+        [(Trust.VERIFIED, "You have verified this key"), (Trust.CHANGED, "bob's key has changed.")],
     )
     def test_what_was_known_before_comes_first(self, trusted: Trust, says: str) -> None:
-        assert trust.comparison(OWN, key(BOB, trusted), "bob", "alice").startswith(says)
+        assert trust.comparison_text(OWN, key(BOB, trusted), "bob", "alice").startswith(says)
 
 
 def test_about_says_everything_and_where_to_read_more() -> None:

@@ -12,7 +12,7 @@ from conclave.errors import NotFoundError
 
 
 @contextmanager
-def opened_store(path: Path | None, *expected: type[Exception]) -> Iterator[CommandRunner]:
+def open_store(path: Path | None, *expected: type[Exception]) -> Iterator[CommandRunner]:
     """Yield the runner of actions on the configured store. ``expected``: further errors to print as lines."""
     with one_line_errors(ConfigError, CommandRunnerError, NotFoundError, InputError, *expected):
         yield CommandRunner(command_config(path), SystemClock())
