@@ -15,7 +15,7 @@ from conclave.actions import lookup
 from conclave.actions.command_runner import CommandRunner, CommandRunnerError
 from conclave.archive.status import ClassMonth, Status, StatusError, read_status
 from conclave.cli.common import (
-    InputError,
+    CliError,
     TextParam,
     command_config,
     config_option,
@@ -86,7 +86,7 @@ def restore(path: Path | None, group: str) -> None:
     with _run_environment(path) as engine:
         group_id = CommandRunner(engine.config, SystemClock()).read(lookup.group_id, group)
         if group_id is None:
-            raise InputError(f"no such group: {group!r}; use the id for a deleted group")
+            raise CliError(f"no such group: {group!r}; use the id for a deleted group")
         count = archive_commands.restore_archived(engine, group_id)
     click.echo(f"{group}: restored {count:,} messages to the database; the next run removes them from the archive")
 
@@ -105,7 +105,7 @@ def _run_environment(path: Path | None) -> Iterator[RunEnvironment]:
     """Yield the environment of a run for the configured archive. Expected errors are printed as lines."""
     with (
         exit_on_signals(),
-        one_line_errors(ConfigError, InputError, CommandRunnerError, *readiness.EXPECTED),
+        one_line_errors(ConfigError, CliError, CommandRunnerError, *readiness.EXPECTED),
     ):
         config = command_config(path)
         require_owner(config)

@@ -98,7 +98,7 @@ def _report_damage(done: Made) -> None:
         sys.exit(1)
 
 
-@backup.command("list")
+@backup.command("list", short_help="List the backups in DEST.")
 @click.argument("dest", type=_folder)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line; times in Unix seconds.")
 def list_backups(dest: Path, *, as_json: bool) -> None:
@@ -114,7 +114,7 @@ def list_backups(dest: Path, *, as_json: bool) -> None:
         sys.exit(1)
 
 
-@backup.command()
+@backup.command(short_help="Verify a backup.")
 @click.argument("src", type=_folder)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def verify(src: Path, *, as_json: bool) -> None:

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from conclave.cli import reports
 from conclave.cli.common import (
-    InputError,
+    CliError,
     command_config,
     config_option,
     exit_on_signals,
@@ -53,7 +53,7 @@ def run_cleanup(path: Path | None, *, dry_run: bool, accept_clock: bool, as_json
     console = Console()
     with (
         exit_on_signals(),
-        one_line_errors(ConfigError, InputError, *readiness.EXPECTED),
+        one_line_errors(ConfigError, CliError, *readiness.EXPECTED),
         closing(RunEnvironment(_own_config(path), SystemClock())) as engine,
     ):
         if dry_run:

@@ -39,7 +39,7 @@ NUMBER = click.IntRange(1, MAX_NUMBER)
 """The number of a message, hold or similar."""
 
 
-class InputError(Exception):
+class CliError(Exception):
     """The input is missing or invalid. The message is one line."""
 
 
@@ -127,16 +127,16 @@ def one_line_errors(*expected: type[Exception]) -> Iterator[None]:
 
 
 def require_owner(config: Config) -> None:
-    """Raise InputError if root would leave files that the server's user cannot use."""
+    """Raise CliError if root would leave files that the server's user cannot use."""
     if owner := operator_identity.owner_not_root(config.database):
-        raise InputError(
+        raise CliError(
             f"{config.database}: belongs to {owner}, who could not use files created by root:"
             f" run this as that user, with sudo -u '{owner}'"
         )
 
 
 def confirm(question: str) -> None:
-    """Ask on the terminal; abort unless the answer is yes. Raises InputError without a terminal."""
+    """Ask on the terminal; abort unless the answer is yes. Raises CliError without a terminal."""
     if not sys.stdin.isatty():
-        raise InputError("no terminal for a confirmation: use --yes to skip it")
+        raise CliError("no terminal for a confirmation: use --yes to skip it")
     click.confirm(question, abort=True, err=True)

@@ -13,8 +13,8 @@ from rich.table import Table
 from conclave.actions import audit as audit_log, receipts as chain
 from conclave.cli.common import (
     MAX_NUMBER,
+    CliError,
     DurationParam,
-    InputError,
     TextParam,
     command_config,
     config_option,
@@ -164,7 +164,7 @@ def receipts(path: Path | None, group: str | None, limit: int, *, as_json: bool)
     with open_store(path) as outside:
         listed = outside.read(chain.list_last, limit, group)
         if listed is None:
-            raise InputError(f"no such group: {group!r}; use the id for a deleted group")
+            raise CliError(f"no such group: {group!r}; use the id for a deleted group")
     if as_json:
         for each in listed:
             click.echo(json.dumps(vars(each) | {"group_id": _id(each.group_id), "hash": each.hash.hex()}))

@@ -21,7 +21,7 @@ from conclave.actions.export import Export
 from conclave.archive import user_export
 from conclave.cli.common import (
     NUMBER,
-    InputError,
+    CliError,
     TextParam,
     command_config,
     config_option,
@@ -39,7 +39,7 @@ from conclave.store.archive import moves
 from conclave.store.views import held_export
 from conclave.system import operator_identity
 
-_EXPECTED = (ConfigError, CommandRunnerError, NotFoundError, SettingsError, InputError, user_export.UnreadableError)
+_EXPECTED = (ConfigError, CommandRunnerError, NotFoundError, SettingsError, CliError, user_export.UnreadableError)
 
 
 @click.command()
@@ -84,7 +84,7 @@ def export(path: Path | None, output: Path | None, hold_id: int | None, user: st
 
 @contextmanager
 def _open_output(output: Path | None) -> Iterator[BinaryIO]:
-    """Open the output. An incomplete file is removed. Raises InputError."""
+    """Open the output. An incomplete file is removed. Raises CliError."""
     if output is None:
         with _named_errors("standard output"):
             yield sys.stdout.buffer
@@ -107,7 +107,7 @@ def _named_errors(where: Path | str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise InputError(f"{where}: {error.strerror}") from error
+        raise CliError(f"{where}: {error.strerror}") from error
 
 
 def _write(file: BinaryIO, outside: CommandRunner, config: Config, begun: Export) -> int:

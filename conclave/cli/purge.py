@@ -19,7 +19,7 @@ from conclave.actions.purges import PurgePlan
 from conclave.archive.tally import UnreadableError, count
 from conclave.cli import reports
 from conclave.cli.common import (
-    InputError,
+    CliError,
     TextParam,
     command_config,
     config_option,
@@ -45,7 +45,7 @@ class _ClockError(Exception):
     """The clock guard does not trust the clock. The message is one line."""
 
 
-@click.command()
+@click.command(short_help="Hide and erase a group's older messages.")
 @config_option
 @click.option("--group", required=True, type=TextParam(), metavar="ID|NAME", help="The group.")
 @click.option(
@@ -66,7 +66,7 @@ def purge(path: Path | None, group: str, before: str, *, yes: bool, dry_run: boo
     """
     if as_json and not (yes or dry_run):
         raise click.UsageError("--json needs --yes or --dry-run")
-    with one_line_errors(ConfigError, CommandRunnerError, NotFoundError, InputError, _ClockError, CleanupError):
+    with one_line_errors(ConfigError, CommandRunnerError, NotFoundError, CliError, _ClockError, CleanupError):
         config = command_config(path)
         if not dry_run and not no_run:
             require_owner(config)
@@ -91,7 +91,7 @@ def purge(path: Path | None, group: str, before: str, *, yes: bool, dry_run: boo
 
 
 def _hide(outside: CommandRunner, context: Context, planned: PurgePlan, before: int, *, asks: bool) -> None:
-    """Hide the planned messages, after confirmation. Raises _ClockError and InputError."""
+    """Hide the planned messages, after confirmation. Raises _ClockError and CliError."""
     if fault := outside.write(purges.clock_fault, context):
         raise _ClockError(_refusal(fault))
     group = planned.group
@@ -108,20 +108,20 @@ def _refusal(fault: str) -> str:
 
 
 def _parse_before(text: str, now: int) -> int:
-    """Parse ``text`` as a time or an age into a Unix second, rounded down. Raises InputError, also for the future."""
+    """Parse ``text`` as a time or an age into a Unix second, rounded down. Raises CliError, also for the future."""
     try:
         if DURATION.fullmatch(text):
             return max(0, now - parse_duration(text))
         found = datetime.fromisoformat(text)
         at = (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() // 1
     except (InvalidDurationError, OverflowError) as error:
-        raise InputError(f"--before: {error}") from error
+        raise CliError(f"--before: {error}") from error
     except ValueError as error:
-        raise InputError(
+        raise CliError(
             f"--before: {text!r} is not a date (2026-01-31), a date and time (2026-01-31T12:00:00) or a duration (30d)"
         ) from error
     if at > now:
-        raise InputError(f"--before: {text} is in the future")
+        raise CliError(f"--before: {text} is in the future")
     return max(0, int(at))
 
 

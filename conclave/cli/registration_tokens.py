@@ -22,8 +22,8 @@ from conclave.system import operator_identity
 def invite_token() -> None:
     """Manage registration tokens.
 
-    A token is valid for some accounts and for some time. Tokens are needed if registration_enabled = false or if a
-    registration_token is set, which stays valid beside them.
+    A token creates a limited number of accounts until it expires. Tokens are needed if registration_enabled = false or
+    if a registration_token is set, which stays valid beside them.
     """
 
 

@@ -13,7 +13,7 @@ import click
 from prometheus_client.parser import text_string_to_metric_families
 
 from conclave.admin.access import TokenError, token_of
-from conclave.cli.common import InputError, command_config, config_option, one_line_errors
+from conclave.cli.common import CliError, command_config, config_option, one_line_errors
 from conclave.cli.tables import about, counted, second, visible
 from conclave.clock import SystemClock
 from conclave.config.load import ConfigError
@@ -73,7 +73,7 @@ def status(path: Path | None, url: str | None, *, as_json: bool) -> None:
     It queries the listener of [admin], and checks whether the next start would be refused. Exit status 1 if no server
     answers.
     """
-    with one_line_errors(ConfigError, InputError, TokenError):
+    with one_line_errors(ConfigError, CliError, TokenError):
         config = command_config(path)
         asked = url or _url(config)
         answer = _ask(asked, token_of(config.admin))
@@ -96,28 +96,28 @@ def status(path: Path | None, url: str | None, *, as_json: bool) -> None:
 def _url(config: Config) -> str:
     address, port = config.admin.listen_address, config.admin.listen_port
     if port == 0:
-        raise InputError("admin.listen_port is 0: find admin_url in the server's log, and use --url")
+        raise CliError("admin.listen_port is 0: find admin_url in the server's log, and use --url")
     address = _LOOPBACK.get(address, address)
     return f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
 
 
 def _ask(url: str, token: str | None) -> ServerStatus:
-    """Query the listener, with the token of [admin] if set. Raises InputError if no server answers."""
+    """Query the listener, with the token of [admin] if set. Raises CliError if no server answers."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
         parts = urlsplit(url)
         if parts.scheme != "http" or not parts.hostname:
-            raise InputError(f"{url}: not a URL such as http://127.0.0.1:9090")
+            raise CliError(f"{url}: not a URL such as http://127.0.0.1:9090")
         where = parts.hostname, parts.port or 80
         health = json.loads(_get(*where, "/healthz", headers, (200, 503)))
         samples = _samples(_get(*where, "/metrics", headers, (200,)).decode())
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise InputError(f"no server answers at {url}: {reason}") from error
+        raise CliError(f"no server answers at {url}: {reason}") from error
     except ValueError as error:
-        raise InputError(f"{url}: this is not Conclave's operators' listener") from error
+        raise CliError(f"{url}: this is not Conclave's operators' listener") from error
     if not isinstance(health, dict) or "status" not in health:
-        raise InputError(f"{url}: this is not Conclave's operators' listener")
+        raise CliError(f"{url}: this is not Conclave's operators' listener")
     return ServerStatus(health, samples)
 
 
@@ -127,7 +127,7 @@ def _get(host: str, port: int, path: str, headers: Mapping[str, str], expected: 
         response = connection.getresponse()
         body = response.read(MAX_BYTES)
     if response.status not in expected:
-        raise InputError(f"http://{host}:{port}{path}: {response.status} {response.reason}")
+        raise CliError(f"http://{host}:{port}{path}: {response.status} {response.reason}")
     return body
 
 

@@ -17,7 +17,7 @@ from rich.table import Table
 from conclave.actions import accounts, users
 from conclave.actions.command_runner import CommandRunner
 from conclave.auth.passwords import hash_password, new_password
-from conclave.cli.common import InputError, config_option, confirm
+from conclave.cli.common import CliError, config_option, confirm
 from conclave.cli.open_store import open_store
 from conclave.cli.tables import counted, print_table, visible
 from conclave.errors import ConflictError, NotFoundError
@@ -71,7 +71,7 @@ def show(path: Path | None, name: str, *, as_json: bool) -> None:
         try:
             account, kept = outside.read(accounts.show, outside.context(), name)
         except (NotFoundError, UnicodeEncodeError) as error:
-            raise InputError(f"{visible(name)}: no such user") from error
+            raise CliError(f"{visible(name)}: no such user") from error
     if as_json:
         click.echo(json.dumps(asdict(account) | asdict(kept) | {"user_id": str(UUID(bytes=account.user_id))}))
         return
@@ -97,7 +97,7 @@ def create(path: Path | None, name: str, alias: str, *, prompt: bool) -> None:
         try:
             outside.write(accounts.create, context, actor, name, _hashed(password), alias)
         except ConflictError as error:
-            raise InputError(f"{name}: this name is taken") from error
+            raise CliError(f"{name}: this name is taken") from error
     if not prompt:
         click.echo(password)
     click.echo(f"{name}: created", err=True)
@@ -198,32 +198,32 @@ def change(
 
 
 def _find(outside: CommandRunner, name: str) -> UserRow:
-    """Return the account with this name. Raises CommandRunnerError or InputError."""
+    """Return the account with this name. Raises CommandRunnerError or CliError."""
     try:
         return outside.read(users.by_name, name)
     except (NotFoundError, UnicodeEncodeError) as error:  # the latter: not UTF-8
-        raise InputError(f"{visible(name)}: no such user") from error
+        raise CliError(f"{visible(name)}: no such user") from error
 
 
 def _hashed(password: str) -> str:
-    """Return the hash of a password. Raises InputError if the protocol does not allow it."""
+    """Return the hash of a password. Raises CliError if the protocol does not allow it."""
     _check(PASSWORD_RULE, password, "the password")
     return hash_password(password)
 
 
 def _check(rule: Callable[[str], object], text: str, what: str) -> None:
-    """Raise InputError unless ``text`` fits a rule of the protocol."""
+    """Raise CliError unless ``text`` fits a rule of the protocol."""
     try:
         text.encode()
         rule(text)
     except UnicodeEncodeError as error:
-        raise InputError(f"{what} is not UTF-8") from error
+        raise CliError(f"{what} is not UTF-8") from error
     except ValidationError as error:
-        raise InputError(f"{what} {' '.join(map(str, error.messages))}") from error
+        raise CliError(f"{what} {' '.join(map(str, error.messages))}") from error
 
 
 def _ask_password() -> str:
-    """Return a new password: typed twice on a terminal, or a line of standard input. Raises InputError."""
+    """Return a new password: typed twice on a terminal, or a line of standard input. Raises CliError."""
     if sys.stdin.isatty():
         typed: str = click.prompt("New password", hide_input=True, confirmation_prompt=True, err=True)
         return typed
@@ -231,7 +231,7 @@ def _ask_password() -> str:
         # A \r from a Windows line end is not part of the password.
         return sys.stdin.buffer.readline().removesuffix(b"\n").removesuffix(b"\r").decode()
     except UnicodeDecodeError as error:
-        raise InputError("the password is not UTF-8") from error
+        raise CliError("the password is not UTF-8") from error
 
 
 def _show(listed: Sequence[Account]) -> None:

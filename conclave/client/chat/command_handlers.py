@@ -271,7 +271,7 @@ def _deleted(would: GroupUpdated, keep: int | None) -> str:
         formatting.count(would.messages_expiring, "message"),
         formatting.date_and_time(would.oldest_expiring),
     )
-    kept = "until they are deleted" if keep is None else f"for {duration_words(keep)} after they arrived"
+    kept = "until they are taken back" if keep is None else f"for {duration_words(keep)} after they arrived"
     return (
         f"{number}, the oldest from {since}, will be deleted from the server now, since all members have fetched them."
         f" New members will not see them. Devices keep their copies. In this chat, countdowns continue; other messages"

@@ -142,9 +142,9 @@ class SendQueue:
         if pending and pending.text == message.text:
             pending.is_stored = True
         elif not any(each.number == message.sequence_num for each in room.pending):
-            called = next((each for each in room.pending if each.is_cancelled and each.text == message.text), None)
-            if called:
-                self._start(self._take_back(room, called, message.sequence_num))
+            cancelled = next((each for each in room.pending if each.is_cancelled and each.text == message.text), None)
+            if cancelled:
+                self._start(self._take_back(room, cancelled, message.sequence_num))
                 return
             unknown = next((each for each in room.pending if each.is_unknown and each.text == message.text), None)
             room.pending = [each for each in room.pending if each is not unknown]
