@@ -1,4 +1,4 @@
-"""The chat for browsers: its page and what that loads. They are no endpoints, since they are for browsers only."""
+"""The routes of the browser chat. They are not in the route table, since they are for browsers only."""
 
 from functools import partial
 from pathlib import Path
@@ -11,7 +11,7 @@ from conclave.wire.shared import matches_etag, reply_shared
 
 
 def add_routes(router: web.UrlDispatcher, folder: Path) -> None:
-    """Serve the files in ``folder``, each at a path of its own."""
+    """Add a route for each file in ``folder``."""
     for name in files.file_names(folder):
         router.add_get("/" if name == files.PAGE else f"/{name}", partial(_answer, folder / name))
 
@@ -27,5 +27,5 @@ async def _answer(path: Path, request: web.Request) -> web.StreamResponse:
         if gzipped:
             response.headers["Content-Encoding"] = "gzip"
     response.headers.update(files.headers(path.name))
-    response.etag = ETag(file.tag, is_weak=True)  # of both forms
+    response.etag = ETag(file.tag, is_weak=True)  # the same for both encodings
     return response
