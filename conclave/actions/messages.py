@@ -162,7 +162,7 @@ class _SendIds:
         if not self._first:
             return
         numbers = {sent: outcomes[place] for sent, place in self._first.items()}
-        send_ids.remember(connection, {sent: each for sent, each in numbers.items() if isinstance(each, int)}, now)
+        send_ids.add_page(connection, {sent: each for sent, each in numbers.items() if isinstance(each, int)}, now)
         for place, sent in self._again:
             outcomes[place] = numbers[sent]
 
@@ -330,7 +330,7 @@ class Fetching:
                 )
             except NoMembershipError:
                 raise NotMemberError from None
-            reader = self._groups.remember(found, after, written_in)
+            reader = self._groups.add_page(found, after, written_in)
             member, doubt, numbers = found.member, found.doubt, list[int]()
             if doubt.next is not None or member.missed_from:  # otherwise no page pays for it
                 numbers = [each.sequence_num for each in found.messages]
