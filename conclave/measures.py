@@ -16,7 +16,7 @@ COUNTS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 CLIENT_CLOSED = 499
 """The status of a request whose client closed the connection before the response."""
 
-OTHER = "other"
+OTHER_METHOD = "other"
 """The label for all methods that HTTP does not define, since clients may send any word."""
 
 METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT"))
@@ -33,7 +33,7 @@ class Histogram:
         self.counts = [0] * (len(bounds) + 1)
         self.total = 0.0
 
-    def note(self, value: float) -> None:
+    def record(self, value: float) -> None:
         """Add a value."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
@@ -53,22 +53,22 @@ class Requests:
 
     def __init__(self) -> None:
         """Start empty."""
-        self._taken: dict[tuple[str, str, int], Histogram] = {}
+        self._histograms: dict[tuple[str, str, int], Histogram] = {}
 
-    def note(self, method: str, route: str, status: int, seconds: float) -> None:
+    def record(self, method: str, route: str, status: int, seconds: float) -> None:
         """Add a request. ``route``: as in the log, never a path."""
-        found = self._taken.get((method, route, status))
+        found = self._histograms.get((method, route, status))
         if found is None:
             found = self._new(method, route, status)
-        found.note(seconds)
+        found.record(seconds)
 
-    def taken(self) -> dict[tuple[str, str, int], Histogram]:
+    def histograms(self) -> dict[tuple[str, str, int], Histogram]:
         """Return the histogram of each method, route and status."""
-        return dict(self._taken)
+        return dict(self._histograms)
 
     def _new(self, method: str, route: str, status: int) -> Histogram:
-        known = method if method in METHODS else OTHER
-        return self._taken.setdefault((known, route, status), Histogram())
+        known = method if method in METHODS else OTHER_METHOD
+        return self._histograms.setdefault((known, route, status), Histogram())
 
 
 class Writes:
@@ -85,12 +85,12 @@ class Writes:
         self.lock_waits = Histogram()
         self.commits = Histogram()
 
-    def note(self, count: int, lock_seconds: float, commit_seconds: float | None) -> None:
+    def record(self, count: int, lock_seconds: float, commit_seconds: float | None) -> None:
         """Add a transaction of ``count`` writes. ``commit_seconds``: None if it was not committed."""
-        self.sizes.note(count)
-        self.lock_waits.note(lock_seconds)
+        self.sizes.record(count)
+        self.lock_waits.record(lock_seconds)
         if commit_seconds is None:
             self.outcomes["failed"] += 1
         else:
             self.outcomes["ok"] += 1
-            self.commits.note(commit_seconds)
+            self.commits.record(commit_seconds)

@@ -162,7 +162,7 @@ class _SendIds:
         if not self._indexes:
             return
         numbers = {sent: outcomes[index] for sent, index in self._indexes.items()}
-        send_ids.remember(connection, {sent: each for sent, each in numbers.items() if isinstance(each, int)}, now)
+        send_ids.add_page(connection, {sent: each for sent, each in numbers.items() if isinstance(each, int)}, now)
         for index, sent in self._repeated:
             outcomes[index] = numbers[sent]
 
@@ -327,7 +327,7 @@ class MessageFetcher:
                 )
             except NoMembershipError:
                 raise NotMemberError from None
-            reader = self._groups.remember(found, after, written_in)
+            reader = self._groups.add_page(found, after, written_in)
             member, doubt, numbers = found.member, found.doubt, list[int]()
             if doubt.next is not None or member.missed_from:  # skip on the common path
                 numbers = [each.sequence_num for each in found.messages]

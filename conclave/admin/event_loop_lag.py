@@ -30,7 +30,7 @@ class LoopLag:
         """Record how late this is called: it is due LOOK_SECONDS after the previous call."""
         now = time.monotonic()
         late = max(0.0, now - self._due)  # the loop's timers may fire slightly early
-        self.lags.note(late)
+        self.lags.record(late)
         this, before = self._worst
         if now >= self._window_ends:
             self._window_ends = now + WINDOW_SECONDS

@@ -24,7 +24,7 @@ from conclave.retention.jobs import schedule
 Collect = Callable[[], Iterator[Metric]]
 
 
-class Collecting(Collector):
+class FunctionCollector(Collector):
     """A collector that calls a function."""
 
     def __init__(self, collect: Collect) -> None:
@@ -50,7 +50,7 @@ def registry(served: web.Application, lag: LoopLag, sizes: Sizes, guard: Guard) 
         lambda: _sizes(sizes),
         _process,
     ):
-        made.register(Collecting(each))
+        made.register(FunctionCollector(each))
     return made
 
 
@@ -78,7 +78,7 @@ def _server(served: web.Application, guard: Guard) -> Iterator[Metric]:
 
 
 def _requests(served: web.Application) -> Iterator[Metric]:
-    taken = served[app_keys.REQUESTS].taken()
+    taken = served[app_keys.REQUESTS].histograms()
     counts = CounterMetricFamily(
         "conclave_requests", "Requests that were answered.", labels=["method", "route", "status"]
     )

@@ -102,7 +102,7 @@ class Sizes:
 
     async def _measure(self) -> None:
         loop, worker = asyncio.get_running_loop(), self._served[app_keys.HEALTH].worker
-        found = await loop.run_in_executor(self._thread, self._look, worker)
+        found = await loop.run_in_executor(self._thread, self._measure_files, worker)
         former = self.last
         self.last = replace(
             found,
@@ -119,7 +119,7 @@ class Sizes:
         config, keys = self._served[app_keys.CONFIG], self._served[app_keys.STORE].open_keys()
         return {str(each): keyring.fault_of(each, keys, config.ledger_path) for each in config.vault_copies}
 
-    def _look(self, worker: int | None) -> Measurements:
+    def _measure_files(self, worker: int | None) -> Measurements:
         config = self._served[app_keys.CONFIG]
         database = config.database
         files = {"database": file_size(database), "wal": file_size(database.with_name(f"{database.name}-wal"))}

@@ -39,9 +39,9 @@ async def _require_open(request: web.Request, token: str) -> bytes | None:
         raise ForbiddenError("registration needs a registration token")
     # Hashes are compared, so that the time does not reveal the token's length.
     offered = tokens.token_hash(token)
-    asked = tokens.token_hash(config.registration_token or "")
+    expected = tokens.token_hash(config.registration_token or "")
     with app[app_keys.THROTTLE].registration_attempt(request):
-        if hmac.compare_digest(asked, offered):
+        if hmac.compare_digest(expected, offered):
             return None
         if await read_action(request, registration_tokens.is_alive, offered, app[app_keys.CONTEXT].now()):
             return offered

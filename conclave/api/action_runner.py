@@ -62,7 +62,7 @@ async def read_action_again(request: web.Request, action: Action[P, T], *args: P
 
 async def answer_list(
     request: web.Request,
-    asked: Paging,
+    paging: Paging,
     action: Action[..., Any],
     *args: Any,
     is_complete: bool = False,
@@ -73,7 +73,7 @@ async def answer_list(
     ``action``: returns a ListPart; its last argument is a Span. ``is_complete``: without paging parameters the response
     has the whole list. ``write_long``: writes ``ListPart.long``.
     """
-    span = first_span(asked, is_complete=is_complete)
+    span = first_span(paging, is_complete=is_complete)
     first = await read_action(request, lookup.read_part, action, *args, span)
     read = partial(read_action_again, request, lookup.read_part, action, *args)
     return await lists.reply(request, span, first, read, write_long)

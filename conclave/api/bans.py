@@ -32,5 +32,5 @@ async def unban(request: web.Request) -> web.Response:
 async def list_banned(request: web.Request) -> web.StreamResponse:
     """GET /groups/{group_id}/banned: The users who are banned from a group."""
     group_id, user_id = path_id(request, "group_id"), request[tokens.CALLER].user_id
-    context, asked = request.app[app_keys.CONTEXT], read_query(request, Paging)
-    return await answer_list(request, asked, bans.list_banned, context, group_id, user_id)
+    context, paging = request.app[app_keys.CONTEXT], read_query(request, Paging)
+    return await answer_list(request, paging, bans.list_banned, context, group_id, user_id)

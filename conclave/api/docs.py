@@ -61,7 +61,7 @@ async def document(request: web.Request) -> web.StreamResponse:
     app, wanted = request.app, read_query(request, Describe)
     formats = (Format.JSON,) if wanted.format else tuple(Format)
     endpoints = tuple(app[app_keys.ENDPOINTS].values())
-    written = _written(endpoints, app[app_keys.CONFIG].auth_header, formats)
+    written = _document(endpoints, app[app_keys.CONFIG].auth_header, formats)
     return reply_shared(request, written, "application/json")
 
 
@@ -102,7 +102,7 @@ def _read(name: str) -> _Asset:
 
 
 @cache
-def _written(endpoints: tuple[Endpoint, ...], auth_header: str, formats: tuple[Format, ...]) -> Sequence[bytes]:
+def _document(endpoints: tuple[Endpoint, ...], auth_header: str, formats: tuple[Format, ...]) -> Sequence[bytes]:
     """Write the document. Cached."""
     return split_body(openapi.document_json(endpoints, auth_header, formats))
 

@@ -9,11 +9,10 @@ from conclave.actions import timers
 from conclave.api.action_runner import read_action
 from conclave.auth import tokens
 from conclave.errors import TokenExpiredError
-from conclave.wire import sse
 from conclave.wire.exchange import read_query
 from conclave.wire.formats import Format, response_format
 from conclave.wire.schemas.events import Listen
-from conclave.wire.stream_connection import StreamConnection, StreamHead
+from conclave.wire.stream_connection import StreamConnection, StreamHead, event_encoder
 
 
 async def stream(request: web.Request) -> web.StreamResponse:
@@ -27,8 +26,8 @@ async def stream(request: web.Request) -> web.StreamResponse:
         request.app[app_keys.REDACTION_NOTIFIER],
         request[tokens.CALLER],
     )
-    script = sse.event_encoder(_format(request), chunked=request.version >= HttpVersion11)
-    listener, response = StreamConnection(events, caller.user_id, caller.session_id, script), StreamHead()
+    encoder = event_encoder(_format(request), chunked=request.version >= HttpVersion11)
+    listener, response = StreamConnection(events, caller.user_id, caller.session_id, encoder), StreamHead()
     with ExitStack() as following, ExitStack() as undo:
         events.add(listener)
         undo.callback(events.remove, listener)

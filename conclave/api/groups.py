@@ -21,7 +21,7 @@ from conclave.wire.schemas.groups import CreateGroup, FindPublicGroups, UpdateGr
 MEMBER_BYTES = 31
 """In protobuf a member takes at most 31 bytes besides its texts: an id of 16, field numbers and lengths."""
 
-GROWTH_BYTES, GROWTH_PART = 8 * 1024, 64
+GROWTH_BYTES, GROWTH_DIVISOR = 8 * 1024, 64
 """The texts of a group's members may grow by 8 KiB, and by a 64th, while they are written."""
 
 
@@ -35,8 +35,8 @@ async def create(request: web.Request) -> web.Response:
 
 async def list_own(request: web.Request) -> web.StreamResponse:
     """GET /groups: The caller's groups, with their members."""
-    asked, user_id, write_long = read_query(request, Paging), request[tokens.CALLER].user_id, partial(_write, request)
-    return await answer_list(request, asked, groups.list_own, user_id, is_complete=True, write_long=write_long)
+    paging, user_id, write_long = read_query(request, Paging), request[tokens.CALLER].user_id, partial(_write, request)
+    return await answer_list(request, paging, groups.list_own, user_id, is_complete=True, write_long=write_long)
 
 
 async def _write(request: web.Request, writer: ListWriter, long: LongGroup) -> AsyncIterator[bytes]:
@@ -59,14 +59,14 @@ async def _measure(request: web.Request, long: LongGroup) -> tuple[int, int]:
     while True:
         measured = await read_action_again(request, groups.measure_members, long, last)
         if measured.last is None:
-            return last, size + GROWTH_BYTES + size // GROWTH_PART
+            return last, size + GROWTH_BYTES + size // GROWTH_DIVISOR
         last, size = measured.last, size + measured.text_bytes + measured.count * MEMBER_BYTES
 
 
 async def list_public(request: web.Request) -> web.StreamResponse:
     """GET /groups/public: Public groups whose name contains a text."""
-    asked = read_query(request, FindPublicGroups)
-    return await answer_list(request, asked, groups.list_public, asked.pattern)
+    paging = read_query(request, FindPublicGroups)
+    return await answer_list(request, paging, groups.list_public, paging.pattern)
 
 
 async def update(request: web.Request) -> web.Response:

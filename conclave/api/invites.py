@@ -27,8 +27,8 @@ async def list_of_group(request: web.Request) -> web.StreamResponse:
     """GET /groups/{group_id}/invites: Pending invites of a group."""
     context, user_id = request.app[app_keys.CONTEXT], request[tokens.CALLER].user_id
     group_id = path_id(request, "group_id")
-    asked = read_query(request, Paging)
-    return await answer_list(request, asked, invites.list_of_group, context, group_id, user_id, is_complete=True)
+    paging = read_query(request, Paging)
+    return await answer_list(request, paging, invites.list_of_group, context, group_id, user_id, is_complete=True)
 
 
 async def cancel(request: web.Request) -> web.Response:
@@ -42,8 +42,8 @@ async def cancel(request: web.Request) -> web.Response:
 async def list_own(request: web.Request) -> web.StreamResponse:
     """GET /invites: Pending invites of the caller."""
     context, user_id = request.app[app_keys.CONTEXT], request[tokens.CALLER].user_id
-    asked = read_query(request, Paging)
-    return await answer_list(request, asked, invites.list_own, context, user_id, is_complete=True)
+    paging = read_query(request, Paging)
+    return await answer_list(request, paging, invites.list_own, context, user_id, is_complete=True)
 
 
 async def accept(request: web.Request) -> web.Response:

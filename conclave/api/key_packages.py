@@ -11,7 +11,7 @@ from conclave.auth import tokens
 from conclave.wire.exchange import path_id, read_body, reply, reply_empty
 from conclave.wire.schemas.key_packages import InviteToGroup, UploadKeyPackages
 
-FEW = 64
+SMALL_INVITE = 64
 """Key packages of up to 64 users, 1 MiB, are written at once. Larger responses, up to 16 MiB, take turns."""
 
 
@@ -35,9 +35,9 @@ async def invite(request: web.Request) -> web.StreamResponse:
     """POST /groups/{group_id}/invite: Take a key package of each user to invite."""
     group_id, user_id = path_id(request, "group_id"), request[tokens.CALLER].user_id
     body = await read_body(request, InviteToGroup)
-    asked = request.app[app_keys.CONTEXT], group_id, user_id, body.user_ids
-    if len(body.user_ids) <= FEW:
-        return reply(request, {"member_key_packages": await run_action(request, key_packages.invite, *asked)})
+    arguments = request.app[app_keys.CONTEXT], group_id, user_id, body.user_ids
+    if len(body.user_ids) <= SMALL_INVITE:
+        return reply(request, {"member_key_packages": await run_action(request, key_packages.invite, *arguments)})
     async with request.app[app_keys.KEY_PACKAGE_TURN]:
-        packages = await run_action(request, key_packages.invite, *asked)
+        packages = await run_action(request, key_packages.invite, *arguments)
         return await asyncio.to_thread(reply, request, {"member_key_packages": packages})

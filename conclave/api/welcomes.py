@@ -20,8 +20,8 @@ PIECE_BYTES = 16 * 1024 * BASE64_BYTES
 
 async def list_own(request: web.Request) -> web.StreamResponse:
     """GET /welcomes: Pending welcomes of the caller."""
-    asked, user_id, write_long = read_query(request, Paging), request[tokens.CALLER].user_id, partial(_write, request)
-    return await answer_list(request, asked, welcomes.list_own, user_id, is_complete=True, write_long=write_long)
+    paging, user_id, write_long = read_query(request, Paging), request[tokens.CALLER].user_id, partial(_write, request)
+    return await answer_list(request, paging, welcomes.list_own, user_id, is_complete=True, write_long=write_long)
 
 
 async def _write(request: web.Request, writer: ListWriter, long: LongWelcome) -> AsyncIterator[bytes]:

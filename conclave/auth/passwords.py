@@ -34,7 +34,7 @@ class FairSemaphore:
     def __init__(self, at_once: int) -> None:
         """``at_once``: the number of concurrent callers."""
         self._free = at_once
-        self._lines: dict[Hashable, deque[asyncio.Future[None]]] = {}
+        self._queues: dict[Hashable, deque[asyncio.Future[None]]] = {}
         """The waiting callers by key. The key whose turn is next comes first."""
         self.waiting = 0
         """The number of waiting callers."""
@@ -57,11 +57,11 @@ class FairSemaphore:
         if self.has_room:
             self._free -= 1
             return
-        own = len(self._lines.get(key, ()))
+        own = len(self._queues.get(key, ()))
         if own >= MAX_WAITING_PER_KEY or (self.waiting >= MAX_WAITING and not self._make_room(own)):
             raise _too_many()
         turn = asyncio.get_running_loop().create_future()
-        self._lines.setdefault(key, deque()).append(turn)
+        self._queues.setdefault(key, deque()).append(turn)
         self.waiting += 1
         try:
             await turn
@@ -75,7 +75,7 @@ class FairSemaphore:
 
         ``own``: the number of callers in the caller's own queue.
         """
-        longest = max(self._lines.values(), key=len)
+        longest = max(self._queues.values(), key=len)
         if len(longest) <= own + 1:
             return False
         last = longest.pop()
@@ -86,13 +86,13 @@ class FairSemaphore:
 
     def _end(self) -> None:
         """Pass the turn to the next waiting caller, if any."""
-        while self._lines:
-            key = next(iter(self._lines))
-            line = self._lines.pop(key)
-            turn = line.popleft()
+        while self._queues:
+            key = next(iter(self._queues))
+            queue = self._queues.pop(key)
+            turn = queue.popleft()
             self.waiting -= 1
-            if line:
-                self._lines[key] = line  # at the end
+            if queue:
+                self._queues[key] = queue  # at the end
             if not turn.done():
                 turn.set_result(None)
                 return

@@ -5,7 +5,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from math import ceil
 
-MAX_MOMENTS = 100_000
+MAX_TIMESTAMPS = 100_000
 """The most timestamps in one window, over all keys.
 
 They take about 20 MB with ids as keys, and 65 MB with the longest usernames.
@@ -31,19 +31,19 @@ class SlidingWindow:
     which is at least ``limit``, the keys with the oldest last event are dropped. For one thread only.
     """
 
-    def __init__(self, limit: int, seconds: int, capacity: int = MAX_MOMENTS) -> None:
+    def __init__(self, limit: int, seconds: int, capacity: int = MAX_TIMESTAMPS) -> None:
         """Start empty."""
         self.limit = limit
         self.seconds = seconds
         self._capacity = capacity
-        self._moments: OrderedDict[Hashable, list[int]] = OrderedDict()
+        self._timestamps: OrderedDict[Hashable, list[int]] = OrderedDict()
         """The timestamps of each key in the window, ascending. Keys are in order of their last event."""
         self._size = 0
         self._now = 0
 
     def __len__(self) -> int:
         """Return the number of stored keys."""
-        return len(self._moments)
+        return len(self._timestamps)
 
     def count(self, key: Hashable, now: int) -> int:
         """Return the number of events of ``key`` in the window that ends at ``now``; at most ``limit``."""
@@ -56,43 +56,43 @@ class SlidingWindow:
         """
         if not 1 <= amount <= self.limit:
             raise ValueError(f"{amount} is not between 1 and {self.limit}")
-        moments = self._recent(key, now)
-        over = len(moments) + amount - self.limit
-        return moments[over - 1] + self.seconds - self._now if over > 0 else 0
+        timestamps = self._recent(key, now)
+        over = len(timestamps) + amount - self.limit
+        return timestamps[over - 1] + self.seconds - self._now if over > 0 else 0
 
     def record(self, key: Hashable, now: int, amount: int = 1) -> None:
         """Record ``amount`` events of ``key``. Only the latest ``limit`` are kept."""
         before = self._recent(key, now)
-        moments = (before + [self._now] * min(amount, self.limit))[-self.limit :]
-        self._size += len(moments) - len(before)
-        self._moments[key] = moments
-        self._moments.move_to_end(key)
+        timestamps = (before + [self._now] * min(amount, self.limit))[-self.limit :]
+        self._size += len(timestamps) - len(before)
+        self._timestamps[key] = timestamps
+        self._timestamps.move_to_end(key)
         while self._size > self._capacity:
-            self._forget_oldest()
+            self._drop_oldest()
 
     def clear(self, key: Hashable) -> None:
         """Delete the events of ``key``."""
-        self._size -= len(self._moments.pop(key, ()))
+        self._size -= len(self._timestamps.pop(key, ()))
 
     def clear_all(self, matches: Callable[[Hashable], bool]) -> None:
         """Delete every key for which ``matches`` is true. It scans all keys."""
-        for key in [each for each in self._moments if matches(each)]:
+        for key in [each for each in self._timestamps if matches(each)]:
             self.clear(key)
 
     def _recent(self, key: Hashable, now: int) -> list[int]:
         """Delete expired keys and timestamps; return the remaining timestamps of ``key``."""
         self._now = max(self._now, now)
         passed = self._now - self.seconds
-        while self._moments and next(iter(self._moments.values()))[-1] <= passed:
-            self._forget_oldest()
-        moments = self._moments.get(key, [])
-        gone = bisect_right(moments, passed)
-        del moments[:gone]
-        self._size -= gone
-        return moments
+        while self._timestamps and next(iter(self._timestamps.values()))[-1] <= passed:
+            self._drop_oldest()
+        timestamps = self._timestamps.get(key, [])
+        expired = bisect_right(timestamps, passed)
+        del timestamps[:expired]
+        self._size -= expired
+        return timestamps
 
-    def _forget_oldest(self) -> None:
-        self._size -= len(self._moments.popitem(last=False)[1])
+    def _drop_oldest(self) -> None:
+        self._size -= len(self._timestamps.popitem(last=False)[1])
 
 
 class LeakyBucket:

@@ -53,7 +53,7 @@ class Throttle:
         self._by_name = SlidingWindow(limits.login_failures + DELAY_STEPS, seconds)
         self._accounts = SlidingWindow(limits.registrations_per_address, seconds)
         self._tokens = SlidingWindow(limits.registration_failures_per_address, seconds)
-        self._undelayed = limits.login_failures
+        self._failures_without_delay = limits.login_failures
         self._trusted = limits.trusted
         self._passwords = passwords
         self._clock = clock
@@ -98,9 +98,9 @@ class Throttle:
         Raises TooManyRequestsError or UnavailableError.
         """
         address = self._origin(request)
-        self._require_few_accounts(address)
+        self._require_account_allowed(address)
         async with self._passwords.hashes.turn(address):
-            self._require_few_accounts(address)  # others may have registered meanwhile
+            self._require_account_allowed(address)  # others may have registered meanwhile
             self._accounts.record(address, self._now())
             return await self._passwords.hash(password)
 
@@ -129,7 +129,7 @@ class Throttle:
         self._by_name.clear(username)
         self._by_name_and_address.clear_all(lambda key: isinstance(key, tuple) and key[0] == username)
 
-    def _require_few_accounts(self, address: str) -> None:
+    def _require_account_allowed(self, address: str) -> None:
         seconds = self._accounts.wait(address, self._now())
         if seconds:
             raise TooManyRequestsError("too many new accounts", seconds=seconds)
@@ -166,7 +166,7 @@ class Throttle:
 
     def _delay(self, name: str) -> float:
         """Return the delay of an attempt in seconds."""
-        steps = min(max(0, self._by_name.count(name, self._now()) - self._undelayed), DELAY_STEPS)
+        steps = min(max(0, self._by_name.count(name, self._now()) - self._failures_without_delay), DELAY_STEPS)
         return MAX_DELAY_SECONDS * steps / DELAY_STEPS
 
     def _now(self) -> int:

@@ -116,7 +116,7 @@ class SessionActivity:
         used = self._last_used.get(session.session_id)
         return session.expires_at if used is None else max(session.expires_at, end_of(used, self._ttl))
 
-    def keep(self, session_id: int, now: int) -> None:
+    def extend(self, session_id: int, now: int) -> None:
         """Extend a session that is in use by an open stream. ``now``: Unix seconds."""
         self._last_used[session_id] = now
 
@@ -129,7 +129,7 @@ class SessionActivity:
         """Return the last uses that are not stored yet: Unix seconds by session id."""
         return dict(self._last_used)
 
-    def written(self, uses: dict[int, int]) -> None:
+    def mark_stored(self, uses: dict[int, int]) -> None:
         """Drop ``uses``, which are stored now. Later uses of the same sessions are kept."""
         for session_id, used in uses.items():
             if self._last_used.get(session_id) == used:

@@ -41,7 +41,7 @@ class Freshness:
         """Register a callback for invalidations. It is called before cached values are used."""
         self._callbacks.append(forget)
 
-    def look(self) -> Moment:
+    def refresh(self) -> Moment:
         """Process new invalidations; return the current time, and whether it is in doubt.
 
         Raises StoreError if the store cannot be read.
@@ -108,15 +108,15 @@ class SessionCache:
         self._extensions = 0
         freshness.on_invalidation(self._forget)
 
-    def known(self, token_hash: bytes) -> SessionRow | None:
+    def get(self, token_hash: bytes) -> SessionRow | None:
         """Return the session of a token if it is cached, even an expired one. Raises StoreError."""
-        self._freshness.look()
+        self._freshness.refresh()
         found = self._by_hash.get(token_hash)
         if found:
             self._by_hash.move_to_end(token_hash)
         return found
 
-    async def find(self, token_hash: bytes) -> SessionRow | None:
+    async def load(self, token_hash: bytes) -> SessionRow | None:
         """Read the session of a token, even an expired one, from the store, and cache it. Raises StoreError."""
         extensions = self._extensions
         touch, session = await self._store.read(invalidation.with_invalidation, sessions.by_token_hash, token_hash)

@@ -37,10 +37,10 @@ GROUP_BYTES = 1024
 
 MEMBER_BYTES = 256
 
-JOINED, JOINED_BYTES, JOINED_PAGES = 16, 256 * 1024, 4
+MIN_JOINED, MAX_JOINED_BYTES, MAX_JOINED_PAGES = 16, 256 * 1024, 4
 """Pages of at least 16 messages and at most 256 KiB are also cached as a whole, the last 4 of a group."""
 
-RANGES = 4
+MAX_RANGES = 4
 """The most cached ranges of a group, since readers catch up at different numbers.
 
 The least recently used is dropped first.
@@ -79,7 +79,7 @@ class _CachedGroup:
     joined: dict[_PageKey, bytes] = field(default_factory=dict)
     size: int = GROUP_BYTES
 
-    def used(self, written_in: Format, cached: CachedRange) -> None:
+    def mark_used(self, written_in: Format, cached: CachedRange) -> None:
         """Mark a range as most recently used."""
         if self.ranges[-1][1] is not cached:
             self.ranges.remove((written_in, cached))
@@ -130,55 +130,55 @@ class GroupCache:
 
         While the clock is in doubt, only the store decides how far a watermark may rise.
         """
-        moment = self._freshness.look()
+        moment = self._freshness.refresh()
         found = self._find(group_id, user_id, after, limit, written_in, moment.now)
         return None if found and found.needs_confirmation and moment.in_doubt else found
 
     def _find(
         self, group_id: bytes, user_id: bytes, after: int, limit: int, written_in: Format, now: int
     ) -> FetchedPage | None:
-        known = self._by_id.get(group_id)
-        reader = known.readers.get(user_id) if known else None
-        if known is None or reader is None:
+        entry = self._by_id.get(group_id)
+        reader = entry.readers.get(user_id) if entry else None
+        if entry is None or reader is None:
             return None
         self._by_id.move_to_end(group_id)
-        confirmed = min(after, known.last_seq)
-        if confirmed == known.last_seq:
+        confirmed = min(after, entry.last_seq)
+        if confirmed == entry.last_seq:
             return FetchedPage([], reader, confirmed, confirmed)
-        view = visibility.of_cached_group(known.group, now, self._former_policies)
-        for each, cached in tuple(known.ranges):
+        view = visibility.of_cached_group(entry.group, now, self._former_policies)
+        for each, cached in tuple(entry.ranges):
             if each is written_in and cached.covers(confirmed):
                 before = cached.size
                 begin = cached.first_after(confirmed, view)
                 if cached.size != before:  # messages were written or hidden
-                    self._grow(known, cached.size - before)
+                    self._grow(entry, cached.size - before)
                 if begin is None:  # drop it: it would conflict with the next read
-                    known.ranges.remove((each, cached))
-                    self._measure(known)
+                    entry.ranges.remove((each, cached))
+                    self._measure(entry)
                     continue
                 end = min(begin + limit, len(cached.numbers))
-                if end - begin == limit or cached.end == known.last_seq:
-                    known.used(written_in, cached)
+                if end - begin == limit or cached.end == entry.last_seq:
+                    entry.mark_used(written_in, cached)
                     up_to = cached.numbers[end - 1] if end > begin else confirmed
-                    pieces = self._cut(known, written_in, cached, begin, end)
+                    pieces = self._page(entry, written_in, cached, begin, end)
                     return FetchedPage(pieces, reader, up_to, confirmed)
         return None
 
-    def _cut(self, known: _CachedGroup, written_in: Format, cached: CachedRange, begin: int, end: int) -> list[bytes]:
+    def _page(self, entry: _CachedGroup, written_in: Format, cached: CachedRange, begin: int, end: int) -> list[bytes]:
         """Return a page of a range. Pages of many small messages are joined and cached."""
-        if end - begin < JOINED:
+        if end - begin < MIN_JOINED:
             return cached.pieces[begin:end]
-        cut = written_in, cached.numbers[begin], cached.numbers[end - 1], end - begin
-        if cut not in known.joined:
+        key = written_in, cached.numbers[begin], cached.numbers[end - 1], end - begin
+        if key not in entry.joined:
             pieces = cached.pieces[begin:end]
-            if sum(map(len, pieces)) > JOINED_BYTES:
+            if sum(map(len, pieces)) > MAX_JOINED_BYTES:
                 return pieces
-            former = known.joined.pop(next(iter(known.joined))) if len(known.joined) == JOINED_PAGES else b""
-            known.joined[cut] = text = page_writer.join_messages(written_in, pieces)
-            self._grow(known, len(text) - len(former))
-        return [known.joined[cut]]
+            former = entry.joined.pop(next(iter(entry.joined))) if len(entry.joined) == MAX_JOINED_PAGES else b""
+            entry.joined[key] = text = page_writer.join_messages(written_in, pieces)
+            self._grow(entry, len(text) - len(former))
+        return [entry.joined[key]]
 
-    def remember(self, page: MessagePage, after: int, written_in: Format) -> CachedMember:
+    def add_page(self, page: MessagePage, after: int, written_in: Format) -> CachedMember:
         """Cache a page that was read after the number ``after``, and return its reader.
 
         Nothing is cached that may have changed since it was read.
@@ -187,21 +187,21 @@ class GroupCache:
         reader = CachedMember.of(member)
         if self._freshness.since(page.touch).reaches_group(group.group_key):
             return reader
-        known = self._by_id.get(group.group_id)
-        if known and max(group.last_seq, page.fetched_up_to) > known.last_seq:
+        entry = self._by_id.get(group.group_id)
+        if entry and max(group.last_seq, page.fetched_up_to) > entry.last_seq:
             # A send is committed, but not published yet. This page has the message, so no other reader may miss it.
-            self._forget(group.group_key)
-            known = None
-        if known is None:
+            self._drop(group.group_key)
+            entry = None
+        if entry is None:
             # Sends are no invalidations, and those since the read were not added.
             if self._freshness.last_seq(group.group_key) != group.last_seq:
                 return reader
-            known = self._by_id[group.group_id] = _CachedGroup(group, group.last_seq)
+            entry = self._by_id[group.group_id] = _CachedGroup(group, group.last_seq)
             self._ids[group.group_key] = group.group_id
-            self._bytes += known.size
+            self._bytes += entry.size
         # Fetch gaps need the store, and a joining membership may end by itself.
         if not member.missed_from and not member.joining:
-            reader = known.readers.setdefault(member.user_id, reader)
+            reader = entry.readers.setdefault(member.user_id, reader)
         # If the policy keeps commits, which ones changes with each fetch: such pages are not cached.
         if page.end is not None and not page.visibility.policy.keeps_commits:
             begin, hidden_before, policy = (
@@ -210,8 +210,8 @@ class GroupCache:
                 page.visibility.policy,
             )
             cached = CachedRange(begin, page.end, hidden_before, policy, page_writer.message_writer(written_in))
-            _add(known, cached, page.messages, written_in)
-        self._measure(known)
+            _add(entry, cached, page.messages, written_in)
+        self._measure(entry)
         return reader
 
     def add_news(self, news: Iterable[News]) -> None:
@@ -219,51 +219,51 @@ class GroupCache:
         self._freshness.expire()
         for each in news:
             if isinstance(each, MessageStored) and (group_id := self._ids.get(each.group_key)):
-                known = self._by_id[group_id]
-                if each.sequence_num > known.last_seq + 1:
-                    self._forget(each.group_key)
-                elif each.sequence_num == known.last_seq + 1:
-                    self._grow(known, _append(known, each))
+                entry = self._by_id[group_id]
+                if each.sequence_num > entry.last_seq + 1:
+                    self._drop(each.group_key)
+                elif each.sequence_num == entry.last_seq + 1:
+                    self._grow(entry, _append(entry, each))
 
-    def _measure(self, known: _CachedGroup) -> None:
-        self._grow(known, known.measure() - known.size)
+    def _measure(self, entry: _CachedGroup) -> None:
+        self._grow(entry, entry.measure() - entry.size)
 
-    def _grow(self, known: _CachedGroup, added: int) -> None:
-        known.size += added
+    def _grow(self, entry: _CachedGroup, added: int) -> None:
+        entry.size += added
         self._bytes += added
         while self._bytes > MAX_BYTES and len(self._by_id) > 1:
-            self._forget(next(iter(self._by_id.values())).group.group_key)
+            self._drop(next(iter(self._by_id.values())).group.group_key)
 
     def _invalidate(self, touched: Invalidated) -> None:
         for group_key in list(self._ids) if touched.everything else touched.groups:
-            self._forget(group_key)
+            self._drop(group_key)
 
-    def _forget(self, group_key: int) -> None:
+    def _drop(self, group_key: int) -> None:
         group_id = self._ids.pop(group_key, None)
         if group_id:
             self._bytes -= self._by_id.pop(group_id).size
 
 
-def _append(known: _CachedGroup, stored: MessageStored) -> int:
+def _append(entry: _CachedGroup, stored: MessageStored) -> int:
     """Add a new message to the ranges that end before it. Return the growth in bytes."""
-    known.last_seq = stored.sequence_num
+    entry.last_seq = stored.sequence_num
     if stored.is_timed:
         return 0  # readers see it differently, so ranges end before it
-    return sum(cached.send(stored) for _, cached in known.ranges if cached.end == stored.sequence_num - 1)
+    return sum(cached.send(stored) for _, cached in entry.ranges if cached.end == stored.sequence_num - 1)
 
 
-def _add(known: _CachedGroup, read: CachedRange, messages: list[EncodedMessage], written_in: Format) -> None:
+def _add(entry: _CachedGroup, read: CachedRange, messages: list[EncodedMessage], written_in: Format) -> None:
     """Add a range that was read: to an existing one that it continues, or as a new one."""
     if read.base >= read.end:
         return
-    ranges = [cached for each, cached in known.ranges if each is written_in]
+    ranges = [cached for each, cached in entry.ranges if each is written_in]
     for cached in ranges:  # first: readers go forward
         if cached.base <= read.base <= cached.end:
             if read.end > cached.end:
                 cached.extend(
                     [each for each in messages if each.sequence_num > cached.end], read.end, read.hidden_before
                 )
-                _absorb_reached(known, written_in, cached)
+                _absorb_reached(entry, written_in, cached)
             return
     for cached in ranges:
         if read.base < cached.base <= read.end:
@@ -272,15 +272,15 @@ def _add(known: _CachedGroup, read: CachedRange, messages: list[EncodedMessage],
             )
             return
     read.extend(messages, read.end, read.hidden_before)
-    known.ranges.append((written_in, read))
-    del known.ranges[:-RANGES]
+    entry.ranges.append((written_in, read))
+    del entry.ranges[:-MAX_RANGES]
 
 
-def _absorb_reached(known: _CachedGroup, written_in: Format, grown: CachedRange) -> None:
+def _absorb_reached(entry: _CachedGroup, written_in: Format, grown: CachedRange) -> None:
     """Merge ranges that ``grown`` has reached into it."""
-    for each, cached in tuple(known.ranges):
+    for each, cached in tuple(entry.ranges):
         if cached is not grown and each is written_in and grown.base <= cached.base <= grown.end:
-            known.ranges.remove((each, cached))
+            entry.ranges.remove((each, cached))
             if cached.end > grown.end:
                 grown.absorb(cached)
 
@@ -324,7 +324,7 @@ class Recipients:
             return
         self._touch = touched.touch
         for group_key in list(self._ids) if touched.everything else touched.groups:
-            self._forget(group_key)
+            self._drop(group_key)
 
     def find(self, connection: sqlite3.Connection, group_id: bytes) -> RecipientSet | None:
         """Return the members of a group; None if it does not exist.
@@ -345,10 +345,10 @@ class Recipients:
         self._by_id[group_id], self._ids[found.group_key] = found, group_id
         self._count += len(found.members)
         while self._count > MAX_MEMBERS and len(self._by_id) > 1:
-            self._forget(next(iter(self._by_id.values())).group_key)
+            self._drop(next(iter(self._by_id.values())).group_key)
         return found
 
-    def _forget(self, group_key: int) -> None:
+    def _drop(self, group_key: int) -> None:
         group_id = self._ids.pop(group_key, None)
         if group_id:
             self._count -= len(self._by_id.pop(group_id).members)

@@ -64,9 +64,9 @@ class CachedRange:
         before = self.size
         self.sent.append(stored)
         self.end = stored.sequence_num
-        self.size += _weight(stored)
+        self.size += _estimated_size(stored)
         if self.size > RANGE_BYTES:
-            self._shorten()
+            self._trim()
         return self.size - before
 
     def extend(self, messages: Sequence[EncodedMessage], end: int, hidden_before: int) -> None:
@@ -74,7 +74,7 @@ class CachedRange:
         self._write_sent()
         self._insert(len(self.numbers), messages, hidden_before)
         self.end = end
-        self._shorten()
+        self._trim()
 
     def absorb(self, later: "CachedRange") -> None:
         """Append the messages of an overlapping or adjacent range."""
@@ -86,7 +86,7 @@ class CachedRange:
         """Prepend messages from the new ``base``, which were read with ``hidden_before``."""
         self._insert(0, messages, hidden_before)
         self.base = base
-        self._shorten()
+        self._trim()
 
     def _insert(self, at: int, messages: Sequence[EncodedMessage], hidden_before: int) -> None:
         if messages:
@@ -106,7 +106,7 @@ class CachedRange:
 
     def _write_sent(self) -> None:
         sent, self.sent = self.sent, deque()
-        self.size -= sum(map(_weight, sent))
+        self.size -= sum(map(_estimated_size, sent))
         self._insert(len(self.numbers), [self._piece(each) for each in sent], self.hidden_before)
 
     def _piece(self, stored: MessageStored) -> EncodedMessage:
@@ -115,7 +115,7 @@ class CachedRange:
         text = self.write(stored.sequence_num, stored.sender_id, stored.body, created_at, expires_at)
         return EncodedMessage(stored.sequence_num, created_at, text)
 
-    def _shorten(self) -> None:
+    def _trim(self) -> None:
         count = 0
         while self.size > RANGE_BYTES and count < len(self.pieces):
             self.size -= len(self.pieces[count]) + PIECE_BYTES
@@ -125,10 +125,10 @@ class CachedRange:
             del self.numbers[:count], self.times[:count], self.pieces[:count]
         while self.size > RANGE_BYTES:
             first = self.sent.popleft()
-            self.size -= _weight(first)
+            self.size -= _estimated_size(first)
             self.base = first.sequence_num
 
 
-def _weight(stored: MessageStored) -> int:
+def _estimated_size(stored: MessageStored) -> int:
     """Return the size of a message that is not written yet: an upper estimate."""
     return len(stored.body) * 4 // 3 + PIECE_BYTES

@@ -44,7 +44,7 @@ def database(config: Config, clock: Clock, *, is_running: bool | None) -> Iterat
         if before is None or before == path_check.at_rest(path):
             break  # otherwise it was opened meanwhile, and the reads may be inconsistent
     yield from found
-    yield from _log(config)
+    yield from _wal(config)
 
 
 def _read(config: Config, clock: Clock, *, is_running: bool | None, frozen: bool) -> Iterator[Finding]:
@@ -84,7 +84,7 @@ def _inspect(
         yield wrong("clock", f"{fault}: nothing is erased", remedy)
     else:
         yield ok("clock", "agrees with the stored time")
-    yield from vault.look(connection, config)
+    yield from vault.check(connection, config)
     yield from _runs(connection, config, clock.now(), is_running=is_running)
     if not fault:
         yield from _overdue(connection, config, clock.now())
@@ -127,7 +127,7 @@ def _overdue(connection: sqlite3.Connection, config: Config, now: int) -> Iterat
         yield ok("overdue", f"nothing is late ({found.groups:,} groups wait for the next run)")
 
 
-def _log(config: Config) -> Iterator[Finding]:
+def _wal(config: Config) -> Iterator[Finding]:
     size = file_size(config.database.with_name(config.database.name + "-wal"))
     if size > LONG_WAL_BYTES:
         says = f"the write-ahead log has {size:,} bytes"

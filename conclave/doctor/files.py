@@ -29,19 +29,19 @@ def permissions(config: Config, source: Path | None) -> Iterator[Finding]:
     secrets = [Path(path) for path in (config.tls_key_path, config.admin.token_file) if path]
     has_secret = bool(config.registration_token or config.admin.token)
     found = [
-        *_too_open([*private, *vaults], _OTHERS, "600"),
-        *_too_open(folders, _OTHERS, "700"),
-        *_too_open(secrets, _SECRET, "600"),
-        *_too_open([source] if source else [], _SECRET if has_secret else _WRITERS, "600"),
-        *_of_others([config.database, config.data]),
-        *_unusable(config),
+        *_too_permissive([*private, *vaults], _OTHERS, "600"),
+        *_too_permissive(folders, _OTHERS, "700"),
+        *_too_permissive(secrets, _SECRET, "600"),
+        *_too_permissive([source] if source else [], _SECRET if has_secret else _WRITERS, "600"),
+        *_foreign_owners([config.database, config.data]),
+        *_inaccessible(config),
     ]
     yield from found
     if not found:
         yield ok("permissions", "only the owner has access to the database, the data directory and the secrets")
 
 
-def _too_open(paths: list[Path], forbidden: int, mode: str) -> Iterator[Finding]:
+def _too_permissive(paths: list[Path], forbidden: int, mode: str) -> Iterator[Finding]:
     for path in paths:
         try:
             found = stat.S_IMODE(within(copying.ANSWER_SECONDS, path, path.stat).st_mode)
@@ -57,7 +57,7 @@ def _too_open(paths: list[Path], forbidden: int, mode: str) -> Iterator[Finding]
             yield wrong("permissions", f"{path}: others have access (mode {found:04o})", f"chmod {mode} {path}")
 
 
-def _unusable(config: Config) -> Iterator[Finding]:
+def _inaccessible(config: Config) -> Iterator[Finding]:
     """Yield findings about files that this user cannot access."""
     for setting, path in (
         ("tls_cert_path", config.tls_cert_path),
@@ -75,7 +75,7 @@ def _unusable(config: Config) -> Iterator[Finding]:
             yield wrong("permissions", str(error), "run the server as the owner of the files")
 
 
-def _of_others(paths: list[Path]) -> Iterator[Finding]:
+def _foreign_owners(paths: list[Path]) -> Iterator[Finding]:
     user = os.geteuid()
     for path in paths:
         if path.exists() and path.stat().st_uid != user:

@@ -137,7 +137,7 @@ def _port(name: str, address: str, port: int, runs: Callable[[], bool | None], *
     about = f"port {port}"
     if port == 0:
         return ok(about, f"for {name}: the server uses any free port")
-    is_running, fault = runs(), _fault_of_bind(address, port)
+    is_running, fault = runs(), _bind_errno(address, port)
     if fault == 0 and not is_running:
         return ok(about, f"for {name}: free")
     if fault == 0:
@@ -159,7 +159,7 @@ def _port(name: str, address: str, port: int, runs: Callable[[], bool | None], *
     return wrong(about, says, f"find out which it is: ss -ltnp sport = :{port}")
 
 
-def _fault_of_bind(address: str, port: int) -> int:
+def _bind_errno(address: str, port: int) -> int:
     """Return the errno of listening there; 0 if possible, -1 for an unknown address."""
     try:
         family, kind, protocol, _, place = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]

@@ -12,7 +12,7 @@ from conclave.store import keyring, message_keys
 _READ = "read docs/operations/vault.md"
 
 
-def look(connection: sqlite3.Connection, config: Config) -> Iterator[Finding]:
+def check(connection: sqlite3.Connection, config: Config) -> Iterator[Finding]:
     """Yield findings about the vault and its copies. Reasons against a start: see ``start_check``."""
     state = message_keys.state(connection)
     if state is None:

@@ -42,9 +42,9 @@ class ClockWatch:
         """
         begun = await self._store.write(state.begin_serving, policy, self._clock.read(), accepts_change=accepts_change)
         _log_policy_change(begun, policy)
-        await self.note()
+        await self.record()
 
-    async def note(self, *, stopping: bool = False) -> None:
+    async def record(self, *, stopping: bool = False) -> None:
         """Store the current time, and the pending marks of former policies. ``stopping``: the server stops."""
         reading, former_policies = self._clock.read(), self._store.former_policies
         unmarked = former_policies.unmarked
@@ -58,14 +58,14 @@ class ClockWatch:
         self._report_fault(standing.fault)
 
     async def try_record(self) -> None:
-        """Do as ``note``, but ignore errors of the store: the next interval retries."""
+        """Do as ``record``, but ignore errors of the store: the next interval retries."""
         with suppress(StoreError):
-            await self.note()
+            await self.record()
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """Check whether another process has changed the clock's state: a run, a fault, an acceptance."""
         if await self._store.read(state.standing) != self._standing:
-            await self.note()
+            await self.record()
 
     async def write(self, fn: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run ``fn`` as ``Database.write`` does. If it finds the clock wrong, store the fault.
@@ -82,7 +82,7 @@ class ClockWatch:
             yield
         except UntrustedClockError as error:
             await self._store.write(state.note_clock_fault, error.fault, self._standing.floor.acceptances)
-            await self.note()
+            await self.record()
             raise
 
     def _report_fault(self, fault: str) -> None:

@@ -65,7 +65,7 @@ class Cleanup(StrEnum):
     NONE = "none"
 
 
-NOTED_RUNS = 100
+RECENT_RUNS = 100
 """The number of recent runs that are recognised if they are reported again."""
 
 
@@ -86,7 +86,7 @@ class Health:
         """Start without faults."""
         self.certificate_ends = certificate_ends
         self._faults: dict[str, str] = {}
-        self._noted: deque[tuple[str, int, int, str]] = deque(maxlen=NOTED_RUNS)
+        self._recent_runs: deque[tuple[str, int, int, str]] = deque(maxlen=RECENT_RUNS)
         self.last_run: dict[str, Any] | None = None
         self.last_runs: dict[str, dict[str, Any]] = {}
         self.runs: Counter[tuple[str, str]] = Counter()
@@ -110,10 +110,10 @@ class Health:
         Reports of the worker arrive twice: from itself, and from the history of runs. They count once.
         """
         job = report["job"]
-        named = job, report["started_at"], report["finished_at"], report["outcome"]
-        if named in self._noted:
+        run = job, report["started_at"], report["finished_at"], report["outcome"]
+        if run in self._recent_runs:
             return
-        self._noted.append(named)
+        self._recent_runs.append(run)
         self.last_run = self.last_runs[job] = report
         self.runs[job, report["outcome"]] += 1
         self.run_seconds[job] += max(0, report["finished_at"] - report["started_at"])

@@ -54,12 +54,12 @@ class Storage(Watch):
         """Record the outcome of a transaction."""
         if isinstance(error, StoreFullError):
             self._was_full = True
-        self._note(write=str(error or ""), room=self._shortage)
+        self._record(write=str(error or ""), room=self._shortage)
 
     def read(self, error: StoreError | None) -> None:
         """Record the outcome of a read."""
         if error or "read" in self._faults:
-            self._note(read=str(error or ""))
+            self._record(read=str(error or ""))
 
     def room(self) -> float:
         """Return the free space for bodies in bytes; 0 if it is less than the largest body.
@@ -69,18 +69,18 @@ class Storage(Watch):
         now = time.monotonic()
         if now < self._plenty_until:
             return PLENTY_BYTES
-        room = self._look_for_room()
+        room = self._check_space()
         if room > 2 * PLENTY_BYTES:
             self._plenty_until = now + PLENTY_SECONDS
         return room
 
-    def _look_for_room(self) -> float:
+    def _check_space(self) -> float:
         free = free_bytes(self._database.parent)
         missing = self._reserves[0].missing()
         # The missing part of the reserve is kept free instead.
         bodies = (free - file_size(self._wal) - SLACK_BYTES - missing) // 2
         if missing and not self._reserve_errors.get(self._reserves[0].path):
-            self._shortage = self._missing(self._reserves[0])
+            self._shortage = self._reserve_fault(self._reserves[0])
         elif bodies < self._largest:
             self._shortage = f"{self._database}: there is no room for messages ({free_text(self._database.parent)})"
         else:
@@ -91,7 +91,7 @@ class Storage(Watch):
         """Return a context for checkpoints of the write-ahead log, which reports errors to health."""
         return self._health.duty(HealthPart.CHECKPOINTS)
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Complete the reserves if possible, and check the free space. Not for the event loop.
 
         If other programs have filled the disk, a part of the reserve is released for small writes.
@@ -105,20 +105,20 @@ class Storage(Watch):
         if was_full and free_bytes(self._database.parent) < SLACK_BYTES:
             with suppress(OSError):  # a run uses it, or there is none
                 self._reserves[0].shorten(self._database)
-        self._look_for_room()
+        self._check_space()
         self._lacks_inodes = not has_inodes(self._database.parent)
 
     def report(self) -> None:
-        """Report the results of ``look`` to health."""
-        found = [self._missing(each) for each in self._reserves[1:] if each.missing()]
+        """Report the results of ``check`` to health."""
+        found = [self._reserve_fault(each) for each in self._reserves[1:] if each.missing()]
         if self._reserve_errors.get(self._reserves[0].path):
-            found.insert(0, self._missing(self._reserves[0]))
+            found.insert(0, self._reserve_fault(self._reserves[0]))
         if self._lacks_inodes:
             found.append(
                 f"{self._database.parent}: no inode is left, so no file can be created: the next start and runs may"
                 " fail; remove files that are not Conclave's"
             )
-        self._note(room=self._shortage, work="; ".join(found))
+        self._record(room=self._shortage, work="; ".join(found))
 
     def _complete(self, reserve: Reserve) -> str:
         """Complete a reserve if there is space. Return why it cannot be kept, or ""."""
@@ -130,7 +130,7 @@ class Storage(Watch):
             return str(error.strerror)
         return ""
 
-    def _missing(self, reserve: Reserve) -> str:
+    def _reserve_fault(self, reserve: Reserve) -> str:
         """Return the fault of an incomplete reserve."""
         free, needed = free_bytes(reserve.path.parent), reserve.missing() + SLACK_BYTES
         if reason := self._reserve_errors.get(reserve.path):
@@ -141,7 +141,7 @@ class Storage(Watch):
             why = f" again as soon as no run works in them ({free:,} bytes are free)"
         return f"{reserve.path}: {reserve.size:,} bytes are to be kept for cleanup{why}"
 
-    def _note(self, **found: str) -> None:
+    def _record(self, **found: str) -> None:
         """Record faults by name; "" clears a fault."""
         before = self._faults
         self._faults = {name: text for name, text in (before | found).items() if text}

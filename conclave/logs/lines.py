@@ -119,10 +119,10 @@ def _bytes(size: int) -> str:
 
 def _run(fields: Mapping[str, Any]) -> str:
     """Format a cleanup run: ``cleanup: 40 erased (30 expired, 10 fetched), 24 KB returned, 2 s``."""
-    gone = {str(rule).replace("_", " "): count for rule, count in fields["deleted"].items() if count}
-    parts = [f"{sum(gone.values()):,} erased"]
-    if gone:
-        parts[0] += f" ({', '.join(f'{count:,} {rule}' for rule, count in gone.items())})"
+    erased = {str(rule).replace("_", " "): count for rule, count in fields["deleted"].items() if count}
+    parts = [f"{sum(erased.values()):,} erased"]
+    if erased:
+        parts[0] += f" ({', '.join(f'{count:,} {rule}' for rule, count in erased.items())})"
     if fields["archived"]:
         parts.append(f"{fields['archived']:,} archived")
     if fields["held"]:

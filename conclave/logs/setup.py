@@ -47,7 +47,7 @@ class NonblockingStream:
         self._stream = stream
         self._log_lost = lost
         self._lock = threading.RLock()
-        self._begun = b""
+        self._pending = b""
         self._lines: deque[bytes] = deque()
         self._bytes = self._lost = 0
         self._retry: threading.Timer | None = None
@@ -77,7 +77,7 @@ class NonblockingStream:
         missed = 0
         with self._lock:
             self._write(self._file, time.monotonic() + seconds)
-            if self._begun or self._lines:
+            if self._pending or self._lines:
                 self._try_later()
             else:
                 missed, self._lost = self._lost, 0
@@ -87,42 +87,42 @@ class NonblockingStream:
     def _write(self, file: int, until: float) -> None:
         poll = select.poll()
         poll.register(file, select.POLLOUT)
-        while self._begun or self._lines:
+        while self._pending or self._lines:
             if not poll.poll(max(0.0, until - time.monotonic()) * 1000):
                 return
-            if not self._begun:
-                self._begin()
+            if not self._pending:
+                self._take_lines()
             try:
-                written = os.write(file, self._begun[:PIPE_BYTES])
+                written = os.write(file, self._pending[:PIPE_BYTES])
             except BlockingIOError:
                 return  # another process has made the file non-blocking
             except OSError:
-                written = len(self._begun)  # drop it: requests must not fail
-            self._begun = self._begun[written:]
+                written = len(self._pending)  # drop it: requests must not fail
+            self._pending = self._pending[written:]
 
-    def _begin(self) -> None:
+    def _take_lines(self) -> None:
         """Take as many lines as a pipe accepts at once, at least one."""
         begun: list[bytes] = []
         size = 0
         while self._lines and (not begun or size + len(self._lines[0]) <= PIPE_BYTES):
             begun.append(self._lines.popleft())
             size += len(begun[-1])
-        self._begun = b"".join(begun)
+        self._pending = b"".join(begun)
         self._bytes -= size
 
     def _try_later(self) -> None:
         if self._retry is None or not self._retry.is_alive():
-            self._retry = threading.Timer(RETRY_SECONDS, self._again)
+            self._retry = threading.Timer(RETRY_SECONDS, self._retry_now)
             self._retry.daemon = True
             self._retry.start()
 
-    def _again(self) -> None:
+    def _retry_now(self) -> None:
         with self._lock:
             self._retry = None
         self.flush()
 
 
-GATHER_SECONDS = 0.05
+BUFFER_SECONDS = 0.05
 """The longest delay of the line of a request."""
 
 
@@ -160,12 +160,12 @@ def configure_logging(config: LogConfig | None = None) -> None:
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=True,
     )
-    global _gathering, _write_request, _requests_from  # noqa: PLW0603 - one in a process, like the standard library's
-    if _gathering:
-        _gathering.flush()
-    _gathering = _BufferingHandler(sys.stderr)
-    _write_request = _gathering.add_json if is_json else _gathering.add_text
-    _gathering.setFormatter(
+    global _handler, _write_request, _requests_from  # noqa: PLW0603 - one in a process, like the standard library's
+    if _handler:
+        _handler.flush()
+    _handler = _BufferingHandler(sys.stderr)
+    _write_request = _handler.add_json if is_json else _handler.add_text
+    _handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *render],
@@ -176,7 +176,7 @@ def configure_logging(config: LogConfig | None = None) -> None:
     requests = by_itself if config.requests == AUTO else config.requests
     _requests_from = _REQUESTS_FROM.get(requests, _NEVER) if are_logged else _NEVER
     root = logging.getLogger()
-    root.handlers = [_gathering]
+    root.handlers = [_handler]
     root.setLevel(max(logging.WARNING, _number(config.level)))
     # It would log the content of malformed requests. This server logs its own errors.
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
@@ -218,7 +218,7 @@ class _BufferingHandler(logging.StreamHandler[NonblockingStream]):
         self._lines: list[bytes] = []
 
     def add_json(self, method: str, route: str, status: int, ms: float, request_id: str) -> None:
-        """Buffer the line of a request for at most GATHER_SECONDS."""
+        """Buffer the line of a request for at most BUFFER_SECONDS."""
         line = orjson.dumps(
             {
                 "method": method,
@@ -243,7 +243,7 @@ class _BufferingHandler(logging.StreamHandler[NonblockingStream]):
             self._lines.append(line)
             is_first = len(self._lines) == 1
         if is_first:
-            asyncio.get_running_loop().call_later(GATHER_SECONDS, self.flush)
+            asyncio.get_running_loop().call_later(BUFFER_SECONDS, self.flush)
 
     def flush(self) -> None:
         """Write the buffered lines, and flush the stream."""
@@ -269,12 +269,12 @@ class _BufferingHandler(logging.StreamHandler[NonblockingStream]):
 
 def _now() -> str:
     """Return the current time in structlog's format. The formatted second is cached."""
-    global _second  # noqa: PLW0603 - a value that only depends on the time
+    global _cached_second  # noqa: PLW0603 - a value that only depends on the time
     nanoseconds = time.time_ns()
     second = nanoseconds // 1_000_000_000
-    if _second[0] != second:
-        _second = second, datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-    return f"{_second[1]}.{nanoseconds // 1000 % 1_000_000:06d}Z"
+    if _cached_second[0] != second:
+        _cached_second = second, datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return f"{_cached_second[1]}.{nanoseconds // 1000 % 1_000_000:06d}Z"
 
 
 def get_logger(name: str) -> structlog.stdlib.BoundLogger:
@@ -284,7 +284,7 @@ def get_logger(name: str) -> structlog.stdlib.BoundLogger:
 
 
 log = get_logger(__name__)
-_second = 0, ""
-_gathering: "_BufferingHandler | None" = None
+_cached_second = 0, ""
+_handler: "_BufferingHandler | None" = None
 _write_request: Callable[[str, str, int, float, str], None] = _write_request_line
 _requests_from = 0

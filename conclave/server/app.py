@@ -82,7 +82,7 @@ def _events(app: web.Application) -> Events:
     activity, clock, ttl = app[app_keys.ACTIVITY], app[app_keys.CLOCK], app[app_keys.CONFIG].token_ttl_seconds
 
     def keep(session_id: int) -> None:
-        activity.keep(session_id, clock.now())
+        activity.extend(session_id, clock.now())
 
     return Events(keep, keep_alive_seconds=min(KEEP_ALIVE_SECONDS, ttl / 2))
 

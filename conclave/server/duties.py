@@ -69,20 +69,20 @@ async def watch_storage(app: web.Application) -> AsyncIterator[None]:
     """Check the disk, and probe a store that has failed."""
     store, storage = app[app_keys.STORE], app[app_keys.STORAGE]
 
-    async def look() -> None:
-        await asyncio.to_thread(storage.look)
+    async def check() -> None:
+        await asyncio.to_thread(storage.check)
         storage.report()
         if storage.has_failed:
             # An idle server has no requests that would show that it works again.
             await store.read(state.stored_policy)
             await store.write(state.probe)
 
-    async def quietly() -> None:
+    async def check_quietly() -> None:
         with contextlib.suppress(StoreError):  # storage has recorded it
-            await look()
+            await check()
 
-    await quietly()
-    async with _every(app, HealthPart.STORAGE_WATCH, STORAGE_INTERVAL_SECONDS, quietly):
+    await check_quietly()
+    async with _every(app, HealthPart.STORAGE_WATCH, STORAGE_INTERVAL_SECONDS, check_quietly):
         yield
 
 
@@ -93,21 +93,21 @@ async def watch_archive(app: web.Application) -> AsyncIterator[None]:
     """
     reader, health = app[app_keys.ARCHIVE], app[app_keys.HEALTH]
 
-    async def try_out() -> None:
+    async def open_archive() -> None:
         with contextlib.suppress(ArchiveError):  # already in health and in the log
             await reader.warm_up()
 
-    async def try_again() -> None:
+    async def retry() -> None:
         with contextlib.suppress(StoreError):  # watch_storage reports it
             is_at_fault = HealthPart.ARCHIVE in health.faults
             if is_at_fault or (await app[app_keys.STORE].read(stretches.must_exist) and await reader.is_away()):
-                await try_out()
+                await open_archive()
 
     # The start does not wait for the archive: new messages can be read without it.
     async with contextlib.AsyncExitStack() as started:
         if await app[app_keys.STORE].read(stretches.must_exist):
-            await started.enter_async_context(background.running(health, HealthPart.ARCHIVE_WATCH, try_out))
-        await started.enter_async_context(_every(app, HealthPart.ARCHIVE_WATCH, ARCHIVE_RETRY_SECONDS, try_again))
+            await started.enter_async_context(background.running(health, HealthPart.ARCHIVE_WATCH, open_archive))
+        await started.enter_async_context(_every(app, HealthPart.ARCHIVE_WATCH, ARCHIVE_RETRY_SECONDS, retry))
         yield
 
 
@@ -125,12 +125,12 @@ async def record_alive(app: web.Application) -> AsyncIterator[None]:
     for group_id in await app[app_keys.STORE].read(rehearsal.unknown_groups, policy):
         log.warning("doubtful_setting", **of_unknown_group(group_id)._asdict())
     async with (
-        _every(app, HealthPart.ALIVE, ALIVE_INTERVAL_SECONDS, watch.note),
-        _every(app, HealthPart.CLOCK_WATCH, CLOCK_INTERVAL_SECONDS, watch.look),
+        _every(app, HealthPart.ALIVE, ALIVE_INTERVAL_SECONDS, watch.record),
+        _every(app, HealthPart.CLOCK_WATCH, CLOCK_INTERVAL_SECONDS, watch.check),
     ):
         yield
     with health.duty(HealthPart.ALIVE):
-        await watch.note(stopping=True)
+        await watch.record(stopping=True)
 
 
 async def store_session_activity(app: web.Application) -> AsyncIterator[None]:
@@ -140,12 +140,12 @@ async def store_session_activity(app: web.Application) -> AsyncIterator[None]:
     async def write() -> None:
         for session_id in app[app_keys.EVENTS].sessions():
             # A stream records its use when it writes, which it cannot while its client reads nothing.
-            activity.keep(session_id, app[app_keys.CLOCK].now())
+            activity.extend(session_id, app[app_keys.CLOCK].now())
         uses = activity.unstored()
         if uses:
             await app[app_keys.STORE].write(sessions.extend, uses, ttl, app[app_keys.CLOCK])
             app[app_keys.SESSIONS].drop_extended(uses)
-            activity.written(uses)
+            activity.mark_stored(uses)
 
     async with _every(app, HealthPart.SESSION_ACTIVITY, session_lag(ttl), write, activity.urgent):
         yield
@@ -162,7 +162,7 @@ async def forward_outbox(app: web.Application) -> AsyncIterator[None]:
     await store.write(invites.withdraw_all)
 
     async def hand_on() -> None:
-        app[app_keys.FRESHNESS].look()  # without requests too, so that erased messages leave the cache
+        app[app_keys.FRESHNESS].refresh()  # without requests too, so that erased messages leave the cache
         if not await store.read(news.is_empty):
             for username in await store.write(news.forward):
                 app[app_keys.THROTTLE].unblock(username)
@@ -179,16 +179,16 @@ async def notify_redactions(app: web.Application) -> AsyncIterator[None]:
     """
     store, context, notifier = app[app_keys.STORE], app[app_keys.CONTEXT], app[app_keys.REDACTION_NOTIFIER]
 
-    async def look(seconds: float = math.inf) -> None:
+    async def check(seconds: float = math.inf) -> None:
         await record_delivered()
         waiting = await store.read(timers.unannounced, context)
         if waiting.taken_back:
-            await tell_taken_back(time.monotonic() + seconds)
+            await notify_taken_back(time.monotonic() + seconds)
         if waiting.timers:
             with contextlib.suppress(UntrustedClockError):  # already in health and in the log
-                await tell(time.monotonic() + seconds)
+                await notify_timers(time.monotonic() + seconds)
 
-    async def tell_taken_back(until: float) -> None:
+    async def notify_taken_back(until: float) -> None:
         more = True
         while more and time.monotonic() < until:
             notifier.publish(await store.write(timers.announce_taken_back))
@@ -196,23 +196,23 @@ async def notify_redactions(app: web.Application) -> AsyncIterator[None]:
             await record_delivered()
             more = (await store.read(timers.unannounced, context)).taken_back
 
-    async def tell(until: float) -> None:
+    async def notify_timers(until: float) -> None:
         ended = 1
         while ended and time.monotonic() < until:
-            ended, told = await app[app_keys.CLOCK_WATCH].write(timers.announce_ended, context)
-            notifier.publish(told)
+            ended, redactions = await app[app_keys.CLOCK_WATCH].write(timers.announce_ended, context)
+            notifier.publish(redactions)
             reach("timers.published")
             await record_delivered()
 
     async def record_delivered() -> None:
-        while heard := notifier.delivered:
-            await store.write(timers.heard, heard)
-            notifier.forget(heard)
+        while delivered := notifier.delivered:
+            await store.write(timers.heard, delivered)
+            notifier.forget(delivered)
 
     with app[app_keys.HEALTH].duty(HealthPart.TIMERS):
         notifier.begin(await store.read(timers.last_missed))
-        await look(MAX_START_SECONDS)
-    async with _every(app, HealthPart.TIMERS, TIMERS_INTERVAL_SECONDS, look):
+        await check(MAX_START_SECONDS)
+    async with _every(app, HealthPart.TIMERS, TIMERS_INTERVAL_SECONDS, check):
         yield
     with app[app_keys.HEALTH].duty(HealthPart.TIMERS):
         await record_delivered()
@@ -238,7 +238,7 @@ async def record_runs(app: web.Application) -> AsyncIterator[None]:
     store, health = app[app_keys.STORE], app[app_keys.HEALTH]
     seen = await store.read(runs.newest)
 
-    async def look() -> None:
+    async def check() -> None:
         nonlocal seen
         newest = await store.read(runs.newest)
         if newest != seen:
@@ -246,7 +246,7 @@ async def record_runs(app: web.Application) -> AsyncIterator[None]:
                 health.record_run(asdict(each))
             seen = newest
 
-    async with _every(app, HealthPart.RUN_HISTORY, RUNS_INTERVAL_SECONDS, look):
+    async with _every(app, HealthPart.RUN_HISTORY, RUNS_INTERVAL_SECONDS, check):
         yield
 
 
@@ -260,7 +260,7 @@ async def watch_overdue(app: web.Application) -> AsyncIterator[None]:
     store, health, clock = app[app_keys.STORE], app[app_keys.HEALTH], app[app_keys.CLOCK]
     next_look = 0.0
 
-    async def look() -> None:
+    async def check() -> None:
         nonlocal next_look
         began = time.monotonic()
         if HealthPart.CLOCK in health.faults:
@@ -270,7 +270,7 @@ async def watch_overdue(app: web.Application) -> AsyncIterator[None]:
             next_look = began + OVERDUE_SHARE * (time.monotonic() - began)
             _report_overdue(health, late)
 
-    async with _every(app, HealthPart.OVERDUE_WATCH, OVERDUE_INTERVAL_SECONDS, look):
+    async with _every(app, HealthPart.OVERDUE_WATCH, OVERDUE_INTERVAL_SECONDS, check):
         yield
 
 

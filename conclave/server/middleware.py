@@ -43,7 +43,7 @@ RETRY_SECONDS = 5
 AIOHTTP_MAX_BYTES = 64 * 1024
 """aiohttp sends responses of at most 64 KiB, unless earlier bytes are still unsent."""
 
-_chance = random.Random()  # noqa: S311 - request ids are not secret
+_random = random.Random()  # noqa: S311 - request ids are not secret
 
 
 async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
@@ -91,10 +91,10 @@ class RequestPipeline:
                 request[tokens.CALLER] = caller = await self._caller(token_hash)
                 request[ACCOUNT] = caller.user_id
             response = await handler(request)
-            if _may_wait(request, response) and not response.prepared:
+            if _may_block(request, response) and not response.prepared:
                 await hand_over(request, response, counts=False)
         except ConnectionError:
-            self._requests.note(request.method, route, CLIENT_CLOSED, time.monotonic() - began)
+            self._requests.record(request.method, route, CLIENT_CLOSED, time.monotonic() - began)
             log.info("client_gone", method=request.method, route=route)
             raise
         except Exception as error:  # noqa: BLE001 - every error is answered
@@ -112,24 +112,24 @@ class RequestPipeline:
     def record_response(self, method: str, route: str, status: int, began: float, request_id: str) -> None:
         """Count and log an answered request. ``began``: by ``time.monotonic``."""
         took = time.monotonic() - began
-        self._requests.note(method, route, status, took)
+        self._requests.record(method, route, status, took)
         log_request(method, route, status, took, request_id)
 
     def cached_caller(self, token_hash: bytes) -> tokens.Caller | None:
         """Return the caller if the session is cached, else None. Raises StoreError, and as ``use`` does."""
-        session = self._sessions.known(token_hash)
-        return self._activity.use(session, self._freshness.look()) if session else None
+        session = self._sessions.get(token_hash)
+        return self._activity.use(session, self._freshness.refresh()) if session else None
 
     async def _caller(self, token_hash: bytes) -> tokens.Caller:
         """Return the caller. Raises as ``use`` does."""
         return self.cached_caller(token_hash) or self._activity.use(
-            await self._sessions.find(token_hash), self._freshness.look()
+            await self._sessions.load(token_hash), self._freshness.refresh()
         )
 
 
 def new_request_id() -> str:
     """Return a random id that identifies a request in the log."""
-    return f"{_chance.getrandbits(128):032x}"
+    return f"{_random.getrandbits(128):032x}"
 
 
 @web.middleware
@@ -165,7 +165,7 @@ def _as_api_error(error: ApiError | StoreError | web.HTTPException) -> ApiError:
     return convert_aiohttp_error(error)
 
 
-def _may_wait(request: web.Request, response: web.StreamResponse) -> bool:
+def _may_block(request: web.Request, response: web.StreamResponse) -> bool:
     if not isinstance(response, web.Response):
         return isinstance(response, StreamedResponse)  # aiohttp sends files in blocks
     if isinstance(response.body, bytes) and len(response.body) > AIOHTTP_MAX_BYTES:

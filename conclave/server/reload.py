@@ -37,12 +37,12 @@ class Reloader:
         supervisor: Supervisor,
         tls: Tls | None,
         source: Path | None,
-        again: asyncio.Event,
+        requested: asyncio.Event,
         manager: ServiceManager,
     ) -> None:
         """``config``: the current settings. ``source``: their file; None if the start found none.
 
-        ``again``: set it to request a reload. ``manager``: notified when a reload begins and ends.
+        ``requested``: set it to request a reload. ``manager``: notified when a reload begins and ends.
         """
         self._config = config
         self._health = health
@@ -50,7 +50,7 @@ class Reloader:
         self._tls = tls
         # Not searched for again: while the file is being replaced, another one must not be used.
         self._source = source
-        self._again = again
+        self._requested = requested
         self._manager = manager
 
     async def __aenter__(self) -> Self:
@@ -65,8 +65,8 @@ class Reloader:
 
     async def _keep_reloading(self) -> None:
         while True:
-            await self._again.wait()
-            self._again.clear()
+            await self._requested.wait()
+            self._requested.clear()
             self._manager.reloading()
             taken = False
             try:
@@ -95,7 +95,7 @@ class Reloader:
         if read.log.level != self._config.log.level:
             self._config = replace(self._config, log=replace(self._config.log, level=read.log.level))
             configure_logging(self._config.log)
-            self._supervisor.follow(self._config)
+            self._supervisor.set_config(self._config)
         self._health.clear_fault(HealthPart.CONFIGURATION)
         log.info("reloaded", logs_from=read.log.level, certificate="read again" if context else "none")
         if left := changed_settings(self._config, read):

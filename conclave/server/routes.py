@@ -20,7 +20,7 @@ from conclave.api import (
     users,
     welcomes,
 )
-from conclave.web import files, routes as page_routes
+from conclave.web import files
 from conclave.wire import results
 from conclave.wire.exchange import Access, Endpoint
 from conclave.wire.formats import Format
@@ -405,5 +405,5 @@ def add_routes(app: web.Application) -> None:
             app.router.add_route(route.method, path, route.handler)
     app.router.add_get(f"{API}/docs/{{name}}", docs.asset)
     if app[app_keys.CONFIG].web.enabled:
-        page_routes.add_routes(app.router, files.STATIC)
+        files.add_routes(app.router, files.STATIC)
     app[app_keys.ENDPOINTS] = {route.handler: route for route in ROUTES}

@@ -150,7 +150,7 @@ async def _serve(
     hangups: Hangups,
 ) -> None:
     """Serve until a signal ends it."""
-    stop, again = asyncio.Event(), asyncio.Event()
+    stop, reload = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     config = app[app_keys.CONFIG]
     supervisor = Supervisor(config, app[app_keys.HEALTH])
@@ -163,7 +163,7 @@ async def _serve(
     for number in signals.that_end():
         loop.add_signal_handler(number, end)
     # Not by the loop: after it is closed, SIGHUP would kill the process.
-    hangups.hand_on(lambda: loop.call_soon_threadsafe(again.set))  # an earlier one is delivered now
+    hangups.hand_on(lambda: loop.call_soon_threadsafe(reload.set))  # an earlier one is delivered now
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS, handler_cancellation=False)
     operators = web.AppRunner(
         create_admin_app(app, guard, supervisor), access_log=None, shutdown_timeout=SHUTDOWN_SECONDS
@@ -184,7 +184,7 @@ async def _serve(
         async with (
             supervisor,
             manager.watched(lambda: app[app_keys.STORE].read(state.stored_policy)),
-            Reloader(config, app[app_keys.HEALTH], supervisor, tls, source, again, manager),
+            Reloader(config, app[app_keys.HEALTH], supervisor, tls, source, reload, manager),
         ):
             manager.ready(f"serving at {url}")
             await stop.wait()

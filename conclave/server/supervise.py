@@ -37,7 +37,7 @@ from conclave.system.worker_protocol import (
 
 log = get_logger(__name__)
 
-FIRST_PAUSE_SECONDS = 1.0
+MIN_PAUSE_SECONDS = 1.0
 """The pause before a restart of a worker that had completed a run."""
 
 MAX_PAUSE_SECONDS = 60.0
@@ -113,7 +113,7 @@ class Supervisor:
         if process := self._process:
             _kill(process)
 
-    def follow(self, config: Config) -> None:
+    def set_config(self, config: Config) -> None:
         """Pass new log settings to the worker. All other settings are unchanged."""
         self._config = config
         self._send(_config_line(config))
@@ -168,14 +168,14 @@ class Supervisor:
 
     async def _keep_running(self) -> None:
         self._reset("the cleanup worker was restarted")
-        pause = FIRST_PAUSE_SECONDS
+        pause = MIN_PAUSE_SECONDS
         while True:
             ran = False
             try:
                 self._fault = ""
                 ran, status = await self._run_once()
                 if self._sleep and status == 0:
-                    pause = FIRST_PAUSE_SECONDS
+                    pause = MIN_PAUSE_SECONDS
                     await self._sleep_until_due(self._sleep)
                     continue
                 if status == EXIT_GIVE_UP and not self._was_ready:
@@ -193,7 +193,7 @@ class Supervisor:
             self._reset("the cleanup worker ended meanwhile")
             self._health.set_fault(HealthPart.CLEANUP, reason)
             self._health.worker_ends += 1
-            pause = FIRST_PAUSE_SECONDS if ran else min(2 * pause, MAX_PAUSE_SECONDS)
+            pause = MIN_PAUSE_SECONDS if ran else min(2 * pause, MAX_PAUSE_SECONDS)
             log.error("cleanup_worker_ended", reason=reason, restart_in_seconds=pause)
             await asyncio.sleep(pause)
 
@@ -216,7 +216,7 @@ class Supervisor:
     async def _run_once(self) -> tuple[bool, int]:
         """Run one worker process; return whether it completed a run, and its exit status."""
         sleep, ran = self._sleep, False
-        process = await self._begin(sleep)
+        process = await self._start_worker(sleep)
         self._process, self._sleep, self._health.is_asleep = process, None, False
         self._health.worker = process.pid
         self._health.is_waking = True
@@ -246,9 +246,9 @@ class Supervisor:
             self._health.worker = None
             self._health.is_in_run = self._health.is_waking = False
             self._health.next_run_at = None
-            await _end(process)
+            await _stop_process(process)
 
-    async def _begin(self, sleep: WorkerSleep | None) -> Process:
+    async def _start_worker(self, sleep: WorkerSleep | None) -> Process:
         """Start a worker. ``sleep``: the schedule of the one that fell asleep; None: run all jobs at once."""
         # -P: modules are not imported from the working directory. SIGCONT: a worker exits when its input ends, and
         # removes its files first; a stopped one (SIGSTOP) has to be continued for that.
@@ -264,14 +264,14 @@ class Supervisor:
     def _record_start(self, message: WorkerMessage, seconds: float, *, is_woken: bool) -> None:
         """Record how long a worker and its Java took to start. ``seconds``: since the start of the process."""
         if self._activity == _PREPARING and message is not WorkerState.PREPARING:
-            self._preparing.note(time.monotonic() - self._preparing_since)
+            self._preparing.record(time.monotonic() - self._preparing_since)
         if isinstance(message, JavaStarted):
             self._health.java_starts += 1
             self._health.java_start_seconds = message.seconds
             self._lead.record_java(message.seconds)
             log.debug("cleanup_java_started", seconds=round(message.seconds, 1))
         elif message is WorkerState.READY:
-            self._starting.note(seconds)
+            self._starting.record(seconds)
             self._lead.record_worker(seconds)
             if is_woken:
                 log.debug("cleanup_woken")
@@ -350,7 +350,7 @@ def _config_line(config: Config) -> bytes:
     return config.to_json().encode() + b"\n"
 
 
-async def _end(process: Process) -> None:
+async def _stop_process(process: Process) -> None:
     """Close the worker's input, and kill it and its JVM after at most STOP_SECONDS.
 
     If this is cancelled, it is killed at once.

@@ -26,18 +26,18 @@ class Tls:
 
     def __init__(self, chosen: ssl.SSLContext) -> None:
         """``chosen``: the context of the listener and of the first handshakes."""
-        self.context = self._chosen = chosen
+        self.context = self._current = chosen
         # Called in each handshake. Loading the new certificate into the same context would keep an old one with another
         # key type, which some clients prefer.
-        chosen.sni_callback = self._choose
+        chosen.sni_callback = self._select
 
     def replace(self, chosen: ssl.SSLContext) -> None:
         """Use another context for new handshakes. Open connections are not affected."""
-        self._chosen = chosen
+        self._current = chosen
 
-    def _choose(self, connection: ssl.SSLObject, _: str | None, __: ssl.SSLContext) -> None:
-        if self._chosen is not self.context:
-            connection.context = self._chosen
+    def _select(self, connection: ssl.SSLObject, _: str | None, __: ssl.SSLContext) -> None:
+        if self._current is not self.context:
+            connection.context = self._current
 
 
 def load_context(config: Config) -> ssl.SSLContext | None:
@@ -90,8 +90,8 @@ def _explain(certificate: str, key: str, error: Exception) -> str:
     reason = str(getattr(error, "reason", None) or error).replace("_", " ").lower()
     try:
         return _diagnose(certificate, key, reason)
-    except OSError as gone:
-        return f"tls_cert_path, tls_key_path: {certificate}, {key}: are being replaced: {gone.strerror}"
+    except OSError as unreadable:
+        return f"tls_cert_path, tls_key_path: {certificate}, {key}: are being replaced: {unreadable.strerror}"
 
 
 def _diagnose(certificate: str, key: str, reason: str) -> str:

@@ -32,34 +32,34 @@ class VaultCopies:
         """Start without a renewal."""
         self._keys, self._config = app[app_keys.STORE].open_keys(), app[app_keys.CONFIG]
         self._renewed: object = None
-        self._rests_until = self._again = 0.0
+        self._paused_until = self._recheck_at = 0.0
         self._failed: VaultError | None = None
-        self._under_way: asyncio.Future[None] | None = None
+        self._renewal: asyncio.Future[None] | None = None
 
     async def renew(self, *, is_last: bool = False) -> None:
         """Renew all copies if the vault has changed and the pause is over. Raises VaultError."""
         current = self._keys.serial, book.stamp(self._config.ledger_path)
-        is_known = current == self._renewed and time.monotonic() < self._again
+        is_known = current == self._renewed and time.monotonic() < self._recheck_at
         if is_known or not self._config.vault_copies:
             return
-        if not is_last and time.monotonic() < self._rests_until:
+        if not is_last and time.monotonic() < self._paused_until:
             if self._failed:
                 raise self._failed
             return
-        if self._under_way and not self._under_way.done():  # the duty was cancelled, but its thread still runs
-            await asyncio.wait({self._under_way})
+        if self._renewal and not self._renewal.done():  # the duty was cancelled, but its thread still runs
+            await asyncio.wait({self._renewal})
             current = self._keys.serial, book.stamp(self._config.ledger_path)
         began, self._failed = time.monotonic(), None
         values = self._keys, self._config.ledger_path, self._config.vault_copies
-        self._under_way = asyncio.ensure_future(asyncio.to_thread(keyring.renew_all, *values))
+        self._renewal = asyncio.ensure_future(asyncio.to_thread(keyring.renew_all, *values))
         try:
-            await asyncio.shield(self._under_way)
+            await asyncio.shield(self._renewal)
         except VaultError as error:
             self._failed = error
             raise
         finally:
             ended = time.monotonic()
-            self._rests_until, self._again = ended + REST_FACTOR * (ended - began), ended + RECHECK_SECONDS
+            self._paused_until, self._recheck_at = ended + REST_FACTOR * (ended - began), ended + RECHECK_SECONDS
         self._renewed = current
 
 

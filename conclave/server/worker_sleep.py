@@ -19,13 +19,13 @@ MAX_LEAD_SECONDS = 120.0
 class WorkerSleep:
     """The last message of a worker that fell asleep, and its time by the monotonic clock."""
 
-    told: WorkerIdle
+    message: WorkerIdle
     since: float
 
     @property
     def left(self) -> WorkerIdle:
         """The message with the time until the next run as of now."""
-        return self.told.later(time.monotonic() - self.since)
+        return self.message.later(time.monotonic() - self.since)
 
     @property
     def due_in(self) -> float:
@@ -65,7 +65,7 @@ class StartTimeout:
         """Double the limit after a timeout."""
         self._allow(2 * self.seconds)
 
-    def note(self, seconds: float) -> None:
+    def record(self, seconds: float) -> None:
         """Set the limit after a stage that took ``seconds``."""
         self._allow(2 * seconds)
 

@@ -1,14 +1,17 @@
-"""Loads the files of the browser chat into memory."""
+"""Serves the files of the browser chat, which are in memory."""
 
 import gzip
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
-from conclave.wire.shared import split_body
+from aiohttp import ETag, web
+
+from conclave import app_keys
+from conclave.wire.shared import matches_etag, reply_shared, split_body
 
 STATIC = Path(__file__).with_name("static")
 """The output of ``make web``."""
@@ -94,3 +97,24 @@ def takes_gzip(accept_encoding: str) -> bool:
 def headers(name: str) -> Mapping[str, str]:
     """Return the headers of a file."""
     return {**HEADERS, "Cache-Control": IMMUTABLE if _HASHED.search(name) else REVALIDATE}
+
+
+def add_routes(router: web.UrlDispatcher, folder: Path) -> None:
+    """Add a route for each file in ``folder``."""
+    for name in file_names(folder):
+        router.add_get("/" if name == PAGE else f"/{name}", partial(_answer, folder / name))
+
+
+async def _answer(path: Path, request: web.Request) -> web.StreamResponse:
+    """Answer with a file."""
+    file = load(path, request.app[app_keys.CONFIG].auth_header)
+    gzipped = file.gzipped if takes_gzip(request.headers.get("Accept-Encoding", "")) else None
+    if matches_etag(request, file.tag):
+        response: web.StreamResponse = web.Response(status=304)
+    else:
+        response = reply_shared(request, gzipped or file.plain, file.media_type)
+        if gzipped:
+            response.headers["Content-Encoding"] = "gzip"
+    response.headers.update(headers(path.name))
+    response.etag = ETag(file.tag, is_weak=True)  # the same for both encodings
+    return response

@@ -81,17 +81,17 @@ class Acknowledgement:
 
     async def wait(self) -> bool:
         """Wait until everything is acknowledged, and return True; False if the connection is lost first."""
-        left = self.look()
+        left = self.poll()
         if not self._received.done():
             self._pace, self._window_ends = Pace(left or 0), self._loop.time() + pace.WINDOW_SECONDS
-            self._timer = self._loop.call_later(self._pause, self._look_again)
+            self._timer = self._loop.call_later(self._pause, self._poll_again)
         try:
             return await self._received
         finally:
             if self._timer:
                 self._timer.cancel()
 
-    def look(self, *, is_last: bool = False) -> int | None:
+    def poll(self, *, is_last: bool = False) -> int | None:
         """Poll, and return the number of unacknowledged bytes. ``is_last``: do not wait for more."""
         if self._received.done():
             return 0
@@ -100,8 +100,8 @@ class Acknowledgement:
             self._received.set_result(left == 0)
         return left
 
-    def _look_again(self) -> None:
-        left = self.look()
+    def _poll_again(self) -> None:
+        left = self.poll()
         if self._received.done():
             return
         if self._loop.time() >= self._window_ends:
@@ -112,4 +112,4 @@ class Acknowledgement:
                 self._transport.abort()
                 return
         self._pause = min(2 * self._pause, MAX_PAUSE_SECONDS)
-        self._timer = self._loop.call_later(self._pause, self._look_again)
+        self._timer = self._loop.call_later(self._pause, self._poll_again)

@@ -34,7 +34,14 @@ from conclave.wire.fields import NAME_RULE, breaks_constraint, parse_id
 from conclave.wire.formats import Format, body_format, response_format
 from conclave.wire.response_head import response_headers
 from conclave.wire.results import WireMessage
-from conclave.wire.schemas.base import MAX_FAULTS, MORE, QuerySchema, RequestSchema, schema_instance, schema_of
+from conclave.wire.schemas.base import (
+    MAX_FIELD_ERRORS,
+    MORE_ERRORS,
+    QuerySchema,
+    RequestSchema,
+    schema_instance,
+    schema_of,
+)
 
 MAX_BODY_BYTES = 1_048_576
 """The largest request body, also after decompression."""
@@ -42,7 +49,7 @@ MAX_BODY_BYTES = 1_048_576
 BODY_SECONDS = 120.0
 """The time limit of a body, since it is kept in memory. The largest one needs 9 KiB/s."""
 
-MAX_MEMBERS = 64
+MAX_GZIP_MEMBERS = 64
 """The most members of a gzip body (RFC 1952 section 2.2). Each costs a copy of the rest."""
 
 _GZIP = b"\x1f\x8b"
@@ -58,16 +65,16 @@ async def receive(request: web.Request, *, needs_type: bool) -> bytes:
     """
     try:
         if request.content.is_eof():  # most bodies have arrived: no timeout needed
-            return await _whole(request, needs_type=needs_type)
+            return await _receive_all(request, needs_type=needs_type)
         async with asyncio.timeout(BODY_SECONDS):
-            return await _whole(request, needs_type=needs_type)
+            return await _receive_all(request, needs_type=needs_type)
     except TimeoutError as error:
         raise BadRequestError(f"the body has not arrived within {BODY_SECONDS:g} seconds") from error
     except web.RequestPayloadError as error:
         raise BadRequestError("the body cannot be read") from error
 
 
-async def _whole(request: web.Request, *, needs_type: bool) -> bytes:
+async def _receive_all(request: web.Request, *, needs_type: bool) -> bytes:
     if needs_type and await _has_body(request):
         raise UnsupportedMediaTypeError
     if (request.content_length or 0) > MAX_BODY_BYTES:
@@ -122,8 +129,8 @@ def unpack(body: bytes, encodings: Sequence[str]) -> bytes:
         unpacked, members = bytearray(), 0
         while body:
             members += 1
-            if members > MAX_MEMBERS or (members > 1 and not body.startswith(_GZIP)):
-                raise BadRequestError(f"the body is not {encodings[0]}, or in more than {MAX_MEMBERS} pieces")
+            if members > MAX_GZIP_MEMBERS or (members > 1 and not body.startswith(_GZIP)):
+                raise BadRequestError(f"the body is not {encodings[0]}, or in more than {MAX_GZIP_MEMBERS} pieces")
             unpacking = zlib.decompressobj(_GZIP_OR_ZLIB)
             unpacked += unpacking.decompress(body, MAX_BODY_BYTES + 1 - len(unpacked))
             if len(unpacked) > MAX_BODY_BYTES:
@@ -342,21 +349,21 @@ def _load(schema: type[RequestSchema | QuerySchema], kind: type[V], values: Mapp
 def _field_errors(messages: Mapping[Any, Any]) -> ApiError:
     found = list(_by_field(messages))
     is_broken = any(breaks_constraint(text) for _, texts in found for text in texts)
-    named = {_shown(name): texts for name, texts in found[:MAX_FAULTS]}
+    named = {_truncated(name): texts for name, texts in found[:MAX_FIELD_ERRORS]}
     parts = [f"{name}: {' '.join(texts)}" for name, texts in named.items()]
-    if len(found) > MAX_FAULTS:
-        parts.append(f"and {len(found) - MAX_FAULTS} more")
+    if len(found) > MAX_FIELD_ERRORS:
+        parts.append(f"and {len(found) - MAX_FIELD_ERRORS} more")
     return (BadRequestError if is_broken else InvalidValueError)("; ".join(parts), fields=named)
 
 
-def _shown(name: str) -> str:
+def _truncated(name: str) -> str:
     return name if len(name) <= MAX_SHOWN_CHARS else f"{name[:MAX_SHOWN_CHARS]}\N{HORIZONTAL ELLIPSIS}"
 
 
 def _by_field(messages: Mapping[Any, Any], path: str = "") -> Iterator[tuple[str, list[str]]]:
     """Yield each invalid field with its errors. Nested fields are named like ``entries.0.data``."""
     for name, found in messages.items():
-        if name is MORE:
+        if name is MORE_ERRORS:
             yield from repeat((path, []), found)
         elif name == SCHEMA:  # the value at ``path`` is not an object
             yield path.removesuffix("."), found

@@ -220,7 +220,7 @@ async def test_what_holds_the_event_loop_up_is_told(operators: Operators) -> Non
 def test_a_bound_belongs_to_its_bucket() -> None:
     told = Histogram((1.0, 2.0))
     for value in (0.5, 1, 1.5, 2, 2.5):
-        told.note(value)
+        told.record(value)
     assert (told.counts, told.total) == ([2, 2, 1], 7.5)
 
 

@@ -271,9 +271,9 @@ async def test_the_send_rate_is_of_successes_by_the_second(monkeypatch: pytest.M
     monkeypatch.setattr(rate, "time", SimpleNamespace(monotonic=lambda: now[0]))
     measured = rate.SendRate(requests)
     assert measured.rate == 0
-    await measured.note()
+    await measured.sample()
     for status in (200, 200, 200, 429, 507):
-        requests.note("POST", rate.SENDS, status, 0.1)
-    requests.note("GET", rate.SENDS, 200, 0.1)
+        requests.record("POST", rate.SENDS, status, 0.1)
+    requests.record("GET", rate.SENDS, 200, 0.1)
     now[0] += 6
     assert measured.rate == 0.5

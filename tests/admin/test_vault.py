@@ -23,7 +23,7 @@ def store(tmp_path: Path) -> KeyedBackups:
 
 def found(store: KeyedBackups) -> list[tuple[Level, str]]:
     with closing(sqlite.connect(store.config.database, readonly=True)) as connection:
-        return [(each.level, each.says) for each in vault.look(connection, store.config)]
+        return [(each.level, each.says) for each in vault.check(connection, store.config)]
 
 
 def test_doctor_tells_whether_the_vault_and_its_copies_would_do(store: KeyedBackups, tmp_path: Path) -> None:

@@ -342,7 +342,7 @@ async def test_what_only_a_wrong_clock_hides_has_to_wait(running: Running) -> No
     room = await Room.of(running, 3)
     await room.alice.set_expiry(room.group, DAY)
     running.clock.set_wrong(2 * DAY)
-    await running.app[app_keys.CLOCK_WATCH].look()
+    await running.app[app_keys.CLOCK_WATCH].check()
     for number in (2, 5):
         await expect(room.bob.take_back(room.group, number), 503, 0)
     running.clock.set_wrong(-2 * DAY)

@@ -48,7 +48,7 @@ def config(config: Config) -> Config:
 def tight(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have so little room that everything is forgotten again and again."""
     monkeypatch.setattr(groups, "MAX_BYTES", 9_000)
-    monkeypatch.setattr(groups, "RANGES", 2)
+    monkeypatch.setattr(groups, "MAX_RANGES", 2)
     monkeypatch.setattr(ranges, "RANGE_BYTES", 1_500)
     monkeypatch.setattr(freshness, "MAX_SESSIONS", 2)
     monkeypatch.setattr(groups, "MAX_MEMBERS", 4)
@@ -104,7 +104,7 @@ def dropped(*triggers: str) -> Plant:
 
 
 def no_look(patch: pytest.MonkeyPatch, running: Running) -> None:
-    patch.setattr(running.app[app_keys.FRESHNESS], "look", running.app[app_keys.CLOCK].moment)
+    patch.setattr(running.app[app_keys.FRESHNESS], "refresh", running.app[app_keys.CLOCK].moment)
 
 
 def no_since(patch: pytest.MonkeyPatch, running: Running) -> None:
@@ -112,7 +112,7 @@ def no_since(patch: pytest.MonkeyPatch, running: Running) -> None:
 
 
 def deaf(patch: pytest.MonkeyPatch, running: Running) -> None:
-    patch.setattr(running.app[app_keys.GROUPS], "hear", lambda _: None)
+    patch.setattr(running.app[app_keys.GROUPS], "add_news", lambda _: None)
 
 
 def hears_one_less(patch: pytest.MonkeyPatch, running: Running) -> None:
@@ -121,7 +121,7 @@ def hears_one_less(patch: pytest.MonkeyPatch, running: Running) -> None:
         hear(stored[:-1] if len(stored) > 1 else stored)
 
     hear = running.app[app_keys.GROUPS].hear
-    patch.setattr(running.app[app_keys.GROUPS], "hear", hear_all_but_the_last)
+    patch.setattr(running.app[app_keys.GROUPS], "add_news", hear_all_but_the_last)
 
 
 def any_last_number(patch: pytest.MonkeyPatch, running: Running) -> None:
@@ -130,7 +130,7 @@ def any_last_number(patch: pytest.MonkeyPatch, running: Running) -> None:
         return told(page, *rest)
 
     told = running.app[app_keys.GROUPS].remember
-    patch.setattr(running.app[app_keys.GROUPS], "remember", remember)
+    patch.setattr(running.app[app_keys.GROUPS], "add_page", remember)
 
 
 def sees_everything(patch: pytest.MonkeyPatch, _: Running) -> None:
@@ -184,7 +184,7 @@ def shortens_the_wrong_end(patch: pytest.MonkeyPatch, _: Running) -> None:
         shorten(run)
         run.base = base
 
-    patch.setattr(ranges.CachedRange, "_shorten", keep_base)
+    patch.setattr(ranges.CachedRange, "_trim", keep_base)
 
 
 def joins_what_does_not_follow(patch: pytest.MonkeyPatch, _: Running) -> None:

@@ -174,9 +174,9 @@ def test_what_a_start_may_take_is_bounded_and_goes_down_once_one_succeeds() -> N
     for _ in range(5_000):
         allowed.extend()
     assert allowed.seconds == 3600
-    allowed.note(100)
+    allowed.record(100)
     assert allowed.seconds == 200, "a machine that needs 100 seconds gets them the next time too"
-    allowed.note(3)
+    allowed.record(3)
     assert allowed.seconds == 120
 
 

@@ -164,7 +164,7 @@ async def test_a_worker_that_dies_while_it_falls_asleep_is_started_again(
     workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it has left has to be removed soon, not at the next run."""
-    monkeypatch.setattr(supervise, "FIRST_PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(supervise, "MIN_PAUSE_SECONDS", 0.05)
     workers.are(ends="os.kill(os.getpid(), 9)")
     health = Health()
     async with Supervisor(Config(), health):

@@ -86,10 +86,13 @@ def stacked_chart(amounts: Iterable[DataPoint], kinds: Sequence[str], now: int) 
         _bar(place, begin + place * step, each, kinds, count, top) for place, each in enumerate(sums) if each.total()
     ]
     totals = {kind: sum(each[kind] for each in sums) for kind in kinds}
-    times = [AxisLabel(_x(place, count), second(begin + place * step)[5:16]) for place in _labelled(begin, step, count)]
+    times = [
+        AxisLabel(_x(place, count), second(begin + place * step)[5:16])
+        for place in _label_positions(begin, step, count)
+    ]
     heights = [AxisLabel(_y(value, top), _short(value)) for value in sorted({0, top // 2, top})]
-    gone = _said(totals, kinds) or "nothing"
-    text = f"From {second(begin)} to {second(now)} UTC: {gone}."
+    erased = _describe(totals, kinds) or "nothing"
+    text = f"From {second(begin)} to {second(now)} UTC: {erased}."
     return Chart(bars, totals, heights, times, step, text)
 
 
@@ -101,10 +104,10 @@ def _bar(place: int, at: int, amount: Counter[str], kinds: Sequence[str], count:
             y = _y(below + amount[kind], top)
             pieces.append(BarSegment(number, _x(place, count), y, max(1.0, width * 0.85), _y(below, top) - y))
             below += amount[kind]
-    return Bar(pieces, f"{second(at)} UTC: {_said(amount, kinds)}")
+    return Bar(pieces, f"{second(at)} UTC: {_describe(amount, kinds)}")
 
 
-def _said(amount: Mapping[str, int], kinds: Sequence[str]) -> str:
+def _describe(amount: Mapping[str, int], kinds: Sequence[str]) -> str:
     return ", ".join(f"{amount[kind]:,} {kind.replace('_', ' ')}" for kind in kinds if amount[kind])
 
 
@@ -116,7 +119,7 @@ def _y(value: int, top: int) -> float:
     return round((HEIGHT - BOTTOM) * (1 - value / top) + TOP * value / top, 1)
 
 
-def _labelled(begin: int, step: int, count: int) -> Sequence[int]:
+def _label_positions(begin: int, step: int, count: int) -> Sequence[int]:
     """Return the bars with a time label: at most five, at round times if possible."""
     for apart in (each for each in STEPS if each >= step):
         round_ones = [place for place in range(count) if (begin + place * step) % apart == 0]

@@ -34,7 +34,7 @@ class FormTokens:
         return f"{body}.{self._sign(body)}"
 
     def redeem(self, ticket: str) -> None:
-        """Take a ticket; it becomes invalid. Raises TicketError."""
+        """Redeem a token, which becomes invalid. Raises FormTokenError."""
         body, _, signature = ticket.rpartition(".")
         if not hmac.compare_digest(self._sign(body).encode(), signature.encode("utf-8", "replace")):
             raise FormTokenError("this form is not of this server, or older than its last start: reload the page")

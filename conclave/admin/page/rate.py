@@ -22,7 +22,7 @@ class SendRate:
         self._requests = requests
         self._counts: deque[tuple[float, int]] = deque(maxlen=int(WINDOW_SECONDS / EVERY_SECONDS) + 1)
 
-    async def note(self) -> None:
+    async def sample(self) -> None:
         """Take a sample. Call it every EVERY_SECONDS, first at the start."""
         self._counts.append((time.monotonic(), self._count()))
 
@@ -36,6 +36,6 @@ class SendRate:
         """Return the number of successful sends so far."""
         return sum(
             sum(each.counts)
-            for (method, route, status), each in self._requests.taken().items()
+            for (method, route, status), each in self._requests.histograms().items()
             if (method, route) == ("POST", SENDS) and status < 300
         )

@@ -48,7 +48,7 @@ class OperatorPage:
     """The operators' page of one server."""
 
     def __init__(self, served: web.Application, sizes: Sizes, actions: PageActions) -> None:
-        """``served``: the clients' application. ``sizes``: measures its files. ``actions``: performs form actions."""
+        """``served``: the clients' application. ``sizes``: measures its files. ``actions``: <<<<<<<performs form|||||||the>>>>>>> actions."""
         self.snapshot = PageSnapshot(served)
         self._sources = Sources(served, self.snapshot, sizes, SendRate(served[app_keys.REQUESTS]))
         self._actions = actions
@@ -75,8 +75,8 @@ class OperatorPage:
 
     async def _working(self, app: web.Application) -> AsyncIterator[None]:
         rate = self._sources.rate
-        await rate.note()
-        async with background.every(app[app_keys.HEALTH], HealthPart.SEND_RATE, EVERY_SECONDS, rate.note):
+        await rate.sample()
+        async with background.every(app[app_keys.HEALTH], HealthPart.SEND_RATE, EVERY_SECONDS, rate.sample):
             yield
         await self.snapshot.close()
 
@@ -130,10 +130,10 @@ class OperatorPage:
             raise ForbiddenError(str(error)) from error
         return form
 
-    async def _answer_of(self, actions: Coroutine[Any, Any, web.Response]) -> web.Response:
-        """Return the answer of ``actions``, or a page that says why it did nothing."""
+    async def _answer_of(self, response: Coroutine[Any, Any, web.Response]) -> web.Response:
+        """Return ``response``, or a page with its error."""
         try:
-            return await actions
+            return await response
         except (ApiError, StoreError) as error:
             refused = error if isinstance(error, ApiError) else UnavailableError(str(error), seconds=1)
             values = {"title": "Nothing was done", "sentence": refused.message, "is_good": False}

@@ -23,7 +23,7 @@ RULES = ("expired", "fetched", "redacted", "taken_back", "deleted_group", "delet
 FRESH_SECONDS = 3.0
 """The time for which data is reused."""
 
-SHARE = 20
+READ_SHARE = 20
 """Reads take at most a twentieth of a reader's time: after a slow one the next is delayed."""
 
 WAIT_SECONDS = 1.0
@@ -62,7 +62,7 @@ class PageSnapshot:
             if time.monotonic() < self._next:
                 return
             self._began = time.monotonic()
-            self._task = asyncio.create_task(self._look())
+            self._task = asyncio.create_task(self._read())
         await asyncio.wait({self._task}, timeout=WAIT_SECONDS if self.last else LATE_SECONDS)
         waited = time.monotonic() - self._began
         if self._task.done():
@@ -76,7 +76,7 @@ class PageSnapshot:
             self._task.cancel()
             await asyncio.wait({self._task})
 
-    async def _look(self) -> None:
+    async def _read(self) -> None:
         if self._served[app_keys.HEALTH].phase is not Phase.SERVING:
             self.fault = "the server is starting or stopping"
             return
@@ -86,17 +86,17 @@ class PageSnapshot:
         jobs = schedule(config.retention.purge_jobs, config.cleanup_interval)
         path = config.tls_cert_path
 
-        def look(connection: sqlite3.Connection) -> tuple[Overview, Chart | None, list[Advice]]:
+        def read(connection: sqlite3.Connection) -> tuple[Overview, Chart | None, list[Advice]]:
             """Run in the reader's thread, since processing 1,000 runs would block the event loop."""
-            seen = overview.look(connection, jobs, now)
+            seen = overview.read(connection, jobs, now)
             amounts = (DataPoint(each.started_at, each.deleted) for each in seen.runs)
             return seen, stacked_chart(amounts, RULES, now), runs.advices(seen.runs, jobs, now)
 
         try:
-            self.last, self.chart, self.advice = await self._served[app_keys.STORE].read(look)
+            self.last, self.chart, self.advice = await self._served[app_keys.STORE].read(read)
             self.fault = ""
         except (StoreError, sqlite3.Error, ValueError) as error:  # ValueError: the store was closed meanwhile
             self.fault = str(error)
         self.renewed_ends = await asyncio.to_thread(certificate.expiry, path)
         ended = time.monotonic()
-        self._next = ended + max(FRESH_SECONDS, SHARE * (ended - began))
+        self._next = ended + max(FRESH_SECONDS, READ_SHARE * (ended - began))

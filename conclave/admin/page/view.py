@@ -51,7 +51,7 @@ def environment() -> "Environment":
         loader=PackageLoader("conclave.admin.page"),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=_shown,
+        finalize=_escape,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -111,7 +111,7 @@ def _cleanup(health: Health, config: Config, seen: Overview | None, now: int) ->
 
 
 def _run(run: Run) -> dict[str, Any]:
-    gone = sum(run.deleted.get(rule, 0) for rule in RULES)
+    erased = sum(run.deleted.get(rule, 0) for rule in RULES)
     return {
         "began": run.started_at,
         "ended": run.finished_at,
@@ -119,7 +119,7 @@ def _run(run: Run) -> dict[str, Any]:
         "job": run.job,
         "is_good": run.outcome == "ok",
         "error": run.error,
-        "messages": gone,
+        "messages": erased,
         "archived": run.archived,
         "returned": run.bytes_returned + run.archive_bytes_returned,
     }
@@ -154,7 +154,7 @@ def _certificate(ends: int | None, renewed: int | None, now: int) -> Mapping[str
     }
 
 
-def _shown(value: Any) -> Any:
+def _escape(value: Any) -> Any:
     """Escape invisible characters in values, except in markup that a template made."""
     return visible(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
 

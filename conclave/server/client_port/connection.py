@@ -86,7 +86,7 @@ class ClientConnection(RespondingConnection):
         elif self.state != CLOSED:
             self._held += data
             if self._acknowledgement:
-                self._acknowledgement.look()  # a client's next request acknowledges the response before
+                self._acknowledgement.poll()  # a client's next request acknowledges the response before
             self._read_or_pause()
 
     def _take_request(self, data: bytes) -> None:
@@ -124,7 +124,7 @@ class ClientConnection(RespondingConnection):
             return
         if not self._scanner:
             self._scanner, self._scanned = RequestScanner(), 0
-            self._timer = self._loop.call_later(HEAD_SECONDS, self._give_up_head)
+            self._timer = self._loop.call_later(HEAD_SECONDS, self._time_out_head)
         if len(data) > framing.MAX_HEAD_BYTES:
             raise MalformedRequestError("too long")
         self._scanner.feed(data[self._scanned :])
@@ -136,7 +136,7 @@ class ClientConnection(RespondingConnection):
             self._timer.cancel()
             self._timer = None
 
-    def _give_up_head(self) -> None:
+    def _time_out_head(self) -> None:
         text = f"the head of the request has not arrived within {HEAD_SECONDS:g} seconds"
         self._refuse(TimeoutError(), BadRequestError(text))
 
@@ -157,7 +157,7 @@ class ClientConnection(RespondingConnection):
                 self._handler.pause_writing()
         return self._handler.take(data, head, size)
 
-    def go_on(self) -> None:
+    def next_request(self) -> None:
         """Start the next request if it has arrived, or close the connection if that is due."""
         if self.state == CLOSED:
             return
@@ -179,7 +179,7 @@ class ClientConnection(RespondingConnection):
         """
         self.is_half_closed = True
         if self._acknowledgement:
-            self._acknowledgement.look(is_last=True)
+            self._acknowledgement.poll(is_last=True)
         if self.transport is None or self.transport.get_extra_info("sslcontext"):
             return False
         if self.state == DELEGATED:
@@ -260,19 +260,19 @@ class ClientConnection(RespondingConnection):
         if self.transport:
             self.transport.set_protocol(_DETACHED)
             self.transport.set_protocol(successor)
-        self._forget()
+        self._release()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Release all resources. The request in progress goes on."""
         handler = self._handler
-        self._forget()
+        self._release()
         if handler:
             handler.connection_lost(exc)
 
-    def _forget(self) -> None:
+    def _release(self) -> None:
         self.transport = self._handler = None
         if self._acknowledgement:
-            self._acknowledgement.look(is_last=True)
+            self._acknowledgement.poll(is_last=True)
             self._acknowledgement = None
         self._stop_waiting_for_head()
         self.port.admission.remove(self)

@@ -97,7 +97,7 @@ class AiohttpHandler(web.RequestHandler):
         size = min(self._missing, len(data))
         self._missing -= size
         self.data_received(data[:size])
-        self._go_on_if_done()
+        self._finish_if_done()
         return data[size:]
 
     def _break_body(self) -> None:
@@ -119,12 +119,14 @@ class AiohttpHandler(web.RequestHandler):
     def finish(self, *, stays_open: bool) -> None:
         """Record that the answer is written. Unless ``stays_open``, aiohttp closes the connection."""
         self._reader, self._is_answered = None, stays_open
-        self._go_on_if_done()
+        self._finish_if_done()
 
-    def _go_on_if_done(self) -> None:
+    def _finish_if_done(self) -> None:
         if self._is_answered and not self.expects_body:
             self._is_answered = False
-            asyncio.get_running_loop().call_soon(self.connection.go_on)  # aiohttp has more to do in the same step
+            asyncio.get_running_loop().call_soon(
+                self.connection.next_request
+            )  # aiohttp has more to do in the same step
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Cancel what is in progress. A request that has not started starts first: aiohttp would log an error."""

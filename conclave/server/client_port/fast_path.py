@@ -35,7 +35,7 @@ from conclave.wire.fields import parse_id
 from conclave.wire.formats import Format
 from conclave.wire.schemas.messages import GetMessages, GetMessagesQuery, SendMessage, SendMessageRequest, write_number
 
-MAX_KNOWN = 20_000
+MAX_CACHED = 20_000
 """At most 20,000 parsed heads are cached, in about 8 MB. Beyond that the cache is cleared."""
 
 _VARYING = (
@@ -84,7 +84,7 @@ class FastPath:
         self._auth_header = app[app_keys.CONFIG].auth_header
         self._auth_field = self._auth_header.lower().encode("ascii")
         self._varying = re.compile(_VARYING % re.escape(self._auth_field))
-        self._known: dict[bytes, ParsedHeaders] = {}
+        self._parsed: dict[bytes, ParsedHeaders] = {}
         """By hashes of heads, since heads contain tokens."""
         self._cross_origin = app[app_keys.CROSS_ORIGIN]
         self._pipeline = app[PIPELINE]
@@ -104,7 +104,7 @@ class FastPath:
         if not line:
             return framing.measure(text), None
         key, length = self._key(text, line)
-        headers, head = self._known.get(key), RequestHead(length, {})
+        headers, head = self._parsed.get(key), RequestHead(length, {})
         if not headers:
             head = framing.read_head(text)
             headers = self._parse_headers(head.fields, line[1]) if framing.is_plain(line, head) else None
@@ -145,9 +145,9 @@ class FastPath:
 
     def cache(self, request: FastRequest) -> None:
         """Cache the parsed headers of a request. A full cache is cleared."""
-        if len(self._known) >= MAX_KNOWN:
-            self._known.clear()
-        self._known[request.key] = request.headers
+        if len(self._parsed) >= MAX_CACHED:
+            self._parsed.clear()
+        self._parsed[request.key] = request.headers
 
     def take(self, request: FastRequest, body: bytes) -> bool:
         """Answer a request, now or later. Return False if a handler has to: then nothing was done.
@@ -218,12 +218,12 @@ class FastPath:
             self._answer_page(request, found, parts)
 
     def _answer_page(self, request: FastRequest, found: FetchedPage, parts: list[bytes]) -> None:
-        parts = _written(request, parts)
+        parts = _with_head(request, parts)
         if found.needs_confirmation:
             # Without its pieces: in JSON they would be in memory twice.
             _start(self._confirming, self._hand_over(request, found._replace(pieces=[]), parts))
         else:
-            self._note(request, HTTPStatus.OK)
+            self._record(request, HTTPStatus.OK)
             request.connection.answer(parts)
 
     async def _hand_over(self, request: FastRequest, found: FetchedPage, parts: list[bytes]) -> None:
@@ -234,22 +234,22 @@ class FastPath:
             await self._fetching.confirm(found, has_arrived=has_arrived)
         except Exception as error:  # noqa: BLE001 - the client has been answered
             status = self._api_error(request, error).status
-        self._note(request, status)
-        request.connection.go_on()
+        self._record(request, status)
+        request.connection.next_request()
 
     def _answer_send(self, request: FastRequest, sent: "asyncio.Future[int]") -> None:
         try:
-            parts = _written(request, [write_number(request.headers.response_format, sent.result())])
+            parts = _with_head(request, [write_number(request.headers.response_format, sent.result())])
         except Exception as error:  # noqa: BLE001 - every error is answered
             self._refuse(request, error)
         else:
-            self._note(request, HTTPStatus.OK)
+            self._record(request, HTTPStatus.OK)
             request.connection.answer(parts)
 
     def _refuse(self, request: FastRequest, error: Exception) -> None:
         api_error, headers = self._api_error(request, error), request.headers
         response = error_response(headers.response_format, response_head.headers_of(request.request_id), api_error)
-        self._note(request, api_error.status)
+        self._record(request, api_error.status)
         clock = request.connection.port.clock
         request.connection.answer([response_head.response_bytes(response, clock, headers.cross_origin)])
 
@@ -257,11 +257,11 @@ class FastPath:
         with structlog.contextvars.bound_contextvars(request_id=request.request_id):
             return self._pipeline.as_api_error(error, request.method, self._route)
 
-    def _note(self, request: FastRequest, status: int) -> None:
+    def _record(self, request: FastRequest, status: int) -> None:
         self._pipeline.record_response(request.method, self._route, int(status), request.began, request.request_id)
 
 
-def _written(request: FastRequest, parts: list[bytes]) -> list[bytes]:
+def _with_head(request: FastRequest, parts: list[bytes]) -> list[bytes]:
     """Return a response with status 200: head and ``parts`` of the body."""
     headers, clock = request.headers, request.connection.port.clock
     return response_head.ok_response(headers.response_format, request.request_id, parts, clock, headers.cross_origin)

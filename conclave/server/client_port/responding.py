@@ -56,25 +56,25 @@ class RespondingConnection(TrackedConnection, asyncio.BufferedProtocol):
             self.port.admission.note_authenticated(self)
         self.account = account
 
-    def go_on(self) -> None:
+    def next_request(self) -> None:
         """Continue with the next request: this one is answered."""
         raise NotImplementedError
 
     def answer(self, parts: list[bytes]) -> None:
         """Write a response, head and body, and continue once the system has accepted it."""
         if self._write(parts):
-            self.go_on()
+            self.next_request()
         else:
             self._responding = self._loop.create_task(self._finish(parts))
 
     async def _finish(self, parts: list[bytes]) -> None:
         try:
-            await self._taken(parts)
+            await self._wait_drained(parts)
         finally:
-            self.go_on()
+            self.next_request()
 
     async def hand_over(self, parts: list[bytes], *, counts: bool) -> bool:
-        """Write a response, and clear ``parts``. Call ``go_on`` after it.
+        """Write a response, and clear ``parts``. Call ``next_request`` after it.
 
         Return whether the client has acknowledged it, see ``wire.handover.hand_over``. Unless ``counts``, wait only
         until the system has accepted it.
@@ -83,7 +83,7 @@ class RespondingConnection(TrackedConnection, asyncio.BufferedProtocol):
         is_taken = self._write(parts)
         expected = self.expect_acknowledgement() if counts else None
         if not is_taken:
-            is_taken = await self._taken(parts)
+            is_taken = await self._wait_drained(parts)
         parts.clear()
         return is_taken and expected is not None and await expected.wait()
 
@@ -99,7 +99,7 @@ class RespondingConnection(TrackedConnection, asyncio.BufferedProtocol):
         response_head.write(transport, parts)
         return not transport.get_write_buffer_size()
 
-    async def _taken(self, parts: list[bytes]) -> bool:
+    async def _wait_drained(self, parts: list[bytes]) -> bool:
         """Wait until the system has accepted a response, or the client is too slow. Return whether it has."""
         transport = self.transport
         if transport is None:
@@ -132,5 +132,5 @@ class RespondingConnection(TrackedConnection, asyncio.BufferedProtocol):
         """Start waiting for the acknowledgement of all written bytes. None: the connection is lost."""
         if self.transport:
             self._acknowledgement = Acknowledgement(self.transport, self.below)
-            self._acknowledgement.look()
+            self._acknowledgement.poll()
         return self._acknowledgement

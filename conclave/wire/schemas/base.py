@@ -15,10 +15,10 @@ from conclave.wire.fields import MAX_PAGE_ITEMS, Bytes, Identifier, QueryInteger
 from conclave.wire.formats import Format
 from conclave.wire.results import WireMessage
 
-MAX_FAULTS = 20
+MAX_FIELD_ERRORS = 20
 """A response names at most 20 invalid fields."""
 
-MORE = object()
+MORE_ERRORS = object()
 """Replaces a field's name among errors; its value is the number of further errors."""
 
 _UNKNOWN = "unknown field"
@@ -75,10 +75,10 @@ class RequestSchema(_LoadingSchema):
         if not isinstance(data, Mapping):
             return data  # a nested value of the wrong type
         unknown = [name for name in data if name not in self.fields]
-        if len(unknown) > MAX_FAULTS:
+        if len(unknown) > MAX_FIELD_ERRORS:
             # Only these are named in the response. An error list for each field would be slow.
-            named = {name: [_UNKNOWN] for name in unknown[:MAX_FAULTS]}
-            raise ValidationError({**named, MORE: len(unknown) - MAX_FAULTS})
+            named = {name: [_UNKNOWN] for name in unknown[:MAX_FIELD_ERRORS]}
+            raise ValidationError({**named, MORE_ERRORS: len(unknown) - MAX_FIELD_ERRORS})
         return {name: value for name, value in data.items() if value is not None or name not in self.fields}
 
 
@@ -111,7 +111,7 @@ _BY_TYPE: dict[Any, type[fields.Field[Any]]] = {
 }
 
 
-_MADE: dict[type[WireMessage], ResponseSchema] = {}
+_SCHEMAS: dict[type[WireMessage], ResponseSchema] = {}
 
 
 def schema_of(kind: type[WireMessage]) -> ResponseSchema:
@@ -119,13 +119,13 @@ def schema_of(kind: type[WireMessage]) -> ResponseSchema:
 
     A field is derived from its type, unless its metadata has one (``field``).
     """
-    if kind not in _MADE:
+    if kind not in _SCHEMAS:
         hints = get_type_hints(kind)
         made: dict[str, Any] = {"__doc__": kind.__doc__}
         for each in dataclasses.fields(kind):  # type: ignore[arg-type]  # all of them are dataclasses
             made[each.name] = each.metadata.get("field") or _field(hints[each.name])
-        _MADE[kind] = type(kind.wire, (ResponseSchema,), made)()
-    return _MADE[kind]
+        _SCHEMAS[kind] = type(kind.wire, (ResponseSchema,), made)()
+    return _SCHEMAS[kind]
 
 
 def _field(hint: Any) -> fields.Field[Any]:
