@@ -1,6 +1,6 @@
-"""The local history: each message once, in order, and no longer than the effective policy of its group allows.
+"""The local history: each message once, in order, no longer than its group's effective policy allows.
 
-What is here is not encrypted: every process that may read the file reads the texts.
+Texts are stored in plaintext: every process that can read the file can read them.
 """
 
 import json
@@ -24,32 +24,31 @@ from conclave.client.private_file import FULL, transaction
 from conclave.clock import Clock, SystemClock
 
 ERASED_AT_ONCE = 512
-"""A transaction erases at most 512 messages."""
+"""Maximum number of messages that a transaction erases."""
 
 MOST_UNREAD = 1_000
-"""Of unread messages the first 1,000 are told: who hears of each that arrives would read all the others each time."""
+"""Maximum number of unread messages returned, since callers read them again for each new one."""
 
 AFTER_FETCH = 0
-"""The effective expiry of a group whose messages the server deletes once all have fetched them."""
+"""The effective expiry of groups with delete-after-fetch."""
 
 _KEY = "SELECT message_key FROM messages JOIN groups USING (group_key) WHERE group_id = ? AND sequence_num = ?"
 
 
 class History:
-    """What one user keeps. Every method raises DiskError where nothing can be written, and sqlite3.Error.
+    """One user's local history. Methods raise DiskError if the disk cannot be written, and sqlite3.Error.
 
-    On a full disk erasing goes on, in space that is kept for it, and ``store`` stores nothing.
-
-    One process uses it at a time; a second one waits for the first one's transactions.
+    On a full disk erasing continues in reserved space, and ``store`` fails. Processes that share the file wait for each
+    other's transactions; only one should use it.
     """
 
     def __init__(
         self, path: Path | str | None = None, *, keep_after_fetch: int | None = None, clock: Clock | None = None
     ) -> None:
-        """``path``: None keeps it in memory only.
+        """``path``: None: in memory.
 
-        ``keep_after_fetch``: for how many seconds after their arrival messages of delete-after-fetch groups are kept;
-        None: the server deletes its copies, and these stay. Raises HistoryError.
+        ``keep_after_fetch``: lifetime, in seconds after arrival, of messages in delete-after-fetch groups; None:
+        unlimited. Raises HistoryError.
         """
         path = None if path is None else Path(path)
         self._keep_after_fetch = keep_after_fetch
@@ -60,7 +59,7 @@ class History:
         self._unannounced: list[ErasedMessage] = []
         self._reserve = SpaceReserve(path)
         for work in (self._set_fetched_gone_at, self._erase_due):
-            with suppress(DiskError):  # what is due is not shown, and erased as soon as that is possible
+            with suppress(DiskError):  # expired messages are hidden, and erased later
                 work()
 
     def __enter__(self) -> Self:
@@ -74,24 +73,24 @@ class History:
         self._connection.close()
 
     def claim(self, owner: str) -> None:
-        """Note whose history it is, the server's address and the user's id. Raises HistoryError if another's."""
+        """Record the owner, the server's address and the user's id. Raises HistoryError if it is another one."""
         with self._transaction() as connection:
             row = connection.execute("SELECT owner FROM about").fetchone()
             if row and row[0] != owner:
-                raise HistoryError(f"this history is of {row[0]}, not of {owner}: use one for each account")
+                raise HistoryError(f"this history belongs to {row[0]}, not to {owner}: use one for each account")
             connection.execute("INSERT OR IGNORE INTO about (id, owner) VALUES (1, ?)", (owner,))
 
     def record_server_time(self, date: int | None) -> None:
-        """The server says that it is ``date``, Unix seconds rounded down; None: it does not know.
+        """Record the server's time ``date``, in Unix seconds, rounded down; None: its clock is in doubt.
 
-        A ``date`` that this machine's clocks contradict hides what has expired by it, and erases nothing until it is
-        confirmed: see ``ServerClock``.
+        A ``date`` that the local clocks contradict hides expired messages, and erases nothing until it is confirmed:
+        see ``ServerClock``.
         """
         if date is None:
             self._clock.record_unknown_time()
             return
         with suppress(DiskError):
-            self._erase_due()  # by the time as it was known: hearing revives nothing
+            self._erase_due()  # by the former time: a correction must not show erased messages
         former, anchor, doubt = self.now(), self._clock.anchor, self._clock.doubt
         leap, now = self._clock.hear(date), self.now()
         mends = leap > 0 or former - now > TOLERANCE_SECONDS
@@ -105,84 +104,84 @@ class History:
                         )
                         connection.execute(erasing.SET_GONE_AT, {"keep": self._keep_after_fetch})
             except sqlite3.Error as error:
-                self._saved_clock = SavedClock()  # the next answer mends it
+                self._saved_clock = SavedClock()  # the next answer repeats it
                 if mends:
                     self._clock.anchor, self._clock.doubt = anchor, doubt
                 if not isinstance(error, DiskError):
                     raise
-        # A doubt that ends, or a clock of this machine that was set forward and is set right.
+        # An unconfirmed time was dropped or confirmed, or a local clock that was set forward is right again.
         self._has_reappeared |= (doubt is not None and self._clock.doubt is None) or now < former - 1
 
     @property
     def is_time_known(self) -> bool:
-        """Whether the server tells a time that is believed. If not, what it does not show need not be gone."""
+        """Whether the server's time is accepted. If not, messages missing in its answers may reappear."""
         return self._clock.doubt is None and not self._clock.is_time_unknown
 
     @property
     def unknown_time_count(self) -> int:
-        """How often the server has not known the time: if that was so for a page, it may leave something out."""
+        """Number of answers whose clock was in doubt. If it rises during a fetch, the page may lack messages."""
         return self._clock.unknown_time_count
 
     @property
     def machine_ahead(self) -> int:
-        """By how many seconds this machine's clock is ahead of the server's; negative: it is behind."""
+        """How many seconds this machine's clock is ahead of the server's; negative: behind."""
         return self._clock.machine_ahead
 
     @property
     def needs_time(self) -> bool:
-        """Whether to ask the server for the time: a doubt ends by several answers, and its silence by one."""
+        """Whether to ask the server for the time, to confirm a jump or after an answer in doubt."""
         return self._clock.needs_answer
 
     @property
     def has_reappeared(self) -> bool:
-        """Whether messages that were hidden by a time that was wrong may be shown again."""
+        """Whether messages hidden by a wrong time may have reappeared."""
         return self._has_reappeared
 
     def take_reappeared(self) -> bool:
-        """Tell that once."""
+        """Return ``has_reappeared``, and reset it."""
         has_reappeared, self._has_reappeared = self._has_reappeared, False
         return has_reappeared
 
     def now(self) -> int:
-        """Return the server's time, as far as it is known here: the latest that it may be, by which things are hidden.
+        """Return the latest possible time of the server, by which messages are hidden.
 
-        It can go back, when a time that was in doubt turns out to be wrong.
+        It goes back when an unconfirmed time turns out to be wrong.
         """
         return self._clock.now()
 
     def confirmed_now(self) -> int:
-        """Return the server's time that has come for sure: what is to end by a clock counts from it, and is over by it.
+        """Return the confirmed time of the server: use it for durations.
 
-        It is behind ``now`` while a time is in doubt, or this machine's wall clock was set forward.
+        It is behind ``now`` while a time is unconfirmed, or this machine's wall clock was set forward.
         """
         return self._clock.confirmed_now()
 
     @property
     def keep_after_fetch(self) -> int | None:
-        """For how many seconds messages of delete-after-fetch groups are kept; None: they stay."""
+        """Lifetime of messages in delete-after-fetch groups, in seconds after arrival; None: unlimited."""
         return self._keep_after_fetch
 
     def groups(self) -> dict[UUID, int]:
-        """Return the groups that are known here, and the effective expiry of each."""
+        """Return the effective expiry of each known group."""
         return {UUID(bytes=row[0]): row[1] for row in self._connection.execute("SELECT group_id, expiry FROM groups")}
 
     def fetched_up_to(self, group_id: UUID) -> int:
-        """Return the number up to which was fetched; 0 for a group that is not known."""
+        """Return the number up to which a group was fetched; 0 for an unknown group."""
         return self._number(group_id, "fetched_up_to")
 
     def refetch_after(self, group_id: UUID) -> int | None:
-        """Return the number after which to fetch once more, as the server knows the time again; None: nothing to."""
+        """Return the number after which to fetch again once the server's clock is right; None: complete."""
         return pages.refetch_after(self._connection, group_id)
 
     def not_fetched(self, group_id: UUID, numbers: Sequence[int]) -> set[int]:
-        """Return those of a page's numbers that have not come yet."""
+        """Return the numbers of a page that were not received before."""
         return pages.not_fetched(self._connection, group_id, numbers)
 
     def set_expiry(self, group_id: UUID, expiry: int) -> bool:
-        """Note a group's effective expiry, which holds for all its messages at once. Tell whether it is another one.
+        """Set a group's effective expiry, for all its messages. Return whether it has changed.
 
-        What it forbids is gone with the next ``enforce``, and not shown before that. With delete-after-fetch what is
-        here keeps the lifetime that it had.
+        Messages that expire by it are hidden at once, and erased by the next ``enforce``. With delete-after-fetch,
+        messages keep the lifetime that they had.
         """
         with self._transaction() as connection:
             group_key, former = ensure_group(connection, group_id)
@@ -204,11 +203,11 @@ class History:
         numbers: Sequence[int] | None = None,
         in_doubt: bool = False,
     ) -> bool:
-        """Store what was fetched with ``after``, whose last number is ``up_to``; what is expired already is not stored.
+        """Store a page fetched with ``after``, whose last number is ``up_to``, without expired messages.
 
-        ``numbers``: all of the page; None: those that ``arrived``. ``in_doubt``: the server did not know the time.
+        ``numbers``: those of the page; None: those of ``arrived``. ``in_doubt``: the server's clock was in doubt.
         Return False, and store nothing, if the history was not at ``after``: another process has fetched meanwhile.
-        Raises DiskError while the space that erasing needs is not free.
+        Raises DiskError while the reserve cannot be filled.
         """
         if not self._reserve.refill():
             raise DiskError(FULL)
