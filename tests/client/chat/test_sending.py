@@ -59,7 +59,7 @@ class TestSending:
         refused = [each for each in alice.items(group) if isinstance(each, Draft)]
         assert [each.text[:12] for each in refused] == ["\x00begins with"[:12], "for too long", "x" * 12]
         assert all(each.refused for each in refused)
-        assert "must not be empty, nor begin with NUL" in refused[0].refused
+        assert "must not be empty or begin with NUL" in refused[0].refused
         assert alice.conversation.rooms.unsent() == 3
         assert (alice.told.bad, alice.told.ends) == ([], [])
 
