@@ -1,4 +1,4 @@
-"""The keys under which the application holds what handlers need."""
+"""The keys under which the application stores the objects that handlers use."""
 
 import asyncio
 from collections import Counter
@@ -54,11 +54,11 @@ HEALTH = web.AppKey("health", Health)
 REQUESTS = web.AppKey("requests", Requests)
 TELLING = web.AppKey("telling", Telling)
 CLOSED_CONNECTIONS: web.AppKey[Counter[str]] = web.AppKey("closed")
-"""The connections that were closed or refused by the server, by the reason: see ``Room``."""
+"""How many connections the server closed or refused, by reason: see ``admission.CLOSE_REASONS``."""
 BUDGET = web.AppKey("budget", Budget)
 KEY_PACKAGE_TURN = web.AppKey("inviting", asyncio.Semaphore)
-"""Held while very many key packages are in memory that do not wait for their client yet."""
+"""Held while a large number of key packages is read and written."""
 CONTEXT = web.AppKey("context", Context)
 CROSS_ORIGIN = web.AppKey("cross_origin", CrossOrigin)
 ENDPOINTS: web.AppKey[Mapping[Handler, Endpoint]] = web.AppKey("endpoints")
-"""Each endpoint by its handler."""
+"""The endpoints by handler."""

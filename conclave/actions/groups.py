@@ -12,7 +12,7 @@ from conclave.errors import BadRequestError, ConflictError, NotMemberError
 from conclave.failpoints import reach
 from conclave.retention import marks, rehearsal
 from conclave.retention.policy import PolicyChange, exceeds_cap
-from conclave.retention.rehearsal import Rehearsed
+from conclave.retention.rehearsal import GroupImpact
 from conclave.store.engine.news import announce, members_of
 from conclave.store.lists import ListPart, Span
 from conclave.store.resources import audit, groups, own_groups
@@ -55,7 +55,7 @@ def create(connection: sqlite3.Connection, context: Context, user_id: bytes, gro
 
 def rehearse(
     connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes, changes: GroupChanges
-) -> Rehearsed:
+) -> GroupImpact:
     """Rehearse ``changes`` to a group: what expires by them. The database stays. Raises what ``update`` raises."""
     group = require_admin(connection, context, group_id, user_id).group
     changed = as_changed(connection, context, group, changes)

@@ -99,7 +99,7 @@ class JointSend:
             sent = sends[place]
             outcomes[place] = number
             values = {"group_id": sent.group_id, "sequence_num": number, "sender_id": sent.user_id}
-            announce(connection, group.members, "new_message", but_not=sent.user_id, **values)
+            announce(connection, group.members, "new_message", excluded=sent.user_id, **values)
         ids.settle(connection, outcomes, now)
         if limited:  # last: what fails before is asked again
             limited.stored()
@@ -143,7 +143,7 @@ class _SendIds:
     def is_known(
         self, connection: sqlite3.Connection, place: int, group_key: int, outcomes: list[int | Exception]
     ) -> bool:
-        """Tell whether the send at ``place`` was sent before. Its outcome is the former number, or follows later."""
+        """Return whether the send at ``place`` was sent before. Its outcome is the former number, or follows later."""
         sent = self._sent(place, group_key)
         if sent in self._first:
             self._again.append((place, sent))
@@ -162,7 +162,7 @@ class _SendIds:
         if not self._first:
             return
         numbers = {sent: outcomes[place] for sent, place in self._first.items()}
-        send_ids.remember(connection, {sent: each for sent, each in numbers.items() if isinstance(each, int)}, now)
+        send_ids.add_page(connection, {sent: each for sent, each in numbers.items() if isinstance(each, int)}, now)
         for place, sent in self._again:
             outcomes[place] = numbers[sent]
 
@@ -262,10 +262,10 @@ class Reading:
 def _counted(connection: sqlite3.Connection, context: Context, receipt: ReadUpTo) -> ReadUpTo | None:
     """Return a receipt as far as it counts; None if that changes nothing. Raises NotMemberError."""
     member = require_member(connection, context, receipt.group_id, receipt.user_id)
-    if not timers.is_news(member, receipt.up_to):
+    if not timers.needs_confirmation(member, receipt.up_to):
         return None
     up_to = fetch_gaps.read(connection, member, context.clock.moment(), receipt.up_to)
-    return receipt._replace(up_to=up_to) if timers.is_news(member, up_to) else None
+    return receipt._replace(up_to=up_to) if timers.needs_confirmation(member, up_to) else None
 
 
 class Fetching:
@@ -330,7 +330,7 @@ class Fetching:
                 )
             except NoMembershipError:
                 raise NotMemberError from None
-            reader = self._groups.remember(found, after, written_in)
+            reader = self._groups.add_page(found, after, written_in)
             member, doubt, numbers = found.member, found.doubt, list[int]()
             if doubt.next is not None or member.missed_from:  # otherwise no page pays for it
                 numbers = [each.sequence_num for each in found.messages]

@@ -358,7 +358,7 @@ def _settings(connection: sqlite3.Connection, entry: LedgerEntry, _: int, __: Re
     if entry.state is None:
         return False
     too_old_before = entry.state["too_old_before"]
-    marks.end_timed(connection, too_old_before)
+    marks.stop_new_timers(connection, too_old_before)
     return _changed(
         connection,
         "UPDATE server_state SET policy_settings = ?, too_old_before = max(too_old_before, ?)",

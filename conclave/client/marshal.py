@@ -32,7 +32,7 @@ def write(written_in: Format, schema: type[RequestSchema], request: Any) -> byte
     given = {name: value for name, value in vars(request).items() if value is not None}
     values: Mapping[str, Any] = schema_instance(schema).dump(given)
     # A missing id is empty, and a missing number 0: both formats omit them.
-    absent = dict.fromkeys(schema.zero_is_absent, 0)
+    absent = dict.fromkeys(schema.drop_zero, 0)
     present = {name: value for name, value in values.items() if value != absent.get(name, b"")}
     try:
         return protobuf.write(schema.__name__, present) if written_in is Format.PROTOBUF else formats.write(present)

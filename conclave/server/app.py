@@ -45,8 +45,8 @@ def create_app(
 ) -> web.Application:
     """Build the server; its resources are opened when it starts.
 
-    ``accepts_change``: an operator agrees to a large change of the policy. ``accepts_older``: to a vault that is older
-    than the database, and to what is lost with it.
+    ``accepts_change``: the operator accepts a large change of the policy. ``accepts_older``: the operator accepts a
+    vault that is older than the database, and the data loss that follows.
     """
     app = web.Application(middlewares=[middleware.pipeline], client_max_size=MAX_BODY_BYTES)
     app[app_keys.CONFIG] = config
@@ -82,7 +82,7 @@ def _events(app: web.Application) -> Events:
     activity, clock, ttl = app[app_keys.ACTIVITY], app[app_keys.CLOCK], app[app_keys.CONFIG].token_ttl_seconds
 
     def keep(session_id: int) -> None:
-        activity.keep(session_id, clock.now())
+        activity.extend(session_id, clock.now())
 
     return Events(keep, keep_alive_seconds=min(KEEP_ALIVE_SECONDS, ttl / 2))
 
@@ -100,7 +100,7 @@ async def _serving(app: web.Application) -> AsyncIterator[None]:
 
 async def _streams(app: web.Application) -> AsyncIterator[None]:
     yield
-    await app[app_keys.EVENTS].gone()  # they have been ending since the server began to stop
+    await app[app_keys.EVENTS].wait_ended()  # _stop has asked them to end
 
 
 async def _store(app: web.Application) -> AsyncIterator[None]:
@@ -108,7 +108,7 @@ async def _store(app: web.Application) -> AsyncIterator[None]:
     app[app_keys.STORAGE] = storage = Storage(config.database, reserves(config), MAX_BODY_BYTES, app[app_keys.HEALTH])
 
     def publish(news: list[News]) -> None:
-        app[app_keys.GROUPS].hear(news)
+        app[app_keys.GROUPS].add_news(news)
         app[app_keys.EVENTS].publish(news)
 
     is_older = app[app_keys.ACCEPTS_OLDER]

@@ -261,13 +261,13 @@ def test_used_tickets_take_bounded_memory_and_time(monkeypatch: pytest.MonkeyPat
     made = form_tokens.FormTokens()
     first, *others = (made.make() for _ in range(4))
     for each in (first, *others):
-        made.take(each)
+        made.redeem(each)
         with pytest.raises(form_tokens.FormTokenError, match="only once"):
-            made.take(each)
+            made.redeem(each)
     for each in others:
         with pytest.raises(form_tokens.FormTokenError, match="only once"):
-            made.take(each)
-    made.take(first)
+            made.redeem(each)
+    made.redeem(first)
 
 
 async def test_a_ticket_of_before_a_restart_or_of_yesterday_is_refused(

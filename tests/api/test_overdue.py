@@ -96,7 +96,7 @@ async def test_while_the_clock_is_wrong_health_tells_of_the_clock_alone(
         server.clock.advance(12 + 2 * HOUR)
         await until(lambda: HealthPart.OVERDUE in faults.faults)
         server.clock.set_wrong(9 * HOUR)
-        await server.app[app_keys.CLOCK_WATCH].note()
+        await server.app[app_keys.CLOCK_WATCH].record()
         await until(lambda: HealthPart.OVERDUE not in faults.faults)
         assert HealthPart.CLOCK in faults.faults
 

@@ -134,7 +134,7 @@ async def test_a_group_has_few_runs_and_the_oldest_goes_first(running: Running) 
         await client.fetch(group, after, 2)
     found = [page(running, client, group, after, 2) is not None for after in (25, 20, 15, 10, 5)]
     assert found == [False, True, True, True, True]
-    assert len(memory(running)._by_id[UUID(group).bytes].ranges) == groups.RANGES
+    assert len(memory(running)._by_id[UUID(group).bytes].ranges) == groups.MAX_RANGES
     expect_measured(running)
 
 
@@ -203,7 +203,7 @@ async def test_a_session_is_forgotten_when_it_is_touched_and_when_it_is_extended
 
     def is_known(client: Client) -> bool:
         running.app[app_keys.FRESHNESS].expire()
-        running.app[app_keys.FRESHNESS].look()
+        running.app[app_keys.FRESHNESS].refresh()
         return tokens.token_hash(client.token) in known._by_hash
 
     await alice.get("/me")
@@ -215,7 +215,7 @@ async def test_a_session_is_forgotten_when_it_is_touched_and_when_it_is_extended
     session = known._by_hash[tokens.token_hash(bob.token)].session_id
     once(running.config.database, "UPDATE sessions SET expires_at = expires_at + 5")
     assert is_known(bob), "the server does that itself"
-    known.forget_extended([session, 10**6])
+    known.drop_extended([session, 10**6])
     assert not is_known(bob)
     assert (known._by_hash, known._hashes) == ({}, {})
 
@@ -229,7 +229,7 @@ async def test_a_session_that_was_extended_while_it_was_read_is_not_remembered(
 
     async def extend() -> None:
         once(running.config.database, "UPDATE sessions SET expires_at = expires_at + 5")
-        known.forget_extended([1])
+        known.drop_extended([1])
 
     right_after(running, monkeypatch, invalidation.with_invalidation, extend)
     await alice.get("/me")

@@ -92,7 +92,7 @@ class History:
         with suppress(DiskError):
             self._erase_due()  # by the former time: a correction must not show erased messages
         former, anchor, doubt = self.now(), self._clock.anchor, self._clock.doubt
-        leap, now = self._clock.hear(date), self.now()
+        leap, now = self._clock.record_time(date), self.now()
         mends = leap > 0 or former - now > TOLERANCE_SECONDS
         if mends or self._saved_clock.differ_from(self._clock):
             try:

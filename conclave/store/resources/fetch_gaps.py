@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from conclave.clock import Moment
 from conclave.retention import stretches, visibility
-from conclave.retention.visibility import Sight, Timed
+from conclave.retention.visibility import ReaderMessages, Visibility
 from conclave.store.resources.members import Membership
 
 
@@ -94,7 +94,12 @@ NONE = Omissions()
 
 
 def look(
-    connection: sqlite3.Connection, member: Membership, sight: Sight, moment: Moment, timed: Timed | None, claimed: int
+    connection: sqlite3.Connection,
+    member: Membership,
+    view: Visibility,
+    moment: Moment,
+    timed: ReaderMessages | None,
+    claimed: int,
 ) -> Omissions:
     """Return what stands against counting a page that is read at a moment. ``claimed``: the reader's own word."""
     # A page that had left before, to another device, may be noted late: what was on it is not missed.
@@ -102,10 +107,10 @@ def look(
     if missed and missed.first > missed.last:
         missed = None
     if not moment.in_doubt:
-        return NONE if missed is None or not _shows_any(connection, member, sight, missed) else Omissions(missed=missed)
+        return NONE if missed is None or not _shows_any(connection, member, view, missed) else Omissions(missed=missed)
 
     def first(after: int) -> int | None:
-        return visibility.first_doubtful(connection, member.group, sight, after, moment.earliest, timed)
+        return visibility.first_in_doubt(connection, member.group, view, after, moment.earliest, timed)
 
     above = first(member.watermark)
     return Omissions(above, first(claimed) if above is not None and claimed >= above else above, missed)
@@ -115,18 +120,18 @@ def read(connection: sqlite3.Connection, member: Membership, moment: Moment, up_
     """Return for how much it counts that a member says, at a moment, to have read everything up to a number."""
     if not (moment.in_doubt or member.missed_from):
         return up_to
-    sight = visibility.of_group(connection, member.group, moment.now)
+    view = visibility.of_group(connection, member.group, moment.now)
     timed = visibility.of_reader(member.member_id, member.joined_after, include_redacted=False)
-    return look(connection, member, sight, moment, timed, member.watermark).claimed(up_to)
+    return look(connection, member, view, moment, timed, member.watermark).claimed(up_to)
 
 
-def _shows_any(connection: sqlite3.Connection, member: Membership, sight: Sight, gap: Gap) -> bool:
+def _shows_any(connection: sqlite3.Connection, member: Membership, view: Visibility, gap: Gap) -> bool:
     """Tell whether anything of what a member missed may be seen."""
     group, before = member.group, gap.first - 1
-    archived = stretches.stretch(connection, group, before, sight)
+    archived = stretches.stretch(connection, group, before, view)
     if archived and any(part.first_seq <= gap.last for part in archived.parts):
         return True
-    return visibility.shows_any(connection, group, sight, max(before, group.archived_seq), gap.last)
+    return visibility.shows_any(connection, group, view, max(before, group.archived_seq), gap.last)
 
 
 def note(connection: sqlite3.Connection, member_id: int, gap: Gap) -> None:

@@ -261,12 +261,12 @@ class World:
         with self.reading() as connection:
             for member in self.memberships():
                 group, now = member.group, self.clock.now()
-                sight = of_group(connection, group, now)
+                view = of_group(connection, group, now)
                 timed = of_reader(member.member_id, member.joined_after, include_redacted=False)
                 rows = connection.execute(
-                    f"SELECT sequence_num FROM ({timed.query}) WHERE group_key = :group_key AND {sight.hot[0]}"
+                    f"SELECT sequence_num FROM ({timed.query}) WHERE group_key = :group_key AND {view.hot[0]}"
                     f" AND {timed.condition}",
-                    {"group_key": group.group_key, "now": now, **timed.values, **sight.bounds(0)},
+                    {"group_key": group.group_key, "now": now, **timed.values, **view.bounds(0)},
                 )
                 found |= {(member.user_id, group.group_key, row[0]) for row in rows}
         return found
