@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 
 from conclave import app_keys
 from conclave.actions import accounts as actions, users as acting
-from conclave.actions.command_runner import Outside
+from conclave.actions.command_runner import CommandRunner
 from conclave.auth.passwords import hash_password
 from conclave.cli import open_store, users as cli_users
 from conclave.cli.users import change
@@ -181,7 +181,7 @@ def test_without_a_terminal_a_deletion_needs_yes(stored: sqlite3.Connection, run
 def test_an_account_that_goes_meanwhile_is_told_in_a_line(
     stored: sqlite3.Connection, config: Config, clock: FakeClock, logged: Logged
 ) -> None:
-    outside = Outside(config, clock)
+    outside = CommandRunner(config, clock)
     gone, context = outside.read(acting.by_name, "bob").user_id, outside.context()
 
     def remove(connection: sqlite3.Connection, user_id: bytes) -> None:

@@ -314,7 +314,7 @@ async def test_an_answer_without_an_end_is_not_read_to_its_end(answer: Answer) -
 
 async def test_a_line_of_a_stream_without_an_end_is_not_read_to_its_end() -> None:
     async with stub(endless) as (_, client), client.listen() as events:
-        with pytest.raises(AnswerTooLongError, match="longer than any event"):
+        with pytest.raises(AnswerTooLongError, match="too long"):
             await anext(events)
 
 
@@ -416,7 +416,7 @@ async def test_a_login_under_a_name_that_no_user_can_have_is_none() -> None:
         return web.json_response(values)
 
     async with stub(answer) as (_, client):
-        with pytest.raises(AnswerError, match="a name that no user can have"):
+        with pytest.raises(AnswerError, match="an invalid username"):
             await client.login("alice", "correct horse")
         with pytest.raises(RuntimeError, match="log in"):
             _ = client.session

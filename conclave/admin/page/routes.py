@@ -48,7 +48,7 @@ class OperatorPage:
     """The operators' page of one server."""
 
     def __init__(self, served: web.Application, sizes: Sizes, actions: PageActions) -> None:
-        """``served``: the clients' application. ``sizes``: measures its files. ``actions``: the actions of forms."""
+        """``served``: the clients' application. ``sizes``: measures its files. ``actions``: <<<<<<<performs form|||||||the>>>>>>> actions."""
         self.snapshot = PageSnapshot(served)
         self._sources = Sources(served, self.snapshot, sizes, SendRate(served[app_keys.REQUESTS]))
         self._actions = actions

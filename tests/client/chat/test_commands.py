@@ -418,7 +418,7 @@ class TestGroups:
         codec = MlsCodec(None, uuid4())
         dora = RecordingDesk(await chat("dora", codec=codec))
         for _ in range(2):
-            with pytest.raises(EncryptionError, match="this group was made without encryption keys"):
+            with pytest.raises(EncryptionError, match="this group has no encryption keys"):
                 await dora.does("/join open_group")
             assert await dora.chat.client.groups() == ()
 

@@ -176,7 +176,7 @@ class TestSending:
 
         def encode(group_id: UUID, text: str, *, send_id: UUID | None = None) -> bytes:
             tries.append(text)
-            raise ReplacedError("another device of yours has taken the place of this one")
+            raise ReplacedError("another device of yours has replaced this one")
 
         both.codec.encode = encode  # type: ignore[method-assign]
         both.alice.send(both.group, "one")
