@@ -102,7 +102,7 @@ class Supervisor:
         """End the worker."""
         self._task.cancel()
         await asyncio.wait({self._task})  # awaiting the task would hide a cancellation of the caller
-        self._drop_orders("the cleanup worker was ended")
+        self._drop_orders("the cleanup worker was stopped")
         self._sleep = None
         self._health.is_asleep = False
         if not self._task.cancelled():

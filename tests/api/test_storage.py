@@ -300,7 +300,7 @@ async def test_what_is_told_of_a_reserve_that_is_not_whole_names_what_it_needs(
         monkeypatch.setattr(module, "free_bytes", lambda _: free)
     async with start_server(config) as server:
         needs = (
-            "1,048,576 bytes are to be kept for cleanup, for which 5,242,880 have to be free, but only 5,242,879 are"
+            "the reserve of 1,048,576 bytes for cleanup is incomplete: 5,242,880 bytes have to be free, but only 5,242,879 are"
         )
         assert needs in faults(server)["storage"]
 
