@@ -183,7 +183,7 @@ class Supervisor:
                     return
                 reason = self._fault or f"the cleanup worker ended with status {status}"
             except TimeoutError:
-                reason = f"the cleanup worker hung ({self._doing}), and was killed"
+                reason = f"the cleanup worker hung ({self._activity}), and was killed"
                 if self._activity in (_STARTING, _PREPARING):
                     allowed = self._starting if self._activity == _STARTING else self._preparing
                     allowed.extend()
