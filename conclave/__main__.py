@@ -11,7 +11,7 @@ REQUIRED_MODULES = ("click",)
 
 def main() -> None:
     """Run the command that the arguments name, and end the process."""
-    signals.usable()
+    signals.reset_inherited()
     try:
         from conclave.cli.main import main as run  # noqa: PLC0415 - where it cannot be imported, that is told
     except ModuleNotFoundError as error:

@@ -62,7 +62,7 @@ def explain(
     Raises SettingsError or NotFoundError.
     """
     settings = in_force(connection, config)
-    fault = state.look_at_clock(connection, clock.read())  # as each run does; what is found is not stored
+    fault = state.check_clock(connection, clock.read())  # as each run does; what is found is not stored
     group_id = _find(connection, group)
     found = store.explain(connection, settings, _schedule(config), clock.now(), group_id, number, look, fault)
     if found is None:

@@ -51,7 +51,7 @@ def undo_overdue_joins(connection: sqlite3.Connection, context: Context) -> int:
     found = members.overdue(connection, context.clock.moment().earliest, UNDONE_AT_ONCE)
     for each in found:
         # Anew: where an admin has gone, another of these may be the admin now.
-        member = members.by_key(connection, each.member_id)
+        member = members.find_by_key(connection, each.member_id)
         if member:
             end_and_withdraw(connection, member, context.now(), tells_user=True)
     return len(found)

@@ -16,7 +16,7 @@ from conclave.cache.groups import FetchedPage, GroupCache, Recipients, Recipient
 from conclave.errors import ApiError, BadRequestError, NotMemberError
 from conclave.store.engine.database import Database
 from conclave.store.engine.news import announce, announce_stored
-from conclave.store.engine.writer import NEEDS_THREAD
+from conclave.store.engine.writer import NEEDS_THREAD_WEIGHT
 from conclave.store.resources import fetch_gaps, members, messages, send_ids, state, timers
 from conclave.store.resources.members import Membership, NoMembershipError
 from conclave.store.resources.messages import MessageDraft
@@ -29,7 +29,7 @@ READ_IN_DOUBT = 8
 
 
 class Send(NamedTuple):
-    """A message that a user sends to a group. ``self_destruct_seconds``: see ``store.messages.Draft``.
+    """A message that a user sends to a group. ``self_destruct_seconds``: see ``store.messages.MessageDraft``.
 
     ``send_id``: see ``store.send_ids``; b"": it has none.
     """
@@ -56,7 +56,7 @@ def append_all(connection: sqlite3.Connection, drafts: Sequence[MessageDraft], n
 
 
 class JointSend:
-    """Stores the messages that wait at the same time: a joint write, see ``group_commit.Joint``."""
+    """Stores the messages that wait at the same time: a joint write, see ``group_commit.JointWrite``."""
 
     def __init__(self, context: Context) -> None:
         """Store them as of the clock of ``context``."""
@@ -223,7 +223,7 @@ class JointRead:
     def __call__(self, connection: sqlite3.Connection, receipts: Sequence[ReadUpTo]) -> list[bool | Exception]:
         """Note each receipt. Return whether some of it is left for another transaction, or a NotMemberError."""
         outcomes: list[bool | Exception] = []
-        room = timers.STARTED_AT_ONCE
+        room = timers.STARTED_PER_STEP
         now = self._context.now()
         acted_until = state.latest_acted_on(connection, self._context.clock.read())
         for each in receipts:
@@ -233,7 +233,7 @@ class JointRead:
                 if member is None:
                     outcomes.append(NotMemberError())
                     continue
-                started, is_left = timers.read(connection, member, each.up_to, now, room, acted_until=acted_until)
+                started, is_left = timers.note_read(connection, member, each.up_to, now, room, acted_until=acted_until)
                 room -= started
             outcomes.append(is_left)
         return outcomes
@@ -256,16 +256,16 @@ class Reading:
         counted = await self._store.read(_counted, self._context, receipt)
         is_left = True
         while counted and is_left:
-            is_left = await self._store.write_joint(self._write, counted, NEEDS_THREAD)
+            is_left = await self._store.write_joint(self._write, counted, NEEDS_THREAD_WEIGHT)
 
 
 def _counted(connection: sqlite3.Connection, context: Context, receipt: ReadUpTo) -> ReadUpTo | None:
     """Return a receipt as far as it counts; None if that changes nothing. Raises NotMemberError."""
     member = require_member(connection, context, receipt.group_id, receipt.user_id)
-    if not timers.is_news(member, receipt.up_to):
+    if not timers.needs_noting(member, receipt.up_to):
         return None
-    up_to = fetch_gaps.read(connection, member, context.clock.moment(), receipt.up_to)
-    return receipt._replace(up_to=up_to) if timers.is_news(member, up_to) else None
+    up_to = fetch_gaps.confirmed_read(connection, member, context.clock.moment(), receipt.up_to)
+    return receipt._replace(up_to=up_to) if timers.needs_noting(member, up_to) else None
 
 
 class Fetching:
@@ -315,7 +315,7 @@ class Fetching:
     ) -> FetchedPage:
         """Read up to ``limit`` messages with numbers greater than ``after``.
 
-        ``include_redacted``: see ``store.messages.page``; what is remembered has nothing that is redacted for anybody.
+        ``include_redacted``: see ``store.messages.read_page``. Cached pages contain no redacted messages.
         It is no transaction. Raises NotMemberError, StoreError or ArchiveError. Once a page with news has left,
         and has arrived if it counts on arrival, call ``confirm``; also if it never arrives. ``next_confirms``: the
         reader asks that the page counts only once its next fetch says so, as the operator may have set for all.
@@ -337,7 +337,7 @@ class Fetching:
                 shown = {each.sequence_num for each in found.messages if not each.is_redacted}
                 if gap := doubt.gap(numbers[-1] if numbers else 0, shown):
                     # Before the page leaves: the reader's next fetch goes on beyond the gap.
-                    await self._store.write(fetch_gaps.note, member.member_id, gap)
+                    await self._store.write(fetch_gaps.note_gap, member.member_id, gap)
         claimed = doubt.claimed(min(after, member.group.last_seq))
         up_to = max(claimed, doubt.fetched(after, found.fetched_up_to))
         resumed = doubt.resumed(member.missed_from, after, numbers)
@@ -374,7 +374,7 @@ class Fetching:
         """
         reader = fetched.reader
         if fetched.resumed and has_arrived:
-            await self._store.write(fetch_gaps.resume, reader.member_id, fetched.resumed)
+            await self._store.write(fetch_gaps.update_gap, reader.member_id, fetched.resumed)
         up_to = fetched.up_to if has_arrived else fetched.claimed
         if up_to > reader.watermark:
             await self._store.write_joint(members.confirm_fetched, (reader.member_id, up_to))

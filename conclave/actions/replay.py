@@ -86,7 +86,7 @@ def replay(
         nullcontext() if connection.in_transaction else write_transaction(connection)
     )
     with transaction:
-        standing = changes.standing(connection)
+        standing = changes.ledger_state(connection)
         found, end, flaw = _looked_at(path, standing)
         if flaw and not despite:
             raise IncompleteError(f"{path}: {flaw}")
@@ -95,7 +95,7 @@ def replay(
         if number > MOST_RESTORES:
             raise LedgerError(f"{path}: a database can be restored {MOST_RESTORES} times, and this one was")
         # Nor has any change of another history the number of one of this one.
-        changes.number_anew(connection, max(known, number * NUMBERS))
+        changes.renumber(connection, max(known, number * NUMBERS))
         # Copies from before this restore need what the ledger lacks.
         lacks = {"complete_after": max(known, standing.counter)} if flaw else {}
         told = (each for each in book.entries(path, standing.counter) if end is None or each.change <= end)
@@ -119,7 +119,7 @@ def _restores_in(blocks: Iterable[tuple[bytes, int]]) -> int:
 
 def require_complete(connection: sqlite3.Connection, path: Path) -> None:
     """Raise LedgerError if ``replay`` would for this copy. Nothing is changed."""
-    _, _, flaw = _looked_at(path, changes.standing(connection))
+    _, _, flaw = _looked_at(path, changes.ledger_state(connection))
     if flaw:
         raise IncompleteError(f"{path}: {flaw}")
 
@@ -127,13 +127,13 @@ def require_complete(connection: sqlite3.Connection, path: Path) -> None:
 def _looked_at(path: Path, standing: LedgerState) -> tuple[LedgerContents | None, int | None, str]:
     """Return what the ledger is, see ``branches.own_end``, and what it lacks, "" for nothing. Raises LedgerError."""
     found = _found(path, standing)
-    end = changes.own_end(path, standing, found.last_change) if found else None
+    end = changes.abandoned_at(path, standing, found.last_change) if found else None
     return found, end, _flaw(found, standing, end)
 
 
 def _found(path: Path, standing: LedgerState) -> LedgerContents | None:
     """Return what the ledger is. Raises LedgerError if it is not that of the copy."""
-    found = book.look(path)
+    found = book.inspect(path)
     if found and found.ledger_id != standing.ledger_id:
         raise LedgerError(
             f"{path}: is the ledger of another database; if the backup was made before this database had a ledger, move"
@@ -207,7 +207,7 @@ def _hold(connection: sqlite3.Connection, entry: LedgerEntry, _: int, __: Replay
 
 
 def _group_gone(connection: sqlite3.Connection, entry: LedgerEntry, now: int, _: Replayed) -> bool:
-    found = stored_groups.by_key(connection, int(entry.subject)) if entry.state is None else None
+    found = stored_groups.find_by_key(connection, int(entry.subject)) if entry.state is None else None
     if found:
         groups.end(connection, found, now)
     return found is not None
@@ -222,7 +222,7 @@ def _role(connection: sqlite3.Connection, entry: LedgerEntry, _: int, __: Replay
 
 
 def _member_gone(connection: sqlite3.Connection, entry: LedgerEntry, now: int, _: Replayed) -> bool:
-    found = memberships.by_key(connection, int(entry.subject)) if entry.state is None else None
+    found = memberships.find_by_key(connection, int(entry.subject)) if entry.state is None else None
     if found:
         members.end_and_withdraw(connection, found, now)
     return found is not None
@@ -346,7 +346,7 @@ def _ended(connection: sqlite3.Connection, entry: LedgerEntry, _: int, __: Repla
 def _taken_back(connection: sqlite3.Connection, entry: LedgerEntry, now: int, _: Replayed) -> bool:
     """Take a message back that the copy has. Its group's members are told once more."""
     group_key, number = map(int, str(entry.subject).split(":"))
-    is_there = stored_groups.by_key(connection, group_key) and taken_back.is_stored(connection, group_key, number)
+    is_there = stored_groups.find_by_key(connection, group_key) and taken_back.is_stored(connection, group_key, number)
     return bool(is_there) and taken_back.add(connection, group_key, number, TakenBack(now, b""))
 
 

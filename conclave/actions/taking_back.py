@@ -105,7 +105,7 @@ def take_back(connection: sqlite3.Connection, context: Context, wish: Wish, sent
         raise BadRequestError("a commit cannot be taken back: the others need it to go on")
     if former:
         return
-    if group.taken_back_count >= taken_back.MOST:
+    if group.taken_back_count >= taken_back.MAX_PER_GROUP:
         raise BadRequestError("the group has too many messages that were taken back: some have to be erased first")
     if wish.dry_run:
         return

@@ -10,14 +10,14 @@ from typing import NamedTuple
 from conclave.actions.context import Context
 from conclave.events import Event, Events, Stream
 from conclave.store.resources import sessions, state, taken_back, timers
-from conclave.store.resources.timers import Redaction, heard, last_missed
+from conclave.store.resources.timers import Redaction, confirm_notified, last_missed
 
 __all__ = [
     "Redaction",
     "Telling",
     "Waiting",
     "begin_stream",
-    "heard",
+    "confirm_notified",
     "last_missed",
     "look",
     "tell",
@@ -37,13 +37,13 @@ class Waiting(NamedTuple):
 
 def look(connection: sqlite3.Connection, context: Context) -> Waiting:
     """Tell whether ``tell`` and ``tell_taken_back`` have anything to do. While the clock is wrong ``tell`` has not."""
-    are_due = timers.are_due(connection, context.now()) and not state.standing(connection).fault
-    return Waiting(are_due, taken_back.are_untold(connection))
+    are_due = timers.are_due(connection, context.now()) and not state.clock_state(connection).fault
+    return Waiting(are_due, taken_back.has_unnotified(connection))
 
 
 def tell_taken_back(connection: sqlite3.Connection) -> list[Redaction]:
     """Note messages that were taken back as told, some at a time; return whom to tell of what. No clock matters."""
-    return taken_back.tell(connection)
+    return taken_back.take_unnotified(connection)
 
 
 def tell(connection: sqlite3.Connection, context: Context) -> tuple[int, list[Redaction]]:
@@ -54,12 +54,12 @@ def tell(connection: sqlite3.Connection, context: Context) -> tuple[int, list[Re
     """
     now = context.now()  # before the clock is looked at: a jump in between must end nothing
     context.require_clock(connection)
-    return timers.tell(connection, now)
+    return timers.take_ended(connection, now)
 
 
 def begin_stream(connection: sqlite3.Connection, session_id: int, user_id: bytes) -> list[Redaction] | None:
     """Return what a user who begins to listen may have missed; None if the session is over."""
-    return timers.missed(connection, user_id) if sessions.exists(connection, session_id) else None
+    return timers.missed_redactions(connection, user_id) if sessions.exists(connection, session_id) else None
 
 
 @dataclass(eq=False)

@@ -130,7 +130,7 @@ class GroupCache:
         freshness.on_invalidation(self._invalidate)
 
     def page(self, group_id: bytes, user_id: bytes, after: int, limit: int, written_in: Format) -> FetchedPage | None:
-        """Return what ``messages.page`` would; None if the store must be asked. Raises StoreError.
+        """Return what ``messages.read_page`` would; None if the store must be asked. Raises StoreError.
 
         What only a clock in doubt hides is known to the store alone: it decides how far a watermark may rise then.
         """
@@ -189,7 +189,7 @@ class GroupCache:
         """
         member, group = page.member, page.member.group
         reader = CachedMember.of(member)
-        if self._freshness.since(page.touch).reaches_group(group.group_key):
+        if self._freshness.since(page.touch).covers_group(group.group_key):
             return reader
         known = self._by_id.get(group.group_id)
         if known and max(group.last_seq, page.fetched_up_to) > known.last_seq:

@@ -191,7 +191,7 @@ def ledger(path: Path | None, after: int, *, as_json: bool) -> None:
     """
     with one_line_errors(ConfigError, LedgerError):
         place = configured(path).ledger_path
-        found = book.look(place)
+        found = book.inspect(place)
         if found is None:
             raise LedgerError(f"{place}: there is no ledger yet")
         entries = book.entries(place, after)

@@ -94,7 +94,7 @@ def main(context: click.Context) -> None:
     """Serve groups that forget on time."""
     os.umask(0o077)  # files in the data directory are the operator's alone
     if context.invoked_subcommand == "serve":
-        signals.ignore()  # before the server's modules are loaded, which takes most of a start
+        signals.ignore_hangup()  # before the server's modules are loaded, which takes most of a start
 
 
 main.add_command(Family("archive", "archive", "Check the archive of older messages, or restore a group."))

@@ -67,7 +67,7 @@ class ClockWatch:
 
     async def look(self) -> None:
         """Learn what another process has changed: a run that acted, a fault that was found, an acceptance."""
-        if await self._store.read(state.standing) != self._standing:
+        if await self._store.read(state.clock_state) != self._standing:
             await self.note()
 
     async def write(self, fn: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -100,8 +100,8 @@ class ClockWatch:
 def _still_alive(
     connection: sqlite3.Connection, clock: Reading, floor: Floor, unmarked: dict[int, int], *, stopping: bool
 ) -> ClockState:
-    """Do as ``state.still_alive``, and hide what is ``unmarked``, unless its clock was replaced since."""
-    standing = state.still_alive(connection, clock, floor, stopping=stopping)
+    """Do as ``state.note_alive``, and hide what is ``unmarked``, unless its clock was replaced since."""
+    standing = state.note_alive(connection, clock, floor, stopping=stopping)
     if standing.floor.acceptances == floor.acceptances:
         for group_key, before in unmarked.items():
             marks.hide_before(connection, group_key, before)

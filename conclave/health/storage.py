@@ -104,7 +104,7 @@ class Storage(Watch):
         was_full, self._was_full = self._was_full, False
         if was_full and free_bytes(self._database.parent) < SLACK_BYTES:
             with suppress(OSError):  # a run has it and frees all of it, or there is none
-                self._reserves[0].shorten(self._database)
+                self._reserves[0].release_slack(self._database)
         self._look_for_room()
         self._lacks_inodes = not has_inodes(self._database.parent)
 
@@ -123,7 +123,7 @@ class Storage(Watch):
     def _keep(self, reserve: Reserve) -> str:
         """Complete a reserve, if there is room. Return why it cannot be kept at all, or "" if it can."""
         try:
-            reserve.keep()
+            reserve.refill()
         except BlockingIOError:  # a run works in it: what was known before still counts
             return self._not_kept.get(reserve.path, "")
         except OSError as error:

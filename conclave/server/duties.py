@@ -205,7 +205,7 @@ async def notify_redactions(app: web.Application) -> AsyncIterator[None]:
 
     async def note_heard() -> None:
         while heard := telling.heard:
-            await store.write(timers.heard, heard)
+            await store.write(timers.confirm_notified, heard)
             telling.forget(heard)
 
     with app[app_keys.HEALTH].duty(HealthPart.TIMERS):

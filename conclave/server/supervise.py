@@ -18,9 +18,9 @@ from conclave.health.parts import Health, HealthPart
 from conclave.keys import copying
 from conclave.logs.setup import get_logger
 from conclave.server.worker_sleep import StartLead, StartTimeout, WorkerSleep
-from conclave.system.child_process import tied
+from conclave.system.child_process import parent_bound_command
 from conclave.system.worker_protocol import (
-    EXIT_GIVE_UP,
+    EXIT_NO_RESTART,
     DryRunEnded,
     JavaStarted,
     OrderAccepted,
@@ -30,9 +30,9 @@ from conclave.system.worker_protocol import (
     WorkerMessage,
     WorkerOrder,
     WorkerState,
-    asleep_text,
-    from_line,
-    order_line,
+    decode_message,
+    encode_idle,
+    encode_order,
 )
 
 log = get_logger(__name__)
@@ -135,7 +135,7 @@ class Supervisor:
 
     def _order(self, order: WorkerOrder) -> bool:
         """Give the worker an order; one that is asleep, or falls asleep before it has taken it, is woken for it."""
-        if not self._send(order_line(order).encode()) and not self._is_between():
+        if not self._send(encode_order(order).encode()) and not self._is_between():
             return False
         self._orders.add(order)
         self._news.set()
@@ -178,7 +178,7 @@ class Supervisor:
                     pause = FIRST_PAUSE_SECONDS
                     await self._sleep_until_due(self._sleep)
                     continue
-                if status == EXIT_GIVE_UP and not self._was_ready:
+                if status == EXIT_NO_RESTART and not self._was_ready:
                     self._forget("there is no cleanup worker")
                     return
                 reason = self._fault or f"the cleanup worker ended with status {status}"
@@ -226,14 +226,14 @@ class Supervisor:
                 if not former:
                     self._orders.discard(WorkerOrder.RUN)  # it does each job at once in any case
                 for order in self._orders:
-                    process.stdin.write(order_line(order).encode())
+                    process.stdin.write(encode_order(order).encode())
                 self._doing = _STARTING
                 began = self._due_at = time.monotonic()
                 if former:
                     self._due_at += former.due_in
                 async with asyncio.timeout(self._starting.seconds) as limit:
                     async for line in process.stdout:
-                        told = from_line(line)
+                        told = decode_message(line)
                         self._learn(told, time.monotonic() - began, is_woken=former is not None)
                         ran |= self._hear(told)
                         limit.reschedule(asyncio.get_running_loop().time() + self._patience(told))
@@ -252,9 +252,9 @@ class Supervisor:
         """Start a worker. ``former``: what one has left to do that fell asleep; without it, it does everything."""
         # -P: files in the working directory must not be taken for the worker's own modules. SIGCONT: a worker ends by
         # itself when its input ends, and removes its files first. One that was stopped (SIGSTOP) has to be woken.
-        left = [asleep_text(former.left, time.monotonic())] if former else []
+        left = [encode_idle(former.left, time.monotonic())] if former else []
         return await asyncio.create_subprocess_exec(
-            *tied(sys.executable, "-P", "-m", "spark.worker", *left, by=signal.SIGCONT),
+            *parent_bound_command(sys.executable, "-P", "-m", "spark.worker", *left, death_signal=signal.SIGCONT),
             stdin=PIPE,
             stdout=PIPE,
             limit=LINE_LIMIT,
@@ -282,7 +282,7 @@ class Supervisor:
             self._doing = {WorkerState.BEGAN: "in a run", WorkerState.WAITING: "waiting for another run"}.get(
                 told, "in a dry run"
             )
-            silent = len(self._config.vault_copies) * copying.ANSWER_SECONDS  # at its end it may wait for each of them
+            silent = len(self._config.vault_copies) * copying.TIMEOUT_SECONDS  # at its end it may wait for each of them
             return self._config.cleanup.max_run_time + silent + KILL_SECONDS
         if told is WorkerState.PREPARING:
             self._doing = _PREPARING

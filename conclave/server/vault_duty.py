@@ -38,7 +38,7 @@ class VaultCopies:
 
     async def renew(self, *, is_last: bool = False) -> None:
         """Renew all copies, if the vault has changed, and they have rested. Raises VaultError."""
-        current = self._keys.serial, book.stamp(self._config.ledger_path)
+        current = self._keys.serial, book.file_stamp(self._config.ledger_path)
         is_known = current == self._renewed and time.monotonic() < self._again
         if is_known or not self._config.vault_copies:
             return
@@ -48,10 +48,10 @@ class VaultCopies:
             return
         if self._under_way and not self._under_way.done():  # the duty was cancelled, and its thread goes on
             await asyncio.wait({self._under_way})
-            current = self._keys.serial, book.stamp(self._config.ledger_path)
+            current = self._keys.serial, book.file_stamp(self._config.ledger_path)
         began, self._failed = time.monotonic(), None
         values = self._keys, self._config.ledger_path, self._config.vault_copies
-        self._under_way = asyncio.ensure_future(asyncio.to_thread(keyring.renew_all, *values))
+        self._under_way = asyncio.ensure_future(asyncio.to_thread(keyring.update_copies, *values))
         try:
             await asyncio.shield(self._under_way)
         except VaultError as error:

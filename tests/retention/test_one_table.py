@@ -64,7 +64,7 @@ ELSEWHERE = {
     "conclave/store/archive/move_selection.py": ({"effective_expiry"}, MOVES),
     "conclave/store/archive/moves.py": ({"tombstones", "user_tombstones"}, WRITES),
     "conclave/store/archive/status.py": ({"cutoff", "erasable_before", "taken_back", "user_tombstones"}, NARROWS),
-    "conclave/store/clock_mending.py": ({"expired_before", "redact_at", "told", "tombstones"}, MENDS),
+    "conclave/store/clock_repair.py": ({"expired_before", "redact_at", "told", "tombstones"}, MENDS),
     "conclave/store/ledger/changes.py": ({"holds"}, LISTS),
     "conclave/store/message_keys.py": ({"tombstones"}, LISTS),
     "conclave/store/resources/accounts.py": ({"holds"}, LISTS),

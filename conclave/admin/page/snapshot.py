@@ -88,7 +88,7 @@ class PageSnapshot:
 
         def look(connection: sqlite3.Connection) -> tuple[Overview, Chart | None, list[Advice]]:
             """In the reader's thread: what is made of 1,000 runs need not hold up the event loop."""
-            seen = overview.look(connection, jobs, now)
+            seen = overview.read_overview(connection, jobs, now)
             amounts = (DataPoint(each.started_at, each.deleted) for each in seen.runs)
             return seen, stacked_chart(amounts, RULES, now), runs.advices(seen.runs, jobs, now)
 
