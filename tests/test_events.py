@@ -180,11 +180,11 @@ async def test_all_streams_are_kept_alive_in_turn_and_their_sessions_kept() -> N
 
 async def test_the_last_stream_that_goes_lets_a_stop_go_on() -> None:
     events = Events()
-    await events.gone()
+    await events.wait_ended()
     events = Events()
     ear = Ear(ALICE, 1)
     events.add(ear)
-    waiting = asyncio.ensure_future(events.gone())
+    waiting = asyncio.ensure_future(events.wait_ended())
     await passes(3)
     assert ear.ended
     assert not waiting.done()

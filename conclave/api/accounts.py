@@ -1,4 +1,4 @@
-"""Registering, logging in and out, and what users do with their own account."""
+"""Registration, login and logout, and changes of the caller's account."""
 
 import hmac
 
@@ -26,10 +26,10 @@ async def register(request: web.Request) -> web.Response:
 
 
 async def _require_open(request: web.Request, token: str) -> bytes | None:
-    """Return the hash of the stored registration token that ``token`` is; None if it is not needed.
+    """Return the hash of ``token`` if it is a stored registration token; None if none is needed.
 
-    A registration token, in the settings or stored, opens registration even where it is closed. Why a token is not
-    valid is told to no client. Raises ForbiddenError or TooManyRequestsError.
+    A valid registration token, from the settings or the store, permits registration even while it is closed. Clients do
+    not learn why a token is invalid. Raises ForbiddenError or TooManyRequestsError.
     """
     app = request.app
     config = app[app_keys.CONFIG]
@@ -37,11 +37,11 @@ async def _require_open(request: web.Request, token: str) -> bytes | None:
         return None
     if not token:
         raise ForbiddenError("registration needs a registration token")
-    # Hashes are compared, so that nothing tells how long the token is.
+    # Hashes are compared, so that the time does not reveal the token's length.
     offered = tokens.token_hash(token)
-    asked = tokens.token_hash(config.registration_token or "")
-    with app[app_keys.THROTTLE].registration_token_tried(request):
-        if hmac.compare_digest(asked, offered):
+    expected = tokens.token_hash(config.registration_token or "")
+    with app[app_keys.THROTTLE].registration_attempt(request):
+        if hmac.compare_digest(expected, offered):
             return None
         if await read_action(request, registration_tokens.is_alive, offered, app[app_keys.CONTEXT].now()):
             return offered
@@ -49,7 +49,7 @@ async def _require_open(request: web.Request, token: str) -> bytes | None:
 
 
 async def login(request: web.Request) -> web.Response:
-    """POST /login: Begin a session."""
+    """POST /login: Start a session."""
     app = request.app
     body = await read_body(request, Login)
     known = await read_action(request, accounts.credentials, body.username)
@@ -78,7 +78,7 @@ async def change_password(request: web.Request) -> web.Response:
     """POST /change-password: Change the caller's password and end all of the caller's sessions."""
     body = await read_body(request, ChangePassword)
     former = await _require_password(request, body.current_password)
-    new = await request.app[app_keys.THROTTLE].hash_anew(request, body.new_password)
+    new = await request.app[app_keys.THROTTLE].hash_new_password(request, body.new_password)
     await run_action(request, accounts.change_password, request[tokens.CALLER].user_id, former, new)
     return reply_empty(request)
 

@@ -1,4 +1,4 @@
-"""Keeping users out of a group."""
+"""Bans of users from a group."""
 
 from aiohttp import web
 
@@ -13,7 +13,7 @@ from conclave.wire.schemas.members import NamedUser, RemoveMember
 
 
 async def ban(request: web.Request) -> web.Response:
-    """POST /groups/{group_id}/ban: Ban a user, and remove the user if a member."""
+    """POST /groups/{group_id}/ban: Ban a user from a group. A member is removed."""
     group_id, user_id = path_id(request, "group_id"), request[tokens.CALLER].user_id
     body = await read_body(request, RemoveMember)
     commit = Commit(body.commit_message, body.group_info)
@@ -32,5 +32,5 @@ async def unban(request: web.Request) -> web.Response:
 async def list_banned(request: web.Request) -> web.StreamResponse:
     """GET /groups/{group_id}/banned: The users who are banned from a group."""
     group_id, user_id = path_id(request, "group_id"), request[tokens.CALLER].user_id
-    context, asked = request.app[app_keys.CONTEXT], read_query(request, Paging)
-    return await answer_list(request, asked, bans.list_banned, context, group_id, user_id)
+    context, paging = request.app[app_keys.CONTEXT], read_query(request, Paging)
+    return await answer_list(request, paging, bans.list_banned, context, group_id, user_id)

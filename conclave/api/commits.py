@@ -12,7 +12,7 @@ from conclave.wire.schemas.commits import ExternalJoin, UploadCommit
 
 
 async def upload(request: web.Request) -> web.Response:
-    """POST /groups/{group_id}/commit: Store what is given of a commit, group info and the MLS id."""
+    """POST /groups/{group_id}/commit: Store a commit, the group info, and the MLS id, as far as given."""
     group_id, user_id = path_id(request, "group_id"), request[tokens.CALLER].user_id
     body = await read_body(request, UploadCommit)
     commit = Commit(body.commit_message, body.group_info, body.mls_group_id)

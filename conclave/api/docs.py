@@ -1,4 +1,4 @@
-"""The description of the protocol, for programs and for people."""
+"""The OpenAPI document, and a page that shows it."""
 
 import hashlib
 from collections.abc import Sequence
@@ -40,11 +40,11 @@ _SCRIPT = """SwaggerUIBundle({
   validatorUrl: null,
 });
 """
-"""Without validatorUrl the page would send the document's address to a service elsewhere."""
+"""Without validatorUrl the page would send the document's address to an external service."""
 
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
-    "img-src 'self' data:; "  # the library's icons are in its styles
+    "img-src 'self' data:; "  # icons in the library's styles
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 
@@ -61,7 +61,7 @@ async def document(request: web.Request) -> web.StreamResponse:
     app, wanted = request.app, read_query(request, Describe)
     formats = (Format.JSON,) if wanted.format else tuple(Format)
     endpoints = tuple(app[app_keys.ENDPOINTS].values())
-    written = _written(endpoints, app[app_keys.CONFIG].auth_header, formats)
+    written = _document(endpoints, app[app_keys.CONFIG].auth_header, formats)
     return reply_shared(request, written, "application/json")
 
 
@@ -78,7 +78,7 @@ class _Asset(NamedTuple):
 async def asset(request: web.Request) -> web.StreamResponse:
     """Answer with a file that the docs page loads. Raises NotFoundError.
 
-    It is no endpoint, since it is for the page only. Browsers keep the file, and ask whether it has changed.
+    It is not in the route table, since only the page uses it. Browsers cache the file and revalidate it.
     """
     name = request.match_info["name"]
     headers = {"Cache-Control": "no-cache"}
@@ -96,19 +96,19 @@ async def asset(request: web.Request) -> web.StreamResponse:
 
 @cache
 def _read(name: str) -> _Asset:
-    """Read a file of the library, once for all: that takes a few milliseconds."""
+    """Read a file of the library. Cached, since that takes a few milliseconds."""
     body = (_library() / name).read_bytes()
     return _Asset(split_body(body), ETag(hashlib.sha256(body).hexdigest()))
 
 
 @cache
-def _written(endpoints: tuple[Endpoint, ...], auth_header: str, formats: tuple[Format, ...]) -> Sequence[bytes]:
-    """Write the document, once for all."""
+def _document(endpoints: tuple[Endpoint, ...], auth_header: str, formats: tuple[Format, ...]) -> Sequence[bytes]:
+    """Write the document. Cached."""
     return split_body(openapi.document_json(endpoints, auth_header, formats))
 
 
 def _library() -> Path:
-    """Return the folder of the library's files. To import its package would also import Flask."""
+    """Return the folder of the library's files, without importing its package and Flask."""
     found = find_spec("flask_swagger_ui")
     assert found  # noqa: S101 - a dependency
     assert found.origin  # noqa: S101 - a package with a file

@@ -1,4 +1,4 @@
-"""Invites: making, listing, cancelling, accepting and declining them."""
+"""Creating, listing, cancelling, accepting and declining invites."""
 
 from aiohttp import web
 
@@ -12,7 +12,7 @@ from conclave.wire.schemas.invites import CancelInvite, EscrowInvite
 
 
 async def escrow(request: web.Request) -> web.Response:
-    """POST /groups/{group_id}/escrow-invite: Invite a user, and store what the invitee will need."""
+    """POST /groups/{group_id}/escrow-invite: Invite a user, and store the commit and the welcome."""
     group_id, user_id = path_id(request, "group_id"), request[tokens.CALLER].user_id
     body = await read_body(request, EscrowInvite)
     carried = [body.commit_message, body.welcome_message, body.group_info]
@@ -27,8 +27,8 @@ async def list_of_group(request: web.Request) -> web.StreamResponse:
     """GET /groups/{group_id}/invites: Pending invites of a group."""
     context, user_id = request.app[app_keys.CONTEXT], request[tokens.CALLER].user_id
     group_id = path_id(request, "group_id")
-    asked = read_query(request, Paging)
-    return await answer_list(request, asked, invites.list_of_group, context, group_id, user_id, is_complete=True)
+    paging = read_query(request, Paging)
+    return await answer_list(request, paging, invites.list_of_group, context, group_id, user_id, is_complete=True)
 
 
 async def cancel(request: web.Request) -> web.Response:
@@ -42,8 +42,8 @@ async def cancel(request: web.Request) -> web.Response:
 async def list_own(request: web.Request) -> web.StreamResponse:
     """GET /invites: Pending invites of the caller."""
     context, user_id = request.app[app_keys.CONTEXT], request[tokens.CALLER].user_id
-    asked = read_query(request, Paging)
-    return await answer_list(request, asked, invites.list_own, context, user_id, is_complete=True)
+    paging = read_query(request, Paging)
+    return await answer_list(request, paging, invites.list_own, context, user_id, is_complete=True)
 
 
 async def accept(request: web.Request) -> web.Response:

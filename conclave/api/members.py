@@ -58,5 +58,5 @@ async def demote(request: web.Request) -> web.Response:
 async def list_admins(request: web.Request) -> web.StreamResponse:
     """GET /groups/{group_id}/admins: The admins of a group."""
     group_id, user_id = path_id(request, "group_id"), request[tokens.CALLER].user_id
-    context, asked = request.app[app_keys.CONTEXT], read_query(request, Paging)
-    return await answer_list(request, asked, members.list_admins, context, group_id, user_id)
+    context, paging = request.app[app_keys.CONTEXT], read_query(request, Paging)
+    return await answer_list(request, paging, members.list_admins, context, group_id, user_id)

@@ -1,4 +1,4 @@
-"""The caller's sessions: listing and ending them."""
+"""Listing and ending the caller's sessions."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ async def list_own(request: web.Request) -> web.StreamResponse:
     app, caller = request.app, request[tokens.CALLER]
     activity, now = app[app_keys.ACTIVITY], app[app_keys.CLOCK].now()
 
-    def shown(session: "SessionRow") -> dict[str, Any] | None:
+    def row(session: "SessionRow") -> dict[str, Any] | None:
         expires_at = activity.expires_at(session)
         if expires_at <= now:
             return None
@@ -32,7 +32,7 @@ async def list_own(request: web.Request) -> web.StreamResponse:
             "current": session.session_id == caller.session_id,
         }
 
-    return await answer_list(request, read_query(request, Paging), sessions.list_own, caller.user_id, shown)
+    return await answer_list(request, read_query(request, Paging), sessions.list_own, caller.user_id, row)
 
 
 async def revoke(request: web.Request) -> web.Response:

@@ -1,4 +1,4 @@
-"""Welcomes: new members fetch them, and then delete them."""
+"""Welcomes of new members: listing them, and deleting them once received."""
 
 from collections.abc import AsyncIterator
 from functools import partial
@@ -19,13 +19,13 @@ PIECE_BYTES = 16 * 1024 * BASE64_BYTES
 
 
 async def list_own(request: web.Request) -> web.StreamResponse:
-    """GET /welcomes: Welcomes that wait for the caller."""
-    asked, user_id, write_long = read_query(request, Paging), request[tokens.CALLER].user_id, partial(_write, request)
-    return await answer_list(request, asked, welcomes.list_own, user_id, is_complete=True, write_long=write_long)
+    """GET /welcomes: Pending welcomes of the caller."""
+    paging, user_id, write_long = read_query(request, Paging), request[tokens.CALLER].user_id, partial(_write, request)
+    return await answer_list(request, paging, welcomes.list_own, user_id, is_complete=True, write_long=write_long)
 
 
 async def _write(request: web.Request, writer: ListWriter, long: LongWelcome) -> AsyncIterator[bytes]:
-    """Write a welcome whose body is long."""
+    """Write a welcome with a long body."""
     item = LongBytes(writer, results.WelcomeInfo, long.welcome, "welcome_message", long.size)
     written = item.begin()
     for begin in range(0, long.size, PIECE_BYTES):

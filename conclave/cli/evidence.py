@@ -11,9 +11,17 @@ import click
 from rich.table import Table
 
 from conclave.actions import audit as audit_log, receipts as chain
-from conclave.cli.common import MOST, InputError, Name, Seconds, config_option, configured, one_line_errors
-from conclave.cli.opened_store import opened_store
-from conclave.cli.tables import counted, print_whole, second
+from conclave.cli.common import (
+    MAX_NUMBER,
+    CliError,
+    DurationParam,
+    TextParam,
+    command_config,
+    config_option,
+    one_line_errors,
+)
+from conclave.cli.open_store import open_store
+from conclave.cli.tables import counted, print_table, second
 from conclave.config.load import ConfigError
 from conclave.store.ledger import book
 from conclave.store.ledger.book import LedgerError
@@ -31,9 +39,9 @@ def evidence() -> None:
 
 @evidence.command()
 @config_option
-@click.option("--group", type=Name(), metavar="ID|NAME", help="Only entries about this group, deleted or not.")
-@click.option("--user", type=Name(), metavar="ID|NAME", help="Only entries about this user, deleted or not.")
-@click.option("--since", type=Seconds(), metavar="DURATION", help="Only entries of the last 30d, for example.")
+@click.option("--group", type=TextParam(), metavar="ID|NAME", help="Only entries about this group, deleted or not.")
+@click.option("--user", type=TextParam(), metavar="ID|NAME", help="Only entries about this user, deleted or not.")
+@click.option("--since", type=DurationParam(), metavar="DURATION", help="Only entries of the last 30d, for example.")
 @click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 1_000_000), help="How many entries.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line; times in Unix seconds.")
 def audit(
@@ -45,7 +53,7 @@ def audit(
     """
     if group is not None and user is not None:
         raise click.UsageError("--group and --user exclude each other: an entry is about one of them")
-    with opened_store(path) as outside:
+    with open_store(path) as outside:
         entries = outside.read(audit_log.list_last, outside.context(), limit, since, group, user)
     if as_json:
         for each in entries:
@@ -71,7 +79,7 @@ def _print_entries(entries: Sequence[AuditEntry]) -> None:
     for each in entries:
         cells = each.actor, each.action, each.subject.name, _id(each.subject.subject_id), _details_text(each.details)
         table.add_row(str(each.audit_id), second(each.at), *cells)
-    print_whole(table, "no entries")
+    print_table(table, "no entries")
 
 
 def _details_text(details: Any) -> str:
@@ -111,7 +119,7 @@ class _KnownReceipt(click.ParamType[tuple[int, bytes]]):
             found = int(number), bytes.fromhex(digest)
         except ValueError:
             found = 0, b""
-        if len(found[1]) != 32 or not 1 <= found[0] <= MOST:  # SHA-256
+        if len(found[1]) != 32 or not 1 <= found[0] <= MAX_NUMBER:  # SHA-256
             self.fail(f"{value!r} is not a number, a colon and 64 hexadecimal digits", param, ctx)
         return found
 
@@ -125,7 +133,7 @@ def verify(path: Path | None, known: tuple[int, bytes] | None) -> None:
     A process that can write the database can write a whole new chain. Keep the number and hash that this prints
     elsewhere and pass them as --known later: a new chain then fails.
     """
-    with opened_store(path) as outside:
+    with open_store(path) as outside:
         checked, is_known = outside.read(chain.check_chain, known)
     if checked.broken_at is not None:
         click.echo(
@@ -148,15 +156,15 @@ def verify(path: Path | None, known: tuple[int, bytes] | None) -> None:
 
 @evidence.command()
 @config_option
-@click.option("--group", type=Name(), metavar="ID|NAME", help="Only receipts of this group, deleted or not.")
+@click.option("--group", type=TextParam(), metavar="ID|NAME", help="Only receipts of this group, deleted or not.")
 @click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 1_000_000), help="How many receipts.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line; times in Unix seconds.")
 def receipts(path: Path | None, group: str | None, limit: int, *, as_json: bool) -> None:
     """Print receipts of erasures, newest first."""
-    with opened_store(path) as outside:
+    with open_store(path) as outside:
         listed = outside.read(chain.list_last, limit, group)
         if listed is None:
-            raise InputError(f"no such group: {group!r}; a deleted group has to be named by its id")
+            raise CliError(f"no such group: {group!r}; use the id for a deleted group")
     if as_json:
         for each in listed:
             click.echo(json.dumps(vars(each) | {"group_id": _id(each.group_id), "hash": each.hash.hex()}))
@@ -175,7 +183,7 @@ def _print_receipts(listed: Sequence[Receipt]) -> None:
             *(f"{each.messages:,}", str(each.last_seq)),
             *(second(each.newest), each.job),
         )
-    print_whole(table, "no receipts")
+    print_table(table, "no receipts")
 
 
 @evidence.command()
@@ -190,7 +198,7 @@ def ledger(path: Path | None, after: int, *, as_json: bool) -> None:
     It has the changes that a restored backup must not undo, in the order in which they were written.
     """
     with one_line_errors(ConfigError, LedgerError):
-        place = configured(path).ledger_path
+        place = command_config(path).ledger_path
         found = book.inspect(place)
         if found is None:
             raise LedgerError(f"{place}: there is no ledger yet")
@@ -203,7 +211,7 @@ def ledger(path: Path | None, after: int, *, as_json: bool) -> None:
             for each in entries:
                 state = "gone" if each.state is None else json.dumps(each.state)
                 table.add_row(str(each.change), second(each.at), each.kind, str(each.subject), state)
-            print_whole(table, "no entries")
+            print_table(table, "no entries")
         if found.damage:
             raise LedgerError(f"{place}: {found.damage}")
 

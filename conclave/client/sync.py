@@ -1,8 +1,7 @@
-"""Keeps a local history in step with the server, and tells an application what is new.
+"""Keeps a local history in step with the server, and reports news to the application.
 
-It subscribes first, then fetches everything after what the history has, and from then on takes events as hints to
-fetch. What is lost on the way is fetched later; what was fetched is stored in one transaction with how far the
-history is. So each message is there exactly once, in order.
+It subscribes to events first, then fetches everything after the end of the history; later events trigger fetches. A
+page and the history's position are stored in one transaction, so each message is stored exactly once, in order.
 """
 
 import asyncio
@@ -26,38 +25,37 @@ from conclave.client.errors import (
     is_final,
     is_not_member,
 )
-from conclave.client.history.erasing import Erased
+from conclave.client.history.erasing import ErasedMessage
 from conclave.client.history.store import History
-from conclave.client.key_package_stock import KeyPackageUpkeep
-from conclave.client.membership import Membership
+from conclave.client.key_package_stock import KeyPackageStock
+from conclave.client.membership import MembershipManager
 from conclave.client.mirror import Mirror
-from conclave.client.repeating import Repeating
+from conclave.client.resending import Resender, take_back
 from conclave.client.retry import Backoff
-from conclave.client.taking_back import take_back
 from conclave.wire import events as protocol
 
-DEFAULT = Backoff()
+DEFAULT_BACKOFF = Backoff()
 
-STEADY_SECONDS = 5.0
-"""A stream that has lasted for 5 seconds was a connection: after its end it is tried again at once."""
+STABLE_SECONDS = 5.0
+"""After a stream that lasted this long, the client reconnects at once."""
 
-MOST_UNSTEADY = 4
-"""After shorter ones it is waited longer each time, up to what follows on 4 failures: all is read again each time."""
+MAX_UNSTABLE_FAILURES = 4
+"""After shorter streams the delay grows, up to that of 4 failures: each connection reads the whole state again."""
 
-ENFORCED_EVERY = 0.5
-"""What may not be in the history any more goes within half a second."""
+ENFORCE_INTERVAL = 0.5
+"""Seconds between two checks for expired messages."""
 
 CLOCK_TOLERANCE = 60
-"""A clock of this machine that differs from the server's by more than a minute is told."""
+"""A greater difference, in seconds, between this machine's clock and the server's is reported."""
 
-READY_WITHIN, READY_LOOKED_EVERY = 30.0, 0.1
-"""A text waits up to 30 seconds for the keys of its group."""
+READY_TIMEOUT, READY_POLL_INTERVAL = 30.0, 0.1
+"""How long ``Sync.send`` waits for the keys of a group, and how often it checks, in seconds."""
 
 
 class Sync:
-    """One user's conversation. Use it within ``async with``, and iterate over it: it goes on until the session is over.
+    """Synchronizes one user. Use it within ``async with``, and iterate over it until the session is over.
 
-    The history is kept in order as long as it is iterated; expiry is enforced all the time.
+    The history is updated only while it is iterated; expiry is always enforced.
     """
 
     def __init__(
@@ -66,31 +64,31 @@ class Sync:
         history: History,
         codec: Codec,
         *,
-        backoff: Backoff = DEFAULT,
+        backoff: Backoff = DEFAULT_BACKOFF,
         chance: Callable[[], float] = random.random,
-        takes_changed_keys: bool = False,
+        accept_changed_keys: bool = False,
     ) -> None:
-        """``client``: logged in. ``backoff``: how long to wait before the connection is tried again.
+        """``client``: logged in. ``backoff``: the delays before reconnecting.
 
-        ``takes_changed_keys``: nothing is sent to a group in which a member's key has changed, until that is judged by
-        ``Codec.verify`` or ``Codec.accept``; for an unattended bot: send all the same, also to an attacker.
+        ``accept_changed_keys``: send to groups with a member whose key has changed, possibly to an attacker. Otherwise
+        ``Codec.verify`` or ``Codec.accept`` has to be called first.
         """
         self.client = client
         self.history = history
         self.codec = codec
-        codec.use_time(history.sure)
-        self.membership = Membership(client, codec, self.look_at)
+        codec.use_time(history.confirmed_now)
+        self.membership = MembershipManager(client, codec, self.request_fetch)
         self._backoff = backoff
         self._chance = chance
-        self._takes_changed_keys = takes_changed_keys
-        self._upkeep = KeyPackageUpkeep(client, codec)
+        self._takes_changed_keys = accept_changed_keys
+        self._key_package_stock = KeyPackageStock(client, codec)
         self._mirror = Mirror(client, history, codec)
-        self._repeating = Repeating(client, history, codec, self._is_in_doubt, self.look_at, backoff, chance)
+        self._resender = Resender(client, history, codec, self._has_changed_key, self.request_fetch, backoff, chance)
         self._to_fetch: set[UUID] = set()
         self._wake = asyncio.Event()
-        self._settling = asyncio.Lock()
+        self._maintenance_lock = asyncio.Lock()
         self._enforcing: asyncio.Task[None] | None = None
-        self._has_told_clock = False
+        self._has_reported_clock = False
         self._news: AsyncIterator[n.News] | None = None
         self._fault: DiskError | None = None
 
@@ -98,7 +96,7 @@ class Sync:
         session = self.client.session
         self.history.claim(f"{session.url} {session.user_id}")
         self._mirror.forget_erased()
-        self.client.transport.on_time = self.history.hear_time
+        self.client.transport.on_time = self.history.record_server_time
         self._enforcing = asyncio.create_task(self._enforce())
         return self
 
@@ -118,97 +116,96 @@ class Sync:
     async def send(
         self, group_id: UUID, text: str, *, self_destruct_seconds: int = 0, send_id: UUID | None = None
     ) -> int:
-        """Send a text; return its number. It comes as a MessageArrived too, in its order. Raises ClientError.
+        """Send a text; return its number. It also arrives as a MessageArrived, in order. Raises ClientError.
 
-        KeyInDoubtError: a member's key has changed. ReplacedError: another device of the account is in.
+        KeyInDoubtError: a member's key has changed. ReplacedError: another device has replaced this one.
         ``send_id``: see ``Client.send``. After a NoAnswerError, send again with the same one.
         """
-        payload = await self._encoded(group_id, text, send_id)
+        payload = await self._encode_when_ready(group_id, text, send_id)
         try:
             number = await self.client.send(
                 group_id, payload, self_destruct_seconds=self_destruct_seconds, send_id=send_id
             )
         except RefusedError as error:
-            if is_final(error):  # otherwise it may be there all the same, and comes back
-                self.codec.withdraw(group_id, payload)
+            if is_final(error):  # otherwise the server may have stored it
+                self.codec.discard_payload(group_id, payload)
             if is_not_member(error):
-                self.look_at(group_id)  # left from another device, which no event tells
+                self.request_fetch(group_id)  # left from another device, for which the server sends no event
             raise
-        if not self.history.new(group_id, [number]):
-            self.codec.withdraw(group_id, payload, has_come=True)
-        self.look_at(group_id)
+        if not self.history.not_fetched(group_id, [number]):
+            self.codec.discard_payload(group_id, payload, other_attempt_stored=True)
+        self.request_fetch(group_id)
         return number
 
     async def take_back(self, group_id: UUID, number: int) -> None:
-        """Take a message back: see ``Client.take_back``. It goes from here too: a MessagesGone follows."""
+        """Take a message back: see ``Client.take_back``. It is erased here too: a MessagesGone follows."""
         await take_back(self.client, self.codec, group_id, number)
         self._mirror.forget_taken_back(group_id, [number])
         self._wake.set()
 
-    async def _encoded(self, group_id: UUID, text: str, send_id: UUID | None) -> bytes:
-        """Encode a text as soon as the keys are there. Raises NotReadyError if they are not for long."""
-        deadline = asyncio.get_running_loop().time() + READY_WITHIN
+    async def _encode_when_ready(self, group_id: UUID, text: str, send_id: UUID | None) -> bytes:
+        """Encode a text once the group has keys. Raises NotReadyError after READY_TIMEOUT."""
+        deadline = asyncio.get_running_loop().time() + READY_TIMEOUT
         while True:
-            if self._is_in_doubt(group_id):
-                raise KeyInDoubtError("a member's key has changed: nothing is sent before you have judged it")
+            if self._has_changed_key(group_id):
+                raise KeyInDoubtError("a member's key has changed: verify or accept it before you send")
             try:
                 return self.codec.encode(group_id, text, send_id=send_id)
             except NotReadyError:
                 if asyncio.get_running_loop().time() > deadline:
                     raise
-            # While the caller handles news, nothing else goes on: what needs no fetching is done here.
-            await self._settle()
+            # If the caller is handling news, the main loop is suspended: run the maintenance from here.
+            await self._run_maintenance()
             self._wake.set()
-            await asyncio.sleep(READY_LOOKED_EVERY)
+            await asyncio.sleep(READY_POLL_INTERVAL)
 
-    def _is_in_doubt(self, group_id: UUID) -> bool:
+    def _has_changed_key(self, group_id: UUID) -> bool:
         return not self._takes_changed_keys and bool(self.codec.view(group_id).changed)
 
     async def reset(self) -> None:
-        """Begin with new keys: for a device or keys that are lost. Raises ClientError.
+        """Replace all keys, after a device or keys were lost. Raises ClientError.
 
-        Others are told that the user's key has changed, and have to compare it anew. What was sent and not fetched
-        before cannot be read.
+        Other members see that the user's key has changed, and should verify it. Messages that were not fetched before
+        cannot be decrypted.
         """
         await self.client.reset_account()
-        self.codec.new_keys()
-        self._upkeep.begin_anew()
+        self.codec.reset_keys()
+        self._key_package_stock.reset()
         self._wake.set()
 
     async def leave(self, group_id: UUID) -> None:
-        """Leave a group, and erase what is here of it: a GroupGone follows. Raises ClientError.
+        """Leave a group, and erase its local messages: a GroupGone follows. Raises ClientError.
 
-        It follows after a NoAnswerError too, if the server has done it, and if the group was left before.
+        GroupGone also follows after a NoAnswerError if the server has executed the request.
         """
         try:
             await self.membership.leave(group_id)
         except BaseException:
-            self.look_at(group_id)  # the answer may be lost, or not waited for any more
+            self.request_fetch(group_id)  # the answer may be lost, or the call cancelled
             raise
-        self._mirror.left(group_id)
+        self._mirror.handle_leave(group_id)
         self._wake.set()
 
-    def look_at(self, group_id: UUID) -> None:
-        """Have a group fetched without an event: none tells of what the user has sent from another device."""
+    def request_fetch(self, group_id: UUID) -> None:
+        """Fetch a group without an event: the server sends none for messages from the user's other devices."""
         self._to_fetch.add(group_id)
         self._wake.set()
 
     def read(self, group_id: UUID, up_to: int) -> None:
-        """Note that the user has really seen everything up to a number: the last that was shown, not that was fetched.
+        """Record that the user has seen everything up to a number: that of the last message shown, not fetched.
 
-        Timers of self-destructing messages run from now on, here at once, at the server as soon as it hears of it.
+        This starts the timers of self-destructing messages: locally at once, on the server with the next read receipt.
         """
         self.history.read(group_id, up_to)
         self._wake.set()
 
-    def seen(self, group_id: UUID, numbers: Iterable[int] | None = None) -> None:
-        """Note messages that were on the user's screen, in any order: for a client that shows them one by one.
+    def mark_seen(self, group_id: UUID, numbers: Iterable[int] | None = None) -> None:
+        """Record messages that were on the user's screen, in any order.
 
-        Read, as after ``read``, is everything up to the first one of another user's that was not seen. ``numbers``:
-        None: the user wants to see nothing more of what is unread; self-destructing messages stay so until they are
-        seen.
+        Everything before the first unseen message of another user counts as read, as after ``read``. ``numbers``: None
+        marks all messages as seen except self-destructing ones.
         """
-        self.history.seen(group_id, self.client.session.user_id, numbers)
+        self.history.mark_seen(group_id, self.client.session.user_id, numbers)
         self._wake.set()
 
     async def _run(self) -> AsyncIterator[n.News]:
@@ -219,10 +216,10 @@ class Sync:
                 self._raise_fault()
                 async with self.client.listen() as stream:
                     yield n.Online()
-                    if abs(off := self.history.machine_ahead) > CLOCK_TOLERANCE and not self._has_told_clock:
-                        self._has_told_clock = True
+                    if abs(off := self.history.machine_ahead) > CLOCK_TOLERANCE and not self._has_reported_clock:
+                        self._has_reported_clock = True
                         yield n.ClockDiffers(off)
-                    await self._upkeep.refill()
+                    await self._key_package_stock.refill()
                     async for each in self._mirror.catch_up():
                         yield each
                     caught_up_at = clock()
@@ -230,23 +227,23 @@ class Sync:
                         yield each
                 why, is_disk = "the server has ended the stream", False
             except ClientError as error:
-                if not _passes(error):
+                if not _is_retryable(error):
                     raise
                 why, is_disk = str(error), isinstance(error, DiskError)
             if caught_up_at is not None:
-                failures = 0 if clock() - caught_up_at >= STEADY_SECONDS else min(failures, MOST_UNSTEADY - 1)
+                failures = 0 if clock() - caught_up_at >= STABLE_SECONDS else min(failures, MAX_UNSTABLE_FAILURES - 1)
             failures += 1
             wait = self._backoff.delay(failures, self._chance())
             yield n.Offline(why, wait, is_disk=is_disk)
-            async for each in self._pause(wait):
+            async for each in self._wait_for_retry(wait):
                 yield each
 
     async def _follow(self, stream: AsyncIterator[protocol.Event | n.Lagged]) -> AsyncIterator[n.News]:
-        """Go by the events of a stream until it ends. Raises ClientError."""
+        """Handle the events of a stream until it ends. Raises ClientError."""
         reading: asyncio.Task[protocol.Event | n.Lagged | None] | None = None
         try:
             while True:
-                async for each in self._wishes():
+                async for each in self._run_pending_work():
                     yield each
                 reading = reading or asyncio.create_task(_next(stream))
                 await self._wait_for(reading)
@@ -254,7 +251,7 @@ class Sync:
                     event, reading = reading.result(), None
                     if event is None:
                         return
-                    async for each in self._on(event):
+                    async for each in self._handle(event):
                         yield each
         finally:
             if reading:
@@ -262,7 +259,7 @@ class Sync:
                 await asyncio.gather(reading, return_exceptions=True)
 
     async def _wait_for(self, task: "asyncio.Task[protocol.Event | n.Lagged | None]") -> None:
-        """Wait until there is an event, or something to do without one."""
+        """Wait for an event or for ``_wake``."""
         waking = asyncio.create_task(self._wake.wait())
         try:
             await asyncio.wait({task, waking}, return_when=asyncio.FIRST_COMPLETED)
@@ -270,101 +267,101 @@ class Sync:
             waking.cancel()
             await asyncio.gather(waking, return_exceptions=True)
 
-    async def _pause(self, seconds: float) -> AsyncIterator[n.News]:
-        """Wait for the next try; what goes meanwhile is told."""
+    async def _wait_for_retry(self, seconds: float) -> AsyncIterator[n.News]:
+        """Wait before reconnecting; report what is erased meanwhile."""
         deadline = asyncio.get_running_loop().time() + seconds
         while (left := deadline - asyncio.get_running_loop().time()) > 0:
-            for gone in self._take_gone():
+            for gone in self._take_news():
                 yield gone
             self._wake.clear()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(left):  # wait_for loses a cancellation that comes with what it waits for
+                async with asyncio.timeout(left):  # wait_for may lose a cancellation
                     await self._wake.wait()
 
-    async def _wishes(self) -> AsyncIterator[n.News]:
-        """Do what does not wait for an event: fetch what was sent, tell what was read and what is gone."""
+    async def _run_pending_work(self) -> AsyncIterator[n.News]:
+        """Do the work that needs no event: fetches, read receipts, keys; report what was erased."""
         self._wake.clear()
         self._raise_fault()
-        for gone in self._take_gone():
+        for gone in self._take_news():
             yield gone
         while self._to_fetch:
-            # Taken off first: what is sent while the last page is on its way may not be on it, and is asked for again.
+            # Removed first: a message sent during the fetch may be missing in it, and requests another one.
             group_id = self._to_fetch.pop()
             async for each in self._mirror.fetch(group_id):
                 yield each
-        await self._mirror.tell_read()
-        await self._upkeep.refill()
-        await self._keep_keys()
+        await self._mirror.report_read()
+        await self._key_package_stock.refill()
+        await self._maintain_keys()
         for told in self.codec.take_news():
             yield told
-        if self.history.wants_time:
+        if self.history.needs_time:
             await self.client.me()  # any answer has the time
-        if came_back := self.history.take_come_back():
+        if has_reappeared := self.history.take_reappeared():
             yield n.TimeCorrected()
-        if came_back or self._mirror.wants_to_compare:
+        if has_reappeared or self._mirror.needs_comparison:
             async for each in self._mirror.catch_up():
                 yield each
 
-    async def _keep_keys(self) -> None:
-        """Do what goes on by itself for the encryption."""
-        await self._settle()
-        await self._repeating.send()
+    async def _maintain_keys(self) -> None:
+        """Run the codec's maintenance, and resend texts."""
+        await self._run_maintenance()
+        await self._resender.send()
 
-    async def _settle(self) -> None:
-        """Have the codec look at the groups that are due, unless it does so already."""
-        if self.codec.is_due and not self._settling.locked():
-            async with self._settling:
-                for group_id in await self._mirror.settle():
-                    self.look_at(group_id)
+    async def _run_maintenance(self) -> None:
+        """Run the codec's maintenance if it is due and not running already."""
+        if self.codec.is_due and not self._maintenance_lock.locked():
+            async with self._maintenance_lock:
+                for group_id in await self._mirror.run_maintenance():
+                    self.request_fetch(group_id)
 
-    def _effects(self, event: protocol.Event | n.Lagged) -> AsyncIterator[n.News]:
-        """Return what an event leads to, before it is told."""
+    def _apply(self, event: protocol.Event | n.Lagged) -> AsyncIterator[n.News]:
+        """Apply an event, before it is reported; return the news that result."""
         mirror = self._mirror
         match event:
             case n.Lagged():
                 return mirror.catch_up()
             case protocol.NewMessage():
-                return self._fetch_news(event)
+                return self._fetch_new_message(event)
             case protocol.GroupDeleted():
-                return _each(mirror.forget_group(event.group_id))
+                return _iterate(mirror.forget_group(event.group_id))
             case protocol.MessageRedacted():
                 mirror.forget_taken_back(event.group_id, [event.sequence_num])
             case protocol.WelcomeWaits():
-                return self._welcomed(event.group_id)
+                return self._handle_welcome(event.group_id)
             case protocol.InviteReceived():
-                self._upkeep.taken()
-                mirror.invited(event)
+                self._key_package_stock.record_taken()
+                mirror.record_invite(event)
             case protocol.MemberRemoved():
-                return self._removed(event)
+                return self._handle_removal(event)
             case protocol.GroupUpdate(update_type="commit") | protocol.IdentityReset():
-                self.codec.changed(event.group_id)
+                self.codec.schedule_check(event.group_id)
                 return mirror.fetch(event.group_id)  # a commit may have come with it
             case protocol.GroupUpdate():
-                self.codec.changed(event.group_id)
+                self.codec.schedule_check(event.group_id)
                 return mirror.refresh(event.group_id)
-        return _each([])
+        return _iterate([])
 
-    async def _on(self, event: protocol.Event | n.Lagged) -> AsyncIterator[n.News]:
-        """Do what an event hints at, then tell it, unless all was told with that, or before it, or it is over."""
-        is_told = isinstance(event, protocol.InviteReceived) and self._mirror.has_told(event)
-        async for each in self._effects(event):
+    async def _handle(self, event: protocol.Event | n.Lagged) -> AsyncIterator[n.News]:
+        """Apply an event, then report it, unless its effects say the same, or it is outdated."""
+        is_told = isinstance(event, protocol.InviteReceived) and self._mirror.has_reported(event)
+        async for each in self._apply(event):
             yield each
         if isinstance(event, protocol.MemberRemoved) and self._is_own(event):
             is_told = event.group_id in self.history.groups()  # the user is back
         if not is_told and not isinstance(event, (protocol.NewMessage, protocol.MessageRedacted)):
             yield event
 
-    async def _fetch_news(self, event: protocol.NewMessage) -> AsyncIterator[n.News]:
+    async def _fetch_new_message(self, event: protocol.NewMessage) -> AsyncIterator[n.News]:
         if event.sequence_num > self.history.fetched_up_to(event.group_id):
             async for each in self._mirror.fetch(event.group_id):
                 yield each
 
-    async def _removed(self, event: protocol.MemberRemoved) -> AsyncIterator[n.News]:
-        """A member is gone: another one perhaps with the account, and perhaps with a commit.
+    async def _handle_removal(self, event: protocol.MemberRemoved) -> AsyncIterator[n.News]:
+        """Handle a removed member: the account may be deleted, and a commit may follow.
 
-        A user who was removed may be back by now. What is here then stays, as it does where no event told of it.
+        The removed user may have joined again since; then the local messages are kept.
         """
-        self.codec.changed(event.group_id)
+        self.codec.schedule_check(event.group_id)
         if self._is_own(event):
             async for each in self._mirror.refresh(event.group_id):
                 yield each
@@ -376,45 +373,45 @@ class Sync:
     def _is_own(self, event: protocol.MemberRemoved) -> bool:
         return event.removed_user_id == self.client.session.user_id
 
-    async def _welcomed(self, group_id: UUID) -> AsyncIterator[n.News]:
-        self._upkeep.taken()
+    async def _handle_welcome(self, group_id: UUID) -> AsyncIterator[n.News]:
+        self._key_package_stock.record_taken()
         await self._mirror.take_welcomes()
         async for each in self._mirror.refresh(group_id):
             yield each
 
-    def _take_gone(self) -> list[n.News]:
-        """Return what is gone and was not told. Raises what enforcing has raised: then the disk fails."""
+    def _take_news(self) -> list[n.News]:
+        """Return news of erased messages. Raises the error of the enforcing task if it has failed."""
         if self._enforcing and self._enforcing.done():
             self._enforcing.result()
-        return self._mirror.take_gone()
+        return self._mirror.take_news()
 
     async def _enforce(self) -> None:
-        """Enforce expiry, whether there is a connection or not."""
+        """Enforce expiry, with or without a connection."""
         try:
             while True:
-                erased = list[Erased]()
+                erased = list[ErasedMessage]()
                 try:
                     erased = self.history.enforce()
-                    self._mirror.note_gone(erased)
+                    self._mirror.record_erased(erased)
                     self._fault = None
                 except DiskError as error:
                     self._fault = error
-                is_due = self.codec.is_due or self._repeating.is_due
-                if erased or self.history.has_come_back or self.history.wants_time or is_due or self._fault:
+                is_due = self.codec.is_due or self._resender.is_due
+                if erased or self.history.has_reappeared or self.history.needs_time or is_due or self._fault:
                     self._wake.set()
-                await asyncio.sleep(ENFORCED_EVERY)
+                await asyncio.sleep(ENFORCE_INTERVAL)
         except sqlite3.Error:
             self._wake.set()
             raise
 
     def _raise_fault(self) -> None:
-        """Raise DiskError if what is due could not be erased."""
+        """Raise DiskError if expired messages could not be erased."""
         if self._fault:
             raise self._fault
 
 
-def _passes(error: ClientError) -> bool:
-    """Tell whether to try again later. Only what is wrong with the session ends the conversation."""
+def _is_retryable(error: ClientError) -> bool:
+    """Return whether to reconnect after an error. Only errors of the session end the synchronization."""
     return not isinstance(error, AuthError)
 
 
@@ -422,6 +419,6 @@ async def _next(stream: AsyncIterator[protocol.Event | n.Lagged]) -> protocol.Ev
     return await anext(stream, None)
 
 
-async def _each(some: Iterable[n.News]) -> AsyncIterator[n.News]:
+async def _iterate(some: Iterable[n.News]) -> AsyncIterator[n.News]:
     for each in some:
         yield each

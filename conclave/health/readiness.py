@@ -1,4 +1,4 @@
-"""Tells whether the server serves: a load balancer asks it."""
+"""Readiness of the server, for load balancers."""
 
 from enum import StrEnum
 
@@ -7,7 +7,7 @@ from conclave.health.storage import Storage
 
 
 class Readiness(StrEnum):
-    """What the server says when it is asked whether it is ready."""
+    """Whether the server is ready, and if not, why."""
 
     READY = "ready"
     STARTING = "starting"
@@ -16,10 +16,10 @@ class Readiness(StrEnum):
 
 
 def readiness_of(health: Health, storage: Storage | None) -> Readiness:
-    """Return whether the server serves, and if not, why. ``storage``: None before it is there.
+    """Return whether the server is ready. ``storage``: None before it is open.
 
-    What works in part serves: with a full disk what is stored is still fetched. What cannot read its database, or the
-    keys of its messages, serves no request.
+    It is ready with a full disk, since messages can be fetched. It is not ready if the database or the keys cannot be
+    read.
     """
     if health.phase is Phase.STOPPING:
         return Readiness.STOPPING

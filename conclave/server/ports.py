@@ -1,4 +1,4 @@
-"""Says why an address cannot be listened on, and what to do about it."""
+"""Explains why the server cannot listen on an address, and what to do."""
 
 import errno
 import os
@@ -7,18 +7,18 @@ from contextlib import suppress
 from pathlib import Path
 
 _LISTENING = "0A"
-"""The state of a socket that listens, in /proc/net/tcp."""
+"""The state of a listening socket in /proc/net/tcp."""
 
 FIRST_UNPRIVILEGED_PORT = 1024
-"""Only who may do more than others can listen on a port below 1024."""
+"""Ports below 1024 need a privilege."""
 
 
 class AddressError(Exception):
-    """An address cannot be listened on. The message is one line for the operator."""
+    """The server cannot listen on an address. The message is one line for the operator."""
 
 
 def require_address(address: str, port: int) -> None:
-    """Raise AddressError unless ``address`` is one of this machine. Whether ``port`` is free there is not looked at."""
+    """Raise AddressError unless this machine has ``address``. It does not check whether ``port`` is free."""
     try:
         for family, kind, protocol, _, place in socket.getaddrinfo(
             address, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -30,7 +30,7 @@ def require_address(address: str, port: int) -> None:
 
 
 def explain_bind_error(error: OSError, port: int) -> str:
-    """Return in a line why ``port`` cannot be listened on, and what to do."""
+    """Return one line: why the server cannot listen on ``port``, and what to do."""
     if isinstance(error, socket.gaierror):
         return f"{error.strerror}: name an address of this machine"
     reason = os.strerror(error.errno or 0)
@@ -47,10 +47,10 @@ def explain_bind_error(error: OSError, port: int) -> str:
 
 
 def _listener_name(port: int) -> str:
-    """Return which process listens on ``port``, "" if the system does not tell."""
+    """Return the process that listens on ``port`` as text; "" if unknown."""
     sockets = {f"socket:[{inode}]" for inode in _listening_inodes(port)}
     for folder in Path("/proc").glob("[0-9]*/fd") if sockets else ():
-        with suppress(OSError):  # it has ended, or is another user's
+        with suppress(OSError):  # it has ended, or belongs to another user
             if any(_link_target(each) in sockets for each in folder.iterdir()):
                 name = folder.with_name("comm").read_text().strip()
                 return f" by process {folder.parent.name} ({name})"
@@ -60,12 +60,12 @@ def _listener_name(port: int) -> str:
 def _link_target(link: Path) -> str:
     try:
         return str(link.readlink())
-    except OSError:  # it was closed meanwhile, as the folder that is being read
+    except OSError:  # it was closed meanwhile
         return ""
 
 
 def _listening_inodes(port: int) -> list[str]:
-    """Return the inodes of the sockets that listen on ``port``."""
+    """Return the inodes of the sockets that listen on ``port``, as text."""
     found = []
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with suppress(OSError):

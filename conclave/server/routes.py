@@ -1,4 +1,4 @@
-"""The one route table."""
+"""The route table."""
 
 from aiohttp import web
 
@@ -20,7 +20,7 @@ from conclave.api import (
     users,
     welcomes,
 )
-from conclave.web import files, routes as page_routes
+from conclave.web import files
 from conclave.wire import results
 from conclave.wire.exchange import Access, Endpoint
 from conclave.wire.formats import Format
@@ -392,12 +392,12 @@ _BUSIEST = (messages.fetch, messages.send)
 
 
 def add_routes(app: web.Application) -> None:
-    """Give ``app`` its endpoints.
+    """Add all endpoints to ``app``.
 
-    Paths below the same prefix are tried in the order in which they were added: the busiest comes first.
+    aiohttp tries paths below the same prefix in the order of addition, so the busiest come first.
     """
     for route in sorted(ROUTES, key=lambda route: route.handler not in _BUSIEST):
-        # Any text may stand for an id: a malformed id is an error of its own, not an unknown path.
+        # Any text matches an id: a malformed id is a 400, not an unknown path.
         path = route.path.replace("}", ":[^/]+}")
         if route.method == "GET":
             app.router.add_get(path, route.handler, allow_head=route.head)
@@ -405,5 +405,5 @@ def add_routes(app: web.Application) -> None:
             app.router.add_route(route.method, path, route.handler)
     app.router.add_get(f"{API}/docs/{{name}}", docs.asset)
     if app[app_keys.CONFIG].web.enabled:
-        page_routes.add_routes(app.router, files.STATIC)
+        files.add_routes(app.router, files.STATIC)
     app[app_keys.ENDPOINTS] = {route.handler: route for route in ROUTES}

@@ -1,4 +1,4 @@
-"""Runs the server, from its configuration to a clean exit."""
+"""Runs the server from start to clean exit."""
 
 import asyncio
 import gc
@@ -39,17 +39,17 @@ from conclave.system.signals import Hangups, ignore_hangup
 log = get_logger(__name__)
 
 GC_THRESHOLD = 20_000
-"""Python looks for garbage after 20,000 more objects than before, not after 700: a request leaves none behind."""
+"""The threshold of Python's garbage collection, instead of 700: requests leave no reference cycles."""
 
 SWITCH_INTERVAL_SECONDS = 0.0002
-"""A thread that waits for the interpreter beside a busy event loop gets it within 0.2 ms, not 5 ms."""
+"""The interval after which Python switches threads, instead of 5 ms."""
 
 SHUTDOWN_SECONDS = 2.0
-"""Requests under way get 2 seconds to finish. Those that are cut off then get 2 seconds more to end."""
+"""Requests in progress get 2 seconds to finish, and 2 more after they are cancelled."""
 
 
 class ServeError(Exception):
-    """The server cannot start. The message is for the operator, a line for each reason."""
+    """The server cannot start. The message has a line for each reason."""
 
 
 def serve(
@@ -60,10 +60,10 @@ def serve(
     accepts_change: bool = False,
     accepts_older: bool = False,
 ) -> None:
-    """Serve until SIGTERM or SIGINT, then finish what is under way, or end the process. Raises ServeError.
+    """Serve until SIGTERM or SIGINT, then shut down. Raises ServeError.
 
-    ``source``: the file that the settings are from, which SIGHUP has read again; None for the defaults. ``hangups``:
-    made before that was read. ``accepts_change`` and ``accepts_older``: see ``create_app``.
+    ``source``: the configuration file, which SIGHUP reloads; None for the defaults. ``hangups``: has collected SIGHUP
+    since before the file was read. ``accepts_change`` and ``accepts_older``: see ``create_app``.
     """
     manager = ServiceManager.from_environment()
     set_mmap_threshold()
@@ -89,7 +89,7 @@ def serve(
 def _server_locks(config: Config) -> Iterator[None]:
     """Hold the locks of a server while the block lasts. Raises ServeError.
 
-    Two servers on one database would each trust their own memory.
+    Two servers on one database would each serve from their own cache.
     """
     with ExitStack() as held:
         try:
@@ -97,7 +97,7 @@ def _server_locks(config: Config) -> Iterator[None]:
         except (StoreError, data_folder.DataFolderError) as error:
             raise ServeError(str(error)) from error
         except PermissionError as error:
-            remedy = f"the server runs as the user {os.geteuid()}: let it read and write there"
+            remedy = f"the server runs as user {os.geteuid()}: let it read and write there"
             raise ServeError(f"{error.filename}: {error.strerror}: {remedy}") from error
         except OSError as error:
             raise ServeError(f"{error.filename}: {error.strerror}") from error
@@ -105,7 +105,7 @@ def _server_locks(config: Config) -> Iterator[None]:
 
 
 def _take_locks(config: Config, held: ExitStack) -> None:
-    """Take every lock of a server. What is there is locked before anything is made or changed."""
+    """Take every lock of a server. Existing files are locked before anything is created or changed."""
     exists = path_check.is_taken(config.database)
     with _refuse_if_locked(f"{config.database}: another server is running on this database"):
         held.enter_context(locks.hold_name(config.database, locks.SERVER))
@@ -125,9 +125,9 @@ def _take_locks(config: Config, held: ExitStack) -> None:
 
 
 def _lock_vault(config: Config, held: ExitStack) -> None:
-    """Keep others with a copy of the database from using its vault. Raises LockedError.
+    """Lock the vault against servers on a copy of the database. Raises LockedError.
 
-    That the vault is missing is told when it is opened.
+    A missing vault is reported when it is opened.
     """
     with suppress(FileNotFoundError):
         held.enter_context(locks.hold_file(config.vault_path / LOCK))
@@ -149,8 +149,8 @@ async def _serve(
     manager: ServiceManager,
     hangups: Hangups,
 ) -> None:
-    """Serve until told to end."""
-    stop, again = asyncio.Event(), asyncio.Event()
+    """Serve until a signal ends it."""
+    stop, reload = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     config = app[app_keys.CONFIG]
     supervisor = Supervisor(config, app[app_keys.HEALTH])
@@ -162,8 +162,8 @@ async def _serve(
 
     for number in signals.stop_signals():
         loop.add_signal_handler(number, end)
-    # Not by the loop, which would leave SIGHUP to end the process once it is closed.
-    hangups.set_handler(lambda: loop.call_soon_threadsafe(again.set))  # one before the server is ready waits
+    # Not by the loop: after it is closed, SIGHUP would kill the process.
+    hangups.hand_on(lambda: loop.call_soon_threadsafe(reload.set))  # an earlier one is delivered now
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS, handler_cancellation=False)
     operators = web.AppRunner(
         create_admin_app(app, guard, supervisor), access_log=None, shutdown_timeout=SHUTDOWN_SECONDS
@@ -183,17 +183,17 @@ async def _serve(
         )
         async with (
             supervisor,
-            manager.watchdog(lambda: app[app_keys.STORE].read(state.stored_policy)),
-            Reloader(config, app[app_keys.HEALTH], supervisor, tls, source, again, manager),
+            manager.watched(lambda: app[app_keys.STORE].read(state.stored_policy)),
+            Reloader(config, app[app_keys.HEALTH], supervisor, tls, source, reload, manager),
         ):
             manager.ready(f"serving at {url}")
             await stop.wait()
-            app[app_keys.HEALTH].phase = Phase.STOPPING  # at once: ending the worker may take a second
+            app[app_keys.HEALTH].phase = Phase.STOPPING  # at once: stopping the worker may take a second
             log.info("stopping")
             manager.stopping()
             app[app_keys.STORE].limit_lock_wait()
     finally:
-        limit.begin()  # a start that has failed
+        limit.begin()  # also if the start failed
         manager.close()
         await runner.cleanup()
         await operators.cleanup()
@@ -202,7 +202,7 @@ async def _serve(
 
 
 def _start_facts(config: Config, source: Path | None) -> dict[str, str]:
-    """Return what an operator wants to see of a start."""
+    """Return the facts that the log shows at a start."""
     return {
         "version": __version__,
         "configuration": str(source or BUILT_IN),
@@ -213,15 +213,15 @@ def _start_facts(config: Config, source: Path | None) -> dict[str, str]:
 
 
 def _freeze_objects() -> None:
-    """Leave alone from here on what the start has made: Python would look through it again and again for garbage."""
-    gc.unfreeze()  # what was imported: some of it is garbage
+    """Exclude the objects of the start from garbage collection."""
+    gc.unfreeze()  # objects frozen after the imports
     gc.collect()
     gc.freeze()
     gc.set_threshold(GC_THRESHOLD, *gc.get_threshold()[1:])
 
 
 async def _listen_for_operators(port: ClientPort) -> str | None:
-    """Begin to listen, and return the URL; clients are served even if that fails."""
+    """Start to listen, and return the URL; None if that fails: clients are served anyway."""
     try:
         return await _listen(port)
     except ServeError as error:
@@ -230,7 +230,7 @@ async def _listen_for_operators(port: ClientPort) -> str | None:
 
 
 async def _listen(port: ClientPort) -> str:
-    """Begin to listen, and return the URL. Raises ServeError."""
+    """Start to listen, and return the URL. Raises ServeError."""
     try:
         return await port.listen()
     except OSError as error:

@@ -1,7 +1,7 @@
-"""Decides what a start would refuse, by its configuration and by the files that lie where that leads.
+"""Checks whether the server can start, by its configuration and its files.
 
-The start asks here before it makes or changes anything, a reload asks about the file that it reads, and `check-config`,
-`doctor` and `status` ask about the next start.
+Used by the start before it changes anything, by a reload for the new file, and by `check-config`, `doctor` and `status`
+for the next start.
 """
 
 import os
@@ -28,22 +28,22 @@ from conclave.system import data_folder
 from conclave.system.data_folder import DataFolderError
 
 MAX_ATTEMPTS = 3
-"""The database is looked at 3 times at most: again where a process has opened it meanwhile."""
+"""The database is read at most 3 times: again if another process opened it meanwhile."""
 
 
 class Refusal(NamedTuple):
-    """Why a start would be refused, in one line; and whether only since this user may not use a file."""
+    """Why the server would not start, in one line; and whether this user lacks a permission."""
 
     says: str
     is_of_user: bool = False
 
 
 def find_refusals(config: Config, clock: Clock | None, *, accepts_older: bool = False) -> list[Refusal]:
-    """Return why a start with ``config`` would be refused; nothing if it would not.
+    """Return why a start with ``config`` would fail; empty if it would succeed.
 
-    It changes nothing and takes no lock, so a server may run meanwhile: that another one runs, or that a port is taken,
-    is not looked at. ``clock``: None leaves out whether the policy may change, which a start decides in the
-    transaction that changes it. ``accepts_older``: a vault that is older than the database is accepted.
+    It changes nothing and takes no lock, so a server may be running. Running servers and used ports are not checked.
+    ``clock``: None skips the check of policy changes, which a start does in its own transaction. ``accepts_older``:
+    accept a vault that is older than the database.
     """
     found = []
     for look in (load_context, lambda config: token_of(config.admin), _require_address, _require_folders):
@@ -54,7 +54,7 @@ def find_refusals(config: Config, clock: Clock | None, *, accepts_older: bool = 
 
 
 def _check_store(config: Config, clock: Clock | None, *, accepts_older: bool) -> list[Refusal]:
-    """Return why what is stored stands against a start. No file is left beside a database that nobody has open."""
+    """Return why the database or the vault prevents a start. Leaves no files beside an unused database."""
     found: list[Refusal] = []
     for looks in range(MAX_ATTEMPTS):
         before = path_check.at_rest(config.database) if looks < MAX_ATTEMPTS - 1 else None
@@ -66,7 +66,7 @@ def _check_store(config: Config, clock: Clock | None, *, accepts_older: bool) ->
 
         found[:] = _run_check(look, config) or found
         if before is None or before == path_check.at_rest(config.database):
-            break  # or it was opened meanwhile, and what was read may be of two moments
+            break  # otherwise it was opened meanwhile, and the reads may be inconsistent
     return found
 
 
@@ -74,7 +74,7 @@ def _check_connection(
     connection: sqlite3.Connection, config: Config, clock: Clock | None, *, accepts_older: bool
 ) -> list[Refusal]:
     if not schema.is_current(connection, config.database):
-        return []  # a start that migrates it looks at the rest by itself
+        return []  # the start checks it after the migration
     checks: list[Callable[[Config], object]] = [
         partial(_require_vault, connection, accepts_older=accepts_older),
         partial(_require_archive, connection),
@@ -88,7 +88,7 @@ def _run_check(look: Callable[[Config], object], config: Config) -> list[Refusal
     try:
         look(config)
     except PermissionError as error:
-        remedy = f"the server runs as the user {os.geteuid()}: let it read and write there"
+        remedy = f"the server runs as user {os.geteuid()}: let it read and write there"
         return [Refusal(f"{error.filename}: {error.strerror}: {remedy}", is_of_user=True)]
     except OSError as error:
         return [Refusal(f"{error.filename}: {error.strerror}")]
@@ -121,7 +121,7 @@ def _require_folders(config: Config) -> None:
 
 
 def _require_vault(connection: sqlite3.Connection, config: Config, *, accepts_older: bool) -> None:
-    """Raise StoreError for the keys, or else for the ledger: a vault that is away or older would be told twice."""
+    """Raise StoreError for the keys, or else for the ledger: not twice for one missing or older vault."""
     database, path, copies = config.database, config.keys_path, config.vault_copies
     keyring.require_usable(connection, database, path, copies, accepts_older=accepts_older)
     if not accepts_older:
@@ -129,7 +129,7 @@ def _require_vault(connection: sqlite3.Connection, config: Config, *, accepts_ol
 
 
 def _require_archive(connection: sqlite3.Connection, config: Config) -> None:
-    """Raise StoreError if no run could erase what is in the archive: it would be kept for ever."""
+    """Raise StoreError if the engine cannot erase messages in the archive."""
     if config.cleanup.engine != "spark" and moves.is_in_use(connection):
         raise StoreError(f'cleanup.engine: {config.database} has messages in the archive, which only "spark" can erase')
 

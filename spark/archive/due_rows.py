@@ -408,7 +408,7 @@ def _query(
     joins += [_HELD.format(_values(users, held_sender="VARCHAR"))] if users else []
     return _LOOK.format(
         numbered=" ".join(f"WHEN '{rule}' THEN {at}" for at, rule in enumerate(RULES)),
-        rule=f"CASE WHEN {rules.may_go(bounds)} THEN {rules.named(RULES, bounds)} END",
+        rule=f"CASE WHEN {rules.may_erase(bounds)} THEN {rules.rule_name(RULES, bounds)} END",
         due=_values(due, due_group="BIGINT", **MARKS, **_BOUNDS),
         joins=" ".join(joins),
         where=in_partitions([partition]),

@@ -86,7 +86,7 @@ async def told(operators: Operators) -> Samples:
     await alice.fetch(group)
     running.config.archive_path.mkdir(parents=True)
     running.app[app_keys.HEALTH].certificate_ends = 2_000_000_000
-    operators.health.note_run(Report("sql", 100, finished_at=107).to_mapping())
+    operators.health.record_run(Report("sql", 100, finished_at=107).to_mapping())
     operators.health.worker = os.getpgid(0)
     await operators.measured()
     return await operators.scrape()

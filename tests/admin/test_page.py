@@ -89,7 +89,7 @@ async def test_it_shows_what_an_operator_asks_for(operators: Operators) -> None:
     await store.write(runs.add, bad)
     await store.write(runs.add, Run("sql", now - 3660, now - 3659, "ok", "", deleted={}))
     await store.write(runs.add, Run("sql", now - 60, now - 58, "ok", "", deleted={"expired": 40, "fetched": 2}))
-    operators.health.fault(HealthPart.CLEANUP, "java <b>died</b>")
+    operators.health.set_fault(HealthPart.CLEANUP, "java <b>died</b>")
     html = await page(operators)
     assert "1 part of the server does not work cleanup java <b>died</b>" in section(html, "health")
     assert "Not healthy: cleanup" in section(html, "cleanup")
@@ -105,7 +105,7 @@ async def test_it_shows_what_an_operator_asks_for(operators: Operators) -> None:
         assert policy in section(html, "policies")
     assert f"friends {group} 1 2" in section(html, "waiting")
     assert "family" not in html
-    assert "messages sent, by the second, last minute 0.0" not in section(html, "amounts")
+    assert "messages sent per second, last minute 0.0" not in section(html, "amounts")
 
 
 @pytest.mark.parametrize("chosen", [MARKUP, DECEIVING])
@@ -117,7 +117,7 @@ async def test_text_that_somebody_has_chosen_is_only_text(operators: Operators, 
     store, now = running.app[app_keys.STORE], running.clock.now()
     await store.write(holds.add, 1, b"1" * 16, chosen, chosen, chosen, now)
     await store.write(runs.add, Run("sql", now, now, "failed", chosen, job=chosen))
-    operators.health.fault(HealthPart.CLEANUP, chosen)
+    operators.health.set_fault(HealthPart.CLEANUP, chosen)
     html = await page(operators)
     parsed = Parsed(html)
     assert [attrs for tag, attrs in parsed.tags if tag == "script"] == [{"src": "/page.js", "defer": None}]
@@ -176,7 +176,7 @@ async def test_a_store_that_cannot_be_read_is_told(operators: Operators) -> None
     running = operators.running
     running.app[app_keys.HEALTH].phase = running.app[app_keys.HEALTH].phase.STOPPING
     operators.snapshot.expire()
-    assert "could not be read anew" in section(await page(operators), "health")
+    assert "could not be updated" in section(await page(operators), "health")
 
 
 async def test_a_store_that_does_not_answer_holds_up_nothing_else(
@@ -190,18 +190,18 @@ async def test_a_store_that_does_not_answer_holds_up_nothing_else(
 
     monkeypatch.setattr(overview, "read_overview", hanging)
     monkeypatch.setattr(snapshot, "LATE_SECONDS", 0.01)
-    operators.health.fault(HealthPart.STORAGE, "the disk hangs")
+    operators.health.set_fault(HealthPart.STORAGE, "the disk hangs")
     try:
         told = section(await page(operators), "health")
         assert "the disk hangs" in told
-        assert "could not be read anew: the store has not answered for" in told
+        assert "could not be updated: the store has not answered for" in told
     finally:
         goes_on.set()
     monkeypatch.setattr(snapshot, "LATE_SECONDS", 30)  # a busy machine is not what is told here
     while operators.snapshot.last is None:
         await operators.snapshot.refresh()
     html = await page(operators)
-    assert "could not be read anew" not in section(html, "health")
+    assert "could not be updated" not in section(html, "health")
     assert "No groups yet" in section(html, "policies")
 
 
@@ -215,12 +215,12 @@ async def test_what_is_overdue_is_named_with_its_reason(operators: Operators) ->
     await alice.leave(gone)
     running.clock.advance(10_000)
     told = section(await page(operators), "overdue")
-    assert "2 groups with something that could be erased already, 2 groups late" in told
+    assert "2 groups with messages due for erasure, 2 groups late" in told
     assert f"friends {group} 2h expired, or fetched by all late" in told
     assert f"(deleted) {gone}" in told
     assert "hidden for good, redacted or deleted" in told
     running.clock.set_wrong(YEAR)
-    operators.health.fault(HealthPart.CLOCK, "the wall clock was set forward")
+    operators.health.set_fault(HealthPart.CLOCK, "the wall clock was set forward")
     operators.snapshot.expire()
     html = await page(operators)
     assert "Not healthy: clock" in section(html, "cleanup")
@@ -263,7 +263,7 @@ async def test_a_certificate_that_waits_in_its_file_is_not_taken_for_the_one_tha
         monkeypatch.setattr(certificate, "expires_at", lambda _: now + 90 * 86_400)
         operators.snapshot.expire()
         told = section(await page(operators), "amounts")
-        assert "in 3d; another one is in its file: systemctl reload conclave takes it over" in told
+        assert "in 3d; its file has another one: systemctl reload conclave loads it" in told
 
 
 async def test_the_send_rate_is_of_successes_by_the_second(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,9 +271,9 @@ async def test_the_send_rate_is_of_successes_by_the_second(monkeypatch: pytest.M
     monkeypatch.setattr(rate, "time", SimpleNamespace(monotonic=lambda: now[0]))
     measured = rate.SendRate(requests)
     assert measured.rate == 0
-    await measured.note()
+    await measured.sample()
     for status in (200, 200, 200, 429, 507):
-        requests.note("POST", rate.SENDS, status, 0.1)
-    requests.note("GET", rate.SENDS, 200, 0.1)
+        requests.record("POST", rate.SENDS, status, 0.1)
+    requests.record("GET", rate.SENDS, 200, 0.1)
     now[0] += 6
     assert measured.rate == 0.5

@@ -29,11 +29,11 @@ async def of_clients(running: Running) -> tuple[int, str]:
 
 async def test_a_server_that_serves_is_ready_whatever_else_fails(operators: Operators) -> None:
     for part in set(HealthPart) - {HealthPart.VAULT}:
-        operators.health.fault(part, "why")
+        operators.health.set_fault(part, "why")
     assert (await operators.ask("/readyz"))[:2] == (200, {"status": "ready"})
     assert await of_clients(operators.running) == (200, "ready")
     assert (await operators.ask("/healthz"))[0] == 503
-    operators.health.fault(HealthPart.VAULT, "why")
+    operators.health.set_fault(HealthPart.VAULT, "why")
     assert (await operators.ask("/readyz"))[:2] == (503, {"status": "unreadable"})
 
 

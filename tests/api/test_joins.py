@@ -167,12 +167,12 @@ def replace_url(client: Client, running: Running) -> Client:
 
 async def test_no_join_is_undone_by_a_clock_in_doubt(running: Running) -> None:
     alice, _, zed, group = await begun(running)
-    await running.app[app_keys.CLOCK_WATCH].note()
+    await running.app[app_keys.CLOCK_WATCH].record()
     running.clock.set_wrong(86_400)
     for _ in range(2):
         assert await running.app[app_keys.STORE].write(members.undo_overdue_joins, running.app[app_keys.CONTEXT]) == 0
         assert await zed.numbers(group) == [], "before the guard has looked, and after it has"
-        await running.app[app_keys.CLOCK_WATCH].note()
+        await running.app[app_keys.CLOCK_WATCH].record()
         assert "clock" in running.app[app_keys.HEALTH].faults
     await zed.post(f"/groups/{group}/external-join")
     assert await names(running) == ["alice", "bob", "zed"]
@@ -202,7 +202,7 @@ async def test_what_a_joiner_became_or_did_ends_with_the_join(running: Running) 
 
 
 async def test_many_joins_are_undone_in_several_transactions(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("conclave.actions.members.UNDONE_AT_ONCE", 2)
+    monkeypatch.setattr("conclave.actions.members.MAX_UNDONE_JOINS", 2)
     _, _, _, group = await begun(running)
     for user in await running.users(*(f"late_{number}" for number in range(5))):
         await user.begin_join(group)

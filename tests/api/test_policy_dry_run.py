@@ -21,7 +21,7 @@ from conclave.auth import passwords
 from conclave.config.retention import RetentionConfig
 from conclave.config.settings import Config
 from conclave.retention import rehearsal
-from conclave.retention.hidden import Amount, Sought
+from conclave.retention.hidden import ArchiveCount, MessageTotals
 from conclave.retention.policy import KEEP
 from conclave.retention.resolve import Lifetimes
 from conclave.retention.stretches import Stretch
@@ -317,7 +317,7 @@ def count_calls(running: Running, patch: Callable[[Stretch], None] = lambda _: N
     archive, asked = running.app[app_keys.ARCHIVE], list[Stretch]()
     tally = Archive.tally
 
-    async def counted(sought: Sought) -> Amount:
+    async def counted(sought: ArchiveCount) -> MessageTotals:
         asked.append(sought.stretch)
         patch(sought.stretch)
         return await tally(archive, sought)

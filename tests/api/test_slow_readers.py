@@ -73,7 +73,7 @@ async def test_very_many_key_packages_are_the_same_answer(
     await bob.upload(last_resort=PACKAGE)
     group, answers = await alice.create_group("friends"), []
     for few in (1, 0):
-        monkeypatch.setattr(key_packages, "FEW", few)
+        monkeypatch.setattr(key_packages, "SMALL_INVITE", few)
         answers.append(await alice.post(f"/groups/{group}/invite", user_ids=[bob.user_id]))
     assert answers[0] == answers[1]
     assert [each["user_id"] for each in answers[0]["member_key_packages"]] == [bob.user_id]

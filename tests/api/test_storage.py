@@ -262,7 +262,7 @@ async def test_a_reserve_that_cannot_be_made_is_a_fault_and_its_room_is_left_fre
         group = await alice.create_group("g")
         await alice.send(group)
         told = faults(server)["storage"]
-        assert told.startswith(f"{kept}: 67,108,864 bytes cannot be kept for cleanup: ")
+        assert told.startswith(f"{kept}: 67,108,864 bytes cannot be reserved for cleanup: ")
         assert reason in told
         with monkeypatch.context() as patch:
             patch.setattr(storage, "free_bytes", lambda _: 64 * 1024**2 + reserve.SLACK_BYTES)

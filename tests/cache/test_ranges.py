@@ -8,7 +8,7 @@ from conclave.cache import ranges
 from conclave.cache.ranges import PIECE_BYTES, CachedRange
 from conclave.events import MessageStored
 from conclave.retention.policy import FOREVER, KEEP, GroupPolicy
-from conclave.retention.visibility import Sight
+from conclave.retention.visibility import Visibility
 from conclave.store.resources.messages import EncodedMessage
 
 POLICY = GroupPolicy(KEEP)
@@ -32,7 +32,7 @@ def write(
 
 
 def seen(cached: CachedRange, after: int, hidden_before: int = 0) -> list[bytes] | None:
-    first = cached.first_after(after, Sight(0, hidden_before, FOREVER, POLICY, 0))
+    first = cached.first_after(after, Visibility(0, hidden_before, FOREVER, POLICY, 0))
     return None if first is None else cached.pieces[first:]
 
 

@@ -25,7 +25,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def show(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Show:
-    monkeypatch.setattr("conclave.cli.common.log_for_people", lambda: None)
+    monkeypatch.setattr("conclave.cli.common.use_console_log", lambda: None)
     path.parent.mkdir()
     config = tmp_path / "conclave.toml"
     config.write_text(f'database_path = "{tmp_path}/hot.db"\n[vault]\npath = "{path.parent}"\n')

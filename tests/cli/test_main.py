@@ -9,7 +9,7 @@ from click import Context
 from click.testing import CliRunner
 
 from conclave import __version__
-from conclave.cli.main import Family, main
+from conclave.cli.main import LazyCommand, main
 from tests.support import stores
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.mark.parametrize("name", main.commands)
 def test_help_lists_each_command_as_it_describes_itself(name: str) -> None:
     listed = main.commands[name]
-    assert isinstance(listed, Family)
+    assert isinstance(listed, LazyCommand)
     assert listed.load().get_short_help_str(limit=100) == listed.get_short_help_str(limit=100)
     shown = CliRunner().invoke(main, ["--help"], terminal_width=120).stdout
     assert f"  {name.ljust(max(map(len, main.commands)))}  {listed.get_short_help_str(limit=100)}\n" in shown
@@ -27,7 +27,7 @@ def test_help_lists_each_command_as_it_describes_itself(name: str) -> None:
 @pytest.mark.parametrize("name", main.commands)
 def test_help_of_a_command_is_its_own(name: str) -> None:
     listed = main.commands[name]
-    assert isinstance(listed, Family)
+    assert isinstance(listed, LazyCommand)
     shown = CliRunner().invoke(main, [name, "--help"])
     assert shown.exit_code == 0
     assert shown.stdout.startswith(f"Usage: main {name} [OPTIONS]")
@@ -54,13 +54,13 @@ def test_what_is_not_installed_is_named_with_the_extra_that_brings_it(command: s
     assert (asked.returncode, asked.stdout) == (1, "")
     assert asked.stderr == (
         f"Error: {missing} is not installed: conclave {command} needs the extra {extra}."
-        f" Install it from where Conclave came from: pip install '.[{extra}]' in the folder of the sources,"
-        f" or the wheel, as in pip install 'conclave_messaging-{__version__}-py3-none-any.whl[{extra}]'\n"
+        f" Install it from the sources: pip install '.[{extra}]' in their folder,"
+        f" or from the wheel: pip install 'conclave_messaging-{__version__}-py3-none-any.whl[{extra}]'\n"
     )
 
 
 DECEIVING = "a\x9b31m\x1b[31m\u202e\x07"
-SHOWN = r"a\x9b31m\x1b[31m\u202e\x07"
+MAX_SHOWN = r"a\x9b31m\x1b[31m\u202e\x07"
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_no_argument_reaches_the_terminal_as_it_is(
 def test_what_an_argument_has_is_shown(words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stores.prepare(tmp_path / "conclave.db")
     monkeypatch.chdir(tmp_path)
-    assert SHOWN in CliRunner().invoke(main, words, color=True).output
+    assert MAX_SHOWN in CliRunner().invoke(main, words, color=True).output
 
 
 @pytest.mark.parametrize("number", [str(2**63), str(2**64), "9" * 5_000, "0", "1" + "_0" * 30])

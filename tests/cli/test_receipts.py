@@ -72,7 +72,7 @@ async def test_what_was_erased_is_shown_by_group_also_of_a_deleted_one(
     change(running.config, "DELETE FROM groups WHERE group_name = 'group2'")
     assert json.loads(done(run("evidence", "receipts", "--json", "--group", groups[1])))["receipt_id"] == 2
     assert refused(run("evidence", "receipts", "--group", "group2")) == (
-        "no such group: 'group2'; a deleted group has to be named by its id"
+        "no such group: 'group2'; use the id for a deleted group"
     )
     assert len(done(run("evidence", "receipts", "--json", "--limit", "1")).splitlines()) == 1
 

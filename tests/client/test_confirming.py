@@ -135,7 +135,7 @@ async def test_what_was_asked_for_before_the_user_left_is_neither_decoded_nor_st
                     case MessageArrived(message) if message.sequence_num == 1:
                         await two.send(2)
                     case MessageArrived():
-                        await until(lambda: not sync._mirror._asking)  # the next page is there
+                        await until(lambda: not sync._mirror._page_requests)  # the next page is there
                         await sync.leave(two.group)
                     case GroupGone():
                         break

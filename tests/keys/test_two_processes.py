@@ -138,14 +138,14 @@ def test_what_is_lost_while_a_send_derives_its_neighbours_is_not_remembered(
 ) -> None:
     """Another thread has the changed cover in memory by then."""
     server.new_keys([(A, 1)])
-    derive = store._neighbours
+    derive = store._run_keys
 
     def overtaken(nodes: Cover, index: int) -> list[bytes | None]:
-        monkeypatch.setattr(store, "_neighbours", derive)
+        monkeypatch.setattr(store, "_run_keys", derive)
         erased_by_another(path, (A, [Range(17, 17)]))
         server.new_keys([(A, 18)])
         return derive(nodes, index)
 
-    monkeypatch.setattr(store, "_neighbours", overtaken)
+    monkeypatch.setattr(store, "_run_keys", overtaken)
     assert server.cached_keys([(A, 19)]) is not None
     assert server.keys(A, [17]) == [None]

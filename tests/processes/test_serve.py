@@ -324,7 +324,7 @@ async def test_tls_is_served_with_a_certificate(tmp_path: Path) -> None:
             assert (await response.json()) == {"status": "ok"}
     (tmp_path / "cert.pem").write_text("nothing")
     [line] = lines(conclave("serve", "--config", server.config, cwd=tmp_path))
-    assert line == "conclave: tls_cert_path: cert.pem: holds no certificate in PEM"
+    assert line == "conclave: tls_cert_path: cert.pem: contains no certificate in PEM"
 
 
 async def test_cleanup_by_hand_prints_what_went_and_why(tmp_path: Path) -> None:
@@ -337,7 +337,7 @@ async def test_cleanup_by_hand_prints_what_went_and_why(tmp_path: Path) -> None:
             await asyncio.sleep(2.1)
         done = conclave("cleanup", "run", "--config", server.config, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
-        [row] = [line for line in done.stdout.splitlines() if "past their group's expiry" in line]
+        [row] = [line for line in done.stdout.splitlines() if "older than the group's expiry" in line]
         assert row.split("│")[-2].strip() == "1"
 
 

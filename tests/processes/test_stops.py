@@ -232,7 +232,7 @@ def hang(*_):
 
 stop_limit.LIMIT_SECONDS = 1.0
 {what} = hang
-duties.stretches.is_to_be_there = lambda _: True
+duties.stretches.must_exist = lambda _: True
 from conclave.cli.main import main
 main()
 """

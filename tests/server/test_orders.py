@@ -87,7 +87,7 @@ async def test_all_who_ask_at_once_get_the_same_count(supervisor: Supervisor, pi
     assert [decode_order(line.decode()) for line in pipe.lines] == [WorkerOrder.COUNT]
     asking[0].cancel()
     await asyncio.sleep(0)
-    supervisor._hear(DryRunEnded({"error": "", "held": 4}, 5.0))
+    supervisor._handle(DryRunEnded({"error": "", "held": 4}, 5.0))
     assert [await each for each in asking[1:]] == [{"error": "", "held": 4}] * 2
     again = asyncio.create_task(supervisor.count())
     await asyncio.sleep(0)
@@ -101,8 +101,8 @@ async def test_a_count_that_nobody_waits_for_any_more_is_let_go(supervisor: Supe
     await asyncio.sleep(0)
     asking.cancel()
     await asyncio.sleep(0)
-    supervisor._hear(DryRunEnded({"error": ""}, 5.0))
-    supervisor._hear(DryRunEnded({"error": ""}, 5.0))
+    supervisor._handle(DryRunEnded({"error": ""}, 5.0))
+    supervisor._handle(DryRunEnded({"error": ""}, 5.0))
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_health_knows_of_the_run_and_of_the_next(
     supervisor: Supervisor, told: WorkerMessage, is_in_run: bool, due_in: float | None
 ) -> None:
     before = time.time()
-    supervisor._hear(told)
+    supervisor._handle(told)
     health = supervisor._health
     assert health.is_in_run is is_in_run
     if due_in is None:
@@ -133,4 +133,4 @@ def test_health_knows_of_the_run_and_of_the_next(
 
 @pytest.mark.parametrize("told", [WorkerState.BEGAN, WorkerState.WAITING, WorkerState.COUNTING])
 def test_work_may_take_as_long_as_a_run(supervisor: Supervisor, told: WorkerState) -> None:
-    assert supervisor._patience(told) > Config().cleanup.max_run_time
+    assert supervisor._timeout_after(told) > Config().cleanup.max_run_time

@@ -147,7 +147,7 @@ async def test_a_schema_of_a_newer_program_is_refused(place: Place) -> None:
 async def test_a_large_change_of_the_policy_is_refused(place: Place, clock: FakeClock) -> None:
     async def pass_time(running: Running) -> None:
         clock.advance(100)
-        await running.app[app_keys.CLOCK_WATCH].note()
+        await running.app[app_keys.CLOCK_WATCH].record()
 
     await place.serve(place.write(SQL), pass_time)
     config = place.write(f'message_retention = "40s"\n{SQL}')

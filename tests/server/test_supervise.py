@@ -172,11 +172,11 @@ async def test_a_worker_is_killed_at_once_from_another_thread(
 def test_what_a_start_may_take_is_bounded_and_goes_down_once_one_succeeds() -> None:
     allowed = StartTimeout(120, 3600)
     for _ in range(5_000):
-        allowed.was_too_short()
+        allowed.extend()
     assert allowed.seconds == 3600
-    allowed.note(100)
+    allowed.record(100)
     assert allowed.seconds == 200, "a machine that needs 100 seconds gets them the next time too"
-    allowed.note(3)
+    allowed.record(3)
     assert allowed.seconds == 120
 
 
@@ -186,7 +186,7 @@ async def test_a_worker_that_is_ready_ends_the_longer_wait(monkeypatch: pytest.M
     )
     supervisor = Supervisor(Config(), Health())
     for _ in range(5_000):
-        supervisor._starting.was_too_short()
+        supervisor._starting.extend()
     async with supervisor:
         await seen(lambda: supervisor._starting.seconds < supervise.MAX_READY_SECONDS)
     assert not any(map(alive, started))

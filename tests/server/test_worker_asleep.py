@@ -166,7 +166,7 @@ async def test_a_worker_that_dies_while_it_falls_asleep_is_started_again(
     workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it has left has to be removed soon, not at the next run."""
-    monkeypatch.setattr(supervise, "FIRST_PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(supervise, "MIN_PAUSE_SECONDS", 0.05)
     workers.are(ends="os.kill(os.getpid(), 9)")
     health = Health()
     async with Supervisor(Config(), health):
@@ -218,13 +218,13 @@ async def test_a_stop_at_any_moment_of_falling_asleep_and_waking_is_not_lost(wor
 def test_the_lead_is_learned_from_the_last_starts_within_bounds() -> None:
     lead = StartLead()
     assert lead.seconds == worker_sleep.FIRST_LEAD_SECONDS
-    lead.note_worker(1.0)
+    lead.record_worker(1.0)
     assert lead.seconds == worker_sleep.FIRST_LEAD_SECONDS, "Java is not known yet"
-    lead.note_java(5.0)
+    lead.record_java(5.0)
     assert lead.seconds == 9.0
-    lead.note_java(1000.0)
+    lead.record_java(1000.0)
     assert lead.seconds == worker_sleep.MAX_LEAD_SECONDS
-    lead.note_java(0.0)
+    lead.record_java(0.0)
     assert lead.seconds == worker_sleep.MIN_LEAD_SECONDS
 
 

@@ -176,7 +176,7 @@ def require_receipts(connection: sqlite3.Connection, counted: Counter[str]) -> N
 def scope(state: State) -> Scope:
     if state.job is None:
         return ALL
-    return Scope("job", PurgeJob(1, *state.job), keeps_house=False)
+    return Scope("job", PurgeJob(1, *state.job), is_housekeeping=False)
 
 
 def group_id(key: int) -> UUID:

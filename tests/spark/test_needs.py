@@ -33,9 +33,9 @@ from tests.spark.test_holds import Held
 from tests.support.client import PASSWORD
 
 HOUR, DAY = 3600, 86_400
-HOUSE = Scope("housekeeping", None, keeps_house=True)
-SHORT_LIVED = Scope("short", PurgeJob(1, longest_max_lifetime=HOUR), keeps_house=False)
-LONG_LIVED = Scope("long", PurgeJob(1, shortest_max_lifetime=DAY), keeps_house=False)
+HOUSE = Scope("housekeeping", None, is_housekeeping=True)
+SHORT_LIVED = Scope("short", PurgeJob(1, longest_max_lifetime=HOUR), is_housekeeping=False)
+LONG_LIVED = Scope("long", PurgeJob(1, shortest_max_lifetime=DAY), is_housekeeping=False)
 
 
 class StartedError(Exception):

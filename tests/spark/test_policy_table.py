@@ -167,11 +167,11 @@ def served(config: Config, key: int, group: bytes) -> set[int]:
     if not page.archived:
         return {each.sequence_num for each in page.messages}
     rows = [row for row in Tiers(config).table().to_pylist() if row["group_key"] == key]
-    sight = page.archived.sight
+    view = page.archived.visibility
     return {
         row["sequence_num"]
         for row in rows
-        if row["sequence_num"] > sight.gone_below and row["created_at"] >= sight.hidden_before
+        if row["sequence_num"] > view.gone_below and row["created_at"] >= view.hidden_before
     }
 
 

@@ -310,7 +310,7 @@ class History(World):
         )
         self.told.append(report["error"])
         self.archived += report.get("archived", 0)
-        await self.running.app[app_keys.CLOCK_WATCH].look()
+        await self.running.app[app_keys.CLOCK_WATCH].check()
 
     async def meet_midway(self) -> None:
         """Have something else happen after a page or a session was read, and before that is remembered."""
@@ -362,7 +362,7 @@ class History(World):
         await self.compare()
         await self._write_activity()
         if self.chance.random() < 0.5:
-            await self.running.app[app_keys.CLOCK_WATCH].note()
+            await self.running.app[app_keys.CLOCK_WATCH].record()
         await self.compare()
         self.clock.set_wrong(-JUMP)
         await self.compare()

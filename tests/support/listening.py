@@ -184,7 +184,7 @@ async def open_stream(events: Events, client: Client) -> Connection:
     """Wait until a user has a stream whose connection is taken over, and return it."""
 
     def find() -> Connection | None:
-        of_user = events.of_accounts.get(UUID(client.user_id).bytes, {})
+        of_user = events.streams_by_user.get(UUID(client.user_id).bytes, {})
         return next((each for each in of_user if isinstance(each, Connection) and each._transport), None)
 
     found = await until(find)

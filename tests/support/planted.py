@@ -205,7 +205,7 @@ def foretells_what_nobody_sees(patch: pytest.MonkeyPatch) -> None:
 
 def forgets_what_was_too_old(patch: pytest.MonkeyPatch) -> None:
     """A greater age brings back what was too old by the former one."""
-    patch.setattr(marks, "end_timed", lambda *_: None)
+    patch.setattr(marks, "stop_new_timers", lambda *_: None)
 
 
 def explains_without_taking_back(patch: pytest.MonkeyPatch) -> None:
@@ -230,7 +230,7 @@ def takes_back_commits(patch: pytest.MonkeyPatch) -> None:
     """What others need to follow a group goes."""
     find = messages.find_sent
 
-    def found(*args: Any) -> fate.Sent | None:
+    def found(*args: Any) -> fate.MessageFacts | None:
         sent = find(*args)
         return sent and replace(sent, is_commit=False)
 

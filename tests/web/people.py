@@ -143,7 +143,7 @@ class Person:
         await self.press("About this conversation")
         await self.sees("Members", "dialog")
 
-    async def look_at(self, member: str) -> None:
+    async def request_fetch(self, member: str) -> None:
         """Open what is said about a member of the open group."""
         await self.open_details()
         await self.press(member)

@@ -172,7 +172,7 @@ async def scene(server: ServerProcess, folder: Path) -> AsyncIterator[Scene]:
         await alice.invite("carol")
         await asyncio.to_thread(carol.shows, "✉ club")
         carol.type("/accept", "Enter")
-        await asyncio.to_thread(carol.shows, "kept for good", "encrypted")
+        await asyncio.to_thread(carol.shows, "kept forever", "encrypted")
         await alice.is_with(2)
         reader = await stack.enter_async_context(Client(server.url))
         reader.resume(session)
@@ -267,7 +267,7 @@ async def test_what_breaks_in_mid_send_loses_nothing_and_sends_nothing_twice(
 
 async def test_who_is_removed_or_loses_the_keys_comes_back_and_talks(scene: Scene) -> None:
     alice, bob = scene.alice, scene.bob
-    await alice.look_at("bob")
+    await alice.request_fetch("bob")
     await alice.press("Remove")
     await alice.sees("Remove bob?", "dialog")
     await alice.press("Remove")
@@ -288,9 +288,9 @@ async def test_who_is_removed_or_loses_the_keys_comes_back_and_talks(scene: Scen
     await bob.is_with(scene.others)
     await alice.press("Take it uncompared")
     await alice.is_with(scene.others)
-    await scene.shows("bob has another key")
+    await scene.shows("bob's key has changed")
     scene.carol.type("to the new bob", "Enter")
-    await scene.shows("Send all the same")
+    await scene.shows("Send anyway")
     scene.carol.type("", "Left", "Enter")
     await scene.all_read("to the new bob")
     await scene.all_talk()
@@ -318,12 +318,12 @@ async def test_what_goes_is_gone_on_all_screens_at_its_second(scene: Scene) -> N
     seen = time.time()
     assert LEAST <= await bob.gone_at("burn after reading") - seen <= MOST
     # By the policy: what is older goes at once, and what is said then at its second.
-    await alice.look_at("carol")
+    await alice.request_fetch("carol")
     await alice.press("Make an admin")
     await alice.put_away()
     await scene.shows("you are an admin")
     scene.carol.type("/expire 8s", "Enter")
-    await scene.shows("Change it")
+    await scene.shows("Change expiry?")
     scene.carol.type("", "Left", "Enter")
     await scene.gone_at("alice says 1.")
     for text in ("said in a browser", "said in a terminal"):

@@ -182,20 +182,20 @@ def test_a_malformed_message_is_a_bad_request(body: bytes) -> None:
 
 
 class InviteToGroupRequest(RequestSchema):
-    makes = dict
+    result_class = dict
 
     user_ids = fields.List(Identifier())
 
 
 class KeyPackageEntry(RequestSchema):
-    makes = dict
+    result_class = dict
 
     data = required(Bytes)
     is_last_resort = fields.Boolean()
 
 
 class UploadKeyPackageRequest(RequestSchema):
-    makes = dict
+    result_class = dict
 
     key_package_data = Bytes()
     entries = fields.List(fields.Nested(KeyPackageEntry))

@@ -31,7 +31,7 @@ def slowly(written_in: Format, body: bytes) -> SendMessage | None:
     try:
         if written_in is Format.PROTOBUF:
             schema = SendMessageRequest
-            values = protobuf.parse("SendMessageRequest", body, schema.empty_counts, schema.zero_is_absent)
+            values = protobuf.parse("SendMessageRequest", body, schema.keep_empty, schema.drop_zero)
         else:
             values = formats.parse(body) if body else {}
         made: SendMessage = schema_instance(SendMessageRequest).load(values)

@@ -219,7 +219,7 @@ async def test_a_stop_hands_on_the_last_events_and_waits_little_for_who_takes_no
         await running.app.shutdown()
         for each in ears:
             assert numbers(joined((await each.rest()).removesuffix(b"0\r\n\r\n"))) == [7]
-        await asyncio.wait_for(events.gone(), PATIENCE)
+        await asyncio.wait_for(events.wait_ended(), PATIENCE)
         assert not events._streams
 
 

@@ -52,9 +52,9 @@ def test_every_body_and_every_query_is_among_them() -> None:
 @pytest.mark.parametrize("schema", ALL, ids=lambda each: each.__name__)
 def test_a_request_and_its_value_have_the_same_fields(schema: type[RequestSchema]) -> None:
     """None stands for what is absent, in those fields and only in those that have to have nothing in their place."""
-    assert dataclasses.is_dataclass(schema.makes)
-    assert schema.makes.__dataclass_params__.frozen  # type: ignore[attr-defined]  # there, but not in typeshed
-    made = {each.name: each for each in dataclasses.fields(schema.makes)}
+    assert dataclasses.is_dataclass(schema.result_class)
+    assert schema.result_class.__dataclass_params__.frozen  # type: ignore[attr-defined]  # there, but not in typeshed
+    made = {each.name: each for each in dataclasses.fields(schema.result_class)}
     assert made.keys() == schema_instance(schema).fields.keys()
     for name, field in schema_instance(schema).fields.items():
         always = field.required or field.load_default is not missing

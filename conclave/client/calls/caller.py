@@ -1,4 +1,4 @@
-"""What all calls share: the way to the server, and reading lists to their end."""
+"""The base class of all calls: has the transport, and reads paged lists."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,30 +10,30 @@ from conclave.client.transport import Call, Transport
 from conclave.errors import ErrorCode
 from conclave.wire.formats import Format
 
-PAGE = 1_000
-"""A list is read 1,000 items at a time, which is the most that a server gives."""
+PAGE_SIZE = 1_000
+"""Items per page of a list: the server's maximum."""
 
-MOST_PAGES = 1_000
-"""A list that goes on after 1,000 pages is taken for one without an end."""
+MAX_PAGES = 1_000
+"""A longer list counts as endless."""
 
-MOST_RESTARTS = 10
-"""Reading begins again at most 10 times because the last item of a page was gone when the next was asked for."""
+MAX_RESTARTS = 10
+"""How often reading restarts because the last item of a page was deleted before the next page was requested."""
 
 
 class ListAnswer(Protocol):
-    """An answer with a list."""
+    """An answer with a page of a list."""
 
     @property
     def more(self) -> bool:
-        """Whether more follow."""
+        """Whether more pages follow."""
 
 
 A = TypeVar("A", bound=ListAnswer)
 T = TypeVar("T")
 
 
-class Caller:
-    """Something that calls a server."""
+class ApiCalls:
+    """The base class of the calls."""
 
     transport: Transport
 
@@ -47,19 +47,19 @@ class Caller:
         limit: int | None = None,
         written_in: Format | None = None,
     ) -> tuple[T, ...]:
-        """Return a whole list, which is read ``limit`` items at a time, or PAGE.
+        """Return a whole list, read in pages of ``limit`` items, or PAGE_SIZE.
 
-        ``items`` and ``id_of``: return the list in an answer, and an item's id. Raises ClientError.
+        ``items``, ``id_of``: return the items of an answer, and the id of an item. Raises ClientError.
         """
         found: dict[UUID, T] = {}
         after: UUID | None = None
         restarts = 0
-        for _ in range(MOST_PAGES):
-            query = {**(call.query or {}), "limit": str(limit or PAGE), **({"after": str(after)} if after else {})}
+        for _ in range(MAX_PAGES):
+            query = {**(call.query or {}), "limit": str(limit or PAGE_SIZE), **({"after": str(after)} if after else {})}
             try:
-                answer = await self.transport.ask(replace(call, query=query), kind, written_in=written_in)
+                answer = await self.transport.request(replace(call, query=query), kind, written_in=written_in)
             except InputError as error:
-                if after is None or error.code != ErrorCode.INPUT_VALIDATION or restarts == MOST_RESTARTS:
+                if after is None or error.code != ErrorCode.INPUT_VALIDATION or restarts == MAX_RESTARTS:
                     raise
                 restarts, after = restarts + 1, None
                 found.clear()
@@ -69,6 +69,6 @@ class Caller:
             if not answer.more:
                 return tuple(found.values())
             if not page or id_of(page[-1]) == after:
-                raise AnswerError("the server says that a list goes on, and gives nothing more of it")
+                raise AnswerError("the server announces more pages of a list, but sends no further items")
             after = id_of(page[-1])
-        raise AnswerTooLongError(f"the list goes on after {MOST_PAGES:,} pages")
+        raise AnswerTooLongError(f"the list has more than {MAX_PAGES:,} pages")

@@ -1,4 +1,4 @@
-"""What a message or a group info says of itself in the clear. Pure; none of it is checked, so it proves nothing."""
+"""Reads the plaintext headers of messages and group infos. Pure; nothing is authenticated."""
 
 from typing import NamedTuple
 
@@ -8,11 +8,10 @@ from conclave.client.mls.proposals import Commit
 from conclave.client.mls.welcome import GroupInfo
 
 
-class Header(NamedTuple):
-    """A message. ``tag``: the confirmation tag of a commit, if it is not encrypted.
+class MessageHeader(NamedTuple):
+    """The header of a message. ``tag``: the confirmation tag of a commit, if it is not encrypted.
 
-    ``is_external``: by this commit its sender comes in. ``may_change_members``: as far as it can be seen, others may be
-    added or removed by it.
+    ``is_external``: an external commit, by which the sender joins. ``may_change_members``: it may add or remove others.
     """
 
     mls_group_id: bytes
@@ -24,8 +23,8 @@ class Header(NamedTuple):
     may_change_members: bool = False
 
 
-def read_header(payload: bytes) -> Header | None:
-    """Return what a message says of itself; None if it is no message of MLS."""
+def read_header(payload: bytes) -> MessageHeader | None:
+    """Return the header of a message; None if it is not an MLS message."""
     try:
         body = decode_message(payload)
     except MlsError:
@@ -33,19 +32,21 @@ def read_header(payload: bytes) -> Header | None:
     if isinstance(body, PublicMessage):
         content = body.content
         if not isinstance(content.content, Commit):
-            return Header(content.group_id, content.epoch, False, False, may_change_members=True)  # noqa: FBT003 - no commit, no text
+            return MessageHeader(content.group_id, content.epoch, False, False, may_change_members=True)  # noqa: FBT003 - no commit, no text
         is_external = content.sender.sender_type == SenderType.NEW_MEMBER_COMMIT
         what = body.auth.confirmation_tag or b"", is_external, bool(content.content.proposals) and not is_external
-        return Header(content.group_id, content.epoch, True, False, *what)  # noqa: FBT003 - a commit, no text
+        return MessageHeader(content.group_id, content.epoch, True, False, *what)  # noqa: FBT003 - a commit, no text
     if isinstance(body, PrivateMessage):
         is_application = body.content_type == ContentType.APPLICATION
         is_commit = body.content_type == ContentType.COMMIT
-        return Header(body.group_id, body.epoch, is_commit, is_application, may_change_members=not is_application)
+        return MessageHeader(
+            body.group_id, body.epoch, is_commit, is_application, may_change_members=not is_application
+        )
     return None
 
 
-def key_in(info: bytes, identity: bytes) -> bytes | None:
-    """Return the signature key that a group info has for an identity; None if it has none, or is none of MLS."""
+def find_signature_key(info: bytes, identity: bytes) -> bytes | None:
+    """Return the signature key of an identity in a group info; None if it has none, or is malformed."""
     try:
         body = decode_message(info)
         tree = body.tree(None) if isinstance(body, GroupInfo) else None
@@ -55,37 +56,37 @@ def key_in(info: bytes, identity: bytes) -> bytes | None:
     return next((leaf.signature_key for _, leaf in leaves if leaf.credential.identity == identity), None)
 
 
-class InfoHeader(NamedTuple):
-    """A group info."""
+class GroupInfoHeader(NamedTuple):
+    """The header of a group info."""
 
     mls_group_id: bytes
     epoch: int
     tag: bytes
 
 
-def read_info(info: bytes) -> InfoHeader | None:
-    """Return what a group info says of itself; None if it is none of MLS."""
+def read_group_info(info: bytes) -> GroupInfoHeader | None:
+    """Return the header of a group info; None if it is malformed."""
     try:
         body = decode_message(info)
     except MlsError:
         return None
     if not isinstance(body, GroupInfo):
         return None
-    return InfoHeader(body.group_context.group_id, body.group_context.epoch, body.confirmation_tag)
+    return GroupInfoHeader(body.group_context.group_id, body.group_context.epoch, body.confirmation_tag)
 
 
-class Signer(NamedTuple):
-    """Who has signed a group info, as its tree has it."""
+class GroupInfoSigner(NamedTuple):
+    """The signer of a group info, by its tree."""
 
     identity: bytes
     signature_key: bytes
 
 
-def signer_of(info: bytes) -> Signer | None:
-    """Return who has signed a group info; None if nobody has whom its tree knows. The signature is not checked."""
+def read_signer(info: bytes) -> GroupInfoSigner | None:
+    """Return the signer of a group info; None if its tree has no such member. The signature is not checked."""
     try:
         body = decode_message(info)
         leaf = body.tree(None).leaf(body.signer) if isinstance(body, GroupInfo) else None
     except MlsError:
         return None
-    return Signer(leaf.credential.identity, leaf.signature_key) if leaf else None
+    return GroupInfoSigner(leaf.credential.identity, leaf.signature_key) if leaf else None

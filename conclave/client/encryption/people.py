@@ -1,33 +1,35 @@
-"""Whose key is which: the first one is trusted and remembered, another one is told."""
+"""Users' keys: trust on first use, warnings about changes, and the view of a group's encryption."""
 
 import sqlite3
 from functools import lru_cache
 from uuid import UUID
 
-from conclave.client.encryption.vault import Vault
-from conclave.client.encryption.view import KnownKey, Trust
-from conclave.client.mls import Credential, Member, Policy, fingerprint
+from conclave.client.encryption.agenda import Agenda
+from conclave.client.encryption.groups import GroupRecords, Stage
+from conclave.client.encryption.key_database import KeyDatabase
+from conclave.client.encryption.view import EncryptionStatus, GroupView, KnownKey, Trust
+from conclave.client.mls import Credential, MlsMember, Policy, fingerprint
 from conclave.client.mls.credentials import DEFAULT_PROPOSALS
 from conclave.client.mls.proposals import ProposalType
 
 ID_BYTES = 16
-"""A credential has the id of a user."""
+"""Length of a credential's identity, the id of a user."""
 
 
 def _is_a_user(credential: Credential, _signature_key: bytes) -> bool:
-    """Take the credential of a user. Which one it has to be is known once the server names the sender."""
+    """Accept any user's credential: which user it must be is checked when the server names the sender."""
     return len(credential.identity) == ID_BYTES
 
 
 POLICY = Policy(authenticate=_is_a_user, proposals=DEFAULT_PROPOSALS - {ProposalType.PSK, ProposalType.REINIT})
-"""Whom groups take, and which changes. No client of the protocol has pre-shared keys, or goes on in another group."""
+"""Accepted credentials and proposals. The protocol's clients use neither pre-shared keys nor ReInit."""
 
 
-class People:
-    """The keys of people, as they were seen last in any group."""
+class KnownKeys:
+    """The last known keys of users, in any group."""
 
-    def __init__(self, vault: Vault, user_id: UUID) -> None:
-        self._vault, self._user_id = vault, user_id
+    def __init__(self, database: KeyDatabase, user_id: UUID) -> None:
+        self._database, self._user_id = database, user_id
         rows = self._connection.execute("SELECT user_id, fingerprint, trust, former, was_verified FROM people")
         self._known = {
             UUID(bytes=row[0]): KnownKey(UUID(bytes=row[0]), row[1], Trust(row[2]), row[3], bool(row[4]))
@@ -36,16 +38,16 @@ class People:
 
     @property
     def _connection(self) -> sqlite3.Connection:
-        return self._vault.connection
+        return self._database.connection
 
     def get(self, user_id: UUID) -> KnownKey | None:
-        """Return what is known of a person's key."""
+        """Return the last known key of a user."""
         return self._known.get(user_id)
 
-    def key_of(self, member: Member) -> KnownKey:
-        """Return what is known of the key that a member has in a group; it may be another one than in other groups.
+    def key_of(self, member: MlsMember) -> KnownKey:
+        """Return a member's key in a group, with its trust; it may differ from the user's key in other groups.
 
-        A key that was judged is good where it is, and nowhere else: the server may have put another one here before.
+        A verified key is trusted only where it is used: the server may have put another one into this group before.
         """
         user_id, seen = user_of(member), _fingerprint(member.signature_key)
         known = self._known.get(user_id)
@@ -53,8 +55,8 @@ class People:
             return known or KnownKey(user_id, seen, Trust.UNKNOWN)
         return KnownKey(user_id, seen, Trust.CHANGED, known.fingerprint, _was_verified(known))
 
-    def meet(self, member: Member) -> KnownKey | None:
-        """Remember the key of a group's member; return it if it is another one than before. Within a transaction."""
+    def record(self, member: MlsMember) -> KnownKey | None:
+        """Record a member's key; return it if it has changed. Within a transaction."""
         user_id, seen = user_of(member), _fingerprint(member.signature_key)
         known = self._known.get(user_id)
         if user_id == self._user_id or (known and known.fingerprint == seen):
@@ -66,9 +68,9 @@ class People:
         self._store(changed)
         return changed
 
-    def judge(self, user_id: UUID, of: str, trust: Trust) -> None:
-        """Note what the user thinks of a key, which is the one that is good from here on."""
-        with self._vault.transaction():
+    def set_trust(self, user_id: UUID, of: str, trust: Trust) -> None:
+        """Set the trust of a key, which becomes the known one."""
+        with self._database.transaction():
             self._store(KnownKey(user_id, of, trust))
 
     def _store(self, key: KnownKey) -> None:
@@ -79,8 +81,48 @@ class People:
         self._known[key.user_id] = key
 
     def reload(self) -> None:
-        """Forget what was not stored, after an error."""
-        self.__init__(self._vault, self._user_id)  # type: ignore[misc]  # all that it has is read anew
+        """Reload from the file, after an error."""
+        self.__init__(self._database, self._user_id)  # type: ignore[misc]  # everything is read again
+
+
+class GroupViews:
+    """Returns views of groups, and records trust in keys."""
+
+    def __init__(self, user_id: UUID, groups: GroupRecords, known_keys: KnownKeys, agenda: Agenda) -> None:
+        self._user_id, self._groups, self._known_keys, self._agenda = user_id, groups, known_keys, agenda
+
+    def view(self, group_id: UUID) -> GroupView:
+        """Return the current state of a group's encryption."""
+        record = self._groups.get(group_id)
+        if record is None or record.stage is not Stage.ACTIVE or record.group is None:
+            is_replaced = record is not None and record.stage is Stage.REPLACED
+            return GroupView(EncryptionStatus.REPLACED if is_replaced else EncryptionStatus.WAITING)
+        members = record.group.members().values()
+        ids = [user_of(each) for each in members]
+        known = [self._known_keys.key_of(each) for each in members if user_of(each) != self._user_id]
+        agenda = self._agenda.group(group_id)
+        listed = agenda.listed
+        strangers = tuple(sorted(set(ids) - (listed or set()))) if agenda.is_stranger_reported else ()
+        keyless = () if listed is None else tuple(sorted(listed - set(ids)))
+        return GroupView(EncryptionStatus.ENCRYPTED, tuple(known), strangers, keyless, record.group.epoch)
+
+    def set_trust(self, user_id: UUID, fingerprint: str, trust: Trust) -> bool:
+        """Set the trust of a key. Return False if the user does not have it."""
+        if fingerprint not in self._keys_of(user_id):
+            return False
+        self._known_keys.set_trust(user_id, fingerprint, trust)
+        return True
+
+    def _keys_of(self, user_id: UUID) -> set[str]:
+        """Return the fingerprints of a user's keys: the last known one, and those in groups."""
+        known = self._known_keys.get(user_id)
+        in_groups = {
+            key.fingerprint
+            for group_id in self._groups.ids()
+            for key in self.view(group_id).members
+            if key.user_id == user_id
+        }
+        return in_groups | ({known.fingerprint} if known else set())
 
 
 def _was_verified(known: KnownKey) -> bool:
@@ -89,10 +131,10 @@ def _was_verified(known: KnownKey) -> bool:
 
 @lru_cache(maxsize=8_192)
 def _fingerprint(signature_key: bytes) -> str:
-    """Return a fingerprint: those of a large group are looked at with each message."""
+    """Return a fingerprint, cached since views of large groups need many."""
     return fingerprint(signature_key)
 
 
-def user_of(member: Member) -> UUID:
-    """Return the user who a member says it is; that there are 16 bytes was checked when it came in."""
+def user_of(member: MlsMember) -> UUID:
+    """Return the user id in a member's credential; its length was checked when it joined."""
     return UUID(bytes=member.credential.identity)

@@ -1,4 +1,4 @@
-"""Works out when messages are gone, and erases them."""
+"""Computes when messages expire, and erases them."""
 
 import sqlite3
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from conclave.client.history import bodies
 
 NEVER = 2**63 - 1
 
-SETTLE = f"""
+SET_GONE_AT = f"""
     UPDATE messages SET gone_at = (
         SELECT nullif(min(ifnull(redact_at, {NEVER}),
             CASE WHEN expiry > 0 THEN min(created_at, arrived_at) + expiry + 1
@@ -18,23 +18,22 @@ SETTLE = f"""
                  ELSE {NEVER} END), {NEVER})
         FROM groups WHERE groups.group_key = messages.group_key)
 """
-"""Works out from which second on messages are gone: by their timer, by their group's policy, or never.
+"""Sets the first second at which messages are gone, by their timer or their group's policy; NULL: never.
 
-With delete-after-fetch a message that had a lifetime before keeps it, as people were told.
-
-Nothing arrives before it is created: if it says so, the server's clock was wrong when it stored it.
+With delete-after-fetch, messages keep the lifetime that they had before. A message that arrived before its creation
+was stored while the server's clock was wrong: its arrival counts.
 """
 
 
-class Erased(NamedTuple):
-    """A message that is gone."""
+class ErasedMessage(NamedTuple):
+    """An erased message."""
 
     group_id: UUID
     sequence_num: int
 
 
-def erase(connection: sqlite3.Connection, keys: Sequence[int]) -> list[Erased]:
-    """Erase messages."""
+def erase(connection: sqlite3.Connection, keys: Sequence[int]) -> list[ErasedMessage]:
+    """Erase the messages with the given keys; return them."""
     erased, places = [], []
     for key in keys:
         row = connection.execute(
@@ -43,14 +42,14 @@ def erase(connection: sqlite3.Connection, keys: Sequence[int]) -> list[Erased]:
             " sequence_num, segment, body_id",
             (key,),
         ).fetchone()
-        erased.append(Erased(UUID(bytes=row[0]), row[1]))
+        erased.append(ErasedMessage(UUID(bytes=row[0]), row[1]))
         places.append((row[2], row[3]))
     bodies.erase(connection, places)
     return erased
 
 
-def give_up(connection: sqlite3.Connection, segment: int) -> None:
-    """Copy what is left of a segment to the newest one, and drop it."""
+def compact(connection: sqlite3.Connection, segment: int) -> None:
+    """Copy the remaining texts of a segment to the newest one, and drop it."""
     left = connection.execute(
         "SELECT message_key, body_id FROM messages WHERE segment = ? ORDER BY body_id", (segment,)
     ).fetchall()

@@ -1,7 +1,7 @@
-"""Keeps disk space free for erasing: on a full disk that takes some, before it gives any back.
+"""Reserves disk space for erasing, which on a full disk needs some before it frees any.
 
-A file that holds nothing stands for the space. It is emptied when something cannot be erased for lack of space. Until
-it is complete again nothing is taken in.
+A file of zeros occupies the space. It is truncated when erasing fails for lack of space. Until it is refilled, no
+messages are stored.
 """
 
 import os
@@ -9,26 +9,26 @@ from contextlib import suppress
 from pathlib import Path
 
 SUFFIX = ".reserve"
-"""The suffix of the file beside the history."""
+"""Suffix of the reserve file, next to the history."""
 
 MOST_BYTES = 4 * 1024 * 1024
-"""4 MiB are kept: the longest message and a whole segment of texts fit into that."""
+"""Size of the reserve: the longest message and a whole segment fit into it."""
 
 LEAST_BYTES = 256 * 1024
-"""On a small disk a quarter of what is free is kept, but no less than 256 KiB."""
+"""Minimum size: on a small disk a quarter of the free space is reserved."""
 
 _BLOCK = 512
 
 
-class Reserve:
-    """The space that is kept for one history."""
+class SpaceReserve:
+    """The reserved space of one history."""
 
     def __init__(self, history: Path | None) -> None:
-        """``history``: its path; None: it is in memory, and needs no space."""
+        """``history``: its path; None: in memory, without a reserve."""
         self._path = history.with_name(history.name + SUFFIX) if history else None
 
-    def keep(self) -> bool:
-        """Complete the reserve if there is room for it and as much again. Return whether it is complete."""
+    def refill(self) -> bool:
+        """Refill the reserve if twice its size is free. Return whether it is full."""
         if self._path is None:
             return True
         try:
@@ -38,17 +38,17 @@ class Reserve:
         try:
             return self._fill(descriptor)
         except OSError:
-            self._give_up(descriptor)  # a part of a reserve would not help
+            self._empty(descriptor)  # a partial reserve does not help
             return False
         finally:
             os.close(descriptor)
 
-    def give_up(self) -> bool:
-        """Give the space up. Return whether there was some."""
+    def release(self) -> bool:
+        """Free the space. Return whether there was any."""
         with suppress(OSError):
             descriptor = os.open(self._path or "", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
-                return self._give_up(descriptor)
+                return self._empty(descriptor)
             finally:
                 os.close(descriptor)
         return False
@@ -65,8 +65,8 @@ class Reserve:
         os.posix_fallocate(descriptor, 0, size)
         return True
 
-    def _give_up(self, descriptor: int) -> bool:
-        """Empty the file. Its size stays: it says how much is kept once there is room."""
+    def _empty(self, descriptor: int) -> bool:
+        """Free the file's blocks. Its size stays, as the size to refill."""
         known = os.fstat(descriptor)
         with suppress(OSError):
             os.ftruncate(descriptor, 0)

@@ -1,11 +1,11 @@
-"""Message framing (RFC 9420 section 6): who says what, in which group and epoch, and how that is authenticated."""
+"""Message framing (RFC 9420 section 6): content, sender, group and epoch, and their authentication."""
 
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Annotated, Self, TypeAlias
 
-from conclave.client.mls.codec import Reader, opaque, uint8, uint16, uint32, uint64
-from conclave.client.mls.errors import MalformedError, refusing
+from conclave.client.mls.codec import ByteReader, opaque, uint8, uint16, uint32, uint64
+from conclave.client.mls.errors import MalformedMessageError, convert_errors
 from conclave.client.mls.key_packages import KeyPackage
 from conclave.client.mls.nodes import MLS10
 from conclave.client.mls.proposals import Commit, Proposal, decode_proposal, encode_proposal
@@ -14,7 +14,7 @@ from conclave.client.mls.welcome import GroupInfo, Welcome
 
 
 class WireFormat(IntEnum):
-    """What an MLSMessage is (section 17.2)."""
+    """Types of an MLSMessage (section 17.2)."""
 
     PUBLIC_MESSAGE = 1
     PRIVATE_MESSAGE = 2
@@ -24,7 +24,7 @@ class WireFormat(IntEnum):
 
 
 class ContentType(IntEnum):
-    """What a message carries."""
+    """Types of content."""
 
     APPLICATION = 1
     PROPOSAL = 2
@@ -32,7 +32,7 @@ class ContentType(IntEnum):
 
 
 class SenderType(IntEnum):
-    """Who may send."""
+    """Types of senders."""
 
     MEMBER = 1
     EXTERNAL = 2
@@ -40,54 +40,54 @@ class SenderType(IntEnum):
     NEW_MEMBER_COMMIT = 4
 
 
-INDEXED = (SenderType.MEMBER, SenderType.EXTERNAL)
+WITH_INDEX = (SenderType.MEMBER, SenderType.EXTERNAL)
 BOUND_TO_GROUP = (SenderType.MEMBER, SenderType.NEW_MEMBER_COMMIT)
-"""Senders whose signature covers the group context: the others do not know it."""
+"""Senders whose signature covers the group context, which others do not know."""
 
 
 @dataclass(frozen=True)
 class Sender:
-    """Who sends. ``index``: the leaf of a member, or the place of an external sender in the group's list."""
+    """A sender. ``index``: the leaf index of a member, or the index in the list of external senders."""
 
     sender_type: SenderType
     index: int = 0
 
     def encode(self) -> bytes:
         """Encode."""
-        return uint8(self.sender_type) + (uint32(self.index) if self.sender_type in INDEXED else b"")
+        return uint8(self.sender_type) + (uint32(self.index) if self.sender_type in WITH_INDEX else b"")
 
     @classmethod
-    def decode(cls, reader: Reader) -> Self:
+    def decode(cls, reader: ByteReader) -> Self:
         """Decode."""
         kind = reader.enum(SenderType, reader.uint8())
-        return cls(kind, reader.uint32()) if kind in INDEXED else cls(kind)
+        return cls(kind, reader.uint32()) if kind in WITH_INDEX else cls(kind)
 
 
 def member(leaf_index: int) -> Sender:
-    """Return the sender that is the member at a leaf."""
+    """Return the member at a leaf as a sender."""
     return Sender(SenderType.MEMBER, leaf_index)
 
 
 Content: TypeAlias = bytes | Proposal | Commit
-"""What is said: application data, a proposal or a commit."""
+"""The content of a message: application data, a proposal or a commit."""
 
 
 def content_type_of(content: Content) -> ContentType:
-    """Return of which type a content is."""
+    """Return the type of a content."""
     if isinstance(content, bytes):
         return ContentType.APPLICATION
     return ContentType.COMMIT if isinstance(content, Commit) else ContentType.PROPOSAL
 
 
 def encode_content(content: Content) -> bytes:
-    """Encode what is said, without its type."""
+    """Encode a content without its type."""
     if isinstance(content, bytes):
         return opaque(content)
     return content.encode() if isinstance(content, Commit) else encode_proposal(content)
 
 
-def decode_content(reader: Reader, content_type: ContentType) -> Content:
-    """Decode what is said."""
+def decode_content(reader: ByteReader, content_type: ContentType) -> Content:
+    """Decode a content of a given type."""
     if content_type == ContentType.APPLICATION:
         return reader.opaque()
     return Commit.decode(reader) if content_type == ContentType.COMMIT else decode_proposal(reader)
@@ -95,7 +95,7 @@ def decode_content(reader: Reader, content_type: ContentType) -> Content:
 
 @dataclass(frozen=True, repr=False)
 class FramedContent:
-    """What is said, by whom, where."""
+    """A content with its group, epoch and sender."""
 
     group_id: bytes
     epoch: int
@@ -105,7 +105,7 @@ class FramedContent:
 
     @property
     def content_type(self) -> ContentType:
-        """Of which type it is."""
+        """The type of the content."""
         return content_type_of(self.content)
 
     def encode(self) -> bytes:
@@ -114,7 +114,7 @@ class FramedContent:
         return head + uint8(self.content_type) + encode_content(self.content)
 
     @classmethod
-    def decode(cls, reader: Reader) -> Self:
+    def decode(cls, reader: ByteReader) -> Self:
         """Decode."""
         where = reader.short(), reader.epoch(), Sender.decode(reader), reader.opaque()
         return cls(*where, decode_content(reader, reader.enum(ContentType, reader.uint8())))
@@ -122,7 +122,7 @@ class FramedContent:
 
 @dataclass(frozen=True)
 class FramedContentAuthData:
-    """What authenticates a content (section 6.1); the tag is there if it is a commit."""
+    """The authentication of a content (section 6.1). Commits have a confirmation tag."""
 
     signature: bytes
     confirmation_tag: bytes | None = None
@@ -132,15 +132,15 @@ class FramedContentAuthData:
         return opaque(self.signature) + (b"" if self.confirmation_tag is None else opaque(self.confirmation_tag))
 
     @classmethod
-    def decode_for(cls, reader: Reader, content_type: ContentType) -> Self:
-        """Decode what belongs to a content of that type."""
+    def decode_for(cls, reader: ByteReader, content_type: ContentType) -> Self:
+        """Decode the authentication of a content of a given type."""
         signature = reader.opaque()
         return cls(signature, reader.opaque() if content_type == ContentType.COMMIT else None)
 
 
 @dataclass(frozen=True)
 class AuthenticatedContent:
-    """A content with what authenticates it, as it goes into hashes."""
+    """A content with its authentication, as used in hashes."""
 
     wire_format: WireFormat
     content: FramedContent
@@ -151,7 +151,7 @@ class AuthenticatedContent:
         return uint16(self.wire_format) + self.content.encode() + self.auth.encode()
 
     @classmethod
-    def decode(cls, reader: Reader) -> Self:
+    def decode(cls, reader: ByteReader) -> Self:
         """Decode."""
         wire_format, content = reader.enum(WireFormat, reader.uint16()), FramedContent.decode(reader)
         return cls(wire_format, content, FramedContentAuthData.decode_for(reader, content.content_type))
@@ -169,7 +169,7 @@ def to_be_signed(wire_format: WireFormat, content: FramedContent, group_context:
 
 @dataclass(frozen=True)
 class PublicMessage:
-    """A message that everybody can read (section 6.2); the membership tag is there if a member sends it."""
+    """An unencrypted message (section 6.2). Those of members have a membership tag."""
 
     content: FramedContent
     auth: FramedContentAuthData
@@ -181,7 +181,7 @@ class PublicMessage:
         return self.content.encode() + self.auth.encode() + tag
 
     @classmethod
-    def decode(cls, reader: Reader) -> Self:
+    def decode(cls, reader: ByteReader) -> Self:
         """Decode."""
         content = FramedContent.decode(reader)
         auth = FramedContentAuthData.decode_for(reader, content.content_type)
@@ -190,7 +190,7 @@ class PublicMessage:
 
 @dataclass(frozen=True)
 class PrivateMessage(Struct):
-    """A message that members can read (section 6.3)."""
+    """An encrypted message (section 6.3)."""
 
     group_id: Short
     epoch: Epoch
@@ -210,7 +210,7 @@ class PrivateMessage(Struct):
 
 Body: TypeAlias = PublicMessage | PrivateMessage | Welcome | GroupInfo | KeyPackage
 
-FORMATS: dict[WireFormat, type[Body]] = {
+BODY_CLASSES: dict[WireFormat, type[Body]] = {
     WireFormat.PUBLIC_MESSAGE: PublicMessage,
     WireFormat.PRIVATE_MESSAGE: PrivateMessage,
     WireFormat.WELCOME: Welcome,
@@ -221,16 +221,16 @@ FORMATS: dict[WireFormat, type[Body]] = {
 
 def encode_message(body: Body) -> bytes:
     """Encode an MLSMessage (section 6)."""
-    wire_format = next(number for number, kind in FORMATS.items() if isinstance(body, kind))
+    wire_format = next(number for number, kind in BODY_CLASSES.items() if isinstance(body, kind))
     return uint16(MLS10) + uint16(wire_format) + body.encode()
 
 
-@refusing
+@convert_errors
 def decode_message(data: bytes) -> Body:
     """Decode an MLSMessage (section 6)."""
-    reader = Reader(data)
+    reader = ByteReader(data)
     if reader.uint16() != MLS10:
-        raise MalformedError("a message is of a version of the protocol that this package does not speak")
-    body = FORMATS[reader.enum(WireFormat, reader.uint16())].decode(reader)
+        raise MalformedMessageError("a message has an unsupported version of the protocol")
+    body = BODY_CLASSES[reader.enum(WireFormat, reader.uint16())].decode(reader)
     reader.finish()
     return body

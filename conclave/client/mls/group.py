@@ -1,7 +1,7 @@
-"""A group as an application uses it: what a member can do, and what it is told.
+"""The interface of a group for applications.
 
-Each call changes the group as a whole, or raises an MlsError and leaves it as it was. Nothing is written anywhere:
-``to_bytes`` is what to store, before anything that was made is sent.
+Each call changes the group completely, or raises an MlsError and leaves it unchanged. Nothing is written to disk: store
+``to_bytes`` before you send the result of a call.
 """
 
 import os
@@ -10,11 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from conclave.client.mls import joining
-from conclave.client.mls.cached import cache_proposal, committable, must_commit
-from conclave.client.mls.commits import Around, OwnPath, Wishes, create_commit, group_info
+from conclave.client.mls.commits import CommitInputs, CommitSpec, OwnPath, create_commit, group_info
 from conclave.client.mls.credentials import Extension
 from conclave.client.mls.crypto import fingerprint, random_secret
-from conclave.client.mls.errors import LimitError, MalformedError, MlsError, StateError, refusing
+from conclave.client.mls.errors import LimitError, MalformedMessageError, MlsError, StateError, convert_errors
 from conclave.client.mls.framing import (
     PrivateMessage,
     PublicMessage,
@@ -26,7 +25,8 @@ from conclave.client.mls.hpke import generate_key_pair
 from conclave.client.mls.key_packages import KeyPackage, OwnKeyPackage
 from conclave.client.mls.key_schedule import PreSharedKeyID, PSKType, export_secret
 from conclave.client.mls.nodes import LeafNodeSource
-from conclave.client.mls.proposal_lists import setting_of
+from conclave.client.mls.proposal_cache import cache_proposal, committable_proposals, must_commit
+from conclave.client.mls.proposal_lists import leaf_rules
 from conclave.client.mls.proposals import Add, GroupContextExtensions, PreSharedKey, Proposal, Remove, Update
 from conclave.client.mls.receiving import (
     CommitApplied,
@@ -36,7 +36,7 @@ from conclave.client.mls.receiving import (
     take_commit,
 )
 from conclave.client.mls.sending import protected, signed
-from conclave.client.mls.state import MAX_PENDING, GroupState, Member, PendingCommit, message_hash
+from conclave.client.mls.state import MAX_PENDING, GroupState, MlsMember, PendingCommit, message_hash
 from conclave.client.mls.stored import decode_state, encode_state
 from conclave.client.mls.suites import CipherSuite
 from conclave.client.mls.validation import Policy, check_usable_now
@@ -46,10 +46,10 @@ NO_PSKS: Mapping[bytes, bytes] = {}
 
 
 @dataclass(frozen=True)
-class Commitment:
-    """An own commit: what to send. It counts when the server gives it back before any other of its epoch.
+class OwnCommit:
+    """An own commit to send. It takes effect when it comes back as the first of its epoch.
 
-    ``welcome``: for those whom it adds. ``group_info``, ``epoch``, ``epoch_authenticator``: of the group after it.
+    ``welcome``: for added members. ``group_info``, ``epoch``, ``epoch_authenticator``: of the group after it.
     """
 
     message: bytes
@@ -59,16 +59,16 @@ class Commitment:
     epoch_authenticator: bytes
 
 
-class Group:
-    """A member's view of a group. ``policy``: what the application decides; it is not stored."""
+class MlsGroup:
+    """A member's view of a group. ``policy``: the application's rules; it is not stored."""
 
     def __init__(self, state: GroupState, policy: Policy) -> None:
         self._current: GroupState | None = state
         self.policy = policy
-        self.welcomed_by: Member | None = None
-        """Who has signed the Welcome, if this object has joined by one; it is not stored."""
+        self.welcomed_by: MlsMember | None = None
+        """The signer of the Welcome by which this object has joined; not stored."""
 
-    # Coming in
+    # Joining
 
     @classmethod
     def create(
@@ -80,13 +80,13 @@ class Group:
         extensions: Sequence[Extension] = (),
         policy: Policy | None = None,
     ) -> Self:
-        """Create a group with the client of ``own`` alone in it; without an id it gets a random one."""
+        """Create a group with the client of ``own`` as its only member. ``group_id``: None: random."""
         chosen = os.urandom(own.suite.kdf.size) if group_id is None else group_id
         policy = policy or Policy()
         return cls(joining.create(own, chosen, tuple(extensions), policy, now), policy)
 
     @classmethod
-    @refusing
+    @convert_errors
     def join(
         cls,
         welcome: bytes,
@@ -98,22 +98,22 @@ class Group:
         psks: Mapping[bytes, bytes] = NO_PSKS,
         policy: Policy | None = None,
     ) -> tuple[Self, OwnKeyPackage]:
-        """Join by a Welcome: return the group, and the key package that was used.
+        """Join by a Welcome: return the group, and the used key package.
 
-        Its private keys are to be erased with the state being stored, unless it is one of last resort.
+        Erase the key package's private keys in the transaction that stores the state, unless it is of last resort.
         """
         body = decode_message(welcome)
         if not isinstance(body, Welcome):
-            raise MalformedError("a message is no Welcome")
+            raise MalformedMessageError("a message is not a Welcome")
         policy = policy or Policy()
-        around = Around(policy, now, psks)
-        state, used, signer = joining.join(body, own_key_packages, around, known_groups, tree)
+        inputs = CommitInputs(policy, now, psks)
+        state, used, signer = joining.join(body, own_key_packages, inputs, known_groups, tree)
         group = cls(state, policy)
         group.welcomed_by = signer
         return group, used
 
     @classmethod
-    @refusing
+    @convert_errors
     def join_external(
         cls,
         info: bytes,
@@ -125,19 +125,19 @@ class Group:
         authenticated_data: bytes = b"",
         policy: Policy | None = None,
     ) -> tuple[Self, bytes]:
-        """Join by oneself, by a group info: return the group as it is if the commit counts, and the commit.
+        """Join by an external commit: return the group after it, and the commit.
 
-        ``own``: whose identity and signature key to use. ``resync``: an old leaf of the same identity is removed. If
-        another commit of the epoch comes first, this one is void: forget the group, and join again by a newer info.
+        ``own``: has the identity and the signature key. ``resync``: remove an old leaf of the same identity. If another
+        commit of the epoch comes first, this one is void: drop the group, and join again by a newer group info.
         """
         body = decode_message(info)
         if not isinstance(body, GroupInfo):
-            raise MalformedError("a message is no group info")
+            raise MalformedMessageError("a message is not a group info")
         policy = policy or Policy()
         joined = joining.external_join(
             body,
             own,
-            Around(policy, now, NO_PSKS),
+            CommitInputs(policy, now, NO_PSKS),
             resync=resync,
             tree=tree,
             authenticated_data=authenticated_data,
@@ -145,7 +145,7 @@ class Group:
         return cls(joined.state, policy), joined.message
 
     def copy(self) -> Self:
-        """Return the group as it is now: what is done to the one does not change the other."""
+        """Return an independent copy of the group."""
         return type(self)(self._state, self.policy)
 
     # What is known
@@ -158,7 +158,7 @@ class Group:
 
     @property
     def is_member(self) -> bool:
-        """Whether this client is in the group; after it was removed there is nothing left of the group's keys."""
+        """Whether this client is a member. After its removal the group's keys are gone."""
         return self._current is not None
 
     @property
@@ -168,7 +168,7 @@ class Group:
 
     @property
     def group_id(self) -> bytes:
-        """The id."""
+        """The id of the group."""
         return self._state.context.group_id
 
     @property
@@ -178,17 +178,17 @@ class Group:
 
     @property
     def epoch_authenticator(self) -> bytes:
-        """What is the same for all members of an epoch, and for nobody else (section 8.7)."""
+        """A value that all members of the epoch share, and only they (section 8.7)."""
         return self._state.secrets.epoch_authenticator
 
     @property
     def confirmation_tag(self) -> bytes:
-        """The tag of the commit that began this epoch: by it a member knows that commit among others."""
+        """The confirmation tag of the commit that began this epoch, which identifies the commit."""
         return self._state.public.confirmation_tag
 
     @property
     def has_proposals(self) -> bool:
-        """Whether proposals wait, so that a commit must come before the next message (section 12.4)."""
+        """Whether proposals are pending, so that a commit is needed before the next message (section 12.4)."""
         return must_commit(self._state, self.policy)
 
     @property
@@ -203,7 +203,7 @@ class Group:
 
     @property
     def own_index(self) -> int:
-        """The leaf of this client."""
+        """The leaf index of this client."""
         return self._state.own_index
 
     @property
@@ -211,17 +211,17 @@ class Group:
         """The fingerprint of this client's own signature key."""
         return fingerprint(self._state.tree.member(self.own_index).signature_key)
 
-    def members(self) -> dict[int, Member]:
+    def members(self) -> dict[int, MlsMember]:
         """Return the members, by leaf index."""
         return self._state.members()
 
-    def find(self, identity: bytes) -> Member | None:
-        """Return the member of a basic identity."""
+    def find(self, identity: bytes) -> MlsMember | None:
+        """Return the member with a basic identity."""
         return next((one for one in self.members().values() if one.credential.identity == identity), None)
 
     @property
     def pending(self) -> tuple[bytes, ...]:
-        """Own commits for this epoch that have not come back yet, as they were sent."""
+        """Own commits of this epoch that have not come back yet, as sent."""
         return tuple(one.message for one in self._state.pending)
 
     def export_secret(self, label: str, context: bytes, length: int) -> bytes:
@@ -229,16 +229,16 @@ class Group:
         return export_secret(self.suite, self._state.secrets, label, context, length)
 
     def group_info(self) -> bytes:
-        """Return the signed state of the group, by which others may join by themselves."""
+        """Return a signed group info, for external commits."""
         return encode_message(group_info(self._state, external_pub=True))
 
     def ratchet_tree(self) -> bytes:
-        """Return the tree, for those who want it apart."""
+        """Return the encoded ratchet tree."""
         return self._state.tree.encode()
 
     # Changing the group
 
-    @refusing
+    @convert_errors
     def commit(
         self,
         now: int,
@@ -249,32 +249,34 @@ class Group:
         psks: Mapping[bytes, bytes] = NO_PSKS,
         authenticated_data: bytes = b"",
         private: bool = False,
-    ) -> Commitment:
-        """Make a commit with new own keys; without anything else it only renews these. It is pending until it counts.
+    ) -> OwnCommit:
+        """Create a commit with new own keys, which is pending until it comes back. It includes cached proposals.
 
-        ``remove``: leaf indexes. ``extensions``: the new list of the group's. ``psks``: keys of the application that
-        are to flow in, by their ids. ``private``: encrypt the commit too. Proposals that have come are taken along.
+        ``remove``: leaf indexes. ``extensions``: the group's new list. ``psks``: pre-shared keys of the application to
+        include, by id. ``private``: encrypt the commit.
         """
-        state, around = self._state, Around(self.policy, now, psks)
+        state, inputs = self._state, CommitInputs(self.policy, now, psks)
         self._check_may_change(state)
         for key_package in add:
-            check_usable_now(key_package, setting_of(state.public, self.policy, now))
+            check_usable_now(key_package, leaf_rules(state.public, self.policy, now))
         wanted: list[Proposal] = [Remove(leaf_index) for leaf_index in remove]
         wanted += [Add(key_package) for key_package in add]
         wanted += [] if extensions is None else [GroupContextExtensions(tuple(extensions))]
         wanted += [PreSharedKey(PreSharedKeyID(PSKType.EXTERNAL, random_secret(self.suite), one)) for one in psks]
         wire_format = WireFormat.PRIVATE_MESSAGE if private else WireFormat.PUBLIC_MESSAGE
-        wishes = Wishes(tuple(wanted), committable(state, wanted, self.policy), authenticated_data, wire_format)
+        spec = CommitSpec(
+            tuple(wanted), committable_proposals(state, wanted, self.policy), authenticated_data, wire_format
+        )
         try:
-            made = create_commit(state, wishes, around)
+            made = create_commit(state, spec, inputs)
         except MlsError:
-            if not wishes.references:
+            if not spec.references:
                 raise
-            made = create_commit(state, replace(wishes, references=()), around)
+            made = create_commit(state, replace(spec, references=()), inputs)
         state, message = protected(state, made.authenticated)
         pending = PendingCommit(message, made.authenticated, made.own.leaf_private, made.own.path_secret)
         self._current = replace(state, pending=(*state.pending, pending))
-        return Commitment(
+        return OwnCommit(
             message,
             None if made.welcome is None else encode_message(made.welcome),
             encode_message(group_info(made.after, external_pub=True)),
@@ -284,31 +286,31 @@ class Group:
 
     def _check_may_change(self, state: GroupState) -> None:
         if state.ended:
-            raise StateError("the group has ended, and goes on as another one")
+            raise StateError("the group has ended, and was replaced by another one")
         if len(state.pending) >= MAX_PENDING:
-            raise LimitError(f"{MAX_PENDING} own commits of this epoch have not come back")
+            raise LimitError(f"{MAX_PENDING} own commits of this epoch are pending")
 
     def apply_pending(self, now: int, message: bytes | None = None, psks: Mapping[bytes, bytes] = NO_PSKS) -> None:
-        """Apply an own commit without its coming back: ``message``, or the only one that is pending."""
+        """Apply an own commit before it comes back: ``message``, or the only pending one."""
         pending = self._state.pending
         chosen = [one for one in pending if message is None or one.message == message]
         if len(chosen) != 1:
-            raise StateError("there is no such commit of this member that is pending")
-        self._apply_own(chosen[0], Around(self.policy, now, psks))
+            raise StateError("no such own commit is pending")
+        self._apply_own(chosen[0], CommitInputs(self.policy, now, psks))
 
     def drop_pending(self, message: bytes | None = None) -> None:
-        """Forget an own commit that will not be sent: ``message``, or all of them."""
+        """Drop a pending commit that will not be sent: ``message``, or all."""
         state = self._state
         left = tuple(one for one in state.pending if message is not None and one.message != message)
         self._current = replace(state, pending=left)
 
     def propose_add(self, key_package: KeyPackage, now: int, *, private: bool = False) -> bytes:
         """Propose to add a client; return the message."""
-        check_usable_now(key_package, setting_of(self._state.public, self.policy, now))
+        check_usable_now(key_package, leaf_rules(self._state.public, self.policy, now))
         return self._propose(Add(key_package), now, private=private)
 
     def propose_remove(self, leaf_index: int, now: int, *, private: bool = False) -> bytes:
-        """Propose to remove a member, oneself too; return the message."""
+        """Propose to remove a member, or the own leaf; return the message."""
         self._state.tree.member(leaf_index)
         return self._propose(Remove(leaf_index), now, private=private)
 
@@ -330,60 +332,60 @@ class Group:
         self._check_may_change(state)
         wire_format = WireFormat.PRIVATE_MESSAGE if private else WireFormat.PUBLIC_MESSAGE
         authenticated = signed(state, proposal, b"", wire_format)
-        state = cache_proposal(state, authenticated, proposal, Around(self.policy, now, NO_PSKS))
+        state = cache_proposal(state, authenticated, proposal, CommitInputs(self.policy, now, NO_PSKS))
         state, message = protected(state, authenticated)
         self._current = replace(state, updates={**state.updates, **keys})
         return message
 
     # Messages
 
-    @refusing
+    @convert_errors
     def encrypt(self, data: bytes, authenticated_data: bytes = b"") -> bytes:
-        """Encrypt application data for this epoch; StateError while proposals wait for a commit (section 12.4)."""
+        """Encrypt application data for this epoch. Raises StateError while proposals are pending (section 12.4)."""
         state = self._state
         if state.ended:
-            raise StateError("the group has ended, and goes on as another one")
+            raise StateError("the group has ended, and was replaced by another one")
         if must_commit(state, self.policy):
-            raise StateError("proposals wait: a commit must come before the next message")
+            raise StateError("proposals are pending: a commit is needed before the next message")
         authenticated = signed(state, data, authenticated_data, WireFormat.PRIVATE_MESSAGE)
         self._current, message = protected(state, authenticated)
         return message
 
-    @refusing
+    @convert_errors
     def receive(self, message: bytes, now: int, psks: Mapping[bytes, bytes] = NO_PSKS) -> Received:
-        """Take a message, in the order of the server; a refused one raises an MlsError and changes nothing.
+        """Process a message, in the server's order. A rejected one raises an MlsError, and changes nothing.
 
-        An own commit that comes back is applied. Another one that comes first makes own ones of the epoch void. Own
-        application messages raise OwnMessageError: what they said is the sender's to remember.
+        An own commit that comes back is applied. If another commit comes first, own ones of the epoch are void. Own
+        application messages raise OwnMessageError: the sender has to store their content.
         """
-        state, around = self._state, Around(self.policy, now, psks)
+        state, inputs = self._state, CommitInputs(self.policy, now, psks)
         own = next((one for one in state.pending if one.message == message), None)
         if own is not None:
-            return self._apply_own(own, around)
+            return self._apply_own(own, inputs)
         if state.entered_by and state.entered_by == message_hash(message):
             return CommitApplied(None, b"", state.context.epoch, own=True)
         body = decode_message(message)
         if isinstance(body, PrivateMessage):
-            self._current, received = receive_private(state, body, around)
+            self._current, received = receive_private(state, body, inputs)
         elif isinstance(body, PublicMessage):
-            self._current, received = receive_public(state, body, around)
+            self._current, received = receive_public(state, body, inputs)
         else:
-            raise MalformedError("a message is none that is sent to a group")
+            raise MalformedMessageError("a message has a type that is not sent to groups")
         return received
 
-    def _apply_own(self, own: PendingCommit, around: Around) -> CommitApplied:
+    def _apply_own(self, own: PendingCommit, inputs: CommitInputs) -> CommitApplied:
         path = OwnPath(own.leaf_private, own.path_secret)
-        self._current, received = take_commit(self._state, own.authenticated, path, around)
+        self._current, received = take_commit(self._state, own.authenticated, path, inputs)
         return received
 
     # Storing
 
     def to_bytes(self) -> bytes:
-        """Return the whole state as it is stored, private keys too."""
+        """Return the stored format of the state, with private keys."""
         return encode_state(self._state)
 
     @classmethod
-    @refusing
+    @convert_errors
     def from_bytes(cls, data: bytes, policy: Policy | None = None) -> Self:
-        """Return the group as it was stored."""
+        """Return the group from its stored format."""
         return cls(decode_state(data), policy or Policy())

@@ -1,10 +1,10 @@
-"""Lists of proposals (RFC 9420 sections 12.2 and 12.3): which are valid, and what they change."""
+"""Checks and applies lists of proposals (RFC 9420 sections 12.2 and 12.3)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from conclave.client.mls.credentials import Extension
-from conclave.client.mls.errors import InvalidError, UnwantedError
+from conclave.client.mls.errors import DisallowedProposalError, InvalidError
 from conclave.client.mls.framing import Sender, SenderType
 from conclave.client.mls.key_packages import KeyPackage
 from conclave.client.mls.key_schedule import PreSharedKeyID, PSKType, ResumptionPSKUsage
@@ -19,25 +19,25 @@ from conclave.client.mls.proposals import (
     Remove,
     Update,
 )
-from conclave.client.mls.state import PublicGroup
+from conclave.client.mls.state import PublicGroupState
 from conclave.client.mls.tree import RatchetTree
-from conclave.client.mls.validation import Policy, Setting, check_extensions, check_key_package, check_leaf
+from conclave.client.mls.validation import LeafRules, Policy, check_extensions, check_key_package, check_leaf
 
 
 @dataclass(frozen=True)
-class Committed:
-    """A proposal in a commit, and who proposed it."""
+class CommittedProposal:
+    """A proposal in a commit, with its sender."""
 
     sender: Sender
     proposal: Proposal
 
 
 @dataclass(frozen=True)
-class Applied:
-    """A tree and extensions to which a list was applied, and what is left to be done."""
+class AppliedProposals:
+    """The result of applying a list of proposals: the new tree and extensions, and what remains to be done."""
 
     tree: RatchetTree
-    setting: Setting
+    rules: LeafRules
     added: dict[int, KeyPackage]
     removed: tuple[int, ...]
     updated: tuple[int, ...]
@@ -47,27 +47,27 @@ class Applied:
 
     @property
     def extensions(self) -> tuple[Extension, ...]:
-        """The extensions of the group from now on."""
-        return self.setting.extensions
+        """The new extensions of the group."""
+        return self.rules.extensions
 
 
-def setting_of(public: PublicGroup, policy: Policy, now: int) -> Setting:
-    """Return by what leaves are judged in an epoch."""
-    return Setting(public.suite, public.context.group_id, public.context.extensions, policy, now)
+def leaf_rules(public: PublicGroupState, policy: Policy, now: int) -> LeafRules:
+    """Return the rules for leaves in an epoch."""
+    return LeafRules(public.suite, public.context.group_id, public.context.extensions, policy, now)
 
 
-def _count(committed: Sequence[Committed], kind: type[Proposal]) -> int:
+def _count(committed: Sequence[CommittedProposal], kind: type[Proposal]) -> int:
     return sum(isinstance(one.proposal, kind) for one in committed)
 
 
 def check_kind(proposal: Proposal, policy: Policy) -> None:
-    """Check that the application takes proposals of this kind. Raises UnwantedError."""
+    """Check that the policy allows a proposal's type. Raises DisallowedProposalError."""
     if proposal.proposal_type not in policy.proposals:
-        raise UnwantedError(f"proposals of type {proposal.proposal_type:d} have no use here")
+        raise DisallowedProposalError(f"proposals of type {proposal.proposal_type:d} are not allowed")
 
 
-def check_list(committed: Sequence[Committed], committer: Sender) -> None:
-    """Check which proposals are together in a commit (section 12.2)."""
+def check_list(committed: Sequence[CommittedProposal], committer: Sender) -> None:
+    """Check that the proposals of a commit are valid together (section 12.2)."""
     if committer.sender_type == SenderType.NEW_MEMBER_COMMIT:
         _check_external_list(committed)
     else:
@@ -77,18 +77,18 @@ def check_list(committed: Sequence[Committed], committer: Sender) -> None:
         raise InvalidError("a commit has one pre-shared key twice")
 
 
-def _check_regular_list(committed: Sequence[Committed], committer: int) -> None:
+def _check_regular_list(committed: Sequence[CommittedProposal], committer: int) -> None:
     if _count(committed, ExternalInit):
-        raise InvalidError("a commit of a member is begun like that of a new member")
+        raise InvalidError("a member's commit has an ExternalInit proposal")
     if _count(committed, GroupContextExtensions) > 1:
         raise InvalidError("a commit changes the extensions of the group twice")
     if _count(committed, ReInit) and len(committed) > 1:
-        raise InvalidError("a commit ends the group and does something else besides")
+        raise InvalidError("a commit has ReInit and other proposals")
     changed = []
     for one in committed:
         if isinstance(one.proposal, Update):
             if one.sender.sender_type != SenderType.MEMBER or one.sender.index == committer:
-                raise InvalidError("a commit has an update of the committer, or of nobody")
+                raise InvalidError("a commit has an Update of the committer, or of a sender who is not a member")
             changed.append(one.sender.index)
         elif isinstance(one.proposal, Remove):
             if one.proposal.removed == committer:
@@ -98,21 +98,21 @@ def _check_regular_list(committed: Sequence[Committed], committer: int) -> None:
         raise InvalidError("a commit updates or removes one member twice")
 
 
-def _check_external_list(committed: Sequence[Committed]) -> None:
+def _check_external_list(committed: Sequence[CommittedProposal]) -> None:
     if _count(committed, ExternalInit) != 1:
-        raise InvalidError("a commit of a new member needs one beginning")
+        raise InvalidError("an external commit needs exactly one ExternalInit")
     if _count(committed, Remove) > 1:
-        raise InvalidError("a new member removes more than its old leaf")
+        raise InvalidError("an external commit removes more than one leaf")
     if not all(isinstance(one.proposal, ExternalInit | Remove | PreSharedKey) for one in committed):
-        raise InvalidError("a new member commits something that only members may")
+        raise InvalidError("an external commit has a proposal that only members may commit")
     if any(one.sender.sender_type != SenderType.NEW_MEMBER_COMMIT for one in committed):
-        raise InvalidError("a new member commits a proposal of somebody else")
+        raise InvalidError("an external commit has a proposal of another sender")
 
 
-def check_psk(psk: PreSharedKeyID, public: PublicGroup) -> None:
-    """Check a pre-shared key that is proposed (section 12.1.4)."""
+def check_psk(psk: PreSharedKeyID, public: PublicGroupState) -> None:
+    """Check a proposed pre-shared key (section 12.1.4)."""
     if psk.psktype == PSKType.RESUMPTION and psk.usage != ResumptionPSKUsage.APPLICATION:
-        raise InvalidError("a pre-shared key is for another use than in a commit")
+        raise InvalidError("a resumption key has a usage that commits do not allow")
     if len(psk.psk_nonce) != public.suite.kdf.size:
         raise InvalidError("a pre-shared key has a nonce of the wrong length")
 
@@ -120,23 +120,25 @@ def check_psk(psk: PreSharedKeyID, public: PublicGroup) -> None:
 def check_successor(old: LeafNode, new: LeafNode) -> None:
     """Check that a leaf may take the place of another (sections 5.3.1 and 7.3)."""
     if new.credential != old.credential:
-        raise InvalidError("a member takes another identity")
+        raise InvalidError("a member changes its identity")
     if new.encryption_key == old.encryption_key:
-        raise InvalidError("a leaf is renewed with its old key")
+        raise InvalidError("a renewed leaf has the old key")
 
 
-def apply(public: PublicGroup, committed: Sequence[Committed], policy: Policy, now: int) -> Applied:
-    """Check each proposal of a list that may be together, and apply all of them, in the order of section 12.3."""
-    setting = _setting_after(public, committed, policy, now)
-    tree, updated = _with_updates(public.tree, committed, setting)
+def apply(
+    public: PublicGroupState, committed: Sequence[CommittedProposal], policy: Policy, now: int
+) -> AppliedProposals:
+    """Check each proposal of a valid list, and apply all, in the order of section 12.3."""
+    rules = _rules_after(public, committed, policy, now)
+    tree, updated = _with_updates(public.tree, committed, rules)
     tree, removed = _with_removes(tree, committed)
-    tree, added = _with_adds(tree, committed, setting)
+    tree, added = _with_adds(tree, committed, rules)
     if _count(committed, GroupContextExtensions):
-        check_extensions(setting.extensions, tree, policy)
+        check_extensions(rules.extensions, tree, policy)
     proposals = [one.proposal for one in committed]
-    return Applied(
+    return AppliedProposals(
         tree,
-        setting,
+        rules,
         added,
         removed,
         updated,
@@ -146,34 +148,36 @@ def apply(public: PublicGroup, committed: Sequence[Committed], policy: Policy, n
     )
 
 
-def _setting_after(public: PublicGroup, committed: Sequence[Committed], policy: Policy, now: int) -> Setting:
-    """Check what does not change the tree; return by which extensions the rest is judged."""
-    setting = setting_of(public, policy, now)
+def _rules_after(
+    public: PublicGroupState, committed: Sequence[CommittedProposal], policy: Policy, now: int
+) -> LeafRules:
+    """Check proposals that do not change the tree; return the rules with the new extensions."""
+    rules = leaf_rules(public, policy, now)
     for one in committed:
         check_kind(one.proposal, policy)
         if isinstance(one.proposal, GroupContextExtensions):
-            setting = replace(setting, extensions=one.proposal.extensions)
+            rules = replace(rules, extensions=one.proposal.extensions)
         elif isinstance(one.proposal, ReInit) and one.proposal.version < MLS10:
-            raise InvalidError("a group is to go on in an older version of the protocol")
+            raise InvalidError("a ReInit has an older version of the protocol")
         elif isinstance(one.proposal, PreSharedKey):
             check_psk(one.proposal.psk, public)
-    return setting
+    return rules
 
 
 def _with_updates(
-    tree: RatchetTree, committed: Sequence[Committed], setting: Setting
+    tree: RatchetTree, committed: Sequence[CommittedProposal], rules: LeafRules
 ) -> tuple[RatchetTree, tuple[int, ...]]:
     updated = []
     for one in committed:
         if isinstance(one.proposal, Update):
-            check_leaf(one.proposal.leaf_node, LeafNodeSource.UPDATE, one.sender.index, setting)
+            check_leaf(one.proposal.leaf_node, LeafNodeSource.UPDATE, one.sender.index, rules)
             check_successor(tree.member(one.sender.index), one.proposal.leaf_node)
             tree = tree.updated(one.sender.index, one.proposal.leaf_node)
             updated.append(one.sender.index)
     return tree, tuple(updated)
 
 
-def _with_removes(tree: RatchetTree, committed: Sequence[Committed]) -> tuple[RatchetTree, tuple[int, ...]]:
+def _with_removes(tree: RatchetTree, committed: Sequence[CommittedProposal]) -> tuple[RatchetTree, tuple[int, ...]]:
     removed = []
     for one in committed:
         if isinstance(one.proposal, Remove):
@@ -184,12 +188,12 @@ def _with_removes(tree: RatchetTree, committed: Sequence[Committed]) -> tuple[Ra
 
 
 def _with_adds(
-    tree: RatchetTree, committed: Sequence[Committed], setting: Setting
+    tree: RatchetTree, committed: Sequence[CommittedProposal], rules: LeafRules
 ) -> tuple[RatchetTree, dict[int, KeyPackage]]:
     added = {}
     for one in committed:
         if isinstance(one.proposal, Add):
-            check_key_package(one.proposal.key_package, setting)
+            check_key_package(one.proposal.key_package, rules)
             tree, leaf_index = tree.added(one.proposal.key_package.leaf_node)
             added[leaf_index] = one.proposal.key_package
     return tree, added

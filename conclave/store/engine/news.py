@@ -28,7 +28,7 @@ def add_all(connection: sqlite3.Connection, news: Iterable[News]) -> None:
         if isinstance(each, SessionEnded):
             _add(connection, each.user_id, _ENDING, {"session": each.session_id})
             continue
-        recipients = each.recipients - {each.but_not}
+        recipients = each.recipients - {each.excluded}
         if recipients:
             _add(connection, b"".join(sorted(recipients)), each.event.name, _fields(each.event.values))
 
@@ -83,10 +83,10 @@ def _news(row: sqlite3.Row) -> News:
 
 
 def announce(
-    connection: sqlite3.Connection, recipients: Iterable[bytes], name: str, *, but_not: bytes = b"", **values: Any
+    connection: sqlite3.Connection, recipients: Iterable[bytes], name: str, *, excluded: bytes = b"", **values: Any
 ) -> None:
-    """Send the event ``name`` to the users ``recipients``, except ``but_not``, after the commit."""
-    of_store(connection).announced.append(Announcement(frozenset(recipients), Event(name, values), but_not))
+    """Send the event ``name`` to the users ``recipients``, but not to ``excluded``, after the commit."""
+    of_store(connection).announced.append(Announcement(frozenset(recipients), Event(name, values), excluded))
 
 
 def end_streams(connection: sqlite3.Connection, user_id: bytes, session_id: int) -> None:

@@ -146,7 +146,7 @@ class Writer:
             outcomes, announced = done.result()
         except Exception as error:  # noqa: BLE001 - as in _begin
             outcomes, announced = [store_error(self._path, error)] * batch.count, []
-        self.done.note(batch.count, transaction.lock_seconds, transaction.commit_seconds)
+        self.done.record(batch.count, transaction.lock_seconds, transaction.commit_seconds)
         self._watch.wrote(next((each for each in outcomes if isinstance(each, StoreError)), None))
         try:
             self._publish(announced)

@@ -83,7 +83,10 @@ class AuditEntry:
 
 @dataclass(frozen=True)
 class AuditFilter:
-    """Selects entries of one of ``actions`` whose subject has this id, or had this name. ``subject_id``: None: no id."""
+    """Selects entries with one of ``actions`` whose subject has this id, or had this name.
+
+    ``subject_id``: None: select by name only.
+    """
 
     actions: tuple[AuditAction, ...]
     subject_id: bytes | None

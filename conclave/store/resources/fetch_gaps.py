@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from conclave.clock import Moment
 from conclave.retention import stretches, visibility
-from conclave.retention.visibility import Sight, Timed
+from conclave.retention.visibility import ReaderMessages, Visibility
 from conclave.store.resources.members import Membership
 
 
@@ -93,7 +93,12 @@ NO_OMISSIONS = Omissions()
 
 
 def find_omissions(
-    connection: sqlite3.Connection, member: Membership, sight: Sight, moment: Moment, timed: Timed | None, claimed: int
+    connection: sqlite3.Connection,
+    member: Membership,
+    view: Visibility,
+    moment: Moment,
+    timed: ReaderMessages | None,
+    claimed: int,
 ) -> Omissions:
     """Return the omissions of a page that is read at ``moment``. ``claimed``: up to where the reader claims to have."""
     # The watermark may have risen since by an earlier page to another device: those messages are not missed.
@@ -103,12 +108,12 @@ def find_omissions(
     if not moment.in_doubt:
         return (
             NO_OMISSIONS
-            if missed is None or not _shows_any(connection, member, sight, missed)
+            if missed is None or not _shows_any(connection, member, view, missed)
             else Omissions(missed=missed)
         )
 
     def first(after: int) -> int | None:
-        return visibility.first_doubtful(connection, member.group, sight, after, moment.earliest, timed)
+        return visibility.first_in_doubt(connection, member.group, view, after, moment.earliest, timed)
 
     above = first(member.watermark)
     return Omissions(above, first(claimed) if above is not None and claimed >= above else above, missed)
@@ -118,18 +123,18 @@ def confirmed_read(connection: sqlite3.Connection, member: Membership, moment: M
     """Return the number up to which a read receipt for ``up_to``, received at ``moment``, counts."""
     if not (moment.in_doubt or member.missed_from):
         return up_to
-    sight = visibility.of_group(connection, member.group, moment.now)
+    view = visibility.of_group(connection, member.group, moment.now)
     timed = visibility.of_reader(member.member_id, member.joined_after, include_redacted=False)
-    return find_omissions(connection, member, sight, moment, timed, member.watermark).claimed(up_to)
+    return find_omissions(connection, member, view, moment, timed, member.watermark).claimed(up_to)
 
 
-def _shows_any(connection: sqlite3.Connection, member: Membership, sight: Sight, gap: Gap) -> bool:
-    """Return whether any message of a gap may be seen."""
+def _shows_any(connection: sqlite3.Connection, member: Membership, view: Visibility, gap: Gap) -> bool:
+    """Tell whether anything of what a member missed may be seen."""
     group, before = member.group, gap.first - 1
-    archived = stretches.stretch(connection, group, before, sight)
+    archived = stretches.stretch(connection, group, before, view)
     if archived and any(part.first_seq <= gap.last for part in archived.parts):
         return True
-    return visibility.shows_any(connection, group, sight, max(before, group.archived_seq), gap.last)
+    return visibility.shows_any(connection, group, view, max(before, group.archived_seq), gap.last)
 
 
 def note_gap(connection: sqlite3.Connection, member_id: int, gap: Gap) -> None:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from conclave.clock import Clock
 from conclave.failpoints import reach
 from conclave.retention import marks, stretches, visibility
-from conclave.retention.visibility import Sight
+from conclave.retention.visibility import Visibility
 from conclave.store.lists import Listing, ListPart, Span
 from conclave.store.resources import groups, welcomes
 from conclave.store.resources.groups import GroupRow
@@ -123,13 +123,13 @@ def _membership(row: sqlite3.Row) -> Membership:
     return Membership(group=GroupRow(**values), **own)
 
 
-def lagging(connection: sqlite3.Connection, group: GroupRow, sight: Sight) -> list[bytes]:
-    """List at most MAX_LAGGING members who have not fetched messages that others have, those furthest behind first.
+def lagging(connection: sqlite3.Connection, group: GroupRow, view: Visibility) -> list[bytes]:
+    """List who has not fetched messages that others have, those who are furthest behind first; at most MAX_LAGGING.
 
     Only visible messages count. Messages that no member has fetched do not count.
     """
     ahead = connection.execute("SELECT max(watermark) FROM members WHERE group_key = ?", (group.group_key,)).fetchone()
-    last = _last_shown(connection, group, sight, ahead[0] or 0)
+    last = _last_shown(connection, group, view, ahead[0] or 0)
     rows = connection.execute(
         "SELECT user_id FROM members WHERE group_key = ? AND watermark < ? ORDER BY watermark, member_id LIMIT ?",
         (group.group_key, last, MAX_LAGGING),
@@ -137,18 +137,18 @@ def lagging(connection: sqlite3.Connection, group: GroupRow, sight: Sight) -> li
     return [row[0] for row in rows]
 
 
-def _last_shown(connection: sqlite3.Connection, group: GroupRow, sight: Sight, up_to: int) -> int:
-    """Return the greatest number up to ``up_to`` of a visible message; 0 if there is none."""
-    admitted, _ = sight.hot
-    begin = visibility.pass_hidden(connection, group, sight, group.archived_seq)
+def _last_shown(connection: sqlite3.Connection, group: GroupRow, view: Visibility, up_to: int) -> int:
+    """Return the greatest number up to ``up_to`` of a message that may be seen; 0 for none."""
+    admitted, _ = view.hot
+    begin = visibility.pass_hidden(connection, group, view, group.archived_seq)
     row = connection.execute(
         f"SELECT sequence_num FROM messages WHERE group_key = :group_key AND {admitted} AND sequence_num <= :up_to"
         " ORDER BY sequence_num DESC LIMIT 1",
-        {"group_key": group.group_key, **sight.bounds(begin), "up_to": up_to},
+        {"group_key": group.group_key, **view.bounds(begin), "up_to": up_to},
     ).fetchone()
     if row:
         return int(row[0])
-    archived = stretches.stretch(connection, group, 0, sight)
+    archived = stretches.stretch(connection, group, 0, view)
     parts = archived.parts if archived else ()
     return max((min(part.last_seq, up_to) for part in parts if part.first_seq <= up_to), default=0)
 

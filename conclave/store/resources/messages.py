@@ -12,10 +12,10 @@ from conclave.clock import Clock
 from conclave.events import MessageStored
 from conclave.failpoints import reach
 from conclave.retention import stretches, visibility
-from conclave.retention.fate import Sent
+from conclave.retention.fate import MessageFacts
 from conclave.retention.policy import FOREVER
 from conclave.retention.stretches import Stretch
-from conclave.retention.visibility import Sight, Timed
+from conclave.retention.visibility import ReaderMessages, Visibility
 from conclave.store import bodies, invalidation
 from conclave.store.engine.sqlite import insert_many
 from conclave.store.resources import fetch_gaps, members, taken_back, timers
@@ -101,17 +101,16 @@ class EncodedMessage(NamedTuple):
 class MessagePage:
     """The messages of one response, in ascending order of their numbers.
 
-    ``fetched_up_to``: the watermark of the reader once it has the response, but for ``doubt``. ``sight``: what the
-    reader may see.
-    ``archived``: messages of the archive that come first; if there are any, ``messages`` is empty. ``touch``: the page
-    was read as of this touch. ``end``: all messages up to this number that ``sight`` admits are here; None if that is
-    not known. ``doubt``: for what it does not count.
+    ``fetched_up_to``: the watermark of the reader once it has the response, but for ``doubt``. ``visibility``: what the
+    reader may see. ``archived``: messages of the archive that come first; if there are any, ``messages`` is empty.
+    ``touch``: the page was read as of this touch. ``end``: all visible messages up to this number are here; None if
+    that is not known. ``doubt``: for what it does not count.
     """
 
     messages: list[EncodedMessage]
     member: Membership
     fetched_up_to: int
-    sight: Sight
+    visibility: Visibility
     archived: Stretch | None = None
     touch: int = 0
     end: int | None = None
@@ -176,13 +175,13 @@ def _append(connection: sqlite3.Connection, drafts: Sequence[MessageDraft], now:
     return stored
 
 
-def find_sent(connection: sqlite3.Connection, group_key: int, number: int) -> Sent | None:
+def find_sent(connection: sqlite3.Connection, group_key: int, number: int) -> MessageFacts | None:
     """Return what is known of a message of the hot store but its body; None if it is not there."""
     row = connection.execute(
         "SELECT created_at, sender_id, is_commit FROM messages WHERE group_key = ? AND sequence_num = ?",
         (group_key, number),
     ).fetchone()
-    return Sent(row[0], row[1], bool(row[2])) if row else None
+    return MessageFacts(row[0], row[1], bool(row[2])) if row else None
 
 
 def usage_of_sender(connection: sqlite3.Connection, user_id: bytes) -> tuple[int, int]:
@@ -218,33 +217,33 @@ def read_page(
         raise NoMembershipError
     group = member.group
     moment = clock.moment()
-    sight = visibility.of_group(connection, group, moment.now)
+    view = visibility.of_group(connection, group, moment.now)
     timed = None
     if group.self_destructs or group.taken_back_count:
         timed = visibility.of_reader(member.member_id, member.joined_after, include_redacted=include_redacted)
     confirmed = min(after, group.last_seq)
-    doubt = fetch_gaps.find_omissions(connection, member, sight, moment, timed, confirmed)
-    archived = stretches.stretch(connection, group, confirmed, sight, include_redacted=include_redacted)
+    doubt = fetch_gaps.find_omissions(connection, member, view, moment, timed, confirmed)
+    archived = stretches.stretch(connection, group, confirmed, view, include_redacted=include_redacted)
     if archived:
-        return MessagePage([], member, confirmed, sight, archived, touch, doubt=doubt)
-    begin = visibility.pass_hidden(connection, group, sight, max(confirmed, group.archived_seq))
+        return MessagePage([], member, confirmed, view, archived, touch, doubt=doubt)
+    begin = visibility.pass_hidden(connection, group, view, max(confirmed, group.archived_seq))
     first_timed = _first_timed(connection, group.group_key, begin) if timed else None
     seen_by_one = timed if first_timed else None
-    served, count = _served(connection, group, limit, sight, seen_by_one, begin, taken, write)
+    served, count = _served(connection, group, limit, view, seen_by_one, begin, taken, write)
     last = served[-1].sequence_num if served else 0
     is_last = len(served) == count < limit
     end = group.last_seq if is_last else last
     if first_timed and first_timed <= end:
         # What one reader sees, others do not. And what this reader may not see is not waited for.
-        return MessagePage(served, member, max(end, confirmed), sight, None, touch, doubt=doubt)
-    return MessagePage(served, member, max(last, confirmed), sight, None, touch, end, doubt)
+        return MessagePage(served, member, max(end, confirmed), view, None, touch, doubt=doubt)
+    return MessagePage(served, member, max(last, confirmed), view, None, touch, end, doubt)
 
 
-def encode(message: MessageRow, body: bytes, sight: Sight, write: EncodeMessage) -> EncodedMessage:
-    """Write a message that ``sight`` admits; without its body if it is redacted for the reader."""
+def encode(message: MessageRow, body: bytes, view: Visibility, write: EncodeMessage) -> EncodedMessage:
+    """Write a message that ``view`` admits; without its body if it is redacted for the reader."""
     number, sender_id, _, created_at, is_kept, seconds, redact_at = message
-    expires_at = 0 if is_kept else sight.policy.expires_at(created_at)
-    if sight.is_redacted(message):
+    expires_at = 0 if is_kept else view.policy.expires_at(created_at)
+    if view.is_redacted(message):
         text = write(number, sender_id, b"", created_at, expires_at, seconds, redacted=True)
         return EncodedMessage(number, created_at, text, is_kept, is_redacted=True)
     return EncodedMessage(
@@ -262,8 +261,8 @@ def _served(
     connection: sqlite3.Connection,
     group: GroupRow,
     limit: int,
-    sight: Sight,
-    timed: Timed | None,
+    view: Visibility,
+    timed: ReaderMessages | None,
     begin: int,
     taken: int,
     write: EncodeMessage,
@@ -275,11 +274,11 @@ def _served(
     """
     while True:
         if timed:
-            found, sizes = _timed_rows(connection, group.group_key, limit, sight, timed, begin)
+            found, sizes = _timed_rows(connection, group.group_key, limit, view, timed, begin)
         else:
-            found, sizes = _rows(connection, group.group_key, limit, sight, begin)
+            found, sizes = _rows(connection, group.group_key, limit, view, begin)
         fitting = found[: _fitting(sizes, taken)]
-        served = _with_bodies(connection, group, fitting, sight, write)
+        served = _with_bodies(connection, group, fitting, view, write)
         # Where nothing had room beside what the page has already, it ends: what follows is for the next one.
         if served or not fitting or len(fitting) == len(found) < limit:
             return served, len(found)
@@ -301,32 +300,32 @@ def _fitting(sizes: Sequence[int], taken: int) -> int:
 
 
 def _with_bodies(
-    connection: sqlite3.Connection, group: GroupRow, found: Sequence[MessageRow], sight: Sight, write: EncodeMessage
+    connection: sqlite3.Connection, group: GroupRow, found: Sequence[MessageRow], view: Visibility, write: EncodeMessage
 ) -> list[EncodedMessage]:
     """Write messages. Bodies that the reader may not see are not read, and messages left out whose keys are lost."""
-    shown = [each.sequence_num for each in found if not sight.is_redacted(each)]
+    shown = [each.sequence_num for each in found if not view.is_redacted(each)]
     stored = bodies.of_messages(connection, [bodies.message_id(group.group_key, number) for number in shown])
     opened = dict(zip(shown, bodies.decrypt(connection, group.group_id, shown, stored), strict=True))
     served = []
     for message in found:
         body = opened.get(message.sequence_num, b"")
         if body is not None:
-            served.append(encode(message, body, sight, write))
+            served.append(encode(message, body, view, write))
     return served
 
 
-def _rows(connection: sqlite3.Connection, group_key: int, limit: int, sight: Sight, after: int) -> _Rows:
+def _rows(connection: sqlite3.Connection, group_key: int, limit: int, view: Visibility, after: int) -> _Rows:
     """Return the messages of a page.
 
     SQLite gives them as one row, see ``bodies.of_messages``: each column as one text.
     """
-    admitted, is_kept = sight.hot
+    admitted, is_kept = view.hot
     *columns, senders = connection.execute(
         "SELECT group_concat(sequence_num), group_concat(created_at), group_concat(is_kept), group_concat(size),"
         " group_concat(hex(sender_id), '') FROM"
         f" (SELECT sequence_num, created_at, {is_kept} AS is_kept, size, sender_id FROM messages"
         f" WHERE group_key = :group_key AND {admitted} ORDER BY sequence_num LIMIT :limit)",
-        {"group_key": group_key, "limit": limit, **sight.bounds(after)},
+        {"group_key": group_key, "limit": limit, **view.bounds(after)},
     ).fetchone()
     if senders is None:
         return [], []
@@ -339,19 +338,19 @@ def _rows(connection: sqlite3.Connection, group_key: int, limit: int, sight: Sig
 
 
 def _timed_rows(
-    connection: sqlite3.Connection, group_key: int, limit: int, sight: Sight, timed: Timed, after: int
+    connection: sqlite3.Connection, group_key: int, limit: int, view: Visibility, timed: ReaderMessages, after: int
 ) -> _Rows:
     """Return the messages of a page of a group that has self-destructing ones."""
-    admitted, is_kept = sight.hot
+    admitted, is_kept = view.hot
     rows = connection.execute(
         f"SELECT sequence_num, sender_id, created_at, {is_kept}, ifnull(seconds, 0), redact_at, size"
         f" FROM ({timed.query}) WHERE group_key = :group_key AND {admitted} AND {timed.condition}"
         " ORDER BY sequence_num LIMIT :limit",
-        {"group_key": group_key, "limit": limit, "now": sight.now, **timed.values, **sight.bounds(after)},
+        {"group_key": group_key, "limit": limit, "now": view.now, **timed.values, **view.bounds(after)},
     )
     found, sizes = [], []
     for number, sender, created_at, kept, seconds, redact_at, size in rows:
         message = MessageRow(number, sender, b"", created_at, bool(kept), seconds, redact_at)
         found.append(message)
-        sizes.append(0 if sight.is_redacted(message) else size)
+        sizes.append(0 if view.is_redacted(message) else size)
     return found, sizes

@@ -9,7 +9,7 @@ from conclave.clock.guard import clock_fault, effective_time
 from conclave.clock.steady import Floor
 from conclave.retention import marks, rehearsal
 from conclave.retention.policy import LAST_SECOND, session_lag
-from conclave.retention.rehearsal import Change
+from conclave.retention.rehearsal import SettingsImpact
 from conclave.retention.resolve import PolicySettings
 from conclave.store.resources import audit
 
@@ -60,7 +60,7 @@ class StartResult:
     """
 
     former: PolicySettings | None = None
-    change: Change = field(default_factory=Change)
+    change: SettingsImpact = field(default_factory=SettingsImpact)
     clock_fault: str = ""
 
 
@@ -148,12 +148,12 @@ def _require_right_clock(former: PolicySettings, policy: PolicySettings, fault: 
         )
 
 
-def _require_small(former: PolicySettings, policy: PolicySettings, change: Change) -> None:
+def _require_small(former: PolicySettings, policy: PolicySettings, change: SettingsImpact) -> None:
     if change.is_large:
         raise PolicyChangeError(_refusal(policy.differing(former), change))
 
 
-def _refusal(differing: list[str], change: Change) -> str:
+def _refusal(differing: list[str], change: SettingsImpact) -> str:
     groups = "1 group" if change.hiding == 1 else f"{change.hiding:,} groups"
     archived = f"{'' if change.is_exact else 'up to '}{change.archived:,} in the archive"
     return (

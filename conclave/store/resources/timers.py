@@ -159,10 +159,10 @@ def are_due(connection: sqlite3.Connection, now: int) -> bool:
 
 
 def take_ended(connection: sqlite3.Connection, now: int, most: int = NOTIFIED_PER_STEP) -> tuple[int, list[Redaction]]:
-    """Note timers that have ended by ``now`` as told, at most ``most``: those that ended first.
+    """Mark at most ``most`` timers that have ended by ``now`` as notified, those that ended first.
 
-    Return how many these were, and whom to tell. Each is noted as missed, too, until ``confirm_notified`` says otherwise: a
-    reader without a stream learns of it later. Former members are not told.
+    Returns their number, and the redactions to publish. Each is also recorded as missed until ``confirm_notified`` is
+    called, so that a reader without a stream is notified later. Former members are not notified.
     """
     ended = connection.execute(
         "SELECT timer_id, user_id, timers.group_key, group_id, sequence_num, EXISTS (SELECT 1 FROM self_destructing"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
-from conclave.retention.fate import UNREAD_BY, Fate, Sent, fate_of
+from conclave.retention.fate import UNREAD_BY, Fate, MessageFacts, fate_of
 from conclave.retention.jobs import Scope
 from conclave.retention.policy import GroupPolicy
 from conclave.retention.policy_row import COLUMNS, of_row
@@ -111,7 +111,7 @@ class ExplainedMessage:
 
     sequence_num: int
     place: str
-    sent: Sent | None = None
+    sent: MessageFacts | None = None
     sender: str = ""
     fate: Fate | None = None
     part: tuple[int, int, int, int] | None = None
@@ -157,7 +157,7 @@ class Explanation:
     message: ExplainedMessage | None = None
 
 
-ReadArchived = Callable[[int, int, Sequence[tuple[int, int]]], Sent | None]
+ReadArchived = Callable[[int, int, Sequence[tuple[int, int]]], MessageFacts | None]
 """Reads a message from the archive: group key, number, and the partitions in which it may be. None: it is not there."""
 
 
@@ -232,7 +232,7 @@ def explain(
 
 def _held_by_clock(message: ExplainedMessage) -> ExplainedMessage:
     """Return a message as it is while the clock is wrong: the next run erases nothing."""
-    return replace(message, fate=replace(message.fate, goes=False)) if message.fate else message
+    return replace(message, fate=replace(message.fate, is_next=False)) if message.fate else message
 
 
 def _find(connection: sqlite3.Connection, group_id: bytes) -> _Group | None:
@@ -359,10 +359,10 @@ def _message(
         "SELECT created_at, sender_id, is_commit FROM messages WHERE group_key = ? AND sequence_num = ?",
         (group.group_key, number),
     ).fetchone()
-    sent: Sent | None
+    sent: MessageFacts | None
     if row:
         part, unreadable = None, ""
-        sent = Sent(row[0], row[1], bool(row[2]))
+        sent = MessageFacts(row[0], row[1], bool(row[2]))
         place = _hot_place(connection, group, number)
     else:
         sent, part, unreadable = _archived(connection, group, number, look)
@@ -395,7 +395,9 @@ def _name(connection: sqlite3.Connection, user_id: bytes) -> str:
     return row[0] if row else ""
 
 
-def _taking(connection: sqlite3.Connection, group: _Group, number: int, sent: Sent) -> ExplainedWithdrawal | None:
+def _taking(
+    connection: sqlite3.Connection, group: _Group, number: int, sent: MessageFacts
+) -> ExplainedWithdrawal | None:
     taken = taken_back.find(connection, group.group_key, number)
     if taken is None:
         return None
@@ -417,7 +419,7 @@ def _hot_place(connection: sqlite3.Connection, group: _Group, number: int) -> st
 
 def _archived(
     connection: sqlite3.Connection, group: _Group, number: int, look: ReadArchived | None
-) -> tuple[Sent | None, tuple[int, int, int, int] | None, str]:
+) -> tuple[MessageFacts | None, tuple[int, int, int, int] | None, str]:
     """Return the message of the archive, its part, and why it could not be read."""
     parts = connection.execute(
         "SELECT lifetime, span, oldest, newest FROM archive_parts"

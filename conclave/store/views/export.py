@@ -168,11 +168,11 @@ def page(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, after:
     group = groups.find(connection, group_id)
     if group is None:
         return None
-    sight = visibility.of_group(connection, group, now)
-    begin = visibility.pass_hidden(connection, group, sight, max(after, group.archived_seq))
+    view = visibility.of_group(connection, group, now)
+    begin = visibility.pass_hidden(connection, group, view, max(after, group.archived_seq))
     end = _window_end(connection, group, begin)
     timed = _timed(connection, group, user_id)
-    admitted, _ = sight.hot
+    admitted, _ = view.hot
     rows = connection.execute(
         f"SELECT sequence_num, created_at, is_commit, ifnull(seconds, 0) FROM ({timed.query})"
         f" WHERE group_key = :group_key AND sender_id = :user_id AND sequence_num <= :end AND {admitted}"
@@ -184,7 +184,7 @@ def page(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, after:
             "limit": PAGE_MESSAGES,
             "now": now,
             **timed.values,
-            **sight.bounds(begin),
+            **view.bounds(begin),
         },
     ).fetchall()
     found: list[OwnMessage] = []
@@ -215,7 +215,7 @@ def _window_end(connection: sqlite3.Connection, group: GroupRow, begin: int) -> 
     return int(row[0]) if row else group.last_seq
 
 
-def _timed(connection: sqlite3.Connection, group: GroupRow, user_id: bytes) -> visibility.Timed:
+def _timed(connection: sqlite3.Connection, group: GroupRow, user_id: bytes) -> visibility.ReaderMessages:
     """Return what the user gets of self-destructing messages; who has left the group gets none."""
     member = members.membership(connection, group.group_id, user_id)
     member_id, joined_after = (member.member_id, member.joined_after) if member else (0, FOREVER)

@@ -32,7 +32,7 @@ from conclave.retention.rules import (
     TIMED,
     Bounds,
     certain_of_part,
-    may_go,
+    may_erase,
 )
 from conclave.store.resources.audit import AuditAction
 from conclave.store.sender_index import SENT
@@ -336,7 +336,7 @@ def _conditions(bounds: Bounds) -> dict[str, str]:
         "expired": RULES[EXPIRED].due(bounds),
         "fetched": RULES[FETCHED].due(bounds._replace(erasable_before="")),
         "marked": RULES[FETCHED].hot(Bounds(gone="gone_below")),
-        "old_enough": may_go(bounds._replace(unheld="")),
+        "old_enough": may_erase(bounds._replace(unheld="")),
         "redacted": RULES[REDACTED].due(bounds),
         "is_taken": RULES[TAKEN_BACK].due(bounds),
         "deleted": RULES[DELETED_GROUP].due(bounds),

@@ -1,4 +1,4 @@
-"""Key packages, and what a group's admin gets of them."""
+"""Uploading key packages, and taking those of users to invite."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,21 +21,21 @@ from conclave.wire.fields import (
 from conclave.wire.schemas.base import RequestSchema
 
 MAX_PACKAGES = 100
-"""At most 100 key packages in a request, in both forms together: ten times as many as are kept."""
+"""The most key packages in a request, in both forms together: ten times the number that is stored."""
 
 
 @dataclass(frozen=True)
 class UploadedKeyPackage:
-    """A key package, and whether it stays when it is handed out."""
+    """A key package. ``is_last_resort``: whether it is kept when it is handed out."""
 
     data: bytes
     is_last_resort: bool
 
 
 class KeyPackageEntry(RequestSchema):
-    """A key package, regular unless said otherwise."""
+    """A key package, regular by default."""
 
-    makes = UploadedKeyPackage
+    result_class = UploadedKeyPackage
 
     data = required(Bytes, KEY_PACKAGE_RULE)
     is_last_resort = StrictBoolean(load_default=False)
@@ -43,7 +43,7 @@ class KeyPackageEntry(RequestSchema):
 
 @dataclass(frozen=True)
 class UploadKeyPackages:
-    """Key packages in both forms. A fingerprint of "" was not given."""
+    """Key packages in both forms. ``signing_key_fingerprint``: "" if absent."""
 
     entries: Sequence[UploadedKeyPackage]
     signing_key_fingerprint: str
@@ -62,9 +62,9 @@ class UploadKeyPackages:
 
 
 class UploadKeyPackageRequest(RequestSchema):
-    """Key packages: one regular one in the single form, or entries; at least one, at most 100 in both forms."""
+    """Key packages: a regular one in the single form, or entries; 1 to 100 in both forms together."""
 
-    makes = UploadKeyPackages
+    result_class = UploadKeyPackages
 
     key_package_data = Bytes(validate=KEY_PACKAGE_RULE)
     entries = BoundedList(fields.Nested(KeyPackageEntry), most=MAX_PACKAGES, load_default=list)
@@ -80,14 +80,14 @@ class UploadKeyPackageRequest(RequestSchema):
 
 @dataclass(frozen=True)
 class InviteToGroup:
-    """Whom to invite."""
+    """The users to invite."""
 
     user_ids: Sequence[bytes]
 
 
 class InviteToGroupRequest(RequestSchema):
-    """Whom to invite."""
+    """The users to invite."""
 
-    makes = InviteToGroup
+    result_class = InviteToGroup
 
     user_ids = required(partial(BoundedList, Identifier()))

@@ -62,11 +62,11 @@ class Watch:
 
 def talk(alice: MlsCodec, bob: MlsCodec, watch: Watch) -> None:
     """Come together, change the keys, and send from either side."""
-    alice.begin(GROUP)
+    alice.create(GROUP)
     package = bob.key_packages(1, last_resort=True).regular[0]
     change = alice.add(GROUP, BOB, package)
     alice.decode(GROUP, [FetchedMessage(1, ALICE, change.commit, 0)])
-    bob.welcomed(GROUP, change.welcome)
+    bob.join_by_welcome(GROUP, change.welcome)
     bob.decode(GROUP, [FetchedMessage(1, ALICE, change.commit, 0)])
     compared(bob)
     number = 1
@@ -77,10 +77,10 @@ def talk(alice: MlsCodec, bob: MlsCodec, watch: Watch) -> None:
             for each in (alice, bob):
                 each.decode(GROUP, [FetchedMessage(number, sender, payload, 0)])
     for each in (alice, bob):
-        held = each.held(GROUP)
-        assert held is not None
-        assert held.group is not None
-        watch.secrets |= secrets(held.group)
+        record = each.record(GROUP)
+        assert record is not None
+        assert record.group is not None
+        watch.secrets |= secrets(record.group)
 
 
 def test_no_value_that_has_a_secret_or_a_text_shows_it() -> None:

@@ -34,7 +34,7 @@ async def test_who_comes_in_by_itself_reads_what_follows_and_one_notice_of_what_
     await bob.hears("after")
     assert bob.shown(group) == ["after"]
     [notice] = bob.all_told(EncryptionNotice)
-    assert (notice.kind, notice.sentence) == ("joined", "You came in here: 3 messages from before cannot be read.")
+    assert (notice.kind, notice.sentence) == ("joined", "You have joined: 3 messages from before cannot be read.")
 
 
 async def test_who_was_kicked_has_no_keys_of_what_follows(device: NewDevice) -> None:
@@ -47,7 +47,7 @@ async def test_who_was_kicked_has_no_keys_of_what_follows(device: NewDevice) -> 
     former = bob.mls(group).copy()
     await alice.sync.membership.remove(group, bob.user_id)
     await agree(group, alice, carol)
-    await bob.until(lambda: bob.codec.held(group) is None)
+    await bob.until(lambda: bob.codec.record(group) is None)
     payload = alice.codec.encode(group, "without Bob")
     assert former.find(bob.user_id.bytes) is not None
     assert former.epoch < alice.mls(group).epoch

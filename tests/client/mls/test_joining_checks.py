@@ -7,22 +7,22 @@ import pytest
 
 from conclave.client.mls import (
     CommitApplied,
-    Group,
     InvalidError,
     LimitError,
-    MalformedError,
+    MalformedMessageError,
     MlsError,
-    NotForUsError,
+    MlsGroup,
     OwnKeyPackage,
     Policy,
     StateError,
+    WrongRecipientError,
     create_key_package,
     decode_message,
     encode_message,
     suite_of,
 )
 from conclave.client.mls.codec import MAX_EPOCH, opaque
-from conclave.client.mls.commits import Made, Wishes, create_commit, group_info
+from conclave.client.mls.commits import CommitSpec, CreatedCommit, create_commit, group_info
 from conclave.client.mls.credentials import Certificate, Credential, CredentialType, Extension, ExtensionType
 from conclave.client.mls.crypto import encrypt_with_label, random_secret
 from conclave.client.mls.hpke import generate_key_pair
@@ -38,7 +38,7 @@ from conclave.client.mls.nodes import LeafNode, LeafNodeSource, Lifetime, Node, 
 from conclave.client.mls.proposals import Add
 from conclave.client.mls.state import GroupState
 from conclave.client.mls.tree import RatchetTree
-from conclave.client.mls.validation import Setting, check_tree
+from conclave.client.mls.validation import LeafRules, check_tree
 from conclave.client.mls.welcome import (
     EncryptedGroupSecrets,
     GroupInfo,
@@ -56,9 +56,9 @@ EVE = package("eve")
 X509 = Credential(CredentialType.X509, certificates=(Certificate(b"x"),))
 
 
-def invitation() -> Made:
+def invitation() -> CreatedCommit:
     """Return a proper commit that adds Eve."""
-    return create_commit(ALICE, Wishes(proposals=(Add(EVE.key_package),)), AROUND)
+    return create_commit(ALICE, CommitSpec(proposals=(Add(EVE.key_package),)), AROUND)
 
 
 AFTER = invitation().after
@@ -77,7 +77,7 @@ def info_of(state: GroupState, tree: RatchetTree | None = None, **changes: objec
 def refused(info: GroupInfo, sentence: str, own: OwnKeyPackage = EVE, kind: type[MlsError] = InvalidError) -> None:
     """Check that whoever wants to join by that group info refuses it."""
     with pytest.raises(kind, match=sentence):
-        Group.join_external(encode_message(info), own, NOW)
+        MlsGroup.join_external(encode_message(info), own, NOW)
 
 
 def welcome(info: GroupInfo, own: OwnKeyPackage = EVE, path_secret: bytes | None = None) -> bytes:
@@ -90,8 +90,8 @@ def welcome(info: GroupInfo, own: OwnKeyPackage = EVE, path_secret: bytes | None
     return encode_message(made)
 
 
-def join(message: bytes, own: OwnKeyPackage = EVE, policy: Policy | None = None) -> Group:
-    return Group.join(message, [own], NOW, policy=policy)[0]
+def join(message: bytes, own: OwnKeyPackage = EVE, policy: Policy | None = None) -> MlsGroup:
+    return MlsGroup.join(message, [own], NOW, policy=policy)[0]
 
 
 # Group infos
@@ -103,30 +103,30 @@ def test_a_proper_welcome_and_a_proper_group_info_are_taken() -> None:
     group = join(encode_message(made.welcome))
     assert group.epoch_authenticator == made.after.secrets.epoch_authenticator
     assert join(welcome(info_of(AFTER))).members() == group.members()
-    Group.join_external(encode_message(info_of(ALICE)), EVE, NOW)
+    MlsGroup.join_external(encode_message(info_of(ALICE)), EVE, NOW)
 
 
 def test_a_group_info_is_signed_by_the_member_that_it_names() -> None:
-    for signer, sentence in ((1, "signature of a group info"), (9, "nobody in the group")):
+    for signer, sentence in ((1, "signature of a group info"), (9, "is not a member")):
         refused(info_of(ALICE, signer=signer), sentence)
     broken = replace(info_of(ALICE), confirmation_tag=b"x")
     refused(broken, "signature of a group info")
-    with pytest.raises(InvalidError, match="nobody in the group"):
+    with pytest.raises(InvalidError, match="is not a member"):
         join(welcome(replace(info_of(AFTER), signer=9)))
 
 
 def test_a_tree_has_the_hash_of_its_group() -> None:
     context = replace(ALICE.context, tree_hash=bytes(32))
-    refused(info_of(ALICE, group_context=context), "its hash is another")
-    with pytest.raises(InvalidError, match="its hash is another"):
-        Group.join_external(encode_message(info_of(ALICE)), EVE, NOW, tree=AFTER.tree.encode())
+    refused(info_of(ALICE, group_context=context), "the hash of a tree differs")
+    with pytest.raises(InvalidError, match="the hash of a tree differs"):
+        MlsGroup.join_external(encode_message(info_of(ALICE)), EVE, NOW, tree=AFTER.tree.encode())
     without = info_of(ALICE, extensions=info_of(ALICE).extensions[1:])
-    refused(without, "without its tree")
-    Group.join_external(encode_message(without), EVE, NOW, tree=ALICE.tree.encode())
+    refused(without, "has no tree")
+    MlsGroup.join_external(encode_message(without), EVE, NOW, tree=ALICE.tree.encode())
 
 
 def test_a_group_that_nobody_may_join_by_itself_is_not_joined() -> None:
-    refused(info_of(ALICE, extensions=info_of(ALICE).extensions[:1]), "nobody may join")
+    refused(info_of(ALICE, extensions=info_of(ALICE).extensions[:1]), "does not allow external commits")
 
 
 def test_a_group_with_an_extension_that_is_not_supported_is_not_joined() -> None:
@@ -136,7 +136,7 @@ def test_a_group_with_an_extension_that_is_not_supported_is_not_joined() -> None
 
 def test_an_unknown_extension_of_a_group_info_is_ignored() -> None:
     extensions = (*info_of(ALICE).extensions, Extension(0xF00D, b"x"))
-    Group.join_external(encode_message(info_of(ALICE, extensions=extensions)), EVE, NOW)
+    MlsGroup.join_external(encode_message(info_of(ALICE, extensions=extensions)), EVE, NOW)
 
 
 def test_an_external_pub_that_is_no_key_is_refused() -> None:
@@ -151,7 +151,7 @@ def test_nobody_joins_twice_but_may_come_back() -> None:
     refused(info_of(ALICE), "two members have one identity", bob)
     same_key = create_key_package(SUITE, b"bobby", FOUR.state("bob").signature_private, NOW)
     refused(info_of(ALICE), "two members have one signature key", same_key)
-    group, message = Group.join_external(encode_message(info_of(ALICE)), bob, NOW, resync=True)
+    group, message = MlsGroup.join_external(encode_message(info_of(ALICE)), bob, NOW, resync=True)
     alice, carol = FOUR.group("alice"), FOUR.group("carol")
     assert isinstance(alice.receive(message, NOW), CommitApplied)
     carol.receive(message, NOW)
@@ -172,7 +172,7 @@ def test_another_suite_is_not_joined() -> None:
     refused(info_of(ALICE), "another cipher suite", other)
     made = invitation()
     assert made.welcome is not None
-    with pytest.raises(NotForUsError):
+    with pytest.raises(WrongRecipientError):
         join(encode_message(made.welcome), other)
 
 
@@ -206,20 +206,20 @@ def parent(x: int, **changes: object) -> ParentNode:
 KEY = generate_key_pair(SUITE).public
 CAN = own_capabilities()
 TREES: dict[str, tuple[Callable[[], dict[int, Node | None]], str]] = {
-    "another key in a parent": (lambda: {3: parent(3, encryption_key=KEY)}, "no member below it vouches"),
-    "another parent hash in a parent": (lambda: {1: parent(1, parent_hash=bytes(32))}, "no member below it vouches"),
-    "another parent hash in a leaf": (lambda: {2: leaf(1, parent_hash=bytes(32))}, "no member below it vouches"),
-    "a parent more": (lambda: {5: ParentNode(KEY, b"")}, "no member below it vouches"),
-    "a parent less": (lambda: {1: None}, "no member below it vouches"),
-    "a leaf less": (lambda: {4: None}, "no member below it vouches"),
+    "another key in a parent": (lambda: {3: parent(3, encryption_key=KEY)}, "the parent hash of a node"),
+    "another parent hash in a parent": (lambda: {1: parent(1, parent_hash=bytes(32))}, "the parent hash of a node"),
+    "another parent hash in a leaf": (lambda: {2: leaf(1, parent_hash=bytes(32))}, "the parent hash of a node"),
+    "a parent more": (lambda: {5: ParentNode(KEY, b"")}, "the parent hash of a node"),
+    "a parent less": (lambda: {1: None}, "the parent hash of a node"),
+    "a leaf less": (lambda: {4: None}, "the parent hash of a node"),
     "a short key in a parent": (lambda: {3: parent(3, encryption_key=b"x")}, "wrong length"),
     "unmerged leaves out of order": (lambda: {3: parent(3, unmerged_leaves=(3, 2))}, "not in order"),
     "an unmerged leaf twice": (lambda: {3: parent(3, unmerged_leaves=(2, 2))}, "not in order"),
-    "an unmerged leaf that is blank": (lambda: {4: None, 3: parent(3, unmerged_leaves=(2,))}, "is not there"),
+    "an unmerged leaf that is blank": (lambda: {4: None, 3: parent(3, unmerged_leaves=(2,))}, "is blank"),
     "an unmerged leaf elsewhere": (lambda: {1: parent(1, unmerged_leaves=(3,))}, "not below its node"),
-    "an unmerged leaf beyond": (lambda: {3: parent(3, unmerged_leaves=(9,))}, "is not there"),
-    "an unmerged leaf above only": (lambda: {3: parent(3, unmerged_leaves=(0,))}, "unmerged above a node"),
-    "an unmerged leaf that is merged": (lambda: {3: parent(3, unmerged_leaves=(2,))}, "no member below it vouches"),
+    "an unmerged leaf beyond": (lambda: {3: parent(3, unmerged_leaves=(9,))}, "is blank"),
+    "an unmerged leaf above only": (lambda: {3: parent(3, unmerged_leaves=(0,))}, "unmerged at a node"),
+    "an unmerged leaf that is merged": (lambda: {3: parent(3, unmerged_leaves=(2,))}, "the parent hash of a node"),
     "a leaf that is not signed": (lambda: {4: replace(leaf(2), signature=bytes(64))}, "signature of a leaf"),
     "a leaf for another place": (
         lambda: {2: replace(leaf(1), signature=FOUR.state("bob").tree.member(0).signature)},
@@ -234,14 +234,14 @@ TREES: dict[str, tuple[Callable[[], dict[int, Node | None]], str]] = {
     "a parent's key in a leaf": (lambda: {4: leaf(2, encryption_key=parent(3).encryption_key)}, "one encryption key"),
     "a certificate": (
         lambda: {4: leaf(2, credential=X509, capabilities=replace(CAN, credentials=(1, 2)))},
-        "does not support a type of credential",
+        "does not support a credential type",
     ),
     "a leaf without its credential": (
         lambda: {4: leaf(2, capabilities=replace(CAN, credentials=()))},
-        "does not support a type of credential",
+        "does not support a credential type",
     ),
-    "a leaf that is valid for too long": (lambda: {4: leaf(2, lifetime=Lifetime(0, NOW))}, "longer than is acceptable"),
-    "a leaf with an extension": (lambda: {4: leaf(2, extensions=(Extension(0xF00D, b""),))}, "carries an extension"),
+    "a leaf that is valid for too long": (lambda: {4: leaf(2, lifetime=Lifetime(0, NOW))}, "too long"),
+    "a leaf with an extension": (lambda: {4: leaf(2, extensions=(Extension(0xF00D, b""),))}, "has an extension"),
 }
 
 
@@ -267,16 +267,16 @@ def test_a_tree_ends_with_a_node_and_has_each_kind_in_its_place() -> None:
     for data in (b"".join(nodes), b"", parents[0], nodes[0] * 2):
         tree = Extension(ExtensionType.RATCHET_TREE, opaque(data))
         extensions = (tree, *info_of(ALICE).extensions[1:])
-        refused(info_of(ALICE, extensions=extensions), "a tree", kind=MalformedError)
+        refused(info_of(ALICE, extensions=extensions), "a tree", kind=MalformedMessageError)
 
 
 def test_leaves_of_all_three_sources_are_checked() -> None:
     sources = {one.leaf_node_source for _, one in AFTER.tree.leaves()}
     assert {LeafNodeSource.KEY_PACKAGE, LeafNodeSource.COMMIT} <= sources
     context = AFTER.context
-    setting = Setting(SUITE, context.group_id, (), Policy(authenticate=lambda one, _: one.identity != b"carol"), NOW)
+    rules = LeafRules(SUITE, context.group_id, (), Policy(authenticate=lambda one, _: one.identity != b"carol"), NOW)
     with pytest.raises(InvalidError, match="does not belong to its signature key"):
-        check_tree(AFTER.tree, setting)
+        check_tree(AFTER.tree, rules)
 
 
 # Welcomes
@@ -285,9 +285,9 @@ def test_leaves_of_all_three_sources_are_checked() -> None:
 def test_a_welcome_for_others_is_not_taken() -> None:
     made = invitation()
     assert made.welcome is not None
-    with pytest.raises(NotForUsError, match="none of this client's key packages"):
+    with pytest.raises(WrongRecipientError, match="none of this client's key packages"):
         join(encode_message(made.welcome), package("eve"))
-    with pytest.raises(MalformedError, match="no Welcome"):
+    with pytest.raises(MalformedMessageError, match="not a Welcome"):
         join(encode_message(EVE.key_package))
 
 
@@ -315,20 +315,20 @@ def test_a_welcome_leads_to_a_group_of_its_own_suite() -> None:
 def test_a_group_of_another_version_is_not_joined() -> None:
     message = bytearray(encode_message(info_of(ALICE)))
     message[5] = 2
-    with pytest.raises(MalformedError, match="version"):
-        Group.join_external(bytes(message), EVE, NOW)
+    with pytest.raises(MalformedMessageError, match="version"):
+        MlsGroup.join_external(bytes(message), EVE, NOW)
 
 
 def test_a_welcome_into_a_group_that_is_known_is_refused() -> None:
     made = invitation()
     assert made.welcome is not None
     message = encode_message(made.welcome)
-    with pytest.raises(InvalidError, match="is in already"):
-        Group.join(message, [EVE], NOW, known_groups={ALICE.context.group_id})
+    with pytest.raises(InvalidError, match="already in"):
+        MlsGroup.join(message, [EVE], NOW, known_groups={ALICE.context.group_id})
 
 
 def test_a_path_secret_gives_the_keys_of_the_tree() -> None:
-    with pytest.raises(InvalidError, match="not the one in the tree"):
+    with pytest.raises(InvalidError, match="differs from the one in the tree"):
         join(welcome(info_of(AFTER), path_secret=random_secret(SUITE)))
 
 
@@ -346,12 +346,12 @@ def test_a_changed_group_info_or_secret_in_a_welcome_is_refused() -> None:
     body = made.welcome
     assert isinstance(body, Welcome)
     broken = replace(body, encrypted_group_info=body.encrypted_group_info[:-1] + b"x")
-    with pytest.raises(InvalidError, match="does not open"):
+    with pytest.raises(InvalidError, match="cannot be decrypted"):
         join(encode_message(broken))
     entry = body.secrets[0]
     secrets = replace(entry.encrypted_group_secrets, ciphertext=bytes(80))
     broken = replace(body, secrets=(replace(entry, encrypted_group_secrets=secrets),))
-    with pytest.raises(InvalidError, match="does not open"):
+    with pytest.raises(InvalidError, match="cannot be decrypted"):
         join(encode_message(broken))
 
 
@@ -372,13 +372,13 @@ def test_who_joins_with_a_pre_shared_key_is_in_the_same_epoch() -> None:
     alice = FOUR.group("alice")
     made = alice.commit(NOW, add=[EVE.key_package], psks={b"id": b"key"})
     assert made.welcome is not None
-    group, _ = Group.join(made.welcome, [EVE], NOW, psks={b"id": b"key"})
+    group, _ = MlsGroup.join(made.welcome, [EVE], NOW, psks={b"id": b"key"})
     alice.apply_pending(NOW, psks={b"id": b"key"})
     assert group.epoch_authenticator == alice.epoch_authenticator
 
 
 def test_a_group_info_is_of_no_use_as_a_welcome_nor_the_reverse() -> None:
-    with pytest.raises(MalformedError, match="no group info"):
-        Group.join_external(welcome(info_of(AFTER)), EVE, NOW)
+    with pytest.raises(MalformedMessageError, match="not a group info"):
+        MlsGroup.join_external(welcome(info_of(AFTER)), EVE, NOW)
     assert isinstance(decode_message(encode_message(info_of(AFTER))), GroupInfo)
-    unchanged(FOUR.group("bob"), lambda: join(encode_message(info_of(AFTER))), "no Welcome", MalformedError)
+    unchanged(FOUR.group("bob"), lambda: join(encode_message(info_of(AFTER))), "not a Welcome", MalformedMessageError)

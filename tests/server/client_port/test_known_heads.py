@@ -129,7 +129,7 @@ async def test_of_so_many_heads_at_most_something_is_cached(
 ) -> None:
     alice, group = await a_member(running)
     parsed.clear()
-    monkeypatch.setattr(module, "MAX_KNOWN", 2)
+    monkeypatch.setattr(module, "MAX_CACHED", 2)
     fast_path, heads = FastPath(running.app), [send(alice, group, b"", X=str(each)) for each in range(3)]
     heads = [each.replace(b"Length: 0", b"Length: 1") for each in heads]
     for each in (0, 1, 0, 2, 2, 0):

@@ -1,0 +1,101 @@
+"""The cache of proposals for the next commit (RFC 9420 sections 12.1, 12.2 and 12.4).
+
+Whether a proposal can be committed is tried once, when it arrives, and stored with it.
+"""
+
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import replace
+
+from conclave.client.mls.commits import CommitInputs, CommitSpec, create_commit
+from conclave.client.mls.crypto import make_proposal_ref
+from conclave.client.mls.errors import LimitError, MlsError
+from conclave.client.mls.framing import AuthenticatedContent, Sender, SenderType, member
+from conclave.client.mls.proposal_lists import check_kind
+from conclave.client.mls.proposals import Add, Proposal, Remove, Update
+from conclave.client.mls.state import MAX_CACHED, MAX_CACHED_BYTES, MAX_CACHED_OF_ONE, CachedProposal, GroupState
+from conclave.client.mls.validation import Policy
+
+INCLUDABLE = (Add, Update, Remove)
+"""Proposals that own commits include. Other members may commit any type that the policy allows."""
+
+
+def cache_proposal(
+    state: GroupState, authenticated: AuthenticatedContent, proposal: Proposal, inputs: CommitInputs
+) -> GroupState:
+    """Cache a proposal for the next commit, even if own commits cannot include it: another member's may.
+
+    Raises InvalidError for a type that the policy does not allow, LimitError if the cache is full.
+    """
+    check_kind(proposal, inputs.policy)
+    sender = authenticated.content.sender
+    reference = make_proposal_ref(state.suite, authenticated.encode())
+    if any(cached.reference == reference for cached in state.proposals):
+        return state
+    new = CachedProposal(reference, sender, proposal, is_committable=False)
+    same = [new, *(cached for cached in state.proposals if _quota_key(cached.sender) == _quota_key(sender))]
+    if len(state.proposals) >= MAX_CACHED or len(same) > MAX_CACHED_OF_ONE:
+        raise LimitError("too many proposals are pending")
+    if sum(len(each.encode()) for each in same) > MAX_CACHED_BYTES:
+        raise LimitError("the pending proposals of a member have too many bytes")
+    new = replace(new, is_committable=_can_be_committed(state, new, inputs))
+    return replace(state, proposals=(*state.proposals, new))
+
+
+def _quota_key(sender: Sender) -> tuple[SenderType, int]:
+    """Return the key by which proposals are counted: the sender; all new members count as one."""
+    return sender.sender_type, sender.index
+
+
+def _can_be_committed(state: GroupState, cached: CachedProposal, inputs: CommitInputs) -> bool:
+    """Return whether a commit with only this proposal can be created, including its path and Welcome."""
+    if not isinstance(cached.proposal, INCLUDABLE):
+        return False
+    try:
+        create_commit(replace(state, proposals=(cached,)), CommitSpec(references=(cached,)), inputs)
+    except MlsError:
+        return False
+    return True
+
+
+def _is_taken_along(cached: CachedProposal, policy: Policy) -> bool:
+    """Return whether own commits include a proposal."""
+    is_outside = cached.sender.sender_type == SenderType.NEW_MEMBER_PROPOSAL
+    return cached.is_committable and (policy.admit_new_members or not is_outside)
+
+
+def must_commit(state: GroupState, policy: Policy) -> bool:
+    """Return whether a commit is needed before the next application message (section 12.4)."""
+    own = member(state.own_index)
+    return any(
+        _is_taken_along(cached, policy) or (cached.sender == own and isinstance(cached.proposal, Update))
+        for cached in state.proposals
+    )
+
+
+def committable_proposals(state: GroupState, wanted: Sequence[Proposal], policy: Policy) -> tuple[CachedProposal, ...]:
+    """Return the cached proposals for the next own commit, in addition to the proposals ``wanted``.
+
+    Removes are preferred to Updates, and newer to older ones (section 12.2). The combination may still be invalid.
+    """
+    own = member(state.own_index)
+    taken = {claim for proposal in wanted for claim in _conflict_keys(own, proposal)}
+    chosen: list[CachedProposal] = []
+    newest_first = state.proposals[::-1]
+    for cached in sorted(newest_first, key=lambda one: not isinstance(one.proposal, Remove)):
+        claims = set(_conflict_keys(cached.sender, cached.proposal))
+        if _is_taken_along(cached, policy) and taken.isdisjoint(claims):
+            chosen.append(cached)
+            taken |= claims
+    return tuple(chosen)
+
+
+def _conflict_keys(sender: Sender, proposal: Proposal) -> Iterator[Hashable]:
+    """Yield the keys by which proposals conflict: a commit can have only one for each key."""
+    if isinstance(proposal, Remove):
+        yield "leaf", proposal.removed
+    elif isinstance(proposal, Update):
+        yield "leaf", sender.index
+        yield "key", proposal.leaf_node.encryption_key
+    elif isinstance(proposal, Add):
+        leaf = proposal.key_package.leaf_node
+        yield from (("identity", leaf.credential), ("key", leaf.encryption_key), ("signature", leaf.signature_key))
