@@ -292,8 +292,8 @@ class Sync:
         await self._mirror.report_read()
         await self._key_package_stock.refill()
         await self._maintain_keys()
-        for told in self.codec.take_news():
-            yield told
+        for news in self.codec.take_news():
+            yield news
         if self.history.needs_time:
             await self.client.me()  # any answer has the time
         if has_reappeared := self.history.take_reappeared():
