@@ -309,7 +309,7 @@ class Recipients:
     """
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Start empty."""
         self._touch = -1
         self._by_id: OrderedDict[bytes, RecipientSet] = OrderedDict()
         self._ids: dict[int, bytes] = {}

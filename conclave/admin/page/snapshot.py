@@ -41,9 +41,9 @@ class PageSnapshot:
     expires, which may be newer than the one in use; None: no certificate.
     """
 
-    def __init__(self, served: web.Application) -> None:
-        """``served``: the clients' application."""
-        self._served = served
+    def __init__(self, client_app: web.Application) -> None:
+        """``client_app``: the clients' application."""
+        self._served = client_app
         self.last: Overview | None = None
         self.chart: Chart | None = None
         self.advice: list[Advice] = []
