@@ -162,7 +162,7 @@ class _SendIds:
         if not self._indexes:
             return
         numbers = {sent: outcomes[index] for sent, index in self._indexes.items()}
-        send_ids.add_page(connection, {sent: each for sent, each in numbers.items() if isinstance(each, int)}, now)
+        send_ids.remember(connection, {sent: each for sent, each in numbers.items() if isinstance(each, int)}, now)
         for index, sent in self._repeated:
             outcomes[index] = numbers[sent]
 
@@ -262,10 +262,10 @@ class ReadReceiptWriter:
 def _counted(connection: sqlite3.Connection, context: Context, receipt: ReadUpdate) -> ReadUpdate | None:
     """Return a receipt without messages in fetch gaps; None if it changes nothing. Raises NotMemberError."""
     member = require_member(connection, context, receipt.group_id, receipt.user_id)
-    if not timers.needs_confirmation(member, receipt.up_to):
+    if not timers.is_news(member, receipt.up_to):
         return None
     up_to = fetch_gaps.read(connection, member, context.clock.moment(), receipt.up_to)
-    return receipt._replace(up_to=up_to) if timers.needs_confirmation(member, up_to) else None
+    return receipt._replace(up_to=up_to) if timers.is_news(member, up_to) else None
 
 
 class MessageFetcher:

@@ -161,13 +161,13 @@ async def forward_outbox(app: web.Application) -> AsyncIterator[None]:
     store = app[app_keys.STORE]
     await store.write(invites.withdraw_all)
 
-    async def hand_on() -> None:
+    async def forward() -> None:
         app[app_keys.FRESHNESS].refresh()  # without requests too, so that erased messages leave the cache
         if not await store.read(news.is_empty):
             for username in await store.write(news.forward):
                 app[app_keys.THROTTLE].unblock(username)
 
-    async with _every(app, HealthPart.OUTBOX, OUTBOX_INTERVAL_SECONDS, hand_on):
+    async with _every(app, HealthPart.OUTBOX, OUTBOX_INTERVAL_SECONDS, forward):
         yield
 
 

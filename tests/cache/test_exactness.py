@@ -120,7 +120,7 @@ def hears_one_less(patch: pytest.MonkeyPatch, running: Running) -> None:
         stored = [each for each in news if isinstance(each, MessageStored)]
         hear(stored[:-1] if len(stored) > 1 else stored)
 
-    hear = running.app[app_keys.GROUPS].hear
+    hear = running.app[app_keys.GROUPS].add_news
     patch.setattr(running.app[app_keys.GROUPS], "add_news", hear_all_but_the_last)
 
 
@@ -129,7 +129,7 @@ def any_last_number(patch: pytest.MonkeyPatch, running: Running) -> None:
         patch.setattr(running.app[app_keys.FRESHNESS], "last_seq", lambda _: page.member.group.last_seq)
         return told(page, *rest)
 
-    told = running.app[app_keys.GROUPS].remember
+    told = running.app[app_keys.GROUPS].add_page
     patch.setattr(running.app[app_keys.GROUPS], "add_page", remember)
 
 
@@ -177,7 +177,7 @@ def confirms_only_here(patch: pytest.MonkeyPatch, _: Running) -> None:
 
 
 def shortens_the_wrong_end(patch: pytest.MonkeyPatch, _: Running) -> None:
-    shorten = ranges.CachedRange._shorten
+    shorten = ranges.CachedRange._trim
 
     def keep_base(run: ranges.CachedRange) -> None:
         base = run.base

@@ -237,7 +237,7 @@ async def test_a_session_that_an_operator_ended_does_not_come_back_with_the_uses
         server.clock.advance(30)
         await alice.get("/me")
         await bob.get("/me")
-        assert len(server.app[app_keys.ACTIVITY].unwritten()) == 2
+        assert len(server.app[app_keys.ACTIVITY].unstored()) == 2
         assert (await asyncio.to_thread(run, "disable", "alice")).exit_code == 0
         assert (await asyncio.to_thread(run, "reset-password", "bob")).exit_code == 0
         await expect(alice.get("/me"), 401, 202)

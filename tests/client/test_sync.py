@@ -269,7 +269,7 @@ async def test_a_stream_that_lags_reads_everything_again(pair: tuple[Device, Dev
     await bob.client.join(other)
     await bob.client.external_join(other)
     await alice.client.send(other, b"unheard")
-    events = bob.sync._on(Lagged(3))
+    events = bob.sync._handle(Lagged(3))
     told = [each async for each in events]
     assert Lagged(3) in told
     assert "unheard" in [each.message.text for each in told if isinstance(each, MessageArrived)] + bob.shown(other)

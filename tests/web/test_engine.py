@@ -229,7 +229,7 @@ async def test_another_device_is_asked_for_and_puts_the_first_out(chatters: Chat
     assert (await second.view())["phase"] == "out"
     assert await second("login", "bob", "correct horse", True) == "in"
     await second.group(group)
-    await bob.until(lambda: bob.codec.view(UUID(group)).standing == "replaced")
+    await bob.until(lambda: bob.codec.view(UUID(group)).status == "replaced")
 
 
 async def test_a_logout_leaves_nothing(chatters: Chatters) -> None:

@@ -13,7 +13,7 @@ from conclave.actions.audit import log_cleanup_order
 from conclave.actions.holds import MAX_REASON_LENGTH
 from conclave.actions.lookup import id_of
 from conclave.errors import BadRequestError, ConflictError, UnavailableError
-from conclave.health.parts import Cleanup, Phase
+from conclave.health.parts import CleanupState, Phase
 from conclave.logs.setup import get_logger
 from conclave.store.archive import moves
 from conclave.store.resources.audit import AuditAction
@@ -42,9 +42,9 @@ class PageActions:
     Raises ApiError, whose message says why nothing was done.
     """
 
-    def __init__(self, served: web.Application, worker: CleanupWorker | None) -> None:
-        """``served``: the clients' application. ``worker``: runs cleanup, if any."""
-        self._served = served
+    def __init__(self, client_app: web.Application, worker: CleanupWorker | None) -> None:
+        """``client_app``: the clients' application. ``worker``: runs cleanup, if any."""
+        self._served = client_app
         self._worker = worker
         self.forms: Mapping[str, Callable[[str, Form], Awaitable[str]]] = {
             "run": self._run,
@@ -71,7 +71,7 @@ class PageActions:
         return found
 
     async def _run(self, actor: str, _: Form) -> str:
-        if not self._worker or self._served[app_keys.HEALTH].cleanup is Cleanup.NONE:
+        if not self._worker or self._served[app_keys.HEALTH].cleanup is CleanupState.NONE:
             raise ConflictError(_NO_WORKER)
         write = self._served[app_keys.CLOCK_WATCH].write
         await write(log_cleanup_order, self._served[app_keys.CONTEXT], actor)  # first: no run without its entry

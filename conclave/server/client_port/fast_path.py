@@ -182,7 +182,7 @@ class FastPath:
         if request.key:
             self.cache(request)  # only now: unauthenticated requests must not fill the cache
         if request.connection.account != caller.user_id:
-            request.connection.note_account(caller.user_id)
+            request.connection.set_account(caller.user_id)
         group_id = parse_id(request.group)
         if request.query is None:
             message = SendMessageRequest.quick(headers.body_format, body)
