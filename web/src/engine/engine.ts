@@ -7,19 +7,19 @@ import { Server } from "./server/server";
 import { Transport } from "./server/transport";
 import { Batch, type Vault } from "./store/vault";
 
-/** Several changes that come together are shown at once. */
-const SHOWN_AFTER_MS = 30;
+/** Changes within this time are shown in one view. */
+const VIEW_DELAY_MS = 30;
 
-/** What the engine runs in. `base`: the origin of the server; "" in the page. */
+/** The environment of the engine. `base`: the origin of the server; "" in the page. */
 export interface Environment {
   base: string;
   openVault(): Promise<Vault>;
   onView(view: api.View): void;
-  onCall(call: api.Call): void;
+  onAlert(alert: api.Alert): void;
 }
 
 const OFFLINE: api.Connection = { state: "offline", why: "", retryAt: 0 };
-const OVER = "Your session is over: log in again. Messages that are here stay.";
+const SESSION_ENDED = "Your session has ended. Log in again: messages on this device are kept.";
 
 export class Engine implements api.Engine {
   private phase: api.View["phase"] = "starting";
@@ -28,92 +28,92 @@ export class Engine implements api.Engine {
   private account: Account | null = null;
   private isDirty = false;
   private isShowing = false;
-  /** Grows when the account goes that is here: what is under way for it then has no effect any more. */
+  /** Incremented when the account is replaced, so that pending work of the former one has no effect. */
   private generation = 0;
   private wiping: Promise<void> = Promise.resolve();
 
   constructor(private readonly environment: Environment) {}
 
-  /** Opens what is here, and goes on with the account that is logged in. */
+  /** Opens the storage, and resumes the session if there is one. */
   async start(): Promise<void> {
     const { generation } = this;
     try {
       this.vault = await this.environment.openVault();
       const session = await this.vault.get<Session>(["session"]);
-      if (session) await this.go(session, this.guard());
+      if (session) await this.openAccount(session, this.generationCheck());
       else this.phase = "out";
     } catch (error) {
-      if (generation === this.generation) this.fail(error as Error);
+      if (generation === this.generation) this.onStorageError(error as Error);
     }
-    this.changed();
+    this.onChange();
   }
 
-  /** Another tab has the account. */
-  isTaken(): void {
+  /** Shows that another tab uses the account. */
+  showTaken(): void {
     this.phase = "taken";
-    this.changed();
+    this.onChange();
   }
 
-  /** Ends what goes on, and keeps everything. */
+  /** Stops all work; the storage is kept. */
   async close(): Promise<void> {
     await this.account?.close();
     await this.vault.close();
   }
 
-  /** Makes what throws once the account has gone that is here now. */
-  private guard(): () => void {
+  /** Returns a function that throws if the account was replaced since this call. */
+  private generationCheck(): () => void {
     const { generation } = this;
     return () => {
-      if (generation !== this.generation) throw new Error("you have logged out meanwhile");
+      if (generation !== this.generation) throw new Error("you have logged out");
     };
   }
 
-  private async go(session: Session, check: () => void): Promise<void> {
+  private async openAccount(session: Session, check: () => void): Promise<void> {
     const server = new Server(new Transport(this.environment.base));
     server.transport.token = session.token;
     const { generation } = this;
-    const ifHere = (work: () => void): void => {
+    const ifCurrent = (work: () => void): void => {
       if (generation === this.generation) work();
     };
     const account = await Account.open(session, this.vault, server, {
-      changed: () => ifHere(() => this.changed()),
-      call: (call) => ifHere(() => this.environment.onCall(call)),
-      sessionIsOver: () => ifHere(() => this.sessionIsOver()),
-      failed: (error) => ifHere(() => this.fail(error)),
+      onChange: () => ifCurrent(() => this.onChange()),
+      onAlert: (alert) => ifCurrent(() => this.environment.onAlert(alert)),
+      onSessionEnd: () => ifCurrent(() => this.onSessionEnd()),
+      onStorageError: (error) => ifCurrent(() => this.onStorageError(error)),
     });
     check();
     this.account = account;
     this.phase = session.token ? "in" : "out";
-    this.fault = session.token ? "" : OVER;
+    this.fault = session.token ? "" : SESSION_ENDED;
     if (session.token) account.start();
-    this.changed();
+    this.onChange();
   }
 
-  private sessionIsOver(): void {
+  private onSessionEnd(): void {
     this.phase = "out";
-    this.fault = OVER;
+    this.fault = SESSION_ENDED;
     if (this.account) this.account.session.token = "";
-    this.changed();
+    this.onChange();
   }
 
-  private fail(error: Error | null): void {
-    this.fault = error ? `nothing can be stored in this browser: ${error.message}` : "";
+  private onStorageError(error: Error | null): void {
+    this.fault = error ? `This browser cannot store data: ${error.message}` : "";
     if (error && !this.account) this.phase = "failed";
-    this.changed();
+    this.onChange();
   }
 
-  /** The browser lacks what is needed. */
-  cannotRun(why: string): void {
+  /** Shows that the browser lacks a requirement. */
+  showUnsupported(why: string): void {
     this.phase = "failed";
     this.fault = why;
-    this.changed();
+    this.onChange();
   }
 
   // The view
 
-  private changed(): void {
+  private onChange(): void {
     this.isDirty = true;
-    if (!this.isShowing) setTimeout(() => void this.show(), SHOWN_AFTER_MS);
+    if (!this.isShowing) setTimeout(() => void this.show(), VIEW_DELAY_MS);
     this.isShowing = true;
   }
 
@@ -126,10 +126,10 @@ export class Engine implements api.Engine {
         if (generation === this.generation) this.environment.onView(view);
       }
     } catch (error) {
-      if (!this.isDirty) this.fault = error instanceof Error ? error.message : String(error); // or it is of what was before
+      if (!this.isDirty) this.fault = error instanceof Error ? error.message : String(error); // otherwise the next view replaces it
     } finally {
       this.isShowing = false;
-      if (this.isDirty) this.changed();
+      if (this.isDirty) this.onChange();
     }
   }
 
@@ -144,7 +144,7 @@ export class Engine implements api.Engine {
         userId: account.session.userId,
         username: account.session.username,
         alias: account.session.alias,
-        fingerprint: account.keys.packages.fingerprint,
+        fingerprint: account.keys.ownKeys.fingerprint,
       },
       connection: isIn ? account.sync.connection : OFFLINE,
       clockOffset: clock?.anchor ? clock.now() - Date.now() / 1000 : null,
@@ -154,15 +154,15 @@ export class Engine implements api.Engine {
     };
   }
 
-  // Coming and going
+  // Account and session
 
   async register(username: string, password: string, registrationToken?: string): Promise<void> {
     await new Server(new Transport(this.environment.base)).register(username, password, registrationToken || undefined);
     await this.login(username, password, true);
   }
 
-  async login(username: string, password: string, evenSo = false): Promise<"in" | "otherDevice"> {
-    const check = this.guard();
+  async login(username: string, password: string, replaceDevice = false): Promise<"in" | "otherDevice"> {
+    const check = this.generationCheck();
     const server = new Server(new Transport(this.environment.base));
     const { token, user_id: userId, username: name } = await server.login(username, password);
     server.transport.token = token;
@@ -170,31 +170,31 @@ export class Engine implements api.Engine {
     check();
     const isSame = this.account?.session.userId === userId;
     const listed = me.signing_key_fingerprint;
-    const isOwn = isSame && listed === this.account?.keys.packages.fingerprint;
-    if (listed && !isOwn && !evenSo) {
+    const isOwn = isSame && listed === this.account?.keys.ownKeys.fingerprint;
+    if (listed && !isOwn && !replaceDevice) {
       await server.logout().catch(() => undefined);
       return "otherDevice";
     }
-    await this.replace({ token, userId, username: name, alias: me.alias }, isSame);
+    await this.replaceSession({ token, userId, username: name, alias: me.alias }, isSame);
     return "in";
   }
 
-  /** Goes on with another session. `isSame`: what is here is of the same account, and stays. */
-  private async replace(session: Session, isSame: boolean): Promise<void> {
+  /** Switches to another session. `isSame`: it is of the same account, whose local data are kept. */
+  private async replaceSession(session: Session, isSame: boolean): Promise<void> {
     const { account } = this;
     this.account = null;
     this.generation += 1;
-    const check = this.guard();
+    const check = this.generationCheck();
     await account?.close();
     check();
     if (!isSame) await this.wipe();
     check();
     await this.vault.write(new Batch().put(["session"], session));
     check();
-    await this.go(session, check);
+    await this.openAccount(session, check);
   }
 
-  /** Erases everything, and begins with an empty store. */
+  /** Erases all local data, and opens an empty storage. */
   private wipe(): Promise<void> {
     const wiped = this.wiping.then(async () => {
       await this.vault.destroy();
@@ -205,25 +205,25 @@ export class Engine implements api.Engine {
   }
 
   async logout(): Promise<void> {
-    this.vault.eraseKeys(); // first: nothing that is still under way can put it off, or undo it
+    this.vault.eraseKeys(); // first, so that no pending work can delay or undo it
     const { account } = this;
     this.account = null;
     this.generation += 1;
     this.phase = "out";
     this.fault = "";
-    this.changed();
+    this.onChange();
     if (account) {
       await account.close();
       const server = new Server(new Transport(this.environment.base));
       server.transport.token = account.session.token;
-      if (account.session.token) void server.logout().catch(() => undefined); // without an answer it ends by itself later
+      if (account.session.token) void server.logout().catch(() => undefined); // without a response it expires later
     }
     await this.wipe();
-    this.changed();
+    this.onChange();
   }
 
   async deleteAccount(password: string): Promise<void> {
-    const check = this.guard();
+    const check = this.generationCheck();
     await this.server.deleteAccount(password);
     check();
     if (this.account) this.account.session.token = "";
@@ -231,105 +231,105 @@ export class Engine implements api.Engine {
   }
 
   async changePassword(current: string, next: string): Promise<void> {
-    const check = this.guard();
-    const { session } = this.in;
+    const check = this.generationCheck();
+    const { session } = this.loggedIn;
     await this.server.changePassword(current, next); // ends all sessions
     check();
     const server = new Server(new Transport(this.environment.base));
     const { token } = await server.login(session.username, next);
     check();
-    await this.replace({ ...session, token }, true);
+    await this.replaceSession({ ...session, token }, true);
   }
 
   async setAlias(alias: string): Promise<void> {
-    const check = this.guard();
-    const { session } = this.in;
+    const check = this.generationCheck();
+    const { session } = this.loggedIn;
     await this.server.setAlias(alias);
     check();
     session.alias = alias;
     await this.vault.write(new Batch().put(["session"], session));
-    this.changed();
+    this.onChange();
   }
 
   async wake(): Promise<void> {
     this.account?.sync.reconnect();
   }
 
-  /** The account. Throws if nobody is logged in. */
-  private get in(): Account {
-    if (!this.account || this.phase !== "in") throw new Error("nobody is logged in");
+  /** The account. Throws if the user is not logged in. */
+  private get loggedIn(): Account {
+    if (!this.account || this.phase !== "in") throw new Error("you are not logged in");
     return this.account;
   }
 
   private get server(): Server {
     const server = new Server(new Transport(this.environment.base));
-    server.transport.token = this.in.session.token;
+    server.transport.token = this.loggedIn.session.token;
     return server;
   }
 
   // The open conversation
 
   async open(groupId: Id | null, around?: number): Promise<void> {
-    const { conversation, mirror } = this.in;
+    const { conversation, mirror } = this.loggedIn;
     if (groupId === null || mirror.listed.has(groupId)) conversation.open(groupId, around);
-    this.changed();
+    this.onChange();
   }
 
   async more(towards: "earlier" | "later"): Promise<void> {
-    this.in.conversation.more(towards);
-    this.changed();
+    this.loggedIn.conversation.more(towards);
+    this.onChange();
   }
 
   async toEnd(): Promise<void> {
-    this.in.conversation.toEnd();
-    this.changed();
+    this.loggedIn.conversation.toEnd();
+    this.onChange();
   }
 
   whole(number: number): Promise<string | null> {
-    return this.in.conversation.whole(number);
+    return this.loggedIn.conversation.whole(number);
   }
 
   seen(groupId: Id, numbers: number[]): Promise<void> {
-    return this.in.seen(groupId, numbers);
+    return this.loggedIn.markSeen(groupId, numbers);
   }
 
   readAll(groupId: Id): Promise<void> {
-    return this.in.seen(groupId, null);
+    return this.loggedIn.markSeen(groupId, null);
   }
 
-  search(text: string, groupId?: Id): Promise<api.Found[]> {
-    return this.in.search(text, groupId);
+  search(text: string, groupId?: Id): Promise<api.SearchResult[]> {
+    return this.loggedIn.search(text, groupId);
   }
 
-  draft(groupId: Id, text: string): Promise<void> {
-    return this.in.draft(groupId, text);
+  saveDraft(groupId: Id, text: string): Promise<void> {
+    return this.loggedIn.saveDraft(groupId, text);
   }
 
   async send(groupId: Id, text: string, options?: api.SendOptions): Promise<void> {
-    await this.in.send(groupId, text, options);
+    await this.loggedIn.send(groupId, text, options);
     if (this.account?.conversation.groupId === groupId) await this.toEnd();
   }
 
   async retry(groupId: Id): Promise<void> {
-    await this.in.sending.retry(groupId);
+    await this.loggedIn.sending.retry(groupId);
   }
 
   async discard(groupId: Id, sendId: Id): Promise<void> {
-    await this.in.sending.discard(groupId, sendId);
+    await this.loggedIn.sending.discard(groupId, sendId);
   }
 
   takeBack(groupId: Id, number: number): Promise<void> {
-    return this.in.takeBack(groupId, number);
+    return this.loggedIn.takeBack(groupId, number);
   }
 
   // Groups
 
   createGroup(title: string, name?: string): Promise<Id> {
-    return this.in.createGroup(title, name);
+    return this.loggedIn.createGroup(title, name);
   }
 
   direct(username: string): Promise<Id> {
-    return this.in.direct(username);
+    return this.loggedIn.direct(username);
   }
 
   async findPublic(pattern: string): Promise<api.PublicGroup[]> {
@@ -343,27 +343,27 @@ export class Engine implements api.Engine {
   }
 
   joinPublic(groupId: Id): Promise<void> {
-    return this.in.joinPublic(groupId);
+    return this.loggedIn.joinPublic(groupId);
   }
 
   accept(inviteId: Id): Promise<void> {
-    return this.in.answerInvite(inviteId, "accept");
+    return this.loggedIn.answerInvite(inviteId, "accept");
   }
 
   decline(inviteId: Id): Promise<void> {
-    return this.in.answerInvite(inviteId, "decline");
+    return this.loggedIn.answerInvite(inviteId, "decline");
   }
 
   leave(groupId: Id): Promise<void> {
-    return this.in.leave(groupId);
+    return this.loggedIn.leave(groupId);
   }
 
   deleteGroup(groupId: Id): Promise<void> {
-    return this.in.deleteGroup(groupId);
+    return this.loggedIn.deleteGroup(groupId);
   }
 
   invite(groupId: Id, username: string): Promise<void> {
-    return this.in.membership.invite(groupId, username);
+    return this.loggedIn.membership.invite(groupId, username);
   }
 
   cancelInvite(groupId: Id, userId: Id): Promise<void> {
@@ -371,15 +371,15 @@ export class Engine implements api.Engine {
   }
 
   administration(groupId: Id): Promise<api.Administration> {
-    return this.in.administration(groupId);
+    return this.loggedIn.administration(groupId);
   }
 
   removeMember(groupId: Id, userId: Id): Promise<void> {
-    return this.in.membership.remove("remove", groupId, userId);
+    return this.loggedIn.membership.remove("remove", groupId, userId);
   }
 
   ban(groupId: Id, userId: Id): Promise<void> {
-    return this.in.membership.remove("ban", groupId, userId);
+    return this.loggedIn.membership.remove("ban", groupId, userId);
   }
 
   unban(groupId: Id, userId: Id): Promise<void> {
@@ -391,37 +391,37 @@ export class Engine implements api.Engine {
   }
 
   changeGroup(groupId: Id, change: { title?: string; name?: string; visibility?: api.Visibility }): Promise<void> {
-    return this.in.changeGroup(groupId, change);
+    return this.loggedIn.changeGroup(groupId, change);
   }
 
   setExpiry(groupId: Id, seconds: number): Promise<void> {
-    return this.in.setExpiry(groupId, seconds);
+    return this.loggedIn.setExpiry(groupId, seconds);
   }
 
-  tryExpiry(groupId: Id, seconds: number): Promise<api.DryRun> {
-    return this.in.tryExpiry(groupId, seconds);
+  previewExpiry(groupId: Id, seconds: number): Promise<api.DryRun> {
+    return this.loggedIn.previewExpiry(groupId, seconds);
   }
 
   // Keys
 
-  code(_userId: Id, fingerprint: string): Promise<api.Code> {
-    return this.in.code(fingerprint);
+  comparisonCode(_userId: Id, fingerprint: string): Promise<api.Code> {
+    return this.loggedIn.code(fingerprint);
   }
 
   verify(userId: Id, fingerprint: string): Promise<void> {
-    return this.in.judge(userId, fingerprint, "verified");
+    return this.loggedIn.setTrust(userId, fingerprint, "verified");
   }
 
   acceptKey(userId: Id, fingerprint: string): Promise<void> {
-    return this.in.judge(userId, fingerprint, "unknown");
+    return this.loggedIn.setTrust(userId, fingerprint, "unknown");
   }
 
   resetKeys(): Promise<void> {
-    return this.in.resetKeys();
+    return this.loggedIn.resetKeys();
   }
 }
 
-/** Does a command, and tells what went wrong as the page is told. */
+/** Executes a command of the page. */
 export async function perform(engine: Engine, { command, args }: api.Request): Promise<unknown> {
   const work = engine[command] as (...each: unknown[]) => Promise<unknown>;
   return work.apply(engine, args);

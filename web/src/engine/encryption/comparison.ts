@@ -1,15 +1,15 @@
-/** The code that two people compare, to know that there is no one between them. */
+/** The code that two users compare to verify their keys. */
 
 import type { Code } from "../api";
 import { concat, fromHex, hex, utf8 } from "../bytes";
 import { WORDS } from "./words";
 
-/** Hashes in a row, so that it costs something to look for keys with the same code. */
+/** Iterated hashing makes it expensive to search for keys with the same code. */
 const ROUNDS = 5_200;
 const LABEL = utf8("Conclave comparison code 1");
 const FINGERPRINT_BYTES = 32;
 
-/** The code of two fingerprints, in either order. Throws a RangeError for what is no fingerprint. */
+/** Returns the code of two fingerprints, in either order. Throws RangeError for an invalid fingerprint. */
 export async function comparisonCode(one: string, other: string): Promise<Code> {
   const pair = [one.toLowerCase(), other.toLowerCase()].sort().map((each) => fromHex(each)) as [Uint8Array, Uint8Array];
   if (pair.some((each) => each.length !== FINGERPRINT_BYTES)) throw new RangeError("a fingerprint has 64 hexadecimal digits");

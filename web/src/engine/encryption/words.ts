@@ -1,4 +1,4 @@
-/** 256 words, each for a byte: the same as those of the terminal chat. */
+/** 256 words, one for each byte, the same as in the terminal chat. */
 export const WORDS: readonly string[] = `
 acid acorn actor agent alarm album alley amber anchor angle ankle apple apron arch arena arrow atlas attic autumn
 award bacon badge baker balcony bamboo banana banjo barn basin basket beach beard beaver bell bench berry bishop
