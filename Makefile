@@ -80,8 +80,8 @@ format: .venv/development  ## Lay the code out
 man: setup  ## Renew docs/man from the help of the commands
 	@$(PYTHON) scripts/man
 
-dist: .venv/runtime  ## Build wheel and sources of the last commit into dist/, the same bytes each time
-	@$(PYTHON) scripts/dist
+dist: .venv/runtime  ## Build wheel, sources and, by podman or docker, an image of the last commit
+	@$(PYTHON) scripts/dist --image
 
 proto: .venv/development  ## Generate conclave/wire/conclave_pb2.py and .pyi from proto/conclave.proto
 	@$(PYTHON) -m grpc_tools.protoc -Iconclave/wire=proto --python_out=. --pyi_out=. conclave/wire/conclave.proto

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from bench.figures import Figure, spread
-from conclave.client.mls import Group, OwnKeyPackage, create_key_package, suite_of
+from conclave.client.mls import MlsGroup, OwnKeyPackage, create_key_package, suite_of
 from tests.client.mls.actors import Peer, PeerProcess
 
 SUITE = suite_of(6)
@@ -50,13 +50,13 @@ def groups(_folder: Path) -> list[Figure]:
 def _of_size(targets: Targets) -> list[Figure]:
     now, count = int(time.time()), targets.members
     creator, reader_package, last = (_package(now) for _ in range(3))
-    alice = Group.create(creator, now)
+    alice = MlsGroup.create(creator, now)
     others = [reader_package, *(_package(now) for _ in range(count - 2))]
     made = alice.commit(now, add=[own.key_package for own in others])
     alice.apply_pending(now)
     if made.welcome is None:
         raise AssertionError("no member was added")
-    bob, _ = Group.join(made.welcome, [reader_package], now)
+    bob, _ = MlsGroup.join(made.welcome, [reader_package], now)
     encrypted, decrypted = _messages(alice, bob, now)
     rounds = max(3, ROUNDS // count)
     commits, applied, joins, sizes = [], [], [], []
@@ -108,11 +108,11 @@ def _of_peer(process: PeerProcess, count: int) -> list[Figure]:
     return [spread(f"the peer: {name}, {count} members", values, "ms") for name, values in took.items()]
 
 
-def _join(welcome: bytes | None, own: OwnKeyPackage, now: int) -> Group:
-    return Group.join(welcome or b"", [own], now)[0]
+def _join(welcome: bytes | None, own: OwnKeyPackage, now: int) -> MlsGroup:
+    return MlsGroup.join(welcome or b"", [own], now)[0]
 
 
-def _messages(alice: Group, bob: Group, now: int) -> tuple[list[float], list[float]]:
+def _messages(alice: MlsGroup, bob: MlsGroup, now: int) -> tuple[list[float], list[float]]:
     encrypted, decrypted = [], []
     for _ in range(5 * ROUNDS):
         took, message = _timed(lambda: alice.encrypt(TEXT))
@@ -121,7 +121,7 @@ def _messages(alice: Group, bob: Group, now: int) -> tuple[list[float], list[flo
     return encrypted, decrypted
 
 
-def _stores(group: Group) -> list[float]:
+def _stores(group: MlsGroup) -> list[float]:
     return [_timed(group.to_bytes)[0] for _ in range(ROUNDS)]
 
 

@@ -17,7 +17,7 @@ from conclave.config.cleanup import CleanupConfig
 from conclave.config.retention import RetentionConfig
 from conclave.config.settings import Config
 from conclave.retention import marks
-from conclave.retention.resolve import Lifetimes, Limit, Limits
+from conclave.retention.resolve import LifetimeLimits, LifetimeRange, Lifetimes
 from conclave.store.engine import sqlite
 from conclave.store.resources import messages, state
 from conclave.wire import page_writer
@@ -64,7 +64,7 @@ def _run(cleaning: Cleaning, config: Config, now: int) -> dict[str, Any]:
 def _governed(store: Store, now: int) -> Config:
     """Set least lifetimes, overrides and legal holds; return the configuration that knows them."""
     overrides = {group_id: Lifetimes(max_lifetime=86_400 * 90) for group_id in store.groups[:OVERRIDES]}
-    limits = Limits(max_lifetime=Limit(min=3600))
+    limits = LifetimeLimits(max_lifetime=LifetimeRange(min=3600))
     config = replace(store.config, retention=RetentionConfig(groups=overrides, limits=limits))
     with closing(sqlite.connect(config.database)) as connection, sqlite.write_transaction(connection):
         state.begin_serving(connection, config.policy, FakeClock(now).read())
@@ -107,5 +107,5 @@ def _page(store: Store, connection: sqlite3.Connection, group: int, now: int) ->
     creator = store.creators[group]
     messages.page(
         *(connection, creator.group.group_id, creator.user_id, 0, 100, FakeClock(now)),
-        page_writer.writer(Format.JSON),
+        page_writer.message_writer(Format.JSON),
     )

@@ -1,11 +1,11 @@
 """A group messaging server whose groups forget on time, and can prove it."""
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 
 
-def installing(extra: str) -> str:
-    """Return how to install what is here with an extra. Not by a name: an index may have another package under it."""
+def install_hint(extra: str) -> str:
+    """Return how to install this package with an extra: from files, since an index may have another of the name."""
     return (
-        f"Install it from where Conclave came from: pip install '.[{extra}]' in the folder of the sources,"
-        f" or the wheel, as in pip install 'conclave_messaging-{__version__}-py3-none-any.whl[{extra}]'"
+        f"Install it from the sources: pip install '.[{extra}]' in their folder,"
+        f" or from the wheel: pip install 'conclave_messaging-{__version__}-py3-none-any.whl[{extra}]'"
     )

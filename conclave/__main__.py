@@ -1,25 +1,25 @@
-"""``python -m conclave`` is the ``conclave`` command, and says what to install where that lacks something."""
+"""Runs the ``conclave`` command as ``python -m conclave``, and says what to install if a module is missing."""
 
 import sys
 
-from conclave import installing
+from conclave import install_hint
 from conclave.system import signals
 
-OF_COMMANDS = ("click",)
-"""What every command needs, and an installation of the library alone has not."""
+REQUIRED_MODULES = ("click",)
+"""The modules that every command needs, and that an installation of the client library alone lacks."""
 
 
 def main() -> None:
-    """Run the command that the arguments name, and end the process."""
+    """Run the command that the arguments name, then exit."""
     signals.usable()
     try:
-        from conclave.cli.main import main as run  # noqa: PLC0415 - where it cannot be imported, that is told
+        from conclave.cli.main import main as run  # noqa: PLC0415 - an import error is reported below
     except ModuleNotFoundError as error:
-        if error.name not in OF_COMMANDS:
+        if error.name not in REQUIRED_MODULES:
             raise
         sys.exit(
-            f"conclave: {error.name} is not installed: the library alone is here. The server and its commands need the"
-            f" extra server, the chat the extra client. {installing('server')}"
+            f"conclave: {error.name} is not installed, only the client library is. The server and its commands need the"
+            f" extra server, the chat the extra client. {install_hint('server')}"
         )
     run()
 

@@ -1,4 +1,4 @@
-"""The keys under which the application holds what handlers need."""
+"""The keys under which the application stores the objects that handlers use."""
 
 import asyncio
 from collections import Counter
@@ -16,8 +16,8 @@ from conclave.archive.reader import Archive
 from conclave.auth.passwords import Passwords
 from conclave.auth.throttle import Throttle
 from conclave.auth.tokens import SessionActivity
-from conclave.cache.freshness import Freshness, RememberedSessions
-from conclave.cache.groups import RememberedGroups
+from conclave.cache.freshness import Freshness, SessionCache
+from conclave.cache.groups import GroupCache
 from conclave.clock.steady import SteadyClock
 from conclave.config.settings import Config
 from conclave.events import Events
@@ -35,8 +35,8 @@ ACCEPTS_CHANGE = web.AppKey("accepts_change", bool)
 ACCEPTS_OLDER = web.AppKey("accepts_older", bool)
 CLOCK = web.AppKey("clock", SteadyClock)
 FRESHNESS = web.AppKey("freshness", Freshness)
-SESSIONS = web.AppKey("sessions", RememberedSessions)
-GROUPS = web.AppKey("groups", RememberedGroups)
+SESSIONS = web.AppKey("sessions", SessionCache)
+GROUPS = web.AppKey("groups", GroupCache)
 SENDING = web.AppKey("sending", Sending)
 FETCHING = web.AppKey("fetching", Fetching)
 READING = web.AppKey("reading", Reading)
@@ -53,12 +53,12 @@ EVENTS = web.AppKey("events", Events)
 HEALTH = web.AppKey("health", Health)
 REQUESTS = web.AppKey("requests", Requests)
 TELLING = web.AppKey("telling", Telling)
-CLOSED: web.AppKey[Counter[str]] = web.AppKey("closed")
-"""The connections that were closed or refused by the server, by the reason: see ``Room``."""
+CLOSED_CONNECTIONS: web.AppKey[Counter[str]] = web.AppKey("closed")
+"""How many connections the server closed or refused, by reason: see ``admission.CLOSE_REASONS``."""
 BUDGET = web.AppKey("budget", Budget)
-INVITING = web.AppKey("inviting", asyncio.Semaphore)
-"""Held while very many key packages are in memory that do not wait for their client yet."""
+KEY_PACKAGE_TURN = web.AppKey("inviting", asyncio.Semaphore)
+"""Held while a large number of key packages is read and written."""
 CONTEXT = web.AppKey("context", Context)
 CROSS_ORIGIN = web.AppKey("cross_origin", CrossOrigin)
 ENDPOINTS: web.AppKey[Mapping[Handler, Endpoint]] = web.AppKey("endpoints")
-"""Each endpoint by its handler."""
+"""The endpoints by handler."""

@@ -27,10 +27,10 @@ class ErrorCode(IntEnum):
 
 
 class ApiError(Exception):
-    """An answer that is not a success.
+    """An error response.
 
-    ``fields`` names the request fields at fault, each with what is wrong with it; ``headers`` are sent
-    along (``Allow`` of a 405).
+    ``fields``: the invalid request fields, each with its errors. ``headers``: additional headers, such as ``Allow`` of
+    a 405.
     """
 
     status: ClassVar[int] = 500
@@ -38,7 +38,7 @@ class ApiError(Exception):
     text: ClassVar[str] = "internal server error"
 
     def __init__(self, text: str | None = None, *, fields: FieldErrors | None = None) -> None:
-        """Take ``text`` in place of the class's own."""
+        """``text``: replaces the default text of the class."""
         super().__init__(text or self.text)
         self.fields: FieldErrors = fields or {}
         self.headers: dict[str, str] = {}
@@ -58,7 +58,7 @@ class BadRequestError(ApiError):
 
 
 class InvalidValueError(ApiError):
-    """A field's value lies outside its rule."""
+    """A field has an invalid value."""
 
     status = 400
     code = ErrorCode.INPUT_VALIDATION
@@ -72,7 +72,7 @@ class MethodNotAllowedError(BadRequestError):
     text = "method not allowed"
 
     def __init__(self, allowed: Sequence[str]) -> None:
-        """Name the methods that the path has."""
+        """``allowed``: the methods of the path."""
         super().__init__()
         self.headers["Allow"] = ", ".join(sorted(allowed))
 
@@ -85,19 +85,19 @@ class BodyTooLargeError(BadRequestError):
 
 
 class UnsupportedMediaTypeError(BadRequestError):
-    """The body is written in a format that the server does not read."""
+    """The server does not support the format of the body."""
 
     status = 415
     text = "send the body as Content-Type: application/json or application/x-protobuf"
 
 
 class UnknownEncodingError(UnsupportedMediaTypeError):
-    """The body is compressed in a way that the server does not undo. ``Accept-Encoding`` lists those that it does."""
+    """The server does not support the compression of the body. ``Accept-Encoding`` lists the supported ones."""
 
     text = "send the body without Content-Encoding, or as gzip or deflate, once"
 
     def __init__(self) -> None:
-        """Name what is known."""
+        """Add the supported encodings."""
         super().__init__()
         self.headers = {"Accept-Encoding": "gzip, deflate"}
 
@@ -106,9 +106,7 @@ class UnsupportedCodingError(BadRequestError):
     """The request has a Transfer-Encoding other than ``chunked``. The connection is closed."""
 
     status = 501
-    text = (
-        "send the body in chunks as it is, or with a Content-Length: the server knows no Transfer-Encoding but chunked"
-    )
+    text = "send the body with a Content-Length, or in chunks: the server supports no other Transfer-Encoding"
 
 
 class TooManyRequestsError(BadRequestError):
@@ -136,12 +134,12 @@ class UnavailableError(ApiError):
 
 
 class ClockInDoubtError(UnavailableError):
-    """The wall clock is wrong, or was wrong until lately. Final decisions by it wait for an operator."""
+    """The wall clock is wrong, or was wrong until recently. Irreversible decisions wait for an operator."""
 
-    text = "the server's clock is in doubt: this has to wait until an operator has looked"
+    text = "the server's clock is in doubt: an operator has to check it first"
 
     def __init__(self) -> None:
-        """Clients may ask again in a minute."""
+        """Clients may retry after a minute."""
         super().__init__(seconds=60)
 
 
@@ -149,7 +147,7 @@ class UntrustedClockError(ClockInDoubtError):
     """A transaction has found the wall clock wrong."""
 
     def __init__(self, fault: str) -> None:
-        """``fault``: what is wrong with the clock, for the operator."""
+        """``fault``: what is wrong, for the operator."""
         super().__init__()
         self.fault = fault
 
@@ -192,7 +190,7 @@ class CredentialsWrongError(TokenExpiredError):
 
 
 class PasswordWrongError(ApiError):
-    """The current password is wrong. The session goes on."""
+    """The current password is wrong. The session stays valid."""
 
     status = 401
     code = ErrorCode.AUTH_PASSWORD_WRONG
@@ -200,7 +198,7 @@ class PasswordWrongError(ApiError):
 
 
 class NotFoundError(ApiError):
-    """What the request names does not exist."""
+    """The requested resource does not exist."""
 
     status = 404
     code = ErrorCode.RESOURCE_NOT_FOUND
@@ -208,7 +206,7 @@ class NotFoundError(ApiError):
 
 
 class ConflictError(ApiError):
-    """The request contradicts what is already there."""
+    """The request conflicts with the current state."""
 
     status = 409
     code = ErrorCode.RESOURCE_CONFLICT
@@ -224,11 +222,11 @@ class ForbiddenError(ApiError):
 
 
 class QuotaError(ApiError):
-    """A user or a group has as much as the operator allows."""
+    """A user or a group has reached a limit of the operator."""
 
     status = 403
     code = ErrorCode.RESOURCE_FORBIDDEN
-    text = "there is no room left in a quota"
+    text = "a quota is exhausted"
 
 
 class NotMemberError(ApiError):
@@ -256,7 +254,7 @@ class NotPublicError(ApiError):
 
 
 class NotSenderError(ApiError):
-    """The message is somebody else's, and the caller may not take it back."""
+    """The message has another sender, and the caller may not take it back."""
 
     status = 403
     code = ErrorCode.GROUP_NOT_PUBLIC

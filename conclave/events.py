@@ -1,4 +1,4 @@
-"""Events of the protocol: who listens, and which events each listener gets."""
+"""Delivers the protocol's events to the streams of the users concerned."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -13,20 +13,20 @@ from conclave.logs.setup import get_logger
 log = get_logger(__name__)
 
 QUEUE_LIMIT = 1024
-"""At most 1,024 events wait for a slow listener. After that the oldest are dropped."""
+"""At most 1,024 events wait for a slow client. Beyond that the oldest are dropped."""
 
 KEEP_ALIVE_SECONDS = 9.0
-"""Every 9 seconds a stream gets a comment. The protocol allows at most 15 s."""
+"""A comment is written to each stream every 9 seconds. The protocol allows at most 15."""
 
 SLICE = 128
-"""News go to at most 128 streams at a time. Between two slices, others get their slot."""
+"""Events are written to at most 128 streams in one step of the event loop."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened: the name and the fields of one of the protocol's events.
+    """An event of the protocol: its name and fields.
 
-    ``written`` keeps the bytes of the event for each format, since they are the same for all who hear it.
+    ``written``: its bytes by format, shared by all streams.
     """
 
     name: str
@@ -36,26 +36,26 @@ class Event:
 
 @dataclass(frozen=True)
 class Announcement:
-    """An event, and the ids of the users who are to get it: ``recipients``, but not ``but_not``.
+    """An event and the ids of its recipients: ``recipients`` without ``excluded``.
 
-    One set can so stand for all events of a group, by any cause.
+    So all events of a group can share one set.
     """
 
     recipients: frozenset[bytes]
     event: Event
-    but_not: bytes = b""
+    excluded: bytes = b""
 
 
 @dataclass(frozen=True)
-class Ending:
-    """The end of a user's session, which ends the session's streams."""
+class SessionEnded:
+    """A user's session has ended, and so do its streams."""
 
     user_id: bytes
     session_id: int
 
 
-class Stored(NamedTuple):
-    """A message that was stored. Only what the server remembers hears of it, see ``cache``."""
+class MessageStored(NamedTuple):
+    """A message was stored. Only the ``cache`` uses it; no client is notified by it."""
 
     group_key: int
     sequence_num: int
@@ -64,41 +64,41 @@ class Stored(NamedTuple):
     created_at: int
     """Unix seconds."""
     is_timed: bool = False
-    """Whether it destroys itself."""
+    """Whether it self-destructs."""
 
 
-News = Announcement | Ending | Stored
-"""What a transaction announces."""
+News = Announcement | SessionEnded | MessageStored
+"""What a transaction publishes once it is committed."""
 
 
 class Stream(ABC):
-    """The events that wait for one listener. How they reach it is for the subclass to know."""
+    """The queue of events for one client. Subclasses write them to a connection."""
 
     __slots__ = ("_lost", "_waiting", "ended", "session_id", "slot", "user_id")
 
     def __init__(self, user_id: bytes, session_id: int) -> None:
-        """The stream ends with its session."""
+        """``session_id``: the stream ends with this session."""
         self.user_id = user_id
         self.session_id = session_id
         self.ended = False
-        self.slot = 0  # the wheel's
+        self.slot = 0  # set by the timer wheel
         self._waiting: list[Event] = []
         self._lost = 0
 
     @property
     def waiting(self) -> int:
-        """How many events wait."""
+        """The number of queued events."""
         return len(self._waiting)
 
     @property
-    def hears(self) -> bool:
-        """Whether what is added reaches the listener, as far as the server knows."""
+    def is_connected(self) -> bool:
+        """Whether new events reach the client, as far as the server knows."""
         return not self.ended
 
     def put(self, event: Event) -> bool:
-        """Add an event; never waits. Return whether it is the only one, so that ``flush`` has to be called.
+        """Queue an event. Return whether the queue was empty, so that ``flush`` has to be called.
 
-        If too many wait, the oldest is lost, and the listener learns that. Nothing is added after the end.
+        If the queue is full, the oldest event is dropped and counted. Nothing is added after the end.
         """
         if self.ended:
             return False
@@ -109,28 +109,28 @@ class Stream(ABC):
         return len(self._waiting) == 1
 
     def take(self) -> tuple[int, list[Event]]:
-        """Return the number of events lost since the last call, and the events that wait."""
+        """Empty the queue. Return the number of events dropped since the last call, and the queued events."""
         taken = self._lost, self._waiting
         self._lost, self._waiting = 0, []
         return taken
 
     def end(self) -> None:
-        """End the stream, once. The listener still gets the events that wait."""
+        """End the stream, once. Queued events are still sent."""
         if not self.ended:
             self.ended = True
             self.finish()
 
     @abstractmethod
     def flush(self) -> None:
-        """Hand on what waits, unless the listener has to take something else first."""
+        """Write the queued events, unless the client has to read earlier bytes first."""
 
     @abstractmethod
     def keep_alive(self) -> None:
-        """Show a silent listener that the stream is still there."""
+        """Write a comment, so that an idle stream is not taken for a dead one."""
 
     @abstractmethod
     def finish(self) -> None:
-        """Hand on what waits, and close the connection. Then the stream leaves ``Events``."""
+        """Write the queued events, close the connection, and remove the stream from ``Events``."""
 
     @abstractmethod
     def break_off(self) -> None:
@@ -138,46 +138,46 @@ class Stream(ABC):
 
 
 class Backlog(NamedTuple):
-    """The events that wait for slow listeners: how many in all, and for the slowest."""
+    """The number of queued events: of all streams, and of the slowest."""
 
     events: int
     longest: int
 
 
 class Events:
-    """The listeners of one server process."""
+    """The event streams of one server process."""
 
     def __init__(
         self, keep: Callable[[int], None] = lambda _: None, *, keep_alive_seconds: float = KEEP_ALIVE_SECONDS
     ) -> None:
-        """Begin without listeners. ``keep`` is called every so often with the id of a session that listens.
+        """Start without streams. ``keep``: called regularly with the session id of each stream.
 
-        ``lost``: how many events were dropped, counted when their listener learns of it or has gone.
+        ``lost``: the number of dropped events, counted once their client is notified or gone.
         """
-        self.wheel = TimerWheel(self._remind, keep_alive_seconds)
+        self.wheel = TimerWheel(self._send_keep_alive, keep_alive_seconds)
         self.lost = 0
         self._keep = keep
         self._streams: dict[bytes, dict[Stream, None]] = {}
         self._few: deque[Stream] = deque()
         self._many: deque[Stream] = deque()
-        self._handing_on = False
+        self._is_scheduled = False
         self._stopping = False
-        self._gone = asyncio.Event()
+        self._all_ended = asyncio.Event()
 
     @property
-    def of_accounts(self) -> Mapping[bytes, Mapping[Stream, None]]:
-        """The streams of each user, in the order in which they began."""
+    def streams_by_user(self) -> Mapping[bytes, Mapping[Stream, None]]:
+        """The streams of each user, oldest first."""
         return self._streams
 
     def add(self, stream: Stream) -> None:
-        """Hand a stream its user's events, until ``remove``."""
+        """Deliver a user's events to a stream until ``remove``."""
         self._streams.setdefault(stream.user_id, {})[stream] = None
         self.wheel.add(stream)
         if self._stopping:
             stream.end()
 
     def remove(self, stream: Stream) -> None:
-        """Forget a stream, if it is still there."""
+        """Remove a stream, if it is registered."""
         of_user = self._streams.get(stream.user_id, {})
         if stream not in of_user:
             return
@@ -185,91 +185,91 @@ class Events:
         del of_user[stream]
         if not of_user:
             del self._streams[stream.user_id]
-        self._notice_end()
+        self._check_ended()
 
     def publish(self, news: Iterable[News]) -> None:
-        """Hand each event to every stream of its recipients, and end the streams of sessions that are over.
+        """Queue each event for all streams of its recipients, and end the streams of ended sessions.
 
-        A user without a stream misses the event. Nothing is written here: that comes soon after, in slices.
+        Users without a stream miss the event. Writing follows in later steps of the event loop, in slices.
         """
         fresh: list[Stream] = []
         for each in news:
-            if isinstance(each, Stored):
+            if isinstance(each, MessageStored):
                 continue
-            if isinstance(each, Ending):
+            if isinstance(each, SessionEnded):
                 self._end(each)
                 continue
-            for user_id in (each.recipients & self._streams.keys()) - {each.but_not}:
+            for user_id in (each.recipients & self._streams.keys()) - {each.excluded}:
                 fresh += [stream for stream in self._streams[user_id] if stream.put(each.event)]
-        self._have_flushed(fresh)
+        self._schedule_flush(fresh)
 
     def backlog(self) -> Backlog:
-        """Return what waits for slow listeners. It walks all streams; any thread may do that."""
+        """Return the size of the queues. It walks all streams. Any thread may call it."""
         waiting = [stream.waiting for streams in tuple(self._streams.values()) for stream in tuple(streams)]
         return Backlog(sum(waiting), max(waiting, default=0))
 
-    def tell(self, user_id: bytes, event: Event) -> bool:
-        """Hand an event to every stream of a user. Return whether any of them hears it."""
+    def send(self, user_id: bytes, event: Event) -> bool:
+        """Queue an event for all streams of a user. Return whether any of them is connected."""
         streams = self._streams.get(user_id, ())
-        self._have_flushed([stream for stream in streams if stream.put(event)])
-        return any(stream.hears for stream in streams)
+        self._schedule_flush([stream for stream in streams if stream.put(event)])
+        return any(stream.is_connected for stream in streams)
 
     def sessions(self) -> set[int]:
-        """Return the ids of the sessions that have a stream open."""
+        """Return the ids of the sessions with an open stream."""
         return {stream.session_id for streams in self._streams.values() for stream in streams}
 
     def end_all(self) -> None:
-        """End every stream, and each that begins later, since the server stops."""
+        """End every stream, and each that is added later: the server stops."""
         self._stopping = True
-        self._notice_end()
+        self._check_ended()
         for stream in [stream for streams in self._streams.values() for stream in streams]:
             stream.end()
 
-    async def gone(self) -> None:
-        """End every stream, and wait until the last is gone."""
+    async def wait_ended(self) -> None:
+        """End every stream, and wait until all are removed."""
         self.end_all()
-        await self._gone.wait()
+        await self._all_ended.wait()
 
-    def _notice_end(self) -> None:
+    def _check_ended(self) -> None:
         if self._stopping and not self._streams:
-            self._gone.set()
+            self._all_ended.set()
 
-    def _end(self, ending: Ending) -> None:
+    def _end(self, ending: SessionEnded) -> None:
         for stream in tuple(self._streams.get(ending.user_id, ())):
             if stream.session_id == ending.session_id:
                 stream.end()
 
-    def _have_flushed(self, fresh: list[Stream]) -> None:
-        """Have what waits for some streams written soon. What few hear does not wait for what many hear."""
+    def _schedule_flush(self, fresh: list[Stream]) -> None:
+        """Schedule the streams for writing. Events for few streams do not wait for events for many."""
         if fresh:
             (self._few if len(fresh) <= SLICE else self._many).extend(fresh)
-            self._hand_on_soon()
+            self._flush_soon()
 
-    def _hand_on_soon(self) -> None:
-        if not self._handing_on:
-            self._handing_on = True
-            asyncio.get_running_loop().call_soon(self._hand_on)
+    def _flush_soon(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._flush_slice)
 
-    def _hand_on(self) -> None:
-        """Write to a slice of those who hear what few hear, and to a slice of the others."""
-        self._handing_on = False
+    def _flush_slice(self) -> None:
+        """Write to a slice of each of the two queues of streams."""
+        self._is_scheduled = False
         for streams in (self._few, self._many):
             for _ in range(min(SLICE, len(streams))):
                 stream = streams.popleft()
-                _try(stream, stream.flush)
+                _break_off_on_error(stream, stream.flush)
         if self._few or self._many:
-            self._hand_on_soon()
+            self._flush_soon()
 
-    def _remind(self, stream: Stream) -> None:
+    def _send_keep_alive(self, stream: Stream) -> None:
         def remind() -> None:
             self._keep(stream.session_id)
             stream.keep_alive()
 
-        _try(stream, remind)
+        _break_off_on_error(stream, remind)
 
 
-def _try(stream: Stream, do: Callable[[], None]) -> None:
-    """A fault of one stream ends it, so that its client notices, and is not the other streams' fault."""
+def _break_off_on_error(stream: Stream, do: Callable[[], None]) -> None:
+    """Run ``do``. If it fails, break off this stream only, so that its client reconnects."""
     try:
         do()
     except Exception:

@@ -1,7 +1,7 @@
-"""Named points at which a test can make a process die or fail. Off unless the environment arms one.
+"""Named points at which a test can kill a process or make it fail. Off unless the environment arms one.
 
-``CONCLAVE_FAILPOINT=NAME=ACTION`` arms one point: ``kill`` ends the process as kill -9 does, ``full`` and ``io``
-are the errors of a full disk and of a broken one. ``ACTION@N`` waits for the Nth time that the point is reached.
+``CONCLAVE_FAILPOINT=NAME=ACTION`` arms one point: ``kill`` ends the process as kill -9 does, ``full`` and ``io`` raise
+the errors of a full disk and of a broken one. ``ACTION@N``: the Nth time that the point is reached.
 """
 
 import os
@@ -75,28 +75,28 @@ ARCHIVE_POINTS = (
     "archive.file_removed",
     "archive.erased",
 )
-"""Reached only in runs that work in the archive."""
+"""Reached only in runs that change the archive."""
 
 SPACE_POINTS = ("erase.freed",)
-"""Reached only where a fifth of the database's file is free."""
+"""Reached only if a fifth of the database's file is free."""
 
 CLOCK_POINTS = ("clock.brought_back",)
-"""Reached only where an operator accepts the clock."""
+"""Reached only if an operator accepts the clock."""
 
 RESTORE_POINTS = ("restore.copied", "restore.before_switch", "restore.switched")
-"""Reached only where a group is restored from the archive."""
+"""Reached only if a group is restored from the archive."""
 
 LEDGER_POINTS = ("ledger.claimed", "ledger.written", "ledger.synced", "ledger.forgotten")
-"""Reached only where something is written to the purge ledger."""
+"""Reached only if the purge ledger is written."""
 
 DROPPING_POINTS = ("ledger.dropped",)
-"""Reached only where the ledger has entries that are not needed any more."""
+"""Reached only if the ledger has obsolete entries."""
 
 REPLAY_POINTS = ("ledger.step_replayed", "ledger.replayed", "ledger.written", "ledger.synced")
-"""Reached only where a restored copy learns what it must not bring back."""
+"""Reached only if the ledger is replayed on a restored database."""
 
 EXPERIMENT_POINTS = tuple(f"experiment.{each}" for each in ("opened", "sent", "deleted", "erased", "removed"))
-"""Reached only where an operator proves erasure."""
+"""Reached only if an operator verifies erasure."""
 
 BACKUP_POINTS = (
     "backup.begun",
@@ -109,7 +109,7 @@ BACKUP_POINTS = (
     "backup.completed",
     "backup.renamed_away",
 )
-"""Reached only where a backup is made; those of the archive's files only if there is an archive."""
+"""Reached only while a backup is made; those of the archive's files only if there is an archive."""
 
 RETURN_POINTS = (
     "return.begun",
@@ -123,10 +123,10 @@ RETURN_POINTS = (
     "return.database_placed",
     "return.placed",
 )
-"""Reached only where a backup is restored."""
+"""Reached only while a backup is restored."""
 
 SLEEP_POINTS = ("worker.told_asleep", "worker.java_ended")
-"""Reached only where a worker falls asleep, whose next run is far off."""
+"""Reached only if a worker exits until its next run."""
 
 KEY_POINTS = (
     "keys.appended",
@@ -139,13 +139,13 @@ KEY_POINTS = (
     "keys.former_overwritten",
     "keys.former_removed",
 )
-"""Reached only where the key file changes: between any two of its writes."""
+"""Reached only if the key file changes: between any two of its writes."""
 
 LOSING_POINTS = ("run.keys_noted", "run.keys_lost")
-"""Reached only in runs that lose keys."""
+"""Reached only in runs that erase keys."""
 
 COPYING_POINTS = ("vault.keys_copied", "vault.ledger_copied")
-"""Reached only where a copy of the vault is renewed."""
+"""Reached only if a copy of the vault is renewed."""
 
 _ERRORS = {"full": ("database or disk is full", sqlite3.SQLITE_FULL), "io": ("disk I/O error", sqlite3.SQLITE_IOERR)}
 
@@ -153,21 +153,21 @@ _name, _action, _countdown = "", "", 0
 
 
 def arm(text: str) -> None:
-    """Arm the point in ``text``, which is written as in the environment variable. Empty text arms none."""
-    global _name, _action, _countdown  # noqa: PLW0603 - one point of one process is armed at a time
+    """Arm the point in ``text``, which has the format of the environment variable. An empty text disarms."""
+    global _name, _action, _countdown  # noqa: PLW0603 - a process has one armed point
     _name, _, action = text.partition("=")
     _action, _, after = action.partition("@")
     _countdown = int(after or 1)
 
 
 def reach(name: str) -> None:
-    """Die or fail here if a test has armed the point ``name``. Otherwise do nothing."""
+    """Kill the process or raise an error if the point ``name`` is armed."""
     if name == _name:
         _fail()
 
 
 def _fail() -> None:
-    global _countdown  # noqa: PLW0603 - one point of one process is armed, when it starts
+    global _countdown  # noqa: PLW0603 - a process has one armed point
     _countdown -= 1
     if _countdown:
         return

@@ -1,7 +1,7 @@
-"""Counts and times of the server's work, noted where it is done and turned into metrics when they are asked for.
+"""Counters and histograms of the server's work. ``admin.metrics`` exports them.
 
-A note costs about half a microsecond: the busiest requests take 40. Only the event loop's thread notes. Any thread may
-read: what it sees of one histogram may be a note apart.
+Only the event loop's thread records. Any thread may read; the count and the sum of a histogram may then differ by one
+value. Recording takes about half a microsecond.
 """
 
 from bisect import bisect_left
@@ -9,38 +9,38 @@ from collections import Counter
 from collections.abc import Iterable
 
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""Times are told apart from half a millisecond to 10 seconds."""
+"""The default bounds: from half a millisecond to 10 seconds."""
 
 COUNTS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 
-GONE = 499
-"""The status of a request whose client has gone before it was answered."""
+CLIENT_CLOSED = 499
+"""The status of a request whose client closed the connection before the response."""
 
-OTHER = "other"
-"""Stands for every method that HTTP does not know: clients may write any word."""
+OTHER_METHOD = "other"
+"""The label for all methods that HTTP does not define, since clients may send any word."""
 
 METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT"))
 
 
 class Histogram:
-    """How many values were at most each of some bounds, and their sum."""
+    """Counts of values by upper bound, and their sum."""
 
     __slots__ = ("bounds", "counts", "total")
 
     def __init__(self, bounds: tuple[float, ...] = SECONDS) -> None:
-        """``bounds``: ascending, each inclusive. ``counts`` has one more place, for what is above all of them."""
+        """``bounds``: ascending, inclusive. ``counts`` has one more element, for values above the last bound."""
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
         self.total = 0.0
 
-    def note(self, value: float) -> None:
+    def record(self, value: float) -> None:
         """Add a value."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
 
-def joined(histograms: Iterable[Histogram]) -> Histogram:
-    """Return one histogram of the values of all, which have the default bounds."""
+def merge_histograms(histograms: Iterable[Histogram]) -> Histogram:
+    """Return the sum of histograms that have the default bounds."""
     whole = Histogram()
     for each in histograms:
         whole.counts = [one + more for one, more in zip(whole.counts, each.counts, strict=True)]
@@ -49,48 +49,48 @@ def joined(histograms: Iterable[Histogram]) -> Histogram:
 
 
 class Requests:
-    """The requests that were answered, by method, route and status, and how long they took."""
+    """The durations of answered requests by method, route and status."""
 
     def __init__(self) -> None:
-        """Begin with none."""
-        self._taken: dict[tuple[str, str, int], Histogram] = {}
+        """Start empty."""
+        self._histograms: dict[tuple[str, str, int], Histogram] = {}
 
-    def note(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Add a request. ``route``: as the log has it, never a path."""
-        found = self._taken.get((method, route, status))
+    def record(self, method: str, route: str, status: int, seconds: float) -> None:
+        """Add a request. ``route``: as in the log, never a path."""
+        found = self._histograms.get((method, route, status))
         if found is None:
             found = self._new(method, route, status)
-        found.note(seconds)
+        found.record(seconds)
 
-    def taken(self) -> dict[tuple[str, str, int], Histogram]:
+    def histograms(self) -> dict[tuple[str, str, int], Histogram]:
         """Return the histogram of each method, route and status."""
-        return dict(self._taken)
+        return dict(self._histograms)
 
     def _new(self, method: str, route: str, status: int) -> Histogram:
-        known = method if method in METHODS else OTHER
-        return self._taken.setdefault((known, route, status), Histogram())
+        known = method if method in METHODS else OTHER_METHOD
+        return self._histograms.setdefault((known, route, status), Histogram())
 
 
 class Writes:
     """The transactions of the writer.
 
-    ``outcomes``: how many were committed (``ok``) or not (``failed``). ``sizes``: how many writes shared one.
-    ``lock_waits``: how long each waited for the write lock. ``commits``: how long the commit of each took.
+    ``outcomes``: counts by outcome, ``ok`` or ``failed``. ``sizes``: writes per transaction. ``lock_waits``: seconds of
+    waiting for the write lock. ``commits``: seconds of each commit.
     """
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Start empty."""
         self.outcomes: Counter[str] = Counter(ok=0, failed=0)
         self.sizes = Histogram(COUNTS)
         self.lock_waits = Histogram()
         self.commits = Histogram()
 
-    def note(self, count: int, lock_seconds: float, commit_seconds: float | None) -> None:
+    def record(self, count: int, lock_seconds: float, commit_seconds: float | None) -> None:
         """Add a transaction of ``count`` writes. ``commit_seconds``: None if it was not committed."""
-        self.sizes.note(count)
-        self.lock_waits.note(lock_seconds)
+        self.sizes.record(count)
+        self.lock_waits.record(lock_seconds)
         if commit_seconds is None:
             self.outcomes["failed"] += 1
         else:
             self.outcomes["ok"] += 1
-            self.commits.note(commit_seconds)
+            self.commits.record(commit_seconds)

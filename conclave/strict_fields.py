@@ -1,4 +1,4 @@
-"""Strict marshmallow fields: "yes" is not taken for true, true not for 1, "5" not for 5."""
+"""Strict marshmallow fields: they do not convert "yes" to true, true to 1, or "5" to 5."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from marshmallow import fields
 
 
 class StrictInteger(fields.Integer):
-    """An integer. "5", 5.0 and true are refused."""
+    """An integer. "5", 5.0 and true are invalid."""
 
     default_error_messages = {"invalid": "must be an integer"}
 
@@ -17,7 +17,7 @@ class StrictInteger(fields.Integer):
 
 
 class StrictBoolean(fields.Boolean):
-    """true or false. Nothing else counts as either."""
+    """true or false. Other values are invalid."""
 
     default_error_messages = {"invalid": "must be true or false"}
 

@@ -14,15 +14,15 @@ from operator import attrgetter, itemgetter
 from conclave.actions import invites
 from conclave.failpoints import reach
 from conclave.retention import due, policy_row
-from conclave.retention.due import Due, Gone
+from conclave.retention.due import DeletedMessage, DueMessages
 from conclave.retention.plan import GroupStep, Plan
 from conclave.retention.resolve import PolicySettings
-from conclave.retention.rules import EXPIRED, IN_ANY_RUN, INVITES, SESSIONS
+from conclave.retention.rules import ANY_RUN_RULES, EXPIRED, INVITES, SESSIONS
 from conclave.store import bodies, invalidation, message_keys
 from conclave.store.archive import moves
 from conclave.store.engine.sqlite import Step, done
 from conclave.store.resources import receipts, taken_back, timers
-from conclave.store.resources.receipts import Erased
+from conclave.store.resources.receipts import ErasedMessages
 from spark.hot_store import Pacer
 
 CHUNK = 64
@@ -44,7 +44,7 @@ def apply_plan(
     pacer.run(partial(_raise_marks, connection, group) for group in plan.groups)
     marked()
     named = due.of_plan(connection, plan)
-    for listed in due.listed(connection, named):
+    for listed in due.list_due(connection, named):
         pacer.run(iter([_Deleting(connection, named, listed, counts).step]))
     pacer.run(_steps(connection, plan, settings, counts))
 
@@ -100,7 +100,7 @@ class _Deleting:
     """Deletes the messages that are listed, as far as they are still due, some in each step."""
 
     def __init__(
-        self, connection: sqlite3.Connection, named: list[Due], listed: list[int], counts: Counter[str]
+        self, connection: sqlite3.Connection, named: list[DueMessages], listed: list[int], counts: Counter[str]
     ) -> None:
         self._connection = connection
         self._named = named
@@ -110,8 +110,8 @@ class _Deleting:
 
     def step(self) -> bool:
         """Delete at most CHUNK messages; return whether there are more."""
-        listed = [due.placed(each) for each in self._listed[self._done : self._done + CHUNK]]
-        gone: list[Gone] = []
+        listed = [due.split_element(each) for each in self._listed[self._done : self._done + CHUNK]]
+        gone: list[DeletedMessage] = []
         for place, some in groupby(listed, key=itemgetter(0)):
             gone += self._named[place].delete(self._connection, [message_id for _, message_id in some])
         self._note(gone)
@@ -120,23 +120,23 @@ class _Deleting:
         self._done += len(listed)
         return self._done < len(self._listed)
 
-    def _note(self, gone: list[Gone]) -> None:
+    def _note(self, gone: list[DeletedMessage]) -> None:
         """Count what is gone, and note it for the receipts."""
         why = attrgetter("group_key", "rule")
         for (group_key, rule), alike in groupby(sorted(gone, key=why), key=why):
             some = list(alike)
             self._counts[rule] += len(some)
-            if rule in (EXPIRED, *IN_ANY_RUN):
+            if rule in (EXPIRED, *ANY_RUN_RULES):
                 invalidation.invalidate_group(self._connection, group_key)
             ranges = moves.kept_twice(self._connection, group_key)  # the archive erases these later, and notes them
             last = [each for each in some if not any(low <= each.sequence_num <= high for low, high in ranges)]
             if last:
                 last_seq, newest = max(each.sequence_num for each in last), max(each.created_at for each in last)
-                receipts.note(self._connection, group_key, Erased(rule, len(last), last_seq, newest))
+                receipts.note(self._connection, group_key, ErasedMessages(rule, len(last), last_seq, newest))
                 message_keys.note(self._connection, group_key, [each.sequence_num for each in last])
 
 
-def _numbers(gone: list[Gone]) -> dict[int, list[int]]:
+def _numbers(gone: list[DeletedMessage]) -> dict[int, list[int]]:
     """Return the numbers of messages by the keys of their groups."""
     numbers: dict[int, list[int]] = {}
     for each in gone:

@@ -25,7 +25,7 @@ class ClusterError(Exception):
 
 
 def is_cluster(master: str) -> bool:
-    """Tell whether a master is one of Spark's own, to which a secret has to be shown."""
+    """Return whether a master is one of Spark's own, to which a secret has to be shown."""
     return master.startswith("spark://")
 
 

@@ -43,7 +43,7 @@ def write_receipts(
         if not state.standing(connection).fault:
             if seals:
                 yield partial(receipts.seal, connection, now, done.job)
-            if scope.keeps_house:
+            if scope.is_housekeeping:
                 yield partial(receipts.prune, connection, now - kept.keep_receipts)
                 yield partial(taken_back.prune, connection, now - kept.keep_receipts)
                 yield partial(audit.prune, connection, now - kept.keep_audit)
@@ -51,7 +51,7 @@ def write_receipts(
                 yield partial(send_ids.prune, connection, now - send_ids.KEPT_SECONDS)
 
     hot = readiness.open_hot(engine, settings, now)
-    if scope.keeps_house:
+    if scope.is_housekeeping:
         _drop_old_of_ledger(engine, settings, hot, done)
     try:
         hot.write_steps(steps)

@@ -27,7 +27,7 @@ from conclave.store.engine import sqlite
 from conclave.store.engine.faults import StoreError
 from conclave.system import data_folder, locks, reserve
 from conclave.system.locks import DatabaseLock
-from conclave.system.worker_protocol import State
+from conclave.system.worker_protocol import WorkerState
 from spark import cluster, native, needs
 from spark.cluster import ClusterError
 from spark.hot_store import Hot
@@ -46,7 +46,7 @@ log = get_logger(__name__)
 HANG_SECONDS = 10.0
 """Spark gets 10 seconds more than a run may take. The server kills a worker that tells of no end some time later."""
 
-Tell = Callable[[State], None]
+Tell = Callable[[WorkerState], None]
 """Hears what a run does: that it is prepared, waits for another run, if it does, and has begun."""
 
 
@@ -158,7 +158,7 @@ class RunEnvironment:
         ``tell`` hears that it begins. No connection to the store may be open in this process meanwhile.
         Raises CleanupError, StoreError or sqlite3.Error.
         """
-        tell(State.PREPARING)
+        tell(WorkerState.PREPARING)
         self._is_needed = self._has_work(settings, scope, now)
         if self._is_needed:
             self.warm_up()
@@ -246,7 +246,7 @@ class RunEnvironment:
         return time.process_time() + self._java.cpu_seconds()
 
     def is_sound(self) -> bool:
-        """Tell whether the Spark session still answers; its Java process may have died."""
+        """Return whether the Spark session still answers; its Java process may have died."""
         if self._spark is None:
             return True
         if self.broken_off:  # asked now, it might not answer either
@@ -266,7 +266,7 @@ class RunEnvironment:
 
         def wait() -> None:
             log.info("waiting_for_another_run")
-            tell(State.WAITING)
+            tell(WorkerState.WAITING)
 
         with self._open_lock().hold(wait), reserve.room(self.config):
             remove_dead(self.config.work)  # the report names what cannot be removed
@@ -306,11 +306,11 @@ class RunEnvironment:
         return self.archive(hot) if hot.read(needs.of_archive, hot, self.config.archive, scope, risen) else None
 
     def count_held(self, hot: Hot, risen: Collection[tuple[int, int]] = ()) -> int:
-        """Return how many messages of both tiers legal holds have kept so far, see ``due.held_back``.
+        """Return how many messages of both tiers legal holds have kept so far, see ``due.count_held``.
 
         Raises ArchiveError.
         """
-        count = hot.read(due.held_back, hot.now, risen)
+        count = hot.read(due.count_held, hot.now, risen)
         if self.config.cleanup.engine != "spark" or not self._uses_archive() or not hot.read(has_any):
             return count
         from spark.archive import held  # noqa: PLC0415 - as above
@@ -343,7 +343,7 @@ class RunEnvironment:
             self._spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]  # noqa: SLF001 - the only way to reach it
 
     def _uses_archive(self) -> bool:
-        """Tell whether messages shall move to the archive, or have moved there."""
+        """Return whether messages shall move to the archive, or have moved there."""
         if self.is_hot_only:
             return False
         if self.config.archive.after != KEEP:
@@ -355,7 +355,7 @@ class RunEnvironment:
 
 
 def is_submitted() -> bool:
-    """Tell whether spark-submit has started this process: then its Java is there already."""
+    """Return whether spark-submit has started this process: then its Java is there already."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 

@@ -169,7 +169,7 @@ class Pacer:
             self._rested()
 
     def _is_shared(self, now: float) -> bool:
-        """Tell whether others write, too: whether another process has committed lately. Other pacers do not count."""
+        """Return whether others write, too: whether another process has committed lately. Other pacers do not count."""
         seen = (self._data_version(), Pacer.commits)
         if seen[0] != self._seen[0] and seen[1] == self._seen[1]:
             self._shared_until = now + ALONE_AFTER_SECONDS

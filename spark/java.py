@@ -79,7 +79,7 @@ def read_line(line: str) -> Told | None:
 
 
 def _is_ours(record: logging.LogRecord) -> bool:
-    """Tell whether a record is not one of py4j's own.
+    """Return whether a record is not one of py4j's own.
 
     It logs each call that fails by the root logger, with a traceback, and raises the error as well: the caller
     tells it, in the words of this log.
@@ -168,11 +168,11 @@ class Java:
             raise
 
     def has_ended(self) -> bool:
-        """Tell whether Java was started by this process and has ended."""
+        """Return whether Java was started by this process and has ended."""
         return self._process is not None and self._process.poll() is not None
 
     def runs(self) -> bool:
-        """Tell whether Java was started by this process and has not ended."""
+        """Return whether Java was started by this process and has not ended."""
         return self._process is not None and self._process.poll() is None
 
     def cpu_seconds(self) -> float:

@@ -32,7 +32,7 @@ def of_archive(
     scope: Scope,
     risen: Collection[tuple[int, int]] = (),
 ) -> bool:
-    """Tell whether a run has to open the archive, after the rules were applied in the hot store.
+    """Return whether a run has to open the archive, after the rules were applied in the hot store.
 
     While a legal hold covers a user, only the table can tell whether anything else is due: then the answer is yes.
     ``risen``: the marks that the run has yet to raise, see ``expiry_plan.make_plan``.
@@ -43,17 +43,17 @@ def of_archive(
         or bool(moves.copies(connection))
         or reclaiming.is_unsettled(connection)
         or (
-            scope.keeps_house
+            scope.is_housekeeping
             and archive.after != KEEP
             and move_selection.has_work(connection, archive.least_lifetime, hot.now - archive.after)
         )
-        or (scope.keeps_house and reclaiming.is_due(connection, hot.now, archive.reclaim_interval))
+        or (scope.is_housekeeping and reclaiming.is_due(connection, hot.now, archive.reclaim_interval))
         or bool(expiry_plan.make_plan(connection, hot, scope, risen))
     )
 
 
 def of_run(connection: sqlite3.Connection, hot: Hot, scope: Scope) -> bool:
-    """Tell whether a run at the second of ``hot`` would need Spark from the start.
+    """Return whether a run at the second of ``hot`` would need Spark from the start.
 
     What is due in the archive is erased without it. Space is given back with it: the run sees in the table whether that
     is worth it, and starts Spark itself then.

@@ -119,12 +119,12 @@ def old_invites(invites: DataFrame, dead_before: int) -> DataFrame:
 
 
 def _has_marked() -> Column:
-    """Tell whether the mark as it is stored covers a message that may be erased."""
+    """Return whether the mark as it is stored covers a message that may be erased."""
     return F.col(c.OLDEST_MARKED) < F.col(c.ERASABLE_BEFORE)
 
 
 def _has_fetched() -> Column:
-    """Tell whether the mark after the run covers a message that may be erased."""
+    """Return whether the mark after the run covers a message that may be erased."""
     fetched = F.when(F.col(c.ERASABLE_BEFORE) == FOREVER, F.col(c.OLDEST_SEQ) <= F.col("new_gone")).otherwise(
         _after_fetch() & (F.col(c.OLDEST_FETCHED) < F.col(c.ERASABLE_BEFORE))
     )
@@ -132,7 +132,7 @@ def _has_fetched() -> Column:
 
 
 def _has_older(cutoff: str) -> Column:
-    """Tell whether a message that may be erased was created before the second in the column ``cutoff``."""
+    """Return whether a message that may be erased was created before the second in the column ``cutoff``."""
     return F.col(c.OLDEST_CREATED) < F.least(cutoff, c.ERASABLE_BEFORE)
 
 

@@ -15,7 +15,7 @@ from conclave.clock.steady import SteadyClock
 from conclave.retention import due, rehearsal
 from conclave.retention.jobs import ALL, Scope
 from conclave.retention.plan import Plan, make_plan
-from conclave.retention.rehearsal import Change
+from conclave.retention.rehearsal import SettingsImpact
 from conclave.retention.resolve import PolicySettings
 from conclave.retention.rules import INVITES, SESSIONS
 from conclave.store.engine import schema, sqlite
@@ -76,7 +76,7 @@ class Comparison:
     """What is wrong with the clock, "" for nothing."""
     unknown_groups: list[str]
     """The ids of groups that overrides name and that do not exist."""
-    change: Change
+    change: SettingsImpact
     now_erased: Erasure
     """What a run under the settings in force would erase."""
     then_erased: Erasure
@@ -126,12 +126,12 @@ WHERE (group_key, lifetime, span) IN (SELECT value ->> 0, value ->> 1, value ->>
 
 def _body_bytes(connection: sqlite3.Connection, made: Plan) -> int:
     """Return the bytes of all bodies that a plan lets go; each counts once, also if several rules name it."""
-    due.list_let_go(connection, made)
+    due.list_due_ids(connection, made)
     total: int = connection.execute(
-        "SELECT ifnull(sum(size), 0) FROM temp.let_go CROSS JOIN messages"
-        " ON group_key = let_go.message_id >> 40 AND sequence_num = let_go.message_id & 0xFFFFFFFFFF"
+        "SELECT ifnull(sum(size), 0) FROM temp.due_ids CROSS JOIN messages"
+        " ON group_key = due_ids.message_id >> 40 AND sequence_num = due_ids.message_id & 0xFFFFFFFFFF"
     ).fetchone()[0]
-    connection.execute("DROP TABLE temp.let_go")
+    connection.execute("DROP TABLE temp.due_ids")
     return total
 
 

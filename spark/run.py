@@ -17,7 +17,7 @@ from conclave.store.engine import schema, sqlite
 from conclave.store.engine.faults import StoreError, is_of_the_disk
 from conclave.store.ledger.changes import drain
 from conclave.store.resources import state
-from conclave.system.worker_protocol import State
+from conclave.system.worker_protocol import WorkerState
 from spark import apply, ending, readiness
 from spark.ending import Costs
 from spark.environment import RunEnvironment, Tell
@@ -45,7 +45,7 @@ def clean_up(
     end.
     """
     with readiness.ready(engine, partial(_get_ready, engine, scope, tell)) as settings, engine.only_run(tell):
-        tell(State.BEGAN)
+        tell(WorkerState.BEGAN)
         done, costs = Report(engine.config.cleanup.engine, engine.clock.now(), scope.name), Costs(engine)
         try:
             if accept_clock:

@@ -16,7 +16,7 @@ def make_plan(spark: SparkSession, path: Path, settings: PolicySettings, now: in
     """Plan a run from one snapshot of the hot store, as of the Unix second ``now``."""
     hot = read.read_hot(spark, path, now)
     reach("plan.read")
-    house = scope.keeps_house
+    house = scope.is_housekeeping
     too_old = expiry_cutoff(now, settings.self_destruct_max_age)
     timed = plan.redacted_for_all(*hot.timed, too_old) if hot.timed else None
     redacted = timed.union(hot.taken_back) if timed and hot.taken_back else timed or hot.taken_back

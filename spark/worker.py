@@ -18,15 +18,15 @@ from conclave.logs.setup import configure_logging, get_logger
 from conclave.retention.jobs import Scope, Timetable, schedule
 from conclave.system.worker_protocol import (
     EXIT_GIVE_UP,
-    Asleep,
-    Counted,
-    Ended,
-    Fault,
-    Message,
-    Order,
-    State,
-    Taken,
-    Warm,
+    DryRunEnded,
+    JavaStarted,
+    OrderAccepted,
+    RunEnded,
+    WorkerFault,
+    WorkerIdle,
+    WorkerMessage,
+    WorkerOrder,
+    WorkerState,
     asleep_of,
     order_of,
     to_line,
@@ -62,10 +62,10 @@ class Orders:
 
     def __init__(self) -> None:
         """Begin with nothing."""
-        self._given: set[Order] = set()
+        self._given: set[WorkerOrder] = set()
         self._news = threading.Event()
 
-    def give(self, order: Order) -> None:
+    def give(self, order: WorkerOrder) -> None:
         """Have the worker do something at once, or as soon as the run under way has ended."""
         self._given.add(order)
         self._news.set()
@@ -75,12 +75,12 @@ class Orders:
         """Whether anything is to be done at once."""
         return bool(self._given)
 
-    def wait(self, seconds: float) -> Order | None:
+    def wait(self, seconds: float) -> WorkerOrder | None:
         """Wait for at most so many seconds; return what is to be done at once, None for nothing."""
         if not self._given:
             self._news.wait(seconds)
         self._news.clear()  # before the look: what is given after it is found by the next one
-        for order in Order:
+        for order in WorkerOrder:
             if order in self._given:
                 self._given.discard(order)
                 return order
@@ -119,7 +119,7 @@ class Worker:
         self._orders = orders
         self._tell = tell
 
-    def work(self, former: Asleep | None, began: float) -> NoReturn:
+    def work(self, former: WorkerIdle | None, began: float) -> NoReturn:
         """Do the jobs, and all of them anew when that is ordered.
 
         ``former``: what was still to be done of them when this worker ``began``, seconds of the monotonic clock.
@@ -127,9 +127,9 @@ class Worker:
         try:
             self._engine.check()
         except CleanupError as error:
-            self._say(Fault(str(error)))
+            self._say(WorkerFault(str(error)))
             raise SystemExit(1 if isinstance(error, SparkStartError) else EXIT_GIVE_UP) from None
-        self._say(State.READY)
+        self._say(WorkerState.READY)
         while True:
             due = [began + each for each in former.due] if former else ()
             intervals, now = [interval for _, interval in self._jobs], time.monotonic()
@@ -147,7 +147,7 @@ class Worker:
         """
         try:
             if get_ready_ahead(self._engine, scope, max(0.0, due - time.monotonic()), self._say):
-                self._say(Warm(self._engine.start_seconds, due - time.monotonic()))
+                self._say(JavaStarted(self._engine.start_seconds, due - time.monotonic()))
         except NOT_BEGUN as error:
             log.warning("cleanup_not_ready", reason=str(error))
 
@@ -158,10 +158,10 @@ class Worker:
             left = due - time.monotonic()
             order = self._orders.wait(min(max(0.0, left), LONGEST_SLEEP_SECONDS))
             if order:
-                self._say(Taken(order))
-            if order is Order.RUN:
+                self._say(OrderAccepted(order))
+            if order is WorkerOrder.RUN:
                 return
-            if order is Order.COUNT:
+            if order is WorkerOrder.COUNT:
                 self._count(due)
             elif left > 0:
                 continue
@@ -176,25 +176,25 @@ class Worker:
         table.begin(chosen, time.monotonic())
         was_warm = engine.is_warm
 
-        def tell(state: State) -> None:
-            if state is State.BEGAN and engine.is_warm and not was_warm:
-                self._say(Warm(engine.start_seconds, 0.0))
+        def tell(state: WorkerState) -> None:
+            if state is WorkerState.BEGAN and engine.is_warm and not was_warm:
+                self._say(JavaStarted(engine.start_seconds, 0.0))
             self._say(state)
 
         try:
             done = clean_up(engine, scope=self._jobs[chosen][0], tell=tell)
             if done.error:
                 table.fail(chosen, time.monotonic())
-            self._say(Ended(done.to_mapping(), table.next().due - time.monotonic()))
+            self._say(RunEnded(done.to_mapping(), table.next().due - time.monotonic()))
             if (done.error or engine.broken_off) and not engine.is_sound():
-                self._say(Fault(engine.broken_off or "the Spark session has died"))
+                self._say(WorkerFault(engine.broken_off or "the Spark session has died"))
                 raise SystemExit(1)
         except SparkStartError as error:
-            self._say(Fault(str(error)))
+            self._say(WorkerFault(str(error)))
             raise SystemExit(1) from None
         except CleanupError as error:
             table.fail(chosen, time.monotonic())
-            self._say(Fault(str(error), table.next().due - time.monotonic()))
+            self._say(WorkerFault(str(error), table.next().due - time.monotonic()))
 
     def _rest(self, table: Timetable) -> None:
         """Fall asleep if the next run is far off, or Java has had nothing to do for long."""
@@ -202,7 +202,7 @@ class Worker:
         is_idle = self._engine.is_warm and now - self._engine.used_at > keep
         if self._orders.are_given or (table.next().due - now <= keep and not is_idle):
             return
-        self._say(Asleep(tuple(at - now for at in table.due)))
+        self._say(WorkerIdle(tuple(at - now for at in table.due)))
         reach("worker.told_asleep")
         self._engine.close()
         reach("worker.java_ended")
@@ -211,7 +211,7 @@ class Worker:
 
     def _count(self, due: float) -> None:
         """Do a dry run, and tell what a run would delete, or why that could not be counted."""
-        self._say(State.COUNTING)
+        self._say(WorkerState.COUNTING)
         try:
             counted = rehearse(self._engine).to_mapping()
         except EXPECTED as error:
@@ -219,9 +219,9 @@ class Worker:
         except Exception as error:
             log.exception("cleanup_failed", engine=self._config.cleanup.engine)
             counted = {"error": f"{type(error).__name__}: {error}"}
-        self._say(Counted(counted, due - time.monotonic()))
+        self._say(DryRunEnded(counted, due - time.monotonic()))
 
-    def _say(self, message: Message) -> None:
+    def _say(self, message: WorkerMessage) -> None:
         self._tell.write(to_line(message))
 
 

@@ -44,21 +44,18 @@ PURE = (*PURE_OF_RETENTION, "conclave.clock.guard")
 
 DRAW_THE_CHAT = (
     "app",
+    "bars",
     "composer",
     "dialogs",
     "forms",
-    "heading",
     "help_text",
-    "key_line",
     "login",
-    "marking",
     "palette",
     "rows",
     "screen",
     "sidebar",
     "terminal",
     "timeline",
-    "top_line",
 )
 """The modules of the chat that know textual."""
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from conclave import events as events_module
-from conclave.events import QUEUE_LIMIT, SLICE, Announcement, Ending, Event, Events, Stream
+from conclave.events import QUEUE_LIMIT, SLICE, Announcement, Event, Events, SessionEnded, Stream
 from tests.support.server import until
 
 ALICE, BOB = b"a" * 16, b"b" * 16
@@ -85,7 +85,7 @@ async def test_a_slow_listener_loses_the_oldest_learns_how_many_and_delays_nobod
 async def test_the_streams_of_a_session_end_with_it() -> None:
     events = Events()
     with listen(events, ALICE, 1) as ended, listen(events, ALICE, 2) as other:
-        events.publish([Ending(ALICE, 1)])
+        events.publish([SessionEnded(ALICE, 1)])
         assert (ended.ended, other.ended) == (True, False)
         events.end_all()
         assert other.ended
@@ -94,9 +94,9 @@ async def test_the_streams_of_a_session_end_with_it() -> None:
 async def test_a_stream_is_told_once_that_it_ends() -> None:
     events = Events()
     with listen(events, ALICE, 1) as ear:
-        events.publish([Ending(BOB, 1), Ending(ALICE, 2)])
+        events.publish([SessionEnded(BOB, 1), SessionEnded(ALICE, 2)])
         assert not ear.told
-        events.publish([Ending(ALICE, 1), Ending(ALICE, 1)])
+        events.publish([SessionEnded(ALICE, 1), SessionEnded(ALICE, 1)])
         assert ear.told == ["end"]
 
 
@@ -139,7 +139,7 @@ async def test_the_end_of_a_session_between_two_slices_comes_after_its_events() 
     events.publish(said(1, *everybody))
     await passes(1)
     waiting = next(ear for ear in ears if not ear.heard)
-    events.publish([Ending(waiting.user_id, waiting.session_id), *said(2, *everybody)])
+    events.publish([SessionEnded(waiting.user_id, waiting.session_id), *said(2, *everybody)])
     assert [numbers(each) for each in waiting.heard] == [[1]], "the last events come first, none after the end"
     assert waiting.told == ["end"]
     events.remove(waiting)
@@ -180,11 +180,11 @@ async def test_all_streams_are_kept_alive_in_turn_and_their_sessions_kept() -> N
 
 async def test_the_last_stream_that_goes_lets_a_stop_go_on() -> None:
     events = Events()
-    await events.gone()
+    await events.wait_ended()
     events = Events()
     ear = Ear(ALICE, 1)
     events.add(ear)
-    waiting = asyncio.ensure_future(events.gone())
+    waiting = asyncio.ensure_future(events.wait_ended())
     await passes(3)
     assert ear.ended
     assert not waiting.done()

@@ -13,7 +13,7 @@ from conclave.response_memory import Budget
 
 @pytest.fixture(autouse=True)
 def four_accounts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(response_memory, "ACCOUNTS", 4)
+    monkeypatch.setattr(response_memory, "ACCOUNT_DIVISOR", 4)
 
 
 class Sent:

@@ -20,13 +20,13 @@ from conclave.store.resources import (
     sessions as begun,
     users as stored,
 )
-from conclave.store.resources.accounts import Account, Kept
+from conclave.store.resources.accounts import Account, StoredData
 from conclave.store.resources.key_packages import remove_all as reset
 from conclave.store.resources.users import credentials
 
 __all__ = [
     "Account",
-    "Kept",
+    "StoredData",
     "change_password",
     "create",
     "credentials",
@@ -218,7 +218,7 @@ def list_all(connection: sqlite3.Connection, context: Context, like: str = "") -
     return [each for each in listed if sought in each.username.casefold() or sought in each.alias.casefold()]
 
 
-def show(connection: sqlite3.Connection, context: Context, name: str) -> tuple[Account, Kept]:
+def show(connection: sqlite3.Connection, context: Context, name: str) -> tuple[Account, StoredData]:
     """Return what operators may know of an account: no content. Raises NotFoundError."""
     user_id = users.by_name(connection, name).user_id
     [account] = accounts.list_all(connection, context.now(), user_id)

@@ -6,12 +6,12 @@ from conclave.actions import lookup
 from conclave.actions.context import Context
 from conclave.actions.lookup import id_of
 from conclave.store.resources import audit
-from conclave.store.resources.audit import OF_GROUPS, OF_USERS, AuditAction, Entry, Wanted
+from conclave.store.resources.audit import OF_GROUPS, OF_USERS, AuditAction, AuditEntry, AuditFilter
 
 
 def list_last(
     connection: sqlite3.Connection, context: Context, limit: int, since: int | None, group: str | None, user: str | None
-) -> list[Entry]:
+) -> list[AuditEntry]:
     """Return the last ``limit`` entries, the newest first.
 
     ``since``: only those of the last so many seconds. ``group`` and ``user``: only those about this one, by id or name;
@@ -31,5 +31,5 @@ def note_ordered(connection: sqlite3.Connection, context: Context, actor: str) -
     audit.note(connection, context.now(), actor, AuditAction.CLEANUP_ORDERED)
 
 
-def _about(actions: tuple[AuditAction, ...], text: str, subject_id: bytes | None) -> Wanted:
-    return Wanted(actions, subject_id, "" if id_of(text) else text)
+def _about(actions: tuple[AuditAction, ...], text: str, subject_id: bytes | None) -> AuditFilter:
+    return AuditFilter(actions, subject_id, "" if id_of(text) else text)

@@ -16,11 +16,11 @@ from conclave.errors import (
 )
 from conclave.store.engine.news import members_of
 from conclave.store.resources import bans, groups, users as stored
-from conclave.store.resources.groups import Group
+from conclave.store.resources.groups import GroupRow
 from conclave.store.resources.members import Membership, current, membership
 
 
-def require_group(connection: sqlite3.Connection, group_id: bytes) -> Group:
+def require_group(connection: sqlite3.Connection, group_id: bytes) -> GroupRow:
     """Return a group. Raises NotFoundError."""
     found = groups.find(connection, group_id)
     if found is None:
@@ -56,7 +56,7 @@ def require_target(connection: sqlite3.Connection, group_id: bytes, user_id: byt
     return found
 
 
-def require_invitable(connection: sqlite3.Connection, group: Group, user_ids: Sequence[bytes]) -> None:
+def require_invitable(connection: sqlite3.Connection, group: GroupRow, user_ids: Sequence[bytes]) -> None:
     """Raise NotFoundError, ConflictError or BannedError for the first user who cannot be invited to the group.
 
     ``user_ids``: at most some thousands.

@@ -9,7 +9,7 @@ from conclave.actions.context import Context
 from conclave.errors import BadRequestError
 from conclave.store.lists import ListPart, Span
 from conclave.store.resources import bans
-from conclave.store.resources.bans import BannedUser
+from conclave.store.resources.bans import BanRow
 from conclave.store.resources.members import membership
 
 
@@ -47,7 +47,7 @@ def unban(connection: sqlite3.Connection, context: Context, group_id: bytes, use
 
 def list_banned(
     connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes, span: Span
-) -> ListPart[BannedUser]:
+) -> ListPart[BanRow]:
     """List the banned users, in the order of their bans. Raises NotAdminError or NotListedError."""
     group_key = require_admin(connection, context, group_id, user_id).group.group_key
     return bans.of_group(connection, group_key, span)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Concatenate, ParamSpec, TypeVar
 
 from conclave.actions.quotas import Quotas
-from conclave.auth.sliding_window import HANDOUT_SECONDS, HANDOUTS, SlidingWindow
+from conclave.auth.sliding_window import HANDOUT_SECONDS, MAX_HANDOUTS, SlidingWindow
 from conclave.clock import Clock
 from conclave.errors import UntrustedClockError
 from conclave.retention.resolve import PolicySettings
@@ -28,7 +28,7 @@ class Context:
 
     policy: PolicySettings
     clock: Clock
-    handouts: SlidingWindow = field(default_factory=lambda: SlidingWindow(HANDOUTS, HANDOUT_SECONDS))
+    handouts: SlidingWindow = field(default_factory=lambda: SlidingWindow(MAX_HANDOUTS, HANDOUT_SECONDS))
     """The key packages that were handed out lately, by the id of their owner; only for actions that may write."""
     quotas: Quotas | None = None
 

@@ -12,18 +12,18 @@ from conclave.retention.jobs import Scope, schedule
 from conclave.retention.resolve import PolicySettings
 from conclave.store.resources import receipts, state
 from conclave.store.views import explain as store, group_list, overdue, storage_usage
-from conclave.store.views.explain import Explanation, Look, Message, Taking, Waiting
-from conclave.store.views.group_list import Row
+from conclave.store.views.explain import ExplainedMessage, ExplainedWithdrawal, Explanation, LaggingMember, ReadArchived
+from conclave.store.views.group_list import GroupSummary
 
 __all__ = [
+    "ExplainedMessage",
+    "ExplainedWithdrawal",
     "Explanation",
-    "Look",
-    "Message",
-    "Row",
+    "GroupSummary",
+    "LaggingMember",
+    "ReadArchived",
     "SettingsError",
-    "Taking",
     "Timer",
-    "Waiting",
     "explain",
     "in_force",
     "list_groups",
@@ -55,7 +55,7 @@ def _schedule(config: Config) -> list[tuple[Scope, int]]:
 
 
 def explain(
-    connection: sqlite3.Connection, config: Config, clock: Clock, group: str, number: int | None, look: Look
+    connection: sqlite3.Connection, config: Config, clock: Clock, group: str, number: int | None, look: ReadArchived
 ) -> Explanation:
     """Explain a group, named by its id or its name, and one of its messages if ``number`` is given.
 
@@ -72,7 +72,7 @@ def explain(
     return found
 
 
-def show(connection: sqlite3.Connection, config: Config, now: int, group: str) -> tuple[Row, int]:
+def show(connection: sqlite3.Connection, config: Config, now: int, group: str) -> tuple[GroupSummary, int]:
     """Return what ``list_groups`` has of one group, and the bytes of its bodies in the hot store.
 
     Raises SettingsError and NotFoundError.
@@ -89,7 +89,7 @@ def show(connection: sqlite3.Connection, config: Config, now: int, group: str) -
 
 def list_groups(
     connection: sqlite3.Connection, config: Config, now: int, like: str = "", *, only_overdue: bool = False
-) -> list[Row]:
+) -> list[GroupSummary]:
     """List the groups whose name or alias contains ``like``, by name. Raises SettingsError."""
     in_force(connection, config)
     due = overdue.find(connection, now, schedule=_schedule(config))

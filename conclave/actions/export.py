@@ -11,9 +11,9 @@ from conclave.retention import holds
 from conclave.retention.holds import Hold
 from conclave.store.resources import audit, users as stored_users
 from conclave.store.resources.audit import AuditAction, Subject
-from conclave.store.views.export import OwnMessage, Page, about, groups_of_sender, page, stretch
+from conclave.store.views.export import ExportPage, OwnMessage, about, groups_of_sender, page, stretch
 
-__all__ = ["Export", "OwnMessage", "Page", "about", "begin", "begin_held", "groups_of_sender", "page", "stretch"]
+__all__ = ["Export", "ExportPage", "OwnMessage", "about", "begin", "begin_held", "groups_of_sender", "page", "stretch"]
 
 
 class Export(NamedTuple):

@@ -12,13 +12,13 @@ from conclave.errors import BadRequestError, ConflictError, NotMemberError
 from conclave.failpoints import reach
 from conclave.retention import marks, rehearsal
 from conclave.retention.policy import PolicyChange, exceeds_cap
-from conclave.retention.rehearsal import Rehearsed
+from conclave.retention.rehearsal import GroupImpact
 from conclave.store.engine.news import announce, members_of
 from conclave.store.lists import ListPart, Span
 from conclave.store.resources import audit, groups, own_groups
-from conclave.store.resources.groups import Group, GroupChanges, list_public
-from conclave.store.resources.members import Member, by_key
-from conclave.store.resources.own_groups import LongGroup, Measured, of_user as list_own
+from conclave.store.resources.groups import GroupChanges, GroupRow, list_public
+from conclave.store.resources.members import MemberRow, by_key
+from conclave.store.resources.own_groups import LongGroup, MembersSize, of_user as list_own
 
 __all__ = [
     "GroupChanges",
@@ -55,7 +55,7 @@ def create(connection: sqlite3.Connection, context: Context, user_id: bytes, gro
 
 def rehearse(
     connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes, changes: GroupChanges
-) -> Rehearsed:
+) -> GroupImpact:
     """Rehearse ``changes`` to a group: what expires by them. The database stays. Raises what ``update`` raises."""
     group = require_admin(connection, context, group_id, user_id).group
     changed = as_changed(connection, context, group, changes)
@@ -87,7 +87,7 @@ def update(
 def change(
     connection: sqlite3.Connection,
     context: Context,
-    group: Group,
+    group: GroupRow,
     changes: GroupChanges,
     of_policy: PolicyChange | None = None,
 ) -> None:
@@ -101,7 +101,7 @@ def change(
         reach("update_group.settled")
 
 
-def as_changed(connection: sqlite3.Connection, context: Context, group: Group, changes: GroupChanges) -> Group:
+def as_changed(connection: sqlite3.Connection, context: Context, group: GroupRow, changes: GroupChanges) -> GroupRow:
     """Return the group as ``changes`` would make it, if they may be made now. It only reads.
 
     The expiry does not change while the clock is wrong: a wrong clock may move no mark, and without a mark it would be
@@ -134,14 +134,14 @@ def _require_within_cap(server: int, requested: int) -> None:
         raise BadRequestError(text, fields={"message_expiry_seconds": [text]})
 
 
-def _require_in_order(group: Group) -> None:
+def _require_in_order(group: GroupRow) -> None:
     expiry, least = group.message_expiry_seconds, group.min_lifetime_seconds
     if 0 < expiry < least:
         text = f"message_expiry_seconds ({expiry}) must not be less than min_lifetime_seconds ({least})"
         raise BadRequestError(text, fields={"message_expiry_seconds": [text], "min_lifetime_seconds": [text]})
 
 
-def _note_policy(connection: sqlite3.Connection, context: Context, former: Group, user_id: bytes) -> None:
+def _note_policy(connection: sqlite3.Connection, context: Context, former: GroupRow, user_id: bytes) -> None:
     """Note in the audit log what an admin has really changed of a group's policy."""
     group = require_group(connection, former.group_id)
     pairs = {name: [getattr(former, name), getattr(group, name)] for name in _OF_POLICY}
@@ -154,13 +154,13 @@ def _note_policy(connection: sqlite3.Connection, context: Context, former: Group
         audit.note(connection, context.now(), actor, audit.AuditAction.POLICY_CHANGED, subject, details)
 
 
-def measure_members(connection: sqlite3.Connection, long: LongGroup, after: int) -> Measured:
+def measure_members(connection: sqlite3.Connection, long: LongGroup, after: int) -> MembersSize:
     """Measure members of a group on the list of its member, as ``own_groups.measure`` does. Raises NotMemberError."""
     _require_still(connection, long)
     return own_groups.measure(connection, long.group.group_key, after)
 
 
-def list_members(connection: sqlite3.Connection, long: LongGroup, last: int, span: Span) -> ListPart[Member]:
+def list_members(connection: sqlite3.Connection, long: LongGroup, last: int, span: Span) -> ListPart[MemberRow]:
     """List members of a group on the list of its member, as ``own_groups.members`` does. Raises NotMemberError."""
     _require_still(connection, long)
     return own_groups.members(connection, long.group.group_key, last, span)
@@ -180,7 +180,7 @@ def delete(connection: sqlite3.Connection, context: Context, group_id: bytes, us
     announce(connection, recipients, "group_deleted", group_id=group_id)
 
 
-def end(connection: sqlite3.Connection, group: Group, now: int) -> None:
+def end(connection: sqlite3.Connection, group: GroupRow, now: int) -> None:
     """Delete a group as ``groups.remove`` does, and tell invited users; the caller tells those who were members."""
     invited = groups.remove(connection, group, now)
     announce(connection, invited, "invite_cancelled", group_id=group.group_id)

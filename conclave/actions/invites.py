@@ -13,7 +13,7 @@ from conclave.store import bodies
 from conclave.store.engine.news import announce, announce_stored, members_of
 from conclave.store.lists import ListPart, Span
 from conclave.store.resources import groups, invites, members, messages, welcomes
-from conclave.store.resources.invites import Invite, PendingInvite
+from conclave.store.resources.invites import InviteRow, PendingInvite
 
 
 def escrow(
@@ -149,14 +149,14 @@ def remove_dead(connection: sqlite3.Connection, invite_key: int, dead_before: in
     return found is not None
 
 
-def _cancel(connection: sqlite3.Connection, found: Sequence[Invite]) -> None:
+def _cancel(connection: sqlite3.Connection, found: Sequence[InviteRow]) -> None:
     """Remove invites with what they carry, and tell invitees and inviters."""
     for each in found:
         announce(connection, [each.invitee_id], "invite_cancelled", group_id=each.group_id)
     _decline(connection, found)
 
 
-def _decline(connection: sqlite3.Connection, found: Sequence[Invite]) -> None:
+def _decline(connection: sqlite3.Connection, found: Sequence[InviteRow]) -> None:
     """Remove invites with what they carry, and tell the inviters.
 
     An inviter has to know, since the inviter's MLS group holds a place for the invitee.
@@ -167,7 +167,7 @@ def _decline(connection: sqlite3.Connection, found: Sequence[Invite]) -> None:
         announce(connection, [each.inviter_id], "invite_declined", **values)
 
 
-def _require_own(connection: sqlite3.Connection, context: Context, invite_id: bytes, user_id: bytes) -> Invite:
+def _require_own(connection: sqlite3.Connection, context: Context, invite_id: bytes, user_id: bytes) -> InviteRow:
     """Return a living invite of the user. Raises NotFoundError, or NotMemberError if it is another user's."""
     found = invites.living(connection, invite_id, context.invites_dead_before())
     if found is None:

@@ -17,7 +17,7 @@ from conclave.store import bodies
 from conclave.store.engine.news import announce, members_of
 from conclave.store.lists import ListPart, Span
 from conclave.store.resources import members
-from conclave.store.resources.members import Member, Membership
+from conclave.store.resources.members import MemberRow, Membership
 
 UNDONE_AT_ONCE = 16
 """At most 16 joins are undone in a transaction: each sends an event to all members of its group."""
@@ -138,7 +138,7 @@ def demote(connection: sqlite3.Connection, context: Context, group_id: bytes, us
 
 def list_admins(
     connection: sqlite3.Connection, context: Context, group_id: bytes, user_id: bytes, span: Span
-) -> ListPart[Member]:
+) -> ListPart[MemberRow]:
     """List a group's admins, in the order in which they joined. Raises NotMemberError or NotListedError."""
     group_key = require_member(connection, context, group_id, user_id).group.group_key
     return members.admins_of(connection, group_key, span)

@@ -12,15 +12,15 @@ from conclave.actions.context import Context
 from conclave.actions.quotas import Sends
 from conclave.archive import pages as both_tiers
 from conclave.archive.reader import Archive
-from conclave.cache.groups import Fetched, GroupMembers, Recipients, RememberedGroups
+from conclave.cache.groups import FetchedPage, GroupCache, Recipients, RecipientSet
 from conclave.errors import ApiError, BadRequestError, NotMemberError
 from conclave.store.engine.database import Database
 from conclave.store.engine.news import announce, announce_stored
 from conclave.store.engine.writer import NEEDS_THREAD
 from conclave.store.resources import fetch_gaps, members, messages, send_ids, state, timers
 from conclave.store.resources.members import Membership, NoMembershipError
-from conclave.store.resources.messages import Draft
-from conclave.store.resources.send_ids import Sent
+from conclave.store.resources.messages import MessageDraft
+from conclave.store.resources.send_ids import SendKey
 from conclave.wire import page_writer
 from conclave.wire.formats import Format
 
@@ -43,10 +43,12 @@ class Send(NamedTuple):
 
 def append(connection: sqlite3.Connection, member: Membership, body: bytes, now: int, *, is_commit: bool) -> int:
     """Store a message of ``member`` as ``append_all`` does, and return its number."""
-    return append_all(connection, [Draft(member.group.group_key, member.user_id, body, is_commit=is_commit)], now)[0]
+    return append_all(
+        connection, [MessageDraft(member.group.group_key, member.user_id, body, is_commit=is_commit)], now
+    )[0]
 
 
-def append_all(connection: sqlite3.Connection, drafts: Sequence[Draft], now: int) -> list[int]:
+def append_all(connection: sqlite3.Connection, drafts: Sequence[MessageDraft], now: int) -> list[int]:
     """Store messages as ``messages.append_all`` does, have caches hear of them, and return their numbers."""
     stored = messages.append_all(connection, drafts, now)
     announce_stored(connection, stored)
@@ -70,7 +72,7 @@ class JointSend:
         self._recipients.catch_up(connection)
         limited = Sends(self._context.quotas) if self._context.quotas else None
         outcomes: list[int | Exception] = [0] * len(sends)
-        accepted: list[tuple[int, GroupMembers]] = []
+        accepted: list[tuple[int, RecipientSet]] = []
         timed: Counter[int] = Counter()
         ids = _SendIds(sends)
         for place, each in enumerate(sends):
@@ -97,13 +99,13 @@ class JointSend:
             sent = sends[place]
             outcomes[place] = number
             values = {"group_id": sent.group_id, "sequence_num": number, "sender_id": sent.user_id}
-            announce(connection, group.members, "new_message", but_not=sent.user_id, **values)
+            announce(connection, group.members, "new_message", excluded=sent.user_id, **values)
         ids.settle(connection, outcomes, now)
         if limited:  # last: what fails before is asked again
             limited.stored()
         return outcomes
 
-    def _is_member(self, connection: sqlite3.Connection, group: GroupMembers, sent: Send) -> bool:
+    def _is_member(self, connection: sqlite3.Connection, group: RecipientSet, sent: Send) -> bool:
         """Return whether the sender is a member now: a join may be overdue."""
         if sent.user_id in group.joining:
             return members.current(connection, sent.group_id, sent.user_id, self._context.clock) is not None
@@ -111,7 +113,7 @@ class JointSend:
 
 
 def _refusal(
-    connection: sqlite3.Connection, group: GroupMembers, send: Send, timed: Counter[int], limited: Sends | None
+    connection: sqlite3.Connection, group: RecipientSet, send: Send, timed: Counter[int], limited: Sends | None
 ) -> ApiError | None:
     """Return why a member's message is refused; None if it is not.
 
@@ -126,8 +128,8 @@ def _refusal(
     return refused
 
 
-def _draft(sent: Send, group_key: int) -> Draft:
-    return Draft(group_key, sent.user_id, sent.body, self_destruct_seconds=sent.self_destruct_seconds)
+def _draft(sent: Send, group_key: int) -> MessageDraft:
+    return MessageDraft(group_key, sent.user_id, sent.body, self_destruct_seconds=sent.self_destruct_seconds)
 
 
 class _SendIds:
@@ -135,13 +137,13 @@ class _SendIds:
 
     def __init__(self, sends: Sequence[Send]) -> None:
         self._sends = sends
-        self._first: dict[Sent, int] = {}
-        self._again: list[tuple[int, Sent]] = []
+        self._first: dict[SendKey, int] = {}
+        self._again: list[tuple[int, SendKey]] = []
 
     def is_known(
         self, connection: sqlite3.Connection, place: int, group_key: int, outcomes: list[int | Exception]
     ) -> bool:
-        """Tell whether the send at ``place`` was sent before. Its outcome is the former number, or follows later."""
+        """Return whether the send at ``place`` was sent before. Its outcome is the former number, or follows later."""
         sent = self._sent(place, group_key)
         if sent in self._first:
             self._again.append((place, sent))
@@ -160,13 +162,13 @@ class _SendIds:
         if not self._first:
             return
         numbers = {sent: outcomes[place] for sent, place in self._first.items()}
-        send_ids.remember(connection, {sent: each for sent, each in numbers.items() if isinstance(each, int)}, now)
+        send_ids.add_page(connection, {sent: each for sent, each in numbers.items() if isinstance(each, int)}, now)
         for place, sent in self._again:
             outcomes[place] = numbers[sent]
 
-    def _sent(self, place: int, group_key: int) -> Sent:
+    def _sent(self, place: int, group_key: int) -> SendKey:
         each = self._sends[place]
-        return Sent(group_key, each.user_id, each.send_id)
+        return SendKey(group_key, each.user_id, each.send_id)
 
 
 class Sending:
@@ -260,17 +262,17 @@ class Reading:
 def _counted(connection: sqlite3.Connection, context: Context, receipt: ReadUpTo) -> ReadUpTo | None:
     """Return a receipt as far as it counts; None if that changes nothing. Raises NotMemberError."""
     member = require_member(connection, context, receipt.group_id, receipt.user_id)
-    if not timers.is_news(member, receipt.up_to):
+    if not timers.needs_confirmation(member, receipt.up_to):
         return None
     up_to = fetch_gaps.read(connection, member, context.clock.moment(), receipt.up_to)
-    return receipt._replace(up_to=up_to) if timers.is_news(member, up_to) else None
+    return receipt._replace(up_to=up_to) if timers.needs_confirmation(member, up_to) else None
 
 
 class Fetching:
     """Fetches pages: from memory, or else from the store and the archive."""
 
     def __init__(
-        self, groups: RememberedGroups, store: Database, archive: Archive, context: Context, *, next_confirms: bool
+        self, groups: GroupCache, store: Database, archive: Archive, context: Context, *, next_confirms: bool
     ) -> None:
         """``groups``: what is remembered.
 
@@ -293,7 +295,7 @@ class Fetching:
         *,
         include_redacted: bool = False,
         next_confirms: bool = False,
-    ) -> Fetched:
+    ) -> FetchedPage:
         """Return up to ``limit`` messages with numbers greater than ``after``: see ``at_hand`` and ``read``."""
         asked = group_id, user_id, after, limit, written_in
         return self.at_hand(*asked, next_confirms=next_confirms) or await self.read(
@@ -310,7 +312,7 @@ class Fetching:
         *,
         include_redacted: bool = False,
         next_confirms: bool = False,
-    ) -> Fetched:
+    ) -> FetchedPage:
         """Read up to ``limit`` messages with numbers greater than ``after``.
 
         ``include_redacted``: see ``store.messages.page``; what is remembered has nothing that is redacted for anybody.
@@ -318,7 +320,7 @@ class Fetching:
         and has arrived if it counts on arrival, call ``confirm``; also if it never arrives. ``next_confirms``: the
         reader asks that the page counts only once its next fetch says so, as the operator may have set for all.
         """
-        clock, write = self._context.clock, page_writer.writer(written_in)
+        clock, write = self._context.clock, page_writer.message_writer(written_in)
         # Only a clock in doubt makes a page wait for a write before it leaves.
         async with self._in_doubt if clock.moment().in_doubt else contextlib.nullcontext():
             try:
@@ -328,7 +330,7 @@ class Fetching:
                 )
             except NoMembershipError:
                 raise NotMemberError from None
-            reader = self._groups.remember(found, after, written_in)
+            reader = self._groups.add_page(found, after, written_in)
             member, doubt, numbers = found.member, found.doubt, list[int]()
             if doubt.next is not None or member.missed_from:  # otherwise no page pays for it
                 numbers = [each.sequence_num for each in found.messages]
@@ -339,7 +341,7 @@ class Fetching:
         claimed = doubt.claimed(min(after, member.group.last_seq))
         up_to = max(claimed, doubt.fetched(after, found.fetched_up_to))
         resumed = doubt.resumed(member.missed_from, after, numbers)
-        page = Fetched([each.piece for each in found.messages], reader, up_to, claimed, resumed)
+        page = FetchedPage([each.piece for each in found.messages], reader, up_to, claimed, resumed)
         return self._counted(page, next_confirms=next_confirms)
 
     def at_hand(
@@ -351,12 +353,12 @@ class Fetching:
         written_in: Format,
         *,
         next_confirms: bool = False,
-    ) -> Fetched | None:
+    ) -> FetchedPage | None:
         """Return what ``read`` would, if it is remembered. Raises StoreError."""
         known = self._groups.page(group_id, user_id, after, limit, written_in)
         return self._counted(known, next_confirms=next_confirms) if known else None
 
-    def _counted(self, fetched: Fetched, *, next_confirms: bool) -> Fetched:
+    def _counted(self, fetched: FetchedPage, *, next_confirms: bool) -> FetchedPage:
         if fetched.up_to == fetched.claimed:
             return fetched
         if not fetched.pieces:
@@ -364,7 +366,7 @@ class Fetching:
             return fetched._replace(claimed=fetched.up_to)
         return fetched._replace(up_to=fetched.claimed) if next_confirms or self._next_confirms else fetched
 
-    async def confirm(self, fetched: Fetched, *, has_arrived: bool) -> None:
+    async def confirm(self, fetched: FetchedPage, *, has_arrived: bool) -> None:
         """Note what the reader of a page has. Raises StoreError.
 
         ``has_arrived``: whether the page has arrived, if it counts on arrival. What the reader has said to have counts

@@ -8,18 +8,18 @@ from conclave.actions.authorisation import require_group
 from conclave.actions.context import Context
 from conclave.errors import NotFoundError
 from conclave.retention import marks, rehearsal
-from conclave.retention.rehearsal import Rehearsed
+from conclave.retention.rehearsal import GroupImpact
 from conclave.store.engine.news import announce, members_of
 from conclave.store.resources import audit, groups, state
-from conclave.store.resources.groups import Group
+from conclave.store.resources.groups import GroupRow
 
 
 @dataclass(frozen=True)
 class Planned:
     """What a purge would take of a group."""
 
-    group: Group
-    rehearsed: Rehearsed
+    group: GroupRow
+    rehearsed: GroupImpact
     kept_commits: int
     """How many commits in the hot store stay beside it, since the policy keeps them until every member has them."""
 

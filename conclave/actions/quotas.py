@@ -13,13 +13,13 @@ from collections import Counter, OrderedDict
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from conclave.auth.sliding_window import MOST_KEYS, Pace
+from conclave.auth.sliding_window import MAX_KEYS, LeakyBucket
 from conclave.clock import Clock
 from conclave.config.limits import LimitsConfig
 from conclave.errors import ApiError, QuotaError, TooManyRequestsError
 from conclave.store.engine.database import Database
 from conclave.store.views import storage_usage
-from conclave.store.views.storage_usage import Stored
+from conclave.store.views.storage_usage import StorageUsage
 
 MINUTE = 60
 
@@ -54,7 +54,7 @@ class Quotas:
         self._limits = limits
         self._clock = clock
         self.paces = [
-            (Pace(most, MINUTE), is_user)
+            (LeakyBucket(most, MINUTE), is_user)
             for most, is_user in ((limits.user_sends_per_minute, True), (limits.group_sends_per_minute, False))
             if most
         ]
@@ -62,7 +62,7 @@ class Quotas:
         self._counts: OrderedDict[Owner, _Count] = OrderedDict()
         self._measuring = asyncio.Lock()
         self._measured: Owner | None = None
-        self._since = Stored(0, 0)
+        self._since = StorageUsage(0, 0)
         """What ``_measured`` was sent since its measurement began."""
 
     async def prepare(self, store: Database, group_id: bytes, user_id: bytes, size: int) -> None:
@@ -98,7 +98,7 @@ class Quotas:
         """Return the seconds since the machine was started."""
         return self._clock.read().since_boot
 
-    def full(self, owner: Owner, more: Stored) -> QuotaError | None:
+    def full(self, owner: Owner, more: StorageUsage) -> QuotaError | None:
         """Return how a message is refused that is the last of those that ``owner`` would store; None if it is not."""
         count, limits = self._counts.get(owner), self._limits
         if count is None:
@@ -109,7 +109,7 @@ class Quotas:
             return _refused(owner)
         return _refused(owner) if most_messages and count.messages + more.messages > most_messages else None
 
-    def add(self, owner: Owner, more: Stored) -> None:
+    def add(self, owner: Owner, more: StorageUsage) -> None:
         """Count what was stored."""
         count = self._counts.get(owner)
         if count:
@@ -125,13 +125,13 @@ class Quotas:
         age = self.now() - count.measured_at
         if age < MEASURED_AGAIN_SECONDS:
             return False
-        return age >= MEASURED_ANYWAY_SECONDS or self.full(owner, Stored(1, size)) is not None
+        return age >= MEASURED_ANYWAY_SECONDS or self.full(owner, StorageUsage(1, size)) is not None
 
     async def _measure(self, store: Database, owner: Owner, sender: bytes) -> None:
-        self._measured, self._since = owner, Stored(0, 0)
+        self._measured, self._since = owner, StorageUsage(0, 0)
         try:
             if owner.is_user:
-                found: Stored | None = await store.read(storage_usage.of_user, owner.owner_id)
+                found: StorageUsage | None = await store.read(storage_usage.of_user, owner.owner_id)
             else:
                 bytes_too = self._limits.group_stored_bytes > 0
                 found = await store.read(storage_usage.of_group, owner.owner_id, sender, bytes_too=bytes_too)
@@ -140,7 +140,7 @@ class Quotas:
                 self._counts.move_to_end(owner)
         finally:
             self._measured = None
-        if len(self._counts) > MOST_KEYS:
+        if len(self._counts) > MAX_KEYS:
             self._counts.popitem(last=False)
 
 
@@ -154,7 +154,7 @@ class Sends:
         """Begin with none."""
         self._quotas = quotas
         self._now = quotas.now()
-        self._admitted: dict[Owner, Stored] = {}
+        self._admitted: dict[Owner, StorageUsage] = {}
         self._paced: Counter[Owner] = Counter()
 
     def refusal(
@@ -173,7 +173,7 @@ class Sends:
                     f"too many messages {'by you' if is_user else 'in this group'}", seconds=seconds
                 )
         storing = {
-            owner: _sum(self._admitted.get(owner, Stored(0, 0)), Stored(1, size))
+            owner: _sum(self._admitted.get(owner, StorageUsage(0, 0)), StorageUsage(1, size))
             for owner in ((group,) if is_commit else (user, group))
         }
         for owner, more in storing.items():
@@ -200,7 +200,7 @@ class Sends:
 
     def add_to_stored(self, group_id: bytes, size: int) -> None:
         """Count a commit of ``size`` bytes, whether it fits or not."""
-        self._admitted[Owner(group_id, is_user=False)] = Stored(1, size)
+        self._admitted[Owner(group_id, is_user=False)] = StorageUsage(1, size)
         self.stored()
 
 
@@ -219,13 +219,13 @@ def count_invite(quotas: Quotas | None, group_id: bytes, user_id: bytes, size: i
     if quotas:
         Sends(quotas).add_to_rates(group_id, user_id)
         for owner in (Owner(group_id, is_user=False), Owner(user_id, is_user=True)):
-            quotas.add(owner, Stored(0, size))
+            quotas.add(owner, StorageUsage(0, size))
 
 
 def count_accepted(quotas: Quotas | None, group_id: bytes) -> None:
     """Count the message that the commit of an accepted invite becomes. Its bytes were counted with the invite."""
     if quotas:
-        quotas.add(Owner(group_id, is_user=False), Stored(1, 0))
+        quotas.add(Owner(group_id, is_user=False), StorageUsage(1, 0))
 
 
 def count_change(quotas: Quotas | None, user_id: bytes) -> None:
@@ -253,8 +253,8 @@ def quotas_of(limits: LimitsConfig, clock: Clock) -> Quotas | None:
     return Quotas(limits, clock) if any(of_quotas) else None
 
 
-def _sum(one: Stored, other: Stored) -> Stored:
-    return Stored(one.messages + other.messages, one.body_bytes + other.body_bytes)
+def _sum(one: StorageUsage, other: StorageUsage) -> StorageUsage:
+    return StorageUsage(one.messages + other.messages, one.body_bytes + other.body_bytes)
 
 
 def _refused(owner: Owner) -> QuotaError:

@@ -21,8 +21,8 @@ from conclave.retention.policy import FOREVER
 from conclave.store import bodies
 from conclave.store.engine.sqlite import write_transaction
 from conclave.store.ledger import book, changes
-from conclave.store.ledger.book import ALIVE, READ, RESTORE, SETTINGS, Contents, Entry, LedgerError
-from conclave.store.ledger.changes import Standing
+from conclave.store.ledger.book import ALIVE, READ, RESTORE, SETTINGS, LedgerContents, LedgerEntry, LedgerError
+from conclave.store.ledger.changes import LedgerState
 from conclave.store.resources import (
     audit,
     groups as stored_groups,
@@ -107,7 +107,7 @@ def replay(
         _leave_numbers(connection, number)
         connection.execute("UPDATE ledger_state SET restored = ?, written = ?", (number, known))
         reach("ledger.replayed")
-        restore = Entry(known, now, RESTORE, number, {"number": number, "from": standing.counter} | lacks)
+        restore = LedgerEntry(known, now, RESTORE, number, {"number": number, "from": standing.counter} | lacks)
         book.append(path, standing.ledger_id, known, [restore])
     return done
 
@@ -124,14 +124,14 @@ def require_complete(connection: sqlite3.Connection, path: Path) -> None:
         raise IncompleteError(f"{path}: {flaw}")
 
 
-def _looked_at(path: Path, standing: Standing) -> tuple[Contents | None, int | None, str]:
+def _looked_at(path: Path, standing: LedgerState) -> tuple[LedgerContents | None, int | None, str]:
     """Return what the ledger is, see ``branches.own_end``, and what it lacks, "" for nothing. Raises LedgerError."""
     found = _found(path, standing)
     end = changes.own_end(path, standing, found.last_change) if found else None
     return found, end, _flaw(found, standing, end)
 
 
-def _found(path: Path, standing: Standing) -> Contents | None:
+def _found(path: Path, standing: LedgerState) -> LedgerContents | None:
     """Return what the ledger is. Raises LedgerError if it is not that of the copy."""
     found = book.look(path)
     if found and found.ledger_id != standing.ledger_id:
@@ -142,7 +142,7 @@ def _found(path: Path, standing: Standing) -> Contents | None:
     return found
 
 
-def _flaw(found: Contents | None, standing: Standing, end: int | None) -> str:
+def _flaw(found: LedgerContents | None, standing: LedgerState, end: int | None) -> str:
     """Return in one line why the ledger does not tell of everything since the copy; "" if it does.
 
     ``end``: see ``branches.own_end``.
@@ -168,10 +168,10 @@ def _flaw(found: Contents | None, standing: Standing, end: int | None) -> str:
     return ""
 
 
-def _carry_out(connection: sqlite3.Connection, entries: Iterable[Entry], now: int) -> Replayed:
+def _carry_out(connection: sqlite3.Connection, entries: Iterable[LedgerEntry], now: int) -> Replayed:
     """Carry out the last entry of each thing; of a reader all."""
-    last: dict[str, dict[int | str, Entry]] = {}
-    read: list[Entry] = []
+    last: dict[str, dict[int | str, LedgerEntry]] = {}
+    read: list[LedgerEntry] = []
     for entry in entries:
         if entry.kind == READ:
             read.append(entry)
@@ -187,7 +187,7 @@ def _carry_out(connection: sqlite3.Connection, entries: Iterable[Entry], now: in
     return done
 
 
-def _hold(connection: sqlite3.Connection, entry: Entry, _: int, __: Replayed) -> bool:
+def _hold(connection: sqlite3.Connection, entry: LedgerEntry, _: int, __: Replayed) -> bool:
     if entry.state is None:
         return _changed(connection, "DELETE FROM holds WHERE hold_id = ?", (entry.subject,))
     group_key, subject_id, at = (
@@ -206,14 +206,14 @@ def _hold(connection: sqlite3.Connection, entry: Entry, _: int, __: Replayed) ->
     )
 
 
-def _group_gone(connection: sqlite3.Connection, entry: Entry, now: int, _: Replayed) -> bool:
+def _group_gone(connection: sqlite3.Connection, entry: LedgerEntry, now: int, _: Replayed) -> bool:
     found = stored_groups.by_key(connection, int(entry.subject)) if entry.state is None else None
     if found:
         groups.end(connection, found, now)
     return found is not None
 
 
-def _role(connection: sqlite3.Connection, entry: Entry, _: int, __: Replayed) -> bool:
+def _role(connection: sqlite3.Connection, entry: LedgerEntry, _: int, __: Replayed) -> bool:
     return entry.state is not None and _changed(
         connection,
         "UPDATE members SET role = ?1 WHERE member_id = ?2 AND role != ?1",
@@ -221,14 +221,14 @@ def _role(connection: sqlite3.Connection, entry: Entry, _: int, __: Replayed) ->
     )
 
 
-def _member_gone(connection: sqlite3.Connection, entry: Entry, now: int, _: Replayed) -> bool:
+def _member_gone(connection: sqlite3.Connection, entry: LedgerEntry, now: int, _: Replayed) -> bool:
     found = memberships.by_key(connection, int(entry.subject)) if entry.state is None else None
     if found:
         members.end_and_withdraw(connection, found, now)
     return found is not None
 
 
-def _account_gone(connection: sqlite3.Connection, entry: Entry, now: int, _: Replayed) -> bool:
+def _account_gone(connection: sqlite3.Connection, entry: LedgerEntry, now: int, _: Replayed) -> bool:
     found = (
         entry.state is None and connection.execute("SELECT 1 FROM users WHERE user_id = ?", (_id(entry),)).fetchone()
     )
@@ -237,7 +237,7 @@ def _account_gone(connection: sqlite3.Connection, entry: Entry, now: int, _: Rep
     return bool(found)
 
 
-def _disabled(connection: sqlite3.Connection, entry: Entry, _: int, __: Replayed) -> bool:
+def _disabled(connection: sqlite3.Connection, entry: LedgerEntry, _: int, __: Replayed) -> bool:
     return entry.state is not None and _changed(
         connection,
         "UPDATE users SET disabled = ?1 WHERE user_id = ?2 AND disabled != ?1",
@@ -245,7 +245,7 @@ def _disabled(connection: sqlite3.Connection, entry: Entry, _: int, __: Replayed
     )
 
 
-def _password(connection: sqlite3.Connection, entry: Entry, _: int, done: Replayed) -> bool:
+def _password(connection: sqlite3.Connection, entry: LedgerEntry, _: int, done: Replayed) -> bool:
     """Lock an account: with the former password its user must not get in."""
     row = connection.execute(
         "UPDATE users SET password_hash = '' WHERE user_id = ? RETURNING username", (_id(entry),)
@@ -255,7 +255,7 @@ def _password(connection: sqlite3.Connection, entry: Entry, _: int, done: Replay
     return row is not None
 
 
-def _ban(connection: sqlite3.Connection, entry: Entry, _: int, __: Replayed) -> bool:
+def _ban(connection: sqlite3.Connection, entry: LedgerEntry, _: int, __: Replayed) -> bool:
     if entry.state is None:
         return _changed(connection, "DELETE FROM bans WHERE ban_key = ?", (entry.subject,))
     return _changed(
@@ -267,14 +267,14 @@ def _ban(connection: sqlite3.Connection, entry: Entry, _: int, __: Replayed) -> 
     )
 
 
-def _invite(connection: sqlite3.Connection, entry: Entry, _: int, __: Replayed) -> bool:
+def _invite(connection: sqlite3.Connection, entry: LedgerEntry, _: int, __: Replayed) -> bool:
     found = invites.dead(connection, int(entry.subject), FOREVER)
     if found:
         invites.remove(connection, [found])
     return found is not None
 
 
-def _welcome(connection: sqlite3.Connection, entry: Entry, _: int, __: Replayed) -> bool:
+def _welcome(connection: sqlite3.Connection, entry: LedgerEntry, _: int, __: Replayed) -> bool:
     rows = connection.execute(
         "DELETE FROM welcomes WHERE welcome_key = ? RETURNING welcome_body", (entry.subject,)
     ).fetchall()
@@ -282,7 +282,7 @@ def _welcome(connection: sqlite3.Connection, entry: Entry, _: int, __: Replayed)
     return bool(rows)
 
 
-def _group(connection: sqlite3.Connection, entry: Entry, _: int, __: Replayed) -> bool:
+def _group(connection: sqlite3.Connection, entry: LedgerEntry, _: int, __: Replayed) -> bool:
     """Set the marks and the policy of a group: together they decide what is hidden.
 
     ``floor_seq`` may go down: it starts again where a group enters delete-after-fetch. Who has set the expiry is not
@@ -299,7 +299,7 @@ def _group(connection: sqlite3.Connection, entry: Entry, _: int, __: Replayed) -
     )
 
 
-def _read(connection: sqlite3.Connection, entry: Entry, _: int, __: Replayed) -> bool:
+def _read(connection: sqlite3.Connection, entry: LedgerEntry, _: int, __: Replayed) -> bool:
     """Start the timers of a reader again, as they were: what had ended for the reader has ended.
 
     An entry may tell again of one that an earlier entry, or the copy, has by a clock that was wrong.
@@ -334,7 +334,7 @@ def _end_untold(connection: sqlite3.Connection, readers: Iterable[int | str]) ->
     )
 
 
-def _ended(connection: sqlite3.Connection, entry: Entry, _: int, __: Replayed) -> bool:
+def _ended(connection: sqlite3.Connection, entry: LedgerEntry, _: int, __: Replayed) -> bool:
     group_key, number = map(int, str(entry.subject).split(":"))
     return _changed(
         connection,
@@ -343,14 +343,14 @@ def _ended(connection: sqlite3.Connection, entry: Entry, _: int, __: Replayed) -
     )
 
 
-def _taken_back(connection: sqlite3.Connection, entry: Entry, now: int, _: Replayed) -> bool:
+def _taken_back(connection: sqlite3.Connection, entry: LedgerEntry, now: int, _: Replayed) -> bool:
     """Take a message back that the copy has. Its group's members are told once more."""
     group_key, number = map(int, str(entry.subject).split(":"))
     is_there = stored_groups.by_key(connection, group_key) and taken_back.is_stored(connection, group_key, number)
     return bool(is_there) and taken_back.add(connection, group_key, number, TakenBack(now, b""))
 
 
-def _settings(connection: sqlite3.Connection, entry: Entry, _: int, __: Replayed) -> bool:
+def _settings(connection: sqlite3.Connection, entry: LedgerEntry, _: int, __: Replayed) -> bool:
     """Have the next start settle what the last settings have hidden, not what those of the copy would have.
 
     What earlier settings had called too old is so at once.
@@ -358,7 +358,7 @@ def _settings(connection: sqlite3.Connection, entry: Entry, _: int, __: Replayed
     if entry.state is None:
         return False
     too_old_before = entry.state["too_old_before"]
-    marks.end_timed(connection, too_old_before)
+    marks.stop_new_timers(connection, too_old_before)
     return _changed(
         connection,
         "UPDATE server_state SET policy_settings = ?, too_old_before = max(too_old_before, ?)",
@@ -366,7 +366,7 @@ def _settings(connection: sqlite3.Connection, entry: Entry, _: int, __: Replayed
     )
 
 
-def _alive(connection: sqlite3.Connection, entry: Entry, _: int, __: Replayed) -> bool:
+def _alive(connection: sqlite3.Connection, entry: LedgerEntry, _: int, __: Replayed) -> bool:
     return entry.state is not None and _changed(
         connection,
         "UPDATE server_state SET last_alive = max(last_alive, ?1), acted_until = max(acted_until, ?1)",
@@ -374,7 +374,7 @@ def _alive(connection: sqlite3.Connection, entry: Entry, _: int, __: Replayed) -
     )
 
 
-_Step = Callable[[sqlite3.Connection, Entry, int, Replayed], bool]
+_Step = Callable[[sqlite3.Connection, LedgerEntry, int, Replayed], bool]
 
 _STEPS: tuple[tuple[str, str, _Step], ...] = (
     ("holds", "hold", _hold),
@@ -432,7 +432,7 @@ def _leave_numbers(connection: sqlite3.Connection, restore: int) -> None:
     connection.execute("UPDATE sqlite_sequence SET seq = :begin WHERE name = 'bodies' AND seq < :begin", begin)
 
 
-def _id(entry: Entry) -> bytes:
+def _id(entry: LedgerEntry) -> bytes:
     return bytes.fromhex(str(entry.subject))
 
 

@@ -11,9 +11,9 @@ from conclave.actions.context import Context
 from conclave.archive.reader import Archive, ArchiveError
 from conclave.auth.passwords import FairSemaphore
 from conclave.retention import holds, stretches, visibility
-from conclave.retention.hidden import Amount
+from conclave.retention.hidden import MessageTotals
 from conclave.retention.policy import KEEP, GroupPolicy
-from conclave.retention.resolve import Limit, PolicySettings
+from conclave.retention.resolve import LifetimeRange, PolicySettings
 from conclave.store.engine.database import Database
 from conclave.store.resources import members, taken_back
 from conclave.store.resources.groups import GroupChanges, expiry_setter
@@ -64,22 +64,22 @@ def policy(
     """
     member = require_member(connection, context, group_id, user_id)
     group = member.group
-    sight = visibility.of_group(connection, group, context.now())
+    view = visibility.of_group(connection, group, context.now())
     taken = (
         taken_back.latest(connection, group.group_key)
         if taken_back_after is None
         else taken_back.numbered_after(connection, group.group_key, taken_back_after)
     )
-    is_listed = member.role == "admin" and sight.policy.is_after_fetch
+    is_listed = member.role == "admin" and view.policy.is_after_fetch
     return Retention(
         server_retention_seconds=context.policy.message_retention,
         group_expiry_seconds=group.message_expiry_seconds,
-        effective_expiry_seconds=sight.policy.lifetime,
-        min_lifetime_seconds=sight.policy.min_lifetime,
-        policy_source=sight.policy.source.value,
+        effective_expiry_seconds=view.policy.lifetime,
+        min_lifetime_seconds=view.policy.min_lifetime,
+        policy_source=view.policy.source.value,
         legal_hold=holds.is_held(connection, group.group_key),
-        held_by=members.holding_back(connection, group, sight) if is_listed else (),
-        hidden_before=sight.hidden_for_ever,
+        held_by=members.holding_back(connection, group, view) if is_listed else (),
+        hidden_before=view.hidden_for_ever,
         taken_back=taken.numbers,
         expiry_set_by=expiry_setter(connection, group.group_key),
         more=taken.more,
@@ -114,7 +114,7 @@ def _lifetimes(policy: GroupPolicy) -> dict[str, int]:
 
 
 def _limits(settings: PolicySettings) -> Bounds:
-    def bounds(limit: Limit) -> dict[str, int]:
+    def bounds(limit: LifetimeRange) -> dict[str, int]:
         return _in_milliseconds({"min": limit.min, "max": limit.max})
 
     found = {"min_lifetime": settings.limits.min_lifetime, "max_lifetime": settings.limits.max_lifetime}
@@ -143,7 +143,7 @@ class Rehearsals:
         """How many callers wait for their turn."""
         return self._turns.waiting
 
-    async def of_change(self, group_id: bytes, user_id: bytes, changes: GroupChanges) -> Amount:
+    async def of_change(self, group_id: bytes, user_id: bytes, changes: GroupChanges) -> MessageTotals:
         """Return what expires at once if ``changes`` are made now.
 
         Where the archive cannot be read, a part of which only some expires counts as a whole: the change must not wait
@@ -152,11 +152,11 @@ class Rehearsals:
         async with self._turns.turn(user_id):
             while True:
                 found = await self._store.read(groups.rehearse, self._context, group_id, user_id, changes)
-                if found.sought is None:
-                    return found.sure
+                if found.archive_count is None:
+                    return found.known
                 try:
-                    counted = await self._archive.tally(found.sought)
+                    counted = await self._archive.tally(found.archive_count)
                 except ArchiveError:
-                    return found.sure + found.at_most
-                if await self._store.read(stretches.relaid) == found.sought.stretch.relaid:
-                    return found.sure + counted
+                    return found.known + found.at_most
+                if await self._store.read(stretches.relaid) == found.archive_count.stretch.relaid:
+                    return found.known + counted

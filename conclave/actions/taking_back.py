@@ -12,14 +12,14 @@ from conclave.archive.reader import Archive
 from conclave.clock import Moment
 from conclave.errors import BadRequestError, ClockInDoubtError, NotFoundError, NotSenderError
 from conclave.retention import limits, stretches, visibility
-from conclave.retention.fate import Sent
+from conclave.retention.fate import MessageFacts
 from conclave.retention.policy import FOREVER
 from conclave.retention.rules import DELETED_SENDERS
 from conclave.retention.stretches import Stretch
 from conclave.store.engine.database import Database
 from conclave.store.resources import audit, messages, taken_back, users
 from conclave.store.resources.audit import AuditAction, Subject
-from conclave.store.resources.groups import Group
+from conclave.store.resources.groups import GroupRow
 from conclave.store.resources.members import Membership
 from conclave.store.resources.taken_back import TakenBack
 
@@ -40,7 +40,7 @@ class Wish(NamedTuple):
 class _Found(NamedTuple):
     """What is known of a message before anything is written. ``archived``: where to look for it; None: nowhere."""
 
-    sent: Sent | None
+    sent: MessageFacts | None
     archived: Stretch | None
 
 
@@ -76,15 +76,15 @@ def _look(connection: sqlite3.Connection, context: Context, wish: Wish) -> _Foun
     group = require_member(connection, context, wish.group_id, wish.user_id).group
     if wish.number > group.archived_seq:
         return _Found(messages.find_sent(connection, group.group_key, wish.number), None)
-    sight = visibility.of_group(connection, group, context.clock.moment().earliest)
-    found = stretches.stretch(connection, group, wish.number - 1, sight, include_redacted=True)
+    view = visibility.of_group(connection, group, context.clock.moment().earliest)
+    found = stretches.stretch(connection, group, wish.number - 1, view, include_redacted=True)
     parts = [part for part in found.parts if part.first_seq <= wish.number] if found else []
     if not (found and parts):
         return _Found(None, None)
     return _Found(None, replace(found, after=wish.number - 1, border=wish.number, parts=parts))
 
 
-def take_back(connection: sqlite3.Connection, context: Context, wish: Wish, sent: Sent | None) -> None:
+def take_back(connection: sqlite3.Connection, context: Context, wish: Wish, sent: MessageFacts | None) -> None:
     """Take a message back of which ``sent`` is known; None: it is in neither tier.
 
     Raises as ``TakingBack.take_back`` does.
@@ -114,7 +114,9 @@ def take_back(connection: sqlite3.Connection, context: Context, wish: Wish, sent
     _note(connection, member, wish.number, sent, now)
 
 
-def _require_seen(connection: sqlite3.Connection, group: Group, number: int, sent: Sent, moment: Moment) -> None:
+def _require_seen(
+    connection: sqlite3.Connection, group: GroupRow, number: int, sent: MessageFacts, moment: Moment
+) -> None:
     """Raise NotFoundError unless members may see a message, be it redacted.
 
     Raises ClockInDoubtError for what only a clock in doubt hides.
@@ -123,16 +125,16 @@ def _require_seen(connection: sqlite3.Connection, group: Group, number: int, sen
         not sent.is_commit
         and connection.execute(f"SELECT 1 WHERE ? IN ({DELETED_SENDERS})", (sent.sender_id,)).fetchone()
     )
-    sight = visibility.of_group(connection, group, moment.now)
+    view = visibility.of_group(connection, group, moment.now)
     is_kept = sent.is_commit and limits.keeps_commit(connection, group.group_key, number)
-    message = messages.StoredMessage(number, sent.sender_id, b"", sent.created_at, is_kept, redact_at=FOREVER)
-    if by_deleted or not sight.at(moment.earliest).admits(message):
+    message = messages.MessageRow(number, sent.sender_id, b"", sent.created_at, is_kept, redact_at=FOREVER)
+    if by_deleted or not view.at(moment.earliest).admits(message):
         raise NotFoundError("no such message")
-    if not sight.admits(message):
+    if not view.admits(message):
         raise ClockInDoubtError
 
 
-def _note(connection: sqlite3.Connection, member: Membership, number: int, sent: Sent, now: int) -> None:
+def _note(connection: sqlite3.Connection, member: Membership, number: int, sent: MessageFacts, now: int) -> None:
     """Note in the audit log who has taken back what."""
     is_own, name = sent.sender_id == member.user_id, users.find(connection, member.user_id)
     details = {"sequence_num": number, "sender_id": str(UUID(bytes=sent.sender_id))}

@@ -36,7 +36,7 @@ class Waiting(NamedTuple):
 
 
 def look(connection: sqlite3.Connection, context: Context) -> Waiting:
-    """Tell whether ``tell`` and ``tell_taken_back`` have anything to do. While the clock is wrong ``tell`` has not."""
+    """Return whether ``tell`` and ``tell_taken_back`` have anything to do."""
     are_due = timers.are_due(connection, context.now()) and not state.standing(connection).fault
     return Waiting(are_due, taken_back.are_untold(connection))
 
@@ -101,7 +101,7 @@ class Telling:
         made: dict[tuple[bytes, int], Event] = {}
         for each in told:
             event = made.setdefault((each.group_id, each.sequence_num), _event(each))
-            if self._events.tell(each.user_id, event):
+            if self._events.send(each.user_id, event):
                 self._heard[each.missed_id] = each.user_id
             for coming in self._coming.get(each.user_id, ()):
                 if not coming.stream.ended:

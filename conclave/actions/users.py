@@ -4,20 +4,20 @@ import sqlite3
 
 from conclave.errors import ConflictError, NotFoundError, TokenExpiredError
 from conclave.store.resources import users
-from conclave.store.resources.users import User
+from conclave.store.resources.users import UserRow
 
 
-def by_name(connection: sqlite3.Connection, username: str) -> User:
+def by_name(connection: sqlite3.Connection, username: str) -> UserRow:
     """Find an account by its name. Raises NotFoundError."""
     return _required(users.named(connection, username))
 
 
-def by_id(connection: sqlite3.Connection, user_id: bytes) -> User:
+def by_id(connection: sqlite3.Connection, user_id: bytes) -> UserRow:
     """Find an account by its id. Raises NotFoundError."""
     return _required(users.find(connection, user_id))
 
 
-def me(connection: sqlite3.Connection, user_id: bytes) -> User:
+def me(connection: sqlite3.Connection, user_id: bytes) -> UserRow:
     """Return the caller's account. Raises TokenExpiredError if the account is gone."""
     found = users.find(connection, user_id)
     if found is None:
@@ -42,7 +42,7 @@ def require_free(connection: sqlite3.Connection, username: str) -> None:
         raise ConflictError("this username is taken")
 
 
-def _required(found: User | None) -> User:
+def _required(found: UserRow | None) -> UserRow:
     if found is None:
         raise NotFoundError("no such user")
     return found

@@ -1,7 +1,7 @@
-"""Decides who may ask the operators' listener: the Host that a request names, and the token that it brings.
+"""Access control of the operators' listener, by the Host header and the token.
 
-A browser on this machine reaches loopback too, and a page from elsewhere can have its own name resolved to
-127.0.0.1. The Host header shows that name, so on loopback only names of this machine are answered.
+A web page can make its own name resolve to 127.0.0.1, and so reach loopback from a browser on this machine (DNS
+rebinding). So on loopback only the names of this machine are accepted in the Host header.
 """
 
 import base64
@@ -18,30 +18,33 @@ from conclave.system.streams import is_stream
 from conclave.wire.response_head import HEADERS
 
 OPEN_PATHS = frozenset(("/healthz", "/readyz"))
-"""What needs no token. Without one these say a status in a word."""
+"""Paths that need no token. Without one they return only the status."""
 
 LOOPBACK_HOSTS = frozenset(("localhost", "127.0.0.1", "[::1]"))
-"""The names under which this machine is asked on loopback, in addition to ``hosts``."""
+"""The names of this machine on loopback, in addition to ``hosts``."""
 
-LONGEST_FILE = 4096
-"""A file with more than 4 KiB holds something else than a token."""
+MAX_TOKEN_FILE_BYTES = 4096
+"""The largest token file."""
 
-PROGRAMS, BROWSERS = "Bearer", 'Basic realm="Conclave: the token of [admin] is the password", charset="UTF-8"'
-"""How the token is asked for. A browser shows its own window for that; a page has no part in it, and cannot read it."""
+BEARER_CHALLENGE, BASIC_CHALLENGE = (
+    "Bearer",
+    'Basic realm="Conclave: the token of [admin] is the password", charset="UTF-8"',
+)
+"""The WWW-Authenticate challenges for programs and for browsers. Pages cannot read what a browser's dialog sends."""
 
 IS_OPERATOR = web.RequestKey("is_operator", bool)
-"""Whether the request may learn what is for operators: it has brought the token, or none is set."""
+"""Whether the request is of an operator: it has the token, or none is configured."""
 
 
 class TokenError(Exception):
-    """The token cannot be read. The message is one line for the operator, without the token."""
+    """The token cannot be read. The message is one line, without the token."""
 
 
 class Guard:
-    """Lets requests through to the operators' listener. ``refused``: how many it did not, by reason."""
+    """Checks requests to the operators' listener. ``refused``: counts of rejected ones by reason."""
 
     def __init__(self, config: AdminConfig) -> None:
-        """Read the token, if it is in a file. Raises TokenError."""
+        """Read the token from its file, if any. Raises TokenError."""
         token = token_of(config)
         self._token = _digest(token) if token else None
         named = {_host(each) for each in config.hosts}
@@ -51,26 +54,26 @@ class Guard:
         self.refused: Counter[str] = Counter(host=0, token=0)
 
     def middleware(self) -> Middleware:
-        """Return what stands before every handler of the listener, those of pages that do not exist too."""
+        """Return the middleware for all requests to the listener, also to unknown paths."""
 
         @web.middleware
         async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
             if self._hosts is not None and _host(request.headers.get("Host", "")) not in self._hosts:
-                return self._refuse("host", 421, "this name is not one of [admin] hosts")
+                return self._refuse("host", 421, "this name is not in [admin] hosts")
             request[IS_OPERATOR] = is_operator = self._is_operator(request)
             if not is_operator and request.path not in OPEN_PATHS:
-                asks = BROWSERS if "text/html" in request.headers.get("Accept", "") else PROGRAMS
-                return self._refuse("token", 401, "the token of [admin] is missing or wrong", asks)
+                challenge = BASIC_CHALLENGE if "text/html" in request.headers.get("Accept", "") else BEARER_CHALLENGE
+                return self._refuse("token", 401, "the token of [admin] is missing or wrong", challenge)
             return await handler(request)
 
         return guard
 
     def _is_operator(self, request: web.Request) -> bool:
-        """Tell whether a request has brought the token. The time that takes says nothing about the token."""
+        """Return whether a request has the token, in constant time."""
         if self._token is None:
             return True
-        scheme, _, brought = request.headers.get("Authorization", "").partition(" ")
-        token = _password(brought) if scheme.lower() == "basic" else brought.strip()
+        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+        token = _password(given) if scheme.lower() == "basic" else given.strip()
         return scheme.lower() in ("bearer", "basic") and hmac.compare_digest(_digest(token), self._token)
 
     def _refuse(self, reason: str, status: int, message: str, challenge: str | None = None) -> web.Response:
@@ -80,7 +83,7 @@ class Guard:
 
 
 def _password(credentials: str) -> str:
-    """Return the password of HTTP Basic, which is the token; the name before it is anybody's. "" if there is none."""
+    """Return the password of HTTP Basic, which is the token; "" if malformed. The username is ignored."""
     try:
         return base64.b64decode(credentials.strip(), validate=True).decode("ascii").partition(":")[2]
     except ValueError:
@@ -88,7 +91,7 @@ def _password(credentials: str) -> str:
 
 
 def token_of(config: AdminConfig) -> str | None:
-    """Return the token that requests have to bring, if there is one. Raises TokenError."""
+    """Return the configured token, if any. Raises TokenError."""
     return config.token or (_read(Path(config.token_file)) if config.token_file else None)
 
 
@@ -97,7 +100,7 @@ def _digest(token: str) -> bytes:
 
 
 def _host(header: str) -> str:
-    """Return the name in a Host header, without its port and in lower case."""
+    """Return the name in a Host header in lower case, without the port."""
     name = header.strip().lower()
     if name.startswith("["):
         address, _, port = name.partition("]")
@@ -106,16 +109,16 @@ def _host(header: str) -> str:
 
 
 def _read(path: Path) -> str:
-    """Return the token in a file, without spaces and line ends around it. Raises TokenError."""
+    """Return the stripped token in a file. Raises TokenError."""
     try:
         if is_stream(path):
-            raise TokenError(f"admin.token_file: {path}: is no file: name one that can be read again")
+            raise TokenError(f"admin.token_file: {path}: is not a regular file: name one that can be read again")
         with path.open("rb") as file:
-            token = file.read(LONGEST_FILE + 1).decode("ascii").strip()
+            token = file.read(MAX_TOKEN_FILE_BYTES + 1).decode("ascii").strip()
     except OSError as error:
         raise TokenError(f"admin.token_file: {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise TokenError(f"admin.token_file: {path}: holds no token: {UNFIT}") from error
+        raise TokenError(f"admin.token_file: {path}: contains no token: {UNFIT}") from error
     if not TOKEN.fullmatch(token):
         raise TokenError(f"admin.token_file: {path}: {UNFIT}")
     return token

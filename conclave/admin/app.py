@@ -1,6 +1,6 @@
-"""The operators' listener: the page, faults, the last cleanup run, metrics. On loopback unless configured otherwise.
+"""The operators' listener: page, health, readiness, metrics. On loopback by default.
 
-``guard`` stands before everything here, so a further page only has to add its routes.
+``guard`` checks all requests, so new pages only have to add routes.
 """
 
 import asyncio
@@ -13,32 +13,32 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from conclave import app_keys
 from conclave.admin.access import IS_OPERATOR, Guard
-from conclave.admin.event_loop_lag import LOOK_SECONDS, Lag
+from conclave.admin.event_loop_lag import LOOK_SECONDS, LoopLag
 from conclave.admin.metrics import registry
-from conclave.admin.page.actions import PageActions, Worker
-from conclave.admin.page.routes import Page
+from conclave.admin.page.actions import CleanupWorker, PageActions
+from conclave.admin.page.routes import OperatorPage
 from conclave.admin.sizes import Sizes
 from conclave.health import background
 from conclave.health.parts import HealthPart
-from conclave.health.readiness import Standing, standing
+from conclave.health.readiness import Readiness, readiness_of
 from conclave.wire.response_head import HEADERS
 
-SERVED = web.AppKey("served", web.Application)
-"""The clients' application: its resources are there while it runs."""
+CLIENT_APP = web.AppKey("served", web.Application)
+"""The clients' application. Its resources are open while it runs."""
 
-LAG = web.AppKey("lag", Lag)
+LAG = web.AppKey("lag", LoopLag)
 SIZES = web.AppKey("sizes", Sizes)
 METRICS = web.AppKey("metrics", CollectorRegistry)
 SCRAPE = web.AppKey("scrape", asyncio.Lock)
-"""Held while metrics are written: one thread works for those who ask at the same time, one after the other."""
+"""Held while metrics are written: one at a time."""
 
 
-def create_admin_app(served: web.Application, guard: Guard, worker: Worker | None = None) -> web.Application:
-    """Build the operators' application beside ``served``, the clients'. ``worker``: what does cleanup, if anything."""
+def create_admin_app(served: web.Application, guard: Guard, worker: CleanupWorker | None = None) -> web.Application:
+    """Build the operators' application. ``served``: the clients' application. ``worker``: runs cleanup, if any."""
     app = web.Application(middlewares=[guard.middleware()])
-    app[SERVED] = served
+    app[CLIENT_APP] = served
     app[app_keys.CLOCK], app[app_keys.HEALTH] = served[app_keys.CLOCK], served[app_keys.HEALTH]
-    app[LAG] = lag = Lag()
+    app[LAG] = lag = LoopLag()
     app[SIZES] = sizes = Sizes(served)
     app[METRICS] = registry(served, lag, sizes, guard)
     app[SCRAPE] = asyncio.Lock()
@@ -46,7 +46,7 @@ def create_admin_app(served: web.Application, guard: Guard, worker: Worker | Non
     app.router.add_get("/healthz", _health)
     app.router.add_get("/readyz", _ready)
     app.router.add_get("/metrics", _metrics)
-    Page(served, sizes, PageActions(served, worker)).add_routes(app)
+    OperatorPage(served, sizes, PageActions(served, worker)).add_routes(app)
     return app
 
 
@@ -58,19 +58,19 @@ async def _measuring(app: web.Application) -> AsyncIterator[None]:
 
 
 async def _health(request: web.Request) -> web.Response:
-    """GET /healthz: 200 if all is well, else 503. Operators learn the faults by part, of the last run and worker."""
-    health = request.app[SERVED][app_keys.HEALTH]
-    told: dict[str, Any] = {"status": health.status}
+    """GET /healthz: 200 without faults, else 503. Operators also get the faults, the last run and the worker."""
+    health = request.app[CLIENT_APP][app_keys.HEALTH]
+    values: dict[str, Any] = {"status": health.status}
     if request[IS_OPERATOR]:
-        told |= {"faults": health.faults, "last_run": health.last_run, "cleanup": health.cleanup}
-    return _answer(told, is_good=not health.faults)
+        values |= {"faults": health.faults, "last_run": health.last_run, "cleanup": health.cleanup}
+    return _answer(values, is_good=not health.faults)
 
 
 async def _ready(request: web.Request) -> web.Response:
-    """GET /readyz: 200 if the server serves, else 503 and why not in a word."""
-    served = request.app[SERVED]
-    status = standing(served[app_keys.HEALTH], served.get(app_keys.STORAGE))
-    return _answer({"status": status}, is_good=status is Standing.READY)
+    """GET /readyz: 200 if the server is ready, else 503 with the reason in a word."""
+    served = request.app[CLIENT_APP]
+    status = readiness_of(served[app_keys.HEALTH], served.get(app_keys.STORAGE))
+    return _answer({"status": status}, is_good=status is Readiness.READY)
 
 
 async def _metrics(request: web.Request) -> web.Response:
@@ -81,5 +81,5 @@ async def _metrics(request: web.Request) -> web.Response:
     return web.Response(body=body, headers={**HEADERS, "Content-Type": CONTENT_TYPE_LATEST})
 
 
-def _answer(told: dict[str, Any], *, is_good: bool) -> web.Response:
-    return web.json_response(told, status=200 if is_good else 503, headers=HEADERS)
+def _answer(values: dict[str, Any], *, is_good: bool) -> web.Response:
+    return web.json_response(values, status=200 if is_good else 503, headers=HEADERS)

@@ -1,23 +1,23 @@
-"""Measures how late the event loop comes to what is due: while it is late, no client is answered."""
+"""Measures the lag of the event loop, during which no client is answered."""
 
 import time
 
 from conclave.measures import Histogram
 
 LOOK_SECONDS = 0.25
-"""Four times a second the loop is asked to come, and it is noted how late it does."""
+"""The interval of measurements."""
 
 WINDOW_SECONDS = 60.0
 
 
-class Lag:
-    """How late the event loop was: ``lags``, and the worst of the last minute or two."""
+class LoopLag:
+    """The lag of the event loop: ``lags``, and the maximum of the last one to two minutes."""
 
     def __init__(self) -> None:
-        """Begin with nothing measured."""
+        """Start without measurements."""
         self.lags = Histogram()
         self._worst = (0.0, 0.0)
-        """Of this window and of the one before."""
+        """The maximum of this window, and of the previous one."""
         self._window_ends = time.monotonic() + WINDOW_SECONDS
         self._due = time.monotonic() + LOOK_SECONDS
 
@@ -27,10 +27,10 @@ class Lag:
         return max(self._worst)
 
     async def measure(self) -> None:
-        """Note how late this is called: it is due LOOK_SECONDS after the last time."""
+        """Record how late this is called: it is due LOOK_SECONDS after the previous call."""
         now = time.monotonic()
-        late = max(0.0, now - self._due)  # the loop counts in milliseconds, and may come a little early
-        self.lags.note(late)
+        late = max(0.0, now - self._due)  # the loop's timers may fire slightly early
+        self.lags.record(late)
         this, before = self._worst
         if now >= self._window_ends:
             self._window_ends = now + WINDOW_SECONDS

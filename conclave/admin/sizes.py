@@ -1,8 +1,7 @@
-"""Measures what takes time or may hang: files, free disk space, the memory of the cleanup worker and its Java process.
+"""Measures file sizes, free disk space, and the memory of the cleanup worker and its Java process.
 
-It is measured in a thread, when it is asked for and the last time is some seconds ago. A disk that does not answer,
-such as an archive over a network, delays no request for longer than a second: then the last numbers stand, and say how
-old they are.
+Measuring may be slow or hang, so it is done in a thread, on request, at most every few seconds. If a disk does not
+answer within a second, the last values are used, with their age.
 """
 
 import asyncio
@@ -27,51 +26,51 @@ from conclave.store.resources import audit
 from conclave.store.resources.audit import AuditAction
 
 FRESH_SECONDS = 5.0
-"""Numbers are told again for 5 seconds."""
+"""The time for which values are reused."""
 
 WAIT_SECONDS = 1.0
-"""Who asks waits at most a second for new numbers."""
+"""The longest wait for new values."""
 
 WALK_SECONDS = 15.0
-"""The files of the archive are looked at every 15 seconds at most."""
+"""The shortest interval between walks through the archive's files."""
 
 WALK_SHARE = 100
-"""Such looks take at most a hundredth of the time: after one that was slow the next one comes later."""
+"""Walks take at most a hundredth of the time: after a slow one the next is delayed."""
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass(frozen=True)
-class Measured:
-    """What was found, in bytes."""
+class Measurements:
+    """The measured values, in bytes."""
 
     taken_at: float = 0.0
-    """By the monotonic clock; 0 before the first time."""
+    """By the monotonic clock; 0 before the first measurement."""
     files: dict[str, int] = field(default_factory=dict)
-    """By what they are."""
+    """Sizes by kind of file."""
     disks: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Free and all bytes of the file system of a place."""
+    """Free and total bytes of the file system of each place."""
     memory: dict[str, int] = field(default_factory=dict)
-    """What the cleanup worker and its Java process have in memory."""
+    """The resident memory of the cleanup worker and its Java process."""
     free_pages: int | None = None
     vault_copies: Mapping[str, str] | None = None
-    """Why a copy of the vault would not do, by its folder, "" for one that would; None before the first look."""
+    """The faults of the vault's copies by folder, "" for a current one; None: unknown."""
     dead: int | None = None
-    """How many archived messages are erased, and take space until it is reclaimed; None before the first look."""
+    """The number of erased messages that use space in the archive; None: unknown."""
     backup_at: int | None = None
-    """When the last backup was made, Unix seconds; 0 for none that is known, None before the first look."""
+    """When the last backup was made, Unix seconds; 0: none; None: unknown."""
 
 
 _OF_STORE = ("free_pages", "vault_copies", "dead", "backup_at")
-"""What the store tells, not the files."""
+"""The values that are read from the store, not from files."""
 
 
 class Sizes:
-    """Measures for one server. ``last`` is what was found last."""
+    """Measures for one server. ``last``: the last values."""
 
     def __init__(self, served: web.Application) -> None:
         """``served``: the clients' application."""
-        self.last = Measured()
+        self.last = Measurements()
         self._served = served
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sizes")
         self._task: asyncio.Task[None] | None = None
@@ -80,11 +79,11 @@ class Sizes:
 
     @property
     def age(self) -> float:
-        """For how many seconds the numbers have been known."""
+        """The age of the values in seconds."""
         return time.monotonic() - self.last.taken_at
 
     async def refresh(self) -> None:
-        """Measure anew if the last time is too long ago; wait for it at most WAIT_SECONDS."""
+        """Measure again if the values are too old; wait at most WAIT_SECONDS."""
         if self._task is None or self._task.done():
             if time.monotonic() < self.last.taken_at + FRESH_SECONDS:
                 return
@@ -94,7 +93,7 @@ class Sizes:
             self._task.result()
 
     async def close(self) -> None:
-        """Measure no more. A look that hangs is not waited for."""
+        """Stop measuring, without waiting for a hanging disk."""
         if self._task:
             self._task.cancel()
             with suppress(asyncio.CancelledError):
@@ -103,24 +102,24 @@ class Sizes:
 
     async def _measure(self) -> None:
         loop, worker = asyncio.get_running_loop(), self._served[app_keys.HEALTH].worker
-        found = await loop.run_in_executor(self._thread, self._look, worker)
+        found = await loop.run_in_executor(self._thread, self._measure_files, worker)
         former = self.last
         self.last = replace(
             found,
             **{name: getattr(former, name) for name in _OF_STORE},
         )
         if self._served[app_keys.HEALTH].phase is Phase.SERVING:
-            # Health tells of what fails in the store. ValueError: the store has been closed meanwhile.
+            # Health reports errors of the store. ValueError: the store was closed meanwhile.
             with suppress(StoreError, sqlite3.Error, ValueError):
-                told = await self._served[app_keys.STORE].read(_of_store)
+                stored = await self._served[app_keys.STORE].read(_of_store)
                 copies = await loop.run_in_executor(self._thread, self._copies)
-                self.last = replace(self.last, vault_copies=copies, **told)
+                self.last = replace(self.last, vault_copies=copies, **stored)
 
     def _copies(self) -> dict[str, str]:
         config, keys = self._served[app_keys.CONFIG], self._served[app_keys.STORE].open_keys()
         return {str(each): keyring.fault_of(each, keys, config.ledger_path) for each in config.vault_copies}
 
-    def _look(self, worker: int | None) -> Measured:
+    def _measure_files(self, worker: int | None) -> Measurements:
         config = self._served[app_keys.CONFIG]
         database = config.database
         files = {"database": file_size(database), "wal": file_size(database.with_name(f"{database.name}-wal"))}
@@ -128,7 +127,7 @@ class Sizes:
         disks = {name: found for name, folder in places.items() if (found := _disk(folder))}
         if "archive" in disks:
             files["archive"] = self._archive_bytes(config.archive_path)
-        return Measured(time.monotonic(), files, disks, group_memory(worker) if worker else {})
+        return Measurements(time.monotonic(), files, disks, group_memory(worker) if worker else {})
 
     def _archive_bytes(self, folder: Path) -> int:
         began = time.monotonic()
@@ -140,9 +139,9 @@ class Sizes:
 
 
 def group_memory(leader: int) -> dict[str, int]:
-    """Return the resident bytes of the processes in a process group: those of Java, and of all others.
+    """Return the resident bytes of a process group: of Java, and of all others.
 
-    ``leader``: the id of the group, which the cleanup worker leads. Elsewhere than on Linux nothing is known.
+    ``leader``: the id of the group, that of the cleanup worker. Empty on systems other than Linux.
     """
     found: dict[str, int] = {}
     with suppress(OSError):
@@ -156,7 +155,7 @@ def group_memory(leader: int) -> dict[str, int]:
 
 
 def _process(folder: Path) -> tuple[str, int, int]:
-    """Return the command, the process group and the resident bytes of a process; no group if it has ended."""
+    """Return the command, the process group and the resident bytes of a process; group 0 if it has ended."""
     try:
         head, _, tail = (folder / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")
     except OSError:
@@ -166,7 +165,7 @@ def _process(folder: Path) -> tuple[str, int, int]:
 
 
 def _of_store(connection: sqlite3.Connection) -> dict[str, Any]:
-    """Return what the store tells of itself."""
+    """Read the values of the store."""
     return {
         "free_pages": _free_bytes(connection),
         "dead": reclaiming.dead(connection).messages,
@@ -175,14 +174,14 @@ def _of_store(connection: sqlite3.Connection) -> dict[str, Any]:
 
 
 def _free_bytes(connection: sqlite3.Connection) -> int:
-    """Return the bytes in the database's file that nothing uses."""
+    """Return the unused bytes in the database's file."""
     [pages] = connection.execute("PRAGMA freelist_count").fetchone()
     [size] = connection.execute("PRAGMA page_size").fetchone()
     return int(pages) * int(size)
 
 
 def _disk(folder: Path) -> tuple[int, int] | None:
-    """Return how many bytes are free for this user, and how many there are, where a folder is; None if it is not."""
+    """Return the free and total bytes of a folder's file system; None if the folder does not exist."""
     try:
         found = os.statvfs(folder)
     except OSError:
@@ -191,7 +190,7 @@ def _disk(folder: Path) -> tuple[int, int] | None:
 
 
 def _file_sizes(folder: Path) -> Iterator[int]:
-    """Yield the size of every file below ``folder``. What goes meanwhile does not count."""
+    """Yield the size of every file below ``folder``; 0 for files deleted meanwhile."""
     for root, _, names in os.walk(folder):
         for name in names:
             yield file_size(Path(root, name))

@@ -1,4 +1,4 @@
 """The HTTP endpoints: one module for each resource.
 
-A handler reads the request, runs an action and replies.
+A handler parses the request, runs an action, and writes the response.
 """

@@ -1,4 +1,4 @@
-"""Registering, logging in and out, and what users do with their own account."""
+"""Registration, login and logout, and changes of the caller's account."""
 
 import hmac
 
@@ -6,7 +6,7 @@ from aiohttp import web
 
 from conclave import app_keys
 from conclave.actions import accounts, registration_tokens
-from conclave.api.action_runner import act, look
+from conclave.api.action_runner import read_action, run_action
 from conclave.auth import tokens
 from conclave.errors import ForbiddenError, PasswordWrongError
 from conclave.wire.exchange import FORMAT, read_body, reply, reply_empty
@@ -18,18 +18,18 @@ async def register(request: web.Request) -> web.Response:
     app = request.app
     body = await read_body(request, Register)
     token_hash = await _require_open(request, body.registration_token)
-    await look(request, accounts.require_free, body.username)
+    await read_action(request, accounts.require_free, body.username)
     password_hash = await app[app_keys.THROTTLE].hash_for_account(request, body.password)
     opened = body.username, password_hash, body.alias, token_hash
-    user_id = await act(request, accounts.register, app[app_keys.CONTEXT], *opened)
+    user_id = await run_action(request, accounts.register, app[app_keys.CONTEXT], *opened)
     return reply(request, {"user_id": user_id})
 
 
 async def _require_open(request: web.Request, token: str) -> bytes | None:
-    """Return the hash of the stored registration token that ``token`` is; None if it is not needed.
+    """Return the hash of ``token`` if it is a stored registration token; None if none is needed.
 
-    A registration token, in the settings or stored, opens registration even where it is closed. Why a token is not
-    valid is told to no client. Raises ForbiddenError or TooManyRequestsError.
+    A valid registration token, from the settings or the store, permits registration even while it is closed. Clients do
+    not learn why a token is invalid. Raises ForbiddenError or TooManyRequestsError.
     """
     app = request.app
     config = app[app_keys.CONFIG]
@@ -37,40 +37,40 @@ async def _require_open(request: web.Request, token: str) -> bytes | None:
         return None
     if not token:
         raise ForbiddenError("registration needs a registration token")
-    # Hashes are compared, so that nothing tells how long the token is.
+    # Hashes are compared, so that the time does not reveal the token's length.
     offered = tokens.token_hash(token)
-    asked = tokens.token_hash(config.registration_token or "")
-    with app[app_keys.THROTTLE].registration_token_tried(request):
-        if hmac.compare_digest(asked, offered):
+    expected = tokens.token_hash(config.registration_token or "")
+    with app[app_keys.THROTTLE].registration_attempt(request):
+        if hmac.compare_digest(expected, offered):
             return None
-        if await look(request, registration_tokens.is_alive, offered, app[app_keys.CONTEXT].now()):
+        if await read_action(request, registration_tokens.is_alive, offered, app[app_keys.CONTEXT].now()):
             return offered
         raise ForbiddenError("wrong registration token")
 
 
 async def login(request: web.Request) -> web.Response:
-    """POST /login: Begin a session."""
+    """POST /login: Start a session."""
     app = request.app
     body = await read_body(request, Login)
-    known = await look(request, accounts.credentials, body.username)
+    known = await read_action(request, accounts.credentials, body.username)
     user_id, password_hash = known or (b"", "")
     await app[app_keys.THROTTLE].require_match(request, body.username, password_hash, body.password)
     token = tokens.new_token(request[FORMAT])
-    await act(request, accounts.login, app[app_keys.CONTEXT], user_id, password_hash, tokens.token_hash(token))
+    await run_action(request, accounts.login, app[app_keys.CONTEXT], user_id, password_hash, tokens.token_hash(token))
     return reply(request, {"token": token, "user_id": user_id, "username": body.username})
 
 
 async def logout(request: web.Request) -> web.Response:
     """POST /logout: End this session."""
     caller = request[tokens.CALLER]
-    await act(request, accounts.logout, caller.user_id, caller.session_id)
+    await run_action(request, accounts.logout, caller.user_id, caller.session_id)
     return reply_empty(request)
 
 
 async def update(request: web.Request) -> web.Response:
     """PATCH /me: Change the caller's alias."""
     body = await read_body(request, UpdateProfile)
-    await act(request, accounts.update, request[tokens.CALLER].user_id, body.alias)
+    await run_action(request, accounts.update, request[tokens.CALLER].user_id, body.alias)
     return reply_empty(request)
 
 
@@ -78,14 +78,14 @@ async def change_password(request: web.Request) -> web.Response:
     """POST /change-password: Change the caller's password and end all of the caller's sessions."""
     body = await read_body(request, ChangePassword)
     former = await _require_password(request, body.current_password)
-    new = await request.app[app_keys.THROTTLE].hash_anew(request, body.new_password)
-    await act(request, accounts.change_password, request[tokens.CALLER].user_id, former, new)
+    new = await request.app[app_keys.THROTTLE].hash_new_password(request, body.new_password)
+    await run_action(request, accounts.change_password, request[tokens.CALLER].user_id, former, new)
     return reply_empty(request)
 
 
 async def reset(request: web.Request) -> web.Response:
     """POST /reset-account: Delete the caller's key packages."""
-    await act(request, accounts.reset, request[tokens.CALLER].user_id)
+    await run_action(request, accounts.reset, request[tokens.CALLER].user_id)
     return reply_empty(request)
 
 
@@ -93,12 +93,12 @@ async def delete(request: web.Request) -> web.Response:
     """POST /delete-account: Delete the caller's account."""
     body = await read_body(request, DeleteAccount)
     stored = await _require_password(request, body.password)
-    await act(request, accounts.delete, request.app[app_keys.CONTEXT], request[tokens.CALLER].user_id, stored)
+    await run_action(request, accounts.delete, request.app[app_keys.CONTEXT], request[tokens.CALLER].user_id, stored)
     return reply_empty(request)
 
 
 async def _require_password(request: web.Request, password: str) -> str:
     """Return the stored hash of the caller's password. Raises PasswordWrongError or TooManyRequestsError."""
-    username, stored = await look(request, accounts.own_credentials, request[tokens.CALLER].user_id)
+    username, stored = await read_action(request, accounts.own_credentials, request[tokens.CALLER].user_id)
     await request.app[app_keys.THROTTLE].require_match(request, username, stored, password, PasswordWrongError)
     return stored

@@ -1,4 +1,4 @@
-"""Runs actions for handlers: actions that write, that only read, and that read a list."""
+"""Runs actions for handlers: writes, reads, and reads of lists."""
 
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
@@ -10,9 +10,9 @@ from conclave.actions import groups, lookup
 from conclave.actions.context import Action
 from conclave.actions.groups import GroupChanges
 from conclave.auth import tokens
-from conclave.retention.hidden import Amount
+from conclave.retention.hidden import MessageTotals
 from conclave.wire import lists
-from conclave.wire.exchange import STILL_CALLING
+from conclave.wire.exchange import RECHECK_SESSION
 from conclave.wire.lists import WriteLong, first_span
 from conclave.wire.schemas.base import Paging
 
@@ -20,61 +20,60 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-async def act(request: web.Request, action: Action[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run an action in a transaction. Return its result once it is durable, as ``ClockWatch.write`` does."""
+async def run_action(request: web.Request, action: Action[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run an action in a write transaction. Return its result once it is durable, see ``ClockWatch.write``."""
     return await request.app[app_keys.CLOCK_WATCH].write(action, *args, **kwargs)
 
 
 async def change_group(request: web.Request, group_id: bytes, changes: GroupChanges) -> None:
-    """Change a group as ``groups.update`` does. What its former policy has hidden until then stays hidden."""
+    """Change a group, see ``groups.update``. Messages that the former policy has hidden stay hidden."""
     context, user_id = request.app[app_keys.CONTEXT], request[tokens.CALLER].user_id
     of_policy = request.app[app_keys.STORE].policy_change()
     try:
-        await act(request, groups.update, context, group_id, user_id, changes, of_policy)
+        await run_action(request, groups.update, context, group_id, user_id, changes, of_policy)
     finally:
         is_marked = of_policy.end(context.clock.moment().earliest)
     if not is_marked:
-        await request.app[app_keys.CLOCK_WATCH].try_to_note()  # the change itself is there
+        await request.app[app_keys.CLOCK_WATCH].try_record()  # the change itself is committed
 
 
-async def rehearse(request: web.Request, group_id: bytes, changes: GroupChanges) -> Amount:
-    """Return what expires at once if the caller makes ``changes`` to a group, as ``Rehearsals.of_change`` does.
+async def rehearse(request: web.Request, group_id: bytes, changes: GroupChanges) -> MessageTotals:
+    """Return which messages would expire at once by ``changes`` to a group, see ``Rehearsals.of_change``.
 
-    Raises TokenExpiredError if the session has ended while this waited for its turn: who asks for very many waits as
-    long as they take, and must not act for an ended session.
+    Raises TokenExpiredError if the session has ended while this waited for its turn, which may take long.
     """
     app = request.app
-    async with app[app_keys.CLOCK_WATCH].noting():
+    async with app[app_keys.CLOCK_WATCH].recording_faults():
         found = await app[app_keys.REHEARSALS].of_change(group_id, request[tokens.CALLER].user_id, changes)
-    await request[STILL_CALLING]()
+    await request[RECHECK_SESSION]()
     return found
 
 
-async def look(request: web.Request, action: Action[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run an action that only reads, and return its result, as ``Database.read`` does."""
+async def read_action(request: web.Request, action: Action[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run an action that only reads, and return its result, see ``Database.read``."""
     return await request.app[app_keys.STORE].read(action, *args, **kwargs)
 
 
-async def look_again(request: web.Request, action: Action[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Do as ``look``, while an answer is being written. Raises TokenExpiredError if the session is over by now."""
-    await request[STILL_CALLING]()
-    return await look(request, action, *args, **kwargs)
+async def read_action_again(request: web.Request, action: Action[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Do as ``read_action`` while a response is being written. Raises TokenExpiredError if the session has ended."""
+    await request[RECHECK_SESSION]()
+    return await read_action(request, action, *args, **kwargs)
 
 
 async def answer_list(
     request: web.Request,
-    asked: Paging,
+    paging: Paging,
     action: Action[..., Any],
     *args: Any,
     is_complete: bool = False,
     write_long: WriteLong | None = None,
 ) -> web.StreamResponse:
-    """Answer with a list, or a page of it. Raises what ``read_part`` raises.
+    """Answer with a list, or a page of it. Raises as ``read_part`` does.
 
-    ``action``: reads a ListPart, by a Span as its last argument. ``is_complete``: without parameters the answer has all
-    of the list. ``write_long``: writes what is in ``ListPart.long``.
+    ``action``: returns a ListPart; its last argument is a Span. ``is_complete``: without paging parameters the response
+    has the whole list. ``write_long``: writes ``ListPart.long``.
     """
-    span = first_span(asked, is_complete=is_complete)
-    first = await look(request, lookup.read_part, action, *args, span)
-    read = partial(look_again, request, lookup.read_part, action, *args)
+    span = first_span(paging, is_complete=is_complete)
+    first = await read_action(request, lookup.read_part, action, *args, span)
+    read = partial(read_action_again, request, lookup.read_part, action, *args)
     return await lists.reply(request, span, first, read, write_long)

@@ -5,20 +5,20 @@ from aiohttp import web
 from conclave import app_keys
 from conclave.actions import commits
 from conclave.actions.commits import Commit
-from conclave.api.action_runner import act, look
+from conclave.api.action_runner import read_action, run_action
 from conclave.auth import tokens
 from conclave.wire.exchange import path_id, read_body, reply, reply_empty
 from conclave.wire.schemas.commits import ExternalJoin, UploadCommit
 
 
 async def upload(request: web.Request) -> web.Response:
-    """POST /groups/{group_id}/commit: Store what is given of a commit, group info and the MLS id."""
+    """POST /groups/{group_id}/commit: Store a commit, the group info, and the MLS id, as far as given."""
     group_id, user_id = path_id(request, "group_id"), request[tokens.CALLER].user_id
     body = await read_body(request, UploadCommit)
     commit = Commit(body.commit_message, body.group_info, body.mls_group_id)
     if commit.commit_message:
         await request.app[app_keys.SENDING].prepare(group_id, user_id, len(commit.commit_message))
-    await act(request, commits.upload, request.app[app_keys.CONTEXT], group_id, user_id, commit)
+    await run_action(request, commits.upload, request.app[app_keys.CONTEXT], group_id, user_id, commit)
     return reply_empty(request)
 
 
@@ -29,12 +29,12 @@ async def external_join(request: web.Request) -> web.Response:
     commit = Commit(body.commit_message, body.group_info, body.mls_group_id)
     if commit.commit_message:
         await request.app[app_keys.SENDING].prepare(group_id, user_id, len(commit.commit_message))
-    await act(request, commits.external_join, request.app[app_keys.CONTEXT], group_id, user_id, commit)
+    await run_action(request, commits.external_join, request.app[app_keys.CONTEXT], group_id, user_id, commit)
     return reply_empty(request)
 
 
 async def group_info(request: web.Request) -> web.Response:
     """GET /groups/{group_id}/group-info: The stored group info."""
     group_id, user_id = path_id(request, "group_id"), request[tokens.CALLER].user_id
-    stored = await look(request, commits.group_info, request.app[app_keys.CONTEXT], group_id, user_id)
+    stored = await read_action(request, commits.group_info, request.app[app_keys.CONTEXT], group_id, user_id)
     return reply(request, {"group_info": stored})

@@ -1,4 +1,4 @@
-"""The description of the protocol, for programs and for people."""
+"""The OpenAPI document, and a page that shows it."""
 
 import hashlib
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from conclave.wire.exchange import Endpoint, read_query
 from conclave.wire.formats import Format
 from conclave.wire.openapi import document as openapi
 from conclave.wire.schemas.docs import Describe
-from conclave.wire.shared import cut, is_kept, reply_shared
+from conclave.wire.shared import matches_etag, reply_shared, split_body
 
 _PAGE = """<!DOCTYPE html>
 <html lang="en">
@@ -40,11 +40,11 @@ _SCRIPT = """SwaggerUIBundle({
   validatorUrl: null,
 });
 """
-"""Without validatorUrl the page would send the document's address to a service elsewhere."""
+"""Without validatorUrl the page would send the document's address to an external service."""
 
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
-    "img-src 'self' data:; "  # the library's icons are in its styles
+    "img-src 'self' data:; "  # icons in the library's styles
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 
@@ -61,7 +61,7 @@ async def document(request: web.Request) -> web.StreamResponse:
     app, wanted = request.app, read_query(request, Describe)
     formats = (Format.JSON,) if wanted.format else tuple(Format)
     endpoints = tuple(app[app_keys.ENDPOINTS].values())
-    written = _written(endpoints, app[app_keys.CONFIG].auth_header, formats)
+    written = _document(endpoints, app[app_keys.CONFIG].auth_header, formats)
     return reply_shared(request, written, "application/json")
 
 
@@ -70,7 +70,7 @@ async def page(_: web.Request) -> web.Response:
     return web.Response(text=_PAGE, content_type="text/html", headers={"Content-Security-Policy": _POLICY})
 
 
-class _File(NamedTuple):
+class _Asset(NamedTuple):
     pieces: Sequence[bytes]
     tag: ETag
 
@@ -78,7 +78,7 @@ class _File(NamedTuple):
 async def asset(request: web.Request) -> web.StreamResponse:
     """Answer with a file that the docs page loads. Raises NotFoundError.
 
-    It is no endpoint, since it is for the page only. Browsers keep the file, and ask whether it has changed.
+    It is not in the route table, since only the page uses it. Browsers cache the file and revalidate it.
     """
     name = request.match_info["name"]
     headers = {"Cache-Control": "no-cache"}
@@ -87,7 +87,7 @@ async def asset(request: web.Request) -> web.StreamResponse:
     if name not in _LIBRARY:
         raise NotFoundError("no such path")
     file = _read(name)
-    kept = is_kept(request, file.tag.value)
+    kept = matches_etag(request, file.tag.value)
     response = web.Response(status=304) if kept else reply_shared(request, file.pieces, _LIBRARY[name])
     response.headers.update(headers)
     response.etag = file.tag
@@ -95,20 +95,20 @@ async def asset(request: web.Request) -> web.StreamResponse:
 
 
 @cache
-def _read(name: str) -> _File:
-    """Read a file of the library, once for all: that takes a few milliseconds."""
+def _read(name: str) -> _Asset:
+    """Read a file of the library. Cached, since that takes a few milliseconds."""
     body = (_library() / name).read_bytes()
-    return _File(cut(body), ETag(hashlib.sha256(body).hexdigest()))
+    return _Asset(split_body(body), ETag(hashlib.sha256(body).hexdigest()))
 
 
 @cache
-def _written(endpoints: tuple[Endpoint, ...], auth_header: str, formats: tuple[Format, ...]) -> Sequence[bytes]:
-    """Write the document, once for all."""
-    return cut(openapi.written(endpoints, auth_header, formats))
+def _document(endpoints: tuple[Endpoint, ...], auth_header: str, formats: tuple[Format, ...]) -> Sequence[bytes]:
+    """Write the document. Cached."""
+    return split_body(openapi.document_json(endpoints, auth_header, formats))
 
 
 def _library() -> Path:
-    """Return the folder of the library's files. To import its package would also import Flask."""
+    """Return the folder of the library's files, without importing its package and Flask."""
     found = find_spec("flask_swagger_ui")
     assert found  # noqa: S101 - a dependency
     assert found.origin  # noqa: S101 - a package with a file

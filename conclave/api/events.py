@@ -6,32 +6,30 @@ from aiohttp import HttpVersion11, web
 
 from conclave import app_keys
 from conclave.actions import timers
-from conclave.api.action_runner import look
+from conclave.api.action_runner import read_action
 from conclave.auth import tokens
 from conclave.errors import TokenExpiredError
-from conclave.wire import sse
 from conclave.wire.exchange import read_query
-from conclave.wire.formats import Format, answer_format
+from conclave.wire.formats import Format, response_format
 from conclave.wire.schemas.events import Listen
-from conclave.wire.stream_connection import Listener, StreamHead
+from conclave.wire.stream_connection import StreamConnection, StreamHead, event_encoder
 
 
 async def stream(request: web.Request) -> web.StreamResponse:
     """GET /events: Listen to what happens in the caller's groups.
 
-    The first events are those of messages that were redacted for the caller while no stream was open.
-    The stream is open until the client goes, the session ends, or the server stops. An open stream is a use of its
-    session.
+    The first events are those of messages that were redacted for the caller while no stream was open. The stream stays
+    open until the client disconnects, the session ends, or the server stops. An open stream keeps its session in use.
     """
     events, telling, caller = request.app[app_keys.EVENTS], request.app[app_keys.TELLING], request[tokens.CALLER]
-    script = sse.script(_format(request), chunked=request.version >= HttpVersion11)
-    listener, response = Listener(events, caller.user_id, caller.session_id, script), StreamHead()
+    encoder = event_encoder(_format(request), chunked=request.version >= HttpVersion11)
+    listener, response = StreamConnection(events, caller.user_id, caller.session_id, encoder), StreamHead()
     with ExitStack() as following, ExitStack() as undo:
         events.add(listener)
         undo.callback(events.remove, listener)
         coming = following.enter_context(telling.expect(listener))
-        # The stream learns only from here on that its session ends: it may have ended since it was looked up.
-        missed = await look(request, timers.begin_stream, caller.session_id, caller.user_id)
+        # The stream is notified of the session's end only from here on: it may have ended since authentication.
+        missed = await read_action(request, timers.begin_stream, caller.session_id, caller.user_id)
         if missed is None:
             raise TokenExpiredError
         await response.prepare(request)
@@ -43,8 +41,8 @@ async def stream(request: web.Request) -> web.StreamResponse:
 
 
 def _format(request: web.Request) -> Format:
-    """Return the format that the query names, or the format in which the session's token was issued."""
+    """Return the format in the query, or else that of the session's token."""
     named = read_query(request, Listen).format
     if named:
         return Format[named.upper()]
-    return answer_format("", "", tokens.require_token(request)[-1:])
+    return response_format("", "", tokens.require_token(request)[-1:])

@@ -34,9 +34,9 @@ async def send(request: web.Request) -> web.StreamResponse:
 async def fetch(request: web.Request) -> web.StreamResponse:
     """GET /groups/{group_id}/messages: Fetch a page of messages, ascending.
 
-    The watermark moves to `after` at once, and to the end of the page once the client's system has acknowledged the
-    whole response: from then on a message may be deleted. With `confirm=next`, or if the operator has set that only
-    the next fetch confirms, it moves no further than to the next fetch's `after`.
+    The caller's watermark moves to `after` at once, and to the end of the page once the client's system has
+    acknowledged the whole response. From then on delete-after-fetch may delete the messages. With `confirm=next`, or if
+    the operator has set so, it moves only to the next fetch's `after`.
     """
     group_id, user_id = path_id(request, _GROUP), request[tokens.CALLER].user_id
     query, fetching = read_query(request, GetMessages), request.app[app_keys.FETCHING]
@@ -46,17 +46,17 @@ async def fetch(request: web.Request) -> web.StreamResponse:
         next_confirms=query.next_confirms,
     )
     response = reply_page(request, found.pieces)
-    if found.is_news:
-        # Reading must not depend on what the store can write: in either way the response leaves first.
+    if found.needs_confirmation:
+        # Reading must not depend on the store's writes: the response is sent first.
         has_arrived = await hand_over(request, response, counts=found.counts_on_arrival)
         await fetching.confirm(found, has_arrived=has_arrived)
     return response
 
 
 async def read(request: web.Request) -> web.Response:
-    """POST /groups/{group_id}/read: Say that everything up to a message was read, which starts the timers of it.
+    """POST /groups/{group_id}/read: Mark all messages up to a number as read, and start their timers.
 
-    Each self-destructing message that this covers for the first time is redacted for the caller once its time is over.
+    Each self-destructing message that is read for the first time is redacted for the caller when its timer ends.
     """
     group_id, user_id = path_id(request, _GROUP), request[tokens.CALLER].user_id
     body = await read_body(request, ReadReceipt)
@@ -65,11 +65,11 @@ async def read(request: web.Request) -> web.Response:
 
 
 async def take_back(request: web.Request) -> web.Response:
-    """DELETE /groups/{group_id}/messages/{sequence_num}: Take a message back: an own one, or as an admin any.
+    """DELETE /groups/{group_id}/messages/{sequence_num}: Take back an own message, or as an admin any.
 
-    It is hidden from everybody at once, and erased by the next cleanup run that may. Admins may do so with what others
-    have sent if the operator lets them. Commits cannot be taken back. Doing it again changes nothing. With `dry_run`
-    nothing changes either: the answer is what the same request without it would get now, but for 429.
+    It is hidden from all members at once, and erased by the next cleanup run that may erase it. Admins may take back
+    messages of others if the operator permits that. Commits cannot be taken back. Repeating the request has no effect.
+    With `dry_run` nothing changes: the response is that of the same request without it, except for 429.
     """
     group_id, number = path_id(request, _GROUP), path_number(request, "sequence_num")
     admins_may = request.app[app_keys.CONFIG].retention.admins_may_redact

@@ -1,4 +1,4 @@
-"""The caller's sessions: listing and ending them."""
+"""Listing and ending the caller's sessions."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -6,13 +6,13 @@ from aiohttp import web
 
 from conclave import app_keys
 from conclave.actions import sessions
-from conclave.api.action_runner import act, answer_list
+from conclave.api.action_runner import answer_list, run_action
 from conclave.auth import tokens
 from conclave.wire.exchange import path_id, read_query, reply_empty
 from conclave.wire.schemas.base import Paging
 
 if TYPE_CHECKING:
-    from conclave.store.resources.sessions import Session
+    from conclave.store.resources.sessions import SessionRow
 
 
 async def list_own(request: web.Request) -> web.StreamResponse:
@@ -20,7 +20,7 @@ async def list_own(request: web.Request) -> web.StreamResponse:
     app, caller = request.app, request[tokens.CALLER]
     activity, now = app[app_keys.ACTIVITY], app[app_keys.CLOCK].now()
 
-    def shown(session: "Session") -> dict[str, Any] | None:
+    def row(session: "SessionRow") -> dict[str, Any] | None:
         expires_at = activity.expires_at(session)
         if expires_at <= now:
             return None
@@ -32,10 +32,10 @@ async def list_own(request: web.Request) -> web.StreamResponse:
             "current": session.session_id == caller.session_id,
         }
 
-    return await answer_list(request, read_query(request, Paging), sessions.list_own, caller.user_id, shown)
+    return await answer_list(request, read_query(request, Paging), sessions.list_own, caller.user_id, row)
 
 
 async def revoke(request: web.Request) -> web.Response:
     """DELETE /sessions/{id}: End one of the caller's sessions."""
-    await act(request, sessions.revoke, request[tokens.CALLER].user_id, path_id(request, "id"))
+    await run_action(request, sessions.revoke, request[tokens.CALLER].user_id, path_id(request, "id"))
     return reply_empty(request)

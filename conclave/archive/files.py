@@ -19,7 +19,7 @@ class DamagedLogError(Exception):
 
 
 def is_unfinished(name: str) -> bool:
-    """Tell whether delta-rs was killed before this file of the log was whole, by its name.
+    """Return whether delta-rs was killed before this file of the log was whole, by its name.
 
     Entries are staged under names that begin with ``_commit_``, other files under their own with a # and a number.
     """
@@ -63,7 +63,7 @@ def told_of(actions: Any, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
 
 
 def is_recent(at: float, now: float, seconds: float) -> bool:
-    """Tell whether something of the second ``at`` is younger than ``seconds`` at the second ``now``.
+    """Return whether something of the second ``at`` is younger than ``seconds`` at the second ``now``.
 
     What lies further ahead than that was stamped by a fast clock, which has been set right since: it is not.
     """

@@ -59,7 +59,7 @@ def _of_row(indexed: PartRow | None, row: PartRow | None, altered: int) -> list[
 
 
 def _covers(indexed: PartRow, row: PartRow) -> bool:
-    """Tell whether the bounds in the index, by which readers search, cover all that is stored."""
+    """Return whether the bounds in the index, by which readers search, cover all that is stored."""
     return (
         indexed.first_seq <= row.first_seq
         and indexed.last_seq >= row.last_seq

@@ -7,9 +7,9 @@ from conclave.archive.faults import one_line
 from conclave.archive.layout import in_partitions
 from conclave.archive.scan import batches, by_rows
 from conclave.archive.snapshot import open_known
-from conclave.retention.fate import Sent
+from conclave.retention.fate import MessageFacts
 from conclave.store.archive.moves import ArchiveState
-from conclave.store.views.explain import LookError
+from conclave.store.views.explain import ArchiveReadError
 
 
 def find(
@@ -18,7 +18,7 @@ def find(
     group_key: int,
     number: int,
     partitions: Sequence[tuple[int, int]],
-) -> Sent | None:
+) -> MessageFacts | None:
     """Return what is known of the message ``number`` of a group; None if the archive does not have it.
 
     ``path``: the table's folder. ``read_state``: asks the database what it knows of the table. ``partitions``: class
@@ -34,8 +34,8 @@ def find(
     try:
         table, fault = open_known(path, read_state)
         if fault:
-            raise LookError(fault)
+            raise ArchiveReadError(fault)
         rows = [row for each in batches(by_rows(table), query) for row in each.to_pylist()]
     except (DeltaError, pyarrow.ArrowException, OSError) as error:
-        raise LookError(f"{path}: {one_line(error)}") from error
-    return Sent(rows[0]["created_at"], rows[0]["sender_id"], rows[0]["is_commit"]) if rows else None
+        raise ArchiveReadError(f"{path}: {one_line(error)}") from error
+    return MessageFacts(rows[0]["created_at"], rows[0]["sender_id"], rows[0]["is_commit"]) if rows else None

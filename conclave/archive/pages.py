@@ -8,10 +8,10 @@ from conclave.archive.reader import Archive
 from conclave.clock import Clock
 from conclave.retention import stretches as index
 from conclave.retention.stretches import Stretch
-from conclave.retention.visibility import Sight
+from conclave.retention.visibility import Visibility
 from conclave.store.engine.database import Database
 from conclave.store.resources import messages
-from conclave.store.resources.messages import Page, Piece, StoredMessage, WriteMessage
+from conclave.store.resources.messages import EncodedMessage, EncodeMessage, MessagePage, MessageRow
 
 
 async def page(
@@ -22,10 +22,10 @@ async def page(
     after: int,
     limit: int,
     clock: Clock,
-    write: WriteMessage,
+    write: EncodeMessage,
     *,
     include_redacted: bool = False,
-) -> Page:
+) -> MessagePage:
     """Read a page as ``messages.page`` does, from both tiers. Raises NoMembershipError or ArchiveError.
 
     The store is asked first. Either it has the page, or it says up to which number the archive has it, the border. The
@@ -38,26 +38,26 @@ async def page(
     Pages with a part in the archive wait in line. Messages that expire meanwhile are left out just before the page is
     returned.
     """
-    served: list[Piece] = []
+    served: list[EncodedMessage] = []
     taken, position = 0, after
 
-    async def look() -> Page:
+    async def look() -> MessagePage:
         room = limit - len(served)
         asked = group_id, user_id, position, room, clock, write, taken
         return await store.read(messages.page, *asked, include_redacted=include_redacted)
 
-    async def fill(stretch: Stretch, sight: Sight) -> bool:
+    async def fill(stretch: Stretch, view: Visibility) -> bool:
         """Read a stretch of the archive, if it is still there. Return whether the page is full."""
         nonlocal taken, position
         cold = await archive.read(stretch, limit - len(served), taken)
         if await store.read(index.relaid) != stretch.relaid:
             return False
         taken += sum(len(message.mls_message) for message in cold.messages)
-        served.extend(await asyncio.to_thread(_write_all, cold.messages, sight, write))
+        served.extend(await asyncio.to_thread(_write_all, cold.messages, view, write))
         position = stretch.border
         return cold.full
 
-    async def anew(position: int) -> Page:
+    async def anew(position: int) -> MessagePage:
         served.clear()  # nothing of it is kept while this waits in line
         found.messages.clear()
         return await page(
@@ -68,21 +68,21 @@ async def page(
     doubt = first.doubt
     served += first.messages
     async with archive.turns if first.archived else contextlib.nullcontext():
-        while found.archived and not await fill(found.archived, found.sight):
+        while found.archived and not await fill(found.archived, found.visibility):
             found = await look()
             served += found.messages
             doubt = doubt.joined(found.doubt)
     moment = clock.moment()
     now = moment.now
-    sight = found.sight.at(now)
-    if not first.archived and (now == first.sight.now or sight.admits_all(served)):
+    view = found.visibility.at(now)
+    if not first.archived and (now == first.visibility.now or view.admits_all(served)):
         return first
-    if sight.redacts_any(served):
+    if view.redacts_any(served):
         # A timer has ended meanwhile. What is left of that message is for a new page to say.
         return await anew(after)
-    current = [message for message in served if sight.admits(message)]
+    current = [message for message in served if view.admits(message)]
     if moment.in_doubt and len(current) < len(served):
-        dropped = next(message for message in served if not sight.admits(message))
+        dropped = next(message for message in served if not view.admits(message))
         doubt = doubt.with_first(dropped.sequence_num)
     if served and not current:
         # An empty page would say that nothing follows.
@@ -91,9 +91,9 @@ async def page(
         return rest if rest.messages else replace(rest, fetched_up_to=first.fetched_up_to)
     last = current[-1].sequence_num if current else 0
     up_to = max(last, first.fetched_up_to)
-    return Page(current, first.member, up_to, sight, touch=first.touch, doubt=doubt)
+    return MessagePage(current, first.member, up_to, view, touch=first.touch, doubt=doubt)
 
 
-def _write_all(found: list[StoredMessage], sight: Sight, write: WriteMessage) -> list[Piece]:
+def _write_all(found: list[MessageRow], view: Visibility, write: EncodeMessage) -> list[EncodedMessage]:
     """Write messages, in a thread: they may have 2 MiB."""
-    return [messages.written(each, each.mls_message, sight, write) for each in found]
+    return [messages.written(each, each.mls_message, view, write) for each in found]

@@ -35,8 +35,8 @@ from conclave.keys.cipher import AlteredError
 from conclave.keys.file import KeyFileError
 from conclave.keys.store import KeyStore
 from conclave.logs.setup import get_logger
-from conclave.retention.fate import Sent
-from conclave.retention.hidden import Amount, Sought
+from conclave.retention.fate import MessageFacts
+from conclave.retention.hidden import ArchiveCount, MessageTotals
 from conclave.retention.stretches import Stretch
 from conclave.store import bodies
 from conclave.store.archive import moves
@@ -44,7 +44,7 @@ from conclave.store.archive.moves import ArchiveState
 from conclave.store.engine import sqlite
 from conclave.store.engine.faults import store_error
 from conclave.store.resources import messages
-from conclave.store.resources.messages import StoredMessage
+from conclave.store.resources.messages import MessageRow
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -90,7 +90,7 @@ class _Open:
     turn: int
 
     def is_behind(self, version: int, turn: int) -> bool:
-        """Tell whether the hot store knows of a later state of the table, with ``version`` and ``turn``."""
+        """Return whether the hot store knows of a later state of the table, with ``version`` and ``turn``."""
         return self.snapshot.version < version or self.turn < turn
 
 
@@ -123,14 +123,14 @@ class Archive:
         """
         return await self._in_thread(self._read, stretch, limit, taken)
 
-    async def find(self, stretch: Stretch) -> Sent | None:
+    async def find(self, stretch: Stretch) -> MessageFacts | None:
         """Return what is known of the only message of ``stretch``, but its body; None: it is gone.
 
         Raises ArchiveError.
         """
         return await self._in_thread(self._find, stretch)
 
-    async def tally(self, sought: Sought) -> Amount:
+    async def tally(self, sought: ArchiveCount) -> MessageTotals:
         """Count the messages of ``sought``. Raises ArchiveError."""
         return await self._in_thread(self._tally, sought)
 
@@ -139,7 +139,7 @@ class Archive:
         await self._in_thread(self._try_out)
 
     async def is_away(self) -> bool:
-        """Tell whether there is no table in the archive's folder, so that its disk may be away. Reads nothing."""
+        """Return whether there is no table in the archive's folder, so that its disk may be away. Reads nothing."""
         return not await asyncio.get_running_loop().run_in_executor(self._threads, self._has_log)
 
     async def close(self) -> None:
@@ -155,7 +155,7 @@ class Archive:
         if self._damaged:
             self._report()
         else:
-            self._health.mend(HealthPart.ARCHIVE)
+            self._health.clear_fault(HealthPart.ARCHIVE)
         return result
 
     def _report(self, *faults: str) -> None:
@@ -163,7 +163,7 @@ class Archive:
         reason = "; ".join(dict.fromkeys((*self._damaged, *faults)))
         if self._health.faults.get(HealthPart.ARCHIVE) != reason:
             log.error("archive_unreadable", reason=reason)
-        self._health.fault(HealthPart.ARCHIVE, reason)
+        self._health.set_fault(HealthPart.ARCHIVE, reason)
 
     def _has_log(self) -> bool:
         return (self._folder / LOG).is_dir()
@@ -186,7 +186,7 @@ class Archive:
             raise ArchiveError(left)
 
     def _read(self, stretch: Stretch, limit: int, taken: int) -> Found:
-        found: list[StoredMessage] = []
+        found: list[MessageRow] = []
         after, room, effort = stretch.after, max(0, messages.PAGE_BYTES - taken), 1
         while after < stretch.border and len(found) < limit:
             last = reach(stretch.parts, after, stretch.border, effort * (limit - len(found)), effort * room)
@@ -204,7 +204,7 @@ class Archive:
             after, effort = last, effort * 2
         return Found(found, full=len(found) == limit)
 
-    def _opened(self, stretch: Stretch, found: list[StoredMessage]) -> list[StoredMessage]:
+    def _opened(self, stretch: Stretch, found: list[MessageRow]) -> list[MessageRow]:
         """Decrypt messages as they were archived. One without a key was erased meanwhile, and is left out."""
         shown = [each for each in found if each.sequence_num not in stretch.taken_back]  # the others have no body
         numbers, stored = [each.sequence_num for each in shown], [each.mls_message for each in shown]
@@ -246,20 +246,20 @@ class Archive:
         row = self._of_hot(lambda connection: connection.execute(query, (group_key,)).fetchone())
         return str(UUID(bytes=row[0])) if row else f"with the key {group_key}"
 
-    def _find(self, stretch: Stretch) -> Sent | None:
+    def _find(self, stretch: Stretch) -> MessageFacts | None:
         window = Window(stretch, stretch.parts, stretch.after, stretch.border, 1)
 
-        def ask(table: Snapshot) -> Sent | None:
+        def ask(table: Snapshot) -> MessageFacts | None:
             table.count(window.place(window.last))
             rows = [row for batch in batches(table.by_rows(), facts(stretch)) for row in batch.to_pylist()]
-            return Sent(rows[0]["created_at"], rows[0]["sender_id"], rows[0]["is_commit"]) if rows else None
+            return MessageFacts(rows[0]["created_at"], rows[0]["sender_id"], rows[0]["is_commit"]) if rows else None
 
         try:
             return self._asking(stretch.version, stretch.turn, ask)
         except UnsoundError as error:
             raise ArchiveError(self._note_damage(window, str(error))) from error
 
-    def _tally(self, sought: Sought) -> Amount:
+    def _tally(self, sought: ArchiveCount) -> MessageTotals:
         return self._asking(sought.stretch.version, sought.stretch.turn, lambda table: amount(table.quick, sought))
 
     def _asking(self, version: int, turn: int, ask: Callable[[Snapshot], T]) -> T:

@@ -12,7 +12,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from conclave.archive.layout import in_partitions
-from conclave.retention.hidden import Amount, Sought
+from conclave.retention.hidden import ArchiveCount, MessageTotals
 from conclave.retention.stretches import Part, Stretch
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def select(stretch: Stretch, parts: Sequence[Part], after: int, last: int, first
     partitions as literals, so that no file of another partition is opened.
     """
     return (
-        f"SELECT {COLUMNS}, {stretch.sight.kept} AS is_kept, is_commit, checksum FROM archive"
+        f"SELECT {COLUMNS}, {stretch.visibility.kept} AS is_kept, is_commit, checksum FROM archive"
         f" WHERE {_where(stretch, parts, after, last)}"
         f"{'' if first_only is None else f' ORDER BY sequence_num LIMIT {first_only:d}'}"
     )
@@ -107,12 +107,12 @@ def facts(stretch: Stretch) -> str:
     return f"SELECT created_at, sender_id, is_commit FROM archive WHERE {where}"
 
 
-def tally(sought: Sought) -> str:
+def tally(sought: ArchiveCount) -> str:
     """Write the query for the sums of ``sought``."""
-    return f"SELECT {sought.sums.sql} FROM archive WHERE {hidden(sought)}"
+    return f"SELECT {sought.aggregates.sql} FROM archive WHERE {hidden(sought)}"
 
 
-def hidden(sought: Sought) -> str:
+def hidden(sought: ArchiveCount) -> str:
     """Write the condition for the messages of ``sought``."""
     stretch, horizon = sought.stretch, sought.horizon
     aged = f"created_at < {horizon.before:d} AND NOT {horizon.is_kept(str(horizon.commits_above))}"
@@ -127,7 +127,7 @@ def _where(stretch: Stretch, parts: Sequence[Part], after: int, last: int) -> st
     deleted = ", ".join(f"X'{sender.hex()}'" for sender in stretch.deleted_senders)
     return (
         f"{in_partitions((part.lifetime, part.span) for part in parts)} AND group_key = {stretch.group_key:d}"
-        f" AND sequence_num <= {last:d} AND {stretch.sight.condition(after, deleted)}"
+        f" AND sequence_num <= {last:d} AND {stretch.visibility.condition(after, deleted)}"
         f"{_without_taken_back(stretch, after, last)}"
     )
 
@@ -167,10 +167,10 @@ def batches(query: "QueryBuilder", sql: str) -> Iterator[Any]:
         yield from reader
 
 
-def amount(query: "QueryBuilder", sought: Sought) -> Amount:
+def amount(query: "QueryBuilder", sought: ArchiveCount) -> MessageTotals:
     """Count the messages of ``sought``. Raises as ``batches`` does."""
     (row,) = (row for batch in batches(query, tally(sought)) for row in batch.to_pylist())
-    return sought.sums.amount(row.values())
+    return sought.aggregates.totals(row.values())
 
 
 CONCURRENT_READS = 2

@@ -15,8 +15,8 @@ from conclave.archive.snapshot import open_known
 from conclave.config.settings import Config
 from conclave.store.archive import moves as archive_moves, reclaiming, status
 from conclave.store.archive.moves import ArchiveState
-from conclave.store.archive.reclaiming import Dead
-from conclave.store.archive.status import Amount, Move, Overdue
+from conclave.store.archive.reclaiming import DeadSpace
+from conclave.store.archive.status import ArchivedAmount, ArchiveOverdue, Move
 from conclave.store.engine import schema, sqlite
 
 LAST_MOVES = 5
@@ -54,11 +54,11 @@ class Status:
     unerased: bool
     """Replaced files may still be on disk."""
     shares: list[ClassMonth]
-    overdue: Overdue
+    overdue: ArchiveOverdue
     moves: list[Move]
     fault: str
     """Why the table cannot be read, "" if it can; then it has no version and no files here."""
-    dead: Dead
+    dead: DeadSpace
     """What was erased, and takes space in the files until that is given back."""
 
     @property
@@ -108,8 +108,8 @@ def read_status(config: Config, now: int) -> Status:
 
 def _none(config: Config) -> Status:
     """Return the state of an archive that nothing has ever moved to."""
-    overdue = Overdue(0, 0, 0, 0, 0, 0, 0, 0)
-    none = Dead(0, None)
+    overdue = ArchiveOverdue(0, 0, 0, 0, 0, 0, 0, 0)
+    none = DeadSpace(0, None)
     return Status(str(config.archive_path), 0, None, False, [], overdue, [], "", none)  # noqa: FBT003 - in their order
 
 
@@ -142,12 +142,12 @@ def _read_files(config: Config, known: ArchiveState, *, is_expected: bool) -> _F
         return _Files(None, counts, disk_bytes, f"{path}: {one_line(error)}")
 
 
-def _join(amounts: Iterable[Amount], files: _Files) -> list[ClassMonth]:
+def _join(amounts: Iterable[ArchivedAmount], files: _Files) -> list[ClassMonth]:
     """Join both by class and month; if one of them lacks an entry, its numbers are zero."""
     indexed = {(each.lifetime, each.month): each for each in amounts}
     shares = []
     for key in sorted(indexed.keys() | files.counts.keys()):
-        each = indexed.get(key, Amount(*key, 0, 0, 0))
+        each = indexed.get(key, ArchivedAmount(*key, 0, 0, 0))
         shares.append(
             ClassMonth(*key, each.groups, each.messages, each.body_bytes, files.counts[key], files.disk_bytes[key])
         )

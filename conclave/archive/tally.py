@@ -8,7 +8,7 @@ from conclave.archive import scan
 from conclave.archive.faults import one_line
 from conclave.archive.snapshot import TRIES, open_known
 from conclave.config.settings import Config
-from conclave.retention.hidden import NOTHING, Amount, Sought
+from conclave.retention.hidden import NOTHING, ArchiveCount, MessageTotals
 from conclave.store.archive import moves
 from conclave.store.archive.moves import ArchiveState
 from conclave.store.engine import sqlite
@@ -18,7 +18,7 @@ class UnreadableError(Exception):
     """The archive cannot be read. The message is one line for the operator."""
 
 
-def count(config: Config, sought: Sought | None) -> Amount:
+def count(config: Config, sought: ArchiveCount | None) -> MessageTotals:
     """Count the messages of ``sought``, and their bytes. Raises UnreadableError."""
     if sought is None:
         return NOTHING
@@ -34,7 +34,7 @@ def count(config: Config, sought: Sought | None) -> Amount:
     raise UnreadableError(f"{config.archive_path}: {reason}")
 
 
-def _count(config: Config, sought: Sought) -> Amount:
+def _count(config: Config, sought: ArchiveCount) -> MessageTotals:
     table, fault = open_known(config.archive_path, lambda: _known(config))
     if fault:
         raise UnreadableError(fault)

@@ -15,7 +15,7 @@ from conclave.keys.store import KeyStore
 from conclave.retention.stretches import Stretch
 from conclave.store import bodies
 from conclave.store.archive.moves import ArchiveState
-from conclave.store.views.held_export import Place
+from conclave.store.views.held_export import HeldGroup
 
 
 class UnreadableError(Exception):
@@ -48,7 +48,7 @@ def read(
 def read_held(
     path: Path,
     read_state: Callable[[], ArchiveState],
-    places: Mapping[int, Place],
+    places: Mapping[int, HeldGroup],
     user_id: bytes,
     keys: KeyStore | None,
 ) -> Iterator[tuple[bytes, Archived]]:

@@ -10,7 +10,7 @@ from conclave.archive.layout import DamagedError, require_sound
 from conclave.archive.scan import batches, most_between, numbers, select
 from conclave.archive.snapshot import Place, Snapshot
 from conclave.retention.stretches import Part, Stretch
-from conclave.store.resources.messages import StoredMessage
+from conclave.store.resources.messages import MessageRow
 
 if TYPE_CHECKING:
     from deltalake import QueryBuilder
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Found:
     """The first messages of a stretch."""
 
-    messages: list[StoredMessage]
+    messages: list[MessageRow]
     full: bool
     """The page has no room for more; otherwise these are all."""
     were_passed_over: bool = False
@@ -88,7 +88,7 @@ class Window:
                 raise DamagedError(number) from error
         return Found([self._as_seen(row.message) for row in rows], full)
 
-    def _as_seen(self, message: StoredMessage) -> StoredMessage:
+    def _as_seen(self, message: MessageRow) -> MessageRow:
         """Return a message as readers see it: of one that was taken back, only that it is there."""
         if message.sequence_num not in self.stretch.taken_back:
             return message
@@ -98,7 +98,7 @@ class Window:
 class _Row(NamedTuple):
     """A message as the table has it, with what it is checked by."""
 
-    message: StoredMessage
+    message: MessageRow
     is_commit: bool
     checksum: int
 
@@ -137,7 +137,7 @@ class First:
 def _rows(batch: Any) -> Iterator[_Row]:
     """Make messages of a batch of rows with the columns COLUMNS of query.py, and those after them."""
     *columns, commits, checksums = _values(batch)
-    return map(_Row, map(StoredMessage, *columns), commits, checksums)
+    return map(_Row, map(MessageRow, *columns), commits, checksums)
 
 
 def _values(batch: Any) -> list[list[Any]]:

@@ -1,1 +1,1 @@
-"""Who is calling: passwords, tokens, the use of sessions, the throttle."""
+"""Authentication: passwords, tokens, the use of sessions, and rate limits."""

@@ -1,7 +1,4 @@
-"""Hashes and checks passwords off the event loop, a few at a time.
-
-``FairSemaphore`` limits how many callers do something at once, and lets those who wait take turns.
-"""
+"""Hashes and checks passwords in threads, a few at a time, in fair order."""
 
 import asyncio
 import secrets
@@ -17,40 +14,39 @@ from conclave.errors import (
     UnavailableError,
 )
 
-MOST_WAITING = 1_000
-"""At most 1,000 wait, with all keys together."""
+MAX_WAITING = 1_000
+"""The most waiting callers, over all keys."""
 
-MOST_OF_ONE = 500
-"""At most 500 wait with the same key."""
+MAX_WAITING_PER_KEY = 500
+"""The most waiting callers with the same key."""
 
 RETRY_SECONDS = 5
-"""A caller that found too many waiting may ask again after 5 seconds."""
+"""Clients may retry after 5 seconds if too many callers wait."""
 
 
 class FairSemaphore:
-    """Lets at most ``at_once`` callers in at a time.
+    """A semaphore for ``at_once`` callers, fair between keys.
 
-    The keys of those who wait take turns. However many wait with one key, they hold up only each other: where too many
-    wait, the last caller with the key that most wait with makes room for a key that fewer wait with. For the event
-    loop only.
+    Keys take turns, so callers with one key delay only each other. If too many wait, the last caller of the longest
+    queue is rejected in favour of a shorter one. For the event loop only.
     """
 
     def __init__(self, at_once: int) -> None:
-        """Begin without waiting callers."""
+        """``at_once``: the number of concurrent callers."""
         self._free = at_once
-        self._lines: dict[Hashable, deque[asyncio.Future[None]]] = {}
-        """The callers that wait, by key. The key whose turn is next comes first."""
+        self._queues: dict[Hashable, deque[asyncio.Future[None]]] = {}
+        """The waiting callers by key. The key whose turn is next comes first."""
         self.waiting = 0
-        """How many wait."""
+        """The number of waiting callers."""
 
     @property
     def has_room(self) -> bool:
-        """Whether the next caller gets a turn without waiting."""
+        """Whether the next caller enters without waiting."""
         return self._free > 0
 
     @asynccontextmanager
     async def turn(self, key: Hashable) -> AsyncIterator[None]:
-        """Wait for a turn, which lasts as long as the block. Raises UnavailableError if too many wait."""
+        """Wait for a turn, and hold it during the block. Raises UnavailableError if too many wait."""
         await self._begin(key)
         try:
             yield
@@ -61,25 +57,25 @@ class FairSemaphore:
         if self.has_room:
             self._free -= 1
             return
-        own = len(self._lines.get(key, ()))
-        if own >= MOST_OF_ONE or (self.waiting >= MOST_WAITING and not self._make_room(own)):
+        own = len(self._queues.get(key, ()))
+        if own >= MAX_WAITING_PER_KEY or (self.waiting >= MAX_WAITING and not self._make_room(own)):
             raise _too_many()
         turn = asyncio.get_running_loop().create_future()
-        self._lines.setdefault(key, deque()).append(turn)
+        self._queues.setdefault(key, deque()).append(turn)
         self.waiting += 1
         try:
             await turn
         except asyncio.CancelledError:
             if not turn.cancelled() and not turn.exception():
-                self._end()  # the turn was given to a caller who had gone
+                self._end()  # the turn was given to a cancelled caller
             raise
 
     def _make_room(self, own: int) -> bool:
-        """Refuse the last caller of the longest line, unless that is no longer than the one with ``own`` callers.
+        """Reject the last caller of the longest queue if the caller's own is shorter. Return whether there is room.
 
-        The caller who comes instead has its place among fewer. Return whether there is room.
+        ``own``: the number of callers in the caller's own queue.
         """
-        longest = max(self._lines.values(), key=len)
+        longest = max(self._queues.values(), key=len)
         if len(longest) <= own + 1:
             return False
         last = longest.pop()
@@ -89,14 +85,14 @@ class FairSemaphore:
         return True
 
     def _end(self) -> None:
-        """Give the turn to the next caller who still waits, if there is one."""
-        while self._lines:
-            key = next(iter(self._lines))
-            line = self._lines.pop(key)
-            turn = line.popleft()
+        """Pass the turn to the next waiting caller, if any."""
+        while self._queues:
+            key = next(iter(self._queues))
+            queue = self._queues.pop(key)
+            turn = queue.popleft()
             self.waiting -= 1
-            if line:
-                self._lines[key] = line  # at the end
+            if queue:
+                self._queues[key] = queue  # at the end
             if not turn.done():
                 turn.set_result(None)
                 return
@@ -104,14 +100,14 @@ class FairSemaphore:
 
 
 def _too_many() -> UnavailableError:
-    return UnavailableError("too many wait for this; try again later", seconds=RETRY_SECONDS)
+    return UnavailableError("too many requests are waiting; try again later", seconds=RETRY_SECONDS)
 
 
 CONCURRENT_CHECKS = 2
-"""At most 2 passwords are checked at once. Argon2 takes 19 MiB and a core for each."""
+"""The most concurrent checks. Argon2 takes 19 MiB and a core for each."""
 
 CONCURRENT_HASHES = 1
-"""At most 1 new password is hashed at once. New passwords have their own turns: no login waits for one."""
+"""The most concurrent hashes of new passwords. They have their own semaphore, so that logins do not wait for them."""
 
 MEMORY_KIB = 19_456
 """OWASP's parameters for Argon2id: 19 MiB of memory, 2 passes, 1 lane."""
@@ -120,37 +116,36 @@ PASSES = 2
 LANES = 1
 
 _LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"
-"""Letters and digits that are not mistaken for each other when they are read out."""
+"""Letters and digits without those that are easily confused."""
 
 
 def new_password() -> str:
-    """Return a new random password of 100 bits: 20 letters and digits, in groups of five."""
+    """Return a random password of 100 bits: 20 letters and digits in groups of five."""
     return "-".join("".join(secrets.choice(_LETTERS) for _ in range(5)) for _ in range(4))
 
 
 def hash_password(password: str) -> str:
-    """Return the Argon2id hash of ``password``, with its salt and parameters. Takes a core for some 30 ms."""
+    """Return the Argon2id hash of ``password`` with its salt and parameters. Takes about 30 ms of a core."""
     return _hasher().hash(password)
 
 
 class Passwords:
-    """Hashes and checks passwords off the event loop, a few at a time."""
+    """Hashes and checks passwords in threads."""
 
     def __init__(self) -> None:
-        """Prepare the dummy hash that unknown users are checked against."""
+        """Make the dummy hash for logins of unknown users."""
         self._dummy = hash_password(secrets.token_hex())
         self.checks = FairSemaphore(CONCURRENT_CHECKS)
         self.hashes = FairSemaphore(CONCURRENT_HASHES)
 
     async def hash(self, password: str) -> str:
-        """Return what ``hash_password`` returns. The caller must have a turn of ``hashes``."""
+        """Hash a password in a thread, see ``hash_password``. The caller must hold a turn of ``hashes``."""
         return await asyncio.to_thread(hash_password, password)
 
     async def require_match(self, stored: str, password: str, wrong: type[ApiError]) -> None:
         """Check a password against a stored hash. Raises ``wrong`` if it does not match.
 
-        ``stored``: "" for an unknown user, which takes as long and never matches. The caller must have a turn of
-        ``checks``.
+        ``stored``: "" for an unknown user: takes as long, and never matches. The caller must hold a turn of ``checks``.
         """
         matches = await asyncio.to_thread(_matches, stored or self._dummy, password)
         if not (stored and matches):

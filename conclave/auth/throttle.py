@@ -1,4 +1,4 @@
-"""Slows down clients that guess passwords or open very many accounts, and locks no other client out."""
+"""Limits guessing of passwords and registration of accounts, without locking out other clients."""
 
 from asyncio import sleep
 from collections import Counter
@@ -17,48 +17,47 @@ from conclave.logs.setup import get_logger
 
 log = get_logger(__name__)
 
-LONGEST_DELAY_SECONDS = 2.0
-"""At most 2 seconds: how long a user who knows the password waits for the failures of others."""
+MAX_DELAY_SECONDS = 2.0
+"""The longest delay of a correct login because of failures of other clients."""
 
 DELAY_STEPS = 20
-"""After 20 more failures for a username, the delay has grown from none to the longest."""
+"""The failures for a username over which the delay grows from 0 to the maximum."""
 
 _NAME_LENGTH = 65
-"""65 characters, one more than a username has. Longer names, which no user has, may count as one."""
+"""One more than the longest username. Longer names, which no user has, are truncated."""
 
 
 _WRONG_PASSWORDS = "too many wrong passwords"
 
 _TOKEN = object()
-"""Tells the keys of registration tokens from those of usernames."""
+"""Distinguishes the keys of registration tokens from those of usernames."""
 
 
 class Throttle:
-    """Checks passwords and hashes new ones. Limits wrong passwords, wrong registration tokens, and accounts.
+    """Checks and hashes passwords. Limits wrong passwords, wrong registration tokens, and new accounts.
 
-    Wrong passwords count by username and address together, and by address alone. Beyond either limit an attempt is
-    refused, whether the password is right or wrong. By username alone they only delay an attempt, since any client can
-    fail for any user. An attempt is counted when its turn has come; a few have a turn at once. Attempts under way count
-    as wrong, so that many at once are no more than one after the other. A username without an account is treated as any
-    other.
+    Wrong passwords count by username and address together, and by address alone. Beyond either limit attempts are
+    rejected, whether the password is right or wrong. By username alone they only delay attempts, since any client can
+    fail for any user. Attempts in progress count as wrong, so that concurrent attempts are limited too. Unknown
+    usernames are treated like others.
 
-    Accounts and wrong registration tokens count by address. Addresses take turns, so that one with many requests holds
-    up only its own. For the event loop only.
+    Accounts and wrong registration tokens count by address. Addresses take turns, so that one with many requests delays
+    only its own. For the event loop only.
     """
 
     def __init__(self, limits: LimitsConfig, passwords: Passwords, clock: Clock) -> None:
-        """Begin without failures and registrations."""
+        """Start without recorded failures."""
         seconds = limits.login_window
-        self._of_both = SlidingWindow(limits.login_failures, seconds)
-        self._of_address = SlidingWindow(limits.login_failures_per_address, seconds)
-        self._of_name = SlidingWindow(limits.login_failures + DELAY_STEPS, seconds)
+        self._by_name_and_address = SlidingWindow(limits.login_failures, seconds)
+        self._by_address = SlidingWindow(limits.login_failures_per_address, seconds)
+        self._by_name = SlidingWindow(limits.login_failures + DELAY_STEPS, seconds)
         self._accounts = SlidingWindow(limits.registrations_per_address, seconds)
         self._tokens = SlidingWindow(limits.registration_failures_per_address, seconds)
-        self._undelayed = limits.login_failures
+        self._failures_without_delay = limits.login_failures
         self._trusted = limits.trusted
         self._passwords = passwords
         self._clock = clock
-        self._under_way: Counter[Hashable] = Counter()
+        self._attempts: Counter[Hashable] = Counter()
         self._has_warned = False
 
     async def require_match(
@@ -69,56 +68,56 @@ class Throttle:
         password: str,
         wrong: type[ApiError] = CredentialsWrongError,
     ) -> None:
-        """Check the password that ``request`` shows for ``username`` against a stored hash.
+        """Check the password in ``request`` for ``username`` against a stored hash.
 
         ``stored``: "" for an unknown user. Raises ``wrong``. Raises TooManyRequestsError or UnavailableError without
-        having looked at the password. After many failures for the username it takes up to LONGEST_DELAY_SECONDS longer,
-        so the hash may be out of date by then.
+        checking the password. After many failures for the username it takes up to MAX_DELAY_SECONDS longer, so the hash
+        may be outdated by then.
         """
         name, address = username[:_NAME_LENGTH], self._origin(request)
         both, alone = (name, address), (address,)
-        limits = (self._of_both, both), (self._of_address, alone)
-        self._require_room(_WRONG_PASSWORDS, *limits)
+        limits = (self._by_name_and_address, both), (self._by_address, alone)
+        self._require_allowed(_WRONG_PASSWORDS, *limits)
         await sleep(self._delay(name))
         async with self._passwords.checks.turn(address):
-            self._require_room(_WRONG_PASSWORDS, *limits)  # many may have failed while this one waited
-            with self._counted(both, alone):
+            self._require_allowed(_WRONG_PASSWORDS, *limits)  # others may have failed meanwhile
+            with self._in_progress(both, alone):
                 try:
                     await self._passwords.require_match(stored, password, wrong)
                 except wrong:
                     now = self._now()
-                    self._of_both.record(both, now)
-                    self._of_address.record(alone, now)
-                    self._of_name.record(name, now)
+                    self._by_name_and_address.record(both, now)
+                    self._by_address.record(alone, now)
+                    self._by_name.record(name, now)
                     raise
-            self._of_both.clear(both)
+            self._by_name_and_address.clear(both)
 
     async def hash_for_account(self, request: web.Request, password: str) -> str:
-        """Hash the password of an account that ``request`` opens.
+        """Hash the password of a new account that ``request`` registers.
 
         Raises TooManyRequestsError or UnavailableError.
         """
         address = self._origin(request)
-        self._require_few_accounts(address)
+        self._require_account_allowed(address)
         async with self._passwords.hashes.turn(address):
-            self._require_few_accounts(address)  # many may have registered while this one waited
+            self._require_account_allowed(address)  # others may have registered meanwhile
             self._accounts.record(address, self._now())
             return await self._passwords.hash(password)
 
-    async def hash_anew(self, request: web.Request, password: str) -> str:
+    async def hash_new_password(self, request: web.Request, password: str) -> str:
         """Hash the new password of an existing account. Raises UnavailableError."""
         async with self._passwords.hashes.turn(self._origin(request)):
             return await self._passwords.hash(password)
 
     @contextmanager
-    def registration_token_tried(self, request: web.Request) -> Iterator[None]:
-        """Count the registration token that ``request`` shows as wrong if the block raises ForbiddenError.
+    def registration_attempt(self, request: web.Request) -> Iterator[None]:
+        """Count the registration token in ``request`` as wrong if the block raises ForbiddenError.
 
-        Raises TooManyRequestsError without having looked at the token, whether it is right or wrong.
+        Raises TooManyRequestsError before the block, whether the token is right or wrong.
         """
         key = (_TOKEN, self._origin(request))
-        self._require_room("too many wrong registration tokens", (self._tokens, key))
-        with self._counted(key):
+        self._require_allowed("too many wrong registration tokens", (self._tokens, key))
+        with self._in_progress(key):
             try:
                 yield
             except ForbiddenError:
@@ -126,11 +125,11 @@ class Throttle:
                 raise
 
     def unblock(self, username: str) -> None:
-        """Forget the wrong passwords for a username, of all addresses. What counts by address alone stays."""
-        self._of_name.clear(username)
-        self._of_both.clear_all(lambda key: isinstance(key, tuple) and key[0] == username)
+        """Delete the failures for a username from all addresses. The counts by address alone are kept."""
+        self._by_name.clear(username)
+        self._by_name_and_address.clear_all(lambda key: isinstance(key, tuple) and key[0] == username)
 
-    def _require_few_accounts(self, address: str) -> None:
+    def _require_account_allowed(self, address: str) -> None:
         seconds = self._accounts.wait(address, self._now())
         if seconds:
             raise TooManyRequestsError("too many new accounts", seconds=seconds)
@@ -138,37 +137,37 @@ class Throttle:
     def _origin(self, request: web.Request) -> str:
         forwarded = request.headers.getall("X-Forwarded-For", ())
         if forwarded and not self._trusted and not self._has_warned:
-            # Once, since any client can cause it. Most likely it is a proxy, whose clients all count as one now.
+            # Once, since any client can cause it. Probably a proxy, whose clients all count as one address.
             self._has_warned = True
             log.warning("no_trusted_proxies", remedy="name the reverse proxy in [limits] trusted_proxies")
         return origin(request.remote, forwarded, self._trusted)
 
-    def _require_room(self, text: str, *limits: tuple[SlidingWindow, Hashable]) -> None:
-        """Raise TooManyRequestsError with ``text`` if one more failure of a key might exceed its window's limit."""
+    def _require_allowed(self, text: str, *limits: tuple[SlidingWindow, Hashable]) -> None:
+        """Raise TooManyRequestsError with ``text`` if one more failure of a key could exceed its limit."""
         now = self._now()
         for window, key in limits:
             seconds = window.wait(key, now)
-            if not seconds and window.count(key, now) + self._under_way[key] >= window.limit:
-                seconds = 1  # attempts under way may turn out to be right
+            if not seconds and window.count(key, now) + self._attempts[key] >= window.limit:
+                seconds = 1  # attempts in progress may succeed
             if seconds:
                 raise TooManyRequestsError(text, seconds=seconds)
 
     @contextmanager
-    def _counted(self, *keys: Hashable) -> Iterator[None]:
-        """Count an attempt under way for each of ``keys`` while the block lasts."""
-        self._under_way.update(keys)
+    def _in_progress(self, *keys: Hashable) -> Iterator[None]:
+        """Count an attempt in progress for each of ``keys`` while the block lasts."""
+        self._attempts.update(keys)
         try:
             yield
         finally:
-            self._under_way.subtract(keys)
+            self._attempts.subtract(keys)
             for key in keys:
-                if not self._under_way[key]:
-                    del self._under_way[key]
+                if not self._attempts[key]:
+                    del self._attempts[key]
 
     def _delay(self, name: str) -> float:
-        """Return the seconds by which an attempt is delayed. Delayed attempts do not wait for each other."""
-        steps = min(max(0, self._of_name.count(name, self._now()) - self._undelayed), DELAY_STEPS)
-        return LONGEST_DELAY_SECONDS * steps / DELAY_STEPS
+        """Return the delay of an attempt in seconds."""
+        steps = min(max(0, self._by_name.count(name, self._now()) - self._failures_without_delay), DELAY_STEPS)
+        return MAX_DELAY_SECONDS * steps / DELAY_STEPS
 
     def _now(self) -> int:
         return self._clock.read().since_boot

@@ -1,4 +1,4 @@
-"""Makes tokens, reads them from requests, finds the caller, and remembers when sessions were last used."""
+"""Makes and parses tokens, identifies the caller, and records when sessions were last used."""
 
 import asyncio
 import hashlib
@@ -16,11 +16,11 @@ from conclave.errors import (
     TokenExpiredError,
 )
 from conclave.retention.policy import end_of, session_lag
-from conclave.store.resources.sessions import Session
+from conclave.store.resources.sessions import SessionRow
 from conclave.wire.formats import Format
 
 _TOKEN = re.compile(r"[!-~]+")
-"""A token has only visible ASCII characters. A header may have others."""
+"""A token has only visible ASCII characters."""
 
 
 class Caller(NamedTuple):
@@ -33,7 +33,7 @@ class Caller(NamedTuple):
 CALLER = web.RequestKey("caller", Caller)
 
 TOKEN: web.RequestKey[str | None] = web.RequestKey("token")
-"""What ``token_in`` found in the request."""
+"""The result of ``parse_token`` for the request."""
 
 
 def new_token(issued_in: Format) -> str:
@@ -44,14 +44,14 @@ def new_token(issued_in: Format) -> str:
 
 
 def token_hash(token: str) -> bytes:
-    """Return the hash of a token. The store keeps nothing else of it."""
+    """Return the hash of a token, which is all that is stored of it."""
     return hashlib.sha256(token.encode()).digest()
 
 
-def token_in(value: str | None, name: str) -> str | None:
+def parse_token(value: str | None, name: str) -> str | None:
     """Return the token in the value of the header ``name``: ``Bearer TOKEN`` in Authorization, bare in any other.
 
-    None if there is no such header. "" if the header has no token, or one in another form.
+    None: the header is absent. "": it has no valid token.
     """
     if value is None:
         return None
@@ -74,9 +74,9 @@ def require_token(request: web.Request) -> str:
 
 
 class SessionActivity:
-    """Remembers when sessions were last used. The store learns this a little later, for many at a time.
+    """Records when sessions were last used. It is stored later, for many at a time.
 
-    The stored expiry of a used session lags behind by at most ``retention.policy.session_lag``. Here it is exact.
+    The stored expiry lags behind by at most ``retention.policy.session_lag``. Here it is exact.
     """
 
     def __init__(self, ttl: int) -> None:
@@ -85,16 +85,16 @@ class SessionActivity:
         self._last_used: dict[int, int] = {}
         self.urgent = asyncio.Event()
 
-    def use(self, session: Session | None, moment: Moment) -> Caller:
-        """Extend a session and return whose it is.
+    def use(self, session: SessionRow | None, moment: Moment) -> Caller:
+        """Extend a session, and return its caller.
 
-        Raises TokenExpiredError if the session is unknown or expired, and ClockInDoubtError if only a clock in doubt
-        says that it is: clients log out for good when a session has ended.
+        Raises TokenExpiredError if the session is unknown or expired, and ClockInDoubtError if it is expired only by a
+        clock in doubt: clients log out for good when a session has ended.
         """
         if session is None:
             raise TokenExpiredError
         now = moment.now
-        if now >= session.expires_at:  # otherwise it has not ended, whenever it was used last
+        if now >= session.expires_at:  # otherwise it is valid in any case
             ends = self.expires_at(session)
             if moment.earliest >= ends:
                 raise TokenExpiredError
@@ -103,34 +103,34 @@ class SessionActivity:
         if now > session.last_used_at:
             self._last_used[session.session_id] = now
         if session.expires_at - now < session_lag(self._ttl):
-            # Otherwise a crash within the lag would leave a session in use with a stored expiry that has passed.
+            # Otherwise a crash could leave an active session with an expired stored time.
             self.urgent.set()
         return Caller(session.user_id, session.session_id)
 
-    def last_used(self, session: Session) -> int:
-        """Return when a session was last used, Unix seconds."""
+    def last_used(self, session: SessionRow) -> int:
+        """Return the Unix second of a session's last use."""
         return max(session.last_used_at, self._last_used.get(session.session_id, 0))
 
-    def expires_at(self, session: Session) -> int:
-        """Return the first second at which a session is dead."""
+    def expires_at(self, session: SessionRow) -> int:
+        """Return the Unix second at which a session expires."""
         used = self._last_used.get(session.session_id)
         return session.expires_at if used is None else max(session.expires_at, end_of(used, self._ttl))
 
-    def keep(self, session_id: int, now: int) -> None:
-        """Extend a session that is in use without a new request. ``now``: Unix seconds."""
+    def extend(self, session_id: int, now: int) -> None:
+        """Extend a session that is in use by an open stream. ``now``: Unix seconds."""
         self._last_used[session_id] = now
 
-    def bring_back(self, now: int) -> None:
-        """Move uses that lie after ``now`` back to it: a fast clock noted them, and was set right since."""
+    def clamp(self, now: int) -> None:
+        """Reduce last uses after ``now`` to it: they were recorded while the clock was fast."""
         for session_id, used in self._last_used.items():
             self._last_used[session_id] = min(used, now)
 
-    def unwritten(self) -> dict[int, int]:
-        """Return the uses that the store does not have yet: Unix seconds by session id."""
+    def unstored(self) -> dict[int, int]:
+        """Return the last uses that are not stored yet: Unix seconds by session id."""
         return dict(self._last_used)
 
-    def written(self, uses: dict[int, int]) -> None:
-        """Forget ``uses``, which the store has now. Later uses of the same sessions stay."""
+    def mark_stored(self, uses: dict[int, int]) -> None:
+        """Drop ``uses``, which are stored now. Later uses of the same sessions are kept."""
         for session_id, used in uses.items():
             if self._last_used.get(session_id) == used:
                 del self._last_used[session_id]

@@ -118,7 +118,7 @@ class ArchiveCheck:
 
 
 def _is_another(path: Path, target: Path) -> bool:
-    """Tell whether ``path`` is a file, and not ``target``. One of the server's may go at any time."""
+    """Return whether ``path`` is a file, and not ``target``. One of the server's may go at any time."""
     with suppress(FileNotFoundError):
         return path.is_file() and not path.samefile(target)
     return False

@@ -42,7 +42,7 @@ def share(source: Path, target: Path) -> bool:
 
 
 def can_share(source: Path, folder: Path) -> bool:
-    """Tell whether ``share`` would take no space in a folder. Raises OSError as that does.
+    """Return whether ``share`` would take no space in a folder. Raises OSError as that does.
 
     It is tried: two folders of one file system may be mounted apart, as in the confinement of systemd's units.
     """

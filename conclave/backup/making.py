@@ -85,7 +85,7 @@ def make(config: Config, clock: Clock, folder: Path, keep: int | None, wait: Wai
 
 
 def _is_full(error: Exception, database: Path) -> bool:
-    """Tell whether an error is that of a full disk."""
+    """Return whether an error is that of a full disk."""
     if isinstance(error, OSError):
         return error.errno in (errno.ENOSPC, errno.EDQUOT)
     return isinstance(store_error(database, error), StoreFullError)
@@ -196,7 +196,7 @@ class _Making:
             reach("backup.archive_taken")
 
     def _is_near(self, *, last: bool) -> bool:
-        """Tell whether little of the archive is missing, now that it does not change."""
+        """Return whether little of the archive is missing, now that it does not change."""
         if last or not (known := find_state(self._config.database)):
             return True
         listed = archive_copy.list_table(self._config.archive_path, lambda: known)

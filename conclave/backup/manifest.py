@@ -150,7 +150,7 @@ def _sum_of(told: Mapping[str, Any]) -> str:
 
 
 def _is_of_backup(name: str) -> bool:
-    """Tell whether a manifest may name ``name``: a restore writes under these names."""
+    """Return whether a manifest may name ``name``: a restore writes under these names."""
     first, *others = name.split("/")
     return name == DATABASE or (
         first == ARCHIVE and bool(others) and not {"", ".", ".."} & {*others} and name.isprintable()

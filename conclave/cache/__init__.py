@@ -1,1 +1,1 @@
-"""What the server remembers so that busy requests need not ask the store: exact, or absent."""
+"""Caches for frequent requests: sessions, groups, and pages of messages. Cached values are always current."""

@@ -1,12 +1,8 @@
-"""Makes sure that what is remembered is still so, before it is used.
+"""Invalidates cached values before they are used, and caches sessions.
 
-What makes a cached value wrong is noted in the store, see ``store/invalidation.py``: each change of any process, this
-one included. So one look at the store tells everything, and there is no other way to be told.
-
-Requests that are handled in the same pass of the event loop share a look. Each of them had arrived before the look, so
-to its client the change and the answer were at the same time.
-
-Sessions are cached here too, so that a request is authenticated without asking the store.
+Each change, of any process, that makes a cached value wrong adds an invalidation to the store, see
+``store/invalidation.py``. So one check of the store finds all of them. Requests in the same pass of the event loop
+share a check: each arrived before it, so its client cannot tell whether the change or the response came first.
 """
 
 import asyncio
@@ -23,18 +19,18 @@ from conclave.store.engine.database import Database
 from conclave.store.engine.faults import Watch, is_of_the_disk, store_error
 from conclave.store.invalidation import Invalidated
 from conclave.store.resources import sessions
-from conclave.store.resources.sessions import Session
+from conclave.store.resources.sessions import SessionRow
 
 
 class Freshness:
-    """Looks what was touched, once a pass of the event loop. Only for the event loop's thread."""
+    """Checks for invalidations, once in each pass of the event loop. Only for the event loop's thread."""
 
     def __init__(self, path: Path, clock: Clock, watch: Watch) -> None:
-        """Open the store at ``path``, which exists. Raises StoreError. ``watch`` hears how the disk fares."""
+        """Open the existing store at ``path``. Raises StoreError. ``watch``: gets the read errors."""
         self._path = path
         self._clock = clock
         self._watch = watch
-        self._forget: list[Callable[[Invalidated], None]] = []
+        self._callbacks: list[Callable[[Invalidated], None]] = []
         self._is_fresh = False
         self._moment = Moment(0, 0)
         self._connection = sqlite.connect(path)
@@ -42,11 +38,11 @@ class Freshness:
         self._touch = invalidation.last_invalidation(self._connection)
 
     def on_invalidation(self, forget: Callable[[Invalidated], None]) -> None:
-        """Have ``forget`` called with what was invalidated, before anything cached is used."""
-        self._forget.append(forget)
+        """Register a callback for invalidations. It is called before cached values are used."""
+        self._callbacks.append(forget)
 
-    def look(self) -> Moment:
-        """Have everything forgotten that was touched; return the time to act on, and whether it is in doubt.
+    def refresh(self) -> Moment:
+        """Process new invalidations; return the current time, and whether it is in doubt.
 
         Raises StoreError if the store cannot be read.
         """
@@ -58,15 +54,15 @@ class Freshness:
         return self._moment
 
     def expire(self) -> None:
-        """Have the next request look again."""
+        """Make the next request check again."""
         self._is_fresh = False
 
     def since(self, touch: int) -> Invalidated:
-        """Return what was touched after ``touch``, up to now: whether something read as of ``touch`` is still so."""
+        """Return the invalidations after ``touch``: whether a value read as of ``touch`` is still current."""
         return self._after(touch) or Invalidated(touch)
 
     def last_seq(self, group_key: int) -> int | None:
-        """Return the last number that a group has given to a message, as of now; None if the group is gone."""
+        """Return a group's current last message number; None if the group is deleted."""
         rows = self._read("SELECT last_seq FROM groups WHERE group_key = ?", group_key)
         return rows[0][0] if rows else None
 
@@ -77,7 +73,7 @@ class Freshness:
     def _catch_up(self) -> None:
         touched = self._after(self._touch)
         if touched:
-            for forget in self._forget:
+            for forget in self._callbacks:
                 forget(touched)
             self._touch = touched.touch
 
@@ -85,7 +81,7 @@ class Freshness:
         return invalidation.collect(touch, self._read(invalidation.AFTER, touch))
 
     def _read(self, query: str, value: int) -> list[Any]:
-        """Run ``query`` in a read of its own. It is short: its pages are in SQLite's memory, or in the system's."""
+        """Run a short ``query`` on the event loop, in a separate read."""
         try:
             return self._connection.execute(query, (value,)).fetchall()
         except sqlite3.Error as error:
@@ -96,45 +92,42 @@ class Freshness:
             raise unreadable from error
 
 
-MOST_SESSIONS = 20_000
-"""At most 20,000 sessions are remembered, which takes about 15 MB. The one that was used longest ago goes first."""
+MAX_SESSIONS = 20_000
+"""The most cached sessions, in about 15 MB. The least recently used is dropped first."""
 
 
-class RememberedSessions:
-    """The sessions that were used lately, by the hashes of their tokens. Only for the event loop's thread."""
+class SessionCache:
+    """A cache of sessions by the hashes of their tokens. Only for the event loop's thread."""
 
     def __init__(self, store: Database, freshness: Freshness) -> None:
-        """Begin with none. ``freshness`` tells which of them end."""
+        """``freshness``: invalidates them."""
         self._store = store
         self._freshness = freshness
-        self._by_hash: OrderedDict[bytes, Session] = OrderedDict()
+        self._by_hash: OrderedDict[bytes, SessionRow] = OrderedDict()
         self._hashes: dict[int, bytes] = {}
         self._extensions = 0
         freshness.on_invalidation(self._forget)
 
-    def known(self, token_hash: bytes) -> Session | None:
-        """Return the session of a token if it is remembered, even an expired one. Raises StoreError."""
-        self._freshness.look()
+    def get(self, token_hash: bytes) -> SessionRow | None:
+        """Return the session of a token if it is cached, even an expired one. Raises StoreError."""
+        self._freshness.refresh()
         found = self._by_hash.get(token_hash)
         if found:
             self._by_hash.move_to_end(token_hash)
         return found
 
-    async def find(self, token_hash: bytes) -> Session | None:
-        """Return the session of a token from the store, even an expired one; None if there is none. Remember it.
-
-        Raises StoreError.
-        """
+    async def load(self, token_hash: bytes) -> SessionRow | None:
+        """Read the session of a token, even an expired one, from the store, and cache it. Raises StoreError."""
         extensions = self._extensions
         touch, session = await self._store.read(invalidation.with_invalidation, sessions.by_token_hash, token_hash)
         if extensions != self._extensions:
-            return session  # it may have been extended since it was read, which no touch tells
+            return session  # it may have been extended meanwhile, which is no invalidation
         if session and not self._freshness.since(touch).reaches_session(session.session_id):
-            self._remember(token_hash, session)
+            self._add(token_hash, session)
         return session
 
-    def forget_extended(self, session_ids: Iterable[int]) -> None:
-        """Forget sessions that this server has extended, which touches nothing."""
+    def drop_extended(self, session_ids: Iterable[int]) -> None:
+        """Drop sessions that this server has extended, which is no invalidation."""
         self._extensions += 1
         self._drop(session_ids)
 
@@ -144,10 +137,10 @@ class RememberedSessions:
             if token_hash:
                 del self._by_hash[token_hash]
 
-    def _remember(self, token_hash: bytes, session: Session) -> None:
+    def _add(self, token_hash: bytes, session: SessionRow) -> None:
         self._by_hash[token_hash] = session
         self._hashes[session.session_id] = token_hash
-        if len(self._by_hash) > MOST_SESSIONS:
+        if len(self._by_hash) > MAX_SESSIONS:
             _, oldest = self._by_hash.popitem(last=False)
             del self._hashes[oldest.session_id]
 

@@ -1,12 +1,8 @@
-"""Groups that are remembered: their marks, the members who asked lately, and pages as they were written.
+"""Caches groups: their marks, members who fetched recently, and pages as written.
 
-What a member may see is decided at each request, by ``retention/visibility.py`` and the time: only what was read from
-the store is remembered. A group is forgotten as a whole when it is touched. Sends touch nothing: they are news, and the
-messages are added here before their senders are answered.
-
-The writer has its own cache of members (``Recipients``): who may send to a group, and who is notified. It is asked only
-under the write lock, inside the transaction, so nothing else changes meanwhile. What was touched before the transaction
-began is forgotten first. So a transaction asks before it touches anything itself.
+Visibility is decided at each request by ``retention/visibility.py``: only values read from the store are cached. An
+invalidation drops a whole group. Sends are no invalidations: their messages are added here before their senders are
+answered.
 """
 
 import sqlite3
@@ -17,7 +13,7 @@ from typing import NamedTuple, Self
 
 from conclave.cache.freshness import Freshness
 from conclave.cache.ranges import CachedRange
-from conclave.events import News, Stored
+from conclave.events import MessageStored, News
 from conclave.retention import visibility
 from conclave.retention.policy import FormerPolicies
 from conclave.store import invalidation
@@ -26,34 +22,34 @@ from conclave.store.engine.group_commit import NotCachedError
 from conclave.store.engine.news import members_of
 from conclave.store.invalidation import Invalidated
 from conclave.store.resources import members
-from conclave.store.resources.fetch_gaps import Resumed
-from conclave.store.resources.groups import Group
+from conclave.store.resources.fetch_gaps import GapUpdate
+from conclave.store.resources.groups import GroupRow
 from conclave.store.resources.members import Membership
-from conclave.store.resources.messages import Page, Piece
+from conclave.store.resources.messages import EncodedMessage, MessagePage
 from conclave.wire import page_writer
 from conclave.wire.formats import Format
 
-MOST_BYTES = 64 * 1024 * 1024
-"""What is remembered of groups takes at most 64 MiB. The group that was used longest ago is forgotten first."""
+MAX_BYTES = 64 * 1024 * 1024
+"""The memory of cached groups. The least recently used group is dropped first."""
 
 GROUP_BYTES = 1024
-"""A group counts as 1 KiB besides its messages, and each of its members as 0.25 KiB."""
+"""The size of a group without its messages and members, approximately."""
 
 MEMBER_BYTES = 256
 
-JOINED, JOINED_BYTES, JOINED_PAGES = 16, 256 * 1024, 4
-"""A page of at least 16 messages and at most 256 KiB is remembered as a whole, too: the last 4 of a group."""
+MIN_JOINED, MAX_JOINED_BYTES, MAX_JOINED_PAGES = 16, 256 * 1024, 4
+"""Pages of at least 16 messages and at most 256 KiB are also cached as a whole, the last 4 of a group."""
 
-RANGES = 4
-"""At most 4 ranges of a group are remembered: readers catch up at different places.
+MAX_RANGES = 4
+"""The most cached ranges of a group, since readers catch up at different numbers.
 
-The one that was used longest ago goes first.
+The least recently used is dropped first.
 """
 
 
 @dataclass
-class Reader:
-    """A member who has asked."""
+class CachedMember:
+    """A member who has fetched."""
 
     member_id: int
     watermark: int
@@ -61,209 +57,213 @@ class Reader:
 
     @classmethod
     def of(cls, member: Membership) -> Self:
-        """Return the reader that a member is."""
+        """Return the entry of a member."""
         return cls(member.member_id, member.watermark)
 
 
-_Cut = tuple[Format, int, int, int]
-"""A page that was cut out of a cached range: its first and last number, and how many messages it has.
+_PageKey = tuple[Format, int, int, int]
+"""A page of a cached range: its format, first and last number, and number of messages.
 
-These tell all of it, since messages neither change nor come back: what is hidden later is missing from the count.
+They identify it, since messages do not change: hidden ones reduce the number.
 """
 
 
 @dataclass
-class _Known:
-    """A group. ``group`` is as it was read, but for the counter, which is ``last_seq``."""
+class _CachedGroup:
+    """A cached group. ``group``: as it was read, except the counter, which is ``last_seq``."""
 
-    group: Group
+    group: GroupRow
     last_seq: int
-    readers: dict[bytes, Reader] = field(default_factory=dict)
+    readers: dict[bytes, CachedMember] = field(default_factory=dict)
     ranges: list[tuple[Format, CachedRange]] = field(default_factory=list)
-    joined: dict[_Cut, bytes] = field(default_factory=dict)
+    joined: dict[_PageKey, bytes] = field(default_factory=dict)
     size: int = GROUP_BYTES
 
-    def used(self, written_in: Format, cached: CachedRange) -> None:
-        """Keep a range for longer than those that are not used."""
+    def mark_used(self, written_in: Format, cached: CachedRange) -> None:
+        """Mark a range as most recently used."""
         if self.ranges[-1][1] is not cached:
             self.ranges.remove((written_in, cached))
             self.ranges.append((written_in, cached))
 
     def measure(self) -> int:
-        """Return how many bytes it takes now."""
+        """Return its current size in bytes."""
         pages = sum(cached.size for _, cached in self.ranges) + sum(map(len, self.joined.values()))
         return GROUP_BYTES + MEMBER_BYTES * len(self.readers) + pages
 
 
-class Fetched(NamedTuple):
-    """A page for a reader: its messages as they are written, and the watermark of the reader once it has arrived."""
+class FetchedPage(NamedTuple):
+    """A page for a reader: its messages as written, and the reader's watermark after its arrival."""
 
     pieces: list[bytes]
-    reader: Reader
+    reader: CachedMember
     up_to: int
     claimed: int
-    """The reader has everything up to this number, whether or not the page arrives: it said so with the request."""
-    resumed: Resumed | None = None
-    """What becomes of what the reader had missed; None: nothing."""
+    """The reader has fetched everything up to this number, by the ``after`` of the request."""
+    resumed: GapUpdate | None = None
+    """The change of the reader's fetch gap; None: no change."""
 
     @property
-    def is_news(self) -> bool:
-        """Whether anything has to be noted of the reader: the watermark rises by it, or less is missed."""
+    def needs_confirmation(self) -> bool:
+        """Whether the store has to be updated: the watermark rises, or the fetch gap shrinks."""
         return self.up_to > self.reader.watermark or self.resumed is not None
 
     @property
     def counts_on_arrival(self) -> bool:
-        """Whether anything of that depends on whether the page arrives."""
+        """Whether that depends on the page's arrival."""
         return self.up_to > max(self.claimed, self.reader.watermark) or self.resumed is not None
 
 
-class RememberedGroups:
-    """The groups that were read lately. Only for the event loop's thread."""
+class GroupCache:
+    """A cache of groups. Only for the event loop's thread."""
 
     def __init__(self, freshness: Freshness, former_policies: FormerPolicies) -> None:
-        """Begin with none. ``freshness`` tells which of them were touched."""
+        """``freshness``: invalidates them."""
         self._freshness = freshness
         self._former_policies = former_policies
-        self._by_id: OrderedDict[bytes, _Known] = OrderedDict()
+        self._by_id: OrderedDict[bytes, _CachedGroup] = OrderedDict()
         self._ids: dict[int, bytes] = {}
         self._bytes = 0
         freshness.on_invalidation(self._invalidate)
 
-    def page(self, group_id: bytes, user_id: bytes, after: int, limit: int, written_in: Format) -> Fetched | None:
-        """Return what ``messages.page`` would; None if the store must be asked. Raises StoreError.
+    def page(self, group_id: bytes, user_id: bytes, after: int, limit: int, written_in: Format) -> FetchedPage | None:
+        """Return the page that ``messages.page`` would; None if the store must be read. Raises StoreError.
 
-        What only a clock in doubt hides is known to the store alone: it decides how far a watermark may rise then.
+        While the clock is in doubt, only the store decides how far a watermark may rise.
         """
-        moment = self._freshness.look()
+        moment = self._freshness.refresh()
         found = self._find(group_id, user_id, after, limit, written_in, moment.now)
-        return None if found and found.is_news and moment.in_doubt else found
+        return None if found and found.needs_confirmation and moment.in_doubt else found
 
     def _find(
         self, group_id: bytes, user_id: bytes, after: int, limit: int, written_in: Format, now: int
-    ) -> Fetched | None:
-        known = self._by_id.get(group_id)
-        reader = known.readers.get(user_id) if known else None
-        if known is None or reader is None:
+    ) -> FetchedPage | None:
+        entry = self._by_id.get(group_id)
+        reader = entry.readers.get(user_id) if entry else None
+        if entry is None or reader is None:
             return None
         self._by_id.move_to_end(group_id)
-        confirmed = min(after, known.last_seq)
-        if confirmed == known.last_seq:
-            return Fetched([], reader, confirmed, confirmed)
-        sight = visibility.of_known_group(known.group, now, self._former_policies)
-        for each, cached in tuple(known.ranges):
+        confirmed = min(after, entry.last_seq)
+        if confirmed == entry.last_seq:
+            return FetchedPage([], reader, confirmed, confirmed)
+        view = visibility.of_cached_group(entry.group, now, self._former_policies)
+        for each, cached in tuple(entry.ranges):
             if each is written_in and cached.covers(confirmed):
                 before = cached.size
-                begin = cached.first_after(confirmed, sight)
-                if cached.size != before:  # something was written, or hidden
-                    self._grow(known, cached.size - before)
-                if begin is None:  # it would stand in the way of what is read now
-                    known.ranges.remove((each, cached))
-                    self._measure(known)
+                begin = cached.first_after(confirmed, view)
+                if cached.size != before:  # messages were written or hidden
+                    self._grow(entry, cached.size - before)
+                if begin is None:  # drop it: it would conflict with the next read
+                    entry.ranges.remove((each, cached))
+                    self._measure(entry)
                     continue
                 end = min(begin + limit, len(cached.numbers))
-                if end - begin == limit or cached.end == known.last_seq:
-                    known.used(written_in, cached)
+                if end - begin == limit or cached.end == entry.last_seq:
+                    entry.mark_used(written_in, cached)
                     up_to = cached.numbers[end - 1] if end > begin else confirmed
-                    pieces = self._cut(known, written_in, cached, begin, end)
-                    return Fetched(pieces, reader, up_to, confirmed)
+                    pieces = self._page(entry, written_in, cached, begin, end)
+                    return FetchedPage(pieces, reader, up_to, confirmed)
         return None
 
-    def _cut(self, known: _Known, written_in: Format, cached: CachedRange, begin: int, end: int) -> list[bytes]:
-        """Return a page of a range. One of many small messages is joined, for the next readers."""
-        if end - begin < JOINED:
+    def _page(self, entry: _CachedGroup, written_in: Format, cached: CachedRange, begin: int, end: int) -> list[bytes]:
+        """Return a page of a range. Pages of many small messages are joined and cached."""
+        if end - begin < MIN_JOINED:
             return cached.pieces[begin:end]
-        cut = written_in, cached.numbers[begin], cached.numbers[end - 1], end - begin
-        if cut not in known.joined:
+        key = written_in, cached.numbers[begin], cached.numbers[end - 1], end - begin
+        if key not in entry.joined:
             pieces = cached.pieces[begin:end]
-            if sum(map(len, pieces)) > JOINED_BYTES:
+            if sum(map(len, pieces)) > MAX_JOINED_BYTES:
                 return pieces
-            former = known.joined.pop(next(iter(known.joined))) if len(known.joined) == JOINED_PAGES else b""
-            known.joined[cut] = text = page_writer.join(written_in, pieces)
-            self._grow(known, len(text) - len(former))
-        return [known.joined[cut]]
+            former = entry.joined.pop(next(iter(entry.joined))) if len(entry.joined) == MAX_JOINED_PAGES else b""
+            entry.joined[key] = text = page_writer.join_messages(written_in, pieces)
+            self._grow(entry, len(text) - len(former))
+        return [entry.joined[key]]
 
-    def remember(self, page: Page, after: int, written_in: Format) -> Reader:
-        """Return the reader of a page that was read after the number ``after``, and remember both.
+    def add_page(self, page: MessagePage, after: int, written_in: Format) -> CachedMember:
+        """Cache a page that was read after the number ``after``, and return its reader.
 
-        Nothing is remembered that may have changed since it was read.
+        Nothing is cached that may have changed since it was read.
         """
         member, group = page.member, page.member.group
-        reader = Reader.of(member)
+        reader = CachedMember.of(member)
         if self._freshness.since(page.touch).reaches_group(group.group_key):
             return reader
-        known = self._by_id.get(group.group_id)
-        if known and max(group.last_seq, page.fetched_up_to) > known.last_seq:
-            # A send is committed, and its news is on its way. This page's reader has seen it; no reader may miss it.
-            self._forget(group.group_key)
-            known = None
-        if known is None:
-            # Sends touch nothing, and those were not added that came since the page was read.
+        entry = self._by_id.get(group.group_id)
+        if entry and max(group.last_seq, page.fetched_up_to) > entry.last_seq:
+            # A send is committed, but not published yet. This page has the message, so no other reader may miss it.
+            self._drop(group.group_key)
+            entry = None
+        if entry is None:
+            # Sends are no invalidations, and those since the read were not added.
             if self._freshness.last_seq(group.group_key) != group.last_seq:
                 return reader
-            known = self._by_id[group.group_id] = _Known(group, group.last_seq)
+            entry = self._by_id[group.group_id] = _CachedGroup(group, group.last_seq)
             self._ids[group.group_key] = group.group_id
-            self._bytes += known.size
-        # Only the store knows what of a gap may still be seen, and a membership that is joining may end by itself.
+            self._bytes += entry.size
+        # Fetch gaps need the store, and a joining membership may end by itself.
         if not member.missed_from and not member.joining:
-            reader = known.readers.setdefault(member.user_id, reader)
-        # Which commits a policy keeps, changes with each fetch: such a group's pages are read each time.
-        if page.end is not None and not page.sight.policy.keeps_commits:
-            begin, hidden_before, policy = min(after, group.last_seq), page.sight.hidden_before, page.sight.policy
-            cached = CachedRange(begin, page.end, hidden_before, policy, page_writer.writer(written_in))
-            _add(known, cached, page.messages, written_in)
-        self._measure(known)
+            reader = entry.readers.setdefault(member.user_id, reader)
+        # If the policy keeps commits, which ones changes with each fetch: such pages are not cached.
+        if page.end is not None and not page.visibility.policy.keeps_commits:
+            begin, hidden_before, policy = (
+                min(after, group.last_seq),
+                page.visibility.hidden_before,
+                page.visibility.policy,
+            )
+            cached = CachedRange(begin, page.end, hidden_before, policy, page_writer.message_writer(written_in))
+            _add(entry, cached, page.messages, written_in)
+        self._measure(entry)
         return reader
 
-    def hear(self, news: Iterable[News]) -> None:
-        """Add the messages that were stored, before their senders are answered."""
+    def add_news(self, news: Iterable[News]) -> None:
+        """Add stored messages, before their senders are answered."""
         self._freshness.expire()
         for each in news:
-            if isinstance(each, Stored) and (group_id := self._ids.get(each.group_key)):
-                known = self._by_id[group_id]
-                if each.sequence_num > known.last_seq + 1:
-                    self._forget(each.group_key)
-                elif each.sequence_num == known.last_seq + 1:
-                    self._grow(known, _append(known, each))
+            if isinstance(each, MessageStored) and (group_id := self._ids.get(each.group_key)):
+                entry = self._by_id[group_id]
+                if each.sequence_num > entry.last_seq + 1:
+                    self._drop(each.group_key)
+                elif each.sequence_num == entry.last_seq + 1:
+                    self._grow(entry, _append(entry, each))
 
-    def _measure(self, known: _Known) -> None:
-        self._grow(known, known.measure() - known.size)
+    def _measure(self, entry: _CachedGroup) -> None:
+        self._grow(entry, entry.measure() - entry.size)
 
-    def _grow(self, known: _Known, added: int) -> None:
-        known.size += added
+    def _grow(self, entry: _CachedGroup, added: int) -> None:
+        entry.size += added
         self._bytes += added
-        while self._bytes > MOST_BYTES and len(self._by_id) > 1:
-            self._forget(next(iter(self._by_id.values())).group.group_key)
+        while self._bytes > MAX_BYTES and len(self._by_id) > 1:
+            self._drop(next(iter(self._by_id.values())).group.group_key)
 
     def _invalidate(self, touched: Invalidated) -> None:
         for group_key in list(self._ids) if touched.everything else touched.groups:
-            self._forget(group_key)
+            self._drop(group_key)
 
-    def _forget(self, group_key: int) -> None:
+    def _drop(self, group_key: int) -> None:
         group_id = self._ids.pop(group_key, None)
         if group_id:
             self._bytes -= self._by_id.pop(group_id).size
 
 
-def _append(known: _Known, stored: Stored) -> int:
-    """Add a new message to the ranges that reach up to it. Return by how many bytes the group has grown."""
-    known.last_seq = stored.sequence_num
+def _append(entry: _CachedGroup, stored: MessageStored) -> int:
+    """Add a new message to the ranges that end before it. Return the growth in bytes."""
+    entry.last_seq = stored.sequence_num
     if stored.is_timed:
-        return 0  # what one reader sees of it, others may not: no range has it, nor what follows
-    return sum(cached.send(stored) for _, cached in known.ranges if cached.end == stored.sequence_num - 1)
+        return 0  # readers see it differently, so ranges end before it
+    return sum(cached.send(stored) for _, cached in entry.ranges if cached.end == stored.sequence_num - 1)
 
 
-def _add(known: _Known, read: CachedRange, messages: list[Piece], written_in: Format) -> None:
-    """Add what was read after ``read.base``, up to ``read.end``: to a range that it continues, or as one of its own."""
+def _add(entry: _CachedGroup, read: CachedRange, messages: list[EncodedMessage], written_in: Format) -> None:
+    """Add a range that was read: to an existing one that it continues, or as a new one."""
     if read.base >= read.end:
         return
-    ranges = [cached for each, cached in known.ranges if each is written_in]
+    ranges = [cached for each, cached in entry.ranges if each is written_in]
     for cached in ranges:  # first: readers go forward
         if cached.base <= read.base <= cached.end:
             if read.end > cached.end:
                 cached.extend(
                     [each for each in messages if each.sequence_num > cached.end], read.end, read.hidden_before
                 )
-                _absorb_reached(known, written_in, cached)
+                _absorb_reached(entry, written_in, cached)
             return
     for cached in ranges:
         if read.base < cached.base <= read.end:
@@ -272,29 +272,28 @@ def _add(known: _Known, read: CachedRange, messages: list[Piece], written_in: Fo
             )
             return
     read.extend(messages, read.end, read.hidden_before)
-    known.ranges.append((written_in, read))
-    del known.ranges[:-RANGES]
+    entry.ranges.append((written_in, read))
+    del entry.ranges[:-MAX_RANGES]
 
 
-def _absorb_reached(known: _Known, written_in: Format, grown: CachedRange) -> None:
-    """Make the ranges that ``grown`` has reached part of it."""
-    for each, cached in tuple(known.ranges):
+def _absorb_reached(entry: _CachedGroup, written_in: Format, grown: CachedRange) -> None:
+    """Merge ranges that ``grown`` has reached into it."""
+    for each, cached in tuple(entry.ranges):
         if cached is not grown and each is written_in and grown.base <= cached.base <= grown.end:
-            known.ranges.remove((each, cached))
+            entry.ranges.remove((each, cached))
             if cached.end > grown.end:
                 grown.absorb(cached)
 
 
-MOST_MEMBERS = 200_000
-"""At most 200,000 members of groups are remembered, which takes about 30 MB; of larger groups those of one."""
+MAX_MEMBERS = 200_000
+"""The most cached members, in about 30 MB. A single larger group is cached too."""
 
 
 @dataclass(frozen=True)
-class GroupMembers:
+class RecipientSet:
     """A group's key and the ids of its members.
 
-    ``joining``: those of whom the store has to be asked whether they are members still. Their joins were not completed
-    when this was read.
+    ``joining``: members whose joins were incomplete when this was read. The store knows whether they still are members.
     """
 
     group_key: int
@@ -303,17 +302,21 @@ class GroupMembers:
 
 
 class Recipients:
-    """The members of groups that were sent to lately, by the ids of the groups."""
+    """A cache of the members of groups, by group id, for the writer: who may send, and who is notified.
+
+    It is used only under the write lock. ``catch_up`` applies invalidations at the start of each transaction, before
+    the transaction itself invalidates anything.
+    """
 
     def __init__(self) -> None:
         """Begin with none."""
         self._touch = -1
-        self._by_id: OrderedDict[bytes, GroupMembers] = OrderedDict()
+        self._by_id: OrderedDict[bytes, RecipientSet] = OrderedDict()
         self._ids: dict[int, bytes] = {}
         self._count = 0
 
     def catch_up(self, connection: sqlite3.Connection) -> None:
-        """Forget what was touched before this transaction. Call it first."""
+        """Apply the invalidations from before this transaction. Call it first."""
         touched = invalidation.after(connection, self._touch) if self._touch >= 0 else None
         if self._touch < 0:
             self._touch = invalidation.last_invalidation(connection)
@@ -321,12 +324,12 @@ class Recipients:
             return
         self._touch = touched.touch
         for group_key in list(self._ids) if touched.everything else touched.groups:
-            self._forget(group_key)
+            self._drop(group_key)
 
-    def find(self, connection: sqlite3.Connection, group_id: bytes) -> GroupMembers | None:
-        """Return who is in a group; None if there is no such group.
+    def find(self, connection: sqlite3.Connection, group_id: bytes) -> RecipientSet | None:
+        """Return the members of a group; None if it does not exist.
 
-        Raises NotCachedError if that has to be read on the event loop: a group may have very many members.
+        Raises NotCachedError on the event loop if they have to be read, since a group may have many members.
         """
         found = self._by_id.get(group_id)
         if found:
@@ -338,14 +341,14 @@ class Recipients:
         if row is None:
             return None
         everyone, joining = members_of(connection, row[0]), members.joining(connection, row[0])
-        found = GroupMembers(row[0], frozenset(everyone), frozenset(joining))
+        found = RecipientSet(row[0], frozenset(everyone), frozenset(joining))
         self._by_id[group_id], self._ids[found.group_key] = found, group_id
         self._count += len(found.members)
-        while self._count > MOST_MEMBERS and len(self._by_id) > 1:
-            self._forget(next(iter(self._by_id.values())).group_key)
+        while self._count > MAX_MEMBERS and len(self._by_id) > 1:
+            self._drop(next(iter(self._by_id.values())).group_key)
         return found
 
-    def _forget(self, group_key: int) -> None:
+    def _drop(self, group_key: int) -> None:
         group_id = self._ids.pop(group_key, None)
         if group_id:
             self._count -= len(self._by_id.pop(group_id).members)

@@ -1,4 +1,4 @@
-"""Cached ranges: messages of a group that follow each other, as they are written in one format."""
+"""Cached ranges: consecutive messages of a group, written in one format."""
 
 import math
 from bisect import bisect_right
@@ -6,90 +6,89 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from conclave.events import Stored
+from conclave.events import MessageStored
 from conclave.retention.policy import GroupPolicy
-from conclave.retention.visibility import Sight
-from conclave.store.resources.messages import Piece, WriteMessage
+from conclave.retention.visibility import Visibility
+from conclave.store.resources.messages import EncodedMessage, EncodeMessage
 
 PIECE_BYTES = 160
-"""A message counts as 160 bytes more than its piece has, for Python's objects."""
+"""The overhead of a message's Python objects."""
 
 RANGE_BYTES = 2 * 1024 * 1024
-"""A range has at most 2 MiB. A longer one loses its first messages."""
+"""The largest range. A longer one drops its first messages."""
 
 
 @dataclass(eq=False)
 class CachedRange:
-    """All messages of a group with numbers above ``base`` up to ``end`` that its members may see, in order.
+    """All visible messages of a group with numbers above ``base`` up to ``end``, in order.
 
-    ``policy`` and ``write``: how messages are written.
+    ``policy`` and ``write``: used to write messages.
     """
 
     base: int
     end: int
     hidden_before: int
-    """Messages created before this Unix second are left out. So the range tells nothing of a time at which less was
-    hidden.
+    """Messages created before this Unix second are missing, so the range cannot be used if fewer are hidden.
     """
     policy: GroupPolicy
-    write: WriteMessage
+    write: EncodeMessage
     numbers: list[int] = field(default_factory=list)
     times: list[int] = field(default_factory=list)
     pieces: list[bytes] = field(default_factory=list)
-    sent: deque[Stored] = field(default_factory=deque)
-    """The last ones, which are written once they are asked for."""
+    sent: deque[MessageStored] = field(default_factory=deque)
+    """The last messages, which are written when they are first needed."""
     oldest: float = math.inf
-    """No message here was created before this Unix second."""
+    """A lower bound of the creation times."""
     size: int = 0
     """Bytes."""
 
     def covers(self, after: int) -> bool:
-        """Tell whether the message that follows the number ``after`` is here, if there is one up to ``end``."""
+        """Return whether the range contains the messages after the number ``after``."""
         return self.base <= after < self.end
 
-    def first_after(self, after: int, sight: Sight) -> int | None:
-        """Return the position of the first message with a number greater than ``after``; forget what ``sight`` hides.
+    def first_after(self, after: int, view: Visibility) -> int | None:
+        """Return the position of the first message after the number ``after``; drop messages that are hidden.
 
-        None if the range does not know what may be seen: time has gone back.
+        None: more is visible than the range contains, since the time went back.
         """
-        if sight.hidden_before < self.hidden_before:
+        if view.hidden_before < self.hidden_before:
             return None
         if self.sent:
             self._write_sent()
-        if self.oldest < sight.hidden_before:
-            self._hide(sight.hidden_before)
+        if self.oldest < view.hidden_before:
+            self._hide(view.hidden_before)
         return bisect_right(self.numbers, after)
 
-    def send(self, stored: Stored) -> int:
-        """Add a message that was just sent, whose number follows ``end``; return by how many bytes the range grows."""
+    def send(self, stored: MessageStored) -> int:
+        """Add a sent message whose number follows ``end``; return the growth in bytes."""
         before = self.size
         self.sent.append(stored)
         self.end = stored.sequence_num
-        self.size += _weight(stored)
+        self.size += _estimated_size(stored)
         if self.size > RANGE_BYTES:
-            self._shorten()
+            self._trim()
         return self.size - before
 
-    def extend(self, messages: Sequence[Piece], end: int, hidden_before: int) -> None:
-        """Add the messages that follow ``end``, up to the new ``end``, as read when ``hidden_before`` counted."""
+    def extend(self, messages: Sequence[EncodedMessage], end: int, hidden_before: int) -> None:
+        """Append messages up to the new ``end``, which were read with ``hidden_before``."""
         self._write_sent()
         self._insert(len(self.numbers), messages, hidden_before)
         self.end = end
-        self._shorten()
+        self._trim()
 
     def absorb(self, later: "CachedRange") -> None:
-        """Add what a range has beyond ``end`` that begins at ``end`` or before."""
+        """Append the messages of an overlapping or adjacent range."""
         later._write_sent()  # noqa: SLF001 - of the same class
-        every = map(Piece, later.numbers, later.times, later.pieces)
+        every = map(EncodedMessage, later.numbers, later.times, later.pieces)
         self.extend([each for each in every if each.sequence_num > self.end], later.end, later.hidden_before)
 
-    def prepend(self, messages: Sequence[Piece], base: int, hidden_before: int) -> None:
-        """Add the messages from ``base`` to the range's own base, as read when ``hidden_before`` counted."""
+    def prepend(self, messages: Sequence[EncodedMessage], base: int, hidden_before: int) -> None:
+        """Prepend messages from the new ``base``, which were read with ``hidden_before``."""
         self._insert(0, messages, hidden_before)
         self.base = base
-        self._shorten()
+        self._trim()
 
-    def _insert(self, at: int, messages: Sequence[Piece], hidden_before: int) -> None:
+    def _insert(self, at: int, messages: Sequence[EncodedMessage], hidden_before: int) -> None:
         if messages:
             numbers, times, pieces, *_ = zip(*messages, strict=True)
             self.numbers[at:at], self.times[at:at], self.pieces[at:at] = numbers, times, pieces
@@ -107,16 +106,16 @@ class CachedRange:
 
     def _write_sent(self) -> None:
         sent, self.sent = self.sent, deque()
-        self.size -= sum(map(_weight, sent))
+        self.size -= sum(map(_estimated_size, sent))
         self._insert(len(self.numbers), [self._piece(each) for each in sent], self.hidden_before)
 
-    def _piece(self, stored: Stored) -> Piece:
+    def _piece(self, stored: MessageStored) -> EncodedMessage:
         created_at = stored.created_at
         expires_at = self.policy.expires_at(created_at)
         text = self.write(stored.sequence_num, stored.sender_id, stored.body, created_at, expires_at)
-        return Piece(stored.sequence_num, created_at, text)
+        return EncodedMessage(stored.sequence_num, created_at, text)
 
-    def _shorten(self) -> None:
+    def _trim(self) -> None:
         count = 0
         while self.size > RANGE_BYTES and count < len(self.pieces):
             self.size -= len(self.pieces[count]) + PIECE_BYTES
@@ -126,10 +125,10 @@ class CachedRange:
             del self.numbers[:count], self.times[:count], self.pieces[:count]
         while self.size > RANGE_BYTES:
             first = self.sent.popleft()
-            self.size -= _weight(first)
+            self.size -= _estimated_size(first)
             self.base = first.sequence_num
 
 
-def _weight(stored: Stored) -> int:
-    """Return as how many bytes a message counts before it is written: a little more than it has."""
+def _estimated_size(stored: MessageStored) -> int:
+    """Return the size of a message that is not written yet: an upper estimate."""
     return len(stored.body) * 4 // 3 + PIECE_BYTES

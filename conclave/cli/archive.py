@@ -14,33 +14,41 @@ from rich.table import Table
 from conclave.actions import lookup
 from conclave.actions.command_runner import Outside, OutsideError
 from conclave.archive.status import ClassMonth, Status, StatusError, read_status
-from conclave.cli.common import InputError, Name, config_option, configured, one_line_errors, orderly_end, require_owner
-from conclave.cli.tables import about, print_whole, second, visible
+from conclave.cli.common import (
+    CliError,
+    TextParam,
+    command_config,
+    config_option,
+    exit_on_signals,
+    one_line_errors,
+    require_owner,
+)
+from conclave.cli.tables import about, print_table, second, visible
 from conclave.clock import SystemClock
 from conclave.config.load import ConfigError
 from conclave.retention.durations import duration_text
 from conclave.retention.policy import KEEP
-from conclave.store.archive.status import Overdue
+from conclave.store.archive.status import ArchiveOverdue
 from conclave.store.engine.faults import StoreError
 from spark import archive_commands, delta_jars, readiness
 from spark.environment import RunEnvironment
 
-SHOWN = 100
-"""At most 100 differences are printed."""
+MAX_SHOWN = 100
+"""The most differences that are printed."""
 
 
 @click.group()
 def archive() -> None:
-    """Check the archive of older messages, or restore a group."""
+    """Inspect and verify the archive, or restore a group from it."""
 
 
 @archive.command()
 @config_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object; times and lifetimes in seconds.")
 def status(path: Path | None, *, as_json: bool) -> None:
-    """Print what is archived, what is overdue there, and what moved last; while the server runs or not."""
+    """Print the contents of the archive, what is overdue, and the last moves. The server may be running."""
     with one_line_errors(ConfigError, StatusError, StoreError):
-        found = read_status(configured(path), SystemClock().now())
+        found = read_status(command_config(path), SystemClock().now())
     if as_json:
         click.echo(json.dumps(asdict(found)))
     else:
@@ -53,53 +61,53 @@ def status(path: Path | None, *, as_json: bool) -> None:
 @archive.command()
 @config_option
 def verify(path: Path | None) -> None:
-    """Read everything in the archive, and print what is not as it was archived. No run begins meanwhile."""
-    with _engine(path) as engine:
+    """Read the whole archive and print differences from its index. Cleanup runs wait until it has finished."""
+    with _run_environment(path) as engine:
         found = archive_commands.verify_archive(engine)
-    for line in found.differences[:SHOWN]:
+    for line in found.differences[:MAX_SHOWN]:
         click.echo(visible(line))
-    if more := len(found.differences[SHOWN:]):
+    if more := len(found.differences[MAX_SHOWN:]):
         click.echo(f"and {more:,} more")
     read = f"{found.messages:,} messages with {found.body_bytes:,} bytes in {found.index_rows:,} rows of the index"
     if found.differences:
-        click.echo(f"conclave: the archive is not as it should be; read: {read}", err=True)
+        click.echo(f"conclave: the archive is damaged; read: {read}", err=True)
         sys.exit(1)
-    click.echo(f"the archive is whole: {read}" if found.index_rows else "nothing is archived")
+    click.echo(f"the archive is intact: {read}" if found.index_rows else "nothing is archived")
 
 
 @archive.command()
 @config_option
-@click.argument("group", metavar="GROUP", type=Name())
+@click.argument("group", metavar="GROUP", type=TextParam())
 def restore(path: Path | None, group: str) -> None:
-    """Take the messages of GROUP back from the archive into the database. Clients notice nothing.
+    """Move the messages of GROUP from the archive back into the database.
 
-    GROUP is a name or an id; a deleted group has to be named by its id.
+    GROUP is a name or an id; use the id for a deleted group. Clients are not affected.
     """
-    with _engine(path) as engine:
+    with _run_environment(path) as engine:
         group_id = Outside(engine.config, SystemClock()).read(lookup.group_id, group)
         if group_id is None:
-            raise InputError(f"no such group: {group!r}; a deleted group has to be named by its id")
+            raise CliError(f"no such group: {group!r}; use the id for a deleted group")
         count = archive_commands.restore_archived(engine, group_id)
-    click.echo(f"{group}: {count:,} messages are in the database again; the next run removes them from the archive")
+    click.echo(f"{group}: restored {count:,} messages to the database; the next run removes them from the archive")
 
 
 @archive.command("fetch-jars")
 def fetch_jars() -> None:
-    """Fetch what Spark needs for the archive, by Java, once: some 10 MB, each file compared with its known SHA-256."""
+    """Download the Java libraries that Spark needs for the archive, some 10 MB, and verify their SHA-256."""
     with one_line_errors(delta_jars.FetchError):
         if delta_jars.fault():
             delta_jars.fetch()
-    click.echo(f"the archive's jars are there: {delta_jars.TARGET}")
+    click.echo(f"the archive's jars are in {delta_jars.TARGET}")
 
 
 @contextmanager
-def _engine(path: Path | None) -> Iterator[RunEnvironment]:
-    """Yield an engine for the configured archive. Expected errors become lines for the operator."""
+def _run_environment(path: Path | None) -> Iterator[RunEnvironment]:
+    """Yield the environment of a run for the configured archive. Expected errors are printed as lines."""
     with (
-        orderly_end(),
-        one_line_errors(ConfigError, InputError, OutsideError, *readiness.EXPECTED),
+        exit_on_signals(),
+        one_line_errors(ConfigError, CliError, OutsideError, *readiness.EXPECTED),
     ):
-        config = configured(path)
+        config = command_config(path)
         require_owner(config)
         with closing(RunEnvironment(config, SystemClock())) as engine:
             yield engine
@@ -107,7 +115,7 @@ def _engine(path: Path | None) -> Iterator[RunEnvironment]:
 
 def _show(found: Status, console: Console) -> None:
     if found.is_none:
-        click.echo("nothing was ever archived")
+        click.echo("nothing has been archived yet")
         return
     table = Table("kept for", "month", title="Archive", show_footer=True)
     totals = [sum(each) for each in zip(*(_amounts(share) for share in found.shares), strict=True)] or [0] * 4
@@ -120,14 +128,14 @@ def _show(found: Status, console: Console) -> None:
             share.month,
             *(f"{each:,}" for each in _amounts(share)),
         )
-    print_whole(table, "nothing is archived")
+    print_table(table, "nothing is archived")
     version = "cannot be read" if found.table_version is None else f"is at version {found.table_version}"
-    lines = [f"{found.path}: {version}, readers need {found.needed_version}", *_overdue(found.overdue)]
+    lines = [f"{found.path}: {version}, readers need version {found.needed_version}", *_overdue(found.overdue)]
     if found.dead.since is not None:
         since = f"the first since {second(found.dead.since)}"
-        lines.append(f"erased, and taking space until it is reclaimed: {found.dead.messages:,} messages, {since}")
+        lines.append(f"erased, space not reclaimed yet: {found.dead.messages:,} messages, {since}")
     if found.unerased:
-        lines.append("replaced files may still be on disk: the next run removes them")
+        lines.append("replaced files may still be on disk; the next run removes them")
     for move in found.moves:
         ended = "under way" if move.finished_at is None else f"ended {second(move.finished_at)}"
         lines.append(f"move {move.batch}: {move.messages:,} messages, begun {second(move.fixed_at)}, {ended}")
@@ -139,7 +147,7 @@ def _amounts(share: ClassMonth) -> tuple[int, int, int, int]:
     return share.messages, share.body_bytes, share.files, share.disk_bytes
 
 
-def _overdue(due: Overdue) -> list[str]:
+def _overdue(due: ArchiveOverdue) -> list[str]:
     lines = []
     if due.expired_parts:
         lines.append(f"expired messages in {due.expired_parts:,} parts, the oldest by {about(due.expired_seconds)}")
@@ -152,4 +160,4 @@ def _overdue(due: Overdue) -> list[str]:
         lines.append(f"{due.restored_messages:,} restored messages")
     if due.taken_back_messages:
         lines.append(f"up to {due.taken_back_messages:,} messages that were taken back")
-    return [f"the next run takes: {line}" for line in lines] or ["nothing is overdue"]
+    return [f"due in the next run: {line}" for line in lines] or ["nothing is overdue"]

@@ -13,94 +13,96 @@ from conclave.backup import checking, manifest, vault
 from conclave.backup.destination import Kept, kept_in
 from conclave.backup.making import Made, make as make_backup
 from conclave.backup.manifest import BackupError, Manifest
-from conclave.cli.common import config_option, configured, one_line_errors, orderly_end
-from conclave.cli.tables import counted, print_whole, second, visible
+from conclave.cli.common import command_config, config_option, exit_on_signals, one_line_errors
+from conclave.cli.tables import counted, print_table, second, visible
 from conclave.clock import SystemClock
 from conclave.config.load import ConfigError
 from conclave.logs.setup import get_logger
 
 NICENESS = 10
-"""A backup has a lower priority than the server, as Java has."""
+"""The nice value of a backup, lower in priority than the server."""
 
 log = get_logger(__name__)
 
-_folder = click.Path(path_type=Path, readable=False)  # reading it tells more
+_folder = click.Path(path_type=Path, readable=False)  # the error when reading it says more
 
 
-class _Backup(click.Group):
-    """A group whose first argument is a command, or else the folder of a backup to be made."""
+class _BackupGroup(click.Group):
+    """A group whose first argument is a command, or otherwise the destination of a new backup."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Take what names no command for the arguments of ``make``."""
+        """Insert ``make`` if the first argument is not a command."""
         if args and args[0] not in (*self.commands, *self.get_help_option_names(ctx)):
             args = ["make", *args]
         return super().parse_args(ctx, args)
 
 
 @click.group(
-    cls=_Backup,
-    short_help="Make a backup, and see and check those that are there.",
+    cls=_BackupGroup,
+    short_help="Make, list and verify backups.",
     subcommand_metavar="[--keep N] [--vault-copy PATH] DEST | COMMAND [ARGS]...",
 )
 def backup() -> None:
-    """Make a backup in the folder DEST, or see and check the backups that are there.
+    """Make a backup in the folder DEST, or list and verify backups.
 
-    With --keep N, the oldest complete ones are then removed until N are left. --vault-copy PATH renews a copy of the
-    vault in the folder PATH, which must not lie in DEST: a backup never has the keys of its messages. --config PATH
-    names the TOML file, as for other commands. A folder whose name is that of a command is written as ./list.
+    With --keep N, the oldest complete backups are removed until N are left. --vault-copy PATH updates a copy of the
+    vault in the folder PATH, which must be outside DEST, since a backup must not contain the keys of its messages.
+    --config PATH names the TOML file. Write a folder with the name of a command as ./list.
     """
 
 
 @backup.command(hidden=True)
 @config_option
 @click.option("--keep", type=click.IntRange(min=1), help="Then remove the oldest, until N are left.", metavar="N")
-@click.option("--vault-copy", type=_folder, help="Also renew a copy of the vault in this folder.", metavar="PATH")
+@click.option("--vault-copy", type=_folder, help="Also update a copy of the vault in this folder.", metavar="PATH")
 @click.argument("dest", type=_folder)
 def make(path: Path | None, keep: int | None, vault_copy: Path | None, dest: Path) -> None:
-    """Make a backup in the folder DEST, while the server runs or not. Exit status 1 if anything was found damaged."""
+    """Make a backup in the folder DEST. The server may be running. Exit status 1 if damage was found."""
     os.nice(NICENESS)
-    with orderly_end(), one_line_errors(ConfigError, BackupError):
-        config = configured(path)
+    with exit_on_signals(), one_line_errors(ConfigError, BackupError):
+        config = command_config(path)
         if vault_copy and vault_copy.resolve().is_relative_to(dest.resolve()):
-            raise BackupError(f"--vault-copy: {vault_copy} lies in {dest}: whoever has the backups would have the keys")
+            raise BackupError(f"--vault-copy: {vault_copy} is inside {dest}: backups must not contain the keys")
         done = make_backup(config, SystemClock(), dest, keep, lambda: log.info("waiting_for_another_run"))
         if vault_copy:
             vault.copy(config, vault_copy)
     click.echo(f"{visible(str(done.path))}: {counted(done.manifest.messages, 'message')}, {done.manifest.size:,} bytes")
     if done.manifest.archive:
-        click.echo(f"of the archive {done.copied_bytes:,} bytes were copied, {done.shared_bytes:,} are shared")
+        click.echo(
+            f"archive: {done.copied_bytes:,} bytes copied, {done.shared_bytes:,} shared with the previous backup"
+        )
     if vault_copy:
-        click.echo(f"the vault was copied to {visible(str(vault_copy))}")
+        click.echo(f"vault copied to {visible(str(vault_copy))}")
     elif not config.vault.copies:
         click.echo(
-            f"note: the backup cannot be read without {visible(str(config.vault_path))}, of which there is no copy: set"
-            " vault.copies, or give --vault-copy",
+            f"note: the backup cannot be read without {visible(str(config.vault_path))}, which has no copy: set"
+            " vault.copies, or use --vault-copy",
             err=True,
         )
-    click.echo(f"cleanup had to wait for {done.locked_seconds:.1f} s")
+    click.echo(f"cleanup was blocked for {done.locked_seconds:.1f} s")
     for name in done.removed:
         click.echo(f"removed: {visible(name)}")
-    _warn_of_damage(done)
+    _report_damage(done)
 
 
-def _warn_of_damage(done: Made) -> None:
-    """Say what of the archive was found damaged, here or elsewhere, and end with status 1 if anything was."""
+def _report_damage(done: Made) -> None:
+    """Print damage of the archive, and exit with status 1 if there is any."""
     faults = done.manifest.faults
     for note in done.notes:
         click.echo(f"conclave: {visible(note)}", err=True)
     for name, fault in sorted(faults.items()):
-        click.echo(f"conclave: {visible(str(done.path / name))}: {fault}; no backup here has it whole", err=True)
+        click.echo(f"conclave: {visible(str(done.path / name))}: {fault}; no backup here has an intact copy", err=True)
     if faults or done.notes:
-        found = "the backup is marked as damaged, and --keep does not count it" if faults else "the backup is whole"
+        found = "the backup is marked as damaged; --keep does not count it" if faults else "the backup is intact"
         click.echo(f"conclave: {found}: see docs/operations/backup.md#a-damaged-archive", err=True)
         sys.exit(1)
 
 
-@backup.command("list")
+@backup.command("list", short_help="List the backups in DEST.")
 @click.argument("dest", type=_folder)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line; times in Unix seconds.")
 def list_backups(dest: Path, *, as_json: bool) -> None:
-    """Print the backups in the folder DEST, the oldest first. Only their manifests are read."""
+    """Print the backups in the folder DEST, oldest first, from their manifests."""
     with one_line_errors(BackupError):
         kept = list(kept_in(dest))
     if as_json:
@@ -112,57 +114,62 @@ def list_backups(dest: Path, *, as_json: bool) -> None:
         sys.exit(1)
 
 
-@backup.command()
+@backup.command(short_help="Verify a backup.")
 @click.argument("src", type=_folder)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def verify(src: Path, *, as_json: bool) -> None:
-    """Read all of the backup SRC, and print what is not as it was. Exit status 1 if anything is."""
+    """Read the whole backup SRC, and print differences from its manifest. Exit status 1 if there are any."""
     with one_line_errors(BackupError):
-        told = manifest.read(src)
-        faults = [fault.text for fault in checking.faults_of(src, told)]
+        contents = manifest.read(src)
+        faults = [fault.text for fault in checking.faults_of(src, contents)]
     if as_json:
-        click.echo(json.dumps({"path": str(src), "faults": faults} | _as_json(told)))
+        click.echo(json.dumps({"path": str(src), "faults": faults} | _as_json(contents)))
     else:
         for fault in faults:
             click.echo(visible(fault))
     if faults:
-        click.echo(f"conclave: the backup is not as it was: {counted(len(faults), 'fault')}", err=True)
+        click.echo(f"conclave: the backup is damaged: {counted(len(faults), 'fault')}", err=True)
         sys.exit(1)
     if not as_json:
-        click.echo(f"the backup is whole: {counted(len(told.files), 'file')}, {told.size:,} bytes")
+        click.echo(f"the backup is intact: {counted(len(contents.files), 'file')}, {contents.size:,} bytes")
 
 
-def _as_json(told: Manifest | None) -> dict[str, object]:
-    """Return what is told of a manifest in JSON: all but its files, which are very many."""
-    if told is None:
+def _as_json(contents: Manifest | None) -> dict[str, object]:
+    """Return a manifest for JSON, without its files, which are too many."""
+    if contents is None:
         return {}
-    archive = asdict(told.archive) if told.archive else None
+    archive = asdict(contents.archive) if contents.archive else None
     return {
-        "product": told.product,
-        "schema": told.schema,
-        "number": told.number,
-        "made_at": told.made_at,
-        "messages": told.messages,
-        "bytes": told.size,
-        "files": len(told.files),
+        "product": contents.product,
+        "schema": contents.schema,
+        "number": contents.number,
+        "made_at": contents.made_at,
+        "messages": contents.messages,
+        "bytes": contents.size,
+        "files": len(contents.files),
         "archive": archive,
-        "damaged": [f"{name}: {fault}" for name, fault in sorted(told.faults.items())],
+        "damaged": [f"{name}: {fault}" for name, fault in sorted(contents.faults.items())],
     }
 
 
 def _print(kept: list[Kept]) -> None:
-    table = Table("backup", "made (UTC)", "messages", "bytes", "archive", "by Conclave")
+    table = Table("backup", "made (UTC)", "messages", "bytes", "archive", "Conclave version")
     for each in kept:
-        told = each.manifest
-        if told is None:
+        contents = each.manifest
+        if contents is None:
             table.add_row(each.path.name, "cannot be read", "", "", "", "")
             continue
-        archive = f"version {told.archive.version}" if told.archive else "none"
-        archive += ", damaged" if told.faults else ""
+        archive = f"version {contents.archive.version}" if contents.archive else "none"
+        archive += ", damaged" if contents.faults else ""
         table.add_row(
-            each.path.name, second(told.made_at), f"{told.messages:,}", f"{told.size:,}", archive, told.product
+            each.path.name,
+            second(contents.made_at),
+            f"{contents.messages:,}",
+            f"{contents.size:,}",
+            archive,
+            contents.product,
         )
-    print_whole(table, "there are no backups yet")
+    print_table(table, "no backups")
     for each in kept:
         if each.fault:
             click.echo(f"conclave: {visible(each.fault)}", err=True)

@@ -12,8 +12,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from conclave.cli.common import CONFIG_VARIABLE, log_for_people
-from conclave.cli.tables import WIDTH_OF_FILES, counted, visible
+from conclave.cli.common import CONFIG_VARIABLE, use_console_log
+from conclave.cli.tables import FILE_WIDTH, counted, visible
 from conclave.clock import SystemClock
 from conclave.config.fields import Duration
 from conclave.config.load import BUILT_IN, ConfigError, each_setting, find_config, load_config
@@ -21,8 +21,8 @@ from conclave.config.settings import Config, ConfigSchema
 from conclave.config.warnings import Doubt, doubts, of_unknown_group
 from conclave.retention.durations import duration_words
 from conclave.retention.policy import AFTER_FETCH, KEEP
-from conclave.server.start_check import refusals
-from conclave.server.tls import TlsError, context_of, log_doubt
+from conclave.server.start_check import find_refusals
+from conclave.server.tls import TlsError, load_context, warn_if_invalid
 from conclave.store.engine.faults import StoreError
 from conclave.store.ledger import book
 from conclave.store.ledger.book import LedgerError
@@ -34,19 +34,19 @@ _WORDS = {KEEP: "off", AFTER_FETCH: "delete-after-fetch"}
 
 
 @dataclass
-class _Checked:
-    """What was found."""
+class _CheckResult:
+    """The result of a check."""
 
     source: str
     database: str = ""
-    """Its path."""
+    """The path."""
     faults: list[str] = field(default_factory=list)
     warnings: list[Doubt] = field(default_factory=list)
     durations: dict[str, int] = field(default_factory=dict)
     uncompared: str = ""
-    """Why the configuration was not compared with its database, "" if it was."""
+    """Why the configuration was not compared with its database, or ""."""
     foresight: Comparison | None = None
-    """What the configuration would do to its database."""
+    """What the configuration would change in its database."""
 
 
 @click.command("check-config")
@@ -55,12 +55,12 @@ class _Checked:
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object; times in seconds.")
 def check_config(file: Path | None, *, as_json: bool) -> None:
-    """Check a configuration, and tell what it would do.
+    """Check a configuration, and show what it would change.
 
-    Compares it with the settings in force in the database that it names, and touches nothing. FILE: the file to check;
-    default: $CONCLAVE_CONFIG, ./conclave.toml, /etc/conclave/config.toml, built-in defaults.
+    It is compared with the settings in force in its database. Nothing is modified. Default of FILE: $CONCLAVE_CONFIG,
+    ./conclave.toml, /etc/conclave/config.toml, built-in defaults.
     """
-    log_for_people()  # a certificate that has expired is told there, as by a start
+    use_console_log()  # expired certificates are logged, as at a start
     found = _check(file)
     if as_json:
         values = asdict(found) | {"warnings": [each._asdict() for each in found.warnings]}
@@ -71,8 +71,8 @@ def check_config(file: Path | None, *, as_json: bool) -> None:
         sys.exit(1)
 
 
-def _check(path: Path | None) -> _Checked:
-    found = _Checked(BUILT_IN)
+def _check(path: Path | None) -> _CheckResult:
+    found = _CheckResult(BUILT_IN)
     try:
         if source := path or find_config():
             found.source = str(source)
@@ -82,10 +82,10 @@ def _check(path: Path | None) -> _Checked:
         return found
     found.database = config.database_path
     found.warnings += doubts(config)
-    _look_at_the_next_start(config, found)
+    _check_next_start(config, found)
     found.durations = dict(_durations(config))
     try:
-        is_there = config.vault_path.exists()  # or the first start makes it
+        is_there = config.vault_path.exists()  # otherwise the first start creates it
         book.require_writable(config.ledger_path if is_there else config.vault_path)
     except LedgerError as error:
         found.warnings.append(Doubt("vault.path", str(error)))
@@ -93,12 +93,12 @@ def _check(path: Path | None) -> _Checked:
     return found
 
 
-def _look_at_the_next_start(config: Config, found: _Checked) -> None:
-    """Note why a start or a run would be refused. What only this user may not use is a warning: another user may."""
+def _check_next_start(config: Config, found: _CheckResult) -> None:
+    """Record why a start or a run would be refused. Reasons that depend on the user are only warnings."""
     with suppress(TlsError):
-        if context := context_of(config):
-            log_doubt(context, config)
-    refused = [(each.says, each.is_of_user) for each in refusals(config, SystemClock())]
+        if context := load_context(config):
+            warn_if_invalid(context, config)
+    refused = [(each.says, each.is_of_user) for each in find_refusals(config, SystemClock())]
     try:
         _require_secret(config)
     except ClusterError as error:
@@ -112,42 +112,42 @@ def _look_at_the_next_start(config: Config, found: _Checked) -> None:
 
 
 def _require_secret(config: Config) -> None:
-    """Raise ClusterError if cleanup is to work on a cluster on which it would not begin."""
+    """Raise ClusterError if cleanup is to use a cluster but cannot."""
     if config.cleanup.engine == "spark":
         cluster.require_secret(config.spark.master)
 
 
-def _compare(config: Config, found: _Checked) -> None:
+def _compare(config: Config, found: _CheckResult) -> None:
     try:
         found.foresight = compare(config.database, config.policy, SystemClock())
     except (StoreError, sqlite3.Error, OSError) as error:
         found.uncompared = str(error)
         return
     if found.foresight is None:
-        found.uncompared = f"{config.database}: has not been served yet"
+        found.uncompared = f"{config.database}: has not been used by a server yet"
     else:
         found.warnings += map(of_unknown_group, found.foresight.unknown_groups)
 
 
 def _durations(config: Config) -> Iterator[tuple[str, int]]:
-    """Yield every setting that is a length of time, and its seconds. Those in nested tables only if they are set."""
+    """Yield every duration setting and its seconds; those in nested tables only if they are set."""
     for name, value, declared in each_setting(asdict(config), ConfigSchema()):
         is_length = isinstance(declared, Duration) or name.endswith("_seconds")
         if is_length and (value != KEEP or name.count(".") < 2):
             yield name, value
 
 
-def _show(found: _Checked, console: Console) -> None:
+def _show(found: _CheckResult, console: Console) -> None:
     for line in found.faults:
         click.echo(f"conclave: {visible(f'{found.source}: {line}')}", err=True)
     if not found.durations:
-        return  # it cannot be read
-    says = "a start with it would be refused" if found.faults else "valid"
+        return  # not readable
+    says = "the server would refuse to start" if found.faults else "valid"
     table = Table("setting", "seconds", "in words", title=f"{visible(str(found.source))}: {says}")
-    table.columns[0].overflow = "fold"  # the ids of groups make some names long
+    table.columns[0].overflow = "fold"  # names with ids of groups are long
     table.columns[1].no_wrap = table.columns[2].no_wrap = True
     if not console.is_terminal:
-        console.width = WIDTH_OF_FILES
+        console.width = FILE_WIDTH
     table.columns[1].justify = "right"
     for name, seconds in found.durations.items():
         words = _WORDS.get(seconds, "") if name == "message_retention" else ""
@@ -161,22 +161,22 @@ def _show(found: _Checked, console: Console) -> None:
 
 
 def _comparison(seen: Comparison) -> Iterator[str]:
-    """Yield lines on what the configuration would do to its database."""
+    """Yield lines about what the configuration would change in its database."""
     change = seen.change
     if seen.clock_fault:
-        yield f"warning: the clock is wrong: {seen.clock_fault}; meanwhile no server starts with another policy"
+        yield f"warning: the clock is wrong: {seen.clock_fault}; until then no server starts with a changed policy"
     if not seen.differing:
-        yield "the policy is the one in force"
+        yield "the policy is unchanged"
     else:
-        yield f"changed: {', '.join(seen.differing)}: another policy for {counted(change.groups, 'group')}"
+        yield f"changed: {', '.join(seen.differing)}: affects the policy of {counted(change.groups, 'group')}"
         at_most = "" if change.is_exact else "at most "
         yield (
-            f"a start with it would hide {counted(change.messages, 'message')} ({change.body_bytes:,} bytes) in the"
+            f"starting with it would hide {counted(change.messages, 'message')} ({change.body_bytes:,} bytes) in the"
             f" database and {at_most}{change.archived:,} ({change.archived_bytes:,} bytes) in the archive,"
             f" in {counted(change.hiding, 'group')}"
         )
         if change.sooner:
-            yield f"in {counted(change.sooner, 'group')}, messages may be erased sooner than before"
+            yield f"in {counted(change.sooner, 'group')}, messages may be erased earlier than before"
     yield f"a run under the settings in force would erase {_erased(seen.now_erased)}"
     if seen.differing:
         yield f"a run after a start with it would erase {_erased(seen.then_erased)}"

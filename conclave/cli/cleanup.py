@@ -11,12 +11,12 @@ from rich.console import Console
 
 from conclave.cli import reports
 from conclave.cli.common import (
-    InputError,
+    CliError,
+    command_config,
     config_option,
-    configured,
+    exit_on_signals,
     json_option,
     one_line_errors,
-    orderly_end,
     require_owner,
 )
 from conclave.cli.purge import purge
@@ -34,24 +34,26 @@ from spark.rehearsal import rehearse
 
 @click.group()
 def cleanup() -> None:
-    """Delete what is due."""
+    """Run cleanup, or show its history."""
 
 
 @cleanup.command("run")
 @config_option
-@click.option("--dry-run", is_flag=True, help="Only tell what would go, and touch nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would be deleted, without changing anything.")
 @click.option(
-    "--accept-clock", is_flag=True, help="Take the wall clock as right: what was stamped ahead counts as stamped now."
+    "--accept-clock",
+    is_flag=True,
+    help="Accept the wall clock as correct; times in the future become the current time.",
 )
 @json_option
 def run_cleanup(path: Path | None, *, dry_run: bool, accept_clock: bool, as_json: bool) -> None:
-    """Do one cleanup run now, and print what went and why."""
+    """Run cleanup now, and print what was deleted and why."""
     if dry_run and accept_clock:
-        raise click.UsageError("--dry-run touches nothing, not even the clock guard")
+        raise click.UsageError("--dry-run and --accept-clock exclude each other")
     console = Console()
     with (
-        orderly_end(),
-        one_line_errors(ConfigError, InputError, *readiness.EXPECTED),
+        exit_on_signals(),
+        one_line_errors(ConfigError, CliError, *readiness.EXPECTED),
         closing(RunEnvironment(_own_config(path), SystemClock())) as engine,
     ):
         if dry_run:
@@ -68,7 +70,7 @@ def run_cleanup(path: Path | None, *, dry_run: bool, accept_clock: bool, as_json
 
 
 def _own_config(path: Path | None) -> Config:
-    config = configured(path)
+    config = command_config(path)
     require_owner(config)
     return config
 
@@ -78,9 +80,9 @@ def _own_config(path: Path | None) -> Config:
 @click.option("--limit", default=20, show_default=True, type=click.IntRange(1, 1000), help="How many runs.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line; times in Unix seconds.")
 def history(path: Path | None, limit: int, *, as_json: bool) -> None:
-    """Print the last runs, the newest first."""
+    """Print the last runs, newest first."""
     with one_line_errors(ConfigError, StoreError):
-        config = configured(path)
+        config = command_config(path)
         schema.require_current(config.database)
         with closing(sqlite.connect(config.database)) as connection:
             listed = runs.last(connection, limit)
@@ -91,16 +93,16 @@ def history(path: Path | None, limit: int, *, as_json: bool) -> None:
         reports.show_history(listed, Console())
 
 
-@cleanup.command(short_help="Advise how often to clean up.")
+@cleanup.command(short_help="Recommend a cleanup interval.")
 @config_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line, for each job; times in seconds.")
 def advise(path: Path | None, *, as_json: bool) -> None:
-    """Advise how often to clean up: what runs have cost, and what other intervals would change.
+    """Recommend a cleanup interval: the cost of past runs, and estimates for other intervals.
 
-    It goes by the history, so it knows more after some days of operation. It changes nothing.
+    It needs some days of history. Nothing is changed.
     """
     with one_line_errors(ConfigError, StoreError):
-        config = configured(path)
+        config = command_config(path)
         schema.require_current(config.database)
         with closing(sqlite.connect(config.database)) as connection:
             history = runs.last(connection, runs.HISTORY_ROWS)

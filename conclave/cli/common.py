@@ -1,4 +1,4 @@
-"""What all commands share."""
+"""Options, parameter types and helpers that all commands share."""
 
 import signal
 import sys
@@ -19,12 +19,12 @@ from conclave.retention.durations import InvalidDurationError, parse_duration
 from conclave.system import operator_identity
 
 CONFIG_VARIABLE = "CONCLAVE_CONFIG"
-"""The environment variable that names the configuration file where no option does."""
+"""The environment variable with the path of the configuration file."""
 
 config_option = click.option(
     "--config",
     "path",
-    type=click.Path(path_type=Path, readable=False),  # reading it tells more
+    type=click.Path(path_type=Path, readable=False),  # the error when reading it says more
     envvar=CONFIG_VARIABLE,
     help=f"TOML file; default: ${CONFIG_VARIABLE}, ./conclave.toml, /etc/conclave/config.toml, built-in defaults.",
 )
@@ -32,19 +32,19 @@ config_option = click.option(
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object; times in Unix seconds.")
 
-MOST = 2**63 - 1
-"""The greatest number that the database can hold."""
+MAX_NUMBER = 2**63 - 1
+"""The largest integer that SQLite can store."""
 
-NUMBER = click.IntRange(1, MOST)
-"""The number of a message, a hold or another thing that the database counts."""
-
-
-class InputError(Exception):
-    """The input is missing or cannot be used. The message is one line for the operator."""
+NUMBER = click.IntRange(1, MAX_NUMBER)
+"""The number of a message, hold or similar."""
 
 
-class Seconds(click.ParamType[int]):
-    """A duration such as 30d, as whole seconds."""
+class CliError(Exception):
+    """The input is missing or invalid. The message is one line."""
+
+
+class DurationParam(click.ParamType[int]):
+    """A duration such as 30d, in seconds."""
 
     name = "duration"
 
@@ -56,8 +56,8 @@ class Seconds(click.ParamType[int]):
             self.fail(str(error), param, ctx)
 
 
-class Name(click.ParamType[str]):
-    """Text that can be stored: what is not UTF-8 is refused."""
+class TextParam(click.ParamType[str]):
+    """Text in valid UTF-8."""
 
     name = "text"
 
@@ -67,44 +67,43 @@ class Name(click.ParamType[str]):
         try:
             text.encode()
         except UnicodeEncodeError:
-            self.fail("it is not UTF-8", param, ctx)
+            self.fail("not valid UTF-8", param, ctx)
         return text
 
 
-def log_for_people() -> None:
-    """Write the log in lines for people, also where it is no terminal."""
+def use_console_log() -> None:
+    """Log in human-readable lines, also without a terminal."""
     configure_logging(LogConfig(format=CONSOLE))
 
 
-def configured(path: Path | None, advise: Advise = lambda *_: None) -> Config:
-    """Return the settings of a command, and have its log written for people.
+def command_config(path: Path | None, advise: Advise = lambda *_: None) -> Config:
+    """Load the configuration of a command, and log in human-readable lines. Raises ConfigError.
 
-    If no file is named (``path`` is None), say on stderr which one was found, and which database it leads to: another
-    one than meant is noticed before anything else is. Raises ConfigError.
+    If ``path`` is None, print to stderr which file and database are used, to reveal a mistake early.
     """
-    log_for_people()
+    use_console_log()
     source = path or find_config()
     config = load_config(source, advise)
     if path is None:
-        found = source.absolute() if source else f"{BUILT_IN}, as no file was found"
+        found = source.absolute() if source else f"{BUILT_IN} (no file found)"
         click.echo(visible(f"conclave: configuration: {found}; database: {config.database}"), err=True)
     return config
 
 
 @contextmanager
-def orderly_end() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end the block as Ctrl-C does, so that nothing is left behind.
+def exit_on_signals() -> Iterator[None]:
+    """Make SIGTERM and SIGHUP end the block with a SystemExit, so that resources are cleaned up.
 
-    A terminal that closes sends SIGHUP. A signal that is ignored, or handled already, stays so.
+    A terminal that closes sends SIGHUP. Signals that are ignored or handled already are left alone.
     """
     numbers = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) == signal.SIG_DFL]
 
-    def pass_over(_: int, __: FrameType | None) -> None:
-        """Not SIG_IGN, which Python reports with a traceback if a signal has come just before it is set."""
+    def ignore(_: int, __: FrameType | None) -> None:
+        """Do nothing. SIG_IGN would cause a traceback for a signal that arrived just before."""
 
     def end(number: int, _: FrameType | None) -> None:
         for each in numbers:
-            signal.signal(each, pass_over)  # a second signal would break off what the first has begun
+            signal.signal(each, ignore)  # a second signal must not interrupt the cleanup
         sys.exit(128 + number)
 
     for each in numbers:
@@ -118,11 +117,7 @@ def orderly_end() -> Iterator[None]:
 
 @contextmanager
 def one_line_errors(*expected: type[Exception]) -> Iterator[None]:
-    """Print ``expected`` errors as lines on stderr, and exit with status 1.
-
-    These are the errors that an operator can mend. What would deceive in them is made visible: they tell of names and
-    paths.
-    """
+    """Print ``expected`` errors as lines on stderr, with control characters made visible, and exit with status 1."""
     try:
         yield
     except expected as error:
@@ -132,16 +127,16 @@ def one_line_errors(*expected: type[Exception]) -> Iterator[None]:
 
 
 def require_owner(config: Config) -> None:
-    """Raise InputError if root would leave files in the archive or the ledger that the server's user cannot use."""
+    """Raise CliError if root would leave files that the server's user cannot use."""
     if owner := operator_identity.owner_not_root(config.database):
-        raise InputError(
-            f"{config.database}: belongs to {owner}, and the files that root makes here are not for {owner} to use:"
-            f" run this as that user, as by sudo -u '{owner}'"
+        raise CliError(
+            f"{config.database}: belongs to {owner}, who could not use files created by root:"
+            f" run this as that user, with sudo -u '{owner}'"
         )
 
 
 def confirm(question: str) -> None:
-    """Ask on the terminal; go on with yes, and abort otherwise. Raises InputError without a terminal."""
+    """Ask on the terminal; abort unless the answer is yes. Raises CliError without a terminal."""
     if not sys.stdin.isatty():
-        raise InputError("there is no terminal to ask on: use --yes to do it unasked")
+        raise CliError("no terminal for a confirmation: use --yes to skip it")
     click.confirm(question, abort=True, err=True)

@@ -4,7 +4,7 @@ import click
 from click.shell_completion import get_completion_class
 
 _CALLED_ONCE = '    _conclave_completion "$@"\n'
-"""What click has zsh do with a file of $fpath: the second completion does nothing, unless it is registered too."""
+"""Click's end of the zsh script. Without a registration, only the first completion would work."""
 
 
 @click.command()

@@ -1,8 +1,7 @@
-"""`make demo`: users talk in groups of each policy, Spark cleans up, a table shows what went and why.
+"""`make demo`: users chat in groups with each policy, cleanup runs, and a table shows the result.
 
-Everything is real: the server and its cleanup worker in processes of their own, HTTP over loopback, SQLite in a
-temporary directory, and time that really passes. It waits for what it shows, however slow the machine is: where runs
-take long, messages get longer to live, and it says so. Exits with 1 if anything differs from what the policy says.
+It uses real processes for server and worker, HTTP on the loopback interface, a temporary SQLite database, and real
+time. On a slow machine it retries with longer lifetimes. Exit status 1 if anything differs from the policy.
 """
 
 import asyncio
@@ -31,11 +30,11 @@ NAMES = ("alice", "bob", "carol")
 CODEC = PlaintextCodec()
 EXPIRY_SECONDS = 6
 CLEANUP_INTERVAL_SECONDS = 1
-PATIENCE_SECONDS = 1800.0
-"""At most half an hour of waiting for a run. Spark may have to start first, more than once on a busy machine."""
+RUN_TIMEOUT_SECONDS = 1800.0
+"""The longest wait for a run; Spark may have to start first."""
 
-MOST_FAILURES = 3
-"""A run that has failed is repeated by the next one; after three the demo gives up."""
+MAX_FAILURES = 3
+"""The demo gives up after three failed runs."""
 
 CONFIG = """
 listen_address = "127.0.0.1"
@@ -48,7 +47,7 @@ listen_port = 0
 
 @dataclass(frozen=True)
 class Expected:
-    """What the policy says about one message."""
+    """The expected result for a message."""
 
     group: str
     text: str
@@ -60,7 +59,7 @@ FRESH = "fresh news"
 
 
 def expected(lifetime: int = EXPIRY_SECONDS) -> list[Expected]:
-    """Return what is to be seen. ``lifetime``: how many seconds "expiring" gives a message in the end."""
+    """Return the expected results. ``lifetime``: the last expiry of the group "expiring", in seconds."""
     fresh = f"younger than {lifetime} seconds when cleanup ran"
     return [
         Expected("keep", "kept for good", stays=True, why="no expiry is set"),
@@ -73,47 +72,47 @@ def expected(lifetime: int = EXPIRY_SECONDS) -> list[Expected]:
 
 
 class DemoError(Exception):
-    """The demo cannot go on. The message is one line."""
+    """The demo cannot continue. The message is one line."""
 
 
 @dataclass
-class _Shown:
-    """What was seen after a run."""
+class _Observed:
+    """The state after a run."""
 
     served: dict[str, list[str]]
     keys: dict[str, bool]
-    """Whether the vault has the key of a message, by its text. Without it what is left of the message is ciphertext."""
+    """Whether the vault has the key of a message, by its text. Without the key only ciphertext is left."""
     lifetime: int
-    """That of messages in "expiring"."""
+    """The expiry of the group "expiring", in seconds."""
 
     def of(self, message: Expected) -> tuple[bool, bool]:
-        """Return whether a message is served, and whether it has a key."""
+        """Return whether a message is served, and whether its key exists."""
         return message.text in self.served.get(message.group, []), self.keys[message.text]
 
     def is_right(self) -> bool:
-        """Whether all is as the policies say."""
+        """Whether everything matches the policies."""
         return all(self.of(message) == (message.stays, message.stays) for message in expected(self.lifetime))
 
 
 async def main() -> int:
-    """Run the demo and return its exit status."""
+    """Run the demo, and return the exit status."""
     console = Console(width=110)
     with tempfile.TemporaryDirectory(prefix="conclave-demo-") as folder:
         async with _server(Path(folder)) as server, contextlib.AsyncExitStack() as stack:
-            console.print(f"A server on {server.url}, a database in {folder}.")
+            console.print(f"Server: {server.url}, database in {folder}.")
             users = [await stack.enter_async_context(Client(server.url)) for _ in NAMES]
-            groups, sent = await _talk(users)
-            console.print("Three users have talked in four groups; time passes, and Spark cleans up.")
+            groups, sent = await _send_messages(users)
+            console.print("Three users have sent messages in four groups. Waiting for cleanup by Spark.")
             shown = await _clean_up(server, users, groups, sent, console)
     return _show(console, shown)
 
 
-Sent = dict[str, tuple[UUID, int]]
-"""Where messages are, by their texts: the group's id, and the sequence number."""
+SentMessages = dict[str, tuple[UUID, int]]
+"""Group id and sequence number of messages, by text."""
 
 
-async def _talk(users: list[Client]) -> tuple[dict[str, UUID], Sent]:
-    """Let everybody talk in a group of each policy; return the groups' ids by name, and what was sent."""
+async def _send_messages(users: list[Client]) -> tuple[dict[str, UUID], SentMessages]:
+    """Create a group for each policy, and send messages. Return group ids by name, and the messages."""
     alice, bob, carol = users
     for user, name in zip(users, NAMES, strict=True):
         await user.register(name, "a long password")
@@ -125,60 +124,60 @@ async def _talk(users: list[Client]) -> tuple[dict[str, UUID], Sent]:
             await user.join(group)
     for name, expiry in (("expiring", EXPIRY_SECONDS), ("fetched", 0)):
         await alice.update_group(groups[name], expiry=expiry)
-    sent: Sent = {}
+    sent: SentMessages = {}
     for message in expected():
         if message.text != FRESH:
             sent[message.text] = await _send(bob, groups[message.group], message.text)
     for user, limit in ((alice, 100), (bob, 100), (carol, 1)):
         page = await user.fetch(groups["fetched"], limit=limit)
-        await user.fetch(groups["fetched"], page[-1].sequence_num, limit)  # says that the user has it
+        await user.fetch(groups["fetched"], page[-1].sequence_num, limit)  # confirms that the user has it
     await alice.delete_group(groups["deleted"])
     return groups, sent
 
 
 async def _send(user: Client, group: UUID, text: str) -> tuple[UUID, int]:
-    """Send a message, and return where it is; a real client would encrypt it."""
+    """Send a message in plaintext; a real client would encrypt it."""
     return group, await user.send(group, CODEC.encode(group, text))
 
 
 async def _texts(user: Client, group: UUID) -> list[str]:
-    """Fetch the texts of a group."""
+    """Fetch the messages of a group."""
     return [each.text or "" for each in CODEC.decode(group, await user.fetch(group))]
 
 
 async def _clean_up(
-    server: "_Server", users: list[Client], groups: dict[str, UUID], sent: Sent, console: Console
-) -> _Shown:
-    """Let the old news expire and be erased, send fresh news, and look after a run. Raises DemoError."""
+    server: "_Server", users: list[Client], groups: dict[str, UUID], sent: SentMessages, console: Console
+) -> _Observed:
+    """Wait for old messages to expire and be erased, send new ones, and observe a run. Raises DemoError."""
     alice, bob, _ = users
     await asyncio.sleep(EXPIRY_SECONDS + 1)
-    await server.run_after(int(time.time()) - 1)  # all is due by then, and Spark is warm from here on
+    await server.wait_for_run(int(time.time()) - 1)  # everything is due by then, and Spark is warm afterwards
     lifetime = EXPIRY_SECONDS
     while True:
         began = time.time()
         sent[FRESH] = await _send(bob, groups["expiring"], FRESH)
-        await server.run_after(int(time.time()))
+        await server.wait_for_run(int(time.time()))
         served = {name: await _texts(alice, group) for name, group in groups.items() if name != "deleted"}
-        shown = _Shown(served, _keys_of(server.folder, sent), lifetime)
+        shown = _Observed(served, _keys_of(server.folder, sent), lifetime)
         needed = math.ceil(time.time() - began) + 1  # times of messages are whole seconds, rounded down
         if shown.is_right() or needed < lifetime:
             return shown
         console.print(
-            f"This machine is slow now: a run, and a look at what it left, took {needed} seconds, and fresh news"
-            f' expired meanwhile. Once more: in "expiring" messages live for {2 * needed} seconds from here on.'
+            f"This machine is slow: a run took {needed} seconds, and fresh news expired meanwhile. Retrying with an"
+            f' expiry of {2 * needed} seconds for "expiring".'
         )
         lifetime = 2 * needed
         await alice.update_group(groups["expiring"], expiry=lifetime)
 
 
-def _keys_of(folder: Path, sent: Sent) -> dict[str, bool]:
-    """Tell of messages whether the vault has their keys, by their texts."""
+def _keys_of(folder: Path, sent: SentMessages) -> dict[str, bool]:
+    """Return whether the vault has the keys of messages, by text."""
     keys = Inspection(folder / "conclave.vault" / KEYS)
     return {text: keys.living(group.bytes, [number]) == [True] for text, (group, number) in sent.items()}
 
 
-def _show(console: Console, shown: _Shown) -> int:
-    """Print what was kept and what went; return 1 if anything is not as expected."""
+def _show(console: Console, shown: _Observed) -> int:
+    """Print the table. Return 1 if anything differs from the policy."""
     table = Table(title="What cleanup did")
     for heading in ("group", "message", "policy says", "served", "key", "why", ""):
         table.add_column(heading)
@@ -198,10 +197,10 @@ def _show(console: Console, shown: _Shown) -> int:
 
 
 class _Server:
-    """A server in a process of its own, whose log is read."""
+    """A server process, whose log is read."""
 
     def __init__(self, folder: Path, log: asyncio.StreamReader) -> None:
-        """``folder``: holds all its files. ``log``: its standard error."""
+        """``folder``: has all its files. ``log``: its standard error."""
         self.folder = folder
         self.url = ""
         self._log = log
@@ -209,30 +208,30 @@ class _Server:
         self._listens = asyncio.Event()
 
     async def read_log(self) -> None:
-        """Read the log to its end, and note what it says of the start and of cleanup."""
+        """Read the log, and record its URL and failures."""
         async for line in self._log:
             try:
-                told = json.loads(line)
+                entry = json.loads(line)
             except ValueError:
-                self._words = line.decode(errors="replace").strip()  # why it does not start
+                self._words = line.decode(errors="replace").strip()  # an error at the start
                 continue
-            if told["event"] == "listening":
-                self.url = told["url"]
+            if entry["event"] == "listening":
+                self.url = entry["url"]
                 self._listens.set()
-            elif told["event"] in ("cleanup_unavailable", "cleanup_worker_ended"):
-                self._unavailable = f": {told['reason']}"
+            elif entry["event"] in ("cleanup_unavailable", "cleanup_worker_ended"):
+                self._unavailable = f": {entry['reason']}"
         self._fault = self._words or "the server has ended"
         self._listens.set()
 
     async def start(self) -> None:
-        """Wait until clients are served. Raises DemoError."""
+        """Wait until the server listens. Raises DemoError."""
         await self._listens.wait()
         if not self.url:
             raise DemoError(self._fault)
 
-    async def run_after(self, second: int) -> None:
-        """Wait until a run has ended well that began after ``second``, Unix seconds. Raises DemoError."""
-        deadline = time.monotonic() + PATIENCE_SECONDS
+    async def wait_for_run(self, second: int) -> None:
+        """Wait for a successful run that started after ``second``. Raises DemoError."""
+        deadline = time.monotonic() + RUN_TIMEOUT_SECONDS
         while time.monotonic() < deadline:
             if self._fault:
                 raise DemoError(self._fault)
@@ -240,10 +239,10 @@ class _Server:
                 later = [run for run in runs.last(connection, runs.HISTORY_ROWS) if run.started_at > second]
             if any(run.outcome == "ok" for run in later):
                 return
-            if len(later) >= MOST_FAILURES:
+            if len(later) >= MAX_FAILURES:
                 raise DemoError(f"cleanup runs fail: {later[0].error}")
             await asyncio.sleep(0.2)
-        raise DemoError(f"no cleanup run has ended within {PATIENCE_SECONDS:.0f} seconds{self._unavailable}")
+        raise DemoError(f"no cleanup run has ended within {RUN_TIMEOUT_SECONDS:.0f} seconds{self._unavailable}")
 
 
 @contextlib.asynccontextmanager
@@ -257,7 +256,7 @@ async def _server(folder: Path) -> AsyncIterator[_Server]:
         stderr=asyncio.subprocess.PIPE,
     )
     if process.stderr is None:
-        raise RuntimeError("asked for as a pipe")
+        raise RuntimeError("stderr is not a pipe")
     server = _Server(folder, process.stderr)
     reading = asyncio.create_task(server.read_log())
     try:

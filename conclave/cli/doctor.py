@@ -15,8 +15,8 @@ from conclave.config.load import BUILT_IN, ConfigError, find_config, load_config
 from conclave.config.settings import Config
 from conclave.config.warnings import doubts
 from conclave.doctor import database, files, machine
-from conclave.doctor.findings import Finding, Level, carried_out, note, ok, wrong
-from conclave.server.start_check import refusals
+from conclave.doctor.findings import Finding, Level, note, ok, run_check, wrong
+from conclave.server.start_check import find_refusals
 from spark import cluster, native
 from spark.cluster import ClusterError
 from spark.java_check import JarsMissingError, JavaMissingError, find_jars, find_java
@@ -30,10 +30,10 @@ _COLORS = {Level.OK: "green", Level.NOTE: "yellow", Level.WRONG: "red"}
 @config_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def doctor(path: Path | None, *, as_json: bool) -> None:
-    """Look for what is wrong, and say what to do about it.
+    """Check the installation, and suggest remedies.
 
-    It looks at the machine, the files and the database. It changes nothing, and works while the server runs, or not, or
-    has never run. The exit status is 1 if anything is wrong.
+    It checks the machine, the files and the database, whether the server is running or not. Nothing is changed. Exit
+    status 1 if a check fails.
     """
     found = []
     for each in _findings(path):
@@ -60,46 +60,46 @@ def _findings(path: Path | None) -> Iterator[Finding]:
     except ConfigError as error:
         yield from _java(None)
         for fault in error.faults:
-            yield wrong("configuration", f"{error.source}: {fault}", "correct it; the rest waits for that")
+            yield wrong("configuration", f"{error.source}: {fault}", "correct it, then run doctor again")
         return
     yield from _java(config)
     yield ok("configuration", f"{source or BUILT_IN}: valid")
     yield from misread
     for doubt in doubts(config):
-        yield note("configuration", f"{doubt.setting}: {doubt.means}", "`conclave check-config` tells more")
+        yield note("configuration", f"{doubt.setting}: {doubt.means}", "see `conclave check-config`")
     yield from _proxies(config)
-    yield from carried_out("disk", partial(machine.disk, config))
-    yield from carried_out("permissions", partial(files.permissions, config, source))
-    yield from carried_out("archive", partial(files.archive_log, config))
-    yield from carried_out("locks", partial(files.held_locks, config))
-    yield from carried_out("start", partial(_next_start, config))
+    yield from run_check("disk", partial(machine.disk, config))
+    yield from run_check("permissions", partial(files.permissions, config, source))
+    yield from run_check("archive", partial(files.archive_log, config))
+    yield from run_check("locks", partial(files.held_locks, config))
+    yield from run_check("start", partial(_next_start, config))
     runs = partial(files.is_served, config)
-    yield from carried_out("ports", partial(machine.ports, config, runs))
-    yield from carried_out("database", partial(database.database, config, SystemClock(), is_running=runs()))
+    yield from run_check("ports", partial(machine.ports, config, runs))
+    yield from run_check("database", partial(database.database, config, SystemClock(), is_running=runs()))
 
 
 def _java(config: Config | None) -> Iterator[Finding]:
-    """Yield whether cleanup can work. ``config``: None if it cannot be read."""
+    """Yield whether cleanup can use Java. ``config``: None if it cannot be read."""
     is_needed = config is None or config.cleanup.engine == "spark"
     try:
         java, version = find_java()
         yield ok("java", f"{version}: {java}")
     except JavaMissingError as error:
         says, _, remedy = str(error).partition(": ")
-        yield wrong("java", says, remedy) if is_needed else ok("java", f'{says}; engine = "sql" needs none')
+        yield wrong("java", says, remedy) if is_needed else ok("java", f'{says}; not needed with engine = "sql"')
     yield ok("spark", f"version {spark_version()}")
     try:
-        yield ok("spark", f"the archive's jars are there: {find_jars()[0].parent}")
+        yield ok("spark", f"the archive's jars are in {find_jars()[0].parent}")
     except JarsMissingError as error:
         is_archiving = config is not None and config.archive.after >= 0
         says, _, remedy = str(error).partition(": ")
-        yield wrong("spark", says, remedy) if is_archiving else ok("spark", f"{says}; without [archive] none is needed")
+        yield wrong("spark", says, remedy) if is_archiving else ok("spark", f"{says}; not needed without [archive]")
     if config is not None and config.cleanup.engine == "spark":
         yield from _spark(config)
 
 
 def _spark(config: Config) -> Iterator[Finding]:
-    """Yield whether Spark could begin with this configuration, where Java and the jars are there."""
+    """Yield whether Spark could start with this configuration."""
     try:
         cluster.require_secret(config.spark.master)
     except ClusterError as error:
@@ -114,20 +114,20 @@ def _spark(config: Config) -> Iterator[Finding]:
 
 
 def _next_start(config: Config) -> Iterator[Finding]:
-    """Yield why the next start would be refused, but for files that only this user cannot use: see permissions."""
-    found = [each for each in refusals(config, SystemClock()) if not each.is_of_user]
+    """Yield why the next start would be refused, except for reasons that depend on the user: see permissions."""
+    found = [each for each in find_refusals(config, SystemClock()) if not each.is_of_user]
     for each in found:
-        yield wrong("start", f"would be refused: {each.says}", "correct that before the server is started again")
+        yield wrong("start", f"would be refused: {each.says}", "correct this before the next start")
     if not found:
-        yield ok("start", "nothing that lies here stands against it")
+        yield ok("start", "no obstacles found")
 
 
 def _proxies(config: Config) -> Iterator[Finding]:
     if config.limits.trusted_proxies:
-        yield ok("proxies", f"believed on where a request comes from: {', '.join(config.limits.trusted_proxies)}")
+        yield ok("proxies", f"trusted for client addresses: {', '.join(config.limits.trusted_proxies)}")
     else:
-        says = "no reverse proxy is believed: behind one, all clients count as one address"
-        yield note("proxies", says, "if there is one, name it in [limits] trusted_proxies")
+        says = "no reverse proxy is trusted: behind one, all clients share one address"
+        yield note("proxies", says, "if there is one, add it to [limits] trusted_proxies")
 
 
 def _show(found: Finding) -> None:

@@ -19,7 +19,15 @@ from conclave.actions.context import Context
 from conclave.actions.explain import SettingsError
 from conclave.actions.export import Export
 from conclave.archive import user_export
-from conclave.cli.common import NUMBER, InputError, Name, config_option, configured, one_line_errors, orderly_end
+from conclave.cli.common import (
+    NUMBER,
+    CliError,
+    TextParam,
+    command_config,
+    config_option,
+    exit_on_signals,
+    one_line_errors,
+)
 from conclave.cli.retention import archive_state
 from conclave.cli.tables import counted, visible
 from conclave.clock import SystemClock
@@ -31,7 +39,7 @@ from conclave.store.archive import moves
 from conclave.store.views import held_export
 from conclave.system import operator_identity
 
-_EXPECTED = (ConfigError, OutsideError, NotFoundError, SettingsError, InputError, user_export.UnreadableError)
+_EXPECTED = (ConfigError, OutsideError, NotFoundError, SettingsError, CliError, user_export.UnreadableError)
 
 
 @click.command()
@@ -40,30 +48,27 @@ _EXPECTED = (ConfigError, OutsideError, NotFoundError, SettingsError, InputError
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="A new file, of mode 0600; default: standard output.",
+    help="Create this file, with mode 0600; default: standard output.",
 )
-@click.option(
-    "--hold", "hold_id", type=NUMBER, metavar="ID", help="Export what this legal hold on a user keeps, instead of USER."
-)
-@click.argument("user", metavar="[USER]", required=False, type=Name())
+@click.option("--hold", "hold_id", type=NUMBER, metavar="ID", help="Export what this legal hold on a user covers.")
+@click.argument("user", metavar="[USER]", required=False, type=TextParam())
 def export(path: Path | None, output: Path | None, hold_id: int | None, user: str | None) -> None:
-    """Export what the server holds about USER, a name or an id, as JSON.
+    """Export a user's data as JSON. USER is a name or an id.
 
-    Account, sessions, memberships, key packages, invites, bans, holds, entries of the audit log, and the messages that
-    the user has sent, with their bodies as the client has encrypted them. What has expired is left out, as clients do
-    not get it either.
+    It includes account, sessions, memberships, key packages, invites, bans, holds, entries of the audit log, and sent
+    messages with their encrypted bodies. Expired messages are omitted, as for clients.
 
-    With --hold everything is exported that the user has sent and that is stored: also what is hidden, and after the
-    account is gone. A deleted account under a hold may be named by its id as well.
+    With --hold, all stored messages of the user are exported, hidden ones too, even if the account was deleted. A
+    deleted account under a hold can also be given by its id.
     """
     if (user is None) == (hold_id is None):
         raise click.UsageError("give either USER or --hold")
-    with orderly_end(), one_line_errors(*_EXPECTED), ExitStack() as held:
-        config = configured(path)
+    with exit_on_signals(), one_line_errors(*_EXPECTED), ExitStack() as held:
+        config = command_config(path)
         outside = Outside(config, SystemClock(), with_keys=True)
         outside.read(explain.in_force, config)
         if config.archive.after != KEEP or outside.read(moves.is_in_use):
-            # In between nothing moves, so each message is found once.
+            # Without runs nothing moves to the archive, so each message is found once.
             held.enter_context(
                 outside.without_runs(partial(click.echo, "waiting for the cleanup run under way", err=True))
             )
@@ -72,14 +77,14 @@ def export(path: Path | None, output: Path | None, hold_id: int | None, user: st
             begun = outside.write(actions.begin_held, *who, hold_id)
         else:
             begun = outside.write(actions.begin, *who, user or "")
-        with _opened(output) as file:
+        with _open_output(output) as file:
             count = _write(file, outside, config, begun)
     click.echo(visible(f"{begun.name}: exported, with {counted(count, 'message')}"), err=True)
 
 
 @contextmanager
-def _opened(output: Path | None) -> Iterator[BinaryIO]:
-    """Yield what to write to. A file that was not written to its end is removed. Raises InputError."""
+def _open_output(output: Path | None) -> Iterator[BinaryIO]:
+    """Open the output. An incomplete file is removed. Raises CliError."""
     if output is None:
         with _named_errors("standard output"):
             yield sys.stdout.buffer
@@ -102,11 +107,11 @@ def _named_errors(where: Path | str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise InputError(f"{where}: {error.strerror}") from error
+        raise CliError(f"{where}: {error.strerror}") from error
 
 
 def _write(file: BinaryIO, outside: Outside, config: Config, begun: Export) -> int:
-    """Write one JSON object, its messages a line each; return how many there are."""
+    """Write one JSON object, one line for each message; return the number of messages."""
     context = outside.context()
     head = json.dumps({"exported_at": context.now(), **begun.about}, default=_base64, indent=1)
     file.write(head.removesuffix("\n}").encode() + b',\n "messages": [')
@@ -123,9 +128,9 @@ def _write(file: BinaryIO, outside: Outside, config: Config, begun: Export) -> i
 
 
 def _messages(outside: Outside, config: Config, user_id: bytes, context: Context) -> Iterator[dict[str, Any]]:
-    """Yield the user's messages group by group: those of the archive first, in any order, then the others.
+    """Yield the user's messages group by group: those in the archive first, in any order.
 
-    What expires while it works is left out from then on.
+    Messages that expire meanwhile are omitted.
     """
     for group_id in outside.read(actions.groups_of_sender, user_id):
         of_group = {"group_id": str(UUID(bytes=group_id))}
@@ -139,14 +144,14 @@ def _messages(outside: Outside, config: Config, user_id: bytes, context: Context
         while after is not None:
             page = outside.read(actions.page, group_id, user_id, after, context.now())
             if page is None:
-                break  # the group was deleted meanwhile
+                break  # deleted meanwhile
             for message in page.messages:
                 yield of_group | message._asdict()
             after = page.after
 
 
 def _held(outside: Outside, config: Config, user_id: bytes) -> Iterator[dict[str, Any]]:
-    """Yield all stored messages of the user, hidden ones too; those of the archive first."""
+    """Yield all stored messages of the user, hidden ones too; those in the archive first."""
     if outside.read(moves.has_parts):
         with outside.keys() as keys:
             state, places = partial(archive_state, config), outside.read(held_export.places)

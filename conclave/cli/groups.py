@@ -9,26 +9,26 @@ import click
 from rich.table import Table
 
 from conclave.actions import explain as actions
-from conclave.actions.explain import Row, SettingsError
-from conclave.cli.common import Name, config_option
-from conclave.cli.opened_store import opened_store
-from conclave.cli.tables import about, counted, print_whole, second, visible
+from conclave.actions.explain import GroupSummary, SettingsError
+from conclave.cli.common import TextParam, config_option
+from conclave.cli.open_store import open_store
+from conclave.cli.tables import about, counted, print_table, second, visible
 from conclave.retention.resolve import lifetime_text
 
 
 @click.group()
 def group() -> None:
-    """See the groups: policies, amounts, what is overdue."""
+    """List and show groups: policies, sizes, overdue messages."""
 
 
-@group.command("list", short_help="Print the groups, by name.")
+@group.command("list", short_help="List groups.")
 @config_option
-@click.option("--like", metavar="TEXT", default="", type=Name(), help="Only those whose name or alias contains TEXT.")
-@click.option("--overdue", is_flag=True, help="Only those in which something could be erased and is not yet.")
+@click.option("--like", metavar="TEXT", default="", type=TextParam(), help="Only names or aliases that contain TEXT.")
+@click.option("--overdue", is_flag=True, help="Only groups with overdue messages.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line; times in Unix seconds.")
 def list_groups(path: Path | None, like: str, *, overdue: bool, as_json: bool) -> None:
-    """Print the groups, by name; deleted ones of which something is left come first."""
-    with opened_store(path, SettingsError) as outside:
+    """List groups by name. Deleted groups with remaining messages come first."""
+    with open_store(path, SettingsError) as outside:
         now = outside.context().now()
         rows = outside.read(actions.list_groups, outside.config, now, like, only_overdue=overdue)
     if as_json:
@@ -38,13 +38,13 @@ def list_groups(path: Path | None, like: str, *, overdue: bool, as_json: bool) -
         _show(rows, now)
 
 
-@group.command(short_help="Print what is known of one group.")
+@group.command(short_help="Show details of a group.")
 @config_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object; times in Unix seconds.")
-@click.argument("name_or_id", metavar="GROUP", type=Name())
+@click.argument("name_or_id", metavar="GROUP", type=TextParam())
 def show(path: Path | None, name_or_id: str, *, as_json: bool) -> None:
-    """Print what is known of GROUP, a name or an id; a deleted one by its id, until all of it is erased."""
-    with opened_store(path, SettingsError) as outside:
+    """Show details of GROUP, a name or an id; use the id for a deleted group."""
+    with open_store(path, SettingsError) as outside:
         now = outside.context().now()
         row, hot_bytes = outside.read(actions.show, outside.config, now, name_or_id)
     if as_json:
@@ -54,7 +54,7 @@ def show(path: Path | None, name_or_id: str, *, as_json: bool) -> None:
         click.echo(f"{name + ':':19}{value}")
 
 
-def _show(rows: Sequence[Row], now: int) -> None:
+def _show(rows: Sequence[GroupSummary], now: int) -> None:
     table = Table("name", "id", "kept", "by", "members", "messages", "archived", "oldest (UTC)", "holds", "overdue")
     for each in rows:
         table.add_row(
@@ -69,17 +69,17 @@ def _show(rows: Sequence[Row], now: int) -> None:
             str(each.holds or ""),
             _overdue(each, now),
         )
-    print_whole(table, "no groups")
+    print_table(table, "no groups")
 
 
-def _overdue(row: Row, now: int) -> str:
+def _overdue(row: GroupSummary, now: int) -> str:
     if row.overdue_since is None:
         return ""
     return f"for {about(now - row.overdue_since)}{' (late)' if row.is_late else ''}"
 
 
-def _lines(row: Row, hot_bytes: int, now: int) -> Iterator[tuple[str, str]]:
-    """Yield what is shown of one group: names and values."""
+def _lines(row: GroupSummary, hot_bytes: int, now: int) -> Iterator[tuple[str, str]]:
+    """Yield names and values for one group."""
     yield "group", row.name or "(deleted)"
     yield "id", row.group_id
     if row.alias:

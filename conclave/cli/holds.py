@@ -10,38 +10,37 @@ from rich.table import Table
 
 from conclave.actions import holds
 from conclave.actions.holds import LONGEST_REASON, Hold
-from conclave.cli.common import NUMBER, InputError, Name, config_option
-from conclave.cli.opened_store import opened_store
-from conclave.cli.tables import print_whole, second, visible
+from conclave.cli.common import NUMBER, CliError, TextParam, config_option
+from conclave.cli.open_store import open_store
+from conclave.cli.tables import print_table, second, visible
 from conclave.system import operator_identity
 
 
 @click.group()
 def hold() -> None:
-    """Keep messages from being erased: legal holds.
+    """Manage legal holds, which prevent messages from being erased.
 
-    A hold covers all messages of a group, or all that a user has sent, commits included, in every group: in the
-    database and in the archive, past ones and future ones, also after the group or account is deleted. It hides nothing
-    and shows nothing: what expires is hidden from clients as before. It does not cover key packages, welcomes, group
-    info, invites and sessions.
+    A hold covers all past and future messages of a group, or of a user in all groups, commits included: in the database
+    and in the archive, also after the group or account is deleted. Expired messages stay hidden from clients. It does
+    not cover key packages, welcomes, group info, invites and sessions.
     """
 
 
 @hold.command()
 @config_option
-@click.option("--group", type=Name(), metavar="ID|NAME", help="Hold the messages of this group; if deleted, by id.")
-@click.option("--user", type=Name(), metavar="ID|NAME", help="Hold what this user has sent; if deleted, by id.")
-@click.option("--reason", type=Name(), required=True, metavar="TEXT", help="Why; it is kept in the audit log.")
-@click.option("--no-wait", is_flag=True, help="Do not wait for a cleanup run that is under way.")
+@click.option("--group", type=TextParam(), metavar="ID|NAME", help="Hold the messages of this group (id if deleted).")
+@click.option("--user", type=TextParam(), metavar="ID|NAME", help="Hold the messages of this user (id if deleted).")
+@click.option("--reason", type=TextParam(), required=True, metavar="TEXT", help="The reason, stored in the audit log.")
+@click.option("--no-wait", is_flag=True, help="Do not wait for a running cleanup.")
 def add(path: Path | None, group: str | None, user: str | None, reason: str, *, no_wait: bool) -> None:
     """Add a hold, and print its id.
 
-    What has been erased before is gone. Once this command has succeeded, nothing that the hold covers is erased any
-    more. With an archive it waits for a cleanup run that is under way, which may still erase there what it has planned.
+    It takes effect at once, but does not restore erased messages. With an archive, the command waits for a running
+    cleanup, which may still erase what it has planned.
     """
     if (group is None) == (user is None):
         raise click.UsageError("give either --group or --user")
-    with opened_store(path) as outside:
+    with open_store(path) as outside:
         reason = _checked(reason)
         found = (
             outside.read(holds.find_group, group) if group is not None else outside.read(holds.find_user, user or "")
@@ -49,14 +48,14 @@ def add(path: Path | None, group: str | None, user: str | None, reason: str, *, 
         added = outside.write(holds.add, outside.context(), operator_identity.current(), found, reason)
         click.echo(f"hold {added.hold_id}: covers {_described(added)}")
         if not found.is_certain:
-            click.echo("no message of this user is in the database; the archive may have commits of theirs", err=True)
+            click.echo("the user has no messages in the database; the archive may have commits", err=True)
         if not no_wait:
             outside.wait_for_run(lambda: click.echo(f"hold {added.hold_id}: {_WAITING}", err=True))
 
 
 _WAITING = (
-    "is in force; waiting for the cleanup run under way, which may still erase from the archive what it has planned"
-    " before (if you break off here, the hold stays)"
+    "in force; waiting for the running cleanup, which may still erase planned messages from the archive"
+    " (the hold stays if you interrupt this)"
 )
 
 
@@ -64,8 +63,8 @@ _WAITING = (
 @config_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line; times in Unix seconds.")
 def list_holds(path: Path | None, *, as_json: bool) -> None:
-    """Print the holds in force, the oldest first."""
-    with opened_store(path) as outside:
+    """List the holds in force, oldest first."""
+    with open_store(path) as outside:
         listed = outside.read(holds.list_all)
     if not as_json:
         _show(listed)
@@ -81,7 +80,7 @@ def list_holds(path: Path | None, *, as_json: bool) -> None:
 @click.argument("hold_id", metavar="ID", type=NUMBER)
 def release(path: Path | None, hold_id: int) -> None:
     """Release a hold; what no other one covers is erased by the next run, if it is due."""
-    with opened_store(path) as outside:
+    with open_store(path) as outside:
         released = outside.write(holds.release, outside.context(), operator_identity.current(), hold_id)
     click.echo(f"hold {hold_id}: released; it covered {_described(released)}")
 
@@ -89,7 +88,7 @@ def release(path: Path | None, hold_id: int) -> None:
 def _checked(reason: str) -> str:
     reason = reason.strip()
     if not 1 <= len(reason) <= LONGEST_REASON:
-        raise InputError(f"the reason must have 1 to {LONGEST_REASON:,} characters")
+        raise CliError(f"the reason must have 1 to {LONGEST_REASON:,} characters")
     return reason
 
 
@@ -104,4 +103,4 @@ def _show(listed: Sequence[Hold]) -> None:
     for each in listed:
         cells = each.covers, each.name, str(UUID(bytes=each.subject_id)), each.reason, each.added_by
         table.add_row(str(each.hold_id), *cells, second(each.added_at))
-    print_whole(table, "no legal holds are in force")
+    print_table(table, "no legal holds")

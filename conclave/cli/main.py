@@ -1,4 +1,4 @@
-"""The ``conclave`` command. It imports a family of commands only when one of them is asked for."""
+"""The ``conclave`` command. It imports a subcommand's module only when needed."""
 
 import gc
 import os
@@ -9,36 +9,36 @@ from typing import Any
 
 import click
 
-from conclave import __version__, installing
+from conclave import __version__, install_hint
 from conclave.cli import streams
 from conclave.logs.lines import visible_lines
 from conclave.system import signals
 
-OF_CLIENTS = ("chat",)
-"""The commands that an installation for clients alone has."""
+CLIENT_COMMANDS = ("chat",)
+"""The commands of a client-only installation."""
 
 
-class Family(click.Command):
-    """Stands for a command in another module. Knows only its name and its line in the help."""
+class LazyCommand(click.Command):
+    """A placeholder that loads a command from its module."""
 
     def __init__(self, name: str, module: str, listed: str) -> None:
-        """``module``: the module of this package that has the command. ``listed``: its line in the help."""
+        """``module``: the module with the command. ``listed``: its line in the help."""
         super().__init__(name, help=listed)
         self._module = module
 
     def load(self) -> click.Command:
-        """Return the command itself."""
+        """Return the command."""
         name = str(self.name).replace("-", "_")
-        gc.disable()  # what an import makes stays: to search it for garbage, now or later, is a tenth of the start
+        gc.disable()  # imported objects stay; scanning them takes a tenth of the start
         try:
             module = import_module(f"conclave.cli.{self._module}")
         except ModuleNotFoundError as error:
             needed = str(error.name).partition(".")[0]
             if needed in ("conclave", "spark"):
                 raise
-            extra = "client" if self.name in OF_CLIENTS else "server"
+            extra = "client" if self.name in CLIENT_COMMANDS else "server"
             raise click.ClickException(
-                f"{needed} is not installed: conclave {self.name} needs the extra {extra}. {installing(extra)}"
+                f"{needed} is not installed: conclave {self.name} needs the extra {extra}. {install_hint(extra)}"
             ) from error
         finally:
             gc.freeze()
@@ -49,71 +49,69 @@ class Family(click.Command):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """Load the command, which goes on from here."""
+        """Load the command, and delegate to it."""
         return self.load().make_context(info_name, args, parent, **extra)
 
 
-class Program(click.Group):
-    """The command as a whole, with its standard streams in order; errors show what would deceive in arguments."""
+class RootGroup(click.Group):
+    """The root command, with checked standard streams and sanitized errors."""
 
     def main(self, *args: Any, **extra: Any) -> Any:
-        """Run the command that the arguments name, and end the process."""
-        with streams.in_order():
+        """Run the command, and exit."""
+        with streams.checked():
             return super().main(*args, **extra)
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """Read the arguments that come before the command's name."""
+        """Parse the options before the subcommand."""
         with _visible_errors():
             return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Read the other arguments, and run the command."""
+        """Parse the other arguments, and run the command."""
         with _visible_errors():
             return super().invoke(ctx)
 
 
 @contextmanager
 def _visible_errors() -> Iterator[None]:
-    """Make visible what would deceive in errors of the block. Some of click's repeat arguments as they are."""
+    """Make control characters in errors visible; some of click's errors repeat arguments."""
     try:
         yield
     except click.exceptions.NoArgsIsHelpError:
-        raise  # it shows the help
+        raise  # shows the help
     except click.UsageError as error:
         raise click.UsageError(visible_lines(error.format_message()), error.ctx) from error
     except click.ClickException as error:
         raise click.ClickException(visible_lines(error.format_message())) from error
 
 
-@click.group(cls=Program, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=RootGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="conclave")
 @click.pass_context
 def main(context: click.Context) -> None:
-    """Serve groups that forget on time."""
-    os.umask(0o077)  # files in the data directory are the operator's alone
+    """A group messaging server whose messages expire on time."""
+    os.umask(0o077)  # only the operator can read the data directory
     if context.invoked_subcommand == "serve":
-        signals.ignore()  # before the server's modules are loaded, which takes most of a start
+        signals.ignore()  # before the slow import of the server's modules
 
 
-main.add_command(Family("archive", "archive", "Check the archive of older messages, or restore a group."))
-main.add_command(Family("backup", "backup", "Make a backup, and see and check those that are there."))
-main.add_command(Family("chat", "chat", "Talk in groups that forget on time, in the terminal."))
-main.add_command(Family("check-config", "check_config", "Check a configuration, and tell what it would do."))
-main.add_command(Family("audit", "audit", "Print who decided what, and when: policies, holds, accounts."))
-main.add_command(Family("cleanup", "cleanup", "Delete what is due."))
-main.add_command(Family("completion", "completion", "Print what makes a shell complete commands, options and files."))
-main.add_command(Family("doctor", "doctor", "Look for what is wrong, and say what to do about it."))
-main.add_command(Family("explain", "retention", "Explain what becomes of a group's messages, and why."))
-main.add_command(Family("export", "export", "Export what the server holds about USER, a name or an id, as JSON."))
-main.add_command(Family("group", "groups", "See the groups: policies, amounts, what is overdue."))
-main.add_command(Family("hold", "holds", "Keep messages from being erased: legal holds."))
-main.add_command(Family("invite-token", "registration_tokens", "Let people register by tokens that end."))
-main.add_command(Family("ledger", "ledger", "See the ledger in the vault: what a restored backup must not bring back."))
-main.add_command(Family("receipts", "receipts", "See the receipts of what runs have erased, and check them."))
-main.add_command(Family("restore", "restore", "Restore a backup, where nothing is yet."))
-main.add_command(Family("serve", "serve", "Serve clients, and clean up every cleanup_interval."))
-main.add_command(Family("status", "status", "Print how the running server is: health, runs, what is overdue, sizes."))
-main.add_command(Family("user", "users", "Manage accounts, while the server runs or not."))
-main.add_command(Family("verify-erasure", "verify_erasure", "Prove that nothing that was erased can be decrypted."))
+main.add_command(LazyCommand("archive", "archive", "Inspect and verify the archive, or restore a group."))
+main.add_command(LazyCommand("backup", "backup", "Make, list and verify backups."))
+main.add_command(LazyCommand("chat", "chat", "Chat in the terminal."))
+main.add_command(LazyCommand("check-config", "check_config", "Check a configuration, and show what it would change."))
+main.add_command(LazyCommand("cleanup", "cleanup", "Run cleanup, or show its history."))
+main.add_command(LazyCommand("completion", "completion", "Print a completion script for a shell."))
+main.add_command(LazyCommand("doctor", "doctor", "Check the installation, and suggest remedies."))
+main.add_command(LazyCommand("evidence", "evidence", "Print the audit log, receipts, and the ledger."))
+main.add_command(LazyCommand("explain", "retention", "Explain when a group's messages are hidden and erased."))
+main.add_command(LazyCommand("export", "export", "Export a user's data as JSON."))
+main.add_command(LazyCommand("group", "groups", "List and show groups: policies, sizes, overdue messages."))
+main.add_command(LazyCommand("hold", "holds", "Manage legal holds, which prevent messages from being erased."))
+main.add_command(LazyCommand("invite-token", "registration_tokens", "Manage registration tokens."))
+main.add_command(LazyCommand("restore", "restore", "Restore a backup to an empty location."))
+main.add_command(LazyCommand("serve", "serve", "Run the server."))
+main.add_command(LazyCommand("status", "status", "Show the status of the running server."))
+main.add_command(LazyCommand("user", "users", "Manage accounts."))
+main.add_command(LazyCommand("verify-erasure", "verify_erasure", "Verify that erased messages cannot be decrypted."))

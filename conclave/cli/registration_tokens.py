@@ -12,18 +12,18 @@ from conclave.actions import registration_tokens as actions
 from conclave.actions.registration_tokens import LONGEST_NOTE, MOST_USES, RegistrationToken
 from conclave.auth.passwords import new_password
 from conclave.auth.tokens import token_hash
-from conclave.cli.common import NUMBER, Name, Seconds, config_option
-from conclave.cli.opened_store import opened_store
-from conclave.cli.tables import counted, print_whole, second
+from conclave.cli.common import NUMBER, DurationParam, TextParam, config_option
+from conclave.cli.open_store import open_store
+from conclave.cli.tables import counted, print_table, second
 from conclave.system import operator_identity
 
 
 @click.group("invite-token")
 def invite_token() -> None:
-    """Let people register by tokens that end.
+    """Manage registration tokens.
 
-    A token ends after so many accounts, and at a time. Tokens count where registration is not open to all: with
-    registration_enabled = false, or with a registration_token, beside which they are valid.
+    A token creates a limited number of accounts until it expires. Tokens are needed if registration_enabled = false or
+    if a registration_token is set, which stays valid beside them.
     """
 
 
@@ -31,35 +31,35 @@ def invite_token() -> None:
 @config_option
 @click.option("--uses", default=1, show_default=True, type=click.IntRange(1, MOST_USES), help="How many accounts.")
 @click.option(
-    "--expires", default="7d", show_default=True, type=Seconds(), metavar="DURATION", help="How long it is valid."
+    "--expires", default="7d", show_default=True, type=DurationParam(), metavar="DURATION", help="How long it is valid."
 )
-@click.option("--note", default="", type=Name(), metavar="TEXT", help="For whom; shown by list and in the audit log.")
+@click.option("--note", default="", type=TextParam(), metavar="TEXT", help="A note for list and the audit log.")
 def new(path: Path | None, uses: int, expires: int, note: str) -> None:
-    """Make a token and print it, alone, on standard output. It is shown only now: the database has its hash."""
+    """Create a token and print it on standard output. It cannot be shown again, since only its hash is stored."""
     if len(note) > LONGEST_NOTE:
         raise click.UsageError(f"the note has more than {LONGEST_NOTE:,} characters")
     token = new_password()
-    with opened_store(path) as outside:
+    with open_store(path) as outside:
         added = outside.write(
             actions.add, outside.context(), operator_identity.current(), token_hash(token), uses, expires, note
         )
     click.echo(token)
     click.echo(
-        f"token {added.token_id}: opens {counted(uses, 'account')} until {second(added.expires_at)} UTC", err=True
+        f"token {added.token_id}: valid for {counted(uses, 'account')} until {second(added.expires_at)} UTC", err=True
     )
     if outside.config.registration_enabled and outside.config.registration_token is None:
-        click.echo("registration is open to all by this configuration: no token is needed", err=True)
+        click.echo("note: with this configuration, registration needs no token", err=True)
 
 
 @invite_token.command("list")
 @config_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line; times in Unix seconds.")
 def list_tokens(path: Path | None, *, as_json: bool) -> None:
-    """Print the tokens, without the words themselves, the oldest first.
+    """List tokens, oldest first; the tokens themselves are not shown.
 
-    Expired ones are listed for 30 days more; then cleanup removes them.
+    Expired tokens are listed for 30 days; then cleanup removes them.
     """
-    with opened_store(path) as outside:
+    with open_store(path) as outside:
         listed, now = outside.read(actions.list_all), outside.context().now()
     if as_json:
         for each in listed:
@@ -72,14 +72,14 @@ def list_tokens(path: Path | None, *, as_json: bool) -> None:
 @config_option
 @click.argument("token_id", metavar="ID", type=NUMBER)
 def revoke(path: Path | None, token_id: int) -> None:
-    """Revoke a token: no user registers with it any more. Accounts that it has opened stay."""
-    with opened_store(path) as outside:
+    """Revoke a token. Accounts created with it stay."""
+    with open_store(path) as outside:
         removed = outside.write(actions.revoke, outside.context(), operator_identity.current(), token_id)
-    click.echo(f"token {token_id}: revoked; it has opened {counted(removed.uses, 'account')}")
+    click.echo(f"token {token_id}: revoked; {counted(removed.uses, 'account')} created with it")
 
 
 def _show(listed: Sequence[RegistrationToken], now: int) -> None:
-    table = Table("token", "state", "accounts", "expires (UTC)", "made (UTC)", "by", "note")
+    table = Table("token", "state", "accounts", "expires (UTC)", "created (UTC)", "by", "note")
     for each in listed:
         table.add_row(
             str(each.token_id),
@@ -90,4 +90,4 @@ def _show(listed: Sequence[RegistrationToken], now: int) -> None:
             each.added_by,
             each.note,
         )
-    print_whole(table, "no registration tokens")
+    print_table(table, "no registration tokens")

@@ -1,4 +1,4 @@
-"""Prints what cleanup runs do and did: a bar, one run, or the history."""
+"""Prints cleanup runs: a progress bar, the result, the history, and advice."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -9,29 +9,29 @@ from rich.console import Console
 from rich.progress import Progress as Bar
 from rich.table import Table
 
-from conclave.cli.tables import WIDTH_OF_FILES, counted, second, visible
+from conclave.cli.tables import FILE_WIDTH, counted, second, visible
 from conclave.retention import rules
-from conclave.retention.advice import Advice, rounded, span_text
+from conclave.retention.advice import Advice, elapsed_text, rounded_text
 from conclave.retention.durations import duration_text
 from conclave.store.views.runs import Run
 from spark.report import Report
 from spark.run import Progress
 
 _MEANINGS = {
-    rules.EXPIRED: ("messages", "past their group's expiry"),
-    rules.FETCHED: ("messages", "fetched by every member of a delete-after-fetch group"),
-    rules.REDACTED: ("messages", "self-destructing, at their end for every reader"),
-    rules.TAKEN_BACK: ("messages", "taken back by their senders or by admins"),
-    rules.DELETED_GROUP: ("messages", "their group was deleted"),
-    rules.DELETED_ACCOUNT: ("messages", "their sender's account was deleted"),
+    rules.EXPIRED: ("messages", "older than the group's expiry"),
+    rules.FETCHED: ("messages", "fetched by all members (delete-after-fetch)"),
+    rules.REDACTED: ("messages", "self-destructed for all readers"),
+    rules.TAKEN_BACK: ("messages", "taken back"),
+    rules.DELETED_GROUP: ("messages", "group deleted"),
+    rules.DELETED_ACCOUNT: ("messages", "sender's account deleted"),
     rules.SESSIONS: ("sessions", "expired"),
-    rules.INVITES: ("invites", "pending for longer than invite_ttl_seconds"),
+    rules.INVITES: ("invites", "expired (invite_ttl_seconds)"),
 }
 
 
 @contextmanager
 def progress_bar(console: Console, *, is_wanted: bool = True) -> Iterator[Progress | None]:
-    """Show a bar on a terminal while rows are deleted. Elsewhere show nothing, and count nothing for it."""
+    """Show a progress bar on a terminal. Otherwise yield None, and rows are not counted."""
     if not (console.is_terminal and is_wanted):
         yield None
         return
@@ -41,43 +41,43 @@ def progress_bar(console: Console, *, is_wanted: bool = True) -> Iterator[Progre
 
 
 def as_json(report: Report, *, dry: bool = False) -> dict[str, Any]:
-    """Return a run as JSON has it: as the log does, and with ``dry`` which settings differ from those in force."""
+    """Return a run for JSON, as in the log; with ``dry`` also the settings that differ from those in force."""
     found = report.to_mapping() | {"dry_run": dry}
     return found | {"differing": report.differing} if dry else found
 
 
 def show(report: Report, console: Console, *, dry: bool = False) -> None:
-    """Print what went, and why; with ``dry``, what would go."""
-    title = "Dry run, nothing was touched" if dry else "Cleanup run"
+    """Print what was deleted and why; with ``dry``, what would be deleted."""
+    title = "Dry run, nothing was changed" if dry else "Cleanup run"
     table = Table(title=f"{title} ({report.engine}): {report.outcome}")
     table.add_column("what")
     table.add_column("why")
-    table.add_column("would go" if dry else "deleted", justify="right")
+    table.add_column("to delete" if dry else "deleted", justify="right")
     for rule in rules.REPORTED:
         table.add_row(*_MEANINGS[rule], f"{report.counts[rule]:,}")
     console.print(table)
     if report.differing:
         changed = ", ".join(report.differing)
-        console.print(f"as after a start with this configuration, which changes {changed}", soft_wrap=True)
+        console.print(f"with the settings of this configuration, which change {changed}", soft_wrap=True)
     if dry:
-        console.print(f"groups that have something due: {report.groups_touched:,}")
+        console.print(f"groups with messages due: {report.groups_touched:,}")
     else:
         touched = counted(report.groups_touched, "group")
-        console.print(f"{touched} touched, {report.bytes_returned:,} bytes returned to the disk")
+        console.print(f"{touched} changed, {report.bytes_returned:,} bytes of disk space freed")
     if report.archived:
         console.print(f"{counted(report.archived, 'message')} {'would move' if dry else 'moved'} to the archive")
     if report.archive_bytes_returned:
-        console.print(f"{report.archive_bytes_returned:,} bytes returned by the archive")
+        console.print(f"{report.archive_bytes_returned:,} bytes freed in the archive")
     if report.held:
-        console.print(f"kept by legal holds, although they have expired: {counted(report.held, 'message')}")
+        console.print(f"expired, but kept by legal holds: {counted(report.held, 'message')}")
     if report.error:
         console.print(f"error: {visible(report.error)}", style="red", soft_wrap=True, markup=False)
 
 
 def show_history(runs: Iterable[Run], console: Console) -> None:
-    """Print one line for each run, and then the errors of those that failed."""
-    table = Table(title="Cleanup runs, the newest first", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))  # for 80 columns
-    table.add_column("began (UTC)", no_wrap=True)
+    """Print a line for each run, then the errors of failed runs."""
+    table = Table(title="Cleanup runs, newest first", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))  # for 80 columns
+    table.add_column("started (UTC)", no_wrap=True)
     table.add_column("took", justify="right", no_wrap=True)
     table.add_column("deleted")
     table.add_column("freed", justify="right", no_wrap=True)
@@ -98,29 +98,29 @@ def show_history(runs: Iterable[Run], console: Console) -> None:
         if run.error:
             failed.append(f"{second(run.started_at)}: {run.error}")
     if not console.is_terminal:
-        console.width = WIDTH_OF_FILES
+        console.width = FILE_WIDTH
     console.print(table if table.row_count else "no runs yet")
     for line in failed:
         console.print(visible(line), soft_wrap=True, markup=False, highlight=False)
 
 
 def show_advice(advice: Advice, console: Console) -> None:
-    """Print a sentence of advice, what a run costs, and what it would cost at other intervals."""
+    """Print a recommendation, the cost of a run, and estimates for other intervals."""
     if not console.is_terminal:
-        console.width = WIDTH_OF_FILES
+        console.width = FILE_WIDTH
     if advice.projections:
         table = Table(title=f"{advice.job}: estimated from {counted(advice.runs, 'run')}", box=SIMPLE_HEAD)
         table.add_column("interval", no_wrap=True)
-        for name in ("expired lies at most", "messages, on average", "runs a day", "CPU a day", "write lock a day"):
+        for name in ("longest delay", "messages due", "runs a day", "CPU a day", "write lock a day"):
             table.add_column(name, justify="right")
         for each in advice.projections:
             table.add_row(
                 f"{duration_text(each.interval)}{' (now)' if each.is_current else ''}",
-                rounded(each.lies),
+                rounded_text(each.max_delay),
                 f"{each.waiting:,.0f}",
                 f"{each.runs:,.1f}",
-                span_text(each.cpu),
-                span_text(each.lock),
+                elapsed_text(each.cpu),
+                elapsed_text(each.lock),
             )
         console.print(table)
         console.print(f"a run: {', '.join(_costs(advice))}", highlight=False, soft_wrap=True)
@@ -128,11 +128,11 @@ def show_advice(advice: Advice, console: Console) -> None:
 
 
 def _costs(advice: Advice) -> Iterator[str]:
-    """Yield what a run costs."""
-    yield f"lasts {span_text(advice.seconds)}"
-    yield f"takes {span_text(advice.cpu)} of CPU"
-    yield f"holds the write lock for {span_text(advice.lock)} in all"
-    yield f"and for {span_text(advice.longest_lock)} at the longest, which a send may have had to wait"
+    """Yield the costs of a run."""
+    yield f"takes {elapsed_text(advice.seconds)}"
+    yield f"{elapsed_text(advice.cpu)} of CPU time"
+    yield f"write lock for {elapsed_text(advice.lock)}"
+    yield f"at most {elapsed_text(advice.longest_lock)} at a time, which delays sends"
 
 
 def _list(counts: Mapping[str, int]) -> str:

@@ -19,16 +19,16 @@ log = get_logger(__name__)
     "--accept-policy-change",
     "accepts_change",
     is_flag=True,
-    help="Start even if the configuration hides more than a tenth of all messages that are shown now.",
+    help="Start even if the configuration hides more than a tenth of all visible messages.",
 )
 @click.option(
     "--accept-older-vault",
     "accepts_older",
     is_flag=True,
-    help="Start with a vault that is older than the database, or damaged: messages without keys are lost.",
+    help="Start with a vault that is damaged or older than the database: messages without keys are lost.",
 )
 def serve(path: Path | None, *, accepts_change: bool, accepts_older: bool) -> None:
-    """Serve clients, and clean up every cleanup_interval."""
+    """Run the server, with cleanup every cleanup_interval."""
     hangups = Hangups()
     ambiguous: list[tuple[str, str]] = []
     with one_line_errors(ConfigError, ServeError):

@@ -13,49 +13,49 @@ import click
 from prometheus_client.parser import text_string_to_metric_families
 
 from conclave.admin.access import TokenError, token_of
-from conclave.cli.common import InputError, config_option, configured, one_line_errors
+from conclave.cli.common import CliError, command_config, config_option, one_line_errors
 from conclave.cli.tables import about, counted, second, visible
 from conclave.clock import SystemClock
 from conclave.config.load import ConfigError
 from conclave.config.settings import Config
 from conclave.logs.lines import size_text
 from conclave.retention.jobs import schedule
-from conclave.server.start_check import refusals
+from conclave.server.start_check import find_refusals
 
-PATIENCE_SECONDS = 5.0
-"""The server gets 5 seconds for each answer."""
+TIMEOUT_SECONDS = 5.0
+"""For each request."""
 
-MOST_BYTES = 16 * 1024 * 1024
-"""An answer is read up to 16 MiB: the program that listens there may not be Conclave."""
+MAX_BYTES = 16 * 1024 * 1024
+"""The largest response: another program may listen there."""
 
-_OF_THIS_MACHINE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - nothing is bound here
+_LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - nothing is bound here
 _PLAIN = frozenset[tuple[str, str]]()
 
 
-_DOING = {
-    "asleep": "asleep: nothing is to be done before the next run",
-    "waking": "about to begin a run",
-    "running": "a run is under way",
-    "awake": "awake: the next run is near",
-    "none": "there is no worker; if there is no fault, it is about to be started",
+_WORKER_STATES = {
+    "asleep": "idle until the next run",
+    "waking": "starting a run",
+    "running": "running",
+    "awake": "ready for the next run",
+    "none": "no worker; unless there is a fault, it is starting",
 }
-"""What the cleanup worker does, in words."""
+"""Descriptions of the cleanup worker's states."""
 
 
 class Samples(dict[str, dict[frozenset[tuple[str, str]], float]]):
-    """What /metrics tells: values by name and labels."""
+    """The metrics of /metrics: values by name and labels."""
 
     def value(self, name: str, **labels: str) -> float | None:
-        """Return a value; None if the listener does not tell it."""
+        """Return a value, or None."""
         return self.get(name, {}).get(frozenset(labels.items()) or _PLAIN)
 
     def labels(self, name: str) -> list[str]:
-        """Return the values of a name's only label."""
+        """Return the values of a metric's only label."""
         return [dict(each).popitem()[1] for each in self.get(name, {}) if each]
 
 
-class Answer(NamedTuple):
-    """What the operators' listener has answered."""
+class ServerStatus(NamedTuple):
+    """The responses of the operators' listener."""
 
     health: Mapping[str, Any]
     samples: Samples
@@ -64,21 +64,21 @@ class Answer(NamedTuple):
 @click.command()
 @config_option
 @click.option(
-    "--url", metavar="URL", help="The operators' listener, as in http://127.0.0.1:9090; default: as configured."
+    "--url", metavar="URL", help="The operators' listener, such as http://127.0.0.1:9090; default: as configured."
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object; times in Unix seconds.")
 def status(path: Path | None, url: str | None, *, as_json: bool) -> None:
-    """Print how the running server is: health, runs, what is overdue, sizes.
+    """Show the status of the running server: health, runs, overdue messages, sizes.
 
-    It asks the listener of [admin]. From the configuration and the files it tells why the next start would be refused,
-    if it would. If no server answers there, the exit status is 1.
+    It queries the listener of [admin], and checks whether the next start would be refused. Exit status 1 if no server
+    answers.
     """
-    with one_line_errors(ConfigError, InputError, TokenError):
-        config = configured(path)
+    with one_line_errors(ConfigError, CliError, TokenError):
+        config = command_config(path)
         asked = url or _url(config)
         answer = _ask(asked, token_of(config.admin))
-    # Elsewhere other files may lie where the configuration leads.
-    refused = [] if url else [each.says for each in refusals(config, SystemClock()) if not each.is_of_user]
+    # With --url, this machine may have other files.
+    refused = [] if url else [each.says for each in find_refusals(config, SystemClock()) if not each.is_of_user]
     if as_json:
         metrics = [
             {"name": name, "labels": dict(labels), "value": value}
@@ -90,49 +90,49 @@ def status(path: Path | None, url: str | None, *, as_json: bool) -> None:
     for name, value in lines(answer, config, int(time.time())):
         click.echo(f"{name + ':':12}{visible(value)}")
     for each in refused:
-        click.echo(f"next start: would be refused: {visible(each)}")
+        click.echo(f"next start: will fail: {visible(each)}")
 
 
 def _url(config: Config) -> str:
     address, port = config.admin.listen_address, config.admin.listen_port
     if port == 0:
-        raise InputError("admin.listen_port is 0, any free one: look for admin_url in the server's log, and use --url")
-    address = _OF_THIS_MACHINE.get(address, address)
+        raise CliError("admin.listen_port is 0: find admin_url in the server's log, and use --url")
+    address = _LOOPBACK.get(address, address)
     return f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
 
 
-def _ask(url: str, token: str | None) -> Answer:
-    """Ask the listener, with the token of [admin] if there is one. Raises InputError if no server answers."""
+def _ask(url: str, token: str | None) -> ServerStatus:
+    """Query the listener, with the token of [admin] if set. Raises CliError if no server answers."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
         parts = urlsplit(url)
         if parts.scheme != "http" or not parts.hostname:
-            raise InputError(f"{url}: is not the URL of the operators' listener, as in http://127.0.0.1:9090")
+            raise CliError(f"{url}: not a URL such as http://127.0.0.1:9090")
         where = parts.hostname, parts.port or 80
         health = json.loads(_get(*where, "/healthz", headers, (200, 503)))
         samples = _samples(_get(*where, "/metrics", headers, (200,)).decode())
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise InputError(f"no server answers at {url}: {reason}") from error
+        raise CliError(f"no server answers at {url}: {reason}") from error
     except ValueError as error:
-        raise InputError(f"{url}: what answers there is not Conclave's listener for operators") from error
+        raise CliError(f"{url}: this is not Conclave's operators' listener") from error
     if not isinstance(health, dict) or "status" not in health:
-        raise InputError(f"{url}: what answers there is not Conclave's listener for operators")
-    return Answer(health, samples)
+        raise CliError(f"{url}: this is not Conclave's operators' listener")
+    return ServerStatus(health, samples)
 
 
 def _get(host: str, port: int, path: str, headers: Mapping[str, str], expected: tuple[int, ...]) -> bytes:
-    with closing(http.client.HTTPConnection(host, port, timeout=PATIENCE_SECONDS)) as connection:
+    with closing(http.client.HTTPConnection(host, port, timeout=TIMEOUT_SECONDS)) as connection:
         connection.request("GET", path, headers=headers)
         response = connection.getresponse()
-        body = response.read(MOST_BYTES)
+        body = response.read(MAX_BYTES)
     if response.status not in expected:
-        raise InputError(f"http://{host}:{port}{path}: {response.status} {response.reason}")
+        raise CliError(f"http://{host}:{port}{path}: {response.status} {response.reason}")
     return body
 
 
 def _samples(text: str) -> Samples:
-    """Return what a text in the format of Prometheus tells. Raises ValueError."""
+    """Parse Prometheus text. Raises ValueError."""
     found = Samples()
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
@@ -140,8 +140,8 @@ def _samples(text: str) -> Samples:
     return found
 
 
-def lines(answer: Answer, config: Config, now: int) -> Iterator[tuple[str, str]]:
-    """Yield what is shown: names and values. What the listener does not tell is left out. ``now``: Unix seconds."""
+def lines(answer: ServerStatus, config: Config, now: int) -> Iterator[tuple[str, str]]:
+    """Yield names and values to show. Missing metrics are omitted. ``now``: Unix seconds."""
     health, samples = answer
     build = [dict(each).get("version", "") for each in samples.get("conclave_build_info", {})]
     yield "version", ", ".join(build) or "unknown"
@@ -155,15 +155,15 @@ def lines(answer: Answer, config: Config, now: int) -> Iterator[tuple[str, str]]
     if streams is not None:
         yield "streams", f"{streams:,.0f}"
     if "cleanup" in health:
-        yield "cleanup", _DOING.get(str(health["cleanup"]), str(health["cleanup"]))
+        yield "cleanup", _WORKER_STATES.get(str(health["cleanup"]), str(health["cleanup"]))
     yield from _runs(answer, config, now)
     groups, seconds = samples.value("conclave_overdue_groups"), samples.value("conclave_overdue_seconds")
     if groups is not None:
-        waits = f"{counted(int(groups), 'group')}, the first for {about(int(seconds or 0))}"
+        waits = f"{counted(int(groups), 'group')}, the oldest by {about(int(seconds or 0))}"
         yield "overdue", waits if groups else "nothing"
     held = samples.value("conclave_held_messages")
     if held:
-        yield "held", f"{counted(int(held), 'message')} by legal holds, at the last run"
+        yield "held", f"{counted(int(held), 'message')} under legal holds, at the last run"
     for name in ("database", "wal", "archive"):
         size = samples.value(f"conclave_{name}_bytes")
         if size is not None:
@@ -171,23 +171,23 @@ def lines(answer: Answer, config: Config, now: int) -> Iterator[tuple[str, str]]
     yield from _vault(samples)
     for place in sorted(samples.labels("conclave_disk_free_bytes")):
         free = samples.value("conclave_disk_free_bytes", place=place)
-        yield "free", f"{size_text(int(free or 0))} where the {place} lies"
+        yield "free", f"{size_text(int(free or 0))} on the disk of the {place}"
 
 
 def _vault(samples: Samples) -> Iterator[tuple[str, str]]:
     current, faulty = (samples.value("conclave_vault_copies", state=each) for each in ("current", "faulty"))
     if current is not None:
         wrong = f"; late or missing: {faulty:,.0f}" if faulty else ""
-        told = f"up-to-date copies: {current:,.0f}{wrong}"
-        yield "vault", told if current or faulty else "no copy: if the vault is lost, all messages are"
+        text = f"up-to-date copies: {current:,.0f}{wrong}"
+        yield "vault", text if current or faulty else "no copy: if the vault is lost, so are all messages"
     if dead := samples.value("conclave_archive_dead_messages"):
-        yield "  erased", f"{counted(int(dead), 'message')} of the archive, whose space is not reclaimed yet"
+        yield "  erased", f"{counted(int(dead), 'message')} in the archive, space not reclaimed yet"
 
 
-def _runs(answer: Answer, config: Config, now: int) -> Iterator[tuple[str, str]]:
+def _runs(answer: ServerStatus, config: Config, now: int) -> Iterator[tuple[str, str]]:
     last = answer.health.get("last_run")
     if not last:
-        yield "last run", "none since the server has started"
+        yield "last run", "none since the start"
         return
     deleted = sum(last["deleted"].values())
     ended = f"{second(last['finished_at'])} UTC ({about(now - last['finished_at'])} ago), {last['job']}"

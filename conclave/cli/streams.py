@@ -1,4 +1,4 @@
-"""The standard streams of a command: none of their numbers is left for another file, and lost output is told."""
+"""Checks the standard streams of a command: closed ones are opened, and failed output is reported."""
 
 import io
 import os
@@ -13,24 +13,24 @@ _INPUT, _OUTPUT, _ERRORS = range(3)
 
 
 class OutputError(OSError):
-    """The standard output does not take what is printed."""
+    """Writing to the standard output failed."""
 
 
 class _Output(io.FileIO):
-    """The standard output. It fails once; what is written afterwards goes nowhere, since Python flushes at the end."""
+    """The standard output. After a failure, further output is discarded, since Python flushes at exit."""
 
     def __init__(self) -> None:
         super().__init__(_OUTPUT, "wb", closefd=False)
         self._is_lost = False
 
     def write(self, data: Any, /) -> int:
-        """Write ``data``; return how many bytes of it. Raises BrokenPipeError and OutputError."""
+        """Write ``data``; return the number of bytes written. Raises BrokenPipeError and OutputError."""
         if self._is_lost:
             return len(data)
         try:
             return super().write(data)
         except BrokenPipeError:
-            self._is_lost = True  # the reader has had enough, as `head`: click ends the command silently
+            self._is_lost = True  # a reader such as `head` has finished: click exits silently
             raise
         except OSError as error:
             self._is_lost = True
@@ -38,8 +38,8 @@ class _Output(io.FileIO):
 
 
 @contextmanager
-def in_order() -> Iterator[None]:
-    """Open what is closed, and print an OutputError of the block as one line on stderr; exit with status 1 then."""
+def checked() -> Iterator[None]:
+    """Open closed streams. Print an OutputError of the block as one line on stderr, and exit with status 1."""
     _open_closed()
     _watch_output()
     try:
@@ -47,24 +47,23 @@ def in_order() -> Iterator[None]:
     except OutputError as error:
         with suppress(OSError):
             click.echo(
-                f"conclave: standard output: {error.strerror}: what was to be printed is lost; what was done stays"
-                " done",
+                f"conclave: standard output: {error.strerror}: output was lost, but the command was executed",
                 err=True,
             )
         sys.exit(1)
 
 
 def _open_closed() -> None:
-    """Open a standard stream that was closed on nothing at all.
+    """Open closed standard streams on /dev/null.
 
-    Otherwise its number would go to the next file that is opened, such as a lock or the ledger, and what Java and
-    others print would be written into that.
+    Otherwise their numbers would be reused for the next files, such as a lock or the ledger, into which Java and others
+    would then print.
     """
     for number in (_INPUT, _OUTPUT, _ERRORS):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the least number that is free, which is this one
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is this one
             os.set_inheritable(number, True)  # noqa: FBT003 - it has no name
     if sys.stdin is None:
         sys.stdin = open(_INPUT, encoding="utf-8", closefd=False)  # noqa: SIM115 - open as long as the process
@@ -75,7 +74,7 @@ def _open_closed() -> None:
 
 
 def _watch_output() -> None:
-    """Have failures of the standard output told from those of other files; not of what replaces it in a test."""
+    """Distinguish failures of the standard output from those of other files, except where a test has replaced it."""
     former = sys.stdout
     if former is sys.__stdout__ and isinstance(former, io.TextIOWrapper):
         sys.stdout = io.TextIOWrapper(

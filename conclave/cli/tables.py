@@ -1,4 +1,4 @@
-"""What commands share to print: tables, times, and text that users have chosen."""
+"""Tables and formatting that commands share."""
 
 from collections.abc import Iterator, Sequence
 
@@ -10,24 +10,24 @@ from rich.table import Column, Table
 
 from conclave.logs.lines import about, counted, second, visible
 
-__all__ = ["WIDTH_OF_FILES", "about", "counted", "print_whole", "second", "visible"]
+__all__ = ["FILE_WIDTH", "about", "counted", "print_table", "second", "visible"]
 
-WIDTH_OF_FILES = 400
-"""A table that does not go to a terminal has 400 columns: enough for rows in one piece."""
+FILE_WIDTH = 400
+"""The width of a table that is not printed to a terminal; rows are not wrapped."""
 
 _FRAME = 3
-"""A column takes 3 characters more than its cells: two spaces and a line."""
+"""The width of a column beside its cells: two spaces and a line."""
 
 
-def print_whole(table: Table, empty: str) -> None:
-    """Print a table of which nothing is cut off, whether it goes to a terminal or not.
+def print_table(table: Table, empty: str) -> None:
+    """Print a table without cutting or wrapping cells; ``empty`` if it has no rows.
 
-    Cells are text: no markup, and what would deceive in them is made visible. On a terminal that is too narrow, print
-    the rows one below the other, a line for each cell. Without rows print ``empty``. As nothing is ever wrapped, a row
-    takes some microseconds. Rich would take a millisecond: with 100,000 users that is too long.
+    Control characters in cells are made visible; there is no markup. On a terminal that is too narrow, each cell is
+    printed on a line of its own. Formatting a row takes microseconds, with rich a millisecond, which is too slow for
+    100,000 users.
     """
     console = Console()
-    width = console.width if console.is_terminal else WIDTH_OF_FILES
+    width = console.width if console.is_terminal else FILE_WIDTH
     columns = [[visible(str(cell)) for cell in _cells(each, table)] for each in table.columns]
     widths = [max(map(cell_len, cells)) for cells in columns]
     lines = [visible(str(table.title))] if table.title else []
@@ -36,17 +36,17 @@ def print_whole(table: Table, empty: str) -> None:
     elif sum(widths) + _FRAME * len(widths) < width:
         lines += _framed(table, columns, widths, console)
     else:
-        lines += _below_each_other(columns)
+        lines += _stacked(columns)
     click.echo("\n".join(lines))
 
 
 def _cells(column: Column, table: Table) -> list[object]:
-    """Return the header of a column, its cells, and its footer if the table shows one."""
+    """Return header, cells, and footer of a column."""
     return [column.header, *column.cells, *([column.footer] if table.show_footer else [])]
 
 
 def _framed(table: Table, columns: Sequence[Sequence[str]], widths: Sequence[int], console: Console) -> Iterator[str]:
-    """Yield rows with lines around them, between their cells, below the headers and above the footers."""
+    """Yield rows with borders."""
     box = HEAVY_HEAD.substitute(console.options)
     wide = [width + 2 for width in widths]
     rights = [column.justify == "right" for column in table.columns]
@@ -69,8 +69,8 @@ def _row(cells: Sequence[str], widths: Sequence[int], rights: Sequence[bool], ed
     return f"{edge}{between.join(filled)}{edge}"
 
 
-def _below_each_other(columns: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield each row as lines of a header and a cell. Empty cells have none."""
+def _stacked(columns: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield each row as lines of header and cell, without empty cells."""
     head, *rows = zip(*columns, strict=True)
     width = max(map(len, head)) + 2
     for cells in rows:

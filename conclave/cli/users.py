@@ -17,13 +17,13 @@ from rich.table import Table
 from conclave.actions import accounts, users
 from conclave.actions.command_runner import Outside
 from conclave.auth.passwords import hash_password, new_password
-from conclave.cli.common import InputError, config_option, confirm
-from conclave.cli.opened_store import opened_store
-from conclave.cli.tables import counted, print_whole, visible
+from conclave.cli.common import CliError, config_option, confirm
+from conclave.cli.open_store import open_store
+from conclave.cli.tables import counted, print_table, visible
 from conclave.errors import ConflictError, NotFoundError
-from conclave.store.resources.accounts import Account, Kept
+from conclave.store.resources.accounts import Account, StoredData
 from conclave.store.resources.audit import AuditAction
-from conclave.store.resources.users import User
+from conclave.store.resources.users import UserRow
 from conclave.system import operator_identity
 from conclave.wire.fields import ALIAS_RULE, NAME_RULE, PASSWORD_RULE
 
@@ -31,28 +31,28 @@ _name = click.argument("name")
 
 P = ParamSpec("P")
 
-_NOTED = {
+_AUDIT_ACTIONS = {
     "reset-password": AuditAction.PASSWORD_RESET,
     "disable": AuditAction.ACCOUNT_DISABLED,
     "enable": AuditAction.ACCOUNT_ENABLED,
     "delete": AuditAction.ACCOUNT_DELETED,
     "unblock": AuditAction.LOGIN_UNBLOCKED,
 }
-"""What the audit log calls the commands."""
+"""The actions of the commands in the audit log."""
 
 
 @click.group()
 def user() -> None:
-    """Manage accounts, while the server runs or not."""
+    """Manage accounts. The server may be running."""
 
 
 @user.command("list")
 @config_option
-@click.option("--like", metavar="TEXT", default="", help="Only those whose name or alias contains TEXT.")
+@click.option("--like", metavar="TEXT", default="", help="Only names or aliases that contain TEXT.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line; times in Unix seconds.")
 def list_accounts(path: Path | None, like: str, *, as_json: bool) -> None:
-    """Print the accounts, by name."""
-    with opened_store(path) as outside:
+    """List accounts by name."""
+    with open_store(path) as outside:
         listed = outside.read(accounts.list_all, outside.context(), like)
     if as_json:
         for each in listed:
@@ -66,12 +66,12 @@ def list_accounts(path: Path | None, like: str, *, as_json: bool) -> None:
 @_name
 @click.option("--json", "as_json", is_flag=True, help="One JSON object; times in Unix seconds.")
 def show(path: Path | None, name: str, *, as_json: bool) -> None:
-    """Print what is known of one account, and how much is stored of it; no content."""
-    with opened_store(path) as outside:
+    """Show details of an account, and how much is stored of it."""
+    with open_store(path) as outside:
         try:
             account, kept = outside.read(accounts.show, outside.context(), name)
         except (NotFoundError, UnicodeEncodeError) as error:
-            raise InputError(f"{visible(name)}: no such user") from error
+            raise CliError(f"{visible(name)}: no such user") from error
     if as_json:
         click.echo(json.dumps(asdict(account) | asdict(kept) | {"user_id": str(UUID(bytes=account.user_id))}))
         return
@@ -82,14 +82,14 @@ def show(path: Path | None, name: str, *, as_json: bool) -> None:
 @user.command()
 @config_option
 @_name
-@click.option("--alias", default="", help="The alias that others see.")
-@click.option("--prompt", is_flag=True, help="Ask for the password, or read a line of standard input.")
+@click.option("--alias", default="", help="The alias that other users see.")
+@click.option("--prompt", is_flag=True, help="Ask for the password, or read it from standard input.")
 def create(path: Path | None, name: str, alias: str, *, prompt: bool) -> None:
-    """Open an account, whether registration is open or not, and print its new password.
+    """Create an account, even if registration is closed, and print its password.
 
     With --prompt the password is asked for and not printed.
     """
-    with opened_store(path) as outside:
+    with open_store(path) as outside:
         _check(NAME_RULE, name, "the name")
         _check(ALIAS_RULE, alias, "the alias")
         password = _ask_password() if prompt else new_password()
@@ -97,7 +97,7 @@ def create(path: Path | None, name: str, alias: str, *, prompt: bool) -> None:
         try:
             outside.write(accounts.create, context, actor, name, _hashed(password), alias)
         except ConflictError as error:
-            raise InputError(f"{name}: this name is taken") from error
+            raise CliError(f"{name}: this name is taken") from error
     if not prompt:
         click.echo(password)
     click.echo(f"{name}: created", err=True)
@@ -106,31 +106,31 @@ def create(path: Path | None, name: str, alias: str, *, prompt: bool) -> None:
 @user.command("reset-password")
 @config_option
 @_name
-@click.option("--prompt", is_flag=True, help="Ask for the password, or read a line of standard input.")
+@click.option("--prompt", is_flag=True, help="Ask for the password, or read it from standard input.")
 def reset_password(path: Path | None, name: str, *, prompt: bool) -> None:
     """Set a new password, print it, and log the user out.
 
-    With --prompt it is not printed.
+    With --prompt it is asked for and not printed.
     """
-    with opened_store(path) as outside:
+    with open_store(path) as outside:
         user_id = _find(outside, name).user_id
         password = _ask_password() if prompt else new_password()
-        # Hashed before the write lock is taken, which others wait for.
+        # Hashed before taking the write lock.
         change(outside, "reset-password", accounts.reset_password, user_id, _hashed(password))
     if not prompt:
         click.echo(password)
-    click.echo(f"{name}: has a new password, and is logged out", err=True)
+    click.echo(f"{name}: password changed, logged out", err=True)
 
 
 @user.command()
 @config_option
 @_name
 def disable(path: Path | None, name: str) -> None:
-    """Log a user out, allow no login, and withdraw the invites that the user has made.
+    """Log a user out, prevent logins, and withdraw the user's pending invites.
 
     Memberships and messages stay.
     """
-    with opened_store(path) as outside:
+    with open_store(path) as outside:
         change(outside, "disable", accounts.disable, _find(outside, name).user_id)
     click.echo(f"{name}: disabled, and logged out")
 
@@ -139,8 +139,8 @@ def disable(path: Path | None, name: str) -> None:
 @config_option
 @_name
 def enable(path: Path | None, name: str) -> None:
-    """Let a disabled user log in again."""
-    with opened_store(path) as outside:
+    """Allow a disabled user to log in again."""
+    with open_store(path) as outside:
         change(outside, "enable", accounts.enable, _find(outside, name).user_id)
     click.echo(f"{name}: enabled")
 
@@ -149,17 +149,17 @@ def enable(path: Path | None, name: str) -> None:
 @config_option
 @_name
 def unblock(path: Path | None, name: str) -> None:
-    """Have the server forget the wrong passwords that were tried for an account.
+    """Reset the count of wrong passwords for an account.
 
-    A disabled one stays disabled: see enable.
+    A disabled account stays disabled: see enable.
     """
-    with opened_store(path) as outside:
+    with open_store(path) as outside:
         found = _find(outside, name)
         change(outside, "unblock", accounts.unblock, found.user_id)
         [account, _] = outside.read(accounts.show, outside.context(), name)
-    click.echo(f"{name}: wrong passwords for this name do not count any more, within a second")
+    click.echo(f"{name}: unblocked, takes effect within a second")
     if account.disabled:
-        click.echo(f"{name}: is disabled, and stays so; `conclave user enable` lets the user log in", err=True)
+        click.echo(f"{name}: still disabled; use `conclave user enable`", err=True)
 
 
 @user.command()
@@ -167,11 +167,11 @@ def unblock(path: Path | None, name: str) -> None:
 @_name
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def delete(path: Path | None, name: str, *, yes: bool) -> None:
-    """Delete an account with its messages and memberships, as its user can."""
-    with opened_store(path) as outside:
+    """Delete an account with its messages and memberships."""
+    with open_store(path) as outside:
         found = _find(outside, name)
         if not yes:
-            confirm(f"Delete the account {name} ({UUID(bytes=found.user_id)}) for good?")
+            confirm(f"Permanently delete the account {name} ({UUID(bytes=found.user_id)})?")
         context = outside.context()
 
         def remove(connection: sqlite3.Connection, user_id: bytes) -> None:
@@ -189,52 +189,49 @@ def change(
     *args: P.args,
     **kwargs: P.kwargs,
 ) -> None:
-    """Change an account, and note it in the audit log: ``entry`` is one of _NOTED.
+    """Change an account, and record it in the audit log. ``entry``: a key of _AUDIT_ACTIONS.
 
     Raises OutsideError or NotFoundError.
     """
     actor = operator_identity.current()
-    outside.write(accounts.noted, outside.context(), actor, _NOTED[entry], action, user_id, *args, **kwargs)
+    outside.write(accounts.noted, outside.context(), actor, _AUDIT_ACTIONS[entry], action, user_id, *args, **kwargs)
 
 
-def _find(outside: Outside, name: str) -> User:
-    """Return the account of that name. Raises OutsideError or InputError."""
+def _find(outside: Outside, name: str) -> UserRow:
+    """Return the account with this name. Raises OutsideError or CliError."""
     try:
         return outside.read(users.by_name, name)
-    except (NotFoundError, UnicodeEncodeError) as error:  # the latter: an argument that is not UTF-8
-        raise InputError(f"{visible(name)}: no such user") from error
+    except (NotFoundError, UnicodeEncodeError) as error:  # the latter: not UTF-8
+        raise CliError(f"{visible(name)}: no such user") from error
 
 
 def _hashed(password: str) -> str:
-    """Return the hash of a password that the protocol allows. Raises InputError."""
+    """Return the hash of a password. Raises CliError if the protocol does not allow it."""
     _check(PASSWORD_RULE, password, "the password")
     return hash_password(password)
 
 
 def _check(rule: Callable[[str], object], text: str, what: str) -> None:
-    """Raise InputError unless ``text`` fits a rule of the protocol."""
+    """Raise CliError unless ``text`` fits a rule of the protocol."""
     try:
-        text.encode()  # an argument that is not UTF-8
+        text.encode()
         rule(text)
     except UnicodeEncodeError as error:
-        raise InputError(f"{what} is not UTF-8") from error
+        raise CliError(f"{what} is not UTF-8") from error
     except ValidationError as error:
-        raise InputError(f"{what} {' '.join(map(str, error.messages))}") from error
+        raise CliError(f"{what} {' '.join(map(str, error.messages))}") from error
 
 
 def _ask_password() -> str:
-    """Return a new password.
-
-    On a terminal it is typed twice and not shown. Otherwise it is a line of standard input. Raises InputError.
-    """
+    """Return a new password: typed twice on a terminal, or a line of standard input. Raises CliError."""
     if sys.stdin.isatty():
         typed: str = click.prompt("New password", hide_input=True, confirmation_prompt=True, err=True)
         return typed
     try:
-        # No user types the \r that some machines end a line with: with it in the password the user could not log in.
+        # A \r from a Windows line end is not part of the password.
         return sys.stdin.buffer.readline().removesuffix(b"\n").removesuffix(b"\r").decode()
     except UnicodeDecodeError as error:
-        raise InputError("the password is not UTF-8") from error
+        raise CliError("the password is not UTF-8") from error
 
 
 def _show(listed: Sequence[Account]) -> None:
@@ -250,18 +247,18 @@ def _show(listed: Sequence[Account]) -> None:
             str(each.sessions),
             "yes" if each.disabled else "",
         )
-    print_whole(table, "no accounts")
+    print_table(table, "no accounts")
 
 
-def _lines(account: Account, kept: Kept) -> Iterator[tuple[str, str]]:
-    """Yield what is shown of one account: names and values."""
+def _lines(account: Account, kept: StoredData) -> Iterator[tuple[str, str]]:
+    """Yield names and values for one account."""
     yield "user", account.username
     yield "id", str(UUID(bytes=account.user_id))
     if account.alias:
         yield "alias", visible(account.alias)
     yield "created", f"{_minute(account.created_at)} UTC"
     last = account.last_used_at
-    yield "last used", "no session is stored" if last is None else f"{_minute(last)} UTC"
+    yield "last used", "no session" if last is None else f"{_minute(last)} UTC"
     yield "sessions", f"{account.sessions:,}"
     yield "groups", f"{account.groups:,}"
     yield "disabled", "yes" if account.disabled else "no"

@@ -13,7 +13,7 @@ import click
 from conclave.actions.command_runner import Outside, OutsideError
 from conclave.backup.destination import kept_in
 from conclave.backup.manifest import BackupError
-from conclave.cli.common import config_option, configured, one_line_errors, orderly_end
+from conclave.cli.common import command_config, config_option, exit_on_signals, one_line_errors
 from conclave.cli.tables import counted, visible
 from conclave.clock import Clock, SystemClock
 from conclave.config.load import ConfigError
@@ -25,8 +25,8 @@ from conclave.proof.keys import Copies, ProofError, verify
 from spark import run
 from spark.environment import CleanupError, RunEnvironment
 
-SHOWN = 20
-"""At most 20 findings of a part are printed; ``--json`` has up to 1,000."""
+MAX_SHOWN = 20
+"""The most findings of a part that are printed; ``--json`` has up to 1,000."""
 
 _EXPECTED = (ConfigError, ProofError, ExperimentError, OutsideError, CleanupError, BackupError)
 
@@ -36,26 +36,24 @@ log = get_logger(__name__)
 @click.command()
 @config_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-@click.option(
-    "--read-only", is_flag=True, help="Leave out the experiment, which sends messages and does two cleanup runs."
-)
+@click.option("--read-only", is_flag=True, help="Skip the experiment, which sends messages and runs cleanup twice.")
 @click.option(
     "--copies",
     metavar="DEST",
     type=click.Path(path_type=Path, readable=False),
-    help="Also look at the backups in DEST: what is erased today must not be readable there.",
+    help="Also verify the backups in DEST: they must not contain keys of erased messages.",
 )
 def verify_erasure(path: Path | None, copies: Path | None, *, as_json: bool, read_only: bool) -> None:
-    """Prove that nothing that was erased can be decrypted.
+    """Verify that erased messages cannot be decrypted.
 
-    By all files of keys, and by an experiment with messages of its own. Exit status 1 if anything is found. No content
-    is ever printed, and no key, only where it is.
+    It checks all key files, and runs an experiment with messages of its own. Exit status 1 if anything is found.
+    Neither messages nor keys are printed, only where a key was found.
     """
-    with orderly_end(), one_line_errors(*_EXPECTED):
-        config, clock = configured(path), SystemClock()
+    with exit_on_signals(), one_line_errors(*_EXPECTED):
+        config, clock = command_config(path), SystemClock()
         kept = None
         if copies:
-            _backups_in(copies)  # that there are any is told before all else is examined
+            _backups_in(copies)  # fails early if there are none
             kept = Copies(copies, partial(_backups_in, copies))
         parts = verify(config, lambda: log.info("waiting_for_another_run"), kept)
         if not read_only:
@@ -72,10 +70,10 @@ def verify_erasure(path: Path | None, copies: Path | None, *, as_json: bool, rea
 
 
 def _backups_in(folder: Path) -> list[Path]:
-    """Return the backups in a folder. Raises BackupError if there are none: nothing would be proven."""
+    """Return the backups in a folder. Raises BackupError if there are none."""
     found = [each.path for each in kept_in(folder)]
     if not found:
-        raise BackupError(f"{folder}: there are no backups here; is its disk mounted?")
+        raise BackupError(f"{folder}: no backups found; is the disk mounted?")
     return found
 
 
@@ -95,9 +93,9 @@ def _show(part: ProofPart) -> None:
     click.echo(f"{part.name}: {_verdict([part])}; {amounts or 'nothing was there'}")
     for line in (*part.notes, *(f"kept: {line}" for line in part.kept)):
         click.echo(f"  {visible(line)}")
-    for finding in part.findings[:SHOWN]:
+    for finding in part.findings[:MAX_SHOWN]:
         click.echo(f"  {visible(_place(finding))}: {finding.told} ({finding.kind})")
-    if more := len(part.findings[SHOWN:]) + part.more:
+    if more := len(part.findings[MAX_SHOWN:]) + part.more:
         click.echo(f"  and {more:,} more")
 
 

@@ -1,9 +1,9 @@
 """The client library, for programs that talk to a Conclave server. Of the server it imports the wire formats only."""
 
 from conclave.client.api import Client
-from conclave.client.codec import Change, Codec, PlaintextCodec, Readable
+from conclave.client.codec import Codec, MembershipChange, PlaintextCodec, Readable
 from conclave.client.encryption.codec import MlsCodec
-from conclave.client.encryption.vault import KeyStoreError
+from conclave.client.encryption.key_database import KeyStoreError
 from conclave.client.errors import (
     AnswerError,
     AnswerTooLongError,
@@ -43,7 +43,7 @@ from conclave.client.events import (
 from conclave.client.history.schema import HistoryError
 from conclave.client.history.store import History
 from conclave.client.retry import Backoff
-from conclave.client.session import Session, SessionFileError
+from conclave.client.session import LoginSession, SessionFileError
 from conclave.client.sync import Sync
 from conclave.client.transport import Timeouts
 from conclave.wire.events import (
@@ -67,7 +67,6 @@ __all__ = [
     "AuthError",
     "Backoff",
     "BusyError",
-    "Change",
     "Client",
     "ClientError",
     "ClockDiffers",
@@ -93,7 +92,9 @@ __all__ = [
     "KeyInDoubtError",
     "KeyStoreError",
     "Lagged",
+    "LoginSession",
     "MemberRemoved",
+    "MembershipChange",
     "Message",
     "MessageArrived",
     "MessageRedacted",
@@ -112,7 +113,6 @@ __all__ = [
     "ReplacedError",
     "ResourceError",
     "ServerError",
-    "Session",
     "SessionFileError",
     "SessionOverError",
     "Sync",

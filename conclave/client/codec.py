@@ -9,13 +9,13 @@ from uuid import UUID
 from conclave.client.encryption.view import PLAIN, GroupView, KnownKey
 from conclave.client.events import News
 from conclave.wire.fields import KEY_PACKAGE_START
-from conclave.wire.results import Group, StoredMessage
+from conclave.wire.results import FetchedMessage, GroupDetails
 
 if TYPE_CHECKING:
     from conclave.client.api import Client
 
 
-class Change(NamedTuple):
+class MembershipChange(NamedTuple):
     """A change of a group's members. ``welcome`` is for those who are added; b"" if there is none.
 
     All is b"" if there is nothing to change, or the keys for it are not there: the members' clients make up for it.
@@ -26,7 +26,7 @@ class Change(NamedTuple):
     welcome: bytes = b""
 
 
-class Beginning(NamedTuple):
+class NewGroup(NamedTuple):
     """A group that begins."""
 
     group_info: bytes
@@ -34,7 +34,7 @@ class Beginning(NamedTuple):
     """Hexadecimal; "" if there is none."""
 
 
-class Joining(NamedTuple):
+class ExternalCommit(NamedTuple):
     """What brings the user into a group from outside."""
 
     commit: bytes
@@ -45,7 +45,7 @@ class Joining(NamedTuple):
 
 
 @dataclass(frozen=True)
-class KeyPackages:
+class NewKeyPackages:
     """Key packages to upload."""
 
     regular: tuple[bytes, ...]
@@ -60,13 +60,13 @@ class KeyPackages:
 class Readable:
     """A message that is for people."""
 
-    message: StoredMessage
+    message: FetchedMessage
     text: str | None = field(repr=False)
     """None if it cannot be read."""
 
 
 @dataclass(frozen=True)
-class SendAgain:
+class PendingResend:
     """A text that was sent, and came after its keys had passed, so that not everybody could read it."""
 
     key: int
@@ -126,51 +126,51 @@ class Codec(Protocol):
         """
         ...
 
-    def withdraw(self, group_id: UUID, payload: bytes, *, has_come: bool = False) -> None:
+    def discard_payload(self, group_id: UUID, payload: bytes, *, other_attempt_stored: bool = False) -> None:
         """A payload was not sent after all. ``has_come``: since the server has stored, and served, another try."""
         ...
 
-    def to_send_again(self) -> list[SendAgain]:
+    def pending_resends(self) -> list[PendingResend]:
         """Return texts that have to be sent anew."""
         ...
 
-    def encode_again(self, again: SendAgain) -> bytes:
+    def encode_resend(self, again: PendingResend) -> bytes:
         """Return the payload of one of them: who could read it the first time drops it. Raises NotReadyError."""
         ...
 
-    def sent_again(self, key: int) -> None:
+    def drop_resend(self, key: int) -> None:
         """One of them was sent anew, or is not to be."""
         ...
 
-    def kept(self, group_id: UUID) -> list[int]:
+    def kept_numbers(self, group_id: UUID) -> list[int]:
         """Return the numbers of the messages of which something is kept, which may have to be sent anew."""
         ...
 
-    def gone(self, group_id: UUID, numbers: Collection[int], *, are_taken_back: bool = False) -> None:
+    def erase_messages(self, group_id: UUID, numbers: Collection[int], *, are_taken_back: bool = False) -> None:
         """Erase what is kept of messages that are gone; ``are_taken_back``: so is to be what was sent anew of them."""
         ...
 
-    def to_take_back(self) -> list[tuple[UUID, int]]:
+    def pending_take_backs(self) -> list[tuple[UUID, int]]:
         """Return the groups and numbers of messages that are there, and are to be taken back for that reason."""
         ...
 
-    def taken_back(self, group_id: UUID, number: int) -> None:
+    def record_taken_back(self, group_id: UUID, number: int) -> None:
         """A message that was sent anew is taken back."""
         ...
 
-    def repeated(self, group_id: UUID, number: int) -> list[int]:
+    def repeats_of(self, group_id: UUID, number: int) -> list[int]:
         """Return the numbers under which the text of a message was sent anew, as far as it was read before."""
         ...
 
-    def wants_members(self, group_id: UUID, messages: Sequence[StoredMessage]) -> bool:
+    def needs_members(self, group_id: UUID, messages: Sequence[FetchedMessage]) -> bool:
         """Tell whether ``note_members`` is to come before these messages: who changes the group has to be judged."""
         ...
 
-    def note_members(self, groups: Sequence[Group]) -> None:
+    def update_members(self, groups: Sequence[GroupDetails]) -> None:
         """Take the user's groups, as the server lists them now."""
         ...
 
-    def decode(self, group_id: UUID, messages: Sequence[StoredMessage]) -> list[Readable]:
+    def decode(self, group_id: UUID, messages: Sequence[FetchedMessage]) -> list[Readable]:
         """Take what the server hands out, in its order; return what is for people.
 
         It is called for a group's messages in the order of their numbers, except for those that the server left out
@@ -179,11 +179,11 @@ class Codec(Protocol):
         """
         ...
 
-    def stored(self, group_id: UUID, up_to: int) -> None:
+    def record_stored(self, group_id: UUID, up_to: int) -> None:
         """The history has all that was decoded up to a number. It is said before each fetch too."""
         ...
 
-    def caught_up(self, group_id: UUID, *, has_all: bool = True, last: int = 0) -> None:
+    def record_caught_up(self, group_id: UUID, *, has_all: bool = True, last: int = 0) -> None:
         """All that the server has of a group was handed over. Nothing is encrypted before that.
 
         ``has_all``: False if the server left something out while its clock was in doubt, which comes later. ``last``:
@@ -191,14 +191,14 @@ class Codec(Protocol):
         """
         ...
 
-    def keep_unsent(self, data: bytes) -> None:
+    def save_unsent(self, data: bytes) -> None:
         """Keep what was typed and is not sent, encrypted, in place of what was kept before; b"": nothing.
 
         A codec that has no key to encrypt with keeps nothing. Raises DiskError.
         """
         ...
 
-    def kept_unsent(self) -> bytes:
+    def load_unsent(self) -> bytes:
         """Return what is kept so; b"": nothing."""
         ...
 
@@ -208,36 +208,36 @@ class Codec(Protocol):
         """Tell whether there are keys of a group; if not, a welcome may have them."""
         ...
 
-    def note_own_key(self, listed: str) -> None:
+    def record_listed_key(self, listed: str) -> None:
         """Take the fingerprint that the server has for the account, before it is replaced; "" if it has none."""
         ...
 
-    def key_packages(self, regular: int, *, last_resort: bool) -> KeyPackages:
+    def key_packages(self, regular: int, *, last_resort: bool) -> NewKeyPackages:
         """Make key packages, by which others can add the user."""
         ...
 
     @property
-    def wants_key_packages(self) -> bool:
+    def needs_key_packages(self) -> bool:
         """Whether those at the server should be replaced before they are too old."""
         ...
 
-    def begin(self, group_id: UUID) -> Beginning:
+    def create(self, group_id: UUID) -> NewGroup:
         """Begin a new group."""
         ...
 
-    def add(self, group_id: UUID, user_id: UUID, key_package: bytes) -> Change:
+    def add(self, group_id: UUID, user_id: UUID, key_package: bytes) -> MembershipChange:
         """Return what adds a user to a group. It counts once its commit comes back. Raises EncryptionError."""
         ...
 
-    def remove(self, group_id: UUID, user_id: UUID) -> Change:
+    def remove(self, group_id: UUID, user_id: UUID) -> MembershipChange:
         """Return what removes a member. It counts once its commit comes back."""
         ...
 
-    def join(self, group_id: UUID, group_info: bytes) -> Joining:
+    def join(self, group_id: UUID, group_info: bytes) -> ExternalCommit:
         """Return what brings the user into a group from outside. Raises EncryptionError."""
         ...
 
-    def welcomed(self, group_id: UUID, welcome: bytes, inviter: UUID | None = None) -> bool:
+    def join_by_welcome(self, group_id: UUID, welcome: bytes, inviter: UUID | None = None) -> bool:
         """Take part in a group from a welcome on. False if it is not for these keys, and may be for others.
 
         ``inviter``: who has invited, as the user was told; None if that is not known any more.
@@ -252,11 +252,11 @@ class Codec(Protocol):
         """Forget a group: the user is not in it any more."""
         ...
 
-    def leave(self, group_id: UUID) -> None:
+    def drop_state(self, group_id: UUID) -> None:
         """Give the keys of a group up, which lead nowhere: the user comes in anew."""
         ...
 
-    def new_keys(self) -> None:
+    def reset_keys(self) -> None:
         """Begin with new keys, and ask into all groups anew."""
         ...
 
@@ -266,7 +266,7 @@ class Codec(Protocol):
         """Take the time from ``now``, Unix seconds of the server: a clock of this machine may be wrong."""
         ...
 
-    def changed(self, group_id: UUID) -> None:
+    def schedule_check(self, group_id: UUID) -> None:
         """Members of a group may have changed: have it looked at."""
         ...
 
@@ -275,7 +275,7 @@ class Codec(Protocol):
         """Whether ``settle`` has something to do now."""
         ...
 
-    async def settle(self, client: "Client", groups: Sequence[Group]) -> set[UUID]:
+    async def run_maintenance(self, client: "Client", groups: Sequence[GroupDetails]) -> set[UUID]:
         """Do what members' clients do by themselves; return the groups that are to be fetched after that.
 
         ``groups``: the user's, as the server lists them now. Raises SessionOverError; whatever else fails is tried
@@ -298,7 +298,7 @@ class PlaintextCodec:
 
     encrypts = False
     fingerprint = ""
-    wants_key_packages = False
+    needs_key_packages = False
     is_due = False
 
     def view(self, group_id: UUID) -> GroupView:
@@ -327,46 +327,46 @@ class PlaintextCodec:
             raise ValueError("a message must not be empty, nor begin with NUL")
         return text.encode()
 
-    def withdraw(self, group_id: UUID, payload: bytes, *, has_come: bool = False) -> None:
+    def discard_payload(self, group_id: UUID, payload: bytes, *, other_attempt_stored: bool = False) -> None:
         """Do nothing: nothing is kept of what is sent."""
 
-    def to_send_again(self) -> list[SendAgain]:
+    def pending_resends(self) -> list[PendingResend]:
         """Return nothing: a text can always be read."""
         return []
 
-    def encode_again(self, again: SendAgain) -> bytes:
+    def encode_resend(self, again: PendingResend) -> bytes:
         """Return the text in UTF-8."""
         return self.encode(again.group_id, again.text)
 
-    def sent_again(self, key: int) -> None:
+    def drop_resend(self, key: int) -> None:
         """Do nothing."""
 
-    def kept(self, group_id: UUID) -> list[int]:
+    def kept_numbers(self, group_id: UUID) -> list[int]:
         """Return nothing: nothing is kept of what is sent."""
         return []
 
-    def gone(self, group_id: UUID, numbers: Collection[int], *, are_taken_back: bool = False) -> None:
+    def erase_messages(self, group_id: UUID, numbers: Collection[int], *, are_taken_back: bool = False) -> None:
         """Do nothing: nothing is kept of what is sent."""
 
-    def to_take_back(self) -> list[tuple[UUID, int]]:
+    def pending_take_backs(self) -> list[tuple[UUID, int]]:
         """Return nothing: nothing has to be sent anew."""
         return []
 
-    def taken_back(self, group_id: UUID, number: int) -> None:
+    def record_taken_back(self, group_id: UUID, number: int) -> None:
         """Do nothing."""
 
-    def repeated(self, group_id: UUID, number: int) -> list[int]:
+    def repeats_of(self, group_id: UUID, number: int) -> list[int]:
         """Return nothing: nothing has to be sent anew."""
         return []
 
-    def wants_members(self, group_id: UUID, messages: Sequence[StoredMessage]) -> bool:
+    def needs_members(self, group_id: UUID, messages: Sequence[FetchedMessage]) -> bool:
         """Return False: there is nothing to judge."""
         return False
 
-    def note_members(self, groups: Sequence[Group]) -> None:
+    def update_members(self, groups: Sequence[GroupDetails]) -> None:
         """Do nothing."""
 
-    def decode(self, group_id: UUID, messages: Sequence[StoredMessage]) -> list[Readable]:
+    def decode(self, group_id: UUID, messages: Sequence[FetchedMessage]) -> list[Readable]:
         """Return the texts, but not what this codec gives in place of commits."""
         return [
             Readable(each, self._text(each.mls_message))
@@ -382,16 +382,16 @@ class PlaintextCodec:
             return None
         return None if text.startswith("\x00") else text
 
-    def stored(self, group_id: UUID, up_to: int) -> None:
+    def record_stored(self, group_id: UUID, up_to: int) -> None:
         """Do nothing: nothing is kept of what was decoded."""
 
-    def caught_up(self, group_id: UUID, *, has_all: bool = True, last: int = 0) -> None:
+    def record_caught_up(self, group_id: UUID, *, has_all: bool = True, last: int = 0) -> None:
         """Do nothing: there are no keys."""
 
-    def keep_unsent(self, data: bytes) -> None:
+    def save_unsent(self, data: bytes) -> None:
         """Do nothing: there is no key to encrypt it with."""
 
-    def kept_unsent(self) -> bytes:
+    def load_unsent(self) -> bytes:
         """Return nothing."""
         return b""
 
@@ -399,35 +399,35 @@ class PlaintextCodec:
         """Return True: none are needed."""
         return True
 
-    def note_own_key(self, listed: str) -> None:
+    def record_listed_key(self, listed: str) -> None:
         """Do nothing: there are no keys."""
 
-    def key_packages(self, regular: int, *, last_resort: bool) -> KeyPackages:
+    def key_packages(self, regular: int, *, last_resort: bool) -> NewKeyPackages:
         """Make key packages of chance: there is no key in them."""
-        return KeyPackages(
+        return NewKeyPackages(
             tuple(self._key_package() for _ in range(regular)), self._key_package() if last_resort else None
         )
 
     def _key_package(self) -> bytes:
         return KEY_PACKAGE_START + self._CONTROL + os.urandom(16)
 
-    def begin(self, group_id: UUID) -> Beginning:
+    def create(self, group_id: UUID) -> NewGroup:
         """Return a word in place of group info."""
-        return Beginning(self._CONTROL + b"group info")
+        return NewGroup(self._CONTROL + b"group info")
 
-    def add(self, group_id: UUID, user_id: UUID, key_package: bytes) -> Change:
+    def add(self, group_id: UUID, user_id: UUID, key_package: bytes) -> MembershipChange:
         """Return words in place of MLS messages."""
-        return Change(self._CONTROL + b"add", self._CONTROL + b"group info", self._CONTROL + b"welcome")
+        return MembershipChange(self._CONTROL + b"add", self._CONTROL + b"group info", self._CONTROL + b"welcome")
 
-    def remove(self, group_id: UUID, user_id: UUID) -> Change:
+    def remove(self, group_id: UUID, user_id: UUID) -> MembershipChange:
         """Return words in place of MLS messages."""
-        return Change(self._CONTROL + b"remove", self._CONTROL + b"group info")
+        return MembershipChange(self._CONTROL + b"remove", self._CONTROL + b"group info")
 
-    def join(self, group_id: UUID, group_info: bytes) -> Joining:
+    def join(self, group_id: UUID, group_info: bytes) -> ExternalCommit:
         """Return a word in place of an external commit."""
-        return Joining(self._CONTROL + b"join")
+        return ExternalCommit(self._CONTROL + b"join")
 
-    def welcomed(self, group_id: UUID, welcome: bytes, inviter: UUID | None = None) -> bool:
+    def join_by_welcome(self, group_id: UUID, welcome: bytes, inviter: UUID | None = None) -> bool:
         """Do nothing: there are no keys."""
         return True
 
@@ -438,19 +438,19 @@ class PlaintextCodec:
     def forget(self, group_id: UUID) -> None:
         """Do nothing: there are no keys."""
 
-    def leave(self, group_id: UUID) -> None:
+    def drop_state(self, group_id: UUID) -> None:
         """Do nothing: there are no keys."""
 
-    def new_keys(self) -> None:
+    def reset_keys(self) -> None:
         """Do nothing: there are no keys."""
 
     def use_time(self, now: Callable[[], int]) -> None:
         """Do nothing: there is nothing that has a time."""
 
-    def changed(self, group_id: UUID) -> None:
+    def schedule_check(self, group_id: UUID) -> None:
         """Do nothing: there are no keys."""
 
-    async def settle(self, client: "Client", groups: Sequence[Group]) -> set[UUID]:
+    async def run_maintenance(self, client: "Client", groups: Sequence[GroupDetails]) -> set[UUID]:
         """Do nothing: there are no keys."""
         return set()
 

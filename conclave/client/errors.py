@@ -138,7 +138,7 @@ def is_final(error: RefusedError) -> bool:
     return error.status < _SERVER_FAULTS and not isinstance(error, (BusyError, SessionOverError))
 
 
-def in_words(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """Say for people what went wrong, with what is wrong with each field, in one line."""
     if isinstance(error, RefusedError) and error.fields:
         return "; ".join(f"{field}: {' '.join(faults)}" for field, faults in error.fields.items())

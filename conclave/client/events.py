@@ -139,7 +139,7 @@ class EncryptionNotice:
     other_id: UUID | None = None
 
 
-OfKeys = KeyChanged | EncryptionChanged | EncryptionNotice
+EncryptionNews = KeyChanged | EncryptionChanged | EncryptionNotice
 """News of a group's encryption."""
 
 News = (
@@ -151,7 +151,7 @@ News = (
     | ClockDiffers
     | GroupGone
     | PolicyChanged
-    | OfKeys
+    | EncryptionNews
     | Online
     | Offline
 )

@@ -7,7 +7,7 @@ REGULAR = 5
 """So many regular key packages are uploaded at a start, beside one of last resort. The server keeps the 10 newest."""
 
 
-class KeyPackageUpkeep:
+class KeyPackageStock:
     """Uploads key packages: some at the start, and one in place of each that was used.
 
     The protocol does not tell how many are left. Each invite and each welcome says that one was taken; what was taken
@@ -20,17 +20,17 @@ class KeyPackageUpkeep:
         self._has_begun = False
         self._taken = 0
 
-    def taken(self) -> None:
+    def record_taken(self) -> None:
         """One was used. It is replaced with the next ``refill``."""
         self._taken += 1
 
     async def refill(self) -> None:
         """Upload what is missing. Raises ClientError: then call it again."""
-        begins = not self._has_begun or self._codec.wants_key_packages
+        begins = not self._has_begun or self._codec.needs_key_packages
         if not begins and not self._taken:
             return
         if begins:
-            self._codec.note_own_key((await self._client.me()).signing_key_fingerprint)
+            self._codec.record_listed_key((await self._client.me()).signing_key_fingerprint)
         taken = self._taken
         made = self._codec.key_packages(REGULAR if begins else min(taken, 2 * REGULAR), last_resort=begins)
         if made.replaces_all:
@@ -39,6 +39,6 @@ class KeyPackageUpkeep:
         self._has_begun = True
         self._taken -= taken
 
-    def begin_anew(self) -> None:
+    def reset(self) -> None:
         """The keys are others now: what is at the server is replaced with the next ``refill``."""
         self._has_begun = False

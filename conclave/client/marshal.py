@@ -15,12 +15,12 @@ from conclave.client.errors import AnswerError, InputError
 from conclave.errors import ErrorCode
 from conclave.wire import conclave_pb2, formats, protobuf
 from conclave.wire.formats import Format
-from conclave.wire.schemas.base import RequestSchema, the
+from conclave.wire.schemas.base import RequestSchema, schema_instance
 
-FAR = 2**60
+MAX_NUMBER = 2**60
 """No number, id or time of the protocol comes near it: the server's last second is 2**53 - 1."""
 
-RUBBISH = (DecodeError, ValueError, TypeError, KeyError, AttributeError, OverflowError)
+DECODE_ERRORS = (DecodeError, ValueError, TypeError, KeyError, AttributeError, OverflowError)
 """What reading raises if a value is not what the protocol says."""
 
 T = TypeVar("T")
@@ -30,9 +30,9 @@ Convert = Callable[[Any], Any]
 def write(written_in: Format, schema: type[RequestSchema], request: Any) -> bytes:
     """Write a request: an object of the class that ``schema`` makes. What is None is left out. Raises InputError."""
     given = {name: value for name, value in vars(request).items() if value is not None}
-    values: Mapping[str, Any] = the(schema).dump(given)
+    values: Mapping[str, Any] = schema_instance(schema).dump(given)
     # An id that was not given is empty, and a number 0: protobuf has none then, and JSON no such field.
-    absent = dict.fromkeys(schema.zero_is_absent, 0)
+    absent = dict.fromkeys(schema.drop_zero, 0)
     present = {name: value for name, value in values.items() if value != absent.get(name, b"")}
     try:
         return protobuf.write(schema.__name__, present) if written_in is Format.PROTOBUF else formats.write(present)
@@ -47,7 +47,7 @@ def read(written_in: Format, kind: type[T], body: bytes) -> T:
         if written_in is Format.PROTOBUF:
             return from_protobuf(kind, getattr(conclave_pb2, kind.wire).FromString(body))  # type: ignore[attr-defined]  # all kinds have it
         return from_json(kind, orjson.loads(body))
-    except RUBBISH as error:
+    except DECODE_ERRORS as error:
         raise AnswerError(f"the answer is no {kind.wire}: {error}") from error  # type: ignore[attr-defined]  # as above
 
 
@@ -109,19 +109,19 @@ def _base64(text: str) -> bytes:
     return base64.b64decode(text.encode("ascii"), validate=True)
 
 
-def _whole(value: Any) -> int:
+def _read_int(value: Any) -> int:
     """Return a number that can be stored, also as a sum of a few such."""
-    if type(value) is not int or abs(value) >= FAR:
+    if type(value) is not int or abs(value) >= MAX_NUMBER:
         raise ValueError("a number is none, or out of range")
     return value
 
 
-def _text(value: Any) -> str:
+def _read_text(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError("a text is none")  # noqa: TRY004 - what is wrong is the answer, not a call
     return value
 
 
-_BOTH: dict[Any, Any] = {int: _whole, str: _text}
+_BOTH: dict[Any, Any] = {int: _read_int, str: _read_text}
 _JSON: dict[Any, Any] = _BOTH | {UUID: UUID, bytes: _base64, Message: from_json}
 _PROTOBUF: dict[Any, Any] = _BOTH | {UUID: lambda value: UUID(bytes=value), Message: from_protobuf}

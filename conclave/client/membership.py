@@ -10,7 +10,7 @@ from conclave.client.errors import ClientError, EncryptionError, ResourceError
 from conclave.errors import ErrorCode
 
 
-class Membership:
+class MembershipManager:
     """What changes who is in a group, for a user with a codec. Every method raises ClientError.
 
     None is repeated by itself: after a NoAnswerError look at the groups and the invites first.
@@ -25,7 +25,7 @@ class Membership:
     async def create(self, group_name: str, alias: str = "", *, public: bool = False) -> UUID:
         """Create a group, and begin it in the codec."""
         group_id = await self._client.create_group(group_name, alias)
-        beginning = self._codec.begin(group_id)
+        beginning = self._codec.create(group_id)
         await self._client.commit(group_id, group_info=beginning.group_info, mls_group_id=beginning.mls_group_id)
         if public:
             await self._client.update_group(group_id, visibility="public")
@@ -68,9 +68,11 @@ class Membership:
             except ResourceError as error:
                 if error.code != ErrorCode.RESOURCE_CONFLICT:
                     raise
-                self._codec.leave(group_id)
+                self._codec.drop_state(group_id)
         finally:
-            self._codec.changed(group_id)  # an answer may be lost, and no event tells the user of what is the user's
+            self._codec.schedule_check(
+                group_id
+            )  # an answer may be lost, and no event tells the user of what is the user's
             self._changed(group_id)
 
     async def remove(self, group_id: UUID, user_id: UUID, *, ban: bool = False) -> None:

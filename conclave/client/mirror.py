@@ -11,16 +11,16 @@ from conclave.client import events as n
 from conclave.client.api import Client
 from conclave.client.codec import Codec
 from conclave.client.errors import AnswerError, DiskError, GroupError, NoAnswerError, ResourceError, is_not_member
-from conclave.client.history.erasing import Erased
-from conclave.client.history.pages import Arrived
+from conclave.client.history.erasing import ErasedMessage
+from conclave.client.history.pages import IncomingMessage
 from conclave.client.history.store import History
 from conclave.wire import events as protocol
-from conclave.wire.results import StoredMessage
+from conclave.wire.results import FetchedMessage
 
-PAGE = 200
+PAGE_SIZE = 200
 """At most 200 messages are fetched at once; fewer on a link on which so many do not arrive."""
 
-GROWS_AFTER = 8
+PAGES_BEFORE_GROWTH = 8
 """After 8 smaller pages that arrived, one of twice the size is asked for."""
 
 CONFIRM_SECONDS = 5.0
@@ -30,7 +30,7 @@ CONFIRM_SECONDS = 5.0
 class _Page(NamedTuple):
     """Messages, and whether the server did not know the time when it put them together."""
 
-    messages: tuple[StoredMessage, ...]
+    messages: tuple[FetchedMessage, ...]
     in_doubt: bool
 
 
@@ -41,20 +41,20 @@ class Mirror:
         self._client = client
         self._history = history
         self._codec = codec
-        self._told_invites: set[UUID] = set()
+        self._reported_invites: set[UUID] = set()
         self._inviters: dict[UUID, UUID] = {}
         self._caught_up: set[UUID] = set()
         self._last_numbers: dict[UUID, int] = {}
         self._gone: list[n.MessagesGone | n.GroupGone] = []
         self._to_drop: dict[UUID, set[int]] = {}
-        self._has_passed_over = False
-        self._page_size, self._arrived = PAGE, 0
-        self._asking: set[asyncio.Task[_Page | None]] = set()
-        self._forgotten = 0
+        self._has_skipped = False
+        self._page_size, self._pages_arrived = PAGE_SIZE, 0
+        self._page_requests: set[asyncio.Task[_Page | None]] = set()
+        self._forgotten_count = 0
 
     async def catch_up(self) -> AsyncIterator[n.News]:
         """Read the whole state, and fetch what was missed."""
-        self._has_passed_over = False
+        self._has_skipped = False
         known = self._history.groups().keys() | self._codec.groups()  # one that is made meanwhile is not on the list
         current = {each.group_id: each for each in await self._client.groups()}
         for group_id in known - current.keys():
@@ -67,22 +67,22 @@ class Mirror:
             await self.forget_deleted(group_id, self._history.senders(group_id) - members, deleted)
             async for each in self.refresh(group_id):
                 yield each
-            self._codec.changed(group_id)
-        await self.tell_read()
+            self._codec.schedule_check(group_id)
+        await self.report_read()
         for invite in await self._client.invites():
-            if invite.invite_id not in self._told_invites:
+            if invite.invite_id not in self._reported_invites:
                 ids = invite.invite_id, invite.group_id
-                yield self.invited(
+                yield self.record_invite(
                     protocol.InviteReceived(*ids, invite.group_name, invite.group_alias, invite.inviter_id)
                 )
 
-    def has_told(self, invite: protocol.InviteReceived) -> bool:
+    def has_reported(self, invite: protocol.InviteReceived) -> bool:
         """Tell whether the application has heard of an invite, which came while everything was read."""
-        return invite.invite_id in self._told_invites
+        return invite.invite_id in self._reported_invites
 
-    def invited(self, invite: protocol.InviteReceived) -> protocol.InviteReceived:
+    def record_invite(self, invite: protocol.InviteReceived) -> protocol.InviteReceived:
         """Note that the application hears of an invite."""
-        self._told_invites.add(invite.invite_id)
+        self._reported_invites.add(invite.invite_id)
         self._inviters[invite.group_id] = invite.inviter_id
         return invite
 
@@ -106,17 +106,20 @@ class Mirror:
         self._last_numbers[group_id] = found.last_sequence_num
         if self._history.set_expiry(group_id, found.effective_expiry_seconds):
             yield n.PolicyChanged(group_id, found.effective_expiry_seconds)
-        self.note_gone(self._history.forget_before(group_id, found.hidden_before))
+        self.record_erased(self._history.forget_before(group_id, found.hidden_before))
         self.forget_taken_back(group_id, found.taken_back)
         if found.more:
             await self._read_all_taken_back(group_id)
-        self.note_gone(self._history.enforce())
-        for gone in self.take_gone():
+        self.record_erased(self._history.enforce())
+        for gone in self.take_news():
             yield gone
 
     async def _read_all_taken_back(self, group_id: UUID) -> None:
         """Forget what was taken back of the messages that are here: the policy lists only the last ones."""
-        held = [*self._codec.kept(group_id), *(each.sequence_num for each in self._history.messages(group_id, limit=1))]
+        held = [
+            *self._codec.kept_numbers(group_id),
+            *(each.sequence_num for each in self._history.messages(group_id, limit=1)),
+        ]
         after, more = max(0, min(held, default=0) - 1), bool(held)
         while more:
             found = await self._client.retention(group_id, taken_back_after=after)
@@ -141,9 +144,9 @@ class Mirror:
             shown |= {each.sequence_num for each in page.messages if not each.redacted}
             after = page.messages[-1].sequence_num
         if self._history.is_time_known and not in_doubt:
-            self.note_gone(self._history.forget(group_id, [each for each in numbers if each not in shown]))
+            self.record_erased(self._history.forget(group_id, [each for each in numbers if each not in shown]))
         else:
-            self._has_passed_over = True
+            self._has_skipped = True
 
     async def forget_deleted(self, group_id: UUID, user_ids: Iterable[UUID], known: dict[UUID, bool]) -> None:
         """Forget what those of ``user_ids`` have sent who have deleted their accounts: the server serves it no more.
@@ -154,7 +157,7 @@ class Mirror:
             if user_id not in known:
                 known[user_id] = await self._is_deleted(user_id)
             if known[user_id]:
-                self.note_gone(self._history.forget_sender(group_id, user_id))
+                self.record_erased(self._history.forget_sender(group_id, user_id))
 
     async def _is_deleted(self, user_id: UUID) -> bool:
         try:
@@ -175,7 +178,7 @@ class Mirror:
         """
         async for each in self._prepare(group_id):
             yield each
-        self._codec.stored(group_id, self._history.fetched_up_to(group_id))
+        self._codec.record_stored(group_id, self._history.fetched_up_to(group_id))
         is_known = self._history.is_time_known
         page = await self._page(group_id, after := self._after(group_id, again=is_known))
         while page is not None:
@@ -185,42 +188,42 @@ class Mirror:
             is_last = not page.messages and after >= self._history.fetched_up_to(group_id)
             if not is_last:
                 self._store(group_id, after, page)
-            self.note_gone(self._history.enforce())
-            lacks_some = page.in_doubt or self._history.again_after(group_id) is not None
-            after, forgotten = self._after(group_id, again=is_known), self._forgotten
-            following = None if is_last else self._ask(group_id, after)
-            async for each in self._tell(group_id, is_last=is_last, has_all=not lacks_some):
+            self.record_erased(self._history.enforce())
+            lacks_some = page.in_doubt or self._history.refetch_after(group_id) is not None
+            after, forgotten = self._after(group_id, again=is_known), self._forgotten_count
+            following = None if is_last else self._request_page(group_id, after)
+            async for each in self._report(group_id, is_last=is_last, has_all=not lacks_some):
                 yield each
             if following is None:
-                self._has_passed_over |= lacks_some
+                self._has_skipped |= lacks_some
                 return
             page = await asyncio.shield(following)
-            if self._forgotten != forgotten:  # the user has left a group: nothing of it is decoded any more
+            if self._forgotten_count != forgotten:  # the user has left a group: nothing of it is decoded any more
                 page = await self._page(group_id, after := self._after(group_id, again=is_known))
         for each in self.forget_group(group_id):
             yield each
 
     def _after(self, group_id: UUID, *, again: bool) -> int:
         """Return the number after which to fetch next."""
-        number = self._history.again_after(group_id) if again else None
+        number = self._history.refetch_after(group_id) if again else None
         return self._history.fetched_up_to(group_id) if number is None else number
 
     def _store(self, group_id: UUID, after: int, page: _Page) -> None:
         """Store what is new on a page. An empty one says that nothing is left of what comes after it."""
         numbers = [each.sequence_num for each in page.messages]
         up_to = numbers[-1] if numbers else self._history.fetched_up_to(group_id)
-        new = self._history.new(group_id, numbers)
-        arrived = self._decoded(group_id, [each for each in page.messages if each.sequence_num in new])
+        new = self._history.not_fetched(group_id, numbers)
+        arrived = self._decode(group_id, [each for each in page.messages if each.sequence_num in new])
         self._history.store(group_id, after, up_to, arrived, numbers=numbers, in_doubt=page.in_doubt)
-        self._codec.stored(group_id, up_to)
+        self._codec.record_stored(group_id, up_to)
 
-    def _ask(self, group_id: UUID, after: int) -> "asyncio.Task[_Page | None]":
+    def _request_page(self, group_id: UUID, after: int) -> "asyncio.Task[_Page | None]":
         """Begin to fetch the next page of a group. That goes on if the application does not wait for it."""
         task = asyncio.create_task(self._page(group_id, after))
-        self._asking.add(task)
+        self._page_requests.add(task)
 
         def ended(task: "asyncio.Task[_Page | None]") -> None:
-            self._asking.discard(task)
+            self._page_requests.discard(task)
             if not task.cancelled():
                 task.exception()  # marks it as retrieved: it may not be awaited again
 
@@ -229,7 +232,7 @@ class Mirror:
 
     async def close(self) -> None:
         """Let what confirms the last page still reach the server, for CONFIRM_SECONDS at most."""
-        asking = tuple(self._asking)
+        asking = tuple(self._page_requests)
         try:
             if asking:
                 await asyncio.wait(asking, timeout=CONFIRM_SECONDS)
@@ -259,34 +262,34 @@ class Mirror:
         if not self._codec.has_keys(group_id):
             await self.take_welcomes()  # it was stored before any message that it is for
 
-    async def _prepare_page(self, group_id: UUID, page: Sequence[StoredMessage]) -> AsyncIterator[n.News]:
+    async def _prepare_page(self, group_id: UUID, page: Sequence[FetchedMessage]) -> AsyncIterator[n.News]:
         """Read what has to be known before a page is stored: who is an admin now, and the policy in force.
 
         By a former policy the history would refuse what is served now.
         """
-        if self._codec.wants_members(group_id, page):
-            self._codec.note_members(await self._client.groups())
-        if self._contradicts(group_id, page):
+        if self._codec.needs_members(group_id, page):
+            self._codec.update_members(await self._client.groups())
+        if self._contradicts_policy(group_id, page):
             async for each in self._read_policy_if_member(group_id):
                 yield each
 
     @property
-    def wants_to_compare(self) -> bool:
+    def needs_comparison(self) -> bool:
         """Whether something was not compared, or left out, while the server's clock was in doubt, and can come now."""
-        return self._has_passed_over and self._history.is_time_known
+        return self._has_skipped and self._history.is_time_known
 
     async def _fetch(self, group_id: UUID, after: int, *, include_redacted: bool = False) -> _Page:
         """Fetch a page of a group, as large as the link carries."""
-        silences = self._history.silences
+        unknown_time_count = self._history.unknown_time_count
         try:
             page = await self._client.fetch(group_id, after, self._page_size, include_redacted=include_redacted)
         except NoAnswerError:
-            self._page_size, self._arrived = max(1, self._page_size // 2), 0  # or it would be asked for for ever
+            self._page_size, self._pages_arrived = max(1, self._page_size // 2), 0  # or it would be asked for for ever
             raise
-        self._arrived += 1
-        if self._arrived % GROWS_AFTER == 0:
-            self._page_size = min(PAGE, self._page_size * 2)
-        return _Page(page, self._history.silences > silences)
+        self._pages_arrived += 1
+        if self._pages_arrived % PAGES_BEFORE_GROWTH == 0:
+            self._page_size = min(PAGE_SIZE, self._page_size * 2)
+        return _Page(page, self._history.unknown_time_count > unknown_time_count)
 
     async def _read_policy_if_member(self, group_id: UUID) -> AsyncIterator[n.News]:
         try:
@@ -296,10 +299,10 @@ class Mirror:
             if not is_not_member(error):  # the fetch that follows says so too
                 raise
 
-    async def _tell(self, group_id: UUID, *, is_last: bool, has_all: bool) -> AsyncIterator[n.News]:
+    async def _report(self, group_id: UUID, *, is_last: bool, has_all: bool) -> AsyncIterator[n.News]:
         """Tell what was stored. Who answers to it would wait in vain if there were more to be read before that."""
         if is_last:
-            self._codec.caught_up(group_id, has_all=has_all, last=self._last_numbers.get(group_id, 0))
+            self._codec.record_caught_up(group_id, has_all=has_all, last=self._last_numbers.get(group_id, 0))
             if has_all and self._history.is_time_known:
                 self._forget_kept(group_id)
             self._caught_up.add(group_id)
@@ -312,14 +315,14 @@ class Mirror:
         for group_id in self._codec.groups():
             up_to = self._history.fetched_up_to(group_id)
             with contextlib.suppress(DiskError):  # after the next fetch it is tried again
-                self._codec.stored(group_id, up_to)
+                self._codec.record_stored(group_id, up_to)
                 self._forget_kept(group_id, up_to)
 
     def _forget_kept(self, group_id: UUID, up_to: int | None = None) -> None:
         """Have nothing kept of messages that went while no program ran; ``up_to``: of those up to a number."""
-        kept = [each for each in self._codec.kept(group_id) if up_to is None or each <= up_to]
+        kept = [each for each in self._codec.kept_numbers(group_id) if up_to is None or each <= up_to]
         if kept and (gone := set(kept) - self._history.present(group_id, kept)):
-            self._codec.gone(group_id, gone)
+            self._codec.erase_messages(group_id, gone)
 
     async def _deliver(self, group_id: UUID) -> AsyncIterator[n.News]:
         """Tell messages that the application has not had. One counts as had once the next thing is asked for.
@@ -331,53 +334,53 @@ class Mirror:
                 if message.is_gone(self._history.now()):
                     break  # for good, or only while a time is in doubt: the history knows
                 yield n.MessageArrived(message)
-                self._history.handled(group_id, message.sequence_num)
+                self._history.mark_handled(group_id, message.sequence_num)
                 await asyncio.sleep(0)
 
-    def _decoded(self, group_id: UUID, page: Sequence[StoredMessage]) -> list[Arrived]:
+    def _decode(self, group_id: UUID, page: Sequence[FetchedMessage]) -> list[IncomingMessage]:
         """Return what is for people in a page. What a codec keeps for itself is not stored."""
         arrived = []
         for each, text in ((readable.message, readable.text) for readable in self._codec.decode(group_id, page)):
             content = None if text is None else text.encode()
             is_own = each.sender_id == self._client.session.user_id
             what = each.sequence_num, each.sender_id, content, each.created_at, each.self_destruct_seconds
-            arrived.append(Arrived(*what, is_own=is_own))
+            arrived.append(IncomingMessage(*what, is_own=is_own))
         return arrived
 
-    def _contradicts(self, group_id: UUID, page: Sequence[StoredMessage]) -> bool:
+    def _contradicts_policy(self, group_id: UUID, page: Sequence[FetchedMessage]) -> bool:
         """Tell whether a page goes by another policy than the one that is known here, or has commits that are kept."""
         expiry = self._history.groups().get(group_id, -1)
         return any(each.expires_at != (each.created_at + expiry + 1 if expiry > 0 else 0) for each in page)
 
-    async def tell_read(self) -> None:
+    async def report_read(self) -> None:
         """Tell the server what the user has seen, as far as it does not know."""
-        for group_id, up_to in self._history.untold().items():
+        for group_id, up_to in self._history.unreported_reads().items():
             try:
                 await self._client.read(group_id, up_to)
             except GroupError:
                 continue  # no member any more: the group goes with the next catch-up
-            self._history.told(group_id, up_to)
+            self._history.mark_reported(group_id, up_to)
 
     async def take_welcomes(self) -> None:
         """Hand welcomes to the codec."""
         for welcome in await self._client.welcomes():
             inviter = self._inviters.get(welcome.group_id)
-            if not self._codec.welcomed(welcome.group_id, welcome.welcome_message, inviter):
+            if not self._codec.join_by_welcome(welcome.group_id, welcome.welcome_message, inviter):
                 continue  # it may be for another device
             with contextlib.suppress(ResourceError):  # accepted before, and the answer was lost
                 await self._client.accept_welcome(welcome.welcome_id)
 
-    async def settle(self) -> set[UUID]:
+    async def run_maintenance(self) -> set[UUID]:
         """Have the codec do what goes on by itself; return the groups that are to be fetched then."""
-        return await self._codec.settle(self._client, await self._client.groups())
+        return await self._codec.run_maintenance(self._client, await self._client.groups())
 
     def forget_group(self, group_id: UUID) -> list[n.GroupGone]:
         """Erase what is here of a group that the user is not in any more."""
         self._codec.forget(group_id)
-        self._forgotten += 1
+        self._forgotten_count += 1
         return [n.GroupGone(group_id)] if self._history.forget_group(group_id) else []
 
-    def note_gone(self, erased: Sequence[Erased]) -> None:
+    def record_erased(self, erased: Sequence[ErasedMessage]) -> None:
         """Keep what is gone until it is told. What of it had to be sent anew is not: it would live once more.
 
         Raises DiskError; what the codec could not erase is erased with the next call.
@@ -389,23 +392,23 @@ class Mirror:
         self._gone += [n.MessagesGone(group_id, tuple(sorted(numbers))) for group_id, numbers in by_group.items()]
         for group_id in list(self._to_drop):
             try:
-                self._codec.gone(group_id, self._to_drop[group_id])
+                self._codec.erase_messages(group_id, self._to_drop[group_id])
             except DiskError:
-                self._history.give_room()
+                self._history.release_reserve()
                 raise
             del self._to_drop[group_id]
 
     def forget_taken_back(self, group_id: UUID, numbers: Collection[int]) -> None:
         """Erase messages that were taken back, here or elsewhere; what of them had to be sent anew is not, or goes."""
         if numbers:
-            self._codec.gone(group_id, numbers, are_taken_back=True)
-            self.note_gone(self._history.forget(group_id, list(numbers)))
+            self._codec.erase_messages(group_id, numbers, are_taken_back=True)
+            self.record_erased(self._history.forget(group_id, list(numbers)))
 
-    def left(self, group_id: UUID) -> None:
+    def handle_leave(self, group_id: UUID) -> None:
         """The user has left a group: erase what is here of it, and tell that later."""
         self._gone += self.forget_group(group_id)
 
-    def take_gone(self) -> list[n.News]:
+    def take_news(self) -> list[n.News]:
         """Return what is gone, and what the codec has to say, and was not told."""
         gone, self._gone = self._gone, []
         return [*gone, *self._codec.take_news()]

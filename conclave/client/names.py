@@ -12,16 +12,18 @@ from conclave.client.errors import InputError
 from conclave.errors import ErrorCode
 from conclave.wire.fields import NAME_RULE
 
-LONGEST = 64
+MAX_LENGTH = 64
 """A name has at most 64 signs."""
 
-_OTHER = re.compile("[^a-zA-Z0-9_]")
+_FORBIDDEN = re.compile("[^a-zA-Z0-9_]")
 
-_SPELLED = str.maketrans({"ß": "ss", "ø": "o", "Ø": "O", "æ": "ae", "Æ": "Ae", "œ": "oe", "ł": "l", "Ł": "L", "đ": "d"})
+_TRANSLITERATIONS = str.maketrans(
+    {"ß": "ss", "ø": "o", "Ø": "O", "æ": "ae", "Æ": "Ae", "œ": "oe", "ł": "l", "Ł": "L", "đ": "d"}
+)
 """Letters that are no other letter with a mark."""
 
 
-def checked(field: str, name: str) -> str:
+def check_name(field: str, name: str) -> str:
     """Return a name of a user or a group that can be one. Raises InputError, as the server would, with the fault.
 
     ``field``: what the protocol calls it, "username" or "group_name".
@@ -29,20 +31,20 @@ def checked(field: str, name: str) -> str:
     try:
         return str(NAME_RULE(name))
     except ValidationError as error:
-        faults = [f"{each}: {_fault(name)}" for each in error.messages]
+        faults = [f"{each}: {_describe_fault(name)}" for each in error.messages]
         text = f"{field}: {' '.join(faults)}"
         raise InputError(400, ErrorCode.INPUT_VALIDATION, text, {field: faults}) from error
 
 
-def name_of(title: str) -> str:
+def name_from_title(title: str) -> str:
     """Return a name for a title, as Smith_v_Jones_2026 for Smith v. Jones, 2026; "" if nothing of it can be in one."""
-    plain = unicodedata.normalize("NFKD", title.translate(_SPELLED))
+    plain = unicodedata.normalize("NFKD", title.translate(_TRANSLITERATIONS))
     letters = "".join(each for each in plain if not unicodedata.combining(each))
-    return re.sub("[^a-zA-Z0-9]+", "_", letters).strip("_")[:LONGEST].rstrip("_")
+    return re.sub("[^a-zA-Z0-9]+", "_", letters).strip("_")[:MAX_LENGTH].rstrip("_")
 
 
-def _fault(name: str) -> str:
-    other = _OTHER.search(name)
+def _describe_fault(name: str) -> str:
+    other = _FORBIDDEN.search(name)
     if other:
         sign = "a space" if other[0] == " " else f'"{other[0]}"' if other[0].isprintable() else f"U+{ord(other[0]):04X}"
         return f"{sign} at place {other.start() + 1} is none of them"

@@ -47,7 +47,7 @@ def open_private(path: Path | None, busy_seconds: float = BUSY_SECONDS) -> sqlit
     return connection
 
 
-def keep_nothing_free(connection: sqlite3.Connection) -> None:
+def enable_auto_vacuum(connection: sqlite3.Connection) -> None:
     """Have each commit cut off the pages that it frees. A file that does not is made anew, in memory.
 
     What a transaction writes to a page that was free has no before-image. So it would stay there if a crash or a full

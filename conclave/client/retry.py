@@ -5,14 +5,14 @@ from dataclasses import dataclass
 
 from conclave.client.errors import BusyError, ClientError, NoAnswerError, RefusedError
 
-REPEATED_SECONDS = 23 * 3_600.0
+MAX_REPEAT_SECONDS = 23 * 3_600.0
 """A request is repeated for 23 hours at most, of which a machine may sleep most: a server knows a send for a day."""
 
 GATEWAY_STATUSES = (502, 503, 504)
 """Answers of a proxy that has lost the server: as if there were no answer."""
 
 
-def awake_or_asleep() -> float:
+def seconds_since_boot() -> float:
     """Return seconds that only go forward, where the system can tell also while the machine sleeps."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
@@ -26,7 +26,7 @@ class Backoff:
     most: float = 30.0
     tries: int = 8
     """How often a request is sent at most."""
-    patience: float = 60.0
+    max_wait: float = 60.0
     """A server that asks to come back after more seconds than these is not waited for."""
 
     def delay(self, failures: int, chance: float) -> float:
@@ -45,7 +45,7 @@ class Backoff:
         wait = self.delay(failures, chance)
         if isinstance(error, BusyError):
             wait = max(wait, error.retry_after or 0.0)
-            return wait if wait <= self.patience else None
+            return wait if wait <= self.max_wait else None
         lost = isinstance(error, NoAnswerError) or (
             isinstance(error, RefusedError) and error.status in GATEWAY_STATUSES
         )

@@ -16,7 +16,7 @@ class SessionFileError(Exception):
 
 
 @dataclass(frozen=True)
-class Session:
+class LoginSession:
     """Who is logged in where. The token is not shown by repr."""
 
     url: str

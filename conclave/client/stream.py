@@ -52,5 +52,5 @@ def _event(name: str, data: str, written_in: Format) -> Event | Lagged | None:
         heard = conclave_pb2.ServerEvent.FromString(bytes.fromhex(data))
         kind = next((field.name for field, _ in heard.ListFields()), "")
         return marshal.from_protobuf(EVENTS[kind], getattr(heard, kind)) if kind in EVENTS else None
-    except marshal.RUBBISH as error:
+    except marshal.DECODE_ERRORS as error:
         raise AnswerError(f"the stream has what is no event: {error}") from error

@@ -26,31 +26,30 @@ from conclave.client.errors import (
     is_final,
     is_not_member,
 )
-from conclave.client.history.erasing import Erased
+from conclave.client.history.erasing import ErasedMessage
 from conclave.client.history.store import History
-from conclave.client.key_package_stock import KeyPackageUpkeep
-from conclave.client.membership import Membership
+from conclave.client.key_package_stock import KeyPackageStock
+from conclave.client.membership import MembershipManager
 from conclave.client.mirror import Mirror
-from conclave.client.repeating import Repeating
+from conclave.client.resending import Resender, take_back
 from conclave.client.retry import Backoff
-from conclave.client.taking_back import take_back
 from conclave.wire import events as protocol
 
-DEFAULT = Backoff()
+DEFAULT_BACKOFF = Backoff()
 
-STEADY_SECONDS = 5.0
+STABLE_SECONDS = 5.0
 """A stream that has lasted for 5 seconds was a connection: after its end it is tried again at once."""
 
-MOST_UNSTEADY = 4
+MAX_UNSTABLE_FAILURES = 4
 """After shorter ones it is waited longer each time, up to what follows on 4 failures: all is read again each time."""
 
-ENFORCED_EVERY = 0.5
+ENFORCE_INTERVAL = 0.5
 """What may not be in the history any more goes within half a second."""
 
 CLOCK_TOLERANCE = 60
 """A clock of this machine that differs from the server's by more than a minute is told."""
 
-READY_WITHIN, READY_LOOKED_EVERY = 30.0, 0.1
+READY_TIMEOUT, READY_POLL_INTERVAL = 30.0, 0.1
 """A text waits up to 30 seconds for the keys of its group."""
 
 
@@ -66,9 +65,9 @@ class Sync:
         history: History,
         codec: Codec,
         *,
-        backoff: Backoff = DEFAULT,
+        backoff: Backoff = DEFAULT_BACKOFF,
         chance: Callable[[], float] = random.random,
-        takes_changed_keys: bool = False,
+        accept_changed_keys: bool = False,
     ) -> None:
         """``client``: logged in. ``backoff``: how long to wait before the connection is tried again.
 
@@ -78,19 +77,19 @@ class Sync:
         self.client = client
         self.history = history
         self.codec = codec
-        codec.use_time(history.sure)
-        self.membership = Membership(client, codec, self.look_at)
+        codec.use_time(history.confirmed_now)
+        self.membership = MembershipManager(client, codec, self.request_fetch)
         self._backoff = backoff
         self._chance = chance
-        self._takes_changed_keys = takes_changed_keys
-        self._upkeep = KeyPackageUpkeep(client, codec)
+        self._takes_changed_keys = accept_changed_keys
+        self._key_package_stock = KeyPackageStock(client, codec)
         self._mirror = Mirror(client, history, codec)
-        self._repeating = Repeating(client, history, codec, self._is_in_doubt, self.look_at, backoff, chance)
+        self._resender = Resender(client, history, codec, self._has_changed_key, self.request_fetch, backoff, chance)
         self._to_fetch: set[UUID] = set()
         self._wake = asyncio.Event()
-        self._settling = asyncio.Lock()
+        self._maintenance_lock = asyncio.Lock()
         self._enforcing: asyncio.Task[None] | None = None
-        self._has_told_clock = False
+        self._has_reported_clock = False
         self._news: AsyncIterator[n.News] | None = None
         self._fault: DiskError | None = None
 
@@ -98,7 +97,7 @@ class Sync:
         session = self.client.session
         self.history.claim(f"{session.url} {session.user_id}")
         self._mirror.forget_erased()
-        self.client.transport.on_time = self.history.hear_time
+        self.client.transport.on_time = self.history.record_server_time
         self._enforcing = asyncio.create_task(self._enforce())
         return self
 
@@ -123,20 +122,20 @@ class Sync:
         KeyInDoubtError: a member's key has changed. ReplacedError: another device of the account is in.
         ``send_id``: see ``Client.send``. After a NoAnswerError, send again with the same one.
         """
-        payload = await self._encoded(group_id, text, send_id)
+        payload = await self._encode_when_ready(group_id, text, send_id)
         try:
             number = await self.client.send(
                 group_id, payload, self_destruct_seconds=self_destruct_seconds, send_id=send_id
             )
         except RefusedError as error:
             if is_final(error):  # otherwise it may be there all the same, and comes back
-                self.codec.withdraw(group_id, payload)
+                self.codec.discard_payload(group_id, payload)
             if is_not_member(error):
-                self.look_at(group_id)  # left from another device, which no event tells
+                self.request_fetch(group_id)  # left from another device, which no event tells
             raise
-        if not self.history.new(group_id, [number]):
-            self.codec.withdraw(group_id, payload, has_come=True)
-        self.look_at(group_id)
+        if not self.history.not_fetched(group_id, [number]):
+            self.codec.discard_payload(group_id, payload, other_attempt_stored=True)
+        self.request_fetch(group_id)
         return number
 
     async def take_back(self, group_id: UUID, number: int) -> None:
@@ -145,11 +144,11 @@ class Sync:
         self._mirror.forget_taken_back(group_id, [number])
         self._wake.set()
 
-    async def _encoded(self, group_id: UUID, text: str, send_id: UUID | None) -> bytes:
+    async def _encode_when_ready(self, group_id: UUID, text: str, send_id: UUID | None) -> bytes:
         """Encode a text as soon as the keys are there. Raises NotReadyError if they are not for long."""
-        deadline = asyncio.get_running_loop().time() + READY_WITHIN
+        deadline = asyncio.get_running_loop().time() + READY_TIMEOUT
         while True:
-            if self._is_in_doubt(group_id):
+            if self._has_changed_key(group_id):
                 raise KeyInDoubtError("a member's key has changed: nothing is sent before you have judged it")
             try:
                 return self.codec.encode(group_id, text, send_id=send_id)
@@ -157,11 +156,11 @@ class Sync:
                 if asyncio.get_running_loop().time() > deadline:
                     raise
             # While the caller handles news, nothing else goes on: what needs no fetching is done here.
-            await self._settle()
+            await self._run_maintenance()
             self._wake.set()
-            await asyncio.sleep(READY_LOOKED_EVERY)
+            await asyncio.sleep(READY_POLL_INTERVAL)
 
-    def _is_in_doubt(self, group_id: UUID) -> bool:
+    def _has_changed_key(self, group_id: UUID) -> bool:
         return not self._takes_changed_keys and bool(self.codec.view(group_id).changed)
 
     async def reset(self) -> None:
@@ -171,8 +170,8 @@ class Sync:
         before cannot be read.
         """
         await self.client.reset_account()
-        self.codec.new_keys()
-        self._upkeep.begin_anew()
+        self.codec.reset_keys()
+        self._key_package_stock.reset()
         self._wake.set()
 
     async def leave(self, group_id: UUID) -> None:
@@ -183,12 +182,12 @@ class Sync:
         try:
             await self.membership.leave(group_id)
         except BaseException:
-            self.look_at(group_id)  # the answer may be lost, or not waited for any more
+            self.request_fetch(group_id)  # the answer may be lost, or not waited for any more
             raise
-        self._mirror.left(group_id)
+        self._mirror.handle_leave(group_id)
         self._wake.set()
 
-    def look_at(self, group_id: UUID) -> None:
+    def request_fetch(self, group_id: UUID) -> None:
         """Have a group fetched without an event: none tells of what the user has sent from another device."""
         self._to_fetch.add(group_id)
         self._wake.set()
@@ -201,14 +200,14 @@ class Sync:
         self.history.read(group_id, up_to)
         self._wake.set()
 
-    def seen(self, group_id: UUID, numbers: Iterable[int] | None = None) -> None:
+    def mark_seen(self, group_id: UUID, numbers: Iterable[int] | None = None) -> None:
         """Note messages that were on the user's screen, in any order: for a client that shows them one by one.
 
         Read, as after ``read``, is everything up to the first one of another user's that was not seen. ``numbers``:
         None: the user wants to see nothing more of what is unread; self-destructing messages stay so until they are
         seen.
         """
-        self.history.seen(group_id, self.client.session.user_id, numbers)
+        self.history.mark_seen(group_id, self.client.session.user_id, numbers)
         self._wake.set()
 
     async def _run(self) -> AsyncIterator[n.News]:
@@ -219,10 +218,10 @@ class Sync:
                 self._raise_fault()
                 async with self.client.listen() as stream:
                     yield n.Online()
-                    if abs(off := self.history.machine_ahead) > CLOCK_TOLERANCE and not self._has_told_clock:
-                        self._has_told_clock = True
+                    if abs(off := self.history.machine_ahead) > CLOCK_TOLERANCE and not self._has_reported_clock:
+                        self._has_reported_clock = True
                         yield n.ClockDiffers(off)
-                    await self._upkeep.refill()
+                    await self._key_package_stock.refill()
                     async for each in self._mirror.catch_up():
                         yield each
                     caught_up_at = clock()
@@ -230,15 +229,15 @@ class Sync:
                         yield each
                 why, is_disk = "the server has ended the stream", False
             except ClientError as error:
-                if not _passes(error):
+                if not _is_retryable(error):
                     raise
                 why, is_disk = str(error), isinstance(error, DiskError)
             if caught_up_at is not None:
-                failures = 0 if clock() - caught_up_at >= STEADY_SECONDS else min(failures, MOST_UNSTEADY - 1)
+                failures = 0 if clock() - caught_up_at >= STABLE_SECONDS else min(failures, MAX_UNSTABLE_FAILURES - 1)
             failures += 1
             wait = self._backoff.delay(failures, self._chance())
             yield n.Offline(why, wait, is_disk=is_disk)
-            async for each in self._pause(wait):
+            async for each in self._wait_for_retry(wait):
                 yield each
 
     async def _follow(self, stream: AsyncIterator[protocol.Event | n.Lagged]) -> AsyncIterator[n.News]:
@@ -246,7 +245,7 @@ class Sync:
         reading: asyncio.Task[protocol.Event | n.Lagged | None] | None = None
         try:
             while True:
-                async for each in self._wishes():
+                async for each in self._run_pending_work():
                     yield each
                 reading = reading or asyncio.create_task(_next(stream))
                 await self._wait_for(reading)
@@ -254,7 +253,7 @@ class Sync:
                     event, reading = reading.result(), None
                     if event is None:
                         return
-                    async for each in self._on(event):
+                    async for each in self._handle(event):
                         yield each
         finally:
             if reading:
@@ -270,101 +269,101 @@ class Sync:
             waking.cancel()
             await asyncio.gather(waking, return_exceptions=True)
 
-    async def _pause(self, seconds: float) -> AsyncIterator[n.News]:
+    async def _wait_for_retry(self, seconds: float) -> AsyncIterator[n.News]:
         """Wait for the next try; what goes meanwhile is told."""
         deadline = asyncio.get_running_loop().time() + seconds
         while (left := deadline - asyncio.get_running_loop().time()) > 0:
-            for gone in self._take_gone():
+            for gone in self._take_news():
                 yield gone
             self._wake.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(left):  # wait_for loses a cancellation that comes with what it waits for
                     await self._wake.wait()
 
-    async def _wishes(self) -> AsyncIterator[n.News]:
+    async def _run_pending_work(self) -> AsyncIterator[n.News]:
         """Do what does not wait for an event: fetch what was sent, tell what was read and what is gone."""
         self._wake.clear()
         self._raise_fault()
-        for gone in self._take_gone():
+        for gone in self._take_news():
             yield gone
         while self._to_fetch:
             # Taken off first: what is sent while the last page is on its way may not be on it, and is asked for again.
             group_id = self._to_fetch.pop()
             async for each in self._mirror.fetch(group_id):
                 yield each
-        await self._mirror.tell_read()
-        await self._upkeep.refill()
-        await self._keep_keys()
+        await self._mirror.report_read()
+        await self._key_package_stock.refill()
+        await self._maintain_keys()
         for told in self.codec.take_news():
             yield told
-        if self.history.wants_time:
+        if self.history.needs_time:
             await self.client.me()  # any answer has the time
-        if came_back := self.history.take_come_back():
+        if has_reappeared := self.history.take_reappeared():
             yield n.TimeCorrected()
-        if came_back or self._mirror.wants_to_compare:
+        if has_reappeared or self._mirror.needs_comparison:
             async for each in self._mirror.catch_up():
                 yield each
 
-    async def _keep_keys(self) -> None:
+    async def _maintain_keys(self) -> None:
         """Do what goes on by itself for the encryption."""
-        await self._settle()
-        await self._repeating.send()
+        await self._run_maintenance()
+        await self._resender.send()
 
-    async def _settle(self) -> None:
+    async def _run_maintenance(self) -> None:
         """Have the codec look at the groups that are due, unless it does so already."""
-        if self.codec.is_due and not self._settling.locked():
-            async with self._settling:
-                for group_id in await self._mirror.settle():
-                    self.look_at(group_id)
+        if self.codec.is_due and not self._maintenance_lock.locked():
+            async with self._maintenance_lock:
+                for group_id in await self._mirror.run_maintenance():
+                    self.request_fetch(group_id)
 
-    def _effects(self, event: protocol.Event | n.Lagged) -> AsyncIterator[n.News]:
+    def _apply(self, event: protocol.Event | n.Lagged) -> AsyncIterator[n.News]:
         """Return what an event leads to, before it is told."""
         mirror = self._mirror
         match event:
             case n.Lagged():
                 return mirror.catch_up()
             case protocol.NewMessage():
-                return self._fetch_news(event)
+                return self._fetch_new_message(event)
             case protocol.GroupDeleted():
-                return _each(mirror.forget_group(event.group_id))
+                return _iterate(mirror.forget_group(event.group_id))
             case protocol.MessageRedacted():
                 mirror.forget_taken_back(event.group_id, [event.sequence_num])
             case protocol.WelcomeWaits():
-                return self._welcomed(event.group_id)
+                return self._handle_welcome(event.group_id)
             case protocol.InviteReceived():
-                self._upkeep.taken()
-                mirror.invited(event)
+                self._key_package_stock.record_taken()
+                mirror.record_invite(event)
             case protocol.MemberRemoved():
-                return self._removed(event)
+                return self._handle_removal(event)
             case protocol.GroupUpdate(update_type="commit") | protocol.IdentityReset():
-                self.codec.changed(event.group_id)
+                self.codec.schedule_check(event.group_id)
                 return mirror.fetch(event.group_id)  # a commit may have come with it
             case protocol.GroupUpdate():
-                self.codec.changed(event.group_id)
+                self.codec.schedule_check(event.group_id)
                 return mirror.refresh(event.group_id)
-        return _each([])
+        return _iterate([])
 
-    async def _on(self, event: protocol.Event | n.Lagged) -> AsyncIterator[n.News]:
+    async def _handle(self, event: protocol.Event | n.Lagged) -> AsyncIterator[n.News]:
         """Do what an event hints at, then tell it, unless all was told with that, or before it, or it is over."""
-        is_told = isinstance(event, protocol.InviteReceived) and self._mirror.has_told(event)
-        async for each in self._effects(event):
+        is_told = isinstance(event, protocol.InviteReceived) and self._mirror.has_reported(event)
+        async for each in self._apply(event):
             yield each
         if isinstance(event, protocol.MemberRemoved) and self._is_own(event):
             is_told = event.group_id in self.history.groups()  # the user is back
         if not is_told and not isinstance(event, (protocol.NewMessage, protocol.MessageRedacted)):
             yield event
 
-    async def _fetch_news(self, event: protocol.NewMessage) -> AsyncIterator[n.News]:
+    async def _fetch_new_message(self, event: protocol.NewMessage) -> AsyncIterator[n.News]:
         if event.sequence_num > self.history.fetched_up_to(event.group_id):
             async for each in self._mirror.fetch(event.group_id):
                 yield each
 
-    async def _removed(self, event: protocol.MemberRemoved) -> AsyncIterator[n.News]:
+    async def _handle_removal(self, event: protocol.MemberRemoved) -> AsyncIterator[n.News]:
         """A member is gone: another one perhaps with the account, and perhaps with a commit.
 
         A user who was removed may be back by now. What is here then stays, as it does where no event told of it.
         """
-        self.codec.changed(event.group_id)
+        self.codec.schedule_check(event.group_id)
         if self._is_own(event):
             async for each in self._mirror.refresh(event.group_id):
                 yield each
@@ -376,33 +375,33 @@ class Sync:
     def _is_own(self, event: protocol.MemberRemoved) -> bool:
         return event.removed_user_id == self.client.session.user_id
 
-    async def _welcomed(self, group_id: UUID) -> AsyncIterator[n.News]:
-        self._upkeep.taken()
+    async def _handle_welcome(self, group_id: UUID) -> AsyncIterator[n.News]:
+        self._key_package_stock.record_taken()
         await self._mirror.take_welcomes()
         async for each in self._mirror.refresh(group_id):
             yield each
 
-    def _take_gone(self) -> list[n.News]:
+    def _take_news(self) -> list[n.News]:
         """Return what is gone and was not told. Raises what enforcing has raised: then the disk fails."""
         if self._enforcing and self._enforcing.done():
             self._enforcing.result()
-        return self._mirror.take_gone()
+        return self._mirror.take_news()
 
     async def _enforce(self) -> None:
         """Enforce expiry, whether there is a connection or not."""
         try:
             while True:
-                erased = list[Erased]()
+                erased = list[ErasedMessage]()
                 try:
                     erased = self.history.enforce()
-                    self._mirror.note_gone(erased)
+                    self._mirror.record_erased(erased)
                     self._fault = None
                 except DiskError as error:
                     self._fault = error
-                is_due = self.codec.is_due or self._repeating.is_due
-                if erased or self.history.has_come_back or self.history.wants_time or is_due or self._fault:
+                is_due = self.codec.is_due or self._resender.is_due
+                if erased or self.history.has_reappeared or self.history.needs_time or is_due or self._fault:
                     self._wake.set()
-                await asyncio.sleep(ENFORCED_EVERY)
+                await asyncio.sleep(ENFORCE_INTERVAL)
         except sqlite3.Error:
             self._wake.set()
             raise
@@ -413,7 +412,7 @@ class Sync:
             raise self._fault
 
 
-def _passes(error: ClientError) -> bool:
+def _is_retryable(error: ClientError) -> bool:
     """Tell whether to try again later. Only what is wrong with the session ends the conversation."""
     return not isinstance(error, AuthError)
 
@@ -422,6 +421,6 @@ async def _next(stream: AsyncIterator[protocol.Event | n.Lagged]) -> protocol.Ev
     return await anext(stream, None)
 
 
-async def _each(some: Iterable[n.News]) -> AsyncIterator[n.News]:
+async def _iterate(some: Iterable[n.News]) -> AsyncIterator[n.News]:
     for each in some:
         yield each

@@ -26,33 +26,33 @@ from yarl import URL
 
 from conclave.client import marshal
 from conclave.client.errors import AnswerError, AnswerTooLongError, ClientError, NoAnswerError, RefusedError, refused
-from conclave.client.retry import GATEWAY_STATUSES, REPEATED_SECONDS, Backoff, awake_or_asleep
+from conclave.client.retry import GATEWAY_STATUSES, MAX_REPEAT_SECONDS, Backoff, seconds_since_boot
 from conclave.errors import ErrorCode
 from conclave.wire.fields import CLOCK_IN_DOUBT
 from conclave.wire.formats import Format, body_format
-from conclave.wire.results import Empty, Refusal
+from conclave.wire.results import EmptyResult, ErrorBody
 from conclave.wire.schemas.base import RequestSchema
 
 API = "/api/v1"
 
-QUIET_SECONDS = 45.0
+STREAM_TIMEOUT_SECONDS = 45.0
 """A stream on which nothing comes for 45 seconds is dead: the server writes something every 15."""
 
-MOST_BYTES = 16 * 1024 * 1024
+MAX_ANSWER_BYTES = 16 * 1024 * 1024
 """An answer has at most 16 MiB, unpacked."""
 
-MOST_OF_BODIES = 64 * 1024 * 1024
+MAX_BODIES_BYTES = 64 * 1024 * 1024
 """One with messages, welcomes, or groups and their members has at most 64 MiB.
 
 A group with 300,000 members takes 57 MB in JSON.
 """
 
-MOST_OF_REFUSAL = 1024 * 1024
+MAX_ERROR_BYTES = 1024 * 1024
 """An error has at most 1 MiB: it may name what is wrong with each item of a request, which has no more."""
 
 _PIECE = 64 * 1024
 
-MOST_TOLD = 1_000
+MAX_ERROR_CHARACTERS = 1_000
 """Of the text of an error 1,000 characters are kept: it is shown to people."""
 
 T = TypeVar("T")
@@ -87,11 +87,11 @@ class Call:
     query: Mapping[str, str] | None = None
     repeatable: bool = False
     """It does no harm if the server does it twice."""
-    most: int = MOST_BYTES
+    max_bytes: int = MAX_ANSWER_BYTES
     """The bytes that its answer may have."""
 
 
-def secure(ca: Path | None) -> ssl.SSLContext:
+def tls_context(ca: Path | None) -> ssl.SSLContext:
     """Return what checks the server's certificate: by the system's authorities, or only by those of the file ``ca``."""
     return ssl.create_default_context(cafile=str(ca) if ca else None)
 
@@ -109,7 +109,7 @@ class Transport:
         backoff: Backoff = Backoff(),  # noqa: B008 - as above
         auth_header: str = "Authorization",
         chance: Callable[[], float] = random.random,
-        clock: Callable[[], float] = awake_or_asleep,
+        clock: Callable[[], float] = seconds_since_boot,
     ) -> None:
         """``url``: as "https://chat.example.org". ``ca``: a file of authorities to trust in place of the system's.
 
@@ -138,7 +138,7 @@ class Transport:
         return f"Transport({str(self.url)!r})"
 
     async def __aenter__(self) -> Self:
-        connector = TCPConnector(ssl=secure(self._ca)) if self.url.scheme == "https" else TCPConnector()
+        connector = TCPConnector(ssl=tls_context(self._ca)) if self.url.scheme == "https" else TCPConnector()
         self._http = ClientSession(connector=connector)
         # By itself aiohttp repeats every GET, also that of a key package, of which each is handed out once. It has no
         # public option against that.
@@ -149,7 +149,7 @@ class Transport:
         if self._http:
             await self._http.close()
 
-    async def ask(self, call: Call, kind: type[T], *, written_in: Format | None = None) -> T:
+    async def request(self, call: Call, kind: type[T], *, written_in: Format | None = None) -> T:
         """Send a request, again if that may help, and return its answer.
 
         ``written_in``: the format of both, where the protocol has only one. ``on_trouble`` hears of the first of
@@ -164,31 +164,31 @@ class Transport:
                 failures += 1
                 wait = self.backoff.wait_after(error, failures, self._chance(), repeatable=call.repeatable)
                 if isinstance(error, NoAnswerError):
-                    self._tell_trouble(error)
+                    self._report_trouble(error)
                 if wait is None:
                     raise
                 await asyncio.sleep(wait)
-                if self._clock() - began >= REPEATED_SECONDS:
+                if self._clock() - began >= MAX_REPEAT_SECONDS:
                     raise
             else:
-                self._tell_trouble(None)
+                self._report_trouble(None)
                 return found
 
-    async def tell(self, call: Call) -> None:
+    async def send(self, call: Call) -> None:
         """Send a request whose answer has nothing to tell. Raises ClientError."""
-        await self.ask(call, Empty)
+        await self.request(call, EmptyResult)
 
     async def stream(self, path: str, query: Mapping[str, str]) -> ClientResponse:
         """Open a stream: the caller closes it. Raises ClientError."""
-        timeout = ClientTimeout(total=None, sock_connect=self._timeouts.connect, sock_read=QUIET_SECONDS)
+        timeout = ClientTimeout(total=None, sock_connect=self._timeouts.connect, sock_read=STREAM_TIMEOUT_SECONDS)
         try:
             response = await self._session.get(
-                *(self._full(path),), params=query, headers=self._headers(), timeout=timeout, allow_redirects=False
+                *(self._url_of(path),), params=query, headers=self._headers(), timeout=timeout, allow_redirects=False
             )
         except (HttpError, TimeoutError, OSError) as error:
             raise _no_answer(error) from error
         if response.status == 200:
-            self._tell_time(response)
+            self._report_time(response)
             return response
         async with response:
             raise await self._refusal(response)
@@ -202,7 +202,7 @@ class Transport:
         timeout = ClientTimeout(total=self._timeouts.request, sock_connect=self._timeouts.connect)
         try:
             async with self._session.request(
-                *(call.method, self._full(call.path)),
+                *(call.method, self._url_of(call.path)),
                 data=body,
                 params=call.query,
                 headers=headers,
@@ -212,15 +212,15 @@ class Transport:
             ) as response:
                 if response.status >= 300:
                     raise await self._refusal(response)
-                self._tell_time(response)  # before the rest is read, which takes time
-                found = await _read(response, call.most)
+                self._report_time(response)  # before the rest is read, which takes time
+                found = await _read(response, call.max_bytes)
         except (HttpError, TimeoutError, OSError) as error:
             raise _no_answer(error) from error
-        return marshal.read(written_in, kind, found) if kind is not Empty else kind()
+        return marshal.read(written_in, kind, found) if kind is not EmptyResult else kind()
 
     async def _refusal(self, response: ClientResponse) -> ClientError:
         """Return the error that an answer means."""
-        after = _seconds(response.headers.get("Retry-After", ""))
+        after = _parse_seconds(response.headers.get("Retry-After", ""))
         written_in = body_format(response.content_type)
         if written_in is None:
             # Not the server's own: a proxy's, perhaps while the server is away.
@@ -229,19 +229,19 @@ class Transport:
             return AnswerError(f"no Conclave server answers at {self.url}: status {response.status}")
         try:
             async with asyncio.timeout(self._timeouts.request):  # a stream has no limit of its own
-                body = await _read(response, MOST_OF_REFUSAL)
+                body = await _read(response, MAX_ERROR_BYTES)
         except (HttpError, TimeoutError, OSError) as error:
             return _no_answer(error)
-        told = marshal.read(written_in, Refusal, body)
-        fields = _faults(orjson.loads(body).get("errors")) if written_in is Format.JSON else {}
-        return refused(response.status, told.error_code, told.message[:MOST_TOLD], fields, after)
+        told = marshal.read(written_in, ErrorBody, body)
+        fields = _field_errors(orjson.loads(body).get("errors")) if written_in is Format.JSON else {}
+        return refused(response.status, told.error_code, told.message[:MAX_ERROR_CHARACTERS], fields, after)
 
-    def _tell_trouble(self, error: NoAnswerError | None) -> None:
+    def _report_trouble(self, error: NoAnswerError | None) -> None:
         if self._is_in_trouble != (error is not None):
             self._is_in_trouble = error is not None
             self.on_trouble(error)
 
-    def _tell_time(self, response: ClientResponse) -> None:
+    def _report_time(self, response: ClientResponse) -> None:
         """Hand the server's time on; None if it knows none: a Date that comes all the same is a proxy's."""
         if CLOCK_IN_DOUBT in response.headers:
             self.on_time(None)
@@ -258,7 +258,7 @@ class Transport:
             return {}
         return {self._auth_header: f"Bearer {self.token}" if self._auth_header == "Authorization" else self.token}
 
-    def _full(self, path: str) -> URL:
+    def _url_of(self, path: str) -> URL:
         return URL(f"{self.url}{API}{path}", encoded=True)
 
     @property
@@ -268,14 +268,16 @@ class Transport:
         return self._http
 
 
-async def _read(response: ClientResponse, most: int) -> bytes:
+async def _read(response: ClientResponse, max_bytes: int) -> bytes:
     """Return the body of an answer, unpacked. Raises AnswerTooLongError, and what aiohttp raises."""
     body = bytearray()
     async for piece in response.content.iter_chunked(_PIECE):
         body += piece
-        if len(body) > most:
+        if len(body) > max_bytes:
             response.close()
-            raise AnswerTooLongError(f"the answer is longer than {most // 1024:,} KiB, as none of this protocol is")
+            raise AnswerTooLongError(
+                f"the answer is longer than {max_bytes // 1024:,} KiB, as none of this protocol is"
+            )
     return bytes(body)
 
 
@@ -286,11 +288,15 @@ def _no_answer(error: Exception) -> NoAnswerError:
     return NoAnswerError(f"no answer from the server: {why}")
 
 
-def _faults(errors: Any) -> dict[str, list[str]]:
+def _field_errors(errors: Any) -> dict[str, list[str]]:
     """Return what is wrong with each field, as far as that is told as the protocol says."""
     found = errors if isinstance(errors, dict) else {}
-    return {name: [str(each)[:MOST_TOLD] for each in faults] for name, faults in found.items() if type(faults) is list}
+    return {
+        name: [str(each)[:MAX_ERROR_CHARACTERS] for each in faults]
+        for name, faults in found.items()
+        if type(faults) is list
+    }
 
 
-def _seconds(text: str) -> float | None:
+def _parse_seconds(text: str) -> float | None:
     return float(text) if text.isascii() and text.isdigit() and len(text) < 10 else None

@@ -8,13 +8,13 @@ SLOTS = 100
 """A round has 100 slots. Each member has one of them."""
 
 
-class OnWheel(Protocol):
+class WheelMember(Protocol):
     """What can be on a wheel. ``slot`` is for the wheel to set."""
 
     slot: int
 
 
-Member = TypeVar("Member", bound=OnWheel)
+Member = TypeVar("Member", bound=WheelMember)
 
 
 class TimerWheel(Generic[Member]):

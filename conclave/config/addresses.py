@@ -41,7 +41,7 @@ def parse_network(text: str) -> Network:
 
 
 def covers_internet(networks: Iterable[Network]) -> bool:
-    """Tell whether ``networks`` together hold at least half of the IPv4 or of the IPv6 Internet."""
+    """Return whether ``networks`` together hold at least half of the IPv4 or of the IPv6 Internet."""
     found = list(networks)
     return any(2 * _shared(found, whole) >= whole.num_addresses for whole in INTERNET)
 

@@ -11,7 +11,7 @@ from marshmallow.fields import Dict, List, Nested
 from conclave.config.fields import Duration, Section
 from conclave.retention.jobs import PurgeJob
 from conclave.retention.policy import AFTER_FETCH, KEEP
-from conclave.retention.resolve import SELF_DESTRUCT_MAX_AGE, Lifetimes, Limit, Limits
+from conclave.retention.resolve import SELF_DESTRUCT_MAX_AGE, LifetimeLimits, LifetimeRange, Lifetimes
 from conclave.strict_fields import StrictBoolean, Text
 
 RESPONSE, NEXT_FETCH = "response", "next_fetch"
@@ -35,7 +35,7 @@ class RetentionConfig:
     """If False, no message is erased."""
     default_policy: Lifetimes = field(default_factory=Lifetimes)
     """For groups whose admins have set nothing."""
-    limits: Limits = field(default_factory=Limits)
+    limits: LifetimeLimits = field(default_factory=LifetimeLimits)
     """The bounds on what admins and the default set."""
     groups: Mapping[str, Lifetimes] = field(default_factory=dict)
     """Overrides, by the id of the group as text."""
@@ -61,7 +61,9 @@ class RetentionConfig:
         if "default_policy" in made:
             made["default_policy"] = Lifetimes(**made["default_policy"])
         if "limits" in made:
-            made["limits"] = Limits(**{name: Limit(**bounds) for name, bounds in made["limits"].items()})
+            made["limits"] = LifetimeLimits(
+                **{name: LifetimeRange(**bounds) for name, bounds in made["limits"].items()}
+            )
         if "groups" in made:
             made["groups"] = {group_id: Lifetimes(**set_) for group_id, set_ in made["groups"].items()}
         if "purge_jobs" in made:

@@ -44,7 +44,7 @@ def of_unknown_group(group_id: str) -> Doubt:
 
 
 def _is_missed(retention: RetentionConfig, policy: GroupPolicy) -> bool:
-    """Tell whether messages expire by a policy that no job covers."""
+    """Return whether messages expire by a policy that no job covers."""
     return policy.lifetime != KEEP and not any(job.covers(policy) for job in retention.purge_jobs)
 
 

@@ -1,1 +1,1 @@
-"""What `conclave doctor` looks at: the machine, the files, the database. It changes nothing."""
+"""The checks of `conclave doctor`: machine, files, database. They change nothing."""

@@ -1,4 +1,4 @@
-"""The database, read and never written: its schema, the clock, keys, runs, what is overdue, the write-ahead log."""
+"""Checks the database, read-only: schema, clock, keys, runs, overdue messages, write-ahead log."""
 
 import contextlib
 import os
@@ -19,32 +19,32 @@ from conclave.store.views import overdue, runs
 
 _DAMAGED = "stop the server, keep a copy of the files, and restore a backup"
 
-_NOT_OURS = "run this as the server's user; if that is who you are, correct the permissions"
+_NOT_OURS = "run this as the server's user, or correct the permissions"
 
-LOOKS = 3
-"""It is looked at 3 times at most: again where a process has opened it meanwhile."""
+MAX_ATTEMPTS = 3
+"""The database is read at most 3 times: again if another process opened it meanwhile."""
 
 LONG_WAL_BYTES = 4 * WAL_KEPT_BYTES
-"""A write-ahead log of more than 64 MiB is worth a note."""
+"""The size of the write-ahead log above which there is a note, 64 MiB."""
 
 
 def database(config: Config, clock: Clock, *, is_running: bool | None) -> Iterator[Finding]:
-    """Yield what the database says. ``is_running``: whether a server runs; None: unknown."""
+    """Yield findings about the database. ``is_running``: whether a server runs; None: unknown."""
     path = config.database
     if not path_check.is_taken(path):
         yield note(
             "database",
-            f"{path}: there is none",
-            "`conclave serve` makes it; look at database_path if it should be there",
+            f"{path}: does not exist",
+            "`conclave serve` creates it; check database_path if it should exist",
         )
         return
-    for looks in range(LOOKS):
-        before = path_check.at_rest(path) if looks < LOOKS - 1 else None
+    for looks in range(MAX_ATTEMPTS):
+        before = path_check.at_rest(path) if looks < MAX_ATTEMPTS - 1 else None
         found = list(_read(config, clock, is_running=is_running, frozen=before is not None))
         if before is None or before == path_check.at_rest(path):
-            break  # or it was opened meanwhile, and what was read may be of two moments
+            break  # otherwise it was opened meanwhile, and the reads may be inconsistent
     yield from found
-    yield from _log(config)
+    yield from _wal(config)
 
 
 def _read(config: Config, clock: Clock, *, is_running: bool | None, frozen: bool) -> Iterator[Finding]:
@@ -52,22 +52,22 @@ def _read(config: Config, clock: Clock, *, is_running: bool | None, frozen: bool
     try:
         with contextlib.closing(sqlite.connect(path, readonly=True, frozen=frozen)) as connection:
             connection.execute("BEGIN")
-            yield from _looked_at(connection, config, clock, is_running=is_running)
+            yield from _inspect(connection, config, clock, is_running=is_running)
     except (sqlite3.Error, StoreError) as error:
         is_ours = os.access(path, os.R_OK) and os.access(path.parent, os.W_OK)
         yield wrong("database", f"{path}: cannot be read: {error}", _DAMAGED if is_ours else _NOT_OURS)
 
 
-def _looked_at(
+def _inspect(
     connection: sqlite3.Connection, config: Config, clock: Clock, *, is_running: bool | None
 ) -> Iterator[Finding]:
     version, newest = connection.execute("PRAGMA user_version").fetchone()[0], schema.migrations()[-1][0]
     if version != newest:
-        says = f"{config.database}: its schema version is {version}, this program's is {newest}"
+        says = f"{config.database}: has schema version {version}, this program {newest}"
         if version > newest:
-            yield wrong("database", says, "use the newer Conclave that has made it")
+            yield wrong("database", says, "use the newer Conclave that created it")
         else:
-            yield note("database", says, "make a backup; the next start of this program's server brings it up")
+            yield note("database", says, "make a backup; the next start of this version's server migrates it")
         return
     size = connection.execute("SELECT page_count * page_size FROM pragma_page_count, pragma_page_size").fetchone()[0]
     yield ok("database", f"{config.database}: {size:,} bytes, schema version {version}")
@@ -76,39 +76,43 @@ def _looked_at(
         yield note("database", "no server has run on it yet", "start `conclave serve`")
         return
     if differing := config.policy.differing(former):
-        says = f"{', '.join(differing)}: the file differs from what is in force"
-        yield note("configuration", says, "restart the server; `conclave check-config` tells what that does")
+        says = f"{', '.join(differing)}: the file differs from the settings in force"
+        yield note("configuration", says, "restart the server; `conclave check-config` shows the effect")
     fault = state.look_at_clock(connection, clock.read())
     if fault:
         remedy = "set the clock right, then `conclave cleanup run --accept-clock`"
         yield wrong("clock", f"{fault}: nothing is erased", remedy)
     else:
-        yield ok("clock", "agrees with what is stored")
-    yield from vault.look(connection, config)
+        yield ok("clock", "agrees with the stored time")
+    yield from vault.check(connection, config)
     yield from _runs(connection, config, clock.now(), is_running=is_running)
     if not fault:
         yield from _overdue(connection, config, clock.now())
 
 
 def _runs(connection: sqlite3.Connection, config: Config, now: int, *, is_running: bool | None) -> Iterator[Finding]:
-    history = "`conclave cleanup history` tells more"
+    history = "`conclave cleanup history` has details"
     last = runs.last(connection, 1)
     if not last:
-        yield note("cleanup", "no run has taken place", "a running server does one at once")
+        yield note("cleanup", "there was no run yet", "a running server starts one at once")
         return
     good = max(runs.last_successes(connection).values(), default=None)
     ago = "never" if good is None else f"{_rounded(max(0, now - good))} ago"
     if last[0].outcome != "ok":
         yield wrong(
-            "cleanup", f"the last run failed: {last[0].error or 'no reason noted'}; the last good one: {ago}", history
+            "cleanup",
+            f"the last run failed: {last[0].error or 'no reason recorded'}; the last successful one: {ago}",
+            history,
         )
         return
     longest = max(seconds for _, seconds in schedule(config.retention.purge_jobs, config.cleanup_interval))
     if good is None or now - good > 2 * longest:
-        remedy = f"look at the server's log; {history}" if is_running else "start the server, or `conclave cleanup run`"
-        yield wrong("cleanup", f"the last good run began {ago}, and one is due every {duration_text(longest)}", remedy)
+        remedy = f"read the server's log; {history}" if is_running else "start the server, or `conclave cleanup run`"
+        yield wrong(
+            "cleanup", f"the last successful run began {ago}, and one is due every {duration_text(longest)}", remedy
+        )
     else:
-        yield ok("cleanup", f"the last good run began {ago}")
+        yield ok("cleanup", f"the last successful run began {ago}")
 
 
 def _overdue(connection: sqlite3.Connection, config: Config, now: int) -> Iterator[Finding]:
@@ -118,16 +122,18 @@ def _overdue(connection: sqlite3.Connection, config: Config, now: int) -> Iterat
         says = (
             f"two runs should have erased something in {late.groups:,} groups, the first {_rounded(late.seconds)} ago"
         )
-        yield wrong("overdue", says, "`conclave group list --overdue` names the groups")
+        yield wrong("overdue", says, "`conclave group list --overdue` lists the groups")
     else:
         yield ok("overdue", f"nothing is late ({found.groups:,} groups wait for the next run)")
 
 
-def _log(config: Config) -> Iterator[Finding]:
+def _wal(config: Config) -> Iterator[Finding]:
     size = file_size(config.database.with_name(config.database.name + "-wal"))
     if size > LONG_WAL_BYTES:
         says = f"the write-ahead log has {size:,} bytes"
-        yield note("database", says, "look for a program that reads the database for long, as a backup or a shell")
+        yield note(
+            "database", says, "look for a program that reads the database for a long time, such as a backup or a shell"
+        )
     else:
         yield ok("database", f"the write-ahead log has {size:,} bytes")
 

@@ -1,4 +1,4 @@
-"""The files: who may read them, and who holds their locks. Nothing is opened: only names and the kernel's lists."""
+"""Checks files: their permissions, and the processes that hold their locks."""
 
 import os
 import stat
@@ -18,47 +18,47 @@ from conclave.system.answering import within
 _OTHERS = 0o077
 _WRITERS = 0o022
 _SECRET = 0o027
-"""A group may read secrets: that of the server's user, where the files belong to root."""
+"""Secrets may be readable by a group: that of the server's user, if root owns the files."""
 
 
 def permissions(config: Config, source: Path | None) -> Iterator[Finding]:
-    """Yield which files others than the server's user may use. ``source``: the configuration file."""
+    """Yield findings about permissions. ``source``: the configuration file."""
     private = [config.database.with_name(config.database.name + suffix) for suffix in ("", "-wal", "-shm", ".reserve")]
     vaults = [config.ledger_path, config.keys_path, *(each / KEYS for each in config.vault_copies)]
     folders = [config.data, config.archive_path, config.vault_path]
     secrets = [Path(path) for path in (config.tls_key_path, config.admin.token_file) if path]
     has_secret = bool(config.registration_token or config.admin.token)
     found = [
-        *_too_open([*private, *vaults], _OTHERS, "600"),
-        *_too_open(folders, _OTHERS, "700"),
-        *_too_open(secrets, _SECRET, "600"),
-        *_too_open([source] if source else [], _SECRET if has_secret else _WRITERS, "600"),
-        *_of_others([config.database, config.data]),
-        *_unusable(config),
+        *_too_permissive([*private, *vaults], _OTHERS, "600"),
+        *_too_permissive(folders, _OTHERS, "700"),
+        *_too_permissive(secrets, _SECRET, "600"),
+        *_too_permissive([source] if source else [], _SECRET if has_secret else _WRITERS, "600"),
+        *_foreign_owners([config.database, config.data]),
+        *_inaccessible(config),
     ]
     yield from found
     if not found:
-        yield ok("permissions", "only the owner can use the database, the data directory and what is secret")
+        yield ok("permissions", "only the owner has access to the database, the data directory and the secrets")
 
 
-def _too_open(paths: list[Path], forbidden: int, mode: str) -> Iterator[Finding]:
+def _too_permissive(paths: list[Path], forbidden: int, mode: str) -> Iterator[Finding]:
     for path in paths:
         try:
             found = stat.S_IMODE(within(copying.ANSWER_SECONDS, path, path.stat).st_mode)
         except FileNotFoundError:
             continue
         except TimeoutError as error:
-            yield wrong("permissions", f"{path}: {error.strerror}", "bring its disk back, or name another path")
+            yield wrong("permissions", f"{path}: {error.strerror}", "reconnect its disk, or set another path")
             continue
         except OSError as error:
             yield wrong("permissions", f"{path}: {error.strerror}", "run this as the server's user")
             continue
         if found & forbidden:
-            yield wrong("permissions", f"{path}: others can use it (mode {found:04o})", f"chmod {mode} {path}")
+            yield wrong("permissions", f"{path}: others have access (mode {found:04o})", f"chmod {mode} {path}")
 
 
-def _unusable(config: Config) -> Iterator[Finding]:
-    """Yield what the server needs and this user cannot use."""
+def _inaccessible(config: Config) -> Iterator[Finding]:
+    """Yield findings about files that this user cannot access."""
     for setting, path in (
         ("tls_cert_path", config.tls_cert_path),
         ("tls_key_path", config.tls_key_path),
@@ -72,20 +72,20 @@ def _unusable(config: Config) -> Iterator[Finding]:
         try:
             path_check.require_writable(config.database)
         except StoreError as error:
-            yield wrong("permissions", str(error), "run the server as the user to whom the files belong")
+            yield wrong("permissions", str(error), "run the server as the owner of the files")
 
 
-def _of_others(paths: list[Path]) -> Iterator[Finding]:
+def _foreign_owners(paths: list[Path]) -> Iterator[Finding]:
     user = os.geteuid()
     for path in paths:
         if path.exists() and path.stat().st_uid != user:
             owner = path.stat().st_uid
-            says = f"{path}: belongs to user {owner}, and this is user {user}"
-            yield note("permissions", says, f"run Conclave's commands as user {owner}, or chown what is wrong")
+            says = f"{path}: belongs to user {owner}, but this is user {user}"
+            yield note("permissions", says, f"run Conclave's commands as user {owner}, or chown the file")
 
 
 def archive_log(config: Config) -> Iterator[Finding]:
-    """Yield whether the entries of the archive's log can be read, if there are any."""
+    """Yield a finding about the archive's log, if there is one."""
     log = config.archive_path / LOG
     if fault := log_fault(log):
         says = fault.removesuffix(ADVICE)
@@ -96,9 +96,9 @@ def archive_log(config: Config) -> Iterator[Finding]:
 
 
 def holders(config: Config) -> dict[str, int | None]:
-    """Return who holds which lock: "server", "cleanup" and "data", by the number of a process; None for no process.
+    """Return the process ids that hold the locks "server", "cleanup" and "data"; None: the lock is free.
 
-    Locks whose holder cannot be told, as elsewhere than on Linux, are missing.
+    Locks with unknown holders are missing, as on systems other than Linux.
     """
     held = faults.held()
     if held is None:
@@ -116,39 +116,39 @@ def holders(config: Config) -> dict[str, int | None]:
 
 
 def is_served(config: Config) -> bool | None:
-    """Tell whether a server runs on this database; None: unknown."""
+    """Return whether a server runs on this database; None: unknown."""
     found = holders(config)
     return bool(found["server"]) if "server" in found else None
 
 
 def held_locks(config: Config) -> Iterator[Finding]:
-    """Yield who runs on this database."""
+    """Yield findings about the processes that use this database."""
     found = holders(config)
     if any(map(_has_ended, found.values())):
         found = holders(config)  # it may have ended after the list was read
     if not found:
-        says = "the kernel's list of locks cannot be read, so it is unknown which processes hold them"
-        yield note("locks", says, "look for processes by ps")
-    for name, is_running in (("server", "a server runs"), ("cleanup", "a cleanup run is under way")):
+        says = "the kernel's list of locks cannot be read"
+        yield note("locks", says, "look for processes with ps")
+    for name, is_running in (("server", "a server runs"), ("cleanup", "a cleanup run is in progress")):
         pid = found.get(name)
         if name not in found:
             continue
         if pid is None:
             yield ok("locks", f"no process holds the {name}'s lock")
         elif _has_ended(pid):
-            says = f"the {name}'s lock was taken by process {pid}, which is gone: its Java process may still have it"
-            yield note("locks", says, "it is free once that has ended: ps -eo pid,ppid,args | grep java")
+            says = f"the {name}'s lock was taken by process {pid}, which has ended: its Java process may still hold it"
+            yield note("locks", says, "it is released when that ends: ps -eo pid,ppid,args | grep java")
         else:
             yield ok("locks", f"{is_running}: process {pid}")
     if found.get("data") and not found.get("server"):
-        says = f"{config.data}: a server on another database uses it"
+        says = f"{config.data}: a server with another database uses it"
         yield wrong("locks", says, "give each server a data_path of its own")
     writer = faults.writer(config.database)
     if writer and writer not in found.values():
-        says = f"{faults.named(writer)} holds the database's write lock: until it lets go nothing can be stored"
-        yield note("locks", says, "if it still does when you look again, end it")
+        says = f"{faults.named(writer)} holds the database's write lock: nothing can be stored until it is released"
+        yield note("locks", says, "run this again; if it still does, end that process")
 
 
 def _has_ended(pid: int | None) -> bool:
-    """Tell whether a process that has taken a lock has ended. One elsewhere has a negative number, or 0."""
+    """Return whether the process that took a lock has ended. Ids of other machines or namespaces are not positive."""
     return pid is not None and pid > 0 and not Path(f"/proc/{pid}").exists()

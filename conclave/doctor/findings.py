@@ -1,4 +1,4 @@
-"""What was found, and what to do about it: one line each."""
+"""Findings with their remedies."""
 
 from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
@@ -8,7 +8,7 @@ from conclave.store.engine.faults import StoreError
 
 
 class Level(StrEnum):
-    """How bad a finding is. Only WRONG makes the command fail."""
+    """The severity of a finding. Only WRONG makes the command fail."""
 
     OK = "ok"
     NOTE = "note"
@@ -16,7 +16,7 @@ class Level(StrEnum):
 
 
 class Finding(NamedTuple):
-    """What was looked at, what was found, and the remedy, "" where none is needed."""
+    """The subject, the finding, and the remedy, "" if none is needed."""
 
     about: str
     level: Level
@@ -28,23 +28,23 @@ Check = Callable[[], Iterable[Finding]]
 
 
 def ok(about: str, says: str) -> Finding:
-    """Return that something is as it should be."""
+    """Return a finding without a problem."""
     return Finding(about, Level.OK, says)
 
 
 def note(about: str, says: str, remedy: str) -> Finding:
-    """Return that something is worth a look."""
+    """Return a finding that deserves attention."""
     return Finding(about, Level.NOTE, says, remedy)
 
 
 def wrong(about: str, says: str, remedy: str) -> Finding:
-    """Return that something does not work, or does harm."""
+    """Return a finding about an error."""
     return Finding(about, Level.WRONG, says, remedy)
 
 
-def carried_out(about: str, check: Check) -> Iterator[Finding]:
-    """Yield what a check finds. One that cannot be done is a finding too, and the others go on."""
+def run_check(about: str, check: Check) -> Iterator[Finding]:
+    """Run a check, and yield its findings. An error of the check is a finding too."""
     try:
         yield from list(check())
     except (OSError, StoreError) as error:
-        yield wrong(about, f"cannot be looked at: {error}", "see what the line says, as the server's user")
+        yield wrong(about, f"cannot be checked: {error}", "correct that, or run this as the server's user")

@@ -1,4 +1,4 @@
-"""The machine: SQLite, disk space and how long a sync takes, open files, ports."""
+"""Checks the machine: SQLite, disk space, sync time, open files, ports."""
 
 import contextlib
 import errno
@@ -18,30 +18,30 @@ from conclave.store.engine.faults import free_bytes, free_text, has_inodes
 from conclave.store.engine.schema import OLDEST_SQLITE
 from conclave.system.reserve import reserves
 
-LITTLE_BYTES = 64 * 1024 * 1024
-"""Less than 64 MiB free is wrong: a run needs some of it to erase anything."""
+CRITICAL_FREE_BYTES = 64 * 1024 * 1024
+"""Less free space is an error: cleanup needs some of it."""
 
-SCARCE_BYTES = 1024**3
-"""Less than 1 GiB free is worth a note."""
+LOW_FREE_BYTES = 1024**3
+"""Less free space is worth a note."""
 
 SLOW_SYNC_MS = 20.0
-"""A sync of more than 20 ms is worth a note: each group of sends waits for one."""
+"""A slower sync is worth a note: each group commit waits for one."""
 
-FEW_FILES = 4096
-"""A limit of less than 4,096 open files is worth a note: each client takes two."""
+LOW_FILE_LIMIT = 4096
+"""A lower limit of open files is worth a note: each client needs two."""
 
-PATIENCE_SECONDS = 3.0
-"""A program that listens at one of our ports gets 3 seconds to answer, and a server that starts as long to listen."""
+ANSWER_SECONDS = 3.0
+"""The time for a listening program to answer, and for a starting server to listen."""
 
-AGAIN_SECONDS = 0.1
-"""A port that seems wrong is looked at again a tenth of a second later, until these 3 seconds are over."""
+RETRY_SECONDS = 0.1
+"""The pause before a faulty port is checked again within that time."""
 
 _OPTIONS = ("DEFAULT_SYNCHRONOUS", "DEFAULT_WAL", "MAX_VARIABLE_NUMBER", "SECURE_DELETE", "TEMP_STORE", "THREADSAFE")
-"""The options of SQLite that are worth knowing: Conclave sets most of them itself, on each connection."""
+"""The SQLite options to show. Conclave sets most of them on each connection."""
 
 
 def sqlite_library() -> Iterator[Finding]:
-    """Yield which SQLite this is, and how it was compiled."""
+    """Yield the version and the options of SQLite."""
     with contextlib.closing(sqlite3.connect(":memory:")) as connection:
         options = sorted(row[0] for row in connection.execute("PRAGMA compile_options"))
     shown = [each for each in options if each.startswith(_OPTIONS)]
@@ -55,25 +55,25 @@ def sqlite_library() -> Iterator[Finding]:
 
 
 def disk(config: Config) -> Iterator[Finding]:
-    """Yield how much room each file system has, and whether the reserve for cleanup is there."""
+    """Yield findings about free space, the reserves for cleanup, and sync time."""
     seen = set()
     for folder in map(_existing, (config.database.parent, config.data, config.archive_path)):
         if (device := folder.stat().st_dev) in seen:
             continue
         seen.add(device)
         free, says = free_bytes(folder), f"{folder}: {free_text(folder)}"
-        if free < LITTLE_BYTES:
-            yield wrong("disk", says, "make room: remove what is not Conclave's, or let messages expire sooner")
+        if free < CRITICAL_FREE_BYTES:
+            yield wrong("disk", says, "free some space, or let messages expire sooner")
         elif not has_inodes(folder):
-            yield wrong("disk", says, "remove files that are not Conclave's: each of them takes an inode")
-        elif free < SCARCE_BYTES:
-            yield note("disk", says, "make room before it is full")
+            yield wrong("disk", says, "remove files that are not Conclave's: each uses an inode")
+        elif free < LOW_FREE_BYTES:
+            yield note("disk", says, "free some space before it is full")
         else:
             yield ok("disk", says)
     for reserve in reserves(config):
         if reserve.missing() and config.database.exists():
             says = f"{reserve.path}: {reserve.missing():,} of {reserve.size:,} bytes for cleanup are missing"
-            yield note("disk", says, "a running server makes it as soon as there is room")
+            yield note("disk", says, "a running server creates it as soon as there is space")
     yield from _sync(_existing(config.database.parent))
 
 
@@ -85,12 +85,12 @@ def _existing(folder: Path) -> Path:
 
 
 def _sync(folder: Path) -> Iterator[Finding]:
-    """Yield how long the disk takes to sync 4 KiB, in a file without a name, of which nothing is left."""
+    """Yield how long a sync of 4 KiB takes, in an unnamed temporary file."""
     try:
         descriptor = os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o600)
     except (AttributeError, OSError) as error:
-        says = f"{folder}: how long a sync takes cannot be measured: {getattr(error, 'strerror', error)}"
-        yield note("disk", says, "a local file system is needed, and the right to write there")
+        says = f"{folder}: the time of a sync cannot be measured: {getattr(error, 'strerror', error)}"
+        yield note("disk", says, "use a local file system that this user may write to")
         return
     try:
         os.write(descriptor, bytes(4096))
@@ -101,34 +101,34 @@ def _sync(folder: Path) -> Iterator[Finding]:
         os.close(descriptor)
     says = f"{folder}: a sync takes {took:.1f} ms"
     if took > SLOW_SYNC_MS:
-        yield note("disk", says, "each send waits for a sync: use a faster disk, or look who else writes there")
+        yield note("disk", says, "each send waits for a sync: use a faster disk, or find out what else writes to it")
     else:
         yield ok("disk", says)
 
 
 def open_files() -> Iterator[Finding]:
-    """Yield how many files a server started like this could have open."""
+    """Yield a finding about the limit of open files."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard == resource.RLIM_INFINITY:
         yield ok("open files", "no limit")
-    elif hard < FEW_FILES:
+    elif hard < LOW_FILE_LIMIT:
         yield note(
-            "open files", f"at most {hard:,}, and each client takes two", "LimitNOFILE=65536 in systemd's [Service]"
+            "open files", f"at most {hard:,}, and each client needs two", "LimitNOFILE=65536 in systemd's [Service]"
         )
     else:
         yield ok("open files", f"at most {hard:,}")
 
 
 def ports(config: Config, runs: Callable[[], bool | None]) -> Iterator[Finding]:
-    """Yield whether the ports are free, or ours. ``runs`` tells whether our server runs; None: unknown."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    """Yield whether the ports are free or used by our server. ``runs``: returns whether it runs; None: unknown."""
+    deadline = time.monotonic() + ANSWER_SECONDS
     for name, address, port, tls in (
         ("clients", config.listen_address, config.port, bool(config.tls_cert_path)),
         ("operators", config.admin.listen_address, config.admin.listen_port, False),
     ):
         found = _port(name, address, port, runs, tls=tls)
-        while found.level is Level.WRONG and time.monotonic() < deadline:  # the server may be starting, or ending
-            time.sleep(AGAIN_SECONDS)
+        while found.level is Level.WRONG and time.monotonic() < deadline:  # the server may be starting or stopping
+            time.sleep(RETRY_SECONDS)
             found = _port(name, address, port, runs, tls=tls)
         yield found
 
@@ -136,12 +136,12 @@ def ports(config: Config, runs: Callable[[], bool | None]) -> Iterator[Finding]:
 def _port(name: str, address: str, port: int, runs: Callable[[], bool | None], *, tls: bool) -> Finding:
     about = f"port {port}"
     if port == 0:
-        return ok(about, f"for {name}: the server takes any free one")
-    is_running, fault = runs(), _fault_of_bind(address, port)
+        return ok(about, f"for {name}: the server uses any free port")
+    is_running, fault = runs(), _bind_errno(address, port)
     if fault == 0 and not is_running:
         return ok(about, f"for {name}: free")
     if fault == 0:
-        remedy = "look in its log whether it still starts, for no_admin_listener, or for another configuration"
+        remedy = "read its log: whether it still starts, no_admin_listener, or another configuration"
         return wrong(about, f"for {name}: a server runs, but does not listen at {address}", remedy)
     if fault != errno.EADDRINUSE:
         says = f"for {name}: cannot listen at {address}: {os.strerror(fault) if fault > 0 else 'no such address'}"
@@ -150,19 +150,17 @@ def _port(name: str, address: str, port: int, runs: Callable[[], bool | None], *
         return ok(about, f"for {name}: the server listens")
     if is_running is False:
         remedy = f"stop that program (ss -ltnp sport = :{port}), or set another port"
-        return wrong(about, f"for {name}: another program has it", remedy)
+        return wrong(about, f"for {name}: another program uses it", remedy)
     if is_ours is None:
-        says = f"for {name}: who listens there has not answered within {PATIENCE_SECONDS:g} seconds"
-        remedy = (
-            "if it is the server, it hangs, was suspended (kill -CONT), or the machine is too busy: look at its log"
-        )
+        says = f"for {name}: the program there has not answered within {ANSWER_SECONDS:g} seconds"
+        remedy = "if it is the server, it hangs, is suspended (kill -CONT), or the machine is overloaded: read its log"
         return wrong(about, says, remedy)
-    says = f"for {name}: what listens there does not answer as Conclave does"
-    return wrong(about, says, f"look who it is: ss -ltnp sport = :{port}")
+    says = f"for {name}: the program there does not answer as Conclave does"
+    return wrong(about, says, f"find out which it is: ss -ltnp sport = :{port}")
 
 
-def _fault_of_bind(address: str, port: int) -> int:
-    """Return why no server can listen there, as errno has it; 0 for no reason, -1 for an unknown address."""
+def _bind_errno(address: str, port: int) -> int:
+    """Return the errno of listening there; 0 if possible, -1 for an unknown address."""
     try:
         family, kind, protocol, _, place = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
     except OSError:
@@ -177,12 +175,12 @@ def _fault_of_bind(address: str, port: int) -> int:
 
 
 def _is_ours(address: str, port: int, *, tls: bool) -> bool | None:
-    """Tell whether a Conclave answers there; None without an answer in time."""
+    """Return whether a Conclave server answers there; None without an answer in time."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address, address)  # noqa: S104 - nothing is bound here
     connection = (
-        http.client.HTTPSConnection(host, port, timeout=PATIENCE_SECONDS, context=_any_certificate())
+        http.client.HTTPSConnection(host, port, timeout=ANSWER_SECONDS, context=_any_certificate())
         if tls
-        else http.client.HTTPConnection(host, port, timeout=PATIENCE_SECONDS)
+        else http.client.HTTPConnection(host, port, timeout=ANSWER_SECONDS)
     )
     with contextlib.closing(connection):
         try:
@@ -195,7 +193,7 @@ def _is_ours(address: str, port: int, *, tls: bool) -> bool | None:
 
 
 def _any_certificate() -> ssl.SSLContext:
-    """Return what asks a server on this machine whose certificate may be for another name. Nothing secret is sent."""
+    """Return a TLS context that accepts any certificate: the server is local, and nothing secret is sent."""
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

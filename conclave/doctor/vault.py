@@ -1,4 +1,4 @@
-"""The vault: whether it is there, the right one and not older than the database, and whether its copies would do."""
+"""Checks the vault and its copies: present, of this database, and not outdated."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -12,22 +12,22 @@ from conclave.store import keyring, message_keys
 _READ = "read docs/operations/vault.md"
 
 
-def look(connection: sqlite3.Connection, config: Config) -> Iterator[Finding]:
-    """Yield what the database, the vault and its copies say. What keeps the server from starting is told elsewhere."""
+def check(connection: sqlite3.Connection, config: Config) -> Iterator[Finding]:
+    """Yield findings about the vault and its copies. Reasons against a start: see ``start_check``."""
     state = message_keys.state(connection)
     if state is None:
-        yield ok("vault", "no server has run on this database yet: the first start makes its vault")
+        yield ok("vault", "no server has run on this database yet: the first start creates its vault")
         return
     try:
         found = Inspection(config.keys_path)
     except KeyFileError as error:
-        yield wrong("vault", f"{error}: no message can be read", f"bring the vault back, or a copy: {_READ}")
+        yield wrong("vault", f"{error}: no message can be read", f"restore the vault or a copy: {_READ}")
         return
     if found.keys_id != state.keys_id:
-        yield wrong("vault", f"{config.vault_path}: is of another database", f"bring the right one back: {_READ}")
+        yield wrong("vault", f"{config.vault_path}: belongs to another database", f"restore the right one: {_READ}")
         return
     if found.serial < state.serial:
-        yield wrong("vault", f"{config.vault_path}: is older than the database", f"bring the newest back: {_READ}")
+        yield wrong("vault", f"{config.vault_path}: is older than the database", f"restore the newest: {_READ}")
         return
     count = message_keys.count(connection)
     yield ok("vault", f"{config.vault_path}: {found.size:,} bytes of keys; {count:,} messages need them")
@@ -36,6 +36,6 @@ def look(connection: sqlite3.Connection, config: Config) -> Iterator[Finding]:
         yield note("vault", says, "set vault.copies to folders on other disks")
     for each in config.vault_copies:
         if fault := keyring.fault_of(each, found, config.ledger_path):
-            yield wrong("vault", fault, "the server renews it once it can: look at its disk")
+            yield wrong("vault", fault, "the server renews it when it can: check its disk")
         else:
             yield ok("vault", f"{each}: is an up-to-date copy")

@@ -1,1 +1,1 @@
-"""The health of the server: what does not work now, and the watches over the clock and the disk."""
+"""The health of the server: current faults, and monitoring of the clock and the disk."""

@@ -1,7 +1,6 @@
-"""Runs the background duties of a server: no error ends one, and health shows each that fails.
+"""Runs the periodic duties of a server: errors are reported to health, and the duty is retried.
 
-Whatever repeats while the server runs is started here. A task or a timer that repeats by itself would end with the
-first unexpected error, and health would not show it.
+All repeated tasks are started here. A plain task or timer would end with the first unexpected error, unnoticed.
 """
 
 import asyncio
@@ -11,49 +10,49 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from conclave.health.parts import Health, HealthPart
 
 RETRY_SECONDS = 1.0
-"""A duty that has failed is tried again after at most 1 second."""
+"""A failed duty is retried after at most 1 second."""
 
 Duty = Callable[[], Awaitable[None]]
 
 
 async def keep_running(health: Health, part: HealthPart, work: Duty) -> None:
-    """Run ``work`` until it returns. Whenever it raises, ``part`` of health fails, and it is started again.
+    """Run ``work`` until it returns. If it raises, ``part`` gets a fault, and it is restarted after RETRY_SECONDS.
 
-    It starts RETRY_SECONDS later. ``work`` itself says when the part works again.
+    ``work`` itself clears the fault.
     """
     while True:
         try:
             return await work()
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - whatever it is, health shows it
-            health.note_failure(part, error)
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - health shows every error
+            health.record_failure(part, error)
         await asyncio.sleep(RETRY_SECONDS)
 
 
 @contextlib.asynccontextmanager
 async def running(health: Health, part: HealthPart, work: Duty) -> AsyncIterator[None]:
-    """Do as ``keep_running`` while the block lasts."""
+    """Run ``keep_running`` while the block lasts."""
     task = asyncio.create_task(keep_running(health, part, work))
     try:
         yield
     finally:
         task.cancel()
-        await asyncio.wait({task})  # awaited itself, it would hide a cancellation of the caller
+        await asyncio.wait({task})  # awaiting the task would hide a cancellation of the caller
 
 
 @contextlib.asynccontextmanager
 async def every(
     health: Health, part: HealthPart, seconds: float, duty: Duty, early: asyncio.Event | None = None
 ) -> AsyncIterator[None]:
-    """Run ``duty`` every ``seconds`` while the block lasts, and at once whenever ``early`` is set.
+    """Run ``duty`` every ``seconds`` while the block lasts, and at once when ``early`` is set.
 
-    Its success or failure is the ``part`` of health. A duty that has failed is tried again within RETRY_SECONDS.
+    Success and failure set the ``part`` of health. A failed duty is retried within RETRY_SECONDS.
     """
     wanted = early or asyncio.Event()
 
     async def repeat() -> None:
         while True:
             with contextlib.suppress(TimeoutError):
-                # wait_for loses a cancellation that comes together with what it waits for.
+                # wait_for may lose a cancellation.
                 async with asyncio.timeout(min(seconds, RETRY_SECONDS) if part in health.faults else seconds):
                     await wanted.wait()
             wanted.clear()

@@ -1,4 +1,4 @@
-"""Keeps the server's clock, its store and its health in agreement about the time."""
+"""Synchronises the server's clock, the stored time and the clock's health."""
 
 import sqlite3
 from collections.abc import AsyncIterator, Callable
@@ -16,7 +16,7 @@ from conclave.retention.resolve import PolicySettings
 from conclave.store.engine.database import Database
 from conclave.store.engine.faults import StoreError
 from conclave.store.resources import state
-from conclave.store.resources.state import Begun, Standing
+from conclave.store.resources.state import ClockState, StartResult
 
 log = get_logger(__name__)
 
@@ -25,82 +25,79 @@ T = TypeVar("T")
 
 
 class ClockWatch:
-    """Notes the time in the store, and learns what is found wrong with it, here or by another process."""
+    """Stores the time regularly, and handles clock faults that this or another process has found."""
 
     def __init__(self, clock: SteadyClock, store: Database, health: Health, activity: SessionActivity) -> None:
-        """``clock`` is trusted, and ``health`` is told, from ``begin`` on. ``activity`` keeps times in memory."""
+        """``clock`` and ``health`` are set from ``begin`` on. ``activity``: its times are corrected with the clock."""
         self._clock = clock
         self._store = store
         self._health = health
         self._activity = activity
-        self._standing = Standing()
+        self._standing = ClockState()
 
     async def begin(self, policy: PolicySettings, *, accepts_change: bool = False) -> None:
-        """Begin to serve under ``policy``. Raises PolicyFrozenError and PolicyChangeError.
+        """Start to serve with ``policy``. Raises PolicyFrozenError and PolicyChangeError.
 
         ``accepts_change``: see ``begin_serving``.
         """
         begun = await self._store.write(state.begin_serving, policy, self._clock.read(), accepts_change=accepts_change)
         _log_policy_change(begun, policy)
-        await self.note()
+        await self.record()
 
-    async def note(self, *, stopping: bool = False) -> None:
-        """Store that the server is alive, and what the clock shows. ``stopping``: that the server ends.
-
-        And the marks that former policies of groups still lack.
-        """
+    async def record(self, *, stopping: bool = False) -> None:
+        """Store the current time, and the pending marks of former policies. ``stopping``: the server stops."""
         reading, former_policies = self._clock.read(), self._store.former_policies
         unmarked = former_policies.unmarked
         standing = await self._store.write(_still_alive, reading, self._clock.floor, unmarked, stopping=stopping)
         former_policies.marked(unmarked)
         self._clock.resume(standing.floor, None if standing.fault else reading)
         if standing.floor.acceptances != self._standing.floor.acceptances:
-            self._activity.bring_back(self._clock.now())
+            self._activity.clamp(self._clock.now())
             former_policies.forget()
         self._standing = standing
         self._report_fault(standing.fault)
 
-    async def try_to_note(self) -> None:
-        """Do as ``note``, unless the store takes no writes now: the next beat tries again."""
+    async def try_record(self) -> None:
+        """Do as ``record``, but ignore errors of the store: the next interval retries."""
         with suppress(StoreError):
-            await self.note()
+            await self.record()
 
-    async def look(self) -> None:
-        """Learn what another process has changed: a run that acted, a fault that was found, an acceptance."""
+    async def check(self) -> None:
+        """Check whether another process has changed the clock's state: a run, a fault, an acceptance."""
         if await self._store.read(state.standing) != self._standing:
-            await self.note()
+            await self.record()
 
     async def write(self, fn: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run ``fn`` as ``Database.write`` does. If it finds the clock wrong, store the fault.
 
-        The fault is stored although the changes of ``fn`` are undone. Raises as ``Database.write`` does.
+        The fault is stored although the changes of ``fn`` are rolled back. Raises as ``Database.write`` does.
         """
-        async with self.noting():
+        async with self.recording_faults():
             return await self._store.write(fn, *args, **kwargs)
 
     @asynccontextmanager
-    async def noting(self) -> AsyncIterator[None]:
+    async def recording_faults(self) -> AsyncIterator[None]:
         """Store the fault if the block finds the clock wrong."""
         try:
             yield
         except UntrustedClockError as error:
             await self._store.write(state.note_clock_fault, error.fault, self._standing.floor.acceptances)
-            await self.note()
+            await self.record()
             raise
 
     def _report_fault(self, fault: str) -> None:
-        """Tell health about the clock. An operator accepts a clock from another process."""
+        """Report a clock fault to health, or clear it."""
         if fault and HealthPart.CLOCK not in self._health.faults:
             log.error("clock_wrong", fault=fault, remedy="conclave cleanup run --accept-clock")
-            self._health.fault(HealthPart.CLOCK, fault)
+            self._health.set_fault(HealthPart.CLOCK, fault)
         elif not fault:
-            self._health.mend(HealthPart.CLOCK)
+            self._health.clear_fault(HealthPart.CLOCK)
 
 
 def _still_alive(
     connection: sqlite3.Connection, clock: Reading, floor: Floor, unmarked: dict[int, int], *, stopping: bool
-) -> Standing:
-    """Do as ``state.still_alive``, and hide what is ``unmarked``, unless its clock was replaced since."""
+) -> ClockState:
+    """Run ``state.still_alive``, and store the ``unmarked`` marks unless the clock was accepted meanwhile."""
     standing = state.still_alive(connection, clock, floor, stopping=stopping)
     if standing.floor.acceptances == floor.acceptances:
         for group_key, before in unmarked.items():
@@ -108,8 +105,8 @@ def _still_alive(
     return standing
 
 
-def _log_policy_change(begun: Begun, policy: PolicySettings) -> None:
-    """Tell the log which settings have changed since the server last ran, and what that does."""
+def _log_policy_change(begun: StartResult, policy: PolicySettings) -> None:
+    """Log which policy settings have changed since the last start, and the effect."""
     changed = policy.changes(begun.former) if begun.former else {}
     if not changed:
         return

@@ -1,4 +1,4 @@
-"""What does not work in the server, part by part, and how the last cleanup run went."""
+"""The faults of the server by part, and the state of cleanup."""
 
 import asyncio
 import sqlite3
@@ -10,13 +10,13 @@ from typing import Any
 
 from conclave.logs.setup import get_logger
 from conclave.store.engine.faults import StoreError
-from conclave.store.views.overdue import Worst
+from conclave.store.views.overdue import OverdueTotal
 
 log = get_logger(__name__)
 
 
 class HealthPart(StrEnum):
-    """A part of the server that may fail while the rest works. docs/operations/health.md says what each means."""
+    """A part of the server that may fail while others work, see docs/operations/health.md."""
 
     STORAGE = "storage"
     STORAGE_WATCH = "storage_watch"
@@ -44,7 +44,7 @@ class HealthPart(StrEnum):
 
 
 class Phase(StrEnum):
-    """Whether the server serves: it is about to, it does, or it is about to end."""
+    """The phase of the server."""
 
     STARTING = "starting"
     SERVING = "serving"
@@ -52,10 +52,10 @@ class Phase(StrEnum):
 
 
 class Cleanup(StrEnum):
-    """What the cleanup worker does. Between runs that are far apart there is none: it is asleep, and nothing is wrong.
+    """The state of the cleanup worker.
 
-    It is about to be ready for a run, is in one, waits for the next one. NONE: there is none, and the part ``cleanup``
-    says why, or it is about to be started.
+    ASLEEP: it has exited until the next run. WAKING: it starts, or starts Java. RUNNING: in a run. AWAKE: it waits for
+    the next run. NONE: there is none, see the part ``cleanup``, or it is about to be started.
     """
 
     ASLEEP = "asleep"
@@ -65,30 +65,28 @@ class Cleanup(StrEnum):
     NONE = "none"
 
 
-NOTED_RUNS = 100
-"""Of the last 100 runs it is known that they were noted."""
+RECENT_RUNS = 100
+"""The number of recent runs that are recognised if they are reported again."""
 
 
 class Health:
-    """The faults that last, and how cleanup goes. Without faults all is well.
+    """The current faults, and the state of cleanup.
 
-    ``last_run`` and ``last_runs``: the report of the last run, and of the last one of each job. ``runs``: how many
-    there were, by job and outcome. ``succeeded``: when the last one of each job that went well has ended, Unix seconds.
-    ``run_seconds``: how long all of each job took. ``deleted``: what these have deleted, by rule. ``returned``: the
-    bytes that they gave back, by tier. ``archived``: how many messages they moved to the archive. ``overdue``: as of
-    the last look. ``worker``: the process id of the cleanup worker while there is one. ``worker_ends``: how often one
-    has ended and was to be started again. ``is_in_run``: whether the worker is in a run. ``is_asleep``: whether there
-    is none since nothing is to be done for a while. ``is_waking``: whether it is being started, or starts Java.
-    ``java_starts`` and ``java_start_seconds``: how often it has started Java, and how long that took the last time.
-    ``next_run_at``: when it does the next run, Unix seconds; None if that is not known. ``certificate_ends``: when
-    the certificate in use expires, Unix seconds; None without TLS. Its file may contain a newer one.
+    ``last_run`` and ``last_runs``: the report of the last run, and of the last one of each job. ``runs``: counts by job
+    and outcome. ``succeeded``: the end of the last successful run of each job, Unix seconds. ``run_seconds``: total by
+    job. ``deleted``: deletions by rule. ``returned``: bytes returned, by tier. ``archived``: messages moved to the
+    archive. ``overdue``: of the last check. ``worker``: the process id of the cleanup worker, if any. ``worker_ends``:
+    how often it ended unexpectedly. ``is_in_run``, ``is_asleep`` and ``is_waking``: see ``Cleanup``. ``java_starts``
+    and ``java_start_seconds``: the number of Java starts, and the duration of the last. ``next_run_at``: Unix seconds;
+    None if unknown. ``certificate_ends``: the expiry of the certificate in use, Unix seconds; None without TLS. Its
+    file may contain a newer one.
     """
 
     def __init__(self, certificate_ends: int | None = None) -> None:
-        """Begin without faults."""
+        """Start without faults."""
         self.certificate_ends = certificate_ends
         self._faults: dict[str, str] = {}
-        self._noted: deque[tuple[str, int, int, str]] = deque(maxlen=NOTED_RUNS)
+        self._recent_runs: deque[tuple[str, int, int, str]] = deque(maxlen=RECENT_RUNS)
         self.last_run: dict[str, Any] | None = None
         self.last_runs: dict[str, dict[str, Any]] = {}
         self.runs: Counter[tuple[str, str]] = Counter()
@@ -104,18 +102,18 @@ class Health:
         self.java_start_seconds = 0.0
         self.next_run_at: float | None = None
         self.phase = Phase.STARTING
-        self.overdue = Worst()
+        self.overdue = OverdueTotal()
 
-    def note_run(self, report: dict[str, Any]) -> None:
-        """Note the report of a cleanup run, as ``Report.to_mapping`` makes it, of any process.
+    def record_run(self, report: dict[str, Any]) -> None:
+        """Record the report of a cleanup run of any process, see ``Report.to_mapping``.
 
-        Those of the worker come from it, and once more from the history. They count once.
+        Reports of the worker arrive twice: from itself, and from the history of runs. They count once.
         """
         job = report["job"]
-        named = job, report["started_at"], report["finished_at"], report["outcome"]
-        if named in self._noted:
+        run = job, report["started_at"], report["finished_at"], report["outcome"]
+        if run in self._recent_runs:
             return
-        self._noted.append(named)
+        self._recent_runs.append(run)
         self.last_run = self.last_runs[job] = report
         self.runs[job, report["outcome"]] += 1
         self.run_seconds[job] += max(0, report["finished_at"] - report["started_at"])
@@ -125,34 +123,34 @@ class Health:
         self.returned.update(database=report["bytes_returned"], archive=report["archive_bytes_returned"])
         self.archived += report["archived"]
 
-    def fault(self, part: str, text: str) -> None:
-        """Note that ``part`` does not work, and why. It replaces an earlier fault of the part."""
+    def set_fault(self, part: str, text: str) -> None:
+        """Set the fault of ``part``, which replaces an earlier one."""
         self._faults[part] = text
 
-    def mend(self, part: str) -> None:
-        """Note that ``part`` works."""
+    def clear_fault(self, part: str) -> None:
+        """Clear the fault of ``part``."""
         self._faults.pop(part, None)
 
     @contextmanager
     def duty(self, part: HealthPart) -> Iterator[None]:
-        """Run the block as a duty. If it raises, ``part`` does not work; the error goes no further.
+        """Run the block as a duty: set the fault of ``part`` if it raises, else clear it.
 
-        If the block succeeds, ``part`` works. The log gets the first failure, and the first success after it.
+        Errors are not propagated. The first failure, and the first success after it, are logged.
         """
         try:
             yield
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - whatever it is, health shows it
-            self.note_failure(part, error)
+            self.record_failure(part, error)
         else:
             if part in self._faults:
                 log.info("background_duty_works_again", duty=part)
-            self.mend(part)
+            self.clear_fault(part)
 
-    def note_failure(self, part: HealthPart, error: BaseException) -> None:
-        """Note that ``part`` does not work since a duty has raised ``error``. Call it while that is handled.
+    def record_failure(self, part: HealthPart, error: BaseException) -> None:
+        """Set the fault of ``part`` after a duty raised ``error``. Call it in the except block.
 
-        Raises ``error`` if it is the cancellation of the task that runs the duty: that is no failure. A cancellation of
-        anything that the duty waits for is one.
+        Raises ``error`` if it is the cancellation of the current task, which is not a failure. The cancellation of an
+        awaited task is one.
         """
         if isinstance(error, asyncio.CancelledError):
             task = asyncio.current_task()
@@ -163,11 +161,11 @@ class Health:
                 log.error("background_duty_failed", duty=part, reason=str(error))
             else:
                 log.error("background_duty_failed", duty=part, exc_info=error)
-        self.fault(part, f"{type(error).__name__}: {error}")
+        self.set_fault(part, f"{type(error).__name__}: {error}")
 
     @property
     def cleanup(self) -> Cleanup:
-        """What the cleanup worker does."""
+        """The state of the cleanup worker."""
         if self.worker is None:
             return Cleanup.ASLEEP if self.is_asleep else Cleanup.NONE
         if self.is_in_run:
@@ -176,7 +174,7 @@ class Health:
 
     @property
     def faults(self) -> dict[str, str]:
-        """What does not work, by part."""
+        """The faults by part."""
         return dict(self._faults)
 
     @property

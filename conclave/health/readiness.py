@@ -1,4 +1,4 @@
-"""Tells whether the server serves: a load balancer asks it."""
+"""Readiness of the server, for load balancers."""
 
 from enum import StrEnum
 
@@ -6,8 +6,8 @@ from conclave.health.parts import Health, HealthPart, Phase
 from conclave.health.storage import Storage
 
 
-class Standing(StrEnum):
-    """What the server says when it is asked whether it is ready."""
+class Readiness(StrEnum):
+    """Whether the server is ready, and if not, why."""
 
     READY = "ready"
     STARTING = "starting"
@@ -15,15 +15,15 @@ class Standing(StrEnum):
     UNREADABLE = "unreadable"
 
 
-def standing(health: Health, storage: Storage | None) -> Standing:
-    """Return whether the server serves, and if not, why. ``storage``: None before it is there.
+def readiness_of(health: Health, storage: Storage | None) -> Readiness:
+    """Return whether the server is ready. ``storage``: None before it is open.
 
-    What works in part serves: with a full disk what is stored is still fetched. What cannot read its database, or the
-    keys of its messages, serves no request.
+    It is ready with a full disk, since messages can be fetched. It is not ready if the database or the keys cannot be
+    read.
     """
     if health.phase is Phase.STOPPING:
-        return Standing.STOPPING
+        return Readiness.STOPPING
     if health.phase is Phase.STARTING or storage is None:
-        return Standing.STARTING
+        return Readiness.STARTING
     is_readable = storage.is_readable and HealthPart.VAULT not in health.faults
-    return Standing.READY if is_readable else Standing.UNREADABLE
+    return Readiness.READY if is_readable else Readiness.UNREADABLE

@@ -1,4 +1,4 @@
-"""Watches the disk under the store: a part of health, and the room that is left for bodies."""
+"""Monitors the disk of the store, and calculates the free space for message bodies."""
 
 import time
 from contextlib import AbstractContextManager, suppress
@@ -12,21 +12,21 @@ from conclave.system.reserve import SLACK_BYTES, Reserve
 log = get_logger(__name__)
 
 PLENTY_BYTES = 1024 * 1024 * 1024
-"""1 GiB is more than can be written within PLENTY_SECONDS, by this server and by others."""
+"""More than can be written within PLENTY_SECONDS by all processes."""
 
 PLENTY_SECONDS = 0.1
-"""A disk with twice PLENTY_BYTES of room is not asked again for 0.1 seconds: each transaction would ask it."""
+"""With twice PLENTY_BYTES free the disk is not checked again for 0.1 seconds."""
 
 
 class Storage(Watch):
-    """Watches the storage of one server.
+    """Monitors the storage of one server.
 
-    Bodies may take up the free space, except what the write-ahead log needs when it is copied to the database, and a
-    little for small things. A body takes its room twice, in the log and in the database.
+    Bodies may use the free space, except what the checkpoint of the write-ahead log needs, and a small rest. A body
+    counts twice: in the log and in the database.
     """
 
     def __init__(self, database: Path, reserves: list[Reserve], largest: int, health: Health) -> None:
-        """``reserves``: the first is the one beside the database. ``largest``: the most bytes of one body."""
+        """``reserves``: the first is that of the database. ``largest``: the bytes of the largest body."""
         self._database = database
         self._wal = database.with_name(f"{database.name}-wal")
         self._reserves = reserves
@@ -34,7 +34,7 @@ class Storage(Watch):
         self._health = health
         self._faults: dict[str, str] = {}
         self._logged: set[str] = set()
-        self._not_kept: dict[Path, str] = {}
+        self._reserve_errors: dict[Path, str] = {}
         self._shortage = ""
         self._was_full = False
         self._lacks_inodes = False
@@ -42,45 +42,45 @@ class Storage(Watch):
 
     @property
     def has_failed(self) -> bool:
-        """Whether a write or a read has failed, and none has succeeded since."""
+        """Whether the last write or the last read failed."""
         return not self._faults.keys().isdisjoint(("write", "read"))
 
     @property
     def is_readable(self) -> bool:
-        """Whether the last read has worked."""
+        """Whether the last read succeeded."""
         return "read" not in self._faults
 
     def wrote(self, error: StoreError | None) -> None:
-        """Note what became of a transaction."""
+        """Record the outcome of a transaction."""
         if isinstance(error, StoreFullError):
             self._was_full = True
-        self._note(write=str(error or ""), room=self._shortage)
+        self._record(write=str(error or ""), room=self._shortage)
 
     def read(self, error: StoreError | None) -> None:
-        """Note what became of a read."""
+        """Record the outcome of a read."""
         if error or "read" in self._faults:
-            self._note(read=str(error or ""))
+            self._record(read=str(error or ""))
 
     def room(self) -> float:
-        """Return how many bytes of bodies there is room for; 0 if the largest body has no room.
+        """Return the free space for bodies in bytes; 0 if it is less than the largest body.
 
-        While there is plenty, the disk is asked again only after PLENTY_SECONDS.
+        With plenty of space, the disk is checked only every PLENTY_SECONDS.
         """
         now = time.monotonic()
         if now < self._plenty_until:
             return PLENTY_BYTES
-        room = self._look_for_room()
+        room = self._check_space()
         if room > 2 * PLENTY_BYTES:
             self._plenty_until = now + PLENTY_SECONDS
         return room
 
-    def _look_for_room(self) -> float:
+    def _check_space(self) -> float:
         free = free_bytes(self._database.parent)
         missing = self._reserves[0].missing()
-        # The part of the reserve that is not in the file is left free instead.
+        # The missing part of the reserve is kept free instead.
         bodies = (free - file_size(self._wal) - SLACK_BYTES - missing) // 2
-        if missing and not self._not_kept.get(self._reserves[0].path):
-            self._shortage = self._missing(self._reserves[0])
+        if missing and not self._reserve_errors.get(self._reserves[0].path):
+            self._shortage = self._reserve_fault(self._reserves[0])
         elif bodies < self._largest:
             self._shortage = f"{self._database}: there is no room for messages ({free_text(self._database.parent)})"
         else:
@@ -88,70 +88,70 @@ class Storage(Watch):
         return 0 if self._shortage else bodies
 
     def checkpointing(self) -> AbstractContextManager[None]:
-        """Return a context in which to shorten the write-ahead log. Health learns whether that works."""
+        """Return a context for checkpoints of the write-ahead log, which reports errors to health."""
         return self._health.duty(HealthPart.CHECKPOINTS)
 
-    def look(self) -> None:
-        """Complete the reserves, if that is possible, and look what room there is. Not for the event loop.
+    def check(self) -> None:
+        """Complete the reserves if possible, and check the free space. Not for the event loop.
 
-        If other programs have filled the disk, a little of the reserve is given up for small things.
+        If other programs have filled the disk, a part of the reserve is released for small writes.
         """
         for each in self._reserves:
-            reason = self._keep(each)
-            if reason and reason != self._not_kept.get(each.path):  # once: see _note
+            reason = self._complete(each)
+            if reason and reason != self._reserve_errors.get(each.path):  # once, see _note
                 log.error("reserve_not_made", path=str(each.path), reason=reason)
-            self._not_kept[each.path] = reason
+            self._reserve_errors[each.path] = reason
         was_full, self._was_full = self._was_full, False
         if was_full and free_bytes(self._database.parent) < SLACK_BYTES:
-            with suppress(OSError):  # a run has it and frees all of it, or there is none
+            with suppress(OSError):  # a run uses it, or there is none
                 self._reserves[0].shorten(self._database)
-        self._look_for_room()
+        self._check_space()
         self._lacks_inodes = not has_inodes(self._database.parent)
 
     def report(self) -> None:
-        """Tell health what ``look`` has found."""
-        found = [self._missing(each) for each in self._reserves[1:] if each.missing()]
-        if self._not_kept.get(self._reserves[0].path):
-            found.insert(0, self._missing(self._reserves[0]))
+        """Report the results of ``check`` to health."""
+        found = [self._reserve_fault(each) for each in self._reserves[1:] if each.missing()]
+        if self._reserve_errors.get(self._reserves[0].path):
+            found.insert(0, self._reserve_fault(self._reserves[0]))
         if self._lacks_inodes:
             found.append(
-                f"{self._database.parent}: no inode is left, so no file can be made: the next start would fail, and so"
-                " may runs; remove files that are not Conclave's"
+                f"{self._database.parent}: no inode is left, so no file can be created: the next start and runs may"
+                " fail; remove files that are not Conclave's"
             )
-        self._note(room=self._shortage, work="; ".join(found))
+        self._record(room=self._shortage, work="; ".join(found))
 
-    def _keep(self, reserve: Reserve) -> str:
-        """Complete a reserve, if there is room. Return why it cannot be kept at all, or "" if it can."""
+    def _complete(self, reserve: Reserve) -> str:
+        """Complete a reserve if there is space. Return why it cannot be kept, or ""."""
         try:
             reserve.keep()
-        except BlockingIOError:  # a run works in it: what was known before still counts
-            return self._not_kept.get(reserve.path, "")
+        except BlockingIOError:  # a run uses it: the former result is still valid
+            return self._reserve_errors.get(reserve.path, "")
         except OSError as error:
             return str(error.strerror)
         return ""
 
-    def _missing(self, reserve: Reserve) -> str:
-        """Return what is wrong with a reserve that is not complete."""
+    def _reserve_fault(self, reserve: Reserve) -> str:
+        """Return the fault of an incomplete reserve."""
         free, needed = free_bytes(reserve.path.parent), reserve.missing() + SLACK_BYTES
-        if reason := self._not_kept.get(reserve.path):
-            return f"{reserve.path}: {reserve.size:,} bytes cannot be kept for cleanup: {reason}"
+        if reason := self._reserve_errors.get(reserve.path):
+            return f"{reserve.path}: {reserve.size:,} bytes cannot be reserved for cleanup: {reason}"
         if free < needed:
             why = f", for which {needed:,} have to be free, but only {free:,} are"
         else:
             why = f" again as soon as no run works in them ({free:,} bytes are free)"
         return f"{reserve.path}: {reserve.size:,} bytes are to be kept for cleanup{why}"
 
-    def _note(self, **found: str) -> None:
-        """Note what is wrong, by the name of what does not work; "" means that it works."""
+    def _record(self, **found: str) -> None:
+        """Record faults by name; "" clears a fault."""
         before = self._faults
         self._faults = {name: text for name, text in (before | found).items() if text}
         if self._faults:
-            self._health.fault(HealthPart.STORAGE, "; ".join(self._faults.values()))
+            self._health.set_fault(HealthPart.STORAGE, "; ".join(self._faults.values()))
         elif before:
-            self._health.mend(HealthPart.STORAGE)
+            self._health.clear_fault(HealthPart.STORAGE)
             self._logged.clear()
             log.info("storage_works_again")
         if new := self._faults.keys() - self._logged:
-            # Log each fault once: a log on the same disk must not take what is left of it.
+            # Log each fault once: the log may be on the same full disk.
             self._logged |= new
             log.error("storage_fault", **{name: self._faults[name] for name in sorted(new)})

@@ -37,7 +37,7 @@ def head(target: Path) -> Head | None:
         return within(ANSWER_SECONDS, target, partial(head_of, target))
 
 
-def is_current(keys: "Known", target: Path) -> bool:
+def is_current(keys: "KnownChanges", target: Path) -> bool:
     """Tell whether a copy has the newest change, and nothing lies beside it that a process has left which died.
 
     Raises KeyFileError as ``head`` does.
@@ -51,7 +51,7 @@ def is_current(keys: "Known", target: Path) -> bool:
         return within(ANSWER_SECONDS, target, look)
 
 
-class Known(Protocol):
+class KnownChanges(Protocol):
     """A key file whose changes up to ``serial`` are known."""
 
     @property
@@ -67,7 +67,7 @@ class Known(Protocol):
         """See ``KeyFile``."""
 
 
-def later_serial(target: Path, keys: Known) -> int:
+def later_serial(target: Path, keys: KnownChanges) -> int:
     """Return the number of the last change of a copy of ``keys``, if it is whole and that change is not known; else 0.
 
     Raises KeyFileError as ``head`` does.

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from conclave.failpoints import reach
 from conclave.keys import records
-from conclave.keys.records import UNIT_BYTES, Found, State
+from conclave.keys.records import UNIT_BYTES, FoundRecord, RecordState
 from conclave.keys.replacing import (
     LOCK,
     NEW,
@@ -38,7 +38,7 @@ from conclave.system.locks import hold_file, open_to_lock
 LEAST_DEAD_BYTES = 64 * 1024
 """The file is not written anew for less than 64 KiB of dead records."""
 
-Write = Callable[[Sequence[tuple[bytes, Cover]]], None]
+WriteCovers = Callable[[Sequence[tuple[bytes, Cover]]], None]
 """Replaces the covers of blocks, each by its name; a cover without nodes: the block is gone."""
 
 
@@ -46,12 +46,12 @@ class KeyFileError(Exception):
     """The key file is missing, cannot be used, or is not as it was written. The message is a line for operators."""
 
 
-class _Place(NamedTuple):
+class _Location(NamedTuple):
     offset: int
     size: int
 
 
-class Piece(NamedTuple):
+class RecordChunk(NamedTuple):
     """Some records, one behind the other."""
 
     data: bytes
@@ -138,7 +138,7 @@ class KeyFile:
         """The number of the last change that is known: a copy with a smaller one is older."""
         return self._serial
 
-    def whole(self) -> "tuple[Head, list[Piece]]":
+    def whole(self) -> "tuple[Head, list[RecordChunk]]":
         """Return what lives in the file at this moment. Raises KeyFileError, also if it is damaged."""
         with self.held():
             if self._damage:
@@ -176,7 +176,7 @@ class KeyFile:
             return found
 
     @contextmanager
-    def held(self) -> Iterator[Write]:
+    def held(self) -> Iterator[WriteCovers]:
         """Keep others from changing the file while the block lasts. Raises KeyFileError.
 
         The block gets what writes. When that returns, the change is durable, and no byte of the file yields a key that
@@ -238,19 +238,19 @@ class KeyFile:
         """Read the records from ``_end`` on. Without the lock, up to the first that may not be written yet."""
         end = size + -size % UNIT_BYTES
         changed: dict[bytes, int] = {}
-        left_over: list[_Place] = []
-        unsound: list[tuple[Found, Found | None]] = []
-        waiting: list[Found] = []
+        left_over: list[_Location] = []
+        unsound: list[tuple[FoundRecord, FoundRecord | None]] = []
+        waiting: list[FoundRecord] = []
         with mmap.mmap(self._descriptor, size, access=mmap.ACCESS_READ) as data:
             for found in records.walk(data, self._end):
-                if found.state is State.SOUND:
+                if found.state is RecordState.SOUND:
                     unsound += [(each, found) for each in waiting]
                     waiting.clear()
                     changed[found.name] = found.offset
                     left_over += self._take_up(found)
-                elif found.state is State.HALF_DEAD:
-                    left_over.append(_Place(found.offset, found.size))
-                elif found.state is State.UNSOUND:
+                elif found.state is RecordState.HALF_DEAD:
+                    left_over.append(_Location(found.offset, found.size))
+                elif found.state is RecordState.UNSOUND:
                     waiting.append(found)
                     if not self._is_held:
                         end = found.offset
@@ -262,7 +262,10 @@ class KeyFile:
             self._settle(unsound, left_over, changed)
 
     def _settle(
-        self, unsound: list[tuple[Found, Found | None]], left_over: list[_Place], changed: dict[bytes, int]
+        self,
+        unsound: list[tuple[FoundRecord, FoundRecord | None]],
+        left_over: list[_Location],
+        changed: dict[bytes, int],
     ) -> None:
         """Overwrite what a process has left that died, and count what a disk has altered.
 
@@ -270,12 +273,12 @@ class KeyFile:
         """
         for found, following in unsound:
             if self._is_torn(found, following) or changed.get(found.name, 0) > found.offset:
-                left_over.append(_Place(found.offset, found.size))
+                left_over.append(_Location(found.offset, found.size))
             else:
                 self._damage += 1
         self._overwrite(left_over)
 
-    def _is_torn(self, found: Found, following: Found | None) -> bool:
+    def _is_torn(self, found: FoundRecord, following: FoundRecord | None) -> bool:
         """Tell whether what is unsound is of the last change: it may be written in part, and nothing relies on it.
 
         Every earlier change was durable before the next one began. Without a sound record behind it, all is of the last
@@ -287,7 +290,7 @@ class KeyFile:
             return found.serial >= self._serial and not was_durable
         return following is None or (following.serial >= self._serial and found.offset >= following.begin)
 
-    def _take_up(self, found: Found) -> list[_Place]:
+    def _take_up(self, found: FoundRecord) -> list[_Location]:
         """Note where the newest cover of a block lies. Returns the place of the former one, if there is any."""
         self._serial = max(self._serial, found.serial)
         former = self._places.pop(found.name, None)
@@ -296,9 +299,9 @@ class KeyFile:
         if not found.is_empty:
             self._places[found.name] = _packed(found.offset, found.size)
             self._living += found.size
-        return [] if former is None else [_Place(_offset(former), _size(former))]
+        return [] if former is None else [_Location(_offset(former), _size(former))]
 
-    def _overwrite(self, many: Sequence[_Place]) -> None:
+    def _overwrite(self, many: Sequence[_Location]) -> None:
         for offset, size in many:
             write_all(self._descriptor, records.dead(size), offset)
         if many:
@@ -324,7 +327,7 @@ class KeyFile:
         reach("keys.appended")
         os.fsync(self._descriptor)
         reach("keys.synced")
-        left_over: list[_Place] = []
+        left_over: list[_Location] = []
         for record in added:
             (found,) = records.walk(record, 0)
             left_over += self._take_up(found._replace(offset=begin))
@@ -339,7 +342,7 @@ class KeyFile:
         reach("keys.anew_begun")
         pieces = chain(
             self._pieces([place for place, _ in kept]),
-            [Piece(b"".join(record for _, record in records_of), len(records_of))],
+            [RecordChunk(b"".join(record for _, record in records_of), len(records_of))],
         )
         end = write_whole(beside(self.path, NEW), Head(self._serial + 2, self._keys_id), pieces, self.path)
         reach("keys.anew_written")
@@ -353,7 +356,7 @@ class KeyFile:
         self._living = end - UNIT_BYTES
         self._untold = untold  # who has called knows of the others
 
-    def _pieces(self, places: Sequence[int]) -> Iterator[Piece]:
+    def _pieces(self, places: Sequence[int]) -> Iterator[RecordChunk]:
         """Yield records as they lie in the file, in pieces of about PIECE_BYTES."""
         piece: list[bytes] = []
         size = 0
@@ -361,12 +364,12 @@ class KeyFile:
             piece.append(os.pread(self._descriptor, _size(place), _offset(place)))
             size += _size(place)
             if size >= PIECE_BYTES:
-                yield Piece(b"".join(piece), len(piece))
+                yield RecordChunk(b"".join(piece), len(piece))
                 piece, size = [], 0
-        yield Piece(b"".join(piece), len(piece))
+        yield RecordChunk(b"".join(piece), len(piece))
 
 
-def write_whole(new: Path, head: Head, pieces: Iterable[Piece], of: Path) -> int:
+def write_whole(new: Path, head: Head, pieces: Iterable[RecordChunk], of: Path) -> int:
     """Write a key file ``new`` that has the records of ``pieces``, which are those ``of`` another; return its size.
 
     Raises KeyFileError if a record is not as it was written: the disk may have altered it since the other was opened.
@@ -374,7 +377,7 @@ def write_whole(new: Path, head: Head, pieces: Iterable[Piece], of: Path) -> int
     with open_to_lock(new, os.O_CREAT | os.O_EXCL) as descriptor:
         end = write_all(descriptor, records.file_head(*head), 0)
         for data, many in pieces:
-            if [found.state for found in records.walk(data, 0)] != [State.SOUND] * many:
+            if [found.state for found in records.walk(data, 0)] != [RecordState.SOUND] * many:
                 raise KeyFileError(f"{of}: is damaged: it is not written anew, nor are its copies")
             end = write_all(descriptor, data, end)
         os.fsync(descriptor)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from conclave.keys import records, replacing, tree
 from conclave.keys.file import KeyFileError
-from conclave.keys.records import UNIT_BYTES, State
+from conclave.keys.records import UNIT_BYTES, RecordState
 from conclave.keys.tree import Cover, Range
 from conclave.system.locks import open_to_lock
 
@@ -44,15 +44,15 @@ class Inspection:
 
     def _scan(self) -> None:
         for found in records.walk(self._data, UNIT_BYTES):
-            if found.state is State.SOUND:
+            if found.state is RecordState.SOUND:
                 self.serial = max(self.serial, found.serial)
                 if former := self._places.pop(found.name, None):
                     self.flaws.append(Flaw(former[0], "a former cover was not overwritten"))
                 if not found.is_empty:
                     self._places[found.name] = (found.offset, found.size)
-            elif found.state is State.HALF_DEAD:
+            elif found.state is RecordState.HALF_DEAD:
                 self.flaws.append(Flaw(found.offset, "a former cover was overwritten in part"))
-            elif found.state is State.UNSOUND:
+            elif found.state is RecordState.UNSOUND:
                 self.flaws.append(Flaw(found.offset, "is not as it was written"))
 
     def blocks(self) -> list[tuple[bytes, int]]:

@@ -39,7 +39,7 @@ _SUM_BYTES = 8
 _NO_NAME, _NO_SUM = bytes(24), bytes(_SUM_BYTES)
 
 
-class State(Enum):
+class RecordState(Enum):
     """What was found at a place of the file."""
 
     SOUND = auto()
@@ -51,7 +51,7 @@ class State(Enum):
     """It is not as it was written, or not written as a whole."""
 
 
-class Found(NamedTuple):
+class FoundRecord(NamedTuple):
     """What was found at a place of the file.
 
     ``size``: bytes, with the head. ``serial``: the number of the change that wrote it, greater than those before; 0 if
@@ -59,7 +59,7 @@ class Found(NamedTuple):
     known. ``is_empty``: the block is gone.
     """
 
-    state: State
+    state: RecordState
     offset: int
     size: int
     serial: int
@@ -116,7 +116,7 @@ def of_file(data: bytes) -> tuple[int, bytes] | None:
     return (head[2], parts(head[4])[0]) if head and head[0] == _FILE else None
 
 
-def walk(data: Data, offset: int) -> Iterator[Found]:
+def walk(data: Data, offset: int) -> Iterator[FoundRecord]:
     """Yield what lies in a key file from ``offset`` on, in its order. Units of zeros are passed over."""
     while filled := _FILLED.search(data, offset):
         offset = filled.start() // UNIT_BYTES * UNIT_BYTES
@@ -125,19 +125,19 @@ def walk(data: Data, offset: int) -> Iterator[Found]:
         offset += found.size
 
 
-def _look(data: Data, offset: int) -> Found:
+def _look(data: Data, offset: int) -> FoundRecord:
     head = _parse(data, offset)
     if head is None or head[0] == _FILE or not head[1]:
-        return Found(State.UNSOUND, offset, UNIT_BYTES, 0, 0, _NO_NAME)
+        return FoundRecord(RecordState.UNSOUND, offset, UNIT_BYTES, 0, 0, _NO_NAME)
     kind, units, serial, begin, named, nodes_sum = head
     size = units * UNIT_BYTES
     nodes = data[offset + UNIT_BYTES : offset + size]
     if kind == _DEAD:
-        return Found(State.HALF_DEAD if any(nodes) else State.DEAD, offset, size, 0, 0, _NO_NAME)
+        return FoundRecord(RecordState.HALF_DEAD if any(nodes) else RecordState.DEAD, offset, size, 0, 0, _NO_NAME)
     if len(nodes) == size - UNIT_BYTES and _sum(nodes) == nodes_sum:
-        return Found(State.SOUND, offset, size, serial, begin, named, is_empty=units == 1)
+        return FoundRecord(RecordState.SOUND, offset, size, serial, begin, named, is_empty=units == 1)
     written = UNIT_BYTES + len(nodes) + -len(nodes) % UNIT_BYTES  # the file may end within it
-    return Found(State.UNSOUND, offset, written, serial, begin, named)
+    return FoundRecord(RecordState.UNSOUND, offset, written, serial, begin, named)
 
 
 def _head(kind: bytes, size: int, serial: int, begin: int, named: bytes, nodes_sum: bytes) -> bytes:

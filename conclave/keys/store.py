@@ -39,7 +39,7 @@ REMEMBERED = 4096
 BEGUN = 4096
 """The covers of 4,096 blocks that messages were lately sent in are kept in memory, so that no send has to read them."""
 
-Told = tuple[bytes, Sequence[Range]]
+GroupRanges = tuple[bytes, Sequence[Range]]
 """The id of a group, and numbers of it: ranges in ascending order that do not meet."""
 
 
@@ -266,7 +266,7 @@ class KeyStore:
             self._remembered.popitem(last=False)
         return found
 
-    def erase(self, dead: Iterable[Told]) -> int:
+    def erase(self, dead: Iterable[GroupRanges]) -> int:
         """Lose the keys of ``dead``, for good: no byte of the file yields them when this returns.
 
         Returns how many covers have changed. Raises KeyFileError: then some keys may be left, and this is repeated.
@@ -279,7 +279,7 @@ class KeyStore:
             for block in blocks
         )
 
-    def settle(self, living: Iterable[Told]) -> int:
+    def settle(self, living: Iterable[GroupRanges]) -> int:
         """Lose all keys but those of ``living``, as ``erase`` does. ``living`` names each group that there is, once.
 
         What lives of a group are its messages and the numbers that it has not given yet, up to LAST_NUMBER.

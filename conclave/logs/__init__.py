@@ -1,1 +1,1 @@
-"""The log: how it is set up, what its lines look like, where they go."""
+"""Logging: setup, formatting and non-blocking output."""

@@ -1,4 +1,4 @@
-"""Text for people: log lines on a console; times, amounts and text of users in commands and on the operators' page."""
+"""Human-readable text: log lines on a console, and values in commands and on the operators' page."""
 
 import re
 import time
@@ -10,19 +10,19 @@ from conclave.retention.durations import duration_text, duration_words
 
 
 def visible(text: str) -> str:
-    """Escape what a terminal would obey or hide: controls, marks of direction, characters without width."""
+    """Escape control characters, direction marks and zero-width characters."""
     if text.isprintable():
-        return text  # most is
+        return text  # the common case
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 def visible_lines(text: str) -> str:
-    """Do as ``visible``, but leave line ends."""
+    """Escape as ``visible`` does, but keep line ends."""
     return "\n".join(map(visible, text.split("\n")))
 
 
 def second(seconds: int) -> str:
-    """Write a Unix second, in UTC, as operators read it."""
+    """Format a Unix second in UTC."""
     try:
         return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}"
     except (OverflowError, ValueError, OSError):
@@ -30,18 +30,18 @@ def second(seconds: int) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """Write a number of things: 1 message, 2 messages."""
+    """Format a number with a noun: 1 message, 2 messages."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def about(seconds: int) -> str:
-    """Write seconds in the greatest unit, up to days, of which there are at least two. Rounds down."""
+    """Format seconds in the largest unit, up to days, of which there are at least two. Rounds down."""
     unit = next((unit for unit in (86_400, 3_600, 60) if seconds >= 2 * unit), 1)
     return duration_text(seconds - seconds % unit) if seconds > 0 else "0s"
 
 
 def size_text(count: int) -> str:
-    """Write bytes in the greatest unit that leaves a whole number before the point: 900 B, 1.5 MB. 1 KB is 1,000 B."""
+    """Format bytes in the largest fitting unit: 900 B, 1.5 MB. 1 KB is 1,000 B."""
     value, units = float(count), iter(("B", "KB", "MB", "GB", "TB", "PB"))
     unit = next(units)
     while abs(value) >= 999.95 and (larger := next(units, None)):
@@ -50,29 +50,29 @@ def size_text(count: int) -> str:
 
 
 _COLOURS = {"debug": "2", "warning": "33", "error": "31", "critical": "31"}
-"""The codes of terminals for the words of a line, by its level: dim, yellow, red."""
+"""The terminal colours of log levels: dim, yellow, red."""
 
 _LEFT_OUT = ("event", "level", "timestamp", "request_id", "exception")
-"""What a line for people says in another way, or leaves to the lines of JSON."""
+"""Fields that a console line shows differently, or omits."""
 
 _PREFIX, _NAMED = "/api/v1", re.compile(r"\{[^}]*\}")
 
 _routes: dict[str, str] = {}
 
 
-def of_request(method: str, route: str, status: int, ms: float) -> str:
-    """Return the line of a request: ``21:57:38 POST /groups/…/messages 200 1.9 ms``."""
+def request_line(method: str, route: str, status: int, ms: float) -> str:
+    """Format the line of a request: ``21:57:38 POST /groups/…/messages 200 1.9 ms``."""
     shown = _routes.get(route)
     if shown is None:
         shown = _routes[route] = _NAMED.sub("…", route.removeprefix(_PREFIX))
     return f"{time.strftime('%H:%M:%S')} {method} {shown} {status} {ms} ms"
 
 
-class ForPeople:
-    """Renders what structlog has gathered of an event as a line, and its traceback below that."""
+class ConsoleRenderer:
+    """Renders a structlog event as a line, followed by its traceback."""
 
     def __init__(self, *, coloured: bool) -> None:
-        """``coloured``: with the colours of a terminal."""
+        """``coloured``: whether to use terminal colours."""
         self._coloured = coloured
 
     def __call__(self, _: Any, __: str, fields: MutableMapping[str, Any]) -> str:
@@ -94,7 +94,7 @@ def _words(fields: Mapping[str, Any]) -> str:
 
 
 def _shown(value: Any) -> str:
-    """Write a value as people read it, in one line."""
+    """Format a value in one line."""
     if value is None or value == "":
         return "none"
     if isinstance(value, bool):
@@ -109,7 +109,7 @@ def _shown(value: Any) -> str:
 
 
 def _bytes(size: int) -> str:
-    """Write a number of bytes: 24 KB."""
+    """Format bytes: 24 KB."""
     units = ["B", "KB", "MB", "GB"]
     while size >= 1024 and len(units) > 1:
         size = round(size / 1024)
@@ -118,11 +118,11 @@ def _bytes(size: int) -> str:
 
 
 def _run(fields: Mapping[str, Any]) -> str:
-    """Return a cleanup run: ``cleanup: 40 erased (30 expired, 10 fetched), 24 KB returned, 2 s``."""
-    gone = {str(rule).replace("_", " "): count for rule, count in fields["deleted"].items() if count}
-    parts = [f"{sum(gone.values()):,} erased"]
-    if gone:
-        parts[0] += f" ({', '.join(f'{count:,} {rule}' for rule, count in gone.items())})"
+    """Format a cleanup run: ``cleanup: 40 erased (30 expired, 10 fetched), 24 KB returned, 2 s``."""
+    erased = {str(rule).replace("_", " "): count for rule, count in fields["deleted"].items() if count}
+    parts = [f"{sum(erased.values()):,} erased"]
+    if erased:
+        parts[0] += f" ({', '.join(f'{count:,} {rule}' for rule, count in erased.items())})"
     if fields["archived"]:
         parts.append(f"{fields['archived']:,} archived")
     if fields["held"]:
@@ -136,7 +136,7 @@ def _run(fields: Mapping[str, Any]) -> str:
 
 
 def _listening(fields: Mapping[str, Any]) -> str:
-    """Return the start of a server in a line."""
+    """Format the start of a server."""
     addresses = f"listening at {fields['url']}"
     if fields["admin_url"]:
         addresses += f", for operators at {fields['admin_url']}"
@@ -147,7 +147,7 @@ def _listening(fields: Mapping[str, Any]) -> str:
 
 
 def _changed(fields: Mapping[str, Any]) -> str:
-    """Return a change of the policy."""
+    """Format a change of the policy."""
     settings = ", ".join(
         f"{name} from {_shown(old)} to {_shown(new)}" for name, (old, new) in fields["changed"].items()
     )
@@ -163,9 +163,9 @@ def _setting(fields: Mapping[str, Any]) -> str:
 
 
 def _reloaded(fields: Mapping[str, Any]) -> str:
-    """Return what a reload has read."""
+    """Format a reload."""
     certificate = "; the certificate was read again" if fields["certificate"] == "read again" else ""
-    return f"reloaded: the log has what is {fields['logs_from']} or worse{certificate}"
+    return f"reloaded: log level {fields['logs_from']}{certificate}"
 
 
 _SENTENCES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
@@ -174,15 +174,15 @@ _SENTENCES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "policy_changed": _changed,
     "ambiguous_setting": _setting,
     "doubtful_setting": _setting,
-    "cleanup_unavailable": lambda fields: f"cleanup does not work: {visible(fields['reason'])}",
+    "cleanup_unavailable": lambda fields: f"cleanup is not available: {visible(fields['reason'])}",
     "clock_wrong": lambda fields: f"the clock is wrong: {visible(fields['fault'])}; remedy: `{fields['remedy']}`",
     "cleanup_ready": lambda fields: (
         f"cleanup is ready: {fields['engine']}, every {duration_words(fields['interval_seconds'])}"
     ),
     "reloaded": _reloaded,
     "reload_refused": lambda fields: f"reload refused, nothing has changed: {visible(fields['fault'])}",
-    "needs_restart": lambda fields: f"takes a restart: {_shown(fields['settings'])}",
+    "needs_restart": lambda fields: f"needs a restart: {_shown(fields['settings'])}",
     "request": lambda fields: f"{fields['method']} {fields['route']} {fields['status']} {fields['ms']} ms",
     "spark_log": lambda fields: f"Spark: {visible(fields['message'])}",
 }
-"""The events that have a sentence. All others are shown by their names and values."""
+"""The events with a sentence of their own. Others are shown as name and values."""

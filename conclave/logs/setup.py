@@ -1,11 +1,10 @@
 """Logging: readable lines on a terminal, JSON otherwise; never a body, token, password or key.
 
-``[log] requests`` says which requests have a line. These lines are put together here and gathered for at most 50 ms, to
-be written in one go: by way of structlog and the standard library they would cost more than most requests.
+``[log] requests`` selects the requests that are logged. Their lines are formatted here and buffered for at most 50 ms:
+structlog and the standard library would cost more than most requests.
 
-The log is written without waiting for its reader, as a terminal after Ctrl-S or a pipe to a program that hangs: the
-server would wait with it, for all of its clients. What the reader does not take at once waits in memory. If that is too
-much, the oldest lines go, and the log says how many.
+Output never blocks, even if its reader does, such as a terminal after Ctrl-S or a hanging program. Lines are buffered
+up to a limit. Beyond that the oldest are dropped, and their number is logged.
 """
 
 import asyncio
@@ -25,40 +24,40 @@ import orjson
 import structlog
 
 from conclave.config.log import ALL, AUTO, ERRORS, JSON, LEVELS, LogConfig
-from conclave.logs.lines import ForPeople, of_request
+from conclave.logs.lines import ConsoleRenderer, request_line
 
-AT_ONCE = select.PIPE_BUF
-"""A pipe that can be written to takes so many bytes (4,096 on Linux) without a wait."""
+PIPE_BYTES = select.PIPE_BUF
+"""The bytes that a writable pipe accepts without blocking, 4,096 on Linux."""
 
-MOST_BYTES = 1024 * 1024
-"""At most 1 MiB waits for the reader."""
+MAX_BYTES = 1024 * 1024
+"""The limit of buffered lines."""
 
 RETRY_SECONDS = 0.2
-"""What waits is tried again five times a second."""
+"""The interval of retries."""
 
-LAST_SECONDS = 1.0
-"""At the end of a process the reader has a second for the rest."""
+CLOSE_SECONDS = 1.0
+"""The time for remaining lines at the end of the process."""
 
 
-class Outlet:
-    """A stream of text for a handler of the log. Nothing that the reader does makes its caller wait or fail."""
+class NonblockingStream:
+    """A text stream whose writes neither block nor fail."""
 
     def __init__(self, stream: TextIO, lost: Callable[[int], None]) -> None:
-        """``lost``: told how many lines the reader has missed, once it reads again."""
+        """``lost``: called with the number of dropped lines, once the reader reads again."""
         self._stream = stream
-        self._write_lost = lost
+        self._log_lost = lost
         self._lock = threading.RLock()
-        self._begun = b""
+        self._pending = b""
         self._lines: deque[bytes] = deque()
         self._bytes = self._lost = 0
         self._retry: threading.Timer | None = None
         try:
             self._file: int | None = stream.fileno()
         except OSError:
-            self._file = None  # not of the system's, as in a test: it takes everything
+            self._file = None  # not a file, as in tests: it never blocks
 
     def write(self, text: str) -> None:
-        """Take whole lines. ``flush`` writes them."""
+        """Buffer complete lines. ``flush`` writes them."""
         if self._file is None:
             self._stream.write(text)
             return
@@ -66,78 +65,78 @@ class Outlet:
             for line in text.encode("utf-8", "backslashreplace").splitlines(keepends=True):
                 self._lines.append(line)
                 self._bytes += len(line)
-            while self._bytes > MOST_BYTES and self._lines:
+            while self._bytes > MAX_BYTES and self._lines:
                 self._bytes -= len(self._lines.popleft())
                 self._lost += 1
 
     def flush(self, seconds: float = 0.0) -> None:
-        """Write what the reader takes within ``seconds``; the rest is tried again later."""
+        """Write as many lines as possible within ``seconds``; the rest is retried later."""
         if self._file is None:
             self._stream.flush()
             return
         missed = 0
         with self._lock:
             self._write(self._file, time.monotonic() + seconds)
-            if self._begun or self._lines:
+            if self._pending or self._lines:
                 self._try_later()
             else:
                 missed, self._lost = self._lost, 0
-        if missed:  # without the lock: this writes to the log, which has a lock of its own
-            self._write_lost(missed)
+        if missed:  # without the lock: this writes to the log, which has its own lock
+            self._log_lost(missed)
 
     def _write(self, file: int, until: float) -> None:
         poll = select.poll()
         poll.register(file, select.POLLOUT)
-        while self._begun or self._lines:
+        while self._pending or self._lines:
             if not poll.poll(max(0.0, until - time.monotonic()) * 1000):
                 return
-            if not self._begun:
-                self._begin()
+            if not self._pending:
+                self._take_lines()
             try:
-                written = os.write(file, self._begun[:AT_ONCE])
+                written = os.write(file, self._pending[:PIPE_BYTES])
             except BlockingIOError:
-                return  # another process has made it a file that does not wait
+                return  # another process has made the file non-blocking
             except OSError:
-                written = len(self._begun)  # the log cannot be written: not the fault of a request
-            self._begun = self._begun[written:]
+                written = len(self._pending)  # drop it: requests must not fail
+            self._pending = self._pending[written:]
 
-    def _begin(self) -> None:
-        """Take as many lines as a pipe takes at once, and at least one."""
+    def _take_lines(self) -> None:
+        """Take as many lines as a pipe accepts at once, at least one."""
         begun: list[bytes] = []
         size = 0
-        while self._lines and (not begun or size + len(self._lines[0]) <= AT_ONCE):
+        while self._lines and (not begun or size + len(self._lines[0]) <= PIPE_BYTES):
             begun.append(self._lines.popleft())
             size += len(begun[-1])
-        self._begun = b"".join(begun)
+        self._pending = b"".join(begun)
         self._bytes -= size
 
     def _try_later(self) -> None:
         if self._retry is None or not self._retry.is_alive():
-            self._retry = threading.Timer(RETRY_SECONDS, self._again)
+            self._retry = threading.Timer(RETRY_SECONDS, self._retry_now)
             self._retry.daemon = True
             self._retry.start()
 
-    def _again(self) -> None:
+    def _retry_now(self) -> None:
         with self._lock:
             self._retry = None
         self.flush()
 
 
-GATHER_SECONDS = 0.05
-"""The line of a request is written at most 50 ms later."""
+BUFFER_SECONDS = 0.05
+"""The longest delay of the line of a request."""
 
 
 _REQUESTS_FROM = {ALL: 0, ERRORS: 400}
-"""The least status of a request that has a line."""
+"""The lowest status of requests that are logged."""
 
 _NEVER = 1000
-"""No status is as great as 1000."""
+"""Above every status."""
 
 
 def configure_logging(config: LogConfig | None = None) -> None:
-    """Send structlog's and the standard library's records to stderr, one line each. May be called again.
+    """Configure structlog and the standard library to log to stderr, one line a record. May be called again.
 
-    Tracebacks come without the values of variables: among those are passwords, tokens and bodies.
+    Tracebacks omit the values of variables, which may be passwords, tokens and bodies.
     """
     config = config or LogConfig()
     shared: list[structlog.typing.Processor] = [
@@ -153,20 +152,20 @@ def configure_logging(config: LogConfig | None = None) -> None:
             structlog.processors.JSONRenderer(),
         ]
     else:
-        render = [structlog.processors.format_exc_info, ForPeople(coloured=_is_coloured())]
+        render = [structlog.processors.format_exc_info, ConsoleRenderer(coloured=_is_coloured())]
     structlog.configure(
-        # The level is asked for at each call, not once for each logger: it may change.
+        # The level is checked at each call, since it may change.
         processors=[structlog.stdlib.filter_by_level, *shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=True,
     )
-    global _gathering, _write_request, _requests_from  # noqa: PLW0603 - as of the standard library, one in a process
-    if _gathering:
-        _gathering.flush()
-    _gathering = _Gathering(sys.stderr)
-    _write_request = _gathering.gather_json if is_json else _gathering.gather_for_people
-    _gathering.setFormatter(
+    global _handler, _write_request, _requests_from  # noqa: PLW0603 - one in a process, like the standard library's
+    if _handler:
+        _handler.flush()
+    _handler = _BufferingHandler(sys.stderr)
+    _write_request = _handler.add_json if is_json else _handler.add_text
+    _handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *render],
@@ -177,9 +176,9 @@ def configure_logging(config: LogConfig | None = None) -> None:
     requests = by_itself if config.requests == AUTO else config.requests
     _requests_from = _REQUESTS_FROM.get(requests, _NEVER) if are_logged else _NEVER
     root = logging.getLogger()
-    root.handlers = [_gathering]
+    root.handlers = [_handler]
     root.setLevel(max(logging.WARNING, _number(config.level)))
-    # It would log requests that are not HTTP, with their content. Failures of this server are in its own log.
+    # It would log the content of malformed requests. This server logs its own errors.
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
     for ours in ("conclave", "spark"):
         logging.getLogger(ours).setLevel(_number(config.level))
@@ -190,14 +189,14 @@ def _number(level: str) -> int:
 
 
 def _is_coloured() -> bool:
-    """Tell whether lines have colours: on a terminal, unless NO_COLOR is set; anywhere if FORCE_COLOR is."""
+    """Return whether to use colours: on a terminal unless NO_COLOR is set, anywhere if FORCE_COLOR is."""
     if os.environ.get("NO_COLOR"):
         return False
     return bool(os.environ.get("FORCE_COLOR")) or sys.stderr.isatty()
 
 
 def log_request(method: str, route: str, status: int, seconds: float, request_id: str) -> None:
-    """Log the event ``request``. ``seconds``: how long it took. Only for the event loop's thread."""
+    """Log the event ``request``. ``seconds``: its duration. Only for the event loop's thread."""
     if status >= _requests_from:
         _write_request(method, route, status, round(seconds * 1000, 1), request_id)
 
@@ -206,20 +205,20 @@ def _write_request_line(method: str, route: str, status: int, ms: float, request
     log.info("request", method=method, route=route, status=status, ms=ms, request_id=request_id)
 
 
-def _write_lost(count: int) -> None:
+def _log_lost(count: int) -> None:
     log.warning("log_lines_lost", count=count)
 
 
-class _Gathering(logging.StreamHandler[Outlet]):
-    """Writes records, and before each of them the lines of the requests that came before it."""
+class _BufferingHandler(logging.StreamHandler[NonblockingStream]):
+    """Writes records, and before each the buffered lines of earlier requests."""
 
     def __init__(self, stream: TextIO) -> None:
-        super().__init__(Outlet(stream, _write_lost))
+        super().__init__(NonblockingStream(stream, _log_lost))
         self._mutex = threading.Lock()
         self._lines: list[bytes] = []
 
-    def gather_json(self, method: str, route: str, status: int, ms: float, request_id: str) -> None:
-        """Write the line of a request within GATHER_SECONDS."""
+    def add_json(self, method: str, route: str, status: int, ms: float, request_id: str) -> None:
+        """Buffer the line of a request for at most BUFFER_SECONDS."""
         line = orjson.dumps(
             {
                 "method": method,
@@ -235,47 +234,47 @@ class _Gathering(logging.StreamHandler[Outlet]):
         )
         self._add(line)
 
-    def gather_for_people(self, method: str, route: str, status: int, ms: float, _: str) -> None:
-        """Do as ``gather_json``, for people."""
-        self._add(f"{of_request(method, route, status, ms)}\n".encode())
+    def add_text(self, method: str, route: str, status: int, ms: float, _: str) -> None:
+        """Buffer the line of a request as text."""
+        self._add(f"{request_line(method, route, status, ms)}\n".encode())
 
     def _add(self, line: bytes) -> None:
         with self._mutex:
             self._lines.append(line)
             is_first = len(self._lines) == 1
         if is_first:
-            asyncio.get_running_loop().call_later(GATHER_SECONDS, self.flush)
+            asyncio.get_running_loop().call_later(BUFFER_SECONDS, self.flush)
 
     def flush(self) -> None:
-        """Write what was gathered, and flush the stream."""
+        """Write the buffered lines, and flush the stream."""
         with self._mutex:
             lines, self._lines = self._lines, []
         if lines:
-            with suppress(OSError, ValueError):  # the log cannot be written: not the fault of a request
+            with suppress(OSError, ValueError):  # requests must not fail
                 self.stream.write(b"".join(lines).decode())
         with suppress(OSError, ValueError):
             super().flush()
 
     def close(self) -> None:
-        """Give the reader a moment for the rest: the process ends."""
+        """Write the remaining lines for at most CLOSE_SECONDS."""
         with suppress(OSError, ValueError):
-            self.stream.flush(LAST_SECONDS)
+            self.stream.flush(CLOSE_SECONDS)
         super().close()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a record after the lines of the requests that came before it."""
+        """Write a record after the lines of earlier requests."""
         self.flush()
         super().emit(record)
 
 
 def _now() -> str:
-    """Return the time as structlog writes it: the second is written once for all lines of it."""
-    global _second  # noqa: PLW0603 - a value that only depends on the time
+    """Return the current time in structlog's format. The formatted second is cached."""
+    global _cached_second  # noqa: PLW0603 - a value that only depends on the time
     nanoseconds = time.time_ns()
     second = nanoseconds // 1_000_000_000
-    if _second[0] != second:
-        _second = second, datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-    return f"{_second[1]}.{nanoseconds // 1000 % 1_000_000:06d}Z"
+    if _cached_second[0] != second:
+        _cached_second = second, datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return f"{_cached_second[1]}.{nanoseconds // 1000 % 1_000_000:06d}Z"
 
 
 def get_logger(name: str) -> structlog.stdlib.BoundLogger:
@@ -285,7 +284,7 @@ def get_logger(name: str) -> structlog.stdlib.BoundLogger:
 
 
 log = get_logger(__name__)
-_second = 0, ""
-_gathering: "_Gathering | None" = None
+_cached_second = 0, ""
+_handler: "_BufferingHandler | None" = None
 _write_request: Callable[[str, str, int, float, str], None] = _write_request_line
 _requests_from = 0

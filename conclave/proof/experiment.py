@@ -33,10 +33,10 @@ from conclave.proof.findings import Finding, Kind, ProofPart
 from conclave.retention.policy import KEEP
 from conclave.store import bodies, message_keys
 from conclave.store.resources import messages
-from conclave.store.resources.messages import Draft
+from conclave.store.resources.messages import MessageDraft
 from conclave.store.sender_index import SENT
 from conclave.system import locks
-from conclave.system.locks import LockedError, Role
+from conclave.system.locks import LockedError, LockRole
 
 ROUNDS = 8
 """So many times one message is sent to the group that goes, and two to the other, of which one stays."""
@@ -48,7 +48,7 @@ LOOKING_SECONDS = 60
 
 _NAME = "erasure experiment "
 _NO_HASH = "no password: erasure experiment"
-_LOCK = Role(".experiment-lock", 2**62 + 2)
+_LOCK = LockRole(".experiment-lock", 2**62 + 2)
 
 CleanUp = Callable[[], str]
 """Does a cleanup run as the command for it does; returns its error, "" for none."""
@@ -227,7 +227,7 @@ def _send(connection: sqlite3.Connection, context: Context, own: Own, now: int) 
             (staying, own.kept, own.keeper, now),
         ):
             body, key = secrets.token_bytes(BODY_BYTES), _key(connection, group_id)
-            (number,) = append_all(connection, [Draft(key, sender, body)], at)
+            (number,) = append_all(connection, [MessageDraft(key, sender, body)], at)
             (stored,) = bodies.of_messages(connection, [bodies.message_id(key, number)])
             found.append(Sent(group_id, number, body, stored))
     return erased, staying

@@ -1,8 +1,8 @@
-"""Advises how often to clean up: what runs have cost, and what they would cost at other intervals. Pure.
+"""Recommends a cleanup interval from what past runs cost. Pure functions.
 
-A run is taken to cost a fixed part, which one with little to erase shows, and a part for each row that it erases. How
-much expires in a day does not depend on how often it is erased, so only the fixed part does. It is what runs erase in a
-day on average; what they have erased in less than a day counts as a day's.
+The model: a run has a fixed cost, estimated from runs with few rows, and a cost for each row that it erases. How many
+rows expire in a day does not depend on the interval, so a shorter interval only adds fixed costs. The rows of a day are
+the average of past runs; a history shorter than a day counts as a day.
 """
 
 import statistics
@@ -14,23 +14,23 @@ from conclave.retention.durations import duration_text
 DAY = 86_400
 
 INTERVALS = (60, 600, 3600, DAY)
-"""The intervals that are compared with the one in force: a minute, ten minutes, an hour, a day."""
+"""The intervals to compare with the configured one: a minute, ten minutes, an hour, a day."""
 
-MOST_SHARE = 0.01
-"""Runs are cheap if they take at most a hundredth of a core, and hold the write lock for a hundredth of the time."""
+MAX_SHARE = 0.01
+"""Runs are cheap if they use at most 1% of a core, and hold the write lock for at most 1% of the time."""
 
-MOST_BUSY = 0.1
-"""And if they last for a tenth of the interval at most: others may need the run lock, such as a backup."""
+MAX_BUSY_SHARE = 0.1
+"""Cheap runs also last at most a tenth of the interval, since a backup may need the run lock."""
 
-LEAST_RUNS = 2
+MIN_RUNS = 2
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What one run that went well has cost. Times are Unix seconds, ``rows`` what it has deleted.
+    """What one successful run cost. Times are Unix seconds.
 
-    ``cpu``: CPU seconds. ``lock``: for how many seconds it held the write lock in all. ``longest_lock``: at the
-    longest, which a send may have waited.
+    ``rows``: how many it deleted. ``cpu``: CPU seconds. ``lock``: seconds for which it held the write lock in total.
+    ``longest_lock``: the longest single hold, for which a send may have waited.
     """
 
     began: int
@@ -43,14 +43,15 @@ class Cost:
 
 @dataclass(frozen=True)
 class Projection:
-    """What an interval means. ``lies``: for how many seconds expired messages lie on the disk at most.
+    """What an interval would cost.
 
-    ``waiting``: how many of them do on average. ``runs``, ``cpu`` and ``lock``: in a day, the last two in seconds.
+    ``max_delay``: the most seconds that an expired message stays on disk. ``waiting``: the average number of expired
+    messages on disk. ``runs``, ``cpu`` and ``lock``: per day, the last two in seconds.
     """
 
     interval: int
     is_current: bool
-    lies: int
+    max_delay: int
     waiting: float
     runs: float
     cpu: float
@@ -59,10 +60,10 @@ class Projection:
 
 @dataclass(frozen=True)
 class Advice:
-    """What to do about the interval of one job, in a sentence, and why.
+    """A recommendation for the interval of one job, as a sentence, and the numbers behind it.
 
-    ``setting``: what to set, as a configuration names it. ``runs``: from how many runs this is known. ``cpu``, ``lock``
-    and ``seconds``: of a run, the median. ``longest_lock``: of all of them.
+    ``setting``: the name of the interval in the configuration. ``runs``: how many runs were evaluated. ``cpu``,
+    ``lock`` and ``seconds``: the median of a run. ``longest_lock``: the maximum of all runs.
     """
 
     job: str
@@ -77,12 +78,12 @@ class Advice:
 
 
 def advise(job: str, setting: str, costs: Sequence[Cost], interval: int) -> Advice:
-    """Advise on the ``interval`` of a job, by what its runs have cost, in any order."""
+    """Return a recommendation for the ``interval`` of a job, from the costs of its runs, in any order."""
     ordered = sorted(costs, key=lambda each: each.began)
     span = ordered[-1].began - ordered[0].began if ordered else 0
-    if len(ordered) < LEAST_RUNS or span <= 0:
-        return Advice(job, setting, f"No advice on {setting} yet: it takes {LEAST_RUNS} runs that went well.")
-    # Runs of a few hours may have erased what had gathered for weeks. So no day is taken to bring more than they did.
+    if len(ordered) < MIN_RUNS or span <= 0:
+        return Advice(job, setting, f"No advice on {setting} yet: it needs {MIN_RUNS} successful runs.")
+    # The first runs may have erased the backlog of weeks, so a few hours of history are not extrapolated to a day.
     daily = sum(each.rows for each in ordered[1:]) * DAY / max(span, DAY)
     seconds = statistics.median(max(0, each.ended - each.began) for each in ordered)
     projections = [
@@ -92,8 +93,8 @@ def advise(job: str, setting: str, costs: Sequence[Cost], interval: int) -> Advi
             round(each + seconds),
             daily * (each / 2 + seconds) / DAY,
             DAY / each,
-            _in_a_day([(one.rows, one.cpu) for one in ordered], daily, each),
-            _in_a_day([(one.rows, one.lock) for one in ordered], daily, each),
+            _daily_cost([(one.rows, one.cpu) for one in ordered], daily, each),
+            _daily_cost([(one.rows, one.lock) for one in ordered], daily, each),
         )
         for each in sorted({*INTERVALS, interval})
     ]
@@ -110,18 +111,18 @@ def advise(job: str, setting: str, costs: Sequence[Cost], interval: int) -> Advi
     )
 
 
-def _in_a_day(known: Sequence[tuple[int, float]], daily: float, interval: int) -> float:
-    """Return what a day costs at an interval. ``known``: the rows and the cost of each run."""
-    told = sorted(known)
-    idle = told[: max(1, len(told) // 4)]
+def _daily_cost(runs: Sequence[tuple[int, float]], daily_rows: float, interval: int) -> float:
+    """Return the cost of a day at an interval. ``runs``: the rows and the cost of each run."""
+    by_rows = sorted(runs)
+    idle = by_rows[: max(1, len(by_rows) // 4)]
     fixed = statistics.median(cost for _, cost in idle)
-    rows = sum(rows for rows, _ in told)
-    a_row = max(0.0, sum(cost for _, cost in told) - fixed * len(told)) / rows if rows else 0.0
-    return fixed * DAY / interval + a_row * daily
+    rows = sum(rows for rows, _ in by_rows)
+    per_row = max(0.0, sum(cost for _, cost in by_rows) - fixed * len(by_rows)) / rows if rows else 0.0
+    return fixed * DAY / interval + per_row * daily_rows
 
 
 def _is_cheap(one: Projection, seconds: float) -> bool:
-    return max(one.cpu, one.lock) <= MOST_SHARE * DAY and seconds * one.runs <= MOST_BUSY * DAY
+    return max(one.cpu, one.lock) <= MAX_SHARE * DAY and seconds * one.runs <= MAX_BUSY_SHARE * DAY
 
 
 def _sentence(setting: str, projections: Sequence[Projection], seconds: float, daily: float) -> str:
@@ -132,25 +133,28 @@ def _sentence(setting: str, projections: Sequence[Projection], seconds: float, d
     if best.interval >= current.interval and _is_cheap(current, seconds):
         best = current
     if not daily and _is_cheap(current, seconds):
-        return f"Keep {setting} at {now}: nothing has expired lately, so another interval would change nothing."
+        return f"Keep {setting} at {now}: nothing expired recently, so the interval makes no difference."
     if best.is_current:
         why = "runs are cheap" if cheap else "runs are expensive at every interval: see why they take so long"
         shorter = "" if current.interval <= INTERVALS[0] or not cheap else ", and would not be at a shorter interval"
         return f"Keep {setting} at {now}: {why}{shorter}."
-    lies = f"expired messages then lie on the disk for {rounded(best.lies)} at most, not {rounded(current.lies)}"
-    wanted = f'Set {setting} to "{duration_text(best.interval)}"'
+    delay = (
+        f"expired messages then stay on disk for at most {rounded_text(best.max_delay)} instead of"
+        f" {rounded_text(current.max_delay)}"
+    )
+    change = f'Set {setting} to "{duration_text(best.interval)}"'
     if best.interval < current.interval:
-        return f"{wanted}: {lies}, for {_more(best, current)} more a day."
-    return f"{wanted}: runs are too expensive for every {now}; {lies}, for {_more(current, best)} less a day."
+        return f"{change}: {delay}, for {_extra_cpu(best, current)} more a day."
+    return f"{change}: runs are too expensive for every {now}; {delay}, for {_extra_cpu(current, best)} less a day."
 
 
-def _more(one: Projection, other: Projection) -> str:
-    """Write what ``one`` costs more than ``other`` in a day."""
-    return f"{span_text(max(0.0, one.cpu - other.cpu))} of CPU"
+def _extra_cpu(one: Projection, other: Projection) -> str:
+    """Return how much more CPU time ``one`` takes in a day than ``other``, as text."""
+    return f"{elapsed_text(max(0.0, one.cpu - other.cpu))} of CPU"
 
 
-def rounded(seconds: int) -> str:
-    """Write seconds in the greatest unit that is a twentieth off at most."""
+def rounded_text(seconds: int) -> str:
+    """Format a duration in the greatest unit that is at most 5% off."""
     for unit in (DAY, 3600, 60):
         near = round(seconds / unit) * unit
         if near and abs(near - seconds) <= near / 20:
@@ -158,8 +162,8 @@ def rounded(seconds: int) -> str:
     return duration_text(max(1, seconds))
 
 
-def span_text(seconds: float) -> str:
-    """Write how long something takes in a day: 9 ms, 1.5 s, 3 min, 2.5 h."""
+def elapsed_text(seconds: float) -> str:
+    """Format a measured time: 9 ms, 1.5 s, 3 min, 2.5 h."""
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 120:

@@ -1,6 +1,6 @@
-"""Which messages in the hot store are due, and by which rule: selected, counted, and deleted.
+"""Selects, counts and deletes the messages in the hot store that are due, by rule.
 
-What is selected is checked again when it is deleted: the policy, the marks and the legal holds of that moment decide.
+Selected messages are checked again when they are deleted, by the policy, marks and legal holds of that moment.
 """
 
 import json
@@ -17,30 +17,30 @@ from conclave.retention.limits import limits_of
 from conclave.retention.plan import GroupStep, Plan
 from conclave.retention.policy import FOREVER
 from conclave.retention.rules import (
+    ANY_RUN_RULES,
     DELETED_ACCOUNT,
     DELETED_GROUP,
     GOVERNED,
-    IN_ANY_RUN,
-    MARKED,
-    OF_LIVING,
+    LIVING_RULES,
+    POLICY_RULES,
     RULES,
     Bounds,
 )
 from conclave.store import bodies
 from conclave.store.sender_index import SENT
 
-LISTED = 1_000_000
-"""At most two million messages are listed at a time: they take 50 bytes of memory each."""
+LIST_SIZE = 1_000_000
+"""The target length of a list of messages. A list has at most twice as many, at 50 bytes of memory each."""
 
-_PLACE = 1 << 64
-"""A listed number has the place of its Due above the id of the message: it takes less memory than a pair."""
+_INDEX_FACTOR = 1 << 64
+"""A list element is the index of its DueMessages times this factor, plus the message id: smaller than a pair."""
 
 Values = dict[str, Any]
 """The values of a statement's parameters, by name."""
 
 
-class Gone(NamedTuple):
-    """A message that was deleted, and by which rule."""
+class DeletedMessage(NamedTuple):
+    """A message that was deleted, and the rule that it was deleted by."""
 
     rule: str
     group_key: int
@@ -49,7 +49,7 @@ class Gone(NamedTuple):
     created_at: int
 
 
-_GIVEN = Bounds(":gone", ":cutoff", ":commits_above", ":erasable_before")
+_PARAMETERS = Bounds(":gone", ":cutoff", ":commits_above", ":erasable_before")
 
 _EVERYTHING: Values = dict.fromkeys(("gone", "cutoff", "commits_above", "erasable_before"), FOREVER)
 
@@ -58,44 +58,44 @@ _OF_ROW = Bounds(
     " WHERE governed.group_key = messages.group_key UNION ALL SELECT erasable_before"
     " FROM governed_tombstones AS governed WHERE governed.group_key = messages.group_key)"
 )
-"""For what a deleted account has sent: each message goes by the row of its group, living or deleted."""
+"""Bounds for the messages of a deleted account: those of each message's group, living or deleted."""
 
 _COLUMNS = "message_id, group_key, sequence_num, messages.created_at, is_commit, sender_id"
-"""What the conditions of the rules need to know of a message."""
+"""The columns that the conditions of the rules need."""
 
 
 @dataclass(frozen=True)
-class Due:
-    """What is due of one group, or of one deleted account.
+class DueMessages:
+    """The due messages of one group, or of one deleted account.
 
-    ``rules``: those by which it is, in the order of RULES. ``of``: the SQL condition for the group or the account.
-    ``bounds``: what the conditions compare with. ``values``: those of the parameters; among them the bounds beyond
-    which nothing is deleted, even if the rows allow it by then. ``given``: the common table expressions that it takes.
+    ``rules``: the rules that apply, in the order of RULES. ``owned``: the SQL condition for the group or the account.
+    ``bounds``: the bounds of the conditions. ``values``: the parameters, among them bounds beyond which nothing is
+    deleted even if the stored rows have since come to allow it. ``ctes``: the common table expressions, or "".
     """
 
     rules: Sequence[str]
-    of: str
+    owned: str
     bounds: Bounds
     values: Values
-    given: str = ""
+    ctes: str = ""
 
     def select(self, columns: str) -> tuple[str, Values]:
-        """Return the query for the messages, and its values: each message once, in no order."""
+        """Return the query and its values. It selects each message once, in any order."""
         by_rule = (
-            f"SELECT {columns} FROM {RULES[each].tables} WHERE {self.of} AND {RULES[each].due(self.bounds)}"
+            f"SELECT {columns} FROM {RULES[each].tables} WHERE {self.owned} AND {RULES[each].due(self.bounds)}"
             for each in self.rules
         )
-        return self.given + " UNION ".join(by_rule), self.values
+        return self.ctes + " UNION ".join(by_rule), self.values
 
     def count(self, connection: sqlite3.Connection) -> Counter[str]:
-        """Return how many messages go by each rule; none counts twice."""
+        """Return how many messages are due by each rule. Each message counts once."""
         query, values = self.select(_COLUMNS)
-        named = rules.named(self.rules, self.bounds)
+        named = rules.rule_name(self.rules, self.bounds)
         rows = connection.execute(f"SELECT {named}, count(*) FROM ({query}) AS messages GROUP BY 1", values)
         return Counter(dict(rows.fetchall()))
 
-    def delete(self, connection: sqlite3.Connection, message_ids: Sequence[int]) -> Iterator[Gone]:
-        """Delete those of ``message_ids``, which it has selected, in ascending order, that are still due."""
+    def delete(self, connection: sqlite3.Connection, message_ids: Sequence[int]) -> Iterator[DeletedMessage]:
+        """Delete the messages that are still due. ``message_ids``: selected earlier, in ascending order."""
         for group_key, alike in groupby(message_ids, key=lambda each: each >> bodies.NUMBER_BITS):
             some = [each & bodies.LAST_NUMBER for each in alike]
             limits = limits_of(connection, group_key, self.values["now"])
@@ -104,16 +104,16 @@ class Due:
                 of_group = {"group_key": group_key, "listed": json.dumps(some)}
                 yield from self._delete(connection, {**self.values, **allowed, **of_group})
 
-    def _delete(self, connection: sqlite3.Connection, values: Values) -> list[Gone]:
-        query = _STILL_DUE.format(named=rules.named(self.rules, _GIVEN), may_go=rules.may_go(_GIVEN))
-        gone = [Gone(*row) for row in connection.execute(query, values).fetchall()]
-        numbers = json.dumps([each.sequence_num for each in gone])
+    def _delete(self, connection: sqlite3.Connection, values: Values) -> list[DeletedMessage]:
+        query = _STILL_DUE.format(named=rules.rule_name(self.rules, _PARAMETERS), may_go=rules.may_erase(_PARAMETERS))
+        deleted = [DeletedMessage(*row) for row in connection.execute(query, values).fetchall()]
+        numbers = json.dumps([each.sequence_num for each in deleted])
         connection.execute(
             "DELETE FROM messages WHERE group_key = ? AND sequence_num IN (SELECT value FROM json_each(?))",
             (values["group_key"], numbers),
         )
-        bodies.delete_of_messages(connection, [each.message_id for each in gone])
-        return gone
+        bodies.delete_of_messages(connection, [each.message_id for each in deleted])
+        return deleted
 
 
 _STILL_DUE = """
@@ -125,8 +125,8 @@ SELECT * FROM (
 """
 
 
-def of_plan(connection: sqlite3.Connection, plan: Plan) -> list[Due]:
-    """Return what is due by ``plan``: groups, then deleted groups, then deleted accounts."""
+def of_plan(connection: sqlite3.Connection, plan: Plan) -> list[DueMessages]:
+    """Return the due messages of ``plan``: of groups, then of deleted groups, then of deleted accounts."""
     unheld = Bounds().as_needed(connection).unheld
     at = {"now": plan.now}
     found = [_of_group(step, at, unheld) for step in plan.groups]
@@ -138,7 +138,7 @@ def of_plan(connection: sqlite3.Connection, plan: Plan) -> list[Due]:
     return found + [_of_account(each, at) for each in plan.deleted_accounts if each not in held]
 
 
-def _of_group(step: GroupStep, at: Values, unheld: str) -> Due:
+def _of_group(step: GroupStep, at: Values, unheld: str) -> DueMessages:
     values = {
         "group_key": step.group_key,
         "gone": step.gone_below,
@@ -146,56 +146,58 @@ def _of_group(step: GroupStep, at: Values, unheld: str) -> Due:
         "commits_above": step.commits_above,
         "erasable_before": step.erasable_before,
     }
-    named = (*MARKED, *IN_ANY_RUN) if step.redacts else MARKED
-    return Due(named, "group_key = :group_key", _as_given(values, unheld), {**values, **at})
+    named = (*POLICY_RULES, *ANY_RUN_RULES) if step.redacts else POLICY_RULES
+    return DueMessages(named, "group_key = :group_key", _parameter_bounds(values, unheld), {**values, **at})
 
 
-def _of_deleted_group(group_key: int, erasable_before: int, at: Values, unheld: str) -> Due:
+def _of_deleted_group(group_key: int, erasable_before: int, at: Values, unheld: str) -> DueMessages:
     values = {**_EVERYTHING, "group_key": group_key, "erasable_before": erasable_before}
-    return Due((DELETED_GROUP,), "group_key = :group_key", _as_given(values, unheld), {**values, **at})
+    bounds = _parameter_bounds(values, unheld)
+    return DueMessages((DELETED_GROUP,), "group_key = :group_key", bounds, {**values, **at})
 
 
-def _of_account(user_id: bytes, at: Values) -> Due:
+def _of_account(user_id: bytes, at: Values) -> DueMessages:
     values = {**_EVERYTHING, "user_id": user_id, **at}
-    return Due((DELETED_ACCOUNT,), "user_id = :user_id", _OF_ROW, values, f"WITH {GOVERNED} ")
+    return DueMessages((DELETED_ACCOUNT,), "user_id = :user_id", _OF_ROW, values, f"WITH {GOVERNED} ")
 
 
-def _as_given(values: Values, unheld: str) -> Bounds:
-    """Return the bounds in ``values``, without those that every message is within."""
-    needless = {name: "" for name in ("commits_above", "erasable_before") if values[name] == FOREVER}
-    return _GIVEN._replace(unheld=unheld, **needless)
+def _parameter_bounds(values: Values, unheld: str) -> Bounds:
+    """Return bounds that refer to the parameters, without those that exclude no message."""
+    unused = {name: "" for name in ("commits_above", "erasable_before") if values[name] == FOREVER}
+    return _PARAMETERS._replace(unheld=unheld, **unused)
 
 
-def listed(connection: sqlite3.Connection, due: Sequence[Due]) -> Iterator[list[int]]:
-    """Yield the messages of ``due``, LISTED or a few more at a time: one after the other, as they lie.
+def list_due(connection: sqlite3.Connection, due: Sequence[DueMessages]) -> Iterator[list[int]]:
+    """Yield the messages of ``due`` in lists of about LIST_SIZE elements, in the order in which they are stored.
 
-    ``placed`` tells what an element is.
+    ``split_element`` decodes an element.
     """
     found: list[int] = []
-    for place, each in enumerate(due):
+    for index, each in enumerate(due):
         query, values = each.select("message_id")
         last = 0
         while rows := connection.execute(
-            f"SELECT message_id FROM ({query}) WHERE message_id > {last:d} ORDER BY message_id LIMIT {LISTED:d}", values
+            f"SELECT message_id FROM ({query}) WHERE message_id > {last:d} ORDER BY message_id LIMIT {LIST_SIZE:d}",
+            values,
         ).fetchall():
             last = rows[-1][0]
-            found += [place * _PLACE + row[0] for row in rows]
-            if len(found) >= LISTED:
+            found += [index * _INDEX_FACTOR + row[0] for row in rows]
+            if len(found) >= LIST_SIZE:
                 yield found
                 found = []
-            if len(rows) < LISTED:
+            if len(rows) < LIST_SIZE:
                 break
     if found:
         yield found
 
 
-def placed(element: int) -> tuple[int, int]:
-    """Return the place of its Due, and the id of the message, of what is listed."""
-    return divmod(element, _PLACE)
+def split_element(element: int) -> tuple[int, int]:
+    """Return the index of the DueMessages, and the message id, of an element of ``list_due``."""
+    return divmod(element, _INDEX_FACTOR)
 
 
 def count(connection: sqlite3.Connection, plan: Plan) -> Counter[str]:
-    """Return how many messages each rule would delete; none counts twice. Changes nothing."""
+    """Return how many messages each rule would delete. Each message counts once. Changes nothing."""
     counts: Counter[str] = Counter(dict.fromkeys(RULES, 0))
     steps = [(step.group_key, step.gone_below, step.expired_before, step.commits_above) for step in plan.groups]
     steps += [(key, FOREVER, FOREVER, FOREVER) for key in plan.tombstones]
@@ -215,13 +217,13 @@ WITH steps AS MATERIALIZED (
     FROM json_each(:steps)
 )
 SELECT count(*) FROM ({{}}) AS messages LEFT JOIN steps USING (group_key)
-WHERE steps.group_key IS NULL OR {rules.named((*MARKED, *IN_ANY_RUN), Bounds())} IS NULL
+WHERE steps.group_key IS NULL OR {rules.rule_name((*POLICY_RULES, *ANY_RUN_RULES), Bounds())} IS NULL
 """
 """Counts what goes with a deleted account, and not with a step of its group."""
 
 
 def is_any(connection: sqlite3.Connection, plan: Plan) -> bool:
-    """Tell whether ``plan`` lets anything go, or raises a mark. What is withheld of a deleted group is nothing."""
+    """Return whether ``plan`` lets anything go, or raises a mark. What is withheld of a deleted group is nothing."""
     if plan.groups or plan.sessions or plan.invites:
         return True
     found = (each.select("message_id") for each in of_plan(connection, plan))
@@ -229,7 +231,7 @@ def is_any(connection: sqlite3.Connection, plan: Plan) -> bool:
 
 
 def groups(connection: sqlite3.Connection, plan: Plan) -> set[int]:
-    """Return the keys of the groups in which something is due, even if only a mark rises."""
+    """Return the keys of the groups that ``plan`` changes, even if only a mark rises."""
     keys = {step.group_key for step in plan.groups}
     for each in of_plan(connection, plan)[len(plan.groups) :]:
         query, values = each.select("group_key")
@@ -237,23 +239,23 @@ def groups(connection: sqlite3.Connection, plan: Plan) -> set[int]:
     return keys
 
 
-def list_let_go(connection: sqlite3.Connection, plan: Plan) -> None:
-    """List in temp.let_go the ids of the messages that ``plan`` lets go, also those that several rules name once."""
-    connection.execute("CREATE TEMP TABLE let_go (message_id INTEGER PRIMARY KEY)")
+def list_due_ids(connection: sqlite3.Connection, plan: Plan) -> None:
+    """Create temp.due_ids with the ids of the messages that ``plan`` deletes, each once."""
+    connection.execute("CREATE TEMP TABLE due_ids (message_id INTEGER PRIMARY KEY)")
     for each in of_plan(connection, plan):
         query, values = each.select("message_id")
-        connection.execute(f"INSERT OR IGNORE INTO temp.let_go {query}", values)
+        connection.execute(f"INSERT OR IGNORE INTO temp.due_ids {query}", values)
 
 
-def leave_out(connection: sqlite3.Connection, plan: Plan) -> None:
-    """Have the connection see the messages, and the self-destructing ones, without those that ``plan`` lets go.
+def hide_planned(connection: sqlite3.Connection, plan: Plan) -> None:
+    """Make the connection see the tables without the messages that ``plan`` deletes.
 
-    By temporary tables and views of the same names. Nothing is written to the database.
+    Shadows ``messages`` and ``self_destructing`` by temporary tables and views. Nothing is written to the database.
     """
-    list_let_go(connection, plan)
+    list_due_ids(connection, plan)
     connection.execute(
-        "CREATE TEMP TABLE let_go_timed AS SELECT group_key, sequence_num FROM self_destructing"
-        " JOIN messages USING (group_key, sequence_num) WHERE message_id IN (SELECT message_id FROM temp.let_go)"
+        "CREATE TEMP TABLE due_timed AS SELECT group_key, sequence_num FROM self_destructing"
+        " JOIN messages USING (group_key, sequence_num) WHERE message_id IN (SELECT message_id FROM temp.due_ids)"
     )
     if connection.execute("SELECT 1 FROM temp.sqlite_schema WHERE name = 'self_destructing'").fetchone():
         connection.execute(f"DELETE FROM temp.self_destructing WHERE {_TIMED_GO}")  # shadow rows, see ``rehearsal``
@@ -263,18 +265,18 @@ def leave_out(connection: sqlite3.Connection, plan: Plan) -> None:
         )
     connection.execute(
         "CREATE TEMP VIEW messages AS SELECT * FROM main.messages"
-        " WHERE message_id NOT IN (SELECT message_id FROM temp.let_go)"
+        " WHERE message_id NOT IN (SELECT message_id FROM temp.due_ids)"
     )
 
 
-_TIMED_GO = "(group_key, sequence_num) IN (SELECT group_key, sequence_num FROM temp.let_go_timed)"
+_TIMED_GO = "(group_key, sequence_num) IN (SELECT group_key, sequence_num FROM temp.due_timed)"
 
 
-def held_back(connection: sqlite3.Connection, now: int, risen: Iterable[tuple[int, int]] = ()) -> int:
-    """Return how many messages of the hot store would have been erased by now, if no legal hold covered them.
+def count_held(connection: sqlite3.Connection, now: int, risen: Iterable[tuple[int, int]] = ()) -> int:
+    """Return how many messages of the hot store only a legal hold keeps from being erased at ``now``.
 
     Each counts once. ``spark/archive/held.py`` counts those of the archive. ``risen``: pairs of a mark ``gone_below``
-    and a group key. A dry run gives those that it would have raised.
+    and a group key, for the marks that a dry run would have raised.
     """
     held = [row[0] for row in connection.execute(f"SELECT DISTINCT group_key FROM ({HELD_GROUPS})")]
     users = [row[0] for row in connection.execute(f"SELECT DISTINCT user_id FROM ({HELD_SENDERS})")]
@@ -303,7 +305,7 @@ SELECT count(*) FROM {SENT} LEFT JOIN governed_groups AS governed USING (group_k
     LEFT JOIN governed_tombstones AS deleted USING (group_key) LEFT JOIN risen USING (group_key)
 WHERE sender_id = :user_id AND messages.created_at < ifnull(governed.old_enough_before, deleted.old_enough_before)
     AND group_key NOT IN ({HELD_GROUPS})
-    AND (governed.group_key IS NULL OR {rules.named(OF_LIVING, Bounds(gone=_GONE))} IS NOT NULL)
+    AND (governed.group_key IS NULL OR {rules.rule_name(LIVING_RULES, Bounds(gone=_GONE))} IS NOT NULL)
 """
 
 
@@ -311,7 +313,7 @@ def _held_in(connection: sqlite3.Connection, values: Values) -> int:
     row = connection.execute(_LIMITS, values).fetchone()
     if row is None:
         return 0
-    named = (DELETED_GROUP,) if row["is_deleted"] else OF_LIVING
-    bounds = _GIVEN._replace(unheld="")
-    query, values = Due(named, "group_key = :group_key", bounds, {**values, **dict(row)}).select("message_id")
+    named = (DELETED_GROUP,) if row["is_deleted"] else LIVING_RULES
+    bounds = _PARAMETERS._replace(unheld="")
+    query, values = DueMessages(named, "group_key = :group_key", bounds, {**values, **dict(row)}).select("message_id")
     return int(connection.execute(f"SELECT count(*) FROM ({query})", values).fetchone()[0])

@@ -1,11 +1,11 @@
-"""Reads and writes durations as operators write them, such as 30d. Pure functions."""
+"""Parses and formats durations such as 30d. Pure functions."""
 
 import re
 
 from conclave.retention.policy import AFTER_FETCH, KEEP
 
 MAX_SECONDS = 2**53 - 1
-"""The greatest lifetime in seconds. It is the greatest integer that every JSON reader holds exactly."""
+"""The greatest lifetime in seconds, and the greatest integer that every JSON parser represents exactly."""
 
 
 _MONTH_SECONDS = 2_592_000
@@ -15,13 +15,10 @@ UNITS = {"s": 1, "min": 60, "h": 3600, "d": 86_400, "w": 604_800, "mo": _MONTH_S
 
 
 _BARE_MONTH = "m"
-"""The unit m means months, as in older configurations.
+"""The unit m means months, as in older configurations. A warning is logged, since elsewhere it often means minutes."""
 
-Elsewhere it often means minutes, so an operator who writes it is told what it means here.
-"""
-
-_MOST_BARE_MONTHS = 12
-"""More than 12 of the unit m are refused: who writes 90m hardly means seven years."""
+_MAX_BARE_MONTHS = 12
+"""More than 12m is rejected: 90m is probably not meant as seven years."""
 
 
 DURATION = re.compile(r"([0-9]+)([a-z]{1,3})", re.ASCII)
@@ -31,11 +28,11 @@ WORDS = {"-1": KEEP, "0": AFTER_FETCH}
 
 
 class InvalidDurationError(ValueError):
-    """A text that is no duration. The message says what a duration looks like."""
+    """The text is not a duration. The message shows the format."""
 
 
 def parse_duration(text: str, *, words: bool = False) -> int:
-    """Return the seconds that ``text`` names: a positive integer and one of s, min, h, d, w, mo, y.
+    """Return the seconds of a duration: a positive integer and one of s, min, h, d, w, mo, y.
 
     mo is 30 days and y is 365 days; m means mo, up to 12m, see ``is_in_bare_months``. With ``words`` the texts "-1"
     (off) and "0" (delete-after-fetch) are allowed too. Bounds: 1 .. 2^53-1 seconds. Raises InvalidDurationError.
@@ -43,7 +40,7 @@ def parse_duration(text: str, *, words: bool = False) -> int:
     if words and text in WORDS:
         return WORDS[text]
     match = DURATION.fullmatch(text)
-    if match and match[2] == _BARE_MONTH and int(match[1][:20]) > _MOST_BARE_MONTHS:
+    if match and match[2] == _BARE_MONTH and int(match[1][:20]) > _MAX_BARE_MONTHS:
         raise InvalidDurationError(
             f'{text!r} may mean minutes or months: write "{text}in" for minutes, or "{text}o" for months of 30 days'
         )
@@ -58,13 +55,13 @@ def parse_duration(text: str, *, words: bool = False) -> int:
 
 
 def is_in_bare_months(text: str) -> bool:
-    """Tell whether a duration has the unit m, which is easily taken for minutes."""
+    """Return whether a duration has the unit m, which is easily mistaken for minutes."""
     match = DURATION.fullmatch(text)
     return match is not None and match[2] == _BARE_MONTH
 
 
 def duration_words(seconds: int) -> str:
-    """Write seconds in words, in the unit of ``duration_text``: 30 days, 1 hour."""
+    """Format seconds in words, in the unit of ``duration_text``: 30 days, 1 hour."""
     text = duration_text(seconds)
     match = DURATION.fullmatch(text)
     if not match:
@@ -74,9 +71,9 @@ def duration_words(seconds: int) -> str:
 
 
 def duration_text(seconds: int) -> str:
-    """Write seconds in days, hours, minutes or seconds, the greatest that divides them: 30d, 36h, 90min, 5s.
+    """Format seconds in the greatest unit up to days that divides them: 30d, 36h, 90min, 5s.
 
-    KEEP and AFTER_FETCH are written as a configuration has them: -1 and 0.
+    KEEP and AFTER_FETCH become -1 and 0, as in the configuration.
     """
     if seconds in WORDS.values():
         return str(seconds)

@@ -1,7 +1,7 @@
-"""Counts what becomes hidden of a group: the messages that its horizon of one moment shows, and that of another hides.
+"""Counts the messages of a group that are visible at one horizon and hidden at another.
 
-In the hot store each message is looked at, in the archive the index alone. Where only a part of what a partition has
-goes, the archive itself has to count it, see ``Sought``.
+In the hot store each message is examined, in the archive only the index. If only some messages of a partition become
+hidden, the archive itself must be read: see ``ArchiveCount``.
 """
 
 import json
@@ -21,35 +21,36 @@ class Horizon(NamedTuple):
     gone: int
     """Messages up to this number, inclusive."""
     before: int
-    """Messages created before this Unix second, exclusive, but for kept commits."""
+    """Messages created before this Unix second, exclusive, except kept commits."""
     commits_above: int
-    """Commits with greater numbers are kept; FOREVER: none is."""
+    """Commits with greater numbers are kept; FOREVER: no commit is kept."""
     border: int
     """Messages up to this number, inclusive, are in the archive."""
 
     def is_kept(self, above: str) -> str:
-        """Return the SQL condition for kept commits. ``above``: what stands for ``commits_above`` in it."""
+        """Return the SQL condition for kept commits. ``above``: the SQL expression for ``commits_above``."""
         return "FALSE" if self.commits_above == FOREVER else is_kept(above)
 
 
 @dataclass(frozen=True)
-class Amount:
-    """Some messages."""
+class MessageTotals:
+    """Totals over a set of messages."""
 
     messages: int = 0
     body_bytes: int = 0
     """0 if they were not measured."""
     oldest: int = 0
-    """When the oldest was created, Unix seconds; 0 without messages. So is ``newest`` for the newest."""
+    """The creation time of the oldest, Unix seconds; 0 without messages."""
     newest: int = 0
+    """The creation time of the newest, Unix seconds; 0 without messages."""
     held: int = 0
-    """How many of them a legal hold covers, as far as that was asked."""
+    """How many are under a legal hold; 0 if not counted."""
     young: int = 0
-    """How many others are not old enough to be erased, as far as that was asked."""
+    """How many others are not old enough to be erased; 0 if not counted."""
 
-    def __add__(self, other: "Amount") -> "Amount":
-        """Return both together."""
-        return Amount(
+    def __add__(self, other: "MessageTotals") -> "MessageTotals":
+        """Return the totals over both sets."""
+        return MessageTotals(
             self.messages + other.messages,
             self.body_bytes + other.body_bytes,
             min((each.oldest for each in (self, other) if each.messages), default=0),
@@ -59,21 +60,21 @@ class Amount:
         )
 
 
-NOTHING = Amount()
+NOTHING = MessageTotals()
 
 
 @dataclass(frozen=True)
-class Sums:
-    """What is asked of messages: the values of Amount, but for the bytes."""
+class Aggregates:
+    """The SQL aggregates for MessageTotals, except the bytes."""
 
     held: str = "FALSE"
-    """The SQL condition for those that a legal hold covers."""
+    """The SQL condition for messages under a legal hold."""
     erasable_before: int = FOREVER
-    """Those created before this Unix second are old enough to be erased."""
+    """Messages created before this Unix second are old enough to be erased."""
 
     @property
     def sql(self) -> str:
-        """What to select, in the hot store or in the archive."""
+        """The columns to select, in the hot store or in the archive."""
         young = "FALSE"
         if self.erasable_before < FOREVER:
             young = f"NOT ({self.held}) AND created_at >= {self.erasable_before:d}"
@@ -83,31 +84,31 @@ class Sums:
         )
 
     @staticmethod
-    def amount(row: Iterable[Any], body_bytes: int = 0) -> Amount:
-        """Return what was selected. ``row``: the values of ``sql``."""
+    def totals(row: Iterable[Any], body_bytes: int = 0) -> MessageTotals:
+        """Return the totals. ``row``: the values of ``sql``."""
         messages, *others = row
-        return Amount(messages, body_bytes, *others) if messages else NOTHING
+        return MessageTotals(messages, body_bytes, *others) if messages else NOTHING
 
 
-ALL = Sums()
-"""Sums of messages of which it does not matter whether they may be erased."""
+ALL = Aggregates()
+"""Aggregates that do not count what may not be erased."""
 
 
 @dataclass(frozen=True)
-class Sought:
-    """What only the archive itself can tell: how many messages of ``stretch`` are hidden by ``horizon``."""
+class ArchiveCount:
+    """A count that requires reading the archive: the messages of ``stretch`` that ``horizon`` hides."""
 
     stretch: Stretch
     horizon: Horizon
-    sums: Sums
+    aggregates: Aggregates
 
 
 def horizons(
     connection: sqlite3.Connection, group_keys: Collection[int], now: int, gone: str = "gone"
 ) -> dict[int, Horizon]:
-    """Return what is hidden of groups at the Unix second ``now``, by key.
+    """Return the horizons of groups at the Unix second ``now``, by key.
 
-    ``gone``: the column of GOVERNED that tells which numbers are; by default, the next run counts as done.
+    ``gone``: the column of GOVERNED for ``Horizon.gone``. The default is the mark after the next run.
     """
     query = (
         f"WITH {GOVERNED} SELECT group_key, {gone}, cutoff, commits_above, archived_seq FROM governed_groups"
@@ -122,32 +123,33 @@ def in_hot_store(
     group_key: int,
     former: Horizon,
     current: Horizon,
-    sums: Sums = ALL,
+    aggregates: Aggregates = ALL,
     *,
     where: str = "TRUE",
     now: int = 0,
     is_measured: bool = False,
-) -> Amount:
-    """Count the messages of the hot store that ``former`` shows and ``current``, which hides no less, does not.
+) -> MessageTotals:
+    """Count the messages of the hot store that ``former`` shows and ``current`` hides.
 
-    ``where``: an SQL condition for those that count, which may name the second ``:now``. ``is_measured``: bytes
-    are counted too; that takes much longer.
+    ``current`` must hide at least what ``former`` hides. ``where``: an SQL condition for the messages to count, which
+    may use the parameter ``:now``. ``is_measured``: also count bytes, which takes much longer.
     """
     values = _values(group_key, former, current) | {"now": now}
     found = NOTHING
     for condition in _newly_hidden(former, current):
         chosen = f"FROM messages WHERE group_key = :group_key AND {condition} AND {where}"
-        amount = sums.amount(connection.execute(f"SELECT {sums.sql} {chosen}", values).fetchone())
-        if is_measured and amount.messages:
-            amount += Amount(0, connection.execute(f"SELECT sum(size) {chosen}", values).fetchone()[0])
-        found += amount
+        totals = aggregates.totals(connection.execute(f"SELECT {aggregates.sql} {chosen}", values).fetchone())
+        if is_measured and totals.messages:
+            totals += MessageTotals(0, connection.execute(f"SELECT sum(size) {chosen}", values).fetchone()[0])
+        found += totals
     return found
 
 
 def _newly_hidden(former: Horizon, current: Horizon) -> Iterator[str]:
-    """Yield conditions: by age; by number; commits that were kept and are not any more. No message meets two of them.
+    """Yield disjoint conditions: by age, by number, and commits that are no longer kept.
 
-    Each is a range of one index; the plus signs keep SQLite from taking another. If no commit is kept, it tells all.
+    Each is a range of one index, and needs no other column if no commit is kept. The plus signs keep SQLite from
+    choosing another index.
     """
     was_kept, is_kept_now = former.is_kept(":commits_above"), current.is_kept(":new_commits_above")
     if current.before > former.before:
@@ -165,8 +167,8 @@ def _newly_hidden(former: Horizon, current: Horizon) -> Iterator[str]:
         )
 
 
-def served_of(connection: sqlite3.Connection) -> str:
-    """Return the condition for messages that no deleted account has sent, and for commits."""
+def sender_condition(connection: sqlite3.Connection) -> str:
+    """Return the SQL condition for commits and for messages whose sender's account is not deleted."""
     if connection.execute("SELECT 1 FROM user_tombstones").fetchone():
         return "(is_commit OR sender_id NOT IN (SELECT user_id FROM user_tombstones))"
     return "TRUE"
@@ -175,9 +177,9 @@ def served_of(connection: sqlite3.Connection) -> str:
 def in_archive(
     connection: sqlite3.Connection, group_key: int, former: Horizon, current: Horizon
 ) -> Iterator[tuple[Part, bool]]:
-    """Yield the parts of the archive in which messages become hidden, and whether all that they have were shown and do.
+    """Yield the parts of the archive with messages that ``former`` shows and ``current`` hides.
 
-    See ``in_hot_store``.
+    With each part: whether all its messages were visible and become hidden.
     """
     for *part, is_whole in connection.execute(_PARTS, _values(group_key, former, current)).fetchall():
         yield Part(*part), bool(is_whole)

@@ -1,4 +1,4 @@
-"""Legal holds: what they cover, and how operators add, list and release them. ``rules.py`` asks for what they cover."""
+"""Adds, lists and releases legal holds. ``rules.py`` applies them."""
 
 import sqlite3
 from dataclasses import dataclass
@@ -6,22 +6,21 @@ from dataclasses import dataclass
 from conclave.store.sender_index import SENT
 
 HELD_GROUPS = "SELECT group_key FROM holds WHERE group_key IS NOT NULL"
-"""The groups of which a legal hold covers all messages."""
+"""The groups under a legal hold."""
 
 HELD_SENDERS = "SELECT user_id FROM holds WHERE user_id IS NOT NULL"
-"""The users of whom a legal hold covers all that they have sent."""
+"""The users whose messages are under a legal hold."""
 
 UNHELD = f"sender_id NOT IN ({HELD_SENDERS})"
-"""The condition for messages whose sender is under no legal hold."""
+"""The SQL condition for messages whose sender is under no legal hold."""
 
 
 @dataclass(frozen=True)
 class Hold:
-    """A hold on all messages of a group, or on all messages that a user has sent.
+    """A legal hold on all messages of a group, or on all messages that a user sent.
 
-    ``group_key``: of the group; None for a user. ``subject_id``: the id of the group or user. ``name``: its name when
-    the hold was added, "" if it was deleted before. ``added_by``: an operator, as in the audit log. ``added_at``: Unix
-    seconds.
+    ``group_key``: None for a user. ``subject_id``: the id of the group or user. ``name``: its name when the hold was
+    added; "" if it was already deleted. ``added_by``: the operator, as in the audit log. ``added_at``: Unix seconds.
     """
 
     hold_id: int
@@ -50,7 +49,7 @@ def add(
     added_by: str,
     added_at: int,
 ) -> int:
-    """Add a hold and return its id: see Hold. Ids are not used again."""
+    """Add a hold and return its id. Ids are never reused. For the parameters see Hold."""
     added = connection.execute(
         "INSERT INTO holds (group_key, user_id, subject_id, name, reason, added_by, added_at)"
         " VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -60,35 +59,35 @@ def add(
 
 
 def list_all(connection: sqlite3.Connection) -> list[Hold]:
-    """List the holds in the order in which they were added."""
+    """Return all holds in the order in which they were added."""
     return [Hold(*row) for row in connection.execute(f"SELECT {_COLUMNS} FROM holds ORDER BY hold_id")]
 
 
 def remove(connection: sqlite3.Connection, hold_id: int) -> Hold | None:
-    """Remove a hold and return it; None: there is none of that id."""
+    """Remove a hold and return it; None if the id is unknown."""
     row = connection.execute(f"DELETE FROM holds WHERE hold_id = ? RETURNING {_COLUMNS}", (hold_id,)).fetchone()
     return Hold(*row) if row else None
 
 
 def has_any(connection: sqlite3.Connection) -> bool:
-    """Tell whether any legal hold is in force."""
+    """Return whether there is any legal hold."""
     return connection.execute("SELECT 1 FROM holds LIMIT 1").fetchone() is not None
 
 
 def has_held_senders(connection: sqlite3.Connection) -> bool:
-    """Tell whether a legal hold covers what any user has sent."""
+    """Return whether any user is under a legal hold."""
     return connection.execute(HELD_SENDERS).fetchone() is not None
 
 
 def is_held(connection: sqlite3.Connection, group_key: int) -> bool:
-    """Tell whether a legal hold covers all messages of a group."""
+    """Return whether a group is under a legal hold."""
     return connection.execute("SELECT 1 FROM holds WHERE group_key = ?", (group_key,)).fetchone() is not None
 
 
 def group_of(connection: sqlite3.Connection, group_id: bytes) -> tuple[int, str] | None:
-    """Return key and name of a group; "" is the name of a deleted one whose messages are not all erased.
+    """Return the key and name of a group, or None if it does not exist.
 
-    None: there is no such group, or nothing is left of it.
+    A deleted group whose messages are not all erased has the name "".
     """
     row = connection.execute(
         "SELECT group_key, group_name FROM groups WHERE group_id = ?1"
@@ -99,7 +98,7 @@ def group_of(connection: sqlite3.Connection, group_id: bytes) -> tuple[int, str]
 
 
 def has_left_messages(connection: sqlite3.Connection, user_id: bytes) -> bool | None:
-    """Tell whether messages of a deleted account are stored; None if only the archive could tell."""
+    """Return whether messages of a deleted account are stored; None if that requires reading the archive."""
     found = connection.execute(
         "SELECT EXISTS (SELECT 1 FROM user_tombstones WHERE user_id = ?1)"
         " OR EXISTS (SELECT 1 FROM archive_senders WHERE sender_id = ?1)"
@@ -108,5 +107,5 @@ def has_left_messages(connection: sqlite3.Connection, user_id: bytes) -> bool | 
     ).fetchone()[0]
     if found:
         return True
-    # The index of the archive does not say who has sent the commits there.
+    # The index of the archive has no senders of commits.
     return None if connection.execute("SELECT EXISTS (SELECT 1 FROM archive_parts)").fetchone()[0] else False

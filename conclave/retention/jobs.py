@@ -1,4 +1,4 @@
-"""Purge jobs: which groups are purged how often. Pure functions.
+"""Schedules purge jobs: which groups are purged, and how often. Pure functions.
 
 The rules are those of the retention contract, section 2.
 """
@@ -14,12 +14,12 @@ EVERYTHING = "everything"
 """The name of a run over all groups."""
 
 HOUSEKEEPING = "housekeeping"
-"""The name of a run over what belongs to every job."""
+"""The name of a run that does only what belongs to no purge job."""
 
 
 @dataclass(frozen=True)
 class PurgeJob:
-    """Purges the groups whose effective lifetime lies between two bounds. Times are in seconds; KEEP: no bound.
+    """A job that purges the groups whose effective lifetime is between two bounds. Times: seconds; KEEP: no bound.
 
     ``shortest_max_lifetime``: exclusive. ``longest_max_lifetime``: inclusive. ``interval``: from the start of one run
     to that of the next.
@@ -31,15 +31,15 @@ class PurgeJob:
 
     @property
     def name(self) -> str:
-        """What operators call it: its bounds."""
+        """Its bounds in words, or EVERYTHING."""
         over = f"over {duration_text(self.shortest_max_lifetime)}" if self.shortest_max_lifetime != KEEP else ""
         up_to = f"up to {duration_text(self.longest_max_lifetime)}" if self.longest_max_lifetime != KEEP else ""
         return " ".join(filter(None, (over, up_to))) or EVERYTHING
 
     def covers(self, policy: GroupPolicy) -> bool:
-        """Tell whether groups of this policy belong to the job by their lifetime.
+        """Return whether groups of this policy belong to the job by their lifetime.
 
-        Delete-after-fetch counts as below everything, and a group that keeps its messages as above everything.
+        Delete-after-fetch counts as the shortest lifetime, keeping messages for ever as the longest.
         """
         if policy.is_after_fetch:
             return self.shortest_max_lifetime == KEEP
@@ -50,7 +50,7 @@ class PurgeJob:
 
     @property
     def covered(self) -> str:
-        """The SQL condition, over the columns of a policy, for what ``covers`` tells."""
+        """The SQL condition that equals ``covers``, over the columns of a policy."""
         after_fetch, kept = self.shortest_max_lifetime == KEEP, self.longest_max_lifetime == KEEP
         within = f"effective_expiry > {self.shortest_max_lifetime:d}"
         within += "" if kept else f" AND effective_expiry <= {self.longest_max_lifetime:d}"
@@ -58,7 +58,7 @@ class PurgeJob:
 
 
 def gaps(jobs: Iterable[PurgeJob]) -> list[str]:
-    """Return in words the lifetimes that belong to no job."""
+    """Return, in words, the lifetimes that no job covers."""
     ordered = sorted(jobs, key=lambda job: job.shortest_max_lifetime)
     if not ordered:
         return []
@@ -81,58 +81,61 @@ def _between(over: int, up_to: int) -> str:
 
 @dataclass(frozen=True)
 class Scope:
-    """What one run does: which groups it purges by their lifetime, and whether it does the housekeeping.
+    """The scope of one run: which groups it purges by their lifetime, and whether it does the housekeeping.
 
-    ``job``: None for no groups by their lifetime. A group in which something is past a mark, and a deleted one, belong
-    to every run. Housekeeping: dead sessions and invites, moves to the archive, receipts that are too old.
+    ``job``: None selects no groups by their lifetime. Groups with messages past a mark, and deleted groups, belong to
+    every run. Housekeeping: expired sessions and invites, moves to the archive, and old receipts.
     """
 
     name: str
     job: PurgeJob | None
-    keeps_house: bool
+    is_housekeeping: bool
 
     def covers(self, policy: GroupPolicy) -> bool:
-        """Tell whether groups of this policy belong to the run by their lifetime."""
+        """Return whether groups of this policy belong to the run by their lifetime."""
         return self.job is not None and self.job.covers(policy)
 
     @property
     def covered(self) -> str:
-        """The SQL condition, over the columns of a policy, for what ``covers`` tells."""
+        """The SQL condition that equals ``covers``, over the columns of a policy."""
         return self.job.covered if self.job else "FALSE"
 
 
-ALL = Scope(EVERYTHING, PurgeJob(1), keeps_house=True)
-"""Everything: what a run does if there are no purge jobs, and one that an operator starts."""
+ALL = Scope(EVERYTHING, PurgeJob(1), is_housekeeping=True)
+"""The scope of runs without purge jobs, and of those that an operator starts."""
 
 
 def schedule(jobs: Sequence[PurgeJob], cleanup_interval: int) -> list[tuple[Scope, int]]:
-    """Return what the worker does and how often: each scope, and the seconds from run to run."""
+    """Return the scopes that the worker runs, each with its interval in seconds."""
     if not jobs:
         return [(ALL, cleanup_interval)]
-    house = Scope(HOUSEKEEPING, None, keeps_house=True)
-    return [(house, cleanup_interval), *((Scope(job.name, job, keeps_house=False), job.interval) for job in jobs)]
+    housekeeping = Scope(HOUSEKEEPING, None, is_housekeeping=True)
+    return [
+        (housekeeping, cleanup_interval),
+        *((Scope(job.name, job, is_housekeeping=False), job.interval) for job in jobs),
+    ]
 
 
-class Next(NamedTuple):
-    """What is done next: the place of a job, and when it is due."""
+class NextJob(NamedTuple):
+    """The index of the next job, and when it is due."""
 
-    place: int
+    index: int
     due: float
 
 
 class Timetable:
-    """When each of some jobs is due; the one that is due for longest comes next. Times: seconds of a monotonic clock.
+    """When each job is due; the most overdue job comes next. Times: seconds of a monotonic clock.
 
-    A job that failed is not left until its interval is over, which may be a year: nothing would be erased meanwhile.
+    A failed job is retried before its interval is over, which may be a year.
     """
 
-    def __init__(self, intervals: Sequence[int], again: int, now: float, due: Sequence[float] = ()) -> None:
-        """Begin with all jobs due, or with each when ``due`` says, which is what another timetable had.
+    def __init__(self, intervals: Sequence[int], retry_after: int, now: float, due: Sequence[float] = ()) -> None:
+        """Start with all jobs due ``now``, or at the times ``due`` of a former timetable.
 
-        ``again``: one that failed is due after so many seconds, or its interval if less.
+        ``retry_after``: a failed job is due again after so many seconds, or after its interval if that is shorter.
         """
         self._intervals = intervals
-        self._again = again
+        self._retry_after = retry_after
         self._due = list(due) or [now] * len(intervals)
 
     @property
@@ -140,15 +143,15 @@ class Timetable:
         """When each job is due."""
         return tuple(self._due)
 
-    def next(self) -> Next:
-        """Return what is done next."""
-        place = min(range(len(self._due)), key=self._due.__getitem__)
-        return Next(place, self._due[place])
+    def next(self) -> NextJob:
+        """Return the next job."""
+        index = min(range(len(self._due)), key=self._due.__getitem__)
+        return NextJob(index, self._due[index])
 
-    def begin(self, place: int, now: float) -> None:
-        """Note that a job begins: it is due again an interval after it was due, and not before it began."""
-        self._due[place] = max(self._due[place] + self._intervals[place], now)
+    def begin(self, index: int, now: float) -> None:
+        """Record that a job starts: it is due again one interval after it was due, but not before ``now``."""
+        self._due[index] = max(self._due[index] + self._intervals[index], now)
 
-    def fail(self, place: int, now: float) -> None:
-        """Note that a job has failed."""
-        self._due[place] = min(self._due[place], now + self._again)
+    def fail(self, index: int, now: float) -> None:
+        """Record that a job failed."""
+        self._due[index] = min(self._due[index], now + self._retry_after)

@@ -1,14 +1,14 @@
-"""The marks of a group: what they cover is never served again, even after the policy changes.
+"""Writes the policies and marks of groups. What a mark hides is never served again, even after the policy changes.
 
-last_seq        the group's counter: the last number that it gave to a message
-floor_seq       messages up to this number (inclusive) were fetched by all who were members at that time
+last_seq        the number of the group's last message
+floor_seq       messages up to this number (inclusive) were fetched by all members of that time
 gone_below      messages up to this number (inclusive) are never served again
 expired_before  messages created before this Unix second (exclusive) are never served again
-commits_below   commits up to this number (inclusive) were fetched by all who were members at that time
+commits_below   commits up to this number (inclusive) were fetched by all members of that time
 
-A mark only rises. The one exception is ``floor_seq`` when a group enters delete-after-fetch. The rules are those of the
-retention contract, section 1. ``commits_below`` is there because of that exception: the setting ``retain_commits``
-keeps commits above it from expiring by age, and one that has expired must not come back.
+Marks only rise, except ``floor_seq`` when a group enters delete-after-fetch. The rules are those of the retention
+contract, section 1. ``commits_below`` exists because of that exception: the setting ``retain_commits`` keeps commits
+above it from expiring by age, and an expired commit must not reappear.
 """
 
 import sqlite3
@@ -35,56 +35,56 @@ def advance_floor(connection: sqlite3.Connection, group_key: int) -> None:
 
 
 def settle(connection: sqlite3.Connection, settings: PolicySettings, at: int, group_key: int | None = None) -> None:
-    """Write the policies that ``settings`` give, and keep hidden what the former ones have hidden.
+    """Write the policies under ``settings``, and the marks that keep hidden what the former policies hid.
 
-    ``at``: the last Unix second at which these were in force. ``group_key``: of this group alone; otherwise the age of
-    self-destructing messages is written too. Deleted groups have no marks: of these only the policy is written.
+    ``at``: the last Unix second at which the former policies were in force. ``group_key``: only this group; None: all
+    groups, and the maximum age of self-destructing messages. Deleted groups have no marks, only a policy.
     """
     if group_key is None:
         _settle_age(connection, settings, at)
-    for each in _chosen(connection, "groups", settings, group_key):
+    for each in _by_policy(connection, "groups", settings, group_key):
         connection.execute(_SETTLE.format(each.condition), {**each.values, "now": at})
     write(connection, settings, group_key)
 
 
 def write(connection: sqlite3.Connection, settings: PolicySettings, group_key: int | None = None) -> None:
-    """Write the policies that ``settings`` give, where nothing was hidden by others, or the marks tell of it already.
+    """Write the policies under ``settings`` without changing marks.
 
-    So of a new group, of a new database, and of what the ledger tells.
+    Use it if no former policy hid anything, or the marks are up to date: for new groups, new databases, and the ledger.
     """
     if group_key is None:
         connection.execute("UPDATE server_state SET self_destruct_max_age = ?", (settings.self_destruct_max_age,))
     for table in ("groups", "tombstones"):
-        for each in _chosen(connection, table, settings, group_key):
+        for each in _by_policy(connection, table, settings, group_key):
             connection.execute(f"UPDATE {table} SET {_WRITTEN} WHERE {each.condition} AND {_DIFFERS}", each.values)
 
 
 def changed(connection: sqlite3.Connection, settings: PolicySettings) -> Iterator[tuple[int, GroupPolicy, GroupPolicy]]:
-    """Yield each living group to which ``settings`` give another policy: key, the one in force, the other one."""
-    for each in _chosen(connection, "groups", settings, None):
+    """Yield each living group whose policy differs under ``settings``: its key, current policy and new policy."""
+    for each in _by_policy(connection, "groups", settings, None):
         query = f"SELECT group_key, {COLUMNS} FROM groups WHERE {each.condition} AND {_DIFFERS}"
         for key, *row in connection.execute(query, each.values).fetchall():
             if (former := of_row(*row)) != each.policy:
                 yield key, former, each.policy
 
 
-def given(connection: sqlite3.Connection, settings: PolicySettings) -> set[GroupPolicy]:
+def policies_under(connection: sqlite3.Connection, settings: PolicySettings) -> set[GroupPolicy]:
     """Return the policies that living groups would have under ``settings``."""
-    return {each.policy for each in _chosen(connection, "groups", settings, None)}
+    return {each.policy for each in _by_policy(connection, "groups", settings, None)}
 
 
-class _Chosen(NamedTuple):
-    """The groups to which settings give one policy: an SQL condition, and the values of its parameters and columns."""
+class _PolicyGroups(NamedTuple):
+    """The groups that have one policy under some settings: the SQL condition, and the values of its parameters."""
 
     condition: str
     policy: GroupPolicy
     values: dict[str, Any]
 
 
-def _chosen(
+def _by_policy(
     connection: sqlite3.Connection, table: str, settings: PolicySettings, group_key: int | None
-) -> list[_Chosen]:
-    """Return all groups of a table, or one, by what settings give them: no more statements than there are policies."""
+) -> list[_PolicyGroups]:
+    """Partition the groups of a table, or a single one, by their policy under ``settings``."""
     only = "TRUE" if group_key is None else f"group_key = {group_key:d}"
     own = connection.execute(f"SELECT group_id FROM {table} WHERE {only}") if group_key is not None else ()
     overridden = {
@@ -103,7 +103,7 @@ def _chosen(
         condition = f"message_expiry_seconds = :expiry AND min_lifetime_seconds = :least AND {others}"
         found.append((condition, settings.of_setting(expiry, least), {"expiry": expiry, "least": least}))
     return [
-        _Chosen(condition, policy, {**given_by, **dict(zip(_COLUMNS, policy.row, strict=True))})
+        _PolicyGroups(condition, policy, {**given_by, **dict(zip(_COLUMNS, policy.row, strict=True))})
         for condition, policy, given_by in found
     ]
 
@@ -114,15 +114,15 @@ _DIFFERS = f"({COLUMNS}) IS NOT ({', '.join(f':{name}' for name in _COLUMNS)})"
 
 _HIDDEN = f"max(expired_before, {EXPIRES_BEFORE})"
 
-# Commits that are hidden already stay so although commits are kept from now on. In the archive a part counts as a
-# whole: commits that lie in it with hidden messages will expire by age too.
-_LET_GO = f"""iif(:keeps_commits > keeps_commits, max(
+# Commits that are already hidden stay hidden when a group starts to keep commits. In the archive a part counts as a
+# whole, so commits in a part with hidden messages expire by age too.
+_HIDDEN_COMMITS = f"""iif(:keeps_commits > keeps_commits, max(
     ifnull((SELECT max(sequence_num) FROM messages
         WHERE messages.group_key = groups.group_key AND created_at < {_HIDDEN}), 0),
     ifnull((SELECT max(last_seq) FROM archive_parts
         WHERE archive_parts.group_key = groups.group_key AND oldest < {_HIDDEN}), 0)), 0)"""
 
-# On entering delete-after-fetch the floor of former members must not count for those who are members now.
+# On entering delete-after-fetch, the floor of former members must not count for current members.
 _SETTLE = f"""
 UPDATE groups SET
     floor_seq = iif(:effective_expiry = 0 AND effective_expiry != 0, max(gone_below, {LEAST_WATERMARK}),
@@ -130,16 +130,15 @@ UPDATE groups SET
     gone_below = iif(:effective_expiry != 0 AND effective_expiry = 0, max(gone_below, floor_seq, {LEAST_WATERMARK}),
         gone_below),
     expired_before = {_HIDDEN},
-    commits_below = max(commits_below, {LEAST_WATERMARK}, {_LET_GO})
+    commits_below = max(commits_below, {LEAST_WATERMARK}, {_HIDDEN_COMMITS})
 WHERE {{}} AND (effective_expiry, hold_limit, keeps_commits) IS NOT (:effective_expiry, :hold_limit, :keeps_commits)
 """
 
 
 def hide_before(connection: sqlite3.Connection, group_key: int, before: int) -> None:
-    """Hide the messages of a group that were created before the Unix second ``before``, for ever.
+    """Hide for ever the messages of a group that were created before the Unix second ``before``.
 
-    But for commits that the setting ``retain_commits`` keeps, for as long as it does. ``before``
-    must not lie in the future.
+    Commits that the setting ``retain_commits`` keeps stay visible. ``before`` must not be in the future.
     """
     connection.execute(
         "UPDATE groups SET expired_before = max(expired_before, ?) WHERE group_key = ?", (before, group_key)
@@ -147,21 +146,21 @@ def hide_before(connection: sqlite3.Connection, group_key: int, before: int) -> 
 
 
 def _settle_age(connection: sqlite3.Connection, settings: PolicySettings, at: int) -> None:
-    """Keep hidden what was too old to be read for the first time by the age in force up to the Unix second ``at``.
+    """Keep hidden what was too old, at the Unix second ``at``, to be read for the first time under the former age.
 
-    Also in a backup of before that is restored with a greater age: the ledger is told.
+    ``too_old_before`` goes to the ledger, so this also holds for a backup that is restored with a greater age.
     """
     row = connection.execute(f"SELECT {MAX_AGE}").fetchone()
     if row[0] not in (None, settings.self_destruct_max_age):
         before = expiry_cutoff(at, row[0])
-        end_timed(connection, before)
+        stop_new_timers(connection, before)
         connection.execute("UPDATE server_state SET too_old_before = max(too_old_before, ?)", (before,))
 
 
-def end_timed(connection: sqlite3.Connection, before: int) -> None:
-    """Start no more timers of self-destructing messages that were created before the Unix second ``before``, exclusive.
+def stop_new_timers(connection: sqlite3.Connection, before: int) -> None:
+    """Start no more timers for self-destructing messages created before the Unix second ``before``, exclusive.
 
-    Members who have not read them may never see them. Timers that run go on.
+    Members who have not read them will never see them. Running timers continue.
     """
     connection.execute(
         "UPDATE self_destructing SET ended = 1 WHERE NOT ended AND (SELECT created_at FROM messages WHERE"

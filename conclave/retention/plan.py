@@ -1,8 +1,7 @@
-"""The plan of a run: which marks rise, and in which groups something is due. Made here in SQL, without Java.
+"""Plans a run in SQL, without Java: which marks rise, and in which groups messages are due.
 
-Spark makes the same plan by expressions of its own, ``spark/plan.py``, from the same rows. What is due and which mark
-rises is written twice so, and comparing the answers tests that; what both have from SQLite (what is withheld, and which
-messages are redacted for every reader) the model in the tests checks.
+``spark/plan.py`` makes the same plan by Spark expressions from the same rows; tests compare both. What both take from
+SQLite (what is withheld, and which messages are redacted for every reader) is checked by the model in the tests.
 """
 
 import sqlite3
@@ -12,17 +11,17 @@ from typing import Any
 
 from conclave.retention.jobs import ALL, Scope
 from conclave.retention.resolve import PolicySettings
-from conclave.retention.rules import GOVERNED, IN_ANY_RUN, MARKED, RULES, Bounds
+from conclave.retention.rules import ANY_RUN_RULES, GOVERNED, POLICY_RULES, RULES, Bounds
 
 
 @dataclass(frozen=True)
 class GroupStep:
-    """A group in which something is due, with its marks after the run.
+    """A group that a run changes, with its marks after the run.
 
-    Messages with numbers up to ``gone_below`` (inclusive) go, and those created before ``expired_before`` (exclusive,
-    Unix seconds), except commits with numbers greater than ``commits_above``. Of these only those created before
-    ``erasable_before`` (exclusive, Unix seconds) are old enough; 0: the marks rise, and nothing goes. ``redacts``: 1 if
-    messages go that are redacted for every reader (at the end of all timers, or taken back), otherwise 0.
+    Due are messages with numbers up to ``gone_below`` (inclusive), and those created before ``expired_before``
+    (exclusive, Unix seconds), except commits with numbers greater than ``commits_above``. Of these, messages created
+    before ``erasable_before`` (exclusive, Unix seconds) are deleted; 0: only the marks rise. ``redacts``: 1 if messages
+    are due that are redacted for every reader (all timers ended, or taken back), otherwise 0.
     """
 
     group_key: int
@@ -36,10 +35,10 @@ class GroupStep:
 
 @dataclass(frozen=True)
 class Plan:
-    """What one run deletes at the Unix second ``now``: keys in ascending order.
+    """What one run deletes at the Unix second ``now``. Keys are in ascending order.
 
-    ``tombstones``: keys of deleted groups. ``deleted_accounts``: user ids; what they have sent goes, except commits.
-    Of both goes what is old enough and under no legal hold.
+    ``tombstones``: keys of deleted groups. ``deleted_accounts``: user ids; all their messages are due, except commits.
+    Of both, only messages that are old enough and under no legal hold are deleted.
     """
 
     now: int
@@ -51,7 +50,7 @@ class Plan:
 
     @property
     def risen(self) -> list[tuple[int, int]]:
-        """The marks ``gone_below`` that the run raises before anything goes, and the keys of their groups."""
+        """The marks ``gone_below`` that the run raises first, with the keys of their groups."""
         return [(step.gone_below, step.group_key) for step in self.groups]
 
 
@@ -65,19 +64,19 @@ SELECT group_key, new_floor, gone, cutoff, erasable_before, commits_above, redac
 WHERE (covered OR redacts OR {{is_past}}) AND (rises OR redacts OR {{is_due}})
 ORDER BY group_key
 """
-"""The groups that belong to the run, and in which something is due or a mark rises.
+"""Selects the groups of the run in which messages are due or a mark rises.
 
-A group belongs to every run if something in it is past a mark already, or redacted for every reader.
+A group with messages past a mark, or redacted for every reader, belongs to every run.
 """
 
 
 def make_plan(connection: sqlite3.Connection, settings: PolicySettings, now: int, scope: Scope = ALL) -> Plan:
-    """Plan a run as of the Unix second ``now``. Call it in a transaction, for one snapshot of the store."""
+    """Plan a run at the Unix second ``now``. Call it in a transaction, for a consistent snapshot."""
     query = _groups_query(Bounds().as_needed(connection), scope)
     groups = [GroupStep(*row) for row in connection.execute(query, {"now": now})]
     tombstones = _keys(connection, "SELECT group_key FROM tombstones ORDER BY group_key")
     deleted_accounts = _keys(connection, "SELECT user_id FROM user_tombstones ORDER BY user_id")
-    if not scope.keeps_house:
+    if not scope.is_housekeeping:
         return Plan(now, groups, tombstones, deleted_accounts)
     sessions = _keys(
         connection,
@@ -95,14 +94,14 @@ def make_plan(connection: sqlite3.Connection, settings: PolicySettings, now: int
 def _groups_query(bounds: Bounds, scope: Scope) -> str:
     return _GROUPS.format(
         covered=scope.covered,
-        is_redacted=_is_any(IN_ANY_RUN, bounds),
-        is_past=_is_any(MARKED, bounds._replace(gone="gone_below", cutoff="expired_before")),
-        is_due=_is_any(MARKED, bounds),
+        is_redacted=_is_any(ANY_RUN_RULES, bounds),
+        is_past=_is_any(POLICY_RULES, bounds._replace(gone="gone_below", cutoff="expired_before")),
+        is_due=_is_any(POLICY_RULES, bounds),
     )
 
 
 def _is_any(named: Sequence[str], bounds: Bounds) -> str:
-    """Return the condition for groups in which one of the rules lets a message go."""
+    """Return the condition for groups in which a message is due by one of the rules."""
     exists = (
         f"{rule.only_if(bounds)} AND EXISTS"
         f" (SELECT 1 FROM {rule.tables} WHERE group_key = planned.group_key AND {rule.due(bounds)})"

@@ -1,15 +1,14 @@
-"""What a policy means: when a message is hidden, when it may be erased, and which values go together.
+"""Defines a policy: when it hides a message, and when the message may be erased.
 
-Which policy a group has, is decided in ``resolve.py``, and written to the group's row by ``marks.py``. All who judge a
-message go by the row: see ``policy_row.py``.
+``resolve.py`` decides which policy a group has, and ``marks.py`` writes it to the group's row. Every decision about a
+message uses the row: see ``policy_row.py``.
 
-``FormerPolicies`` has policies that another one is about to replace: what they hide until then stays hidden. A change
-of a group settles its marks as of the second in which they are written. Until the commit is there, a moment later or on
-a slow disk some seconds, readers go by the former policy, and of what it hides meanwhile the marks do not tell. So from
-the transaction on, until it is known when the change was there, every reader of the server hides what the former policy
-does, too. If a second has gone by, what was hidden by then is hidden from here on, and by a mark that is written after
-it: at once, or with the next beat of the server if that fails, or if no request waits for the change any more. Only a
-process that dies before forgets it.
+``FormerPolicies`` holds policies that are being replaced, so that what they have hidden stays hidden. A change writes
+the marks as of one second, but is committed later, on a slow disk by seconds. Until then readers still use the former
+policy, and the marks do not cover what it hides meanwhile. So from the transaction until the time of the commit is
+known, readers apply the former policy too. If the second has changed by then, a later mark covers the difference. It is
+written at once, or with the next heartbeat of the server if that fails or the request was cancelled; until then the
+difference is hidden from memory. A process that dies in between loses it.
 """
 
 from dataclasses import dataclass, field
@@ -31,19 +30,19 @@ AFTER_FETCH = 0
 
 
 FOREVER = 2**63 - 1
-"""A bound, on numbers or Unix seconds, that nothing reaches. It is the greatest integer that SQLite stores."""
+"""An unreachable bound on numbers or Unix seconds: the greatest integer that SQLite stores."""
 
 
 LAST_SECOND = 2**53 - 1
-"""Sums of times saturate here: it is the greatest integer that every JSON reader holds exactly."""
+"""Sums of times saturate here: the greatest integer that every JSON parser represents exactly."""
 
 
 SESSION_LAG_SECONDS = 60
-"""The stored expiry of a session in use lags behind its true one by at most 60 seconds."""
+"""The stored expiry of an active session is at most 60 seconds earlier than its actual expiry."""
 
 
 def end_of(begin: int, seconds: int) -> int:
-    """Return the Unix second that comes ``seconds`` after ``begin``, at most LAST_SECOND."""
+    """Return the Unix second ``seconds`` after ``begin``, at most LAST_SECOND."""
     return min(begin + seconds, LAST_SECOND)
 
 
@@ -70,29 +69,29 @@ def effective_expiry(server: int, group: int) -> int:
 
 
 def exceeds_cap(server: int, requested: int) -> bool:
-    """Tell whether a group asks for a longer expiry than the server's retention allows.
+    """Return whether a group asks for a longer expiry than the server's retention allows.
 
-    Inheriting (-1) and delete-after-fetch (0) are always within the cap. A server at 0 refuses every positive value. A
-    server at -1 refuses none.
+    Inheriting (-1) and delete-after-fetch (0) are always within the cap. A server at 0 rejects every positive value. A
+    server at -1 accepts every value.
     """
     return server != KEEP and requested > server
 
 
 def expiry_cutoff(now: int, effective: int) -> int:
-    """Return the Unix second before which messages have expired (exclusive); 0 if none has.
+    """Return the Unix second before which messages have expired (exclusive); 0: no message has.
 
-    A message goes when created_at < now - N. So the first second at which it is no longer served is created_at + N + 1.
+    A message expires when created_at < now - N, so the first second at which it is not served is created_at + N + 1.
     """
     return max(0, now - effective) if effective > 0 else 0
 
 
 def session_lag(token_ttl_seconds: int) -> int:
-    """Return how many seconds the stored expiry of a used session may lag behind the true one."""
+    """Return by how many seconds the stored expiry of an active session may be too early."""
     return min(SESSION_LAG_SECONDS, token_ttl_seconds)
 
 
 class Source(StrEnum):
-    """Where the lifetime of a group's messages comes from."""
+    """What sets the lifetime of a group's messages."""
 
     OVERRIDE = "override"
     GROUP = "group"
@@ -105,10 +104,10 @@ class Source(StrEnum):
 class GroupPolicy:
     """How long the messages of a group live.
 
-    ``lifetime``: the effective expiry in seconds, KEEP or AFTER_FETCH. ``min_lifetime``: no message is erased when
-    younger than these seconds, even if it is hidden. ``hold_limit``: with AFTER_FETCH a message expires after these
-    seconds, fetched by all or not; KEEP: never. ``keeps_commits``: commits do not expire by age while a member has
-    not fetched them. ``erases``: False if nothing may be erased. ``source``: what ``lifetime`` comes from.
+    ``lifetime``: the effective expiry in seconds, KEEP or AFTER_FETCH. ``min_lifetime``: the age in seconds before
+    which no message is erased, even if hidden. ``hold_limit``: with AFTER_FETCH, the age in seconds at which a message
+    expires, fetched by all or not; KEEP: never. ``keeps_commits``: commits do not expire by age until every member has
+    fetched them. ``erases``: False if nothing may be erased. ``source``: what set ``lifetime``.
     """
 
     lifetime: int
@@ -125,25 +124,25 @@ class GroupPolicy:
 
     @property
     def is_after_fetch(self) -> bool:
-        """Whether a message goes once every member has fetched it."""
+        """Whether messages are deleted once every member has fetched them."""
         return self.lifetime == AFTER_FETCH
 
-    @cached_property  # a page asks for each of its messages
+    @cached_property  # used for each message of a page
     def age_limit(self) -> int:
-        """After how many seconds a message expires by its age; KEEP: never."""
+        """The age in seconds at which a message expires; KEEP: never."""
         return self.hold_limit if self.is_after_fetch else self.lifetime
 
     def hides_as(self, other: "GroupPolicy") -> bool:
-        """Tell whether both hide the same at every moment, even if they do not let the same be erased."""
+        """Return whether both policies always hide the same messages, even if they erase at different times."""
         own, others = ((each.lifetime, each.hold_limit, each.keeps_commits) for each in (self, other))
         return own == others
 
     def outlives(self, seconds: int) -> bool:
-        """Tell whether every message lives for longer than ``seconds``, fetched or not."""
+        """Return whether every message lives longer than ``seconds``, fetched or not."""
         return self.lifetime == KEEP or self.lifetime > max(seconds, AFTER_FETCH)
 
     def expires_before(self, now: int) -> int:
-        """Return the Unix second before which messages have expired by age at ``now`` (exclusive); 0: none has."""
+        """Return the Unix second before which messages have expired by age at ``now`` (exclusive); 0: no message."""
         return expiry_cutoff(now, self.age_limit)
 
     def expires_at(self, created_at: int) -> int:
@@ -153,7 +152,7 @@ class GroupPolicy:
     def erasable_before(self, now: int) -> int:
         """Return the Unix second before which messages (exclusive) are old enough to be erased at ``now``.
 
-        A message is old enough from ``created_at + min_lifetime`` on. 0: none is. FOREVER: all are.
+        A message is old enough from ``created_at + min_lifetime`` on. 0: no message is. FOREVER: all are.
         """
         if not self.erases:
             return 0
@@ -161,50 +160,50 @@ class GroupPolicy:
 
 
 class FormerPolicies:
-    """The policies that are being replaced on one server. Threads may ask."""
+    """The policies that are being replaced on one server. Thread-safe."""
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Create an empty registry."""
         self._lock = Lock()
         self._replaced: dict[int, tuple[GroupPolicy, ...]] = {}
         self._before: dict[int, int] = {}
         self._unmarked: dict[int, int] = {}
 
     def of(self, group_key: int) -> "tuple[GroupPolicy, ...]":
-        """Return the policies of a group that may have been in force a moment ago. Ask before ``hidden_before``."""
+        """Return the policies of a group that are being replaced. Call it before ``hidden_before``."""
         return self._replaced.get(group_key, ())
 
     def hidden_before(self, group_key: int) -> int:
-        """Return the Unix second before which messages of a group (exclusive) are hidden, whatever its marks say."""
+        """Return the Unix second before which messages of a group (exclusive) are hidden, besides its marks."""
         return self._before.get(group_key, 0)
 
     def forget(self) -> None:
-        """Hide by the marks alone: an operator has accepted a clock, and brought them to its time."""
+        """Clear what is hidden without a mark. Call it when an operator has accepted the clock and reset the marks."""
         self._before.clear()
         self._unmarked.clear()
 
     @property
     def unmarked(self) -> dict[int, int]:
-        """Before which Unix seconds messages are hidden without a mark, by the keys of their groups."""
+        """The Unix seconds before which messages are hidden without a mark, by group key."""
         with self._lock:
             return {**self._unmarked}
 
     def marked(self, unmarked: dict[int, int]) -> None:
-        """Note that the marks of what ``unmarked`` has told are there."""
+        """Record that marks were written for ``unmarked``, a former value of the property."""
         with self._lock:
             for group_key, before in unmarked.items():
                 if self._unmarked.get(group_key) == before:
                     del self._unmarked[group_key]
 
     def begin(self, group_key: int, policy: "GroupPolicy") -> None:
-        """Hide what ``policy`` hides, which is being replaced."""
+        """Start to apply ``policy``, which is being replaced."""
         with self._lock:
             self._replaced[group_key] = (*self.of(group_key), policy)
 
     def end(self, group_key: int, policy: "GroupPolicy", before: int) -> None:
-        """Hide what is older than ``before``, 0 for nothing, and not what ``policy`` hides: it is replaced by now."""
+        """Stop applying ``policy``, and hide messages created before the Unix second ``before``; 0: no messages."""
         with self._lock:
-            if before:  # first, for who does not find the policy any more
+            if before:  # before the policy is removed: readers take no lock
                 self._before[group_key] = max(before, self.hidden_before(group_key))
                 self._unmarked[group_key] = self._before[group_key]
             left = [*self.of(group_key)]
@@ -218,27 +217,27 @@ class PolicyChange:
     """One change of a group's policy."""
 
     def __init__(self, former: FormerPolicies) -> None:
-        """Prepare only. ``former``: those of the server that changes it."""
+        """Prepare a change. ``former``: the former policies of this server."""
         self._former = former
         self._begun: tuple[int, GroupPolicy, int] | None = None
         self._is_over = False
 
     def begin(self, group_key: int, policy: "GroupPolicy", at: int) -> None:
-        """Note, in the transaction, which policy is replaced. ``at``: the second as of which the marks are settled."""
-        if not self._is_over:  # otherwise nothing would end it
+        """Record, in the transaction, which policy is replaced. ``at``: the second as of which marks are settled."""
+        if not self._is_over:  # otherwise ``end`` would not follow
             self._former.begin(group_key, policy)
             self._begun = group_key, policy, at
 
     def end(self, now: int) -> bool:
-        """Note that the transaction has ended, by the Unix second ``now``. Call it in any case.
+        """Record that the transaction has ended, at the Unix second ``now``. Always call it.
 
-        Returns whether there is a mark for all that is hidden.
+        Returns whether marks cover everything that is hidden.
         """
         self._is_over = True
         if self._begun is None:
             return True
         group_key, policy, at = self._begun
         before = policy.expires_before(now)
-        is_told = before <= policy.expires_before(at)
-        self._former.end(group_key, policy, 0 if is_told else before)
-        return is_told
+        is_marked = before <= policy.expires_before(at)
+        self._former.end(group_key, policy, 0 if is_marked else before)
+        return is_marked

@@ -1,4 +1,4 @@
-"""The policy in force, as the rows of groups and tombstones have it: the columns, and what SQL takes from them."""
+"""Reads the policy in force from the rows of groups and tombstones, in Python and in SQL."""
 
 import sqlite3
 from functools import lru_cache
@@ -6,14 +6,14 @@ from functools import lru_cache
 from conclave.retention.policy import FOREVER, GroupPolicy, Source
 
 COLUMNS = "effective_expiry, least_lifetime, hold_limit, keeps_commits, erases, policy_source"
-"""The columns in which the tables ``groups`` and ``tombstones`` have the policy in force."""
+"""The columns of the tables ``groups`` and ``tombstones`` that store the policy in force."""
 
 
-@lru_cache(maxsize=4096)  # each page asks; admins choose the values
+@lru_cache(maxsize=4096)  # used by each page; bounded, since admins choose the values
 def of_row(
     lifetime: int, min_lifetime: int, hold_limit: int, keeps_commits: int, erases: int, source: str
 ) -> GroupPolicy:
-    """Return the policy that a row has in COLUMNS. One that is not written yet keeps everything."""
+    """Return the policy of a row with COLUMNS. A row without a policy keeps everything."""
     return GroupPolicy(
         lifetime,
         min_lifetime,
@@ -25,7 +25,7 @@ def of_row(
 
 
 def find(connection: sqlite3.Connection, group_key: int) -> GroupPolicy | None:
-    """Return the policy of a stored group, also of a deleted one that has a tombstone; None if it is gone."""
+    """Return the policy of a group, or of a deleted group that has a tombstone; None if there is no row."""
     for table in ("groups", "tombstones"):
         row = connection.execute(f"SELECT {COLUMNS} FROM {table} WHERE group_key = ?", (group_key,)).fetchone()
         if row:

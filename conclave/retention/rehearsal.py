@@ -1,9 +1,9 @@
-"""The rehearsal: what another policy, or a purge, would hide. All that says what would go asks here.
+"""Rehearses what another policy, or a purge, would hide. Every preview uses this module.
 
-Shadow rows are copies of the rows by which messages are judged. They are in temporary tables of the same names, which
-only their connection sees, also one that only reads. On them the same is done as would be done in earnest: what admins
-set is written, and ``marks.settle`` settles the marks and writes the policies. The horizons of a group, of before and
-of then, tell which of its messages become hidden; ``hidden.py`` counts these.
+Shadow rows are copies of the rows that decide which messages are hidden. They are in temporary tables of the same
+names, visible only to their connection, which may be read-only. A rehearsal makes the change to the shadow rows:
+it writes the settings, and ``marks.settle`` writes the policies and marks. The horizons of a group before and after
+determine which messages become hidden; ``hidden.py`` counts them.
 """
 
 import sqlite3
@@ -15,7 +15,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from conclave.retention import hidden, limits, marks, stretches, visibility
-from conclave.retention.hidden import NOTHING, Amount, Horizon, Sought, Sums
+from conclave.retention.hidden import NOTHING, Aggregates, ArchiveCount, Horizon, MessageTotals
 from conclave.retention.holds import HELD_SENDERS, is_held
 from conclave.retention.policy import FOREVER, expiry_cutoff
 from conclave.retention.resolve import PolicySettings
@@ -23,123 +23,122 @@ from conclave.retention.rules import IS_REDACTED, IS_TAKEN_BACK, UNREAD, is_kept
 from conclave.retention.stretches import Part
 
 if TYPE_CHECKING:
-    from conclave.store.resources.groups import Group
+    from conclave.store.resources.groups import GroupRow
 
 LARGE_SHARE = 0.1
 """A change is large if it hides more than a tenth of all messages at once."""
 
 
 @dataclass(frozen=True)
-class Rehearsed:
-    """What would be hidden of a group."""
+class GroupImpact:
+    """What becomes hidden in one group."""
 
-    sure: Amount
-    """What is known without reading the archive."""
-    sought: Sought | None = None
-    """What is to be counted there; None: nothing."""
-    at_most: Amount = NOTHING
-    """What would be sought there, if it were all that the parts have."""
+    known: MessageTotals
+    """The totals that need no reading of the archive."""
+    archive_count: ArchiveCount | None = None
+    """What the archive has to count; None: nothing."""
+    at_most: MessageTotals = NOTHING
+    """An upper bound on ``archive_count``: all messages of the parts."""
 
 
 @dataclass
-class Change:
-    """What other settings do at once."""
+class SettingsImpact:
+    """What becomes hidden by a change of settings."""
 
     groups: int = 0
-    """How many groups have another policy."""
+    """How many groups get another policy."""
     sooner: int = 0
     """In how many of them messages may be erased sooner than before."""
     hiding: int = 0
     """In how many groups messages become hidden."""
     messages: int = 0
-    """How many become hidden in the database."""
+    """How many messages become hidden in the database."""
     body_bytes: int = 0
-    """How many bytes these have, if they were measured."""
+    """Their bytes, if measured."""
     archived: int = 0
-    """How many become hidden in the archive."""
+    """How many messages become hidden in the archive."""
     archived_bytes: int = 0
     is_exact: bool = True
-    """False if those of the archive are at most so many."""
+    """False if the numbers of the archive are upper bounds."""
     total: int = 0
-    """All messages of living groups; 0 if none becomes hidden."""
+    """All messages of living groups; 0 if nothing becomes hidden."""
 
     @property
     def hidden(self) -> int:
-        """How many messages become hidden, at most."""
+        """How many messages become hidden; an upper bound unless ``is_exact``."""
         return self.messages + self.archived
 
     @property
     def is_large(self) -> bool:
-        """Whether so much becomes hidden that an operator should have looked."""
+        """Whether an operator should confirm the change."""
         return self.hidden > LARGE_SHARE * self.total
 
 
 def of_change(
-    connection: sqlite3.Connection, group: "Group", changed: "Group", settings: PolicySettings, now: int
-) -> Rehearsed:
-    """Rehearse that ``group`` becomes ``changed`` at the Unix second ``now``, and that a run follows.
+    connection: sqlite3.Connection, group: "GroupRow", changed: "GroupRow", settings: PolicySettings, now: int
+) -> GroupImpact:
+    """Rehearse changing ``group`` to ``changed`` at the Unix second ``now``, followed by a run.
 
-    What is served now and is not then counts, also if a legal hold or a least lifetime keeps its bytes. It takes as
-    long as it takes to pass over as many entries of an index as messages become hidden. Only if the index does not tell
-    all, each message is looked at.
+    Counts messages that are served now and not then, even if a legal hold or a minimum lifetime delays erasure. The
+    cost is one index entry for each message that becomes hidden, or its row if the index does not suffice.
     """
     key = group.group_key
     own = changed.message_expiry_seconds, changed.min_lifetime_seconds
     if settings.of_group(group.group_id, *own).hides_as(group.policy):
-        return Rehearsed(NOTHING)
+        return GroupImpact(NOTHING)
     former = hidden.horizons(connection, [key], now, "gone_below")[key]
     with _shadow_rows_of(connection, key):
         connection.execute("UPDATE temp.groups SET message_expiry_seconds = ?, min_lifetime_seconds = ?", own)
         marks.settle(connection, settings, now, key)
         current = hidden.horizons(connection, [key], now)[key]
-    where = hidden.served_of(connection)
+    where = hidden.sender_condition(connection)
     if group.self_destructs:
         where += f" AND NOT {IS_REDACTED}"
     if group.taken_back_count:
         where += f" AND NOT {IS_TAKEN_BACK}"
-    sure = hidden.in_hot_store(connection, key, former, current, where=where, now=now)
+    known = hidden.in_hot_store(connection, key, former, current, where=where, now=now)
     partial = set[Part]()
     for part, is_whole in hidden.in_archive(connection, key, former, current):
         if is_whole:
-            sure += _all_of(part)
+            known += _all_of(part)
         else:
             partial.add(part)
     found = stretches.stretch(connection, group, 0, visibility.of_group(connection, group, now)) if partial else None
     parts = [part for part in found.parts if part in partial] if found else []
     if not (found and parts):
-        return Rehearsed(sure)
+        return GroupImpact(known)
     at_most = sum((replace(_all_of(part), oldest=max(part.oldest, former.before)) for part in parts), NOTHING)
-    return Rehearsed(sure, Sought(replace(found, parts=parts), current, hidden.ALL), at_most)
+    return GroupImpact(known, ArchiveCount(replace(found, parts=parts), current, hidden.ALL), at_most)
 
 
-def _all_of(part: Part) -> Amount:
-    return Amount(part.message_count, part.body_bytes, part.oldest, part.newest)
+def _all_of(part: Part) -> MessageTotals:
+    return MessageTotals(part.message_count, part.body_bytes, part.oldest, part.newest)
 
 
-def of_purge(connection: sqlite3.Connection, group: "Group", before: int, now: int) -> Rehearsed:
-    """Rehearse at ``now`` a purge of all that was created before the Unix second ``before``, hidden already or not.
+def of_purge(connection: sqlite3.Connection, group: "GroupRow", before: int, now: int) -> GroupImpact:
+    """Rehearse a purge at ``now`` of all messages created before the Unix second ``before``, hidden or not.
 
-    Kept commits do not count. What the archive has is all sought there: its index does not say what is held.
+    Kept commits do not count. The archive itself is always counted, since its index does not record legal holds.
     """
     key = group.group_key
     current = hidden.horizons(connection, [key], now)[key]._replace(gone=0, before=before)
     former = Horizon(0, 0, FOREVER, current.border)
     senders = ", ".join(f"X'{row[0].hex()}'" for row in connection.execute(HELD_SENDERS))
     of_senders = f"sender_id IN ({senders})" if senders else "FALSE"
-    sums = Sums("TRUE" if is_held(connection, key) else of_senders, group.policy.erasable_before(now))
-    sure = hidden.in_hot_store(connection, key, former, current, sums, is_measured=True)
-    sight = visibility.of_group(connection, group, now)._replace(gone_below=0, hidden_before=0)
-    found = stretches.stretch(connection, group, 0, sight)
+    held = "TRUE" if is_held(connection, key) else of_senders
+    aggregates = Aggregates(held, group.policy.erasable_before(now))
+    known = hidden.in_hot_store(connection, key, former, current, aggregates, is_measured=True)
+    everything = visibility.of_group(connection, group, now)._replace(gone_below=0, hidden_before=0)
+    found = stretches.stretch(connection, group, 0, everything)
     parts = [part for part, _ in hidden.in_archive(connection, key, former, current)]
     if not (found and parts):
-        return Rehearsed(sure)
-    return Rehearsed(
-        sure, Sought(replace(found, parts=parts, deleted_senders=(), include_redacted=True), current, sums)
-    )
+        return GroupImpact(known)
+    stretch = replace(found, parts=parts, deleted_senders=(), include_redacted=True)
+    return GroupImpact(known, ArchiveCount(stretch, current, aggregates))
 
 
-def kept_of_purge(connection: sqlite3.Connection, group: "Group", before: int) -> int:
-    """Return how many commits in the hot store a purge leaves, since members who have not fetched them hold them."""
+def kept_of_purge(connection: sqlite3.Connection, group: "GroupRow", before: int) -> int:
+    """Return how many commits in the hot store a purge leaves because not all members have fetched them."""
     above = max(group.archived_seq, limits.commits_above(connection, group.group_key))
     row = connection.execute(
         f"SELECT count(*) FROM messages WHERE group_key = ? AND created_at < ? AND {is_kept('?')}",
@@ -156,33 +155,33 @@ def settle(
     now: int,
     *,
     is_measured: bool = False,
-) -> Change:
+) -> SettingsImpact:
     """Settle the marks of every group whose policy differs between ``old`` and ``new``; return what that hides.
 
-    ``at``: the last Unix second at which ``old`` was in force. ``now``: the first of ``new``. ``is_measured``: bytes
-    are counted too; that takes much longer. It is done in earnest, unless the connection has shadow rows.
+    ``at``: the last Unix second at which ``old`` was in force. ``now``: the first of ``new``. ``is_measured``: also
+    count bytes, which takes much longer. Changes the store, unless the connection has shadow rows.
     """
-    change, hiding = Change(), set[int]()
-    hides_otherwise = []
+    impact, hiding = SettingsImpact(), set[int]()
+    hides_differently = []
     for group_key, before, after in marks.changed(connection, new):
-        change.groups += 1
-        change.sooner += after.erasable_before(now) > before.erasable_before(now)
-        # What expired while the server was stopped, and would have under the old settings too, is no consequence.
+        impact.groups += 1
+        impact.sooner += after.erasable_before(now) > before.erasable_before(now)
+        # Do not count what expired while the server was stopped and would have expired under the old settings too.
         if not after.hides_as(before):
-            hides_otherwise.append(group_key)
-    formerly = hidden.horizons(connection, hides_otherwise, at)
+            hides_differently.append(group_key)
+    formerly = hidden.horizons(connection, hides_differently, at)
     marks.settle(connection, new, at)
-    for group_key, current in hidden.horizons(connection, hides_otherwise, now).items():
+    for group_key, current in hidden.horizons(connection, hides_differently, now).items():
         former = formerly[group_key]
         rises = any(later > earlier for earlier, later in zip(former, current, strict=True))
-        if rises and _add_hidden(connection, group_key, former, current, change, is_measured=is_measured):
+        if rises and _add_hidden(connection, group_key, former, current, impact, is_measured=is_measured):
             hiding.add(group_key)
     if new.self_destruct_max_age != old.self_destruct_max_age:
-        hiding |= _add_too_old(connection, new, now, change, is_measured=is_measured)
-    change.hiding = len(hiding)
-    if change.hidden:
-        change.total = connection.execute(_TOTAL).fetchone()[0]
-    return change
+        hiding |= _add_too_old(connection, new, now, impact, is_measured=is_measured)
+    impact.hiding = len(hiding)
+    if impact.hidden:
+        impact.total = connection.execute(_TOTAL).fetchone()[0]
+    return impact
 
 
 _TOTAL = """
@@ -195,10 +194,10 @@ FROM groups
 
 def rehearse(
     connection: sqlite3.Connection, old: PolicySettings, new: PolicySettings, now: int, *, is_measured: bool = False
-) -> Change:
-    """Do as a start with ``new`` at the Unix second ``now`` would, on shadow rows; return what it hides.
+) -> SettingsImpact:
+    """Rehearse a start with ``new`` at the Unix second ``now`` on shadow rows; return what it hides.
 
-    From here on the connection sees groups, tombstones, timers and the server's state as they would be. Nothing is
+    Afterwards the connection sees groups, tombstones, timers and the server's state as they would be. Nothing is
     written to the database.
     """
     for table in ("groups", "tombstones", "self_destructing", "server_state"):
@@ -213,10 +212,10 @@ def rehearse(
 
 @contextmanager
 def _shadow_rows_of(connection: sqlite3.Connection, group_key: int) -> Iterator[None]:
-    """Let the connection have a shadow row of one living group, and see no other group, while the block lasts."""
+    """Context manager: the connection has a shadow row of one living group, and sees no other groups."""
     tables = ("groups", "tombstones")
     is_reader = connection.execute("PRAGMA query_only").fetchone()[0]
-    connection.execute("PRAGMA query_only = OFF")  # it would forbid temporary tables too
+    connection.execute("PRAGMA query_only = OFF")  # it also forbids temporary tables
     try:
         for table in tables:
             connection.execute(
@@ -234,31 +233,30 @@ def _add_hidden(
     group_key: int,
     former: Horizon,
     current: Horizon,
-    change: Change,
+    impact: SettingsImpact,
     *,
     is_measured: bool,
 ) -> bool:
-    """Add to ``change`` what of a group is hidden by ``current`` and was not by ``former``; tell whether any is."""
-    where = hidden.served_of(connection)
+    """Add to ``impact`` the messages of a group that ``current`` newly hides; return whether there are any."""
+    where = hidden.sender_condition(connection)
     if connection.execute("SELECT 1 FROM taken_back WHERE group_key = ? AND NOT erased", (group_key,)).fetchone():
         where += f" AND NOT {IS_TAKEN_BACK}"
     hot = hidden.in_hot_store(connection, group_key, former, current, where=where, is_measured=is_measured)
-    change.messages += hot.messages
-    change.body_bytes += hot.body_bytes
+    impact.messages += hot.messages
+    impact.body_bytes += hot.body_bytes
     parts = list(hidden.in_archive(connection, group_key, former, current))
-    change.archived += sum(part.message_count for part, _ in parts)
-    change.archived_bytes += sum(part.body_bytes for part, _ in parts)
-    change.is_exact = change.is_exact and all(is_whole for _, is_whole in parts)
+    impact.archived += sum(part.message_count for part, _ in parts)
+    impact.archived_bytes += sum(part.body_bytes for part, _ in parts)
+    impact.is_exact = impact.is_exact and all(is_whole for _, is_whole in parts)
     return bool(hot.messages or parts)
 
 
 def _add_too_old(
-    connection: sqlite3.Connection, new: PolicySettings, now: int, change: Change, *, is_measured: bool
+    connection: sqlite3.Connection, new: PolicySettings, now: int, impact: SettingsImpact, *, is_measured: bool
 ) -> set[int]:
-    """Add to ``change`` the self-destructing messages that are too old for a member from now on; return their groups.
+    """Add to ``impact`` the self-destructing messages that become too old to read; return the keys of their groups.
 
-    Call it when all marks are settled: what a policy or a mark hides, the former or the new one, is counted already, or
-    is no consequence.
+    Call it after all marks are settled: messages hidden by a policy or a mark are already counted, or were hidden.
     """
     rows = connection.execute(
         "SELECT group_key, size, sequence_num, messages.created_at FROM self_destructing"
@@ -274,13 +272,13 @@ def _add_too_old(
         found = [size for _, size, number, second in of_group if number > horizon.gone and second >= horizon.before]
         if found:
             hiding.add(group_key)
-        change.messages += len(found)
-        change.body_bytes += sum(found) if is_measured else 0
+        impact.messages += len(found)
+        impact.body_bytes += sum(found) if is_measured else 0
     return hiding
 
 
 def unknown_groups(connection: sqlite3.Connection, settings: PolicySettings) -> list[str]:
-    """Return the ids of the groups that overrides name and that do not exist, as text."""
+    """Return the group ids in overrides that do not exist, as text."""
     return [
         group_id
         for group_id, raw in zip(settings.groups, settings.overrides, strict=True)

@@ -1,8 +1,7 @@
-"""Decides which policy a group has, from what its admins and the operator have set. Pure functions.
+"""Resolves the policy of a group from the settings of its admins and the operator. Pure functions.
 
-The rules are those of the retention contract, section 2. Where the contract says "step", the number is given here.
-
-``reasons`` says in words what each of these steps did for a group.
+The rules are those of the retention contract, section 2; comments give its step numbers. ``reasons`` explains in words
+what each step did for a group.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,50 +14,50 @@ from conclave.retention.durations import duration_text
 from conclave.retention.policy import AFTER_FETCH, KEEP, GroupPolicy, Source, effective_expiry, session_lag
 
 SELF_DESTRUCT_MAX_AGE = 2_592_000
-"""A self-destructing message that a member never reads is hidden from all after 30 days, unless set otherwise."""
+"""The default age in seconds at which a self-destructing message can no longer be read for the first time: 30 days."""
 
-MOST_REMEMBERED = 4096
-"""At most 4096 policies are remembered: admins choose the values."""
+MAX_CACHED = 4096
+"""The most policies to cache: admins choose the values."""
 
 
 @dataclass(frozen=True)
 class Lifetimes:
-    """The shortest and the longest time that messages are kept, in seconds; KEEP: not set."""
+    """The minimum and maximum lifetime of messages, in seconds; KEEP: not set."""
 
     min_lifetime: int = KEEP
     max_lifetime: int = KEEP
 
 
 @dataclass(frozen=True)
-class Limit:
-    """The bounds within which a lifetime is brought, in seconds, inclusive; KEEP: none."""
+class LifetimeRange:
+    """The allowed range of a lifetime, in seconds, inclusive; KEEP: no bound."""
 
     min: int = KEEP
     max: int = KEEP
 
     def clamp(self, seconds: int) -> int:
-        """Bring a lifetime within the bounds."""
+        """Return the lifetime, clamped to the range."""
         raised = max(seconds, self.min)
         return raised if self.max == KEEP else min(raised, self.max)
 
 
 @dataclass(frozen=True)
-class Limits:
-    """The bounds on the lifetimes that admins and the default policy set."""
+class LifetimeLimits:
+    """The allowed ranges of the lifetimes that admins and the default policy set."""
 
-    min_lifetime: Limit = field(default_factory=Limit)
-    max_lifetime: Limit = field(default_factory=Limit)
+    min_lifetime: LifetimeRange = field(default_factory=LifetimeRange)
+    max_lifetime: LifetimeRange = field(default_factory=LifetimeRange)
 
 
 @dataclass(frozen=True)
 class PolicySettings:
     """The settings that decide what is deleted.
 
-    The store keeps the settings that the server last ran with. Cleanup by hand follows these. A changed configuration
-    is noticed as a policy change.
+    The database stores the settings that the server last ran with. Manual cleanup uses these, and the server compares
+    them with its configuration to detect policy changes.
 
-    ``message_retention``: KEEP, AFTER_FETCH or seconds. ``groups``: the operator's overrides, by the id of the group as
-    text. ``fetch_hold_limit``: seconds or KEEP. See ``RetentionConfig`` for the others.
+    ``message_retention``: KEEP, AFTER_FETCH or seconds. ``groups``: the operator's overrides, by group id as text.
+    ``fetch_hold_limit``: seconds or KEEP. See ``RetentionConfig`` for the others.
     """
 
     message_retention: int
@@ -66,7 +65,7 @@ class PolicySettings:
     invite_ttl_seconds: int
     enabled: bool = True
     default_policy: Lifetimes = field(default_factory=Lifetimes)
-    limits: Limits = field(default_factory=Limits)
+    limits: LifetimeLimits = field(default_factory=LifetimeLimits)
     groups: Mapping[str, Lifetimes] = field(default_factory=dict)
     fetch_hold_limit: int = KEEP
     retain_commits: bool = False
@@ -74,30 +73,30 @@ class PolicySettings:
 
     @cached_property
     def overrides(self) -> dict[bytes, GroupPolicy]:
-        """The policies that the operator has set for single groups, by the id of the group (step 1)."""
+        """The operator's policies for single groups, by group id (step 1)."""
         return {
             UUID(group_id).bytes: self._policy(set_.max_lifetime, set_.min_lifetime, Source.OVERRIDE)
             for group_id, set_ in self.groups.items()
         }
 
     @cached_property
-    def _remembered(self) -> dict[tuple[int, int], GroupPolicy]:
+    def _cached(self) -> dict[tuple[int, int], GroupPolicy]:
         return {}
 
     def of_group(self, group_id: bytes, max_lifetime: int, min_lifetime: int) -> GroupPolicy:
-        """Return the policy of a group whose admins have set these lifetimes: seconds or KEEP, which inherits.
+        """Return the policy of a group whose admins set these lifetimes, in seconds.
 
-        ``max_lifetime`` may also be AFTER_FETCH.
+        KEEP inherits. ``max_lifetime`` may also be AFTER_FETCH.
         """
         return self.overrides.get(group_id) or self.of_setting(max_lifetime, min_lifetime)
 
     def of_setting(self, max_lifetime: int, min_lifetime: int) -> GroupPolicy:
         """Return the policy of a group without an override (steps 2 to 5)."""
-        known = self._remembered.get((max_lifetime, min_lifetime))
+        known = self._cached.get((max_lifetime, min_lifetime))
         if known is None:
-            if len(self._remembered) >= MOST_REMEMBERED:
-                self._remembered.clear()
-            known = self._remembered[max_lifetime, min_lifetime] = self._resolved(max_lifetime, min_lifetime)
+            if len(self._cached) >= MAX_CACHED:
+                self._cached.clear()
+            known = self._cached[max_lifetime, min_lifetime] = self._resolved(max_lifetime, min_lifetime)
         return known
 
     def _resolved(self, own_max: int, own_min: int) -> GroupPolicy:
@@ -117,7 +116,7 @@ class PolicySettings:
 
     def _policy(self, lifetime: int, min_lifetime: int, source: Source) -> GroupPolicy:
         is_after_fetch = lifetime == AFTER_FETCH
-        # Delete-after-fetch has no length that a limit could raise: the limit delays erasure in its place (step 5).
+        # Delete-after-fetch has no lifetime to raise, so the limit delays erasure instead (step 5).
         least = max(0, min_lifetime, self.limits.max_lifetime.min if is_after_fetch else 0)
         return GroupPolicy(
             lifetime,
@@ -131,43 +130,44 @@ class PolicySettings:
     def sessions_dead_before(self, now: int) -> int:
         """Return the bound (exclusive) on ``expires_at`` of sessions that may be removed.
 
-        It is earlier than ``now`` by the lag, since the stored expiry of a used session is behind.
+        It is earlier than ``now`` by ``session_lag``, since the stored expiry of an active session lags behind.
         """
         return now - session_lag(self.token_ttl_seconds)
 
     def invites_dead_before(self, now: int) -> int:
-        """Return the bound (exclusive) on ``created_at`` of invites that are dead."""
+        """Return the bound (exclusive) on ``created_at`` of expired invites."""
         return now - self.invite_ttl_seconds
 
     def hides_as(self, other: Self) -> bool:
-        """Tell whether every group has the same policy as under ``other``, as far as marks depend on it."""
+        """Return whether both settings hide the same messages in every group."""
         return not {*self.differing(other)} - {"token_ttl_seconds", "invite_ttl_seconds", "retention.enabled"}
 
     def differing(self, other: Self) -> list[str]:
-        """Return the names of the settings that differ from ``other``, as a configuration has them."""
+        """Return the configuration names of the settings that differ from ``other``."""
         names = [each.name for each in fields(self) if getattr(self, each.name) != getattr(other, each.name)]
         return [name if name in _AT_TOP else f"retention.{name}" for name in names]
 
     def changes(self, former: Self) -> dict[str, list[Any]]:
-        """Return each single setting that differs from ``former``, named as in a configuration: old value, new value.
+        """Return the old and new value of each setting that differs from ``former``, by configuration name.
 
-        Lifetimes are in seconds or KEEP. None: there is no such override.
+        Lifetimes are in seconds or KEEP. None: no such override exists.
         """
         old, new = (dict(_single(each.to_mapping())) for each in (former, self))
         differing = [name for name in {**old, **new} if old.get(name) != new.get(name)]
         return {name if name in _AT_TOP else f"retention.{name}": [old.get(name), new.get(name)] for name in differing}
 
     def to_mapping(self) -> dict[str, Any]:
-        """Return the settings as stored."""
+        """Return the settings in the stored form."""
         return asdict(self)
 
     @classmethod
     def from_mapping(cls, stored: Mapping[str, Any]) -> Self:
-        """Build from what ``to_mapping`` returned; what an older version did not know has its default."""
+        """Build from the result of ``to_mapping``. Settings that an older version lacked get their defaults."""
         values = dict(stored)
         if "default_policy" in values:
             values["default_policy"] = Lifetimes(**values["default_policy"])
-            values["limits"] = Limits(**{name: Limit(**bounds) for name, bounds in values["limits"].items()})
+            ranges = {name: LifetimeRange(**bounds) for name, bounds in values["limits"].items()}
+            values["limits"] = LifetimeLimits(**ranges)
             values["groups"] = {group_id: Lifetimes(**set_) for group_id, set_ in values["groups"].items()}
         return cls(**values)
 
@@ -176,7 +176,7 @@ _AT_TOP = ("message_retention", "token_ttl_seconds", "invite_ttl_seconds")
 
 
 def _single(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the single settings of nested ones, with the names of the tables that they are in before theirs."""
+    """Yield the settings of nested tables, with dotted names."""
     for name, value in values.items():
         if isinstance(value, Mapping):
             yield from _single(value, f"{prefix}{name}.")
@@ -188,48 +188,48 @@ DELETE_AFTER_FETCH = "delete-after-fetch"
 
 
 def lifetime_text(seconds: int) -> str:
-    """Write a lifetime for people: a duration, what 0 means, or that messages are kept."""
+    """Format a lifetime: a duration, "delete-after-fetch" or "for ever"."""
     if seconds == KEEP:
         return "for ever"
     return DELETE_AFTER_FETCH if seconds == AFTER_FETCH else duration_text(seconds)
 
 
 def reasons(settings: PolicySettings, group_id: bytes, own_max: int, own_min: int) -> list[str]:
-    """Return a sentence for each thing that decides, or that does not decide although it was set.
+    """Return a sentence for each setting that applies, or that is overruled.
 
-    ``own_max`` and ``own_min``: what the group's admins have stored, in seconds; KEEP inherits.
+    ``own_max`` and ``own_min``: the settings of the group's admins, in seconds; KEEP inherits.
     """
     policy = settings.of_group(group_id, own_max, own_min)
     override = settings.groups.get(str(UUID(bytes=group_id)))
     if override:
-        said = [*_of_override(override.max_lifetime, override.min_lifetime), *_not_in_force(own_max, own_min)]
+        specific = [*_of_override(override.max_lifetime, override.min_lifetime), *_overruled(own_max, own_min)]
     else:
-        said = [*_of_max(settings, own_max, policy), *_of_min(settings, own_min)]
-    return [*said, *_of_all(settings, policy)]
+        specific = [*_of_max(settings, own_max, policy), *_of_min(settings, own_min)]
+    return [*specific, *_general(settings, policy)]
 
 
 def _of_override(longest: int, shortest: int) -> Iterator[str]:
     sets = [f"max_lifetime {duration_text(longest)}"] if longest != KEEP else []
     sets += [f"min_lifetime {_length(shortest)}"] if shortest != KEEP else []
-    yield f"the operator's override for this group binds: {' and '.join(sets) or 'no lifetime at all'}"
+    yield f"the operator's override for this group applies: {' and '.join(sets) or 'no lifetime'}"
 
 
-def _not_in_force(own_max: int, own_min: int) -> Iterator[str]:
+def _overruled(own_max: int, own_min: int) -> Iterator[str]:
     if own_max != KEEP:
-        yield f"its admins have stored {lifetime_text(own_max)}, which is not in force: an override is final"
+        yield f"its admins set {lifetime_text(own_max)}, which the override overrules"
     if own_min != KEEP:
-        yield f"its admins have stored min_lifetime {_length(own_min)}, which is not in force: an override is final"
+        yield f"its admins set min_lifetime {_length(own_min)}, which the override overrules"
 
 
 def _of_max(settings: PolicySettings, own: int, policy: GroupPolicy) -> Iterator[str]:
     wanted, server = own, settings.message_retention
     if own != KEEP:
-        yield f"its admins have set {lifetime_text(own)}"
+        yield f"its admins set {lifetime_text(own)}"
     elif settings.default_policy.max_lifetime != KEEP:
         wanted = settings.default_policy.max_lifetime
-        yield f"its admins have set nothing; retention.default_policy has max_lifetime {duration_text(wanted)}"
+        yield f"its admins set nothing; retention.default_policy has max_lifetime {duration_text(wanted)}"
     else:
-        yield "its admins have set nothing, and there is no default"
+        yield "its admins set nothing, and there is no default"
     if wanted > AFTER_FETCH:
         clamped = settings.limits.max_lifetime.clamp(wanted)
         yield from _clamped("max_lifetime", settings.limits.max_lifetime, wanted, clamped)
@@ -238,8 +238,8 @@ def _of_max(settings: PolicySettings, own: int, policy: GroupPolicy) -> Iterator
         if policy.lifetime == KEEP:
             yield "message_retention is off, so nothing expires by age"
     elif policy.lifetime != wanted:
-        why = "0 always wins" if server == AFTER_FETCH else "the shorter of the two binds"
-        yield f"message_retention of the server is {lifetime_text(server)}, and binds" + (
+        why = "0 takes precedence" if server == AFTER_FETCH else "the shorter one takes precedence"
+        yield f"message_retention of the server, {lifetime_text(server)}, applies" + (
             f": {why}" if wanted != KEEP else ""
         )
     elif server > AFTER_FETCH and wanted == AFTER_FETCH:
@@ -248,37 +248,37 @@ def _of_max(settings: PolicySettings, own: int, policy: GroupPolicy) -> Iterator
 
 def _of_min(settings: PolicySettings, own: int) -> Iterator[str]:
     wanted = own if own != KEEP else settings.default_policy.min_lifetime
-    whose = "its admins have set" if own != KEEP else "retention.default_policy has"
+    whose = "its admins set" if own != KEEP else "retention.default_policy has"
     if wanted != KEEP:
         yield f"{whose} min_lifetime {_length(wanted)}"
     clamped = settings.limits.min_lifetime.clamp(wanted)
     yield from _clamped("min_lifetime", settings.limits.min_lifetime, wanted, clamped)
 
 
-def _clamped(name: str, limit: Limit, wanted: int, clamped: int) -> Iterator[str]:
+def _clamped(name: str, limit: LifetimeRange, wanted: int, clamped: int) -> Iterator[str]:
     if clamped > max(wanted, 0):
-        yield f"retention.limits.{name}.min makes that {_length(limit.min)}"
+        yield f"retention.limits.{name}.min raises it to {_length(limit.min)}"
     elif KEEP < clamped < wanted:
-        yield f"retention.limits.{name}.max makes that {_length(limit.max)}"
+        yield f"retention.limits.{name}.max reduces it to {_length(limit.max)}"
 
 
-def _of_all(settings: PolicySettings, policy: GroupPolicy) -> Iterator[str]:
+def _general(settings: PolicySettings, policy: GroupPolicy) -> Iterator[str]:
     if policy.is_after_fetch:
         if policy.hold_limit != KEEP:
             limit = duration_text(policy.hold_limit)
-            yield f"retention.fetch_hold_limit: after {limit} a message expires, fetched by all members or not"
+            yield f"retention.fetch_hold_limit: a message expires after {limit}, fetched by all members or not"
         elif settings.message_retention > AFTER_FETCH:
             yield (
-                "a member who never fetches can hold messages back for longer than message_retention:"
-                " retention.fetch_hold_limit is not set"
+                "retention.fetch_hold_limit is not set: a member who never fetches can delay deletion beyond"
+                " message_retention"
             )
         least = settings.limits.max_lifetime.min
         if policy.min_lifetime > 0 and policy.min_lifetime == least:
-            yield f"retention.limits.max_lifetime.min delays erasure here: to {duration_text(least)} after sending"
+            yield f"retention.limits.max_lifetime.min delays erasure until {duration_text(least)} after sending"
     if policy.keeps_commits:
         yield "retention.retain_commits: a commit does not expire by age until every member has fetched it"
     if not settings.enabled:
-        yield "retention.enabled is false: what has expired is hidden, and nothing is erased"
+        yield "retention.enabled is false: expired messages are hidden, but nothing is erased"
 
 
 def _length(seconds: int) -> str:

@@ -1,7 +1,7 @@
-"""The rules by which messages are hidden and go, as one table: RULES. Everything that decides by one of them asks here.
+"""Defines the rules by which messages are hidden and deleted, as one table: RULES.
 
-A condition is SQL over the columns of ``messages``, or of ``archive_parts``, and what stands for the marks and the
-policy of a group there: see Bounds. Spark plans by expressions of its own; the model in the tests checks both.
+Conditions are SQL over the columns of ``messages`` or ``archive_parts``, and over expressions for the marks and the
+policy of a group: see Bounds. Spark has its own expressions for plans; the model in the tests checks both.
 """
 
 import sqlite3
@@ -15,10 +15,10 @@ from conclave.retention.policy_row import COLUMNS, EXPIRES_BEFORE, OLD_ENOUGH_BE
 from conclave.store.sender_index import SENT
 
 LEAST_WATERMARK = "ifnull((SELECT min(watermark) FROM members WHERE members.group_key = groups.group_key), 0)"
-"""What all current members of a row of ``groups`` have fetched. No group is without members."""
+"""The number up to which all current members of a row of ``groups`` have fetched. Every group has members."""
 
 DELETED_SENDERS = "SELECT user_id FROM user_tombstones"
-"""The deleted accounts of which messages may be left."""
+"""The deleted accounts whose messages may not all be erased."""
 
 _ERASABLE_BEFORE = (
     f"{OLD_ENOUGH_BEFORE} AS old_enough_before,"
@@ -26,7 +26,7 @@ _ERASABLE_BEFORE = (
 )
 
 COMMITS_ABOVE = f"iif(keeps_commits, max(commits_below, {LEAST_WATERMARK}), {FOREVER})"
-"""The number above which commits of a row of ``groups`` do not expire by age; FOREVER: all do."""
+"""The number above which commits of a row of ``groups`` do not expire by age; FOREVER: all commits expire."""
 
 _FLOOR = f"iif(effective_expiry = 0, max(floor_seq, {LEAST_WATERMARK}), floor_seq)"
 
@@ -39,28 +39,28 @@ GOVERNED = f"""governed_groups AS (
 ), governed_tombstones AS (
     SELECT group_key, group_id, {COLUMNS}, created_at AS deleted_at, {_ERASABLE_BEFORE} FROM tombstones
 )"""
-"""Common table expressions: the groups, and the deleted ones, with what follows from their rows at the second ``:now``.
+"""Common table expressions: living and deleted groups, with the bounds that follow at the Unix second ``:now``.
 
-``cutoff``: what was created before this Unix second is hidden by age, but for commits with numbers greater than
-``commits_above``. ``old_enough_before``: what was created before is old enough to be erased. ``erasable_before``:
-likewise, but 0 under a legal hold. ``new_floor`` and ``gone``: what the next run raises the marks ``floor_seq`` and
-``gone_below`` to.
+``cutoff``: messages created before this Unix second are hidden by age, except commits with numbers greater than
+``commits_above``. ``old_enough_before``: messages created before it are old enough to be erased. ``erasable_before``:
+the same, but 0 under a legal hold. ``new_floor`` and ``gone``: the marks ``floor_seq`` and ``gone_below`` after the
+next run.
 """
 
 MAX_AGE = "(SELECT self_destruct_max_age FROM server_state)"
-"""After how many seconds a self-destructing message is too old to be read for the first time."""
+"""The age in seconds at which a self-destructing message can no longer be read for the first time."""
 
 UNREAD = (
     "EXISTS (SELECT 1 FROM members AS behind WHERE behind.group_key = self_destructing.group_key"
     " AND behind.read_up_to < self_destructing.sequence_num AND behind.user_id != messages.sender_id)"
 )
-"""The SQL condition for self-destructing messages that somebody has not read who was a member when it was sent."""
+"""The SQL condition for self-destructing messages that not all members of the time of sending have read."""
 
 TIMED = "self_destructing CROSS JOIN messages USING (group_key, sequence_num)"
-"""The SQL tables of all self-destructing messages. Written so, SQLite does not look at the other messages."""
+"""The SQL tables of all self-destructing messages. The CROSS JOIN keeps SQLite from scanning other messages."""
 
-ENDS = "iif(told, 0, redact_at)"
-"""The SQL expression for the second at which a timer ends. What a reader was told has ended stays so by any clock."""
+TIMER_END = "iif(told, 0, redact_at)"
+"""The SQL expression for the second at which a timer ends; 0 once the end was announced, whatever the clock says."""
 
 _TIMERS = (
     "FROM timers AS pending JOIN members AS reader USING (member_id)"
@@ -70,14 +70,14 @@ _TIMERS = (
 
 REDACTED_FOR_ALL = (
     f"((ended OR messages.created_at < :now - {MAX_AGE} OR NOT {UNREAD})"
-    # The first is a range of the index, the second decides.
-    f" AND NOT EXISTS (SELECT 1 {_TIMERS} AND redact_at > :now AND {ENDS} > :now))"
+    # The first comparison is a range of the index, the second one decides.
+    f" AND NOT EXISTS (SELECT 1 {_TIMERS} AND redact_at > :now AND {TIMER_END} > :now))"
 )
-"""The SQL condition, over TIMED, for messages that every reader sees only redacted at the Unix second ``:now``.
+"""The SQL condition, over TIMED, for messages that are redacted for every reader at the Unix second ``:now``.
 
-Readers are the members who were members when it was sent. Who has read a message has a timer for it, so the least of
-what members have read tells whether all have; but a sender has not said so of the own message. Once it is too old
-no member who has not read it may see it, and no timer starts; those that run go on.
+Readers are the current members who were members when it was sent. A reader's first reading starts a timer, so the
+minimum of ``read_up_to`` shows whether all have read it; senders do not count. Once a message is too old, members who
+have not read it never see it, and no timer starts. Running timers continue.
 """
 
 IS_REDACTED = (
@@ -90,10 +90,9 @@ ENDS_AT = (
     f"max(iif(NOT ended AND {UNREAD}, messages.created_at + {MAX_AGE} + 1, 0),"
     f" ifnull((SELECT max(iif(told, min(redact_at, :now), redact_at)) {_TIMERS}), 0))"
 )
-"""The SQL expression for the second from which on no member will see a self-destructing message, as things stand.
+"""The SQL expression for the first second at which no member sees a self-destructing message, by the timers so far.
 
-It has come at the second ``:now`` if REDACTED_FOR_ALL holds then, and only so. It costs more: all timers of the message
-are looked at.
+It is at most ``:now`` exactly if REDACTED_FOR_ALL holds at ``:now``. It costs more, since it reads all timers.
 """
 
 
@@ -101,25 +100,25 @@ IS_TAKEN_BACK = (
     "EXISTS (SELECT 1 FROM taken_back WHERE taken_back.group_key = messages.group_key"
     " AND taken_back.sequence_num = messages.sequence_num)"
 )
-"""The SQL condition for rows of the table ``messages`` that were taken back: everybody sees them only redacted."""
+"""The SQL condition for rows of ``messages`` that were taken back, and are redacted for every reader."""
 
 
 def is_kept(commits_above: str = "commits_above") -> str:
-    """Return the condition for commits that do not expire by age. ``commits_above``: an SQL expression, as the column.
+    """Return the condition, over the columns of ``messages``, for commits that do not expire by age.
 
-    The columns are those of ``messages``.
+    ``commits_above``: an SQL expression for that column of GOVERNED.
     """
     return f"(is_commit AND sequence_num > {commits_above})"
 
 
 class Bounds(NamedTuple):
-    """What a condition compares a message with: SQL expressions, by default the columns of GOVERNED.
+    """The bounds of a condition: SQL expressions, by default the columns of GOVERNED.
 
-    ``gone``: numbers up to it, inclusive, are not served. ``cutoff``: what was created before this Unix second is
-    hidden by age, but for commits with numbers greater than ``commits_above``; "": no commit is kept.
-    ``erasable_before``: only what was created before this Unix second may be erased; "": everything may. ``unheld``:
-    only messages for which it holds may be erased; "": all. ``by_deleted``: those that a deleted account has sent.
-    ``is_deleted``: the group is. ``is_taken_back``: the message was taken back.
+    ``gone``: messages up to this number, inclusive, are not served. ``cutoff``: messages created before this Unix
+    second are hidden by age, except commits with numbers greater than ``commits_above``; "": no commit is kept.
+    ``erasable_before``: only messages created before this Unix second may be erased; "": all. ``unheld``: the condition
+    for messages under no legal hold; "": all. ``by_deleted``: the condition for messages of deleted accounts.
+    ``is_deleted``: whether the group is deleted. ``is_taken_back``: whether the message was taken back.
     """
 
     gone: str = "gone"
@@ -132,7 +131,7 @@ class Bounds(NamedTuple):
     is_taken_back: str = IS_TAKEN_BACK
 
     def as_needed(self, connection: sqlite3.Connection) -> "Bounds":
-        """Return them without what nothing in the store needs now: each condition costs every message, or group."""
+        """Return the bounds without conditions that nothing in the store needs now: each costs time for every row."""
         return self._replace(
             commits_above=self.commits_above if keeps_commits(connection) else "",
             unheld=self.unheld if has_held_senders(connection) else "",
@@ -141,13 +140,12 @@ class Bounds(NamedTuple):
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule by which messages are hidden, and go once nothing withholds them: see ``due``.
+    """A rule by which messages are hidden, and deleted once they may be erased: see ``due``.
 
-    ``hides``: what, in words. ``since``: from which moment on, in words. ``tables``:
-    where the hot store finds what it may hide, with a condition for the group. ``hot``: the condition for messages that
-    it hides. ``some`` and ``whole``: of the archive, for parts of which it hides some message, and for those of which
-    it hides all; "FALSE" if only a look at the rows can tell. ``only_if``: the condition for groups in which it may
-    hide anything; others are not looked at.
+    ``hides``: the hidden messages, in words. ``since``: since when, in words. ``tables``: the tables of the hot store
+    with the messages that the rule may hide. ``hot``: the condition for the messages that it hides. ``some`` and
+    ``whole``: the conditions for parts of the archive of which it hides some, or all, messages; "FALSE" if that
+    requires reading the rows. ``only_if``: the condition for groups in which it may hide anything; others are skipped.
     """
 
     hides: str
@@ -159,41 +157,41 @@ class Rule:
     only_if: Callable[[Bounds], str] = lambda _: "TRUE"
 
     def due(self, bounds: Bounds) -> str:
-        """Return the condition for messages that it hides and that may be erased."""
-        if bounds.erasable_before:  # as one bound, so that a look into an index passes over nothing that has to stay
+        """Return the condition for messages that the rule hides and that may be erased."""
+        if bounds.erasable_before:  # one bound, so that a scan of the index does not visit messages that must stay
             bounds = bounds._replace(cutoff=f"min({bounds.cutoff}, {bounds.erasable_before})")
-        return _both(self.hot(bounds), may_go(bounds))
+        return _both(self.hot(bounds), may_erase(bounds))
 
 
-def may_go(bounds: Bounds) -> str:
-    """Return the condition for messages that nothing withholds from being erased, once they are hidden."""
+def may_erase(bounds: Bounds) -> str:
+    """Return the condition for messages that may be erased once they are hidden."""
     old_enough = f"messages.created_at < {bounds.erasable_before}" if bounds.erasable_before else ""
     return _both(old_enough, bounds.unheld) or "TRUE"
 
 
-def named(rules: Iterable[str], bounds: Bounds) -> str:
-    """Return the SQL expression for the first of ``rules`` that hides a message; null: none does."""
+def rule_name(rules: Iterable[str], bounds: Bounds) -> str:
+    """Return the SQL expression for the name of the first of ``rules`` that hides a message, or null."""
     cases = (f"WHEN {RULES[each].hot(bounds)} THEN '{each}'" for each in rules)
     return f"CASE {' '.join(cases)} END"
 
 
 def some_of_part(rules: Iterable[str], bounds: Bounds) -> str:
-    """Return the condition for parts of the archive of which one of ``rules`` may let messages go."""
+    """Return the condition for parts of the archive from which one of ``rules`` may delete messages."""
     return f"(oldest < {bounds.erasable_before} AND ({' OR '.join(RULES[each].some(bounds) for each in rules)}))"
 
 
 def certain_of_part(rules: Iterable[str], bounds: Bounds) -> str:
-    """Return the condition for parts of the archive of which one of ``rules`` lets messages go for certain.
+    """Return the condition for parts of the archive from which one of ``rules`` certainly deletes messages.
 
-    Commits that are kept are not told apart from others, nor, while any user is under a legal hold, who has sent what.
+    "FALSE" while any user is under a legal hold: the index does not record the sender of each message.
     """
     return "FALSE" if bounds.unheld else some_of_part(rules, bounds)
 
 
 def whole_part(rules: Iterable[str], bounds: Bounds) -> str:
-    """Return the condition for parts of the archive of which nothing stays.
+    """Return the condition for parts of the archive of which all messages are deleted.
 
-    While any user is under a legal hold there are none: the index does not say who has sent commits.
+    No part matches while any user is under a legal hold: the index does not record the senders of commits.
     """
     unheld = f"NOT EXISTS ({HELD_SENDERS})" if bounds.unheld else ""
     whole = " OR ".join(RULES[each].whole(bounds) for each in rules)
@@ -201,7 +199,7 @@ def whole_part(rules: Iterable[str], bounds: Bounds) -> str:
 
 
 def _both(one: str, other: str) -> str:
-    """Return both conditions as one; "" stands for none."""
+    """Return the conjunction of two conditions, of which each may be "" for true."""
     return f"{one} AND {other}" if one and other else one or other
 
 
@@ -217,7 +215,7 @@ def _is_aged_part(created: str, bounds: Bounds) -> str:
 
 DELETED_GROUP, FETCHED, EXPIRED = "deleted_group", "fetched", "expired"
 REDACTED, TAKEN_BACK, DELETED_ACCOUNT = "redacted", "taken_back", "deleted_account"
-"""The rules by which messages go, as reports name them."""
+"""The names of the rules, as in reports."""
 
 RULES = {
     DELETED_GROUP: Rule(
@@ -228,7 +226,7 @@ RULES = {
         whole=lambda bounds: bounds.is_deleted,
     ),
     FETCHED: Rule(
-        hides="what all members have fetched of a group in delete-after-fetch",
+        hides="messages that all members have fetched of a group in delete-after-fetch",
         since="the run that raised the mark ``gone_below``",
         hot=lambda bounds: f"sequence_num <= {bounds.gone}",
         some=lambda bounds: f"first_seq <= {bounds.gone}",
@@ -236,25 +234,25 @@ RULES = {
         only_if=lambda bounds: f"{bounds.gone} > 0",
     ),
     EXPIRED: Rule(
-        hides="what is too old by the policy, or was by a former one: the mark ``expired_before``",
-        since="the second after the last of its lifetime",
+        hides="messages that expired by age under the policy, or a former one: the mark ``expired_before``",
+        since="the first second after their lifetime",
         hot=_is_aged,
         some=lambda bounds: _is_aged_part("oldest", bounds),
         whole=lambda bounds: _is_aged_part("newest", bounds),
         only_if=lambda bounds: f"{bounds.cutoff} > 0",
     ),
     REDACTED: Rule(
-        hides="self-destructing messages at their end for every reader",
-        since="the end of the last timer, or the second from which it is too old for one to start",
+        hides="self-destructing messages that have ended for every reader",
+        since="the end of the last timer, or the age at which no timer can start",
         hot=lambda _: IS_REDACTED,
-        some=lambda _: "FALSE",  # none of these moves to the archive
+        some=lambda _: "FALSE",  # self-destructing messages never move to the archive
         whole=lambda _: "FALSE",
         tables=TIMED,
         only_if=lambda _: "self_destructs",
     ),
     TAKEN_BACK: Rule(
-        hides="what its sender, or an admin, has taken back",
-        since="the moment at which it was",
+        hides="messages that their sender, or an admin, took back",
+        since="the withdrawal",
         hot=lambda bounds: bounds.is_taken_back,
         some=lambda _: (
             "EXISTS (SELECT 1 FROM taken_back WHERE taken_back.group_key = archive_parts.group_key AND NOT erased"
@@ -265,7 +263,7 @@ RULES = {
         only_if=lambda _: "taken_back_count",
     ),
     DELETED_ACCOUNT: Rule(
-        hides="what a deleted account has sent, but for commits",
+        hides="messages of a deleted account, except commits",
         since="its deletion",
         hot=lambda bounds: f"{bounds.by_deleted} AND NOT is_commit",
         some=lambda bounds: (
@@ -275,24 +273,24 @@ RULES = {
         tables=f"({DELETED_SENDERS}) CROSS JOIN {SENT} AND sender_id = user_id",
     ),
 }
-"""The table of the rules. What falls under several counts for the first of them."""
+"""All rules by name. A message under several rules counts for the first of them."""
 
-MARKED = (FETCHED, EXPIRED)
-"""The rules that a policy or a mark gives a group: a run goes by them where it covers the group, or a mark is past."""
+POLICY_RULES = (FETCHED, EXPIRED)
+"""The rules that follow from a policy or a mark. A run applies them to groups that it covers, or past a mark."""
 
-IN_ANY_RUN = (REDACTED, TAKEN_BACK)
-"""The rules by which any run erases, in any group that is not deleted."""
+ANY_RUN_RULES = (REDACTED, TAKEN_BACK)
+"""The rules that any run applies, to any living group."""
 
-OF_LIVING = (*MARKED, *IN_ANY_RUN, DELETED_ACCOUNT)
-"""The rules for messages of a group that is not deleted."""
+LIVING_RULES = (*POLICY_RULES, *ANY_RUN_RULES, DELETED_ACCOUNT)
+"""The rules for messages of a living group."""
 
 SESSIONS, INVITES = "sessions", "invites"
-"""What else a run deletes: sessions that have expired, and invites that are too old."""
+"""What else a run deletes: expired sessions and invites."""
 
 REPORTED = (EXPIRED, FETCHED, REDACTED, TAKEN_BACK, DELETED_GROUP, DELETED_ACCOUNT, SESSIONS, INVITES)
-"""What a run deletes, in the order of reports."""
+"""The counts in a report of a run, in order."""
 
 
 def keeps_commits(connection: sqlite3.Connection) -> bool:
-    """Tell whether any group keeps commits from expiring by age."""
+    """Return whether any group exempts commits from expiry by age."""
     return connection.execute("SELECT 1 FROM groups WHERE keeps_commits LIMIT 1").fetchone() is not None

@@ -1,7 +1,7 @@
-"""Tells readers where the archive has a group's messages.
+"""Finds where the archive has a group's messages. ``conclave/archive/reader.py`` reads the archive itself.
 
-``conclave/archive/reader.py`` reads the archive itself. A group's border is its ``archived_seq``: messages up to it are
-served from the archive, those above it from the hot store. While a message moves it is in both, but only one serves it.
+A group's border is its ``archived_seq``: messages up to it are served from the archive, later ones from the hot store.
+A message that is being moved is in both, but only one serves it.
 """
 
 import sqlite3
@@ -9,10 +9,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from conclave.retention.visibility import Sight
+from conclave.retention.visibility import Visibility
 
 if TYPE_CHECKING:
-    from conclave.store.resources.groups import Group
+    from conclave.store.resources.groups import GroupRow
 
 
 @dataclass(frozen=True)
@@ -31,19 +31,19 @@ class Part:
 
 @dataclass(frozen=True)
 class Stretch:
-    """Consecutive numbers of one group that are served from the archive, and what of them may be seen.
+    """Consecutive messages of one group that are served from the archive, and their visibility.
 
-    ``after`` (exclusive) and ``border`` (inclusive): the numbers. ``deleted_senders``: the deleted accounts that
-    have archived messages in the group. ``parts``: where the messages are, ordered by first number. ``version``: this
-    version of the table, or a later one, has the messages. ``relaid``: see the function of that name. ``turn``: that of
-    the run that changed the table last. ``taken_back``: numbers that everybody sees only redacted; they are left out
-    unless ``include_redacted``. ``group_id``: as of Group.
+    ``after`` (exclusive) and ``border`` (inclusive): the numbers. ``deleted_senders``: the deleted accounts with
+    archived messages in the group. ``parts``: the parts with the messages, by first number. ``version``: the first
+    version of the table that has the messages. ``relaid``: see the function of that name. ``turn``: of the run that
+    last changed the table. ``taken_back``: numbers that are redacted for everyone, and omitted unless
+    ``include_redacted``.
     """
 
     group_key: int
     after: int
     border: int
-    sight: Sight
+    visibility: Visibility
     deleted_senders: Sequence[bytes]
     parts: Sequence[Part]
     version: int
@@ -54,8 +54,8 @@ class Stretch:
     include_redacted: bool = False
 
 
-def is_to_be_there(connection: sqlite3.Connection) -> bool:
-    """Tell whether the archive's table must exist."""
+def must_exist(connection: sqlite3.Connection) -> bool:
+    """Return whether the archive's table must exist."""
     row = connection.execute(
         "SELECT 1 FROM archive_state WHERE version > 0 OR EXISTS (SELECT 1 FROM archive_parts)"
     ).fetchone()
@@ -63,28 +63,32 @@ def is_to_be_there(connection: sqlite3.Connection) -> bool:
 
 
 def relaid(connection: sqlite3.Connection) -> int:
-    """Return how often messages went back from the archive into the hot store.
+    """Return how many times messages were moved back from the archive into the hot store.
 
-    The count rises before they go. A stretch with an earlier count may have been read from where its messages no longer
-    were.
+    The count rises before the move. A stretch with a smaller count may have been read after its messages had moved.
     """
     return int(connection.execute("SELECT relaid FROM archive_state").fetchone()[0])
 
 
 def stretch(
-    connection: sqlite3.Connection, group: "Group", after: int, sight: Sight, *, include_redacted: bool = False
+    connection: sqlite3.Connection,
+    group: "GroupRow",
+    after: int,
+    visibility: Visibility,
+    *,
+    include_redacted: bool = False,
 ) -> Stretch | None:
-    """Return the group's archived messages with numbers greater than ``after``; None if none may be seen.
+    """Return the group's archived messages with numbers greater than ``after``; None if none is visible.
 
-    ``include_redacted``: also those that were taken back.
+    ``include_redacted``: include messages that were taken back.
     """
-    after = max(after, sight.gone_below)
+    after = max(after, visibility.gone_below)
     if after >= group.archived_seq:
         return None
     rows = connection.execute(
         "SELECT lifetime, span, first_seq, last_seq, oldest, newest, message_count, body_bytes FROM archive_parts"
         " WHERE group_key = ? AND last_seq > ? AND (newest >= ? OR last_seq > ?) ORDER BY first_seq",
-        (group.group_key, after, sight.hidden_before, sight.commits_above),
+        (group.group_key, after, visibility.hidden_before, visibility.commits_above),
     ).fetchall()
     if not rows:
         return None
@@ -107,7 +111,7 @@ def stretch(
         group.group_key,
         after,
         group.archived_seq,
-        sight,
+        visibility,
         [row[0] for row in deleted],
         [Part(**row) for row in rows],
         version,

@@ -1,11 +1,12 @@
 """Decides which messages of a group a reader may see now, in the database and in the archive.
 
-A member sees a message if its number is above the mark ``gone_below``, if it has not expired, and if it is a commit or
-its sender's account was not deleted. A self-destructing message is seen by those who were members when it was sent and
-have been since, each until a timer of that reader's own ends, or until the message is too old to be read for the first
-time; after that it is only told that it was there. So it is of one that was taken back, for everybody. The hot store,
-the archive and pages that were read a moment ago all ask here. Anything that hides a message from a reader belongs here
-and nowhere else.
+A member sees a message if its number is above the mark ``gone_below``, it has not expired, and it is a commit or its
+sender's account is not deleted. A self-destructing message is visible to members who joined before it was sent, each
+until that reader's timer ends, or until the message is too old to be read for the first time. After that it is
+redacted: readers only see that it existed. A message that was taken back is redacted for everyone.
+
+The hot store, the archive and cached pages use this module. It is the only place for rules that hide a message from a
+reader.
 """
 
 import sqlite3
@@ -14,15 +15,15 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from conclave.retention import limits
 from conclave.retention.policy import FOREVER, FormerPolicies, GroupPolicy
-from conclave.retention.rules import DELETED_SENDERS, ENDS, IS_TAKEN_BACK, MAX_AGE, is_kept
+from conclave.retention.rules import DELETED_SENDERS, IS_TAKEN_BACK, MAX_AGE, TIMER_END, is_kept
 from conclave.store.engine.connection import of_store
 
 if TYPE_CHECKING:
-    from conclave.store.resources.groups import Group
+    from conclave.store.resources.groups import GroupRow
 
 
 class Numbered(Protocol):
-    """The values of a message, read earlier, that decide whether it may still be sent."""
+    """The values of a cached message that decide whether it may still be served."""
 
     @property
     def sequence_num(self) -> int:
@@ -30,24 +31,24 @@ class Numbered(Protocol):
 
     @property
     def created_at(self) -> int:
-        """When the message was stored, Unix seconds."""
+        """The time at which the message was stored, Unix seconds."""
 
     @property
     def is_kept(self) -> bool:
-        """Whether it is a commit that does not expire by age, as of when it was read."""
+        """Whether it was a commit exempt from expiry by age when it was read."""
 
     @property
     def redact_at(self) -> int:
-        """The first Unix second at which its reader sees it only redacted; FOREVER: there is none."""
+        """The first Unix second at which it is redacted for its reader; FOREVER: never."""
 
 
-class Sight(NamedTuple):
-    """Which messages of one group may be seen at one moment.
+class Visibility(NamedTuple):
+    """Which messages of one group are visible at one moment.
 
     ``gone_below``: messages up to this number, inclusive, are never served again. ``hidden_before``: messages created
     before this Unix second, exclusive, are hidden. ``commits_above``: commits with greater numbers are not hidden by
-    age. ``policy`` and ``expired_before``: what these follow from. ``now``: the moment, Unix seconds. ``redacts``:
-    whether the group had self-destructing messages. ``former``: policies that hide by age too, see FormerPolicies.
+    age. ``policy`` and ``expired_before``: the source of these bounds. ``now``: the moment, Unix seconds. ``redacts``:
+    whether the group has had self-destructing messages. ``former``: policies that also hide by age, see FormerPolicies.
     """
 
     gone_below: int
@@ -59,25 +60,25 @@ class Sight(NamedTuple):
     redacts: bool = False
     former: tuple[GroupPolicy, ...] = ()
 
-    def at(self, now: int) -> "Sight":
-        """Return the same for the Unix second ``now``."""
+    def at(self, now: int) -> "Visibility":
+        """Return the visibility at the Unix second ``now``."""
         hidden_before = _hidden_before(self.expired_before, (self.policy, *self.former), now)
         return self._replace(hidden_before=hidden_before, now=now)
 
     @property
     def hidden_for_ever(self) -> int:
-        """What was created before this Unix second is hidden whatever policy follows: there is a mark, or will be."""
+        """The Unix second before which messages (exclusive) are hidden under any later policy: by a mark, or soon."""
         return max(self.expired_before, 0, *(each.expires_before(self.now) for each in self.former))
 
     def admits(self, message: Numbered) -> bool:
-        """Tell whether a message that was read earlier may still be seen. Its sender was checked when it was read.
+        """Return whether a message that was read earlier is still visible. Its sender was checked when it was read.
 
         For timers see ``redacts_any``.
         """
         return message.sequence_num > self.gone_below and (message.is_kept or message.created_at >= self.hidden_before)
 
     def admits_all(self, messages: Sequence[Numbered]) -> bool:
-        """Tell whether it admits all of ``messages``, which are in the order of their numbers."""
+        """Return whether all ``messages``, ordered by number, are still visible and not redacted."""
         return not messages or (
             messages[0].sequence_num > self.gone_below
             and min(FOREVER if message.is_kept else message.created_at for message in messages) >= self.hidden_before
@@ -85,68 +86,68 @@ class Sight(NamedTuple):
         )
 
     def redacts_any(self, messages: Sequence[Numbered]) -> bool:
-        """Tell whether the reader may not see one of ``messages`` any more in the form in which it was read."""
+        """Return whether any of ``messages`` has been redacted since it was read."""
         return self.redacts and any(self.is_redacted(message) for message in messages)
 
     def is_redacted(self, message: Numbered) -> bool:
-        """Tell whether the reader sees a message only redacted."""
+        """Return whether a message is redacted for its reader."""
         return message.redact_at <= self.now
 
     def condition(self, after: int, deleted_senders: str) -> str:
-        """Return the SQL condition for the messages with numbers greater than ``after`` that may be seen.
+        """Return the SQL condition for the visible messages with numbers greater than ``after``.
 
-        ``deleted_senders``: the user ids of deleted accounts, as an SQL list or query; "" for none.
+        ``deleted_senders``: the user ids of deleted accounts, as an SQL list or query; "": no accounts.
         """
         above = str(self.commits_above) if self.policy.keeps_commits else ""
         return _condition(str(max(after, self.gone_below)), str(self.hidden_before), above, deleted_senders)
 
     def bounds(self, after: int) -> dict[str, int]:
-        """Return the values for the parameters of ``hot``, for numbers greater than ``after``."""
+        """Return the parameter values of ``hot``, for numbers greater than ``after``."""
         bounds = {"after": max(after, self.gone_below), "hidden_before": self.hidden_before}
         return bounds | {"commits_above": self.commits_above} if self.policy.keeps_commits else bounds
 
     @property
     def hot(self) -> tuple[str, str]:
-        """The SQL condition for rows of the table ``messages`` that may be seen, and what tells whether one is kept.
+        """The SQL condition for visible rows of ``messages``, and the SQL expression for whether a row is kept.
 
-        Their parameters come from ``bounds``, so all readers share one text of a statement.
+        The values are parameters, see ``bounds``, so that all readers share one prepared statement.
         """
         return (_HOT_WITH_COMMITS, _kept(":commits_above")) if self.policy.keeps_commits else (_HOT, _kept(""))
 
     @property
     def kept(self) -> str:
-        """The SQL expression that tells of a message of the archive whether it is kept."""
+        """The SQL expression for whether a message of the archive is kept."""
         return _kept(str(self.commits_above) if self.policy.keeps_commits else "")
 
 
-def of_group(connection: sqlite3.Connection, group: "Group", now: int) -> Sight:
-    """Return what a member of the group may see at the Unix second ``now``."""
+def of_group(connection: sqlite3.Connection, group: "GroupRow", now: int) -> Visibility:
+    """Return what members of the group may see at the Unix second ``now``."""
     above = limits.commits_above(connection, group.group_key) if group.keeps_commits else FOREVER
-    return _sight(group, above, now, of_store(connection).former_policies)
+    return _visibility(group, above, now, of_store(connection).former_policies)
 
 
-def of_known_group(group: "Group", now: int, former: FormerPolicies) -> Sight:
-    """Return what a member may see of a group that was read earlier and has the same marks and policy still.
+def of_cached_group(group: "GroupRow", now: int, former: FormerPolicies) -> Visibility:
+    """Return what members may see of a cached group whose marks and policy have not changed.
 
-    Not for a policy that keeps commits: what it keeps changes with each fetch.
+    Not for a policy that keeps commits: which commits it keeps changes with each fetch.
     """
-    return _sight(group, FOREVER, now, former)
+    return _visibility(group, FOREVER, now, former)
 
 
-LOOKED_AT = 4096
-"""At first 4,096 messages are looked at to find one that is not hidden."""
+FIRST_SCAN = 4096
+"""How many messages are scanned first to find a visible one."""
 
 
-def pass_hidden(connection: sqlite3.Connection, group: "Group", sight: Sight, after: int) -> int:
-    """Return a number, ``after`` or a greater one, up to which nothing after ``after`` is shown from the hot store.
+def pass_hidden(connection: sqlite3.Connection, group: "GroupRow", visibility: Visibility, after: int) -> int:
+    """Return a number, at least ``after``, such that the hot store has no visible messages in between.
 
-    What is hidden by age may stay for years, under a legal hold, and be millions of messages. Readers that begin before
-    them must not look at each. It looks at few more than there are hidden ones or shown ones, whichever are fewer.
+    Under a legal hold, millions of messages may stay hidden by age for years, which readers must not scan. The cost is
+    proportional to the number of hidden or of visible messages, whichever is smaller.
     """
-    after, count = max(after, sight.gone_below), LOOKED_AT
-    if sight.policy.keeps_commits or not sight.hidden_before:
+    after, count = max(after, visibility.gone_below), FIRST_SCAN
+    if visibility.policy.keeps_commits or not visibility.hidden_before:
         return after
-    values = {"group_key": group.group_key, "hidden_before": sight.hidden_before}
+    values = {"group_key": group.group_key, "hidden_before": visibility.hidden_before}
     while group.last_seq - after > count:
         if connection.execute(_SHOWN_NEXT, {**values, "after": after, "count": count}).fetchone():
             break
@@ -163,7 +164,7 @@ _SHOWN_NEXT = (
     " AND +created_at >= :hidden_before LIMIT 1"
 )
 
-# Numbers need not rise with times, so the first of some is the first of all only if there are no more.
+# Numbers need not rise with times, so the result is the first visible message only if there are fewer than :count.
 _FIRST_SHOWN = (
     "SELECT count(*), min(sequence_num) FROM (SELECT sequence_num FROM messages INDEXED BY messages_by_age"
     " WHERE group_key = :group_key AND created_at >= :hidden_before LIMIT :count)"
@@ -177,23 +178,23 @@ def _hidden_before(expired_before: int, policies: Sequence[GroupPolicy], now: in
     return expired_before
 
 
-def _sight(group: "Group", commits_above: int, now: int, former_policies: FormerPolicies) -> Sight:
+def _visibility(group: "GroupRow", commits_above: int, now: int, former_policies: FormerPolicies) -> Visibility:
     policy, former = group.policy, former_policies.of(group.group_key)
     expired_before = max(group.expired_before, former_policies.hidden_before(group.group_key))
     hidden_before = _hidden_before(expired_before, (policy, *former), now)
-    return Sight(
+    return Visibility(
         *(group.gone_below, hidden_before, commits_above, policy, expired_before, now),
         redacts=bool(group.self_destructs),
         former=former,
     )
 
 
-class Timed(NamedTuple):
-    """What one reader sees of a group that has messages which destroy themselves, or were taken back.
+class ReaderMessages(NamedTuple):
+    """What one reader sees of a group with self-destructing or taken back messages.
 
-    ``query``: selects its messages with the columns ``seconds`` (null: it has no timer) and ``redact_at``, the first
-    Unix second at which the reader sees it only redacted. ``condition``: for those that the reader is to get at the
-    second ``:now``. ``values``: those of the parameters.
+    ``query``: selects the messages with the columns ``seconds`` (null: no timer) and ``redact_at``, the first Unix
+    second at which the message is redacted for the reader. ``condition``: for the messages to serve at the second
+    ``:now``. ``values``: the parameters.
     """
 
     query: str
@@ -201,13 +202,13 @@ class Timed(NamedTuple):
     values: dict[str, int]
 
 
-def of_reader(member_id: int, joined_after: int, *, include_redacted: bool) -> Timed:
-    """Return what a member gets of messages that destroy themselves, or were taken back.
+def of_reader(member_id: int, joined_after: int, *, include_redacted: bool) -> ReaderMessages:
+    """Return what a member sees of a group with self-destructing or taken back messages.
 
-    ``include_redacted``: also those that are redacted for that member.
+    ``include_redacted``: include messages that are redacted for that member.
     """
     values = {"member_id": member_id, "joined_after": joined_after}
-    return Timed(_TIMED, "TRUE" if include_redacted else "redact_at > :now", values)
+    return ReaderMessages(_TIMED, "TRUE" if include_redacted else "redact_at > :now", values)
 
 
 _TIMED = f"""
@@ -215,7 +216,7 @@ SELECT messages.*, seconds, CASE
     WHEN taken_at IS NOT NULL THEN 0
     WHEN seconds IS NULL THEN {FOREVER}
     WHEN sequence_num <= :joined_after THEN 0
-    ELSE ifnull((SELECT {ENDS} FROM timers
+    ELSE ifnull((SELECT {TIMER_END} FROM timers
         WHERE timers.group_key = messages.group_key AND timers.sequence_num = messages.sequence_num
             AND timers.member_id = :member_id), iif(ended, 0, created_at + {MAX_AGE} + 1))
     END AS redact_at
@@ -224,46 +225,48 @@ FROM messages LEFT JOIN self_destructing USING (group_key, sequence_num)
 """
 
 
-def shows_any(connection: sqlite3.Connection, group: "Group", sight: Sight, after: int, last: int) -> bool:
-    """Tell whether ``sight`` admits a message of the hot store with a number greater than ``after``, up to ``last``.
-
-    What was taken back does not count.
-    """
-    admitted, _ = sight.hot
-    begin = pass_hidden(connection, group, sight, after)
+def shows_any(connection: sqlite3.Connection, group: "GroupRow", visibility: Visibility, after: int, last: int) -> bool:
+    """Return whether a message of the hot store after ``after``, up to ``last``, is visible and not taken back."""
+    admitted, _ = visibility.hot
+    begin = pass_hidden(connection, group, visibility, after)
     row = connection.execute(
         f"SELECT 1 FROM messages WHERE group_key = :group_key AND {admitted} AND sequence_num <= :last"
         f" AND NOT {IS_TAKEN_BACK} LIMIT 1",
-        {"group_key": group.group_key, "last": last, **sight.bounds(begin)},
+        {"group_key": group.group_key, "last": last, **visibility.bounds(begin)},
     ).fetchone()
     return row is not None
 
 
-def first_doubtful(
-    connection: sqlite3.Connection, group: "Group", sight: Sight, after: int, earliest: int, timed: Timed | None
+def first_in_doubt(
+    connection: sqlite3.Connection,
+    group: "GroupRow",
+    visibility: Visibility,
+    after: int,
+    earliest: int,
+    timed: ReaderMessages | None,
 ) -> int | None:
-    """Return the first number greater than ``after`` that ``sight`` hides only because of its time; None for none.
+    """Return the first number greater than ``after`` that is hidden now but would be visible at ``earliest``, or None.
 
-    Only because of its time: by Unix second ``earliest`` it would be shown. ``timed``: what the reader sees of
+    ``earliest``: the Unix second that it may be, while the clock is in doubt. ``timed``: what the reader sees of
     self-destructing messages; None if the group has none. In the archive a part counts as a whole.
     """
-    then, after = sight.at(earliest), max(after, sight.gone_below)
+    then, after = visibility.at(earliest), max(after, visibility.gone_below)
     values = {
         "group_key": group.group_key,
         "then": then.hidden_before,
-        "now": sight.hidden_before,
-        "commits_above": sight.commits_above,
+        "now": visibility.hidden_before,
+        "commits_above": visibility.commits_above,
     }
     found: list[int | None] = []
     hot = max(after, group.archived_seq)
-    if then.hidden_before < sight.hidden_before:
-        found += connection.execute(_DOUBTFUL_PART, {**values, "after": after}).fetchone()
+    if then.hidden_before < visibility.hidden_before:
+        found += connection.execute(_IN_DOUBT_PART, {**values, "after": after}).fetchone()
         if connection.execute(_ANY_BETWEEN, values).fetchone():
             hot = pass_hidden(connection, group, then, hot)
-            found += connection.execute(_DOUBTFUL, {**values, "after": hot}).fetchone() or ()
+            found += connection.execute(_IN_DOUBT, {**values, "after": hot}).fetchone() or ()
     if timed:
-        query = _DOUBTFUL_TIMED.format(timed.query)
-        values |= {**timed.values, "after": hot, "earliest": earliest, "time": sight.now}
+        query = _IN_DOUBT_TIMED.format(timed.query)
+        values |= {**timed.values, "after": hot, "earliest": earliest, "time": visibility.now}
         found += connection.execute(query, values).fetchone()
     return min((number for number in found if number is not None), default=None)
 
@@ -273,20 +276,20 @@ _ANY_BETWEEN = (
     " WHERE group_key = :group_key AND created_at >= :then AND created_at < :now LIMIT 1"
 )
 
-# In the order of numbers: readers are near the end, or one of the next messages is such a one.
-_DOUBTFUL = (
+# Scan in the order of numbers: usually the reader is near the end, or a match is among the next messages.
+_IN_DOUBT = (
     "SELECT sequence_num FROM messages WHERE group_key = :group_key AND sequence_num > :after"
     f" AND +created_at >= :then AND +created_at < :now AND NOT {is_kept(':commits_above')}"
     f" AND (is_commit OR sender_id NOT IN ({DELETED_SENDERS})) AND NOT {IS_TAKEN_BACK} ORDER BY sequence_num LIMIT 1"
 )
 
-_DOUBTFUL_PART = (
+_IN_DOUBT_PART = (
     "SELECT min(max(first_seq, :after + 1)) FROM archive_parts"
     " WHERE group_key = :group_key AND last_seq > :after AND newest >= :then AND oldest < :now"
 )
 
-# By their numbers: otherwise each message of the group would be looked at.
-_DOUBTFUL_TIMED = (
+# The subquery keeps SQLite from scanning all messages of the group.
+_IN_DOUBT_TIMED = (
     "SELECT min(sequence_num) FROM ({}) WHERE group_key = :group_key AND +created_at >= :then"
     " AND sequence_num IN (SELECT sequence_num FROM self_destructing WHERE group_key = :group_key"
     " AND sequence_num > :after) AND redact_at > :earliest AND redact_at <= :time"

@@ -1,1 +1,1 @@
-"""The process that serves: listening, routing, background duties, the cleanup worker."""
+"""The server process: listening, routing, background duties, the cleanup worker."""

@@ -18,8 +18,8 @@ from conclave.archive.reader import Archive
 from conclave.auth.passwords import Passwords
 from conclave.auth.throttle import Throttle
 from conclave.auth.tokens import SessionActivity
-from conclave.cache.freshness import Freshness, RememberedSessions
-from conclave.cache.groups import RememberedGroups
+from conclave.cache.freshness import Freshness, SessionCache
+from conclave.cache.groups import GroupCache
 from conclave.clock import Clock, SystemClock
 from conclave.clock.steady import SteadyClock
 from conclave.config.retention import NEXT_FETCH
@@ -45,8 +45,8 @@ def create_app(
 ) -> web.Application:
     """Build the server; its resources are opened when it starts.
 
-    ``accepts_change``: an operator agrees to a large change of the policy. ``accepts_older``: to a vault that is older
-    than the database, and to what is lost with it.
+    ``accepts_change``: the operator accepts a large change of the policy. ``accepts_older``: the operator accepts a
+    vault that is older than the database, and the data loss that follows.
     """
     app = web.Application(middlewares=[middleware.pipeline], client_max_size=MAX_BODY_BYTES)
     app[app_keys.CONFIG] = config
@@ -58,9 +58,9 @@ def create_app(
     app[app_keys.THROTTLE] = Throttle(config.limits, app[app_keys.PASSWORDS], steady)
     app[app_keys.REQUESTS] = Requests()
     app[app_keys.CROSS_ORIGIN] = CrossOrigin(config.web.allowed_origins)
-    app[app_keys.CLOSED] = Counter(dict.fromkeys(CLOSE_REASONS, 0))
+    app[app_keys.CLOSED_CONNECTIONS] = Counter(dict.fromkeys(CLOSE_REASONS, 0))
     app[app_keys.BUDGET] = Budget(config.limits.response_bytes)
-    app[app_keys.INVITING] = asyncio.Semaphore(1)
+    app[app_keys.KEY_PACKAGE_TURN] = asyncio.Semaphore(1)
     app[app_keys.ACTIVITY] = SessionActivity(config.token_ttl_seconds)
     app[app_keys.CONTEXT] = Context(config.policy, steady, quotas=quotas_of(config.limits, steady))
     app[app_keys.EVENTS] = _events(app)
@@ -68,10 +68,12 @@ def create_app(
     app.on_response_prepare.append(middleware.add_headers)
     app.on_shutdown.append(_stop)
     add_routes(app)
-    app.cleanup_ctx.extend([_store, duties.look_at_storage, vault_duty.keep_vault, ledger_duty.keep_ledger])
-    app.cleanup_ctx.extend([_archive, duties.try_archive])
-    app.cleanup_ctx.extend([duties.stay_alive, duties.end_timers, duties.undo_joins, duties.keep_sessions])
-    app.cleanup_ctx.extend([duties.forward_news, duties.note_runs, duties.look_for_overdue])
+    app.cleanup_ctx.extend([_store, duties.watch_storage, vault_duty.keep_vault, ledger_duty.keep_ledger])
+    app.cleanup_ctx.extend([_archive, duties.watch_archive])
+    app.cleanup_ctx.extend(
+        [duties.record_alive, duties.notify_redactions, duties.end_overdue_joins, duties.store_session_activity]
+    )
+    app.cleanup_ctx.extend([duties.forward_outbox, duties.record_runs, duties.watch_overdue])
     app.cleanup_ctx.extend([_streams, _serving])
     return app
 
@@ -80,7 +82,7 @@ def _events(app: web.Application) -> Events:
     activity, clock, ttl = app[app_keys.ACTIVITY], app[app_keys.CLOCK], app[app_keys.CONFIG].token_ttl_seconds
 
     def keep(session_id: int) -> None:
-        activity.keep(session_id, clock.now())
+        activity.extend(session_id, clock.now())
 
     return Events(keep, keep_alive_seconds=min(KEEP_ALIVE_SECONDS, ttl / 2))
 
@@ -98,7 +100,7 @@ async def _serving(app: web.Application) -> AsyncIterator[None]:
 
 async def _streams(app: web.Application) -> AsyncIterator[None]:
     yield
-    await app[app_keys.EVENTS].gone()  # they have been ending since the server began to stop
+    await app[app_keys.EVENTS].wait_ended()  # _stop has asked them to end
 
 
 async def _store(app: web.Application) -> AsyncIterator[None]:
@@ -106,7 +108,7 @@ async def _store(app: web.Application) -> AsyncIterator[None]:
     app[app_keys.STORAGE] = storage = Storage(config.database, reserves(config), MAX_BODY_BYTES, app[app_keys.HEALTH])
 
     def publish(news: list[News]) -> None:
-        app[app_keys.GROUPS].hear(news)
+        app[app_keys.GROUPS].add_news(news)
         app[app_keys.EVENTS].publish(news)
 
     is_older = app[app_keys.ACCEPTS_OLDER]
@@ -115,8 +117,8 @@ async def _store(app: web.Application) -> AsyncIterator[None]:
     )
     app[app_keys.STORE] = store = await Database.open(config.database, publish, storage, keys)
     app[app_keys.FRESHNESS] = freshness = Freshness(config.database, app[app_keys.CLOCK], storage)
-    app[app_keys.SESSIONS] = RememberedSessions(store, freshness)
-    app[app_keys.GROUPS] = RememberedGroups(freshness, store.former_policies)
+    app[app_keys.SESSIONS] = SessionCache(store, freshness)
+    app[app_keys.GROUPS] = GroupCache(freshness, store.former_policies)
     app[app_keys.SENDING] = Sending(store, app[app_keys.CONTEXT])
     app[app_keys.READING] = Reading(store, app[app_keys.CONTEXT])
     app[middleware.PIPELINE] = middleware.RequestPipeline(app)

@@ -1,4 +1,4 @@
-"""The server's repeated background duties. Each has its part of health."""
+"""The periodic background duties of the server. Each has a part of health."""
 
 import asyncio
 import contextlib
@@ -27,92 +27,92 @@ from conclave.store.engine import news
 from conclave.store.engine.faults import StoreError
 from conclave.store.resources import sessions, state
 from conclave.store.views import overdue, runs
-from conclave.store.views.overdue import Worst
+from conclave.store.views.overdue import OverdueTotal
 
 log = get_logger(__name__)
 
 ALIVE_INTERVAL_SECONDS = 5.0
-"""Every 5 seconds the store learns that the server is alive. The retention contract allows at most 10 s."""
+"""The time is stored every 5 seconds while the server runs. The retention contract allows at most 10."""
 
-LOOK_INTERVAL_SECONDS = 1.0
-"""Every second the server looks what other processes found wrong with the clock, or accepted."""
+CLOCK_INTERVAL_SECONDS = 1.0
+"""Every second the server checks whether another process found a clock fault, or accepted the clock."""
 
 OUTBOX_INTERVAL_SECONDS = 1.0
 TIMERS_INTERVAL_SECONDS = 0.25
-"""Readers hear within a second that a message has come to its end for them: four times a second the server looks."""
+"""The server checks for ended timers four times a second. Readers are notified within a second."""
 
-MOST_STARTING_SECONDS = 2.0
-"""A start waits for at most 2 seconds until all is told that ended meanwhile. The rest is told while the server serves.
+MAX_START_SECONDS = 2.0
+"""A start spends at most 2 seconds on notifying readers. The rest follows while the server serves.
 
-No client sees the messages in any case.
+The messages are hidden from clients in any case.
 """
 
 JOINS_INTERVAL_SECONDS = 1.0
-"""Every second the server looks for joins that were not completed in time."""
+"""The server checks every second for joins that were not completed in time."""
 
 STORAGE_INTERVAL_SECONDS = 0.5
 
 OVERDUE_INTERVAL_SECONDS = 60.0
-"""Every minute the server looks for what runs should have erased."""
+"""The server checks every minute for messages that runs should have erased."""
 
 OVERDUE_SHARE = 100
-"""Such looks take at most a hundredth of the time of a reader: after one that was slow, the next one comes later."""
+"""The check uses at most a hundredth of a reader's time: after a slow one the next is delayed."""
 
 RUNS_INTERVAL_SECONDS = 1.0
-"""Every second the server looks for runs that others have done."""
+"""The server checks every second for runs of other processes."""
 
 ARCHIVE_RETRY_SECONDS = 10.0
-"""Every 10 seconds an archive that could not be read is tried again, even without requests for it."""
+"""An archive that cannot be read is retried every 10 seconds, even without requests."""
 
 
-async def look_at_storage(app: web.Application) -> AsyncIterator[None]:
-    """Watch the disk, and find out whether a store that has failed works again."""
+async def watch_storage(app: web.Application) -> AsyncIterator[None]:
+    """Check the disk, and probe a store that has failed."""
     store, storage = app[app_keys.STORE], app[app_keys.STORAGE]
 
-    async def look() -> None:
-        await asyncio.to_thread(storage.look)
+    async def check() -> None:
+        await asyncio.to_thread(storage.check)
         storage.report()
         if storage.has_failed:
-            # Only a try shows whether it works again, and on an idle server no request tries.
+            # An idle server has no requests that would show that it works again.
             await store.read(state.stored_policy)
             await store.write(state.probe)
 
-    async def quietly() -> None:
-        with contextlib.suppress(StoreError):  # storage knows of it already
-            await look()
+    async def check_quietly() -> None:
+        with contextlib.suppress(StoreError):  # storage has recorded it
+            await check()
 
-    await quietly()
-    async with _every(app, HealthPart.STORAGE_WATCH, STORAGE_INTERVAL_SECONDS, quietly):
+    await check_quietly()
+    async with _every(app, HealthPart.STORAGE_WATCH, STORAGE_INTERVAL_SECONDS, check_quietly):
         yield
 
 
-async def try_archive(app: web.Application) -> AsyncIterator[None]:
-    """Open the archive while the server starts, and retry one that could not be read.
+async def watch_archive(app: web.Application) -> AsyncIterator[None]:
+    """Open the archive when the server starts, and retry one that could not be read.
 
-    One whose folder has gone is found before a request reads there, and before something is due there.
+    A missing folder is so detected before a request or a run needs it.
     """
     reader, health = app[app_keys.ARCHIVE], app[app_keys.HEALTH]
 
-    async def try_out() -> None:
-        with contextlib.suppress(ArchiveError):  # health and the log know of it already
+    async def open_archive() -> None:
+        with contextlib.suppress(ArchiveError):  # already in health and in the log
             await reader.warm_up()
 
-    async def try_again() -> None:
-        with contextlib.suppress(StoreError):  # the watch of the storage tells of that
+    async def retry() -> None:
+        with contextlib.suppress(StoreError):  # watch_storage reports it
             is_at_fault = HealthPart.ARCHIVE in health.faults
-            if is_at_fault or (await app[app_keys.STORE].read(stretches.is_to_be_there) and await reader.is_away()):
-                await try_out()
+            if is_at_fault or (await app[app_keys.STORE].read(stretches.must_exist) and await reader.is_away()):
+                await open_archive()
 
-    # The start does not wait for it: new messages can be read without the archive.
+    # The start does not wait for the archive: new messages can be read without it.
     async with contextlib.AsyncExitStack() as started:
-        if await app[app_keys.STORE].read(stretches.is_to_be_there):
-            await started.enter_async_context(background.running(health, HealthPart.ARCHIVE_WATCH, try_out))
-        await started.enter_async_context(_every(app, HealthPart.ARCHIVE_WATCH, ARCHIVE_RETRY_SECONDS, try_again))
+        if await app[app_keys.STORE].read(stretches.must_exist):
+            await started.enter_async_context(background.running(health, HealthPart.ARCHIVE_WATCH, open_archive))
+        await started.enter_async_context(_every(app, HealthPart.ARCHIVE_WATCH, ARCHIVE_RETRY_SECONDS, retry))
         yield
 
 
-async def stay_alive(app: web.Application) -> AsyncIterator[None]:
-    """Note in the store that the server is alive, and watch the clock."""
+async def record_alive(app: web.Application) -> AsyncIterator[None]:
+    """Store regularly that the server is alive, and check the clock."""
     health = app[app_keys.HEALTH]
     app[app_keys.CLOCK_WATCH] = watch = ClockWatch(
         app[app_keys.CLOCK], app[app_keys.STORE], health, app[app_keys.ACTIVITY]
@@ -120,32 +120,32 @@ async def stay_alive(app: web.Application) -> AsyncIterator[None]:
     config = app[app_keys.CONFIG]
     policy = config.policy
     await watch.begin(policy, accepts_change=app[app_keys.ACCEPTS_CHANGE])
-    for doubt in doubts(config, await app[app_keys.STORE].read(marks.given, policy)):
+    for doubt in doubts(config, await app[app_keys.STORE].read(marks.policies_under, policy)):
         log.warning("doubtful_setting", **doubt._asdict())
     for group_id in await app[app_keys.STORE].read(rehearsal.unknown_groups, policy):
         log.warning("doubtful_setting", **of_unknown_group(group_id)._asdict())
     async with (
-        _every(app, HealthPart.ALIVE, ALIVE_INTERVAL_SECONDS, watch.note),
-        _every(app, HealthPart.CLOCK_WATCH, LOOK_INTERVAL_SECONDS, watch.look),
+        _every(app, HealthPart.ALIVE, ALIVE_INTERVAL_SECONDS, watch.record),
+        _every(app, HealthPart.CLOCK_WATCH, CLOCK_INTERVAL_SECONDS, watch.check),
     ):
         yield
     with health.duty(HealthPart.ALIVE):
-        await watch.note(stopping=True)
+        await watch.record(stopping=True)
 
 
-async def keep_sessions(app: web.Application) -> AsyncIterator[None]:
-    """Store when sessions were used: at most a minute late, many in one transaction."""
+async def store_session_activity(app: web.Application) -> AsyncIterator[None]:
+    """Store when sessions were used: at most a minute late, in batches."""
     ttl, activity = app[app_keys.CONFIG].token_ttl_seconds, app[app_keys.ACTIVITY]
 
     async def write() -> None:
         for session_id in app[app_keys.EVENTS].sessions():
-            # A stream notes its use when it writes. It cannot write while its client takes nothing.
-            activity.keep(session_id, app[app_keys.CLOCK].now())
-        uses = activity.unwritten()
+            # A stream records its use when it writes, which it cannot while its client reads nothing.
+            activity.extend(session_id, app[app_keys.CLOCK].now())
+        uses = activity.unstored()
         if uses:
             await app[app_keys.STORE].write(sessions.extend, uses, ttl, app[app_keys.CLOCK])
-            app[app_keys.SESSIONS].forget_extended(uses)
-            activity.written(uses)
+            app[app_keys.SESSIONS].drop_extended(uses)
+            activity.mark_stored(uses)
 
     async with _every(app, HealthPart.SESSION_ACTIVITY, session_lag(ttl), write, activity.urgent):
         yield
@@ -153,16 +153,16 @@ async def keep_sessions(app: web.Application) -> AsyncIterator[None]:
         await write()
 
 
-async def forward_news(app: web.Application) -> AsyncIterator[None]:
-    """Announce what other processes have left in the outbox, and unblock the logins that operators have named.
+async def forward_outbox(app: web.Application) -> AsyncIterator[None]:
+    """Publish the news of other processes from the outbox, and unblock logins on an operator's order.
 
-    First withdraw the invites whose inviters may not invite any more, which a restore has left.
+    First withdraw invites that a restore brought back although their inviters may no longer invite.
     """
     store = app[app_keys.STORE]
     await store.write(invites.withdraw_all)
 
     async def hand_on() -> None:
-        app[app_keys.FRESHNESS].look()  # without requests too: what was erased goes from memory all the same
+        app[app_keys.FRESHNESS].refresh()  # without requests too, so that erased messages leave the cache
         if not await store.read(news.is_empty):
             for username in await store.write(news.forward):
                 app[app_keys.THROTTLE].unblock(username)
@@ -171,56 +171,57 @@ async def forward_news(app: web.Application) -> AsyncIterator[None]:
         yield
 
 
-async def end_timers(app: web.Application) -> AsyncIterator[None]:
-    """Tell readers what has destroyed itself or was taken back: first what did so meanwhile.
+async def notify_redactions(app: web.Application) -> AsyncIterator[None]:
+    """Notify readers of messages that self-destructed or were taken back, first those from before the start.
 
-    What readers see does not wait for this. The note that a reader has missed it goes once a stream of theirs had it.
+    Visibility does not depend on it. A reader who was offline has a stored record until a stream has delivered the
+    event.
     """
-    store, context, telling = app[app_keys.STORE], app[app_keys.CONTEXT], app[app_keys.TELLING]
+    store, context, notifier = app[app_keys.STORE], app[app_keys.CONTEXT], app[app_keys.TELLING]
 
-    async def look(seconds: float = math.inf) -> None:
-        await note_heard()
+    async def check(seconds: float = math.inf) -> None:
+        await record_delivered()
         waiting = await store.read(timers.look, context)
         if waiting.taken_back:
-            await tell_taken_back(time.monotonic() + seconds)
+            await notify_taken_back(time.monotonic() + seconds)
         if waiting.timers:
-            with contextlib.suppress(UntrustedClockError):  # health and the log know of it already
-                await tell(time.monotonic() + seconds)
+            with contextlib.suppress(UntrustedClockError):  # already in health and in the log
+                await notify_timers(time.monotonic() + seconds)
 
-    async def tell_taken_back(until: float) -> None:
-        is_any = True
-        while is_any and time.monotonic() < until:
-            telling.publish(await store.write(timers.tell_taken_back))
+    async def notify_taken_back(until: float) -> None:
+        more = True
+        while more and time.monotonic() < until:
+            notifier.publish(await store.write(timers.tell_taken_back))
             reach("taken_back.published")
-            await note_heard()
-            is_any = (await store.read(timers.look, context)).taken_back
+            await record_delivered()
+            more = (await store.read(timers.look, context)).taken_back
 
-    async def tell(until: float) -> None:
+    async def notify_timers(until: float) -> None:
         ended = 1
         while ended and time.monotonic() < until:
-            ended, told = await app[app_keys.CLOCK_WATCH].write(timers.tell, context)
-            telling.publish(told)
+            ended, redactions = await app[app_keys.CLOCK_WATCH].write(timers.tell, context)
+            notifier.publish(redactions)
             reach("timers.published")
-            await note_heard()
+            await record_delivered()
 
-    async def note_heard() -> None:
-        while heard := telling.heard:
-            await store.write(timers.heard, heard)
-            telling.forget(heard)
+    async def record_delivered() -> None:
+        while delivered := notifier.heard:
+            await store.write(timers.heard, delivered)
+            notifier.forget(delivered)
 
     with app[app_keys.HEALTH].duty(HealthPart.TIMERS):
-        telling.begin(await store.read(timers.last_missed))
-        await look(MOST_STARTING_SECONDS)
-    async with _every(app, HealthPart.TIMERS, TIMERS_INTERVAL_SECONDS, look):
+        notifier.begin(await store.read(timers.last_missed))
+        await check(MAX_START_SECONDS)
+    async with _every(app, HealthPart.TIMERS, TIMERS_INTERVAL_SECONDS, check):
         yield
     with app[app_keys.HEALTH].duty(HealthPart.TIMERS):
-        await note_heard()
+        await record_delivered()
 
 
-async def undo_joins(app: web.Application) -> AsyncIterator[None]:
+async def end_overdue_joins(app: web.Application) -> AsyncIterator[None]:
     """End memberships that were not completed in time, see ``members.undo_overdue_joins``.
 
-    Requests do not depend on this: they do not count an overdue joiner as a member.
+    Requests do not depend on it: they do not treat an overdue joiner as a member.
     """
     store, context = app[app_keys.STORE], app[app_keys.CONTEXT]
 
@@ -232,63 +233,63 @@ async def undo_joins(app: web.Application) -> AsyncIterator[None]:
         yield
 
 
-async def note_runs(app: web.Application) -> AsyncIterator[None]:
-    """Have health note the cleanup runs that others do while the server runs: operators, timers, spark-submit."""
+async def record_runs(app: web.Application) -> AsyncIterator[None]:
+    """Record cleanup runs of other processes in health: commands, timers, spark-submit."""
     store, health = app[app_keys.STORE], app[app_keys.HEALTH]
     seen = await store.read(runs.newest)
 
-    async def look() -> None:
+    async def check() -> None:
         nonlocal seen
         newest = await store.read(runs.newest)
         if newest != seen:
             for each in await store.read(runs.after, seen):
-                health.note_run(asdict(each))
+                health.record_run(asdict(each))
             seen = newest
 
-    async with _every(app, HealthPart.RUN_HISTORY, RUNS_INTERVAL_SECONDS, look):
+    async with _every(app, HealthPart.RUN_HISTORY, RUNS_INTERVAL_SECONDS, check):
         yield
 
 
-async def look_for_overdue(app: web.Application) -> AsyncIterator[None]:
-    """Tell health if groups have something that two runs should have erased.
+async def watch_overdue(app: web.Application) -> AsyncIterator[None]:
+    """Report to health if two runs failed to erase due messages.
 
-    While the clock is wrong nothing is erased, and no time tells how long. Health tells of the clock then, not of this.
+    While the clock is wrong nothing is erased, and ages are unknown: health then reports the clock only.
     """
     config = app[app_keys.CONFIG]
     jobs = schedule(config.retention.purge_jobs, config.cleanup_interval)
     store, health, clock = app[app_keys.STORE], app[app_keys.HEALTH], app[app_keys.CLOCK]
     next_look = 0.0
 
-    async def look() -> None:
+    async def check() -> None:
         nonlocal next_look
         began = time.monotonic()
         if HealthPart.CLOCK in health.faults:
-            health.mend(HealthPart.OVERDUE)
+            health.clear_fault(HealthPart.OVERDUE)
         elif began >= next_look:
             health.overdue, late = await store.read(overdue.with_late, jobs, clock.now())
             next_look = began + OVERDUE_SHARE * (time.monotonic() - began)
             _report_overdue(health, late)
 
-    async with _every(app, HealthPart.OVERDUE_WATCH, OVERDUE_INTERVAL_SECONDS, look):
+    async with _every(app, HealthPart.OVERDUE_WATCH, OVERDUE_INTERVAL_SECONDS, check):
         yield
 
 
-def _report_overdue(health: Health, late: Worst) -> None:
-    """Tell health, and the log if it is news. Neither has names or ids of groups."""
+def _report_overdue(health: Health, late: OverdueTotal) -> None:
+    """Report to health, and to the log on a change. Neither gets names or ids of groups."""
     was_late = HealthPart.OVERDUE in health.faults
     if not late.groups:
-        health.mend(HealthPart.OVERDUE)
+        health.clear_fault(HealthPart.OVERDUE)
         if was_late:
             log.info("overdue_erased")
         return
     if not was_late:
         log.error("erasure_overdue", groups=late.groups, seconds=late.seconds)
     since = duration_text(late.seconds - late.seconds % 60 if late.seconds > 60 else late.seconds)
-    health.fault(
+    health.set_fault(
         HealthPart.OVERDUE,
         f"two runs should have erased messages of {late.groups:,} group{'' if late.groups == 1 else 's'} by now,"
-        f" the first could go {since} ago:"
-        " `conclave group list --overdue` names the groups, and `conclave cleanup history` says how runs went",
+        f" the first was due {since} ago:"
+        " `conclave group list --overdue` lists the groups, `conclave cleanup history` the runs",
     )
 
 

@@ -1,4 +1,4 @@
-"""Keeps the purge ledger while the server runs, and has a restored database learn from it at the start."""
+"""Writes the purge ledger while the server runs, and replays it on a restored database at the start."""
 
 import asyncio
 import contextlib
@@ -26,28 +26,27 @@ from conclave.store.ledger.book import LedgerError
 log = get_logger(__name__)
 
 ADVICE = (
-    ": bring the newest vault back, or a copy of it; with --accept-older-vault what was deleted since may come back;"
+    ": restore the newest vault, or a copy of it; with --accept-older-vault deleted messages may come back;"
     " see docs/operations/vault.md#if-it-is-lost-or-older"
 )
-"""What a refusal ends with."""
+"""The end of each error message."""
 
 LEDGER_INTERVAL_SECONDS = 1.0
-"""Every second the purge ledger learns what was hidden, ended or deleted."""
+"""New entries are written to the ledger every second."""
 
 LEDGER_ALIVE_SECONDS = 60.0
-"""Every minute the ledger learns that the store is in use, also if nothing else has happened."""
+"""Every minute the ledger records that the store is in use, even without other entries."""
 
 
 async def keep_ledger(app: web.Application) -> AsyncIterator[None]:
-    """Write to the purge ledger what was hidden, ended or deleted; first have a restored database learn of it.
+    """Write new entries to the purge ledger; first replay it if the database was restored.
 
-    No request waits for the ledger: what cannot be written yet waits in the database. Raises StoreError at the start if
-    the ledger is missing or unusable, or if the database is an older copy, and the ledger does not tell all that it
-    must not bring back.
+    No request waits for the ledger: pending entries are in the database. Raises StoreError at the start if the ledger
+    is missing or unusable, or if the database is an older copy and the ledger does not reach back to it.
     """
     store, health, clock = app[app_keys.STORE], app[app_keys.HEALTH], app[app_keys.CLOCK]
     path, next_alive = app[app_keys.CONFIG].ledger_path, 0.0
-    await _begin_with_ledger(store, path, clock, accepts_older=app[app_keys.ACCEPTS_OLDER])
+    await _prepare_ledger(store, path, clock, accepts_older=app[app_keys.ACCEPTS_OLDER])
 
     async def write(*, is_stopping: bool = False) -> None:
         nonlocal next_alive
@@ -68,11 +67,8 @@ async def keep_ledger(app: web.Application) -> AsyncIterator[None]:
         await write(is_stopping=True)
 
 
-def require_known(connection: sqlite3.Connection, path: Path) -> None:
-    """Raise StoreError if a start would not serve the database for what its ledger tells, or cannot tell.
-
-    Nothing is changed.
-    """
+def require_ledger(connection: sqlite3.Connection, path: Path) -> None:
+    """Raise StoreError if a start would fail because of the ledger. It changes nothing."""
     try:
         _require_usable(path, connection)
     except LedgerError as error:
@@ -80,7 +76,7 @@ def require_known(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _require_usable(path: Path, connection: sqlite3.Connection) -> bool:
-    """Tell whether the database is an older copy. Raises LedgerError if the ledger does not tell all that it has to."""
+    """Return whether the database is an older copy. Raises LedgerError if the ledger is incomplete."""
     tip, standing = book.tip(path), changes.standing(connection)
     is_older = changes.is_older(standing, tip)
     if is_older:
@@ -90,30 +86,30 @@ def _require_usable(path: Path, connection: sqlite3.Connection) -> bool:
     return is_older
 
 
-def _learn(connection: sqlite3.Connection, path: Path, now: int, keys: KeyStore, *, despite: bool) -> Replayed:
-    """Do all that an older copy of the database needs, in one transaction: what is done halfway is not done again."""
+def _replay(connection: sqlite3.Connection, path: Path, now: int, keys: KeyStore, *, despite: bool) -> Replayed:
+    """Replay the ledger on an older copy of the database, in one transaction."""
     done = replay(connection, path, now, keys.blocks(), despite=despite)
     done.counts["messages_erased"] = unreadable.forget(connection, keys)
     return done
 
 
-def _looked_at(path: Path, connection: sqlite3.Connection) -> bool | LedgerError:
-    """Return what ``_require_usable`` does, or raises: in a read that would count as a fault of the database."""
+def _is_older(path: Path, connection: sqlite3.Connection) -> bool | LedgerError:
+    """Return the result of ``_require_usable``, or its error: raised in a read, it would count as a database fault."""
     try:
         return _require_usable(path, connection)
     except LedgerError as error:
         return error
 
 
-async def _begin_with_ledger(store: Database, path: Path, clock: Clock, *, accepts_older: bool) -> None:
-    """Have a restored database learn from the ledger. Raises StoreError.
+async def _prepare_ledger(store: Database, path: Path, clock: Clock, *, accepts_older: bool) -> None:
+    """Replay the ledger if the database was restored. Raises StoreError.
 
-    ``accepts_older``: a ledger that is missing, unusable, or does not reach back will do.
+    ``accepts_older``: accept a ledger that is missing, unusable, or does not reach back far enough.
     """
     keys = store.open_keys()
-    found = await store.read(partial(_looked_at, path))
+    found = await store.read(partial(_is_older, path))
     if found is False:
-        with contextlib.suppress(StoreError):  # the first write tells of what is wrong
+        with contextlib.suppress(StoreError):  # the first write reports it
             standing = await store.read(changes.standing)
             number = await asyncio.to_thread(changes.take_up, standing, path, clock.now())
             await store.write(changes.know_restored, number)
@@ -124,5 +120,5 @@ async def _begin_with_ledger(store: Database, path: Path, clock: Clock, *, accep
         log.warning("older_ledger_accepted", reason=str(found))
         if not isinstance(found, IncompleteError):
             await asyncio.to_thread(book.set_aside, path)
-    done = await store.write(partial(_learn, despite=accepts_older), path, clock.now(), keys)
+    done = await store.write(partial(_replay, despite=accepts_older), path, clock.now(), keys)
     log.warning("ledger_replayed", **done.counts)

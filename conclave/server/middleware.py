@@ -1,4 +1,4 @@
-"""What happens around every request: its id, its log line, the mapping of errors, authentication."""
+"""Processing around every request: request id, log line, error mapping, authentication."""
 
 import random
 import time
@@ -20,45 +20,45 @@ from conclave.errors import (
     UnavailableError,
 )
 from conclave.logs.setup import get_logger, log_request
-from conclave.measures import GONE
+from conclave.measures import CLIENT_CLOSED
 from conclave.store.engine.faults import StoreError, StoreFullError
 from conclave.wire import response_head
 from conclave.wire.exchange import (
-    COMES_LATER,
+    BODY_PENDING,
     ENDPOINT,
-    STILL_CALLING,
+    RECHECK_SESSION,
     Endpoint,
-    StillCalling,
+    RecheckSession,
     choose_format,
     reply_error,
 )
-from conclave.wire.handover import ACCOUNT, BUDGET, Streamed, hand_over
-from conclave.wire.response_head import REQUEST_ID, own_headers
+from conclave.wire.handover import ACCOUNT, BUDGET, StreamedResponse, hand_over
+from conclave.wire.response_head import REQUEST_ID, response_headers
 
 log = get_logger(__name__)
 
 RETRY_SECONDS = 5
-"""Clients may ask again 5 seconds after the store failed. An operator may have mended it by then."""
+"""Clients may retry 5 seconds after a failure of the store."""
 
-AIOHTTP_SENDS_BYTES = 64 * 1024
-"""A response of at most 64 KiB is left to aiohttp, unless something waits before it."""
+AIOHTTP_MAX_BYTES = 64 * 1024
+"""aiohttp sends responses of at most 64 KiB, unless earlier bytes are still unsent."""
 
-_chance = random.Random()  # noqa: S311 - ids of requests tell them apart, and open nothing
+_random = random.Random()  # noqa: S311 - request ids are not secret
 
 
 async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
-    """Set the headers that every response has, where a response was made without them: those of files, for one."""
+    """Add the common headers to responses that were made without them, such as those of files."""
     cache_control = response.headers.get("Cache-Control")
-    response.headers.update(own_headers(request))
+    response.headers.update(response_headers(request))
     if cache_control:
         response.headers["Cache-Control"] = cache_control
 
 
 class RequestPipeline:
-    """What happens around every request, on whichever way it comes to its handler."""
+    """Processing around every request, whether aiohttp or the fast path found its handler."""
 
     def __init__(self, app: web.Application) -> None:
-        """``app``: its resources are there."""
+        """``app``: was started, so its resources are open."""
         self._auth_header = app[app_keys.CONFIG].auth_header
         self._budget = app[app_keys.BUDGET]
         self._freshness = app[app_keys.FRESHNESS]
@@ -69,72 +69,72 @@ class RequestPipeline:
     async def handle(
         self, request: web.Request, route: str, endpoint: Endpoint | None, handler: Handler
     ) -> web.StreamResponse:
-        """Give the request an id and a format; find out who is calling.
+        """Assign a request id and a format, authenticate, and run the handler.
 
-        Every error is answered as an error response. Responses that may wait are sent here: large ones, and any
-        to a client that has not taken the one before yet. The log gets ``route``, not the path: names and ids are
-        private. ``endpoint``: None where there is none.
+        Errors become error responses. Responses that may block are sent here: large ones, and any to a client that has
+        not read the previous one. The log gets ``route``, not the path: names and ids are private. ``endpoint``: None
+        for an unknown path.
         """
         began = time.monotonic()
         request[REQUEST_ID] = request_id = new_request_id()
-        structlog.contextvars.bind_contextvars(request_id=request_id)  # the request has a task, and so a context
+        structlog.contextvars.bind_contextvars(request_id=request_id)  # each request has its own task and context
         if endpoint:
             request[ENDPOINT] = endpoint
-        request[tokens.TOKEN] = token = tokens.token_in(request.headers.get(self._auth_header), self._auth_header)
+        request[tokens.TOKEN] = token = tokens.parse_token(request.headers.get(self._auth_header), self._auth_header)
         choose_format(request, token)
         request[BUDGET] = self._budget
         try:
             if endpoint and not endpoint.public:
                 token_hash = tokens.token_hash(tokens.require_token(request))
-                again: StillCalling = partial(self._caller, token_hash)  # without the request, or it would be a circle
-                request[STILL_CALLING], request[COMES_LATER] = again, not request.content.is_eof()
+                again: RecheckSession = partial(self._caller, token_hash)  # without the request: no reference cycle
+                request[RECHECK_SESSION], request[BODY_PENDING] = again, not request.content.is_eof()
                 request[tokens.CALLER] = caller = await self._caller(token_hash)
                 request[ACCOUNT] = caller.user_id
             response = await handler(request)
-            if _may_wait(request, response) and not response.prepared:
+            if _may_block(request, response) and not response.prepared:
                 await hand_over(request, response, counts=False)
         except ConnectionError:
-            self._requests.note(request.method, route, GONE, time.monotonic() - began)
+            self._requests.record(request.method, route, CLIENT_CLOSED, time.monotonic() - began)
             log.info("client_gone", method=request.method, route=route)
             raise
-        except Exception as error:  # noqa: BLE001 - after any error the client gets an answer
+        except Exception as error:  # noqa: BLE001 - every error is answered
             response = reply_error(request, self.as_api_error(error, request.method, route))
-        self.note_answered(request.method, route, response.status, began, request_id)
+        self.record_response(request.method, route, response.status, began, request_id)
         return response
 
     def as_api_error(self, error: Exception, method: str, route: str) -> ApiError:
-        """Return what a client is told of an error that is being handled. An unforeseen one is logged."""
+        """Return the error for the client. Unexpected errors are logged with their traceback."""
         if isinstance(error, ApiError | StoreError | web.HTTPException):
             return _as_api_error(error)
         log.error("request_failed", method=method, route=route, exc_info=error)
         return ApiError()
 
-    def note_answered(self, method: str, route: str, status: int, began: float, request_id: str) -> None:
-        """Count a request that was answered, and log it. ``began``: by ``time.monotonic``."""
+    def record_response(self, method: str, route: str, status: int, began: float, request_id: str) -> None:
+        """Count and log an answered request. ``began``: by ``time.monotonic``."""
         took = time.monotonic() - began
-        self._requests.note(method, route, status, took)
+        self._requests.record(method, route, status, took)
         log_request(method, route, status, took, request_id)
 
-    def known_caller(self, token_hash: bytes) -> tokens.Caller | None:
-        """Return who is calling if the session is remembered. Raises StoreError, and what ``use`` raises."""
-        session = self._sessions.known(token_hash)
-        return self._activity.use(session, self._freshness.look()) if session else None
+    def cached_caller(self, token_hash: bytes) -> tokens.Caller | None:
+        """Return the caller if the session is cached, else None. Raises StoreError, and as ``use`` does."""
+        session = self._sessions.get(token_hash)
+        return self._activity.use(session, self._freshness.refresh()) if session else None
 
     async def _caller(self, token_hash: bytes) -> tokens.Caller:
-        """Return who is calling. Raises what ``use`` raises."""
-        return self.known_caller(token_hash) or self._activity.use(
-            await self._sessions.find(token_hash), self._freshness.look()
+        """Return the caller. Raises as ``use`` does."""
+        return self.cached_caller(token_hash) or self._activity.use(
+            await self._sessions.load(token_hash), self._freshness.refresh()
         )
 
 
 def new_request_id() -> str:
-    """Return an id by which a request is found in the log."""
-    return f"{_chance.getrandbits(128):032x}"
+    """Return a random id that identifies a request in the log."""
+    return f"{_random.getrandbits(128):032x}"
 
 
 @web.middleware
 async def pipeline(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Do what happens around every request that aiohttp has found a handler for, or none."""
+    """Run the pipeline for a request that aiohttp routed, or found no route for."""
     if request.method == hdrs.METH_OPTIONS and request.app[app_keys.CROSS_ORIGIN].allows(request.headers.get("Origin")):
         handler = _preflight
     endpoint = request.app[app_keys.ENDPOINTS].get(request.match_info.handler)
@@ -142,9 +142,9 @@ async def pipeline(request: web.Request, handler: Handler) -> web.StreamResponse
 
 
 async def _preflight(request: web.Request) -> web.Response:
-    """Answer a browser that asks whether a page may send a request, see ``wire.cross_origin``.
+    """Answer a preflight request of a browser, see ``wire.response_head``.
 
-    For a path that does not exist all methods are allowed: otherwise the page could not read the 404.
+    All methods are allowed for an unknown path: otherwise the page could not read the 404.
     """
     refused, endpoints = request.match_info.http_exception, request.app[app_keys.ENDPOINTS].values()
     known = refused.allowed_methods if isinstance(refused, web.HTTPMethodNotAllowed) else set[str]()
@@ -157,23 +157,23 @@ PIPELINE = web.AppKey("request_pipeline", RequestPipeline)
 
 
 def _as_api_error(error: ApiError | StoreError | web.HTTPException) -> ApiError:
-    """Return what a client is told of an error."""
+    """Return the error for the client."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, StoreError):
         return StorageFullError() if isinstance(error, StoreFullError) else UnavailableError(seconds=RETRY_SECONDS)
-    return from_aiohttp(error)
+    return convert_aiohttp_error(error)
 
 
-def _may_wait(request: web.Request, response: web.StreamResponse) -> bool:
+def _may_block(request: web.Request, response: web.StreamResponse) -> bool:
     if not isinstance(response, web.Response):
-        return isinstance(response, Streamed)  # files go a block at a time by themselves
-    if isinstance(response.body, bytes) and len(response.body) > AIOHTTP_SENDS_BYTES:
+        return isinstance(response, StreamedResponse)  # aiohttp sends files in blocks
+    if isinstance(response.body, bytes) and len(response.body) > AIOHTTP_MAX_BYTES:
         return True
     return request.transport is not None and request.transport.get_write_buffer_size() > 0
 
 
-def from_aiohttp(error: web.HTTPException) -> ApiError:
+def convert_aiohttp_error(error: web.HTTPException) -> ApiError:
     """Return this server's error for an error of aiohttp."""
     if isinstance(error, web.HTTPMethodNotAllowed):
         return MethodNotAllowedError(sorted(error.allowed_methods))

@@ -1,4 +1,4 @@
-"""Says why an address cannot be listened on, and what to do about it."""
+"""Explains why the server cannot listen on an address, and what to do."""
 
 import errno
 import os
@@ -7,18 +7,18 @@ from contextlib import suppress
 from pathlib import Path
 
 _LISTENING = "0A"
-"""The state of a socket that listens, in /proc/net/tcp."""
+"""The state of a listening socket in /proc/net/tcp."""
 
-FREE_FOR_ALL = 1024
-"""Only who may do more than others can listen on a port below 1024."""
+FIRST_UNPRIVILEGED_PORT = 1024
+"""Ports below 1024 need a privilege."""
 
 
 class AddressError(Exception):
-    """An address cannot be listened on. The message is one line for the operator."""
+    """The server cannot listen on an address. The message is one line for the operator."""
 
 
 def require_address(address: str, port: int) -> None:
-    """Raise AddressError unless ``address`` is one of this machine. Whether ``port`` is free there is not looked at."""
+    """Raise AddressError unless this machine has ``address``. It does not check whether ``port`` is free."""
     try:
         for family, kind, protocol, _, place in socket.getaddrinfo(
             address, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -26,46 +26,46 @@ def require_address(address: str, port: int) -> None:
             with socket.socket(family, kind, protocol) as tried:
                 tried.bind(place)
     except OSError as error:
-        raise AddressError(f"cannot listen on {address} port {port}: {why_not(error, port)}") from error
+        raise AddressError(f"cannot listen on {address} port {port}: {explain_bind_error(error, port)}") from error
 
 
-def why_not(error: OSError, port: int) -> str:
-    """Return in a line why ``port`` cannot be listened on, and what to do."""
+def explain_bind_error(error: OSError, port: int) -> str:
+    """Return one line: why the server cannot listen on ``port``, and what to do."""
     if isinstance(error, socket.gaierror):
         return f"{error.strerror}: name an address of this machine"
     reason = os.strerror(error.errno or 0)
     if error.errno == errno.EADDRINUSE:
-        return f"{reason}{_by_whom(port)}: end that, or set another port"
+        return f"{reason}{_listener_name(port)}: end that, or set another port"
     if error.errno == errno.EADDRNOTAVAIL:
         return f'{reason}: name an address of this machine, or "0.0.0.0" for all of them'
-    if error.errno == errno.EACCES and port < FREE_FOR_ALL:
+    if error.errno == errno.EACCES and port < FIRST_UNPRIVILEGED_PORT:
         return (
-            f"{reason}: a port below {FREE_FOR_ALL} needs a privilege: set another port, or give the server"
+            f"{reason}: a port below {FIRST_UNPRIVILEGED_PORT} needs a privilege: set another port, or give the server"
             " AmbientCapabilities=CAP_NET_BIND_SERVICE in systemd"
         )
     return reason
 
 
-def _by_whom(port: int) -> str:
-    """Return which process listens on ``port``, "" if the system does not tell."""
-    sockets = {f"socket:[{inode}]" for inode in _listening(port)}
+def _listener_name(port: int) -> str:
+    """Return the process that listens on ``port`` as text; "" if unknown."""
+    sockets = {f"socket:[{inode}]" for inode in _listening_inodes(port)}
     for folder in Path("/proc").glob("[0-9]*/fd") if sockets else ():
-        with suppress(OSError):  # it has ended, or is another user's
-            if any(_leads_to(each) in sockets for each in folder.iterdir()):
+        with suppress(OSError):  # it has ended, or belongs to another user
+            if any(_link_target(each) in sockets for each in folder.iterdir()):
                 name = folder.with_name("comm").read_text().strip()
                 return f" by process {folder.parent.name} ({name})"
     return ""
 
 
-def _leads_to(link: Path) -> str:
+def _link_target(link: Path) -> str:
     try:
         return str(link.readlink())
-    except OSError:  # it was closed meanwhile, as the folder that is being read
+    except OSError:  # it was closed meanwhile
         return ""
 
 
-def _listening(port: int) -> list[str]:
-    """Return the inodes of the sockets that listen on ``port``."""
+def _listening_inodes(port: int) -> list[str]:
+    """Return the inodes of the sockets that listen on ``port``, as text."""
     found = []
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Reads the certificate and the level of the log again while the server runs. Any other setting takes a restart."""
+"""Reloads the certificate and the log level while the server runs. All other settings need a restart."""
 
 import asyncio
 import ssl
@@ -14,20 +14,20 @@ from conclave.health.parts import Health, HealthPart
 from conclave.logs.setup import configure_logging, get_logger
 from conclave.server import start_check
 from conclave.server.supervise import Supervisor
-from conclave.server.tls import Tls, TlsError, context_of, log_doubt
+from conclave.server.tls import Tls, TlsError, load_context, warn_if_invalid
 from conclave.system import certificate
 from conclave.system.notify import ServiceManager
 from conclave.system.streams import is_stream
 
 log = get_logger(__name__)
 
-REFUSED = "nothing has changed: the log says why the last reload was refused"
+REFUSED = "the last reload failed, and nothing has changed: see the log"
 
 
 class Reloader:
-    """Reads the configuration file again on each request, while the block lasts.
+    """Reloads the configuration file on request, while the block lasts.
 
-    One reload runs at a time. Requests that arrive meanwhile are answered by one more.
+    One reload runs at a time. Requests during a reload cause one more.
     """
 
     def __init__(
@@ -37,49 +37,49 @@ class Reloader:
         supervisor: Supervisor,
         tls: Tls | None,
         source: Path | None,
-        again: asyncio.Event,
+        requested: asyncio.Event,
         manager: ServiceManager,
     ) -> None:
-        """``config``: the settings of the server. ``source``: their file; None where the start has found none.
+        """``config``: the current settings. ``source``: their file; None if the start found none.
 
-        ``again``: set to ask for a reload. ``manager``: the service manager, notified when a reload begins and ends.
+        ``requested``: set it to request a reload. ``manager``: notified when a reload begins and ends.
         """
         self._config = config
         self._health = health
         self._supervisor = supervisor
         self._tls = tls
-        # Not looked for again: while the file is being replaced, another one must not count for a moment.
+        # Not searched for again: while the file is being replaced, another one must not be used.
         self._source = source
-        self._again = again
+        self._requested = requested
         self._manager = manager
 
     async def __aenter__(self) -> Self:
-        """Begin to wait for being asked."""
+        """Start to wait for requests."""
         self._waiting = background.running(self._health, HealthPart.CONFIGURATION, self._keep_reloading)
         await self._waiting.__aenter__()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Stop. A reload under way is broken off, unless it has been read: then it has taken place."""
+        """Stop. A reload in progress is cancelled, unless the file was read: then it is complete."""
         await self._waiting.__aexit__(None, None, None)
 
     async def _keep_reloading(self) -> None:
         while True:
-            await self._again.wait()
-            self._again.clear()
+            await self._requested.wait()
+            self._requested.clear()
             self._manager.reloading()
             taken = False
             try:
                 taken = await self.reload()
             except Exception as error:
                 log.exception("reload_failed")
-                self._note_refusal([f"{type(error).__name__}: {error}"])
+                self._report_refusal([f"{type(error).__name__}: {error}"])
             self._manager.ready("serving; " + ("the configuration was read again" if taken else REFUSED))
 
     async def reload(self) -> bool:
-        """Use the certificate and the level that are there now; return whether they are used.
+        """Load the certificate and the log level; return whether that succeeded.
 
-        Faults of the file or the certificate are logged, and then nothing has changed.
+        Errors of the file or the certificate are logged, and nothing changes.
         """
         try:
             read, context, ends = await asyncio.to_thread(self._read)
@@ -95,41 +95,41 @@ class Reloader:
         if read.log.level != self._config.log.level:
             self._config = replace(self._config, log=replace(self._config.log, level=read.log.level))
             configure_logging(self._config.log)
-            self._supervisor.follow(self._config)
-        self._health.mend(HealthPart.CONFIGURATION)
+            self._supervisor.set_config(self._config)
+        self._health.clear_fault(HealthPart.CONFIGURATION)
         log.info("reloaded", logs_from=read.log.level, certificate="read again" if context else "none")
-        if left := differing(self._config, read):
+        if left := changed_settings(self._config, read):
             log.warning("needs_restart", settings=left)
         return True
 
     def _refuse(self, faults: list[str]) -> None:
         for fault in faults:
             log.error("reload_refused", fault=fault)
-        self._note_refusal(faults)
+        self._report_refusal(faults)
 
-    def _note_refusal(self, faults: list[str]) -> None:
-        """Have health show that the file was refused, until a reload succeeds or the server is restarted."""
-        self._health.fault(HealthPart.CONFIGURATION, f"the last reload was refused: {'; '.join(faults)}")
+    def _report_refusal(self, faults: list[str]) -> None:
+        """Set a health fault until a reload succeeds or the server restarts."""
+        self._health.set_fault(HealthPart.CONFIGURATION, f"the last reload was refused: {'; '.join(faults)}")
 
     def _read(self) -> tuple[Config, ssl.SSLContext | None, int | None]:
-        """Read the settings and the certificate; return also the Unix second after which that is not valid.
+        """Return the settings, the TLS context, and the Unix second at which the certificate expires.
 
-        The certificate is read from where the start has read it. Raises ConfigError and TlsError.
+        The path of the certificate is that of the start. Raises ConfigError and TlsError.
         """
         source = self._source or find_config()
         if source:
             _require_file(source)
         read = load_config(source)
-        if found := start_check.refusals(read, None):
+        if found := start_check.find_refusals(read, None):
             raise ConfigError(str(source or BUILT_IN), [each.says for each in found])
-        context = context_of(self._config)
+        context = load_context(self._config)
         if context:
-            log_doubt(context, self._config)
+            warn_if_invalid(context, self._config)
         return read, context, certificate.expiry(self._config.tls_cert_path)
 
 
-def differing(one: Config, other: Config) -> list[str]:
-    """Return the names of the settings that differ."""
+def changed_settings(one: Config, other: Config) -> list[str]:
+    """Return the names of the settings whose values differ."""
     return [name for name in setting_names() if _value(one, name) != _value(other, name)]
 
 
@@ -139,7 +139,9 @@ def _value(config: Config, name: str) -> Any:
 
 
 def _require_file(source: Path) -> None:
-    """Raise ConfigError for what can be read only once, as a pipe: a second reader would wait, or find nothing."""
-    with suppress(OSError):  # load_config tells of it
+    """Raise ConfigError for a pipe or another stream, which can be read only once."""
+    with suppress(OSError):  # load_config reports it
         if is_stream(source):
-            raise ConfigError(str(source), ["cannot be read again: it is no file; start the server with one"])
+            raise ConfigError(
+                str(source), ["is not a regular file, so it cannot be read again; start the server with a file"]
+            )

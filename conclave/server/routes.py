@@ -1,4 +1,4 @@
-"""The one route table."""
+"""The route table."""
 
 from aiohttp import web
 
@@ -20,9 +20,9 @@ from conclave.api import (
     users,
     welcomes,
 )
-from conclave.web import files, routes as page_routes
+from conclave.web import files
 from conclave.wire import results
-from conclave.wire.exchange import Endpoint, Who
+from conclave.wire.exchange import Access, Endpoint
 from conclave.wire.formats import Format
 from conclave.wire.schemas import (
     accounts as account_schemas,
@@ -46,33 +46,33 @@ ROUTES = (
         "GET",
         "/healthz",
         health.health,
-        Who.ANYBODY,
-        answer=results.Health,
+        Access.ANYBODY,
+        answer=results.HealthStatus,
         format=Format.JSON,
     ),
     Endpoint(
         "GET",
         "/readyz",
         health.ready,
-        Who.ANYBODY,
-        answer=results.Ready,
+        Access.ANYBODY,
+        answer=results.ReadyStatus,
         format=Format.JSON,
     ),
     Endpoint(
         "GET",
         f"{API}/openapi.json",
         docs.document,
-        Who.ANYBODY,
+        Access.ANYBODY,
         query=docs_schemas.DocumentQuery,
         format=Format.JSON,
         media_type="application/json",
     ),
-    Endpoint("GET", f"{API}/docs", docs.page, Who.ANYBODY, media_type="text/html"),
+    Endpoint("GET", f"{API}/docs", docs.page, Access.ANYBODY, media_type="text/html"),
     Endpoint(
         "POST",
         f"{API}/register",
         accounts.register,
-        Who.ANYBODY,
+        Access.ANYBODY,
         body=account_schemas.RegisterRequest,
         answer=results.Registered,
         status=201,
@@ -82,43 +82,45 @@ ROUTES = (
         "POST",
         f"{API}/login",
         accounts.login,
-        Who.ANYBODY,
+        Access.ANYBODY,
         body=account_schemas.LoginRequest,
         answer=results.LoggedIn,
         refuses=(e.CredentialsWrongError, e.TooManyRequestsError),
     ),
     Endpoint("POST", f"{API}/logout", accounts.logout, status=204),
-    Endpoint("GET", f"{API}/me", users.me, answer=results.User),
-    Endpoint("PATCH", f"{API}/me", accounts.update, body=account_schemas.UpdateProfileRequest, answer=results.Empty),
+    Endpoint("GET", f"{API}/me", users.me, answer=results.UserInfo),
+    Endpoint(
+        "PATCH", f"{API}/me", accounts.update, body=account_schemas.UpdateProfileRequest, answer=results.EmptyResult
+    ),
     Endpoint(
         "POST",
         f"{API}/change-password",
         accounts.change_password,
         body=account_schemas.ChangePasswordRequest,
-        answer=results.Empty,
+        answer=results.EmptyResult,
         refuses=(e.PasswordWrongError, e.TooManyRequestsError),
     ),
-    Endpoint("POST", f"{API}/reset-account", accounts.reset, answer=results.Empty),
+    Endpoint("POST", f"{API}/reset-account", accounts.reset, answer=results.EmptyResult),
     Endpoint(
         "POST",
         f"{API}/delete-account",
         accounts.delete,
         body=account_schemas.DeleteAccountRequest,
-        answer=results.Empty,
+        answer=results.EmptyResult,
         refuses=(e.PasswordWrongError, e.TooManyRequestsError),
     ),
     Endpoint(
         "GET",
         f"{API}/users/{{username}}",
         users.by_name,
-        answer=results.User,
+        answer=results.UserInfo,
         refuses=(e.NotFoundError,),
     ),
     Endpoint(
         "GET",
         f"{API}/users/by-id/{{user_id}}",
         users.by_id,
-        answer=results.User,
+        answer=results.UserInfo,
         refuses=(e.NotFoundError,),
     ),
     Endpoint(
@@ -126,7 +128,7 @@ ROUTES = (
         f"{API}/key-packages",
         key_packages.upload,
         body=key_package_schemas.UploadKeyPackageRequest,
-        answer=results.Empty,
+        answer=results.EmptyResult,
     ),
     Endpoint(
         "GET",
@@ -145,29 +147,29 @@ ROUTES = (
         status=201,
         refuses=(e.ConflictError, e.QuotaError, e.TooManyRequestsError),
     ),
-    Endpoint("GET", f"{API}/groups", groups.list_own, query=ListQuery, answer=results.Groups),
+    Endpoint("GET", f"{API}/groups", groups.list_own, query=ListQuery, answer=results.GroupList),
     Endpoint(
         "GET",
         f"{API}/groups/public",
         groups.list_public,
         query=group_schemas.PublicGroupsQuery,
-        answer=results.PublicGroups,
+        answer=results.PublicGroupList,
     ),
     Endpoint(
         "PATCH",
         _GROUP,
         groups.update,
-        Who.ADMIN,
+        Access.ADMIN,
         body=group_schemas.UpdateGroupRequest,
         answer=results.GroupUpdated,
         refuses=(e.BadRequestError, e.ConflictError, e.TooManyRequestsError),
     ),
-    Endpoint("POST", f"{_GROUP}/delete", groups.delete, Who.ADMIN, answer=results.Empty),
+    Endpoint("POST", f"{_GROUP}/delete", groups.delete, Access.ADMIN, answer=results.EmptyResult),
     Endpoint(
         "GET",
         f"{_GROUP}/group-info",
         commits.group_info,
-        Who.MEMBER,
+        Access.MEMBER,
         answer=results.GroupInfoStored,
         refuses=(e.NotFoundError,),
     ),
@@ -175,9 +177,9 @@ ROUTES = (
         "GET",
         f"{_GROUP}/retention",
         retention.policy,
-        Who.MEMBER,
+        Access.MEMBER,
         query=retention_schemas.RetentionQuery,
-        answer=results.Retention,
+        answer=results.RetentionInfo,
     ),
     Endpoint(
         "GET",
@@ -200,55 +202,55 @@ ROUTES = (
         "POST",
         f"{_GROUP}/invite",
         key_packages.invite,
-        Who.ADMIN,
+        Access.ADMIN,
         body=key_package_schemas.InviteToGroupRequest,
-        answer=results.KeyPackages,
+        answer=results.MemberKeyPackages,
         refuses=(e.NotFoundError, e.ConflictError, e.BannedError, e.TooManyRequestsError),
     ),
     Endpoint(
         "POST",
         f"{_GROUP}/escrow-invite",
         invites.escrow,
-        Who.ADMIN,
+        Access.ADMIN,
         body=invite_schemas.EscrowInviteRequest,
-        answer=results.Empty,
+        answer=results.EmptyResult,
         refuses=(e.NotFoundError, e.ConflictError, e.BannedError, e.TooManyRequestsError, e.QuotaError),
     ),
     Endpoint(
         "GET",
         f"{_GROUP}/invites",
         invites.list_of_group,
-        Who.ADMIN,
+        Access.ADMIN,
         query=ListQuery,
-        answer=results.GroupInvites,
+        answer=results.GroupInviteList,
     ),
     Endpoint(
         "POST",
         f"{_GROUP}/cancel-invite",
         invites.cancel,
-        Who.ADMIN,
+        Access.ADMIN,
         body=invite_schemas.CancelInviteRequest,
-        answer=results.Empty,
+        answer=results.EmptyResult,
         refuses=(e.NotFoundError,),
     ),
-    Endpoint("GET", f"{API}/invites", invites.list_own, query=ListQuery, answer=results.Invites),
+    Endpoint("GET", f"{API}/invites", invites.list_own, query=ListQuery, answer=results.InviteList),
     Endpoint(
         "POST",
         f"{API}/invites/{{invite_id}}/accept",
         invites.accept,
-        Who.INVITEE,
-        answer=results.Empty,
+        Access.INVITEE,
+        answer=results.EmptyResult,
         refuses=(e.NotFoundError,),
     ),
     Endpoint(
         "POST",
         f"{API}/invites/{{invite_id}}/decline",
         invites.decline,
-        Who.INVITEE,
-        answer=results.Empty,
+        Access.INVITEE,
+        answer=results.EmptyResult,
         refuses=(e.NotFoundError,),
     ),
-    Endpoint("GET", f"{API}/welcomes", welcomes.list_own, query=ListQuery, answer=results.Welcomes),
+    Endpoint("GET", f"{API}/welcomes", welcomes.list_own, query=ListQuery, answer=results.WelcomeList),
     Endpoint(
         "POST",
         f"{API}/welcomes/{{welcome_id}}/accept",
@@ -260,111 +262,113 @@ ROUTES = (
         "POST",
         f"{_GROUP}/commit",
         commits.upload,
-        Who.MEMBER,
+        Access.MEMBER,
         body=commit_schemas.UploadCommitRequest,
-        answer=results.Empty,
+        answer=results.EmptyResult,
         refuses=(e.TooManyRequestsError, e.QuotaError),
     ),
     Endpoint(
         "POST",
         f"{_GROUP}/messages",
         messages.send,
-        Who.MEMBER,
+        Access.MEMBER,
         body=message_schemas.SendMessageRequest,
-        answer=results.Sent,
+        answer=results.MessageSent,
         refuses=(e.TooManyRequestsError, e.QuotaError),
     ),
     Endpoint(
         "GET",
         f"{_GROUP}/messages",
         messages.fetch,
-        Who.MEMBER,
+        Access.MEMBER,
         query=message_schemas.GetMessagesQuery,
-        answer=results.Page,
+        answer=results.MessagePage,
         head=False,
     ),
     Endpoint(
         "DELETE",
         f"{_GROUP}/messages/{{sequence_num}}",
         messages.take_back,
-        Who.MEMBER,
+        Access.MEMBER,
         query=message_schemas.TakeBackQuery,
-        answer=results.Empty,
+        answer=results.EmptyResult,
         refuses=(e.NotFoundError, e.NotSenderError, e.BadRequestError, e.TooManyRequestsError),
     ),
     Endpoint(
         "POST",
         f"{_GROUP}/read",
         messages.read,
-        Who.MEMBER,
+        Access.MEMBER,
         body=message_schemas.ReadReceiptRequest,
-        answer=results.Empty,
+        answer=results.EmptyResult,
     ),
     Endpoint(
         "POST",
         f"{_GROUP}/remove",
         members.remove,
-        Who.ADMIN,
+        Access.ADMIN,
         body=member_schemas.RemoveMemberRequest,
-        answer=results.Empty,
+        answer=results.EmptyResult,
         refuses=(e.NotFoundError, e.BadRequestError),
     ),
     Endpoint(
         "POST",
         f"{_GROUP}/leave",
         members.leave,
-        Who.MEMBER,
+        Access.MEMBER,
         body=commit_schemas.LeaveGroupRequest,
-        answer=results.Empty,
+        answer=results.EmptyResult,
     ),
     Endpoint(
         "POST",
         f"{_GROUP}/promote",
         members.promote,
-        Who.ADMIN,
+        Access.ADMIN,
         body=member_schemas.PromoteMemberRequest,
-        answer=results.Empty,
+        answer=results.EmptyResult,
         refuses=(e.NotFoundError, e.BadRequestError, e.ConflictError),
     ),
     Endpoint(
         "POST",
         f"{_GROUP}/demote",
         members.demote,
-        Who.ADMIN,
+        Access.ADMIN,
         body=member_schemas.DemoteMemberRequest,
-        answer=results.Empty,
+        answer=results.EmptyResult,
         refuses=(e.NotFoundError, e.BadRequestError),
     ),
-    Endpoint("GET", f"{_GROUP}/admins", members.list_admins, Who.MEMBER, query=ListQuery, answer=results.Admins),
+    Endpoint("GET", f"{_GROUP}/admins", members.list_admins, Access.MEMBER, query=ListQuery, answer=results.AdminList),
     Endpoint(
         "POST",
         f"{_GROUP}/ban",
         bans.ban,
-        Who.ADMIN,
+        Access.ADMIN,
         body=member_schemas.BanMemberRequest,
-        answer=results.Empty,
+        answer=results.EmptyResult,
         refuses=(e.NotFoundError,),
     ),
     Endpoint(
         "POST",
         f"{_GROUP}/unban",
         bans.unban,
-        Who.ADMIN,
+        Access.ADMIN,
         body=member_schemas.UnbanMemberRequest,
-        answer=results.Empty,
+        answer=results.EmptyResult,
         refuses=(e.NotFoundError, e.BadRequestError),
     ),
-    Endpoint("GET", f"{_GROUP}/banned", bans.list_banned, Who.ADMIN, query=ListQuery, answer=results.BannedUsers),
+    Endpoint("GET", f"{_GROUP}/banned", bans.list_banned, Access.ADMIN, query=ListQuery, answer=results.BannedUserList),
     Endpoint(
         "POST",
         f"{_GROUP}/external-join",
         commits.external_join,
-        Who.MEMBER,
+        Access.MEMBER,
         body=commit_schemas.ExternalJoinRequest,
-        answer=results.Empty,
+        answer=results.EmptyResult,
         refuses=(e.BadRequestError, e.ConflictError, e.TooManyRequestsError, e.QuotaError),
     ),
-    Endpoint("GET", f"{API}/sessions", sessions.list_own, query=ListQuery, answer=results.Sessions, format=Format.JSON),
+    Endpoint(
+        "GET", f"{API}/sessions", sessions.list_own, query=ListQuery, answer=results.SessionList, format=Format.JSON
+    ),
     Endpoint(
         "DELETE",
         f"{API}/sessions/{{id}}",
@@ -388,12 +392,12 @@ _BUSIEST = (messages.fetch, messages.send)
 
 
 def add_routes(app: web.Application) -> None:
-    """Give ``app`` its endpoints.
+    """Add all endpoints to ``app``.
 
-    Paths below the same prefix are tried in the order in which they were added: the busiest comes first.
+    aiohttp tries paths below the same prefix in the order of addition, so the busiest come first.
     """
     for route in sorted(ROUTES, key=lambda route: route.handler not in _BUSIEST):
-        # Any text may stand for an id: a malformed id is an error of its own, not an unknown path.
+        # Any text matches an id: a malformed id is a 400, not an unknown path.
         path = route.path.replace("}", ":[^/]+}")
         if route.method == "GET":
             app.router.add_get(path, route.handler, allow_head=route.head)
@@ -401,5 +405,5 @@ def add_routes(app: web.Application) -> None:
             app.router.add_route(route.method, path, route.handler)
     app.router.add_get(f"{API}/docs/{{name}}", docs.asset)
     if app[app_keys.CONFIG].web.enabled:
-        page_routes.add_routes(app.router, files.STATIC)
+        files.add_routes(app.router, files.STATIC)
     app[app_keys.ENDPOINTS] = {route.handler: route for route in ROUTES}

@@ -1,4 +1,4 @@
-"""Runs the server, from its configuration to a clean exit."""
+"""Runs the server from start to clean exit."""
 
 import asyncio
 import gc
@@ -25,7 +25,7 @@ from conclave.server.client_port import ClientPort, ConnectionLimits, FastPath
 from conclave.server.reload import Reloader
 from conclave.server.stop_limit import StopLimit
 from conclave.server.supervise import Supervisor
-from conclave.server.tls import Tls, TlsError, context_of, log_doubt
+from conclave.server.tls import Tls, TlsError, load_context, warn_if_invalid
 from conclave.store.engine import path_check, schema
 from conclave.store.engine.faults import StoreError
 from conclave.store.resources import state
@@ -38,18 +38,18 @@ from conclave.system.signals import Hangups, ignore
 
 log = get_logger(__name__)
 
-GARBAGE = 20_000
-"""Python looks for garbage after 20,000 more objects than before, not after 700: a request leaves none behind."""
+GC_THRESHOLD = 20_000
+"""The threshold of Python's garbage collection, instead of 700: requests leave no reference cycles."""
 
-SWITCH_SECONDS = 0.0002
-"""A thread that waits for the interpreter beside a busy event loop gets it within 0.2 ms, not 5 ms."""
+SWITCH_INTERVAL_SECONDS = 0.0002
+"""The interval after which Python switches threads, instead of 5 ms."""
 
 SHUTDOWN_SECONDS = 2.0
-"""Requests under way get 2 seconds to finish. Those that are cut off then get 2 seconds more to end."""
+"""Requests in progress get 2 seconds to finish, and 2 more after they are cancelled."""
 
 
 class ServeError(Exception):
-    """The server cannot start. The message is for the operator, a line for each reason."""
+    """The server cannot start. The message has a line for each reason."""
 
 
 def serve(
@@ -60,24 +60,24 @@ def serve(
     accepts_change: bool = False,
     accepts_older: bool = False,
 ) -> None:
-    """Serve until SIGTERM or SIGINT, then finish what is under way, or end the process. Raises ServeError.
+    """Serve until SIGTERM or SIGINT, then shut down. Raises ServeError.
 
-    ``source``: the file that the settings are from, which SIGHUP has read again; None for the defaults. ``hangups``:
-    made before that was read. ``accepts_change`` and ``accepts_older``: see ``create_app``.
+    ``source``: the configuration file, which SIGHUP reloads; None for the defaults. ``hangups``: has collected SIGHUP
+    since before the file was read. ``accepts_change`` and ``accepts_older``: see ``create_app``.
     """
     manager = ServiceManager.from_environment()
     give_back_large()
-    sys.setswitchinterval(SWITCH_SECONDS)
-    if found := start_check.refusals(config, None, accepts_older=accepts_older):
+    sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
+    if found := start_check.find_refusals(config, None, accepts_older=accepts_older):
         raise ServeError("\n".join(each.says for each in found))
     try:
-        context, guard = context_of(config), Guard(config.admin)
+        context, guard = load_context(config), Guard(config.admin)
     except (TlsError, TokenError) as error:
         raise ServeError(str(error)) from error
     if context:
-        log_doubt(context, config)
+        warn_if_invalid(context, config)
     tls = Tls(context) if context else None
-    with _only_server(config), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with _server_locks(config), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
             app = create_app(config, accepts_change=accepts_change, accepts_older=accepts_older)
             runner.run(_serve(app, source, tls, guard, manager, hangups))
@@ -86,37 +86,37 @@ def serve(
 
 
 @contextmanager
-def _only_server(config: Config) -> Iterator[None]:
+def _server_locks(config: Config) -> Iterator[None]:
     """Hold the locks of a server while the block lasts. Raises ServeError.
 
-    Two servers on one database would each trust their own memory.
+    Two servers on one database would each serve from their own cache.
     """
     with ExitStack() as held:
         try:
-            _hold(config, held)
+            _take_locks(config, held)
         except (StoreError, data_folder.DataFolderError) as error:
             raise ServeError(str(error)) from error
         except PermissionError as error:
-            remedy = f"the server runs as the user {os.geteuid()}: let it read and write there"
+            remedy = f"the server runs as user {os.geteuid()}: let it read and write there"
             raise ServeError(f"{error.filename}: {error.strerror}: {remedy}") from error
         except OSError as error:
             raise ServeError(f"{error.filename}: {error.strerror}") from error
         yield
 
 
-def _hold(config: Config, held: ExitStack) -> None:
-    """Take every lock of a server. What is there is locked before anything is made or changed."""
+def _take_locks(config: Config, held: ExitStack) -> None:
+    """Take every lock of a server. Existing files are locked before anything is created or changed."""
     exists = path_check.is_taken(config.database)
-    with _unshared(f"{config.database}: another server is running on this database"):
+    with _refuse_if_locked(f"{config.database}: another server is running on this database"):
         held.enter_context(locks.hold_name(config.database, locks.SERVER))
         if exists:
             held.enter_context(locks.hold_inode(config.database, locks.SERVER))
     if not exists:
         config.vault_path.mkdir(mode=0o700, exist_ok=True)
-    with _unshared(f"vault.path: {config.vault_path}: another server, or a restore, uses it"):
-        _hold_vault(config, held)
+    with _refuse_if_locked(f"vault.path: {config.vault_path}: another server, or a restore, uses it"):
+        _lock_vault(config, held)
     data_folder.prepare(config.data, config.database, config.archive_path)
-    with _unshared(f"data_path: {config.data}: a server on another database uses this folder"):
+    with _refuse_if_locked(f"data_path: {config.data}: a server on another database uses this folder"):
         held.enter_context(locks.hold_file(config.data / data_folder.MARK))
     give_up_to_start(config)
     if not exists:
@@ -124,17 +124,17 @@ def _hold(config: Config, held: ExitStack) -> None:
         held.enter_context(locks.hold_inode(config.database, locks.SERVER))
 
 
-def _hold_vault(config: Config, held: ExitStack) -> None:
-    """Keep others with a copy of the database from using its vault. Raises LockedError.
+def _lock_vault(config: Config, held: ExitStack) -> None:
+    """Lock the vault against servers on a copy of the database. Raises LockedError.
 
-    That the vault is missing is told when it is opened.
+    A missing vault is reported when it is opened.
     """
     with suppress(FileNotFoundError):
         held.enter_context(locks.hold_file(config.vault_path / LOCK))
 
 
 @contextmanager
-def _unshared(refusal: str) -> Iterator[None]:
+def _refuse_if_locked(refusal: str) -> Iterator[None]:
     try:
         yield
     except locks.LockedError as error:
@@ -149,8 +149,8 @@ async def _serve(
     manager: ServiceManager,
     hangups: Hangups,
 ) -> None:
-    """Serve until told to end."""
-    stop, again = asyncio.Event(), asyncio.Event()
+    """Serve until a signal ends it."""
+    stop, reload = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     config = app[app_keys.CONFIG]
     supervisor = Supervisor(config, app[app_keys.HEALTH])
@@ -162,8 +162,8 @@ async def _serve(
 
     for number in signals.that_end():
         loop.add_signal_handler(number, end)
-    # Not by the loop, which would leave SIGHUP to end the process once it is closed.
-    hangups.hand_on(lambda: loop.call_soon_threadsafe(again.set))  # one before the server is ready waits
+    # Not by the loop: after it is closed, SIGHUP would kill the process.
+    hangups.hand_on(lambda: loop.call_soon_threadsafe(reload.set))  # an earlier one is delivered now
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS, handler_cancellation=False)
     operators = web.AppRunner(
         create_admin_app(app, guard, supervisor), access_log=None, shutdown_timeout=SHUTDOWN_SECONDS
@@ -177,21 +177,23 @@ async def _serve(
         await runner.setup()
         limits, context = ConnectionLimits.for_clients(files), tls.context if tls else None
         url = await _listen(ClientPort(runner, config.listen_address, config.port, limits, context, FastPath(app)))
-        _settle_memory()
-        log.info("listening", url=url, admin_url=admin_url, database=str(config.database), **_facts(config, source))
+        _freeze_objects()
+        log.info(
+            "listening", url=url, admin_url=admin_url, database=str(config.database), **_start_facts(config, source)
+        )
         async with (
             supervisor,
             manager.watched(lambda: app[app_keys.STORE].read(state.stored_policy)),
-            Reloader(config, app[app_keys.HEALTH], supervisor, tls, source, again, manager),
+            Reloader(config, app[app_keys.HEALTH], supervisor, tls, source, reload, manager),
         ):
             manager.ready(f"serving at {url}")
             await stop.wait()
-            app[app_keys.HEALTH].phase = Phase.STOPPING  # at once: ending the worker may take a second
+            app[app_keys.HEALTH].phase = Phase.STOPPING  # at once: stopping the worker may take a second
             log.info("stopping")
             manager.stopping()
             app[app_keys.STORE].limit_lock_wait()
     finally:
-        limit.begin()  # a start that has failed
+        limit.begin()  # also if the start failed
         manager.close()
         await runner.cleanup()
         await operators.cleanup()
@@ -199,8 +201,8 @@ async def _serve(
     log.info("stopped")
 
 
-def _facts(config: Config, source: Path | None) -> dict[str, str]:
-    """Return what an operator wants to see of a start."""
+def _start_facts(config: Config, source: Path | None) -> dict[str, str]:
+    """Return the facts that the log shows at a start."""
     return {
         "version": __version__,
         "configuration": str(source or BUILT_IN),
@@ -210,16 +212,16 @@ def _facts(config: Config, source: Path | None) -> dict[str, str]:
     }
 
 
-def _settle_memory() -> None:
-    """Leave alone from here on what the start has made: Python would look through it again and again for garbage."""
-    gc.unfreeze()  # what was imported: some of it is garbage
+def _freeze_objects() -> None:
+    """Exclude the objects of the start from garbage collection."""
+    gc.unfreeze()  # objects frozen after the imports
     gc.collect()
     gc.freeze()
-    gc.set_threshold(GARBAGE, *gc.get_threshold()[1:])
+    gc.set_threshold(GC_THRESHOLD, *gc.get_threshold()[1:])
 
 
 async def _listen_for_operators(port: ClientPort) -> str | None:
-    """Begin to listen, and return the URL; clients are served even if that fails."""
+    """Start to listen, and return the URL; None if that fails: clients are served anyway."""
     try:
         return await _listen(port)
     except ServeError as error:
@@ -228,8 +230,8 @@ async def _listen_for_operators(port: ClientPort) -> str | None:
 
 
 async def _listen(port: ClientPort) -> str:
-    """Begin to listen, and return the URL. Raises ServeError."""
+    """Start to listen, and return the URL. Raises ServeError."""
     try:
         return await port.listen()
     except OSError as error:
-        raise ServeError(f"cannot listen on {port.name}: {ports.why_not(error, port.port)}") from error
+        raise ServeError(f"cannot listen on {port.name}: {ports.explain_bind_error(error, port.port)}") from error

@@ -1,7 +1,7 @@
-"""Decides what a start would refuse, by its configuration and by the files that lie where that leads.
+"""Checks whether the server can start, by its configuration and its files.
 
-The start asks here before it makes or changes anything, a reload asks about the file that it reads, and `check-config`,
-`doctor` and `status` ask about the next start.
+Used by the start before it changes anything, by a reload for the new file, and by `check-config`, `doctor` and `status`
+for the next start.
 """
 
 import os
@@ -16,7 +16,7 @@ from conclave.clock import Clock
 from conclave.config.settings import Config
 from conclave.server import ledger_duty, ports
 from conclave.server.ports import AddressError
-from conclave.server.tls import TlsError, context_of
+from conclave.server.tls import TlsError, load_context
 from conclave.store import keyring
 from conclave.store.archive import moves
 from conclave.store.engine import path_check, schema, sqlite
@@ -27,68 +27,68 @@ from conclave.store.resources.state import PolicyChangeError, PolicyFrozenError
 from conclave.system import data_folder
 from conclave.system.data_folder import DataFolderError
 
-LOOKS = 3
-"""The database is looked at 3 times at most: again where a process has opened it meanwhile."""
+MAX_ATTEMPTS = 3
+"""The database is read at most 3 times: again if another process opened it meanwhile."""
 
 
 class Refusal(NamedTuple):
-    """Why a start would be refused, in one line; and whether only since this user may not use a file."""
+    """Why the server would not start, in one line; and whether this user lacks a permission."""
 
     says: str
     is_of_user: bool = False
 
 
-def refusals(config: Config, clock: Clock | None, *, accepts_older: bool = False) -> list[Refusal]:
-    """Return why a start with ``config`` would be refused; nothing if it would not.
+def find_refusals(config: Config, clock: Clock | None, *, accepts_older: bool = False) -> list[Refusal]:
+    """Return why a start with ``config`` would fail; empty if it would succeed.
 
-    It changes nothing and takes no lock, so a server may run meanwhile: that another one runs, or that a port is taken,
-    is not looked at. ``clock``: None leaves out whether the policy may change, which a start decides in the
-    transaction that changes it. ``accepts_older``: a vault that is older than the database is accepted.
+    It changes nothing and takes no lock, so a server may be running. Running servers and used ports are not checked.
+    ``clock``: None skips the check of policy changes, which a start does in its own transaction. ``accepts_older``:
+    accept a vault that is older than the database.
     """
     found = []
-    for look in (context_of, lambda config: token_of(config.admin), _require_address, _require_folders):
-        found += _asked(look, config)
+    for look in (load_context, lambda config: token_of(config.admin), _require_address, _require_folders):
+        found += _run_check(look, config)
     if found or not path_check.is_taken(config.database):
         return found
-    return _of_store(config, clock, accepts_older=accepts_older)
+    return _check_store(config, clock, accepts_older=accepts_older)
 
 
-def _of_store(config: Config, clock: Clock | None, *, accepts_older: bool) -> list[Refusal]:
-    """Return why what is stored stands against a start. No file is left beside a database that nobody has open."""
+def _check_store(config: Config, clock: Clock | None, *, accepts_older: bool) -> list[Refusal]:
+    """Return why the database or the vault prevents a start. Leaves no files beside an unused database."""
     found: list[Refusal] = []
-    for looks in range(LOOKS):
-        before = path_check.at_rest(config.database) if looks < LOOKS - 1 else None
+    for looks in range(MAX_ATTEMPTS):
+        before = path_check.at_rest(config.database) if looks < MAX_ATTEMPTS - 1 else None
 
         def look(config: Config, *, is_frozen: bool = before is not None) -> None:
             with closing(sqlite.connect(config.database, readonly=True, frozen=is_frozen)) as connection:
                 connection.execute("BEGIN")
-                found[:] = _of_connection(connection, config, clock, accepts_older=accepts_older)
+                found[:] = _check_connection(connection, config, clock, accepts_older=accepts_older)
 
-        found[:] = _asked(look, config) or found
+        found[:] = _run_check(look, config) or found
         if before is None or before == path_check.at_rest(config.database):
-            break  # or it was opened meanwhile, and what was read may be of two moments
+            break  # otherwise it was opened meanwhile, and the reads may be inconsistent
     return found
 
 
-def _of_connection(
+def _check_connection(
     connection: sqlite3.Connection, config: Config, clock: Clock | None, *, accepts_older: bool
 ) -> list[Refusal]:
     if not schema.is_current(connection, config.database):
-        return []  # a start that migrates it looks at the rest by itself
+        return []  # the start checks it after the migration
     checks: list[Callable[[Config], object]] = [
         partial(_require_vault, connection, accepts_older=accepts_older),
         partial(_require_archive, connection),
     ]
     if clock:
         checks.append(partial(_require_policy, connection, clock))
-    return [refusal for look in checks for refusal in _asked(look, config)]
+    return [refusal for look in checks for refusal in _run_check(look, config)]
 
 
-def _asked(look: Callable[[Config], object], config: Config) -> list[Refusal]:
+def _run_check(look: Callable[[Config], object], config: Config) -> list[Refusal]:
     try:
         look(config)
     except PermissionError as error:
-        remedy = f"the server runs as the user {os.geteuid()}: let it read and write there"
+        remedy = f"the server runs as user {os.geteuid()}: let it read and write there"
         return [Refusal(f"{error.filename}: {error.strerror}: {remedy}", is_of_user=True)]
     except OSError as error:
         return [Refusal(f"{error.filename}: {error.strerror}")]
@@ -121,15 +121,15 @@ def _require_folders(config: Config) -> None:
 
 
 def _require_vault(connection: sqlite3.Connection, config: Config, *, accepts_older: bool) -> None:
-    """Raise StoreError for the keys, or else for the ledger: a vault that is away or older would be told twice."""
+    """Raise StoreError for the keys, or else for the ledger: not twice for one missing or older vault."""
     database, path, copies = config.database, config.keys_path, config.vault_copies
     keyring.require_fit(connection, database, path, copies, accepts_older=accepts_older)
     if not accepts_older:
-        ledger_duty.require_known(connection, config.ledger_path)
+        ledger_duty.require_ledger(connection, config.ledger_path)
 
 
 def _require_archive(connection: sqlite3.Connection, config: Config) -> None:
-    """Raise StoreError if no run could erase what is in the archive: it would be kept for ever."""
+    """Raise StoreError if the engine cannot erase messages in the archive."""
     if config.cleanup.engine != "spark" and moves.is_in_use(connection):
         raise StoreError(f'cleanup.engine: {config.database} has messages in the archive, which only "spark" can erase')
 

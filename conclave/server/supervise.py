@@ -1,6 +1,6 @@
-"""Starts the cleanup worker as a process of its own, restarts it, and reports its health.
+"""Runs the cleanup worker as a child process, restarts it, and reports its health.
 
-A worker that has nothing to do for a while ends. It is started again for the next run, and for an order.
+An idle worker exits. It is started again for the next run or for an order.
 """
 
 import asyncio
@@ -17,19 +17,19 @@ from conclave.health.background import keep_running
 from conclave.health.parts import Health, HealthPart
 from conclave.keys import copying
 from conclave.logs.setup import get_logger
-from conclave.server.worker_sleep import Allowance, Lead, Sleep
+from conclave.server.worker_sleep import StartLead, StartTimeout, WorkerSleep
 from conclave.system.child_process import tied
 from conclave.system.worker_protocol import (
     EXIT_GIVE_UP,
-    Asleep,
-    Counted,
-    Ended,
-    Fault,
-    Message,
-    Order,
-    State,
-    Taken,
-    Warm,
+    DryRunEnded,
+    JavaStarted,
+    OrderAccepted,
+    RunEnded,
+    WorkerFault,
+    WorkerIdle,
+    WorkerMessage,
+    WorkerOrder,
+    WorkerState,
     asleep_text,
     from_line,
     order_line,
@@ -37,61 +37,61 @@ from conclave.system.worker_protocol import (
 
 log = get_logger(__name__)
 
-FIRST_PAUSE_SECONDS = 1.0
-"""The pause before a worker is started again that had completed a run."""
+MIN_PAUSE_SECONDS = 1.0
+"""The pause before a restart of a worker that had completed a run."""
 
-LONGEST_PAUSE_SECONDS = 60.0
-"""The pause doubles each time that a worker ends without a completed run, up to this."""
+MAX_PAUSE_SECONDS = 60.0
+"""The pause doubles, up to a minute, each time that a worker ends without a completed run."""
 
 STOP_SECONDS = 1.0
-"""The worker gets 1 second to end by itself. Then it is killed: a run can be stopped anywhere."""
+"""The worker gets 1 second to exit. Then it is killed: a run can be interrupted anywhere."""
 
 READY_SECONDS = 120.0
-"""The worker gets 2 minutes to begin, and twice as long each time that was not enough."""
+"""The worker gets 2 minutes to start. The limit doubles each time that was not enough."""
 
 PREPARE_SECONDS = 300.0
-"""It gets 5 minutes to start Spark, likewise: Java gives way to all others, and there may be many."""
+"""It gets 5 minutes to start Spark, with the same rule: Java runs at a low priority."""
 
-LONGEST_READY_SECONDS = 3600.0
-"""At most an hour. On a busy machine each start would be broken off otherwise, and nothing would be erased."""
+MAX_READY_SECONDS = 3600.0
+"""The limit of both, an hour. With fixed limits no start would complete on a busy machine."""
 
 KILL_SECONDS = 30.0
-"""A worker hangs if it is silent for 30 seconds longer than its task may take."""
+"""A worker hangs if it sends nothing for 30 seconds longer than its task may take."""
 
 _STARTING, _PREPARING = "starting", "preparing a run"
 
 LINE_LIMIT = 1024 * 1024
-"""At most 1 MiB in one line of the worker."""
+"""The longest line of the worker, 1 MiB."""
 
 
-LONGEST_SLEEP_SECONDS = 3600.0
-"""A wait lasts at most an hour: an interval may be longer than the event loop can wait."""
+MAX_SLEEP_SECONDS = 3600.0
+"""The longest single wait, an hour: intervals may exceed the limit of the event loop."""
 
 
 class Supervisor:
-    """Runs the worker while the block lasts, but for times in which it has nothing to do.
+    """Runs the worker while the block lasts, except while it is idle.
 
-    If it dies, starts it again, after longer and longer pauses.
+    If it dies, it is restarted after pauses that grow.
     """
 
     def __init__(self, config: Config, health: Health) -> None:
-        """``health`` is told when cleanup does not work."""
+        """``health``: gets the state and the faults of cleanup."""
         self._config = config
         self._health = health
-        self._doing = ""
-        self._starting = Allowance(READY_SECONDS, LONGEST_READY_SECONDS)
-        self._preparing = Allowance(PREPARE_SECONDS, LONGEST_READY_SECONDS)
+        self._activity = ""
+        self._starting = StartTimeout(READY_SECONDS, MAX_READY_SECONDS)
+        self._preparing = StartTimeout(PREPARE_SECONDS, MAX_READY_SECONDS)
         self._preparing_since = 0.0
         self._fault = ""
         self._process: Process | None = None
-        self._failing: dict[str, str] = {}
-        self._counting: asyncio.Future[dict[str, Any]] | None = None
-        self._orders: set[Order] = set()
+        self._job_errors: dict[str, str] = {}
+        self._pending_report: asyncio.Future[dict[str, Any]] | None = None
+        self._orders: set[WorkerOrder] = set()
         self._news = asyncio.Event()
-        self._sleep: Sleep | None = None
+        self._sleep: WorkerSleep | None = None
         self._due_at = 0.0
         self._was_ready = False
-        self._lead = Lead()
+        self._lead = StartLead()
 
     async def __aenter__(self) -> Self:
         """Start the worker in the background."""
@@ -101,48 +101,48 @@ class Supervisor:
     async def __aexit__(self, *_: object) -> None:
         """End the worker."""
         self._task.cancel()
-        await asyncio.wait({self._task})  # awaited itself, it would hide a cancellation of the caller
-        self._forget("the cleanup worker was ended")
+        await asyncio.wait({self._task})  # awaiting the task would hide a cancellation of the caller
+        self._drop_orders("the cleanup worker was ended")
         self._sleep = None
         self._health.is_asleep = False
         if not self._task.cancelled():
             self._task.result()
 
     def kill(self) -> None:
-        """Kill the worker and its JVM at once, from whichever thread: this process is about to end by force."""
+        """Kill the worker and its JVM at once. Any thread may call it."""
         if process := self._process:
             _kill(process)
 
-    def follow(self, config: Config) -> None:
-        """Have the worker log by other settings, at once. All others are the same as before."""
+    def set_config(self, config: Config) -> None:
+        """Pass new log settings to the worker. All other settings are unchanged."""
         self._config = config
-        self._send(_line(config))
+        self._send(_config_line(config))
 
     def run_now(self) -> bool:
-        """Have the worker do each of its jobs at once, or after the run under way; False: there is no worker."""
-        return self._order(Order.RUN)
+        """Order a run of each job, at once or after the current run; False: there is no worker."""
+        return self._order(WorkerOrder.RUN)
 
     async def count(self) -> dict[str, Any] | None:
-        """Have the worker count what a run would delete, and return its report; None: there is no worker.
+        """Order a dry run and return its report; None: there is no worker.
 
-        If ``error`` is not empty, the rest may be missing. All who ask at the same time get the same report.
+        If ``error`` is not empty, other fields may be missing. Concurrent callers share one report.
         """
-        if self._counting is None:
-            if not self._order(Order.COUNT):
+        if self._pending_report is None:
+            if not self._order(WorkerOrder.COUNT):
                 return None
-            self._counting = asyncio.get_running_loop().create_future()
-        return await asyncio.shield(self._counting)
+            self._pending_report = asyncio.get_running_loop().create_future()
+        return await asyncio.shield(self._pending_report)
 
-    def _order(self, order: Order) -> bool:
-        """Give the worker an order; one that is asleep, or falls asleep before it has taken it, is woken for it."""
-        if not self._send(order_line(order).encode()) and not self._is_between():
+    def _order(self, order: WorkerOrder) -> bool:
+        """Send an order to the worker. A sleeping worker is started for it."""
+        if not self._send(order_line(order).encode()) and not self._is_restarting():
             return False
         self._orders.add(order)
         self._news.set()
         return True
 
-    def _is_between(self) -> bool:
-        """Tell whether there is no worker for a while: one has fallen asleep, and the next one is not there yet."""
+    def _is_restarting(self) -> bool:
+        """Return whether the worker is asleep or is being restarted."""
         return self._sleep is not None or self._health.is_asleep
 
     def _send(self, line: bytes) -> bool:
@@ -151,54 +151,54 @@ class Supervisor:
             return True
         return False
 
-    def _note_counted(self, report: dict[str, Any]) -> None:
-        if self._counting and not self._counting.done():
-            self._counting.set_result(report)
-        self._counting = None
+    def _resolve_report(self, report: dict[str, Any]) -> None:
+        if self._pending_report and not self._pending_report.done():
+            self._pending_report.set_result(report)
+        self._pending_report = None
 
-    def _forget(self, why: str) -> None:
-        """Wait for no order any more that the worker was given."""
+    def _drop_orders(self, why: str) -> None:
+        """Drop all pending orders, and answer a pending count with the error ``why``."""
         self._orders.clear()
-        self._note_counted({"error": why})
+        self._resolve_report({"error": why})
 
-    def _begin_anew(self, why: str) -> None:
-        """Have the next worker do everything at once, and wait for nothing that a former one was to do."""
+    def _reset(self, why: str) -> None:
+        """Reset the state, so that the next worker runs all jobs at once."""
         self._sleep, self._health.is_asleep = None, False
-        self._forget(why)
+        self._drop_orders(why)
 
     async def _keep_running(self) -> None:
-        self._begin_anew("the cleanup worker was lost")
-        pause = FIRST_PAUSE_SECONDS
+        self._reset("the cleanup worker was restarted")
+        pause = MIN_PAUSE_SECONDS
         while True:
             ran = False
             try:
                 self._fault = ""
                 ran, status = await self._run_once()
                 if self._sleep and status == 0:
-                    pause = FIRST_PAUSE_SECONDS
+                    pause = MIN_PAUSE_SECONDS
                     await self._sleep_until_due(self._sleep)
                     continue
                 if status == EXIT_GIVE_UP and not self._was_ready:
-                    self._forget("there is no cleanup worker")
+                    self._drop_orders("there is no cleanup worker")
                     return
                 reason = self._fault or f"the cleanup worker ended with status {status}"
             except TimeoutError:
                 reason = f"the cleanup worker hung ({self._doing}), and was killed"
-                if self._doing in (_STARTING, _PREPARING):
-                    allowed = self._starting if self._doing == _STARTING else self._preparing
-                    allowed.was_too_short()
+                if self._activity in (_STARTING, _PREPARING):
+                    allowed = self._starting if self._activity == _STARTING else self._preparing
+                    allowed.extend()
                     reason += f"; the next one gets {allowed.seconds:.0f} seconds to start"
-            except (OSError, ValueError) as error:  # it could not be started, or sent a line that is no message
+            except (OSError, ValueError) as error:  # it could not be started, or sent a malformed line
                 reason = f"the cleanup worker failed: {error}"
-            self._begin_anew("the cleanup worker ended meanwhile")
-            self._health.fault(HealthPart.CLEANUP, reason)
+            self._reset("the cleanup worker ended meanwhile")
+            self._health.set_fault(HealthPart.CLEANUP, reason)
             self._health.worker_ends += 1
-            pause = FIRST_PAUSE_SECONDS if ran else min(2 * pause, LONGEST_PAUSE_SECONDS)
+            pause = MIN_PAUSE_SECONDS if ran else min(2 * pause, MAX_PAUSE_SECONDS)
             log.error("cleanup_worker_ended", reason=reason, restart_in_seconds=pause)
             await asyncio.sleep(pause)
 
-    async def _sleep_until_due(self, sleep: Sleep) -> None:
-        """Wait until it is time to start the worker for its next run, or until it has to do anything else at once."""
+    async def _sleep_until_due(self, sleep: WorkerSleep) -> None:
+        """Wait until the worker has to be started for its next run, or for an order."""
         self._health.is_asleep = True
         self._health.next_run_at = time.time() + sleep.due_in
         log.debug("cleanup_asleep", wakes_in_seconds=round(max(0.0, sleep.due_in - self._lead.seconds), 1))
@@ -208,36 +208,36 @@ class Supervisor:
                 return
             self._news.clear()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(left, LONGEST_SLEEP_SECONDS)):
+                async with asyncio.timeout(min(left, MAX_SLEEP_SECONDS)):
                     await self._news.wait()
-        if self._orders != {Order.COUNT}:
-            self._sleep = None  # then the worker does each job at once
+        if self._orders != {WorkerOrder.COUNT}:
+            self._sleep = None  # the worker runs each job at once
 
     async def _run_once(self) -> tuple[bool, int]:
-        """Run a worker to its end; return whether it completed a run well, and its exit status."""
-        former, ran = self._sleep, False
-        process = await self._begin(former)
+        """Run one worker process; return whether it completed a run, and its exit status."""
+        sleep, ran = self._sleep, False
+        process = await self._start_worker(sleep)
         self._process, self._sleep, self._health.is_asleep = process, None, False
         self._health.worker = process.pid
         self._health.is_waking = True
         try:
-            if process.stdin and process.stdout:  # both were asked for as pipes
-                process.stdin.write(_line(self._config))
-                if not former:
-                    self._orders.discard(Order.RUN)  # it does each job at once in any case
+            if process.stdin and process.stdout:  # both are pipes
+                process.stdin.write(_config_line(self._config))
+                if not sleep:
+                    self._orders.discard(WorkerOrder.RUN)  # it runs each job at once anyway
                 for order in self._orders:
                     process.stdin.write(order_line(order).encode())
-                self._doing = _STARTING
+                self._activity = _STARTING
                 began = self._due_at = time.monotonic()
-                if former:
-                    self._due_at += former.due_in
+                if sleep:
+                    self._due_at += sleep.due_in
                 async with asyncio.timeout(self._starting.seconds) as limit:
                     async for line in process.stdout:
-                        told = from_line(line)
-                        self._learn(told, time.monotonic() - began, is_woken=former is not None)
-                        ran |= self._hear(told)
-                        limit.reschedule(asyncio.get_running_loop().time() + self._patience(told))
-                    self._doing = "ending"
+                        message = from_line(line)
+                        self._record_start(message, time.monotonic() - began, is_woken=sleep is not None)
+                        ran |= self._handle(message)
+                        limit.reschedule(asyncio.get_running_loop().time() + self._timeout_after(message))
+                    self._activity = "ending"
                     limit.reschedule(asyncio.get_running_loop().time() + KILL_SECONDS)
                     await process.wait()
             return ran, await process.wait()
@@ -246,13 +246,13 @@ class Supervisor:
             self._health.worker = None
             self._health.is_in_run = self._health.is_waking = False
             self._health.next_run_at = None
-            await _end(process)
+            await _stop_process(process)
 
-    async def _begin(self, former: Sleep | None) -> Process:
-        """Start a worker. ``former``: what one has left to do that fell asleep; without it, it does everything."""
-        # -P: files in the working directory must not be taken for the worker's own modules. SIGCONT: a worker ends by
-        # itself when its input ends, and removes its files first. One that was stopped (SIGSTOP) has to be woken.
-        left = [asleep_text(former.left, time.monotonic())] if former else []
+    async def _start_worker(self, sleep: WorkerSleep | None) -> Process:
+        """Start a worker. ``sleep``: the schedule of the one that fell asleep; None: run all jobs at once."""
+        # -P: modules are not imported from the working directory. SIGCONT: a worker exits when its input ends, and
+        # removes its files first; a stopped one (SIGSTOP) has to be continued for that.
+        left = [asleep_text(sleep.left, time.monotonic())] if sleep else []
         return await asyncio.create_subprocess_exec(
             *tied(sys.executable, "-P", "-m", "spark.worker", *left, by=signal.SIGCONT),
             stdin=PIPE,
@@ -261,98 +261,99 @@ class Supervisor:
             start_new_session=True,
         )
 
-    def _learn(self, told: Message, seconds: float, *, is_woken: bool) -> None:
-        """Learn how long a worker and its Java take to start. ``seconds``: since it was started."""
-        if self._doing == _PREPARING and told is not State.PREPARING:
-            self._preparing.note(time.monotonic() - self._preparing_since)
-        if isinstance(told, Warm):
+    def _record_start(self, message: WorkerMessage, seconds: float, *, is_woken: bool) -> None:
+        """Record how long a worker and its Java took to start. ``seconds``: since the start of the process."""
+        if self._activity == _PREPARING and message is not WorkerState.PREPARING:
+            self._preparing.record(time.monotonic() - self._preparing_since)
+        if isinstance(message, JavaStarted):
             self._health.java_starts += 1
-            self._health.java_start_seconds = told.seconds
-            self._lead.note_java(told.seconds)
-            log.debug("cleanup_java_started", seconds=round(told.seconds, 1))
-        elif told is State.READY:
-            self._starting.note(seconds)
-            self._lead.note_worker(seconds)
+            self._health.java_start_seconds = message.seconds
+            self._lead.record_java(message.seconds)
+            log.debug("cleanup_java_started", seconds=round(message.seconds, 1))
+        elif message is WorkerState.READY:
+            self._starting.record(seconds)
+            self._lead.record_worker(seconds)
             if is_woken:
                 log.debug("cleanup_woken")
 
-    def _patience(self, told: Message) -> float:
-        """Return the seconds until the worker has to send its next message. A run ends itself in time."""
-        if told in (State.BEGAN, State.WAITING, State.COUNTING):
-            self._doing = {State.BEGAN: "in a run", State.WAITING: "waiting for another run"}.get(told, "in a dry run")
-            silent = len(self._config.vault_copies) * copying.ANSWER_SECONDS  # at its end it may wait for each of them
+    def _timeout_after(self, message: WorkerMessage) -> float:
+        """Return the seconds until the worker has to send its next message. Runs limit their own time."""
+        if message in (WorkerState.BEGAN, WorkerState.WAITING, WorkerState.COUNTING):
+            doing = {WorkerState.BEGAN: "in a run", WorkerState.WAITING: "waiting for another run"}
+            self._activity = doing.get(message, "in a dry run")
+            silent = len(self._config.vault_copies) * copying.ANSWER_SECONDS  # it may wait for each copy
             return self._config.cleanup.max_run_time + silent + KILL_SECONDS
-        if told is State.PREPARING:
-            self._doing = _PREPARING
+        if message is WorkerState.PREPARING:
+            self._activity = _PREPARING
             self._preparing_since = time.monotonic()
             return self._preparing.seconds
-        if isinstance(told, Asleep):
-            self._doing = "falling asleep"
+        if isinstance(message, WorkerIdle):
+            self._activity = "falling asleep"
             return KILL_SECONDS
-        self._doing = "between runs"
+        self._activity = "between runs"
         return max(0.0, self._due_at - time.monotonic()) + KILL_SECONDS
 
-    def _hear(self, told: Message) -> bool:
-        """Take in a message of the worker. Return whether it completed a run well."""
-        self._note_schedule(told)
-        match told:
-            case Fault():
-                self._fault = told.reason
-                self._health.fault(HealthPart.CLEANUP, self._fault)
-                log.error("cleanup_unavailable", reason=told.reason)
-            case State.READY if not self._was_ready:
+    def _handle(self, message: WorkerMessage) -> bool:
+        """Handle a message of the worker. Return whether it reports a successful run."""
+        self._record_schedule(message)
+        match message:
+            case WorkerFault():
+                self._fault = message.reason
+                self._health.set_fault(HealthPart.CLEANUP, self._fault)
+                log.error("cleanup_unavailable", reason=message.reason)
+            case WorkerState.READY if not self._was_ready:
                 self._was_ready = True
                 interval = self._config.cleanup_interval
                 log.info("cleanup_ready", engine=self._config.cleanup.engine, interval_seconds=interval)
-            case State.BEGAN:
+            case WorkerState.BEGAN:
                 log.debug("cleanup_began", engine=self._config.cleanup.engine)
-            case Taken():
-                self._orders.discard(told.order)
-            case Asleep():
-                self._sleep = Sleep(told, time.monotonic())
-            case Ended():
-                return self._note_run(told.report)
-            case Counted():
-                self._note_counted(told.report)
+            case OrderAccepted():
+                self._orders.discard(message.order)
+            case WorkerIdle():
+                self._sleep = WorkerSleep(message, time.monotonic())
+            case RunEnded():
+                return self._record_run(message.report)
+            case DryRunEnded():
+                self._resolve_report(message.report)
         return False
 
-    def _note_schedule(self, told: Message) -> None:
-        """Note what the worker does, and when the next run begins."""
+    def _record_schedule(self, message: WorkerMessage) -> None:
+        """Record the worker's state and the time of the next run."""
         health = self._health
-        if isinstance(told, State):
-            health.is_in_run = told is State.BEGAN
-            health.is_waking = told is State.PREPARING
-        elif not isinstance(told, Taken):
+        if isinstance(message, WorkerState):
+            health.is_in_run = message is WorkerState.BEGAN
+            health.is_waking = message is WorkerState.PREPARING
+        elif not isinstance(message, OrderAccepted):
             health.is_in_run = health.is_waking = False
-        if isinstance(told, Warm | Ended | Counted | Asleep | Fault):
-            health.next_run_at = None if told.due_in is None else time.time() + told.due_in
-            self._due_at = time.monotonic() + (told.due_in or 0.0)
+        if isinstance(message, JavaStarted | RunEnded | DryRunEnded | WorkerIdle | WorkerFault):
+            health.next_run_at = None if message.due_in is None else time.time() + message.due_in
+            self._due_at = time.monotonic() + (message.due_in or 0.0)
 
-    def _note_run(self, report: dict[str, Any]) -> bool:
-        """Note the report of a run; return whether it went well."""
-        self._health.note_run(report)
+    def _record_run(self, report: dict[str, Any]) -> bool:
+        """Record the report of a run; return whether it succeeded."""
+        self._health.record_run(report)
         if report["error"]:
-            self._failing[report["job"]] = report["error"]
+            self._job_errors[report["job"]] = report["error"]
             log.error("cleanup_run", **report)
         else:
-            self._failing.pop(report["job"], None)
+            self._job_errors.pop(report["job"], None)
             log.info("cleanup_run", **report)
-        # What failed in one purge job is not mended by another one that works.
-        if self._failing:
-            self._health.fault(HealthPart.CLEANUP, "; ".join(dict.fromkeys(self._failing.values())))
+        # A success of one purge job does not clear the fault of another.
+        if self._job_errors:
+            self._health.set_fault(HealthPart.CLEANUP, "; ".join(dict.fromkeys(self._job_errors.values())))
         else:
-            self._health.mend(HealthPart.CLEANUP)
+            self._health.clear_fault(HealthPart.CLEANUP)
         return not report["error"]
 
 
-def _line(config: Config) -> bytes:
+def _config_line(config: Config) -> bytes:
     return config.to_json().encode() + b"\n"
 
 
-async def _end(process: Process) -> None:
-    """Close the worker's input. After at most STOP_SECONDS kill what is left of it and its JVM.
+async def _stop_process(process: Process) -> None:
+    """Close the worker's input, and kill it and its JVM after at most STOP_SECONDS.
 
-    Also if this is cancelled meanwhile: then it is killed at once.
+    If this is cancelled, it is killed at once.
     """
     if process.stdin:
         process.stdin.close()

@@ -1,4 +1,4 @@
-"""Looks after the vault while the server runs: whether it is there, and whether its copies are up to date."""
+"""Checks the vault while the server runs, and keeps its copies up to date."""
 
 import asyncio
 import contextlib
@@ -16,56 +16,56 @@ from conclave.store.keyring import VaultError
 from conclave.store.ledger import book
 
 LOOK_SECONDS = 1.0
-"""Every second the server looks whether the vault is there, and whether its copies lack a change."""
+"""The server checks every second whether the vault exists and its copies are current."""
 
-AGAIN_SECONDS = 60.0
-"""Every minute it looks at the copies although nothing has changed: one may be gone, or its disk away."""
+RECHECK_SECONDS = 60.0
+"""Every minute the copies are checked without a change too: one may be missing, or its disk."""
 
-REST = 10
-"""After a renewal of the copies they rest ten times as long as it took: the whole key file is written each time."""
+REST_FACTOR = 10
+"""The pause after a renewal is ten times its duration, since each writes the whole key file."""
 
 
-class Copies:
-    """The copies of a vault, which are renewed once it has changed."""
+class VaultCopies:
+    """The copies of a vault, renewed after each change."""
 
     def __init__(self, app: web.Application) -> None:
-        """Nothing is known of them yet."""
+        """Start without a renewal."""
         self._keys, self._config = app[app_keys.STORE].open_keys(), app[app_keys.CONFIG]
         self._renewed: object = None
-        self._rests_until = self._again = 0.0
+        self._paused_until = self._recheck_at = 0.0
         self._failed: VaultError | None = None
-        self._under_way: asyncio.Future[None] | None = None
+        self._renewal: asyncio.Future[None] | None = None
 
     async def renew(self, *, is_last: bool = False) -> None:
-        """Renew all copies, if the vault has changed, and they have rested. Raises VaultError."""
+        """Renew all copies if the vault has changed and the pause is over. Raises VaultError."""
         current = self._keys.serial, book.stamp(self._config.ledger_path)
-        is_known = current == self._renewed and time.monotonic() < self._again
+        is_known = current == self._renewed and time.monotonic() < self._recheck_at
         if is_known or not self._config.vault_copies:
             return
-        if not is_last and time.monotonic() < self._rests_until:
+        if not is_last and time.monotonic() < self._paused_until:
             if self._failed:
                 raise self._failed
             return
-        if self._under_way and not self._under_way.done():  # the duty was cancelled, and its thread goes on
-            await asyncio.wait({self._under_way})
+        if self._renewal and not self._renewal.done():  # the duty was cancelled, but its thread still runs
+            await asyncio.wait({self._renewal})
             current = self._keys.serial, book.stamp(self._config.ledger_path)
         began, self._failed = time.monotonic(), None
         values = self._keys, self._config.ledger_path, self._config.vault_copies
-        self._under_way = asyncio.ensure_future(asyncio.to_thread(keyring.renew_all, *values))
+        self._renewal = asyncio.ensure_future(asyncio.to_thread(keyring.renew_all, *values))
         try:
-            await asyncio.shield(self._under_way)
+            await asyncio.shield(self._renewal)
         except VaultError as error:
             self._failed = error
             raise
         finally:
             ended = time.monotonic()
-            self._rests_until, self._again = ended + REST * (ended - began), ended + AGAIN_SECONDS
+            self._paused_until, self._recheck_at = ended + REST_FACTOR * (ended - began), ended + RECHECK_SECONDS
         self._renewed = current
 
 
 async def keep_vault(app: web.Application) -> AsyncIterator[None]:
-    """Look after the vault and its copies. A clean stop renews these too, unless they could not be renewed before."""
-    health, keys, copies = app[app_keys.HEALTH], app[app_keys.STORE].open_keys(), Copies(app)
+    """Check the vault and renew its copies, also at a clean stop unless the last renewal failed."""
+    health, keys, copies = app[app_keys.HEALTH], app[app_keys.STORE].open_keys(), VaultCopies(app)
 
     async def look() -> None:
         try:

@@ -1,31 +1,31 @@
-"""For how long there is no cleanup worker, how early the next one is started, and for how long it may start."""
+"""Timing of the cleanup worker: its sleep, how early the next one is started, and the limits of a start."""
 
 import time
 from dataclasses import dataclass
 
-from conclave.system.worker_protocol import Asleep
+from conclave.system.worker_protocol import WorkerIdle
 
 FIRST_LEAD_SECONDS = 20.0
-"""A worker is started 20 seconds before its run, as long as it is not known how long it takes to start it and Java."""
+"""The first worker is started 20 seconds before its run: the duration of a start is not known yet."""
 
 LEAD_FACTOR = 1.5
-"""Once that is known, it is started earlier by half as much again: the machine may be busier than the last time."""
+"""Later ones are started one and a half times that duration before the run: the machine may be busier."""
 
-LEAST_LEAD_SECONDS = 2.0
-MOST_LEAD_SECONDS = 120.0
+MIN_LEAD_SECONDS = 2.0
+MAX_LEAD_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
-class Sleep:
-    """What a worker has said that fell asleep, and when: seconds of the monotonic clock."""
+class WorkerSleep:
+    """The last message of a worker that fell asleep, and its time by the monotonic clock."""
 
-    told: Asleep
+    message: WorkerIdle
     since: float
 
     @property
-    def left(self) -> Asleep:
-        """What it would say now."""
-        return self.told.later(time.monotonic() - self.since)
+    def left(self) -> WorkerIdle:
+        """The message with the time until the next run as of now."""
+        return self.message.later(time.monotonic() - self.since)
 
     @property
     def due_in(self) -> float:
@@ -33,40 +33,40 @@ class Sleep:
         return self.left.due_in
 
 
-class Lead:
-    """How many seconds before its run a worker is started: learned from the last starts, of a worker and of Java."""
+class StartLead:
+    """How many seconds before its run a worker is started, by the duration of the last start."""
 
     def __init__(self) -> None:
-        """Begin with nothing known."""
+        """Start with FIRST_LEAD_SECONDS."""
         self.seconds = FIRST_LEAD_SECONDS
         self._worker = 0.0
 
-    def note_worker(self, seconds: float) -> None:
-        """Note how long a worker took to be ready, without Java."""
+    def record_worker(self, seconds: float) -> None:
+        """Record how long a worker took to be ready, without Java."""
         self._worker = seconds
 
-    def note_java(self, seconds: float) -> None:
-        """Note how long Java took to start."""
-        self.seconds = min(MOST_LEAD_SECONDS, max(LEAST_LEAD_SECONDS, LEAD_FACTOR * (self._worker + seconds)))
+    def record_java(self, seconds: float) -> None:
+        """Record how long Java took to start."""
+        self.seconds = min(MAX_LEAD_SECONDS, max(MIN_LEAD_SECONDS, LEAD_FACTOR * (self._worker + seconds)))
 
 
-class Allowance:
-    """For how many ``seconds`` a stage of a worker's start may last: twice as long each time that was not enough.
+class StartTimeout:
+    """The time limit of a stage of a worker's start, in ``seconds``. A timeout doubles it.
 
-    A stage that ends says how long it takes here: from then on it may last twice that.
+    Once a stage has completed, its limit is twice the time that it took.
     """
 
     def __init__(self, least: float, most: float) -> None:
-        """Begin with ``least`` seconds."""
+        """``least``: the first limit."""
         self.seconds = self._least = least
         self._most = most
 
-    def was_too_short(self) -> None:
-        """Note that a worker did not get through the stage in time."""
+    def extend(self) -> None:
+        """Double the limit after a timeout."""
         self._allow(2 * self.seconds)
 
-    def note(self, seconds: float) -> None:
-        """Note how long a worker took."""
+    def record(self, seconds: float) -> None:
+        """Set the limit after a stage that took ``seconds``."""
         self._allow(2 * seconds)
 
     def _allow(self, seconds: float) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from conclave.config.settings import KEYS, LEDGER
 from conclave.failpoints import reach
 from conclave.keys import copying, file, records
-from conclave.keys.copying import Known
+from conclave.keys.copying import KnownChanges
 from conclave.keys.file import Head, KeyFileError, head_of, told
 from conclave.keys.inspection import Inspection
 from conclave.keys.store import KeyStore
@@ -239,7 +239,7 @@ def renew_all(keys: KeyStore, ledger: Path, copies: Iterable[Path]) -> None:
         raise VaultError("; ".join(dict.fromkeys(failed)))
 
 
-def fault_of(copy: Path, keys: Known, ledger: Path) -> str:
+def fault_of(copy: Path, keys: KnownChanges, ledger: Path) -> str:
     """Return in one line why a copy would not do if the vault were lost now; "" if it would.
 
     ``keys`` and ``ledger``: of the vault.

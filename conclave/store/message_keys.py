@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from conclave.keys import tree
-from conclave.keys.store import LAST_NUMBER, Told
+from conclave.keys.store import LAST_NUMBER, GroupRanges
 from conclave.keys.tree import Range
 
 OTHERS = bytes(16)
@@ -81,14 +81,14 @@ def note_others(connection: sqlite3.Connection, body_ids: Sequence[int]) -> None
 
 
 @dataclass(frozen=True)
-class Noted:
+class PendingErasures:
     """Keys that are to be lost: the notes, as ``rows`` and ``told`` as ``KeyStore.erase`` wants it."""
 
-    told: Sequence[Told]
+    told: Sequence[GroupRanges]
     rows: Sequence[tuple[bytes, int, int]]
 
 
-def noted(connection: sqlite3.Connection) -> Noted | None:
+def noted(connection: sqlite3.Connection) -> PendingErasures | None:
     """Return keys that are to be lost; None: nothing is noted."""
     rows = connection.execute(
         "SELECT group_id, first_seq, last_seq FROM key_erasures ORDER BY group_id, first_seq, last_seq LIMIT ?",
@@ -98,7 +98,7 @@ def noted(connection: sqlite3.Connection) -> Noted | None:
     for group_id, first, last in rows:
         found.setdefault(group_id, []).append(Range(first, last))
     told = [(group_id, tree.joined(some)) for group_id, some in found.items()]
-    return Noted(told, [(row[0], row[1], row[2]) for row in rows]) if rows else None
+    return PendingErasures(told, [(row[0], row[1], row[2]) for row in rows]) if rows else None
 
 
 def noted_by_group(connection: sqlite3.Connection) -> dict[bytes, list[Range]]:
@@ -133,7 +133,7 @@ def forget(connection: sqlite3.Connection, rows: Sequence[tuple[bytes, int, int]
 
 def living(
     connection: sqlite3.Connection, archived: Mapping[int, Sequence[Range]] | None = None
-) -> Iterator[tuple[Told, Range | None]]:
+) -> Iterator[tuple[GroupRanges, Range | None]]:
     """Yield of each group that there is its messages, and the numbers that it has not given yet; the same of OTHERS.
 
     A deleted group gives none. ``archived``: the numbers that the archive has, by keys of groups; None: of each part

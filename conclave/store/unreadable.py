@@ -16,7 +16,7 @@ LOOKED_AT = 1000
 """1,000 messages are looked at together."""
 
 
-class Keys(Protocol):
+class KeyLookup(Protocol):
     """The keys, as they are open, or as a file of them lies there."""
 
     @property
@@ -27,12 +27,12 @@ class Keys(Protocol):
         """Tell of each number of a group whether it has a key."""
 
 
-def count(connection: sqlite3.Connection, keys: Keys) -> int:
+def count(connection: sqlite3.Connection, keys: KeyLookup) -> int:
     """Return how many messages of the database have no key. Raises KeyFileError."""
     return sum(len(dead) for _, dead in _messages(connection, keys))
 
 
-def forget(connection: sqlite3.Connection, keys: Keys) -> int:
+def forget(connection: sqlite3.Connection, keys: KeyLookup) -> int:
     """Remove what has no key; return how many messages that were. Call it in a transaction. Raises KeyFileError."""
     found = 0
     for group_key, dead in _messages(connection, keys):
@@ -44,7 +44,7 @@ def forget(connection: sqlite3.Connection, keys: Keys) -> int:
     return found
 
 
-def _messages(connection: sqlite3.Connection, keys: Keys) -> Iterator[tuple[int, list[int]]]:
+def _messages(connection: sqlite3.Connection, keys: KeyLookup) -> Iterator[tuple[int, list[int]]]:
     """Yield the messages that have no key: keys of groups, numbers."""
     for group_key, group_id in connection.execute("SELECT group_key, group_id FROM groups").fetchall():
         query = "SELECT sequence_num FROM messages WHERE group_key = ?"
@@ -63,7 +63,7 @@ def _erase(connection: sqlite3.Connection, group_key: int, dead: list[int]) -> N
     bodies.delete_of_messages(connection, [bodies.message_id(group_key, number) for number in dead])
 
 
-def _forget_others(connection: sqlite3.Connection, keys: Keys) -> None:
+def _forget_others(connection: sqlite3.Connection, keys: KeyLookup) -> None:
     """Remove what refers to bodies that are not messages': they were used, or have ended."""
     ids = [row[0] for row in connection.execute("SELECT body_id FROM bodies ORDER BY body_id")]
     lives = keys.living(message_keys.OTHERS, ids)

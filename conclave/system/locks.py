@@ -28,7 +28,7 @@ class LockedError(Exception):
 
 
 @dataclass(frozen=True)
-class Role:
+class LockRole:
     """What a lock on a database is for."""
 
     suffix: str
@@ -37,8 +37,8 @@ class Role:
     """The byte of the database itself that is locked."""
 
 
-SERVER = Role(".server-lock", 2**62)
-CLEANUP = Role(".cleanup-lock", 2**62 + 1)
+SERVER = LockRole(".server-lock", 2**62)
+CLEANUP = LockRole(".cleanup-lock", 2**62 + 1)
 
 _LOCK = "hhqqi0q"
 """struct flock: type, whence, first byte, length, process."""
@@ -47,7 +47,7 @@ _UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 _NO_LOCKS = "its file system has no locks, as some on the network; it must lie on a local disk"
 
 
-class ReplacedError(OSError):
+class LockFileReplacedError(OSError):
     """The file of a lock was replaced after it was opened. A newcomer would not find it locked."""
 
 
@@ -57,7 +57,7 @@ class DatabaseLock:
     Another process that has ``descriptors`` too holds the same locks, as long as it lives.
     """
 
-    def __init__(self, database: Path, role: Role) -> None:
+    def __init__(self, database: Path, role: LockRole) -> None:
         """Open the files; the database has to be there. Raises OSError."""
         self._database, self._name, self._role = database, _beside(database, role), role
         with ExitStack() as opened:
@@ -92,7 +92,7 @@ class DatabaseLock:
 
 
 @contextmanager
-def hold(database: Path, role: Role, wait: Wait | None = None) -> Iterator[None]:
+def hold(database: Path, role: LockRole, wait: Wait | None = None) -> Iterator[None]:
     """Hold both locks on a database that exists. Raises as ``DatabaseLock`` does."""
     with closing(DatabaseLock(database, role)) as lock, lock.hold(wait):
         yield
@@ -109,14 +109,14 @@ def hold_file(path: Path, wait: Wait | None = None) -> Iterator[None]:
 
 
 @contextmanager
-def hold_name(database: Path, role: Role) -> Iterator[None]:
+def hold_name(database: Path, role: LockRole) -> Iterator[None]:
     """Lock the file beside ``database`` that stands for its name. Raises as ``hold_file`` does."""
     with hold_file(_beside(database, role)):
         yield
 
 
 @contextmanager
-def hold_inode(database: Path, role: Role) -> Iterator[None]:
+def hold_inode(database: Path, role: LockRole) -> Iterator[None]:
     """Lock the database's own file, which may have other names. Raises as ``hold_file`` does."""
     with open_to_lock(database) as descriptor, _locked_within(database, descriptor, role.byte):
         yield
@@ -132,7 +132,7 @@ def hold_byte(path: Path, byte: int, wait: Wait | None = None) -> Iterator[None]
         yield
 
 
-def _beside(database: Path, role: Role) -> Path:
+def _beside(database: Path, role: LockRole) -> Path:
     return database.with_name(database.name + role.suffix)
 
 
@@ -154,7 +154,7 @@ def _require_in_place(path: Path, descriptor: int) -> None:
     except FileNotFoundError:
         is_in_place = False
     if not is_in_place:
-        raise ReplacedError(
+        raise LockFileReplacedError(
             errno.ESTALE, "was removed or replaced while this process had it open: restart it", str(path)
         )
 

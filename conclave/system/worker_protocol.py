@@ -14,14 +14,14 @@ EXIT_GIVE_UP = 78
 """The worker's exit status if starting it again would change nothing (EX_CONFIG)."""
 
 
-class Order(StrEnum):
+class WorkerOrder(StrEnum):
     """What an operator has the worker do at once: each of its jobs, or a dry run over everything."""
 
     RUN = "run"
     COUNT = "count"
 
 
-class State(StrEnum):
+class WorkerState(StrEnum):
     """What the worker does.
 
     It is ready for runs, looks what the next one needs and starts Java if that is Spark, waits for another process's
@@ -36,7 +36,7 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True)
-class Ended:
+class RunEnded:
     """A run has ended."""
 
     report: dict[str, Any]
@@ -46,7 +46,7 @@ class Ended:
 
 
 @dataclass(frozen=True)
-class Counted:
+class DryRunEnded:
     """A dry run has ended. Fields as those of Ended."""
 
     report: dict[str, Any]
@@ -54,7 +54,7 @@ class Counted:
 
 
 @dataclass(frozen=True)
-class Fault:
+class WorkerFault:
     """Cleanup does not work. ``reason`` says why."""
 
     reason: str
@@ -63,7 +63,7 @@ class Fault:
 
 
 @dataclass(frozen=True)
-class Warm:
+class JavaStarted:
     """Java was started, which took ``seconds``."""
 
     seconds: float
@@ -72,14 +72,14 @@ class Warm:
 
 
 @dataclass(frozen=True)
-class Taken:
+class OrderAccepted:
     """The worker has begun with an order, or is about to."""
 
-    order: Order
+    order: WorkerOrder
 
 
 @dataclass(frozen=True)
-class Asleep:
+class WorkerIdle:
     """The worker ends its Java and itself, and is to be started anew for its next job, or for an order.
 
     ``due``: in how many seconds each job of the schedule is due, in its order.
@@ -92,15 +92,15 @@ class Asleep:
         """Seconds until the next run."""
         return min(self.due)
 
-    def later(self, seconds: float) -> "Asleep":
+    def later(self, seconds: float) -> "WorkerIdle":
         """Return the same as it is so many seconds later."""
-        return Asleep(tuple(each - seconds for each in self.due))
+        return WorkerIdle(tuple(each - seconds for each in self.due))
 
 
-Message = State | Warm | Ended | Counted | Taken | Asleep | Fault
+WorkerMessage = WorkerState | JavaStarted | RunEnded | DryRunEnded | OrderAccepted | WorkerIdle | WorkerFault
 
 
-def asleep_text(asleep: Asleep, now: float) -> str:
+def asleep_text(asleep: WorkerIdle, now: float) -> str:
     """Write what the next worker is started with: its argument.
 
     ``now``: seconds of the monotonic clock, which all processes of a machine share. So the time that a start takes
@@ -109,65 +109,65 @@ def asleep_text(asleep: Asleep, now: float) -> str:
     return json.dumps(asleep.later(-now).due)
 
 
-def asleep_of(text: str, now: float) -> Asleep:
+def asleep_of(text: str, now: float) -> WorkerIdle:
     """Read what ``asleep_text`` has written, as it is ``now``. Raises ValueError."""
-    return Asleep(tuple(map(float, json.loads(text)))).later(now)
+    return WorkerIdle(tuple(map(float, json.loads(text)))).later(now)
 
 
-def order_line(order: Order) -> str:
+def order_line(order: WorkerOrder) -> str:
     """Write an order as one line, with its line end. Settings are an object of JSON, an order is a text."""
     return json.dumps(order) + "\n"
 
 
-def order_of(line: str) -> Order | None:
+def order_of(line: str) -> WorkerOrder | None:
     """Return the order in a line for the worker; None: it has settings. Raises ValueError."""
     message = json.loads(line)
-    return Order(message) if isinstance(message, str) else None
+    return WorkerOrder(message) if isinstance(message, str) else None
 
 
-def to_line(message: Message) -> str:
+def to_line(message: WorkerMessage) -> str:
     """Write a message as one line, with its line end."""
     return json.dumps(_mapping(message)) + "\n"
 
 
-def from_line(line: bytes) -> Message:
+def from_line(line: bytes) -> WorkerMessage:
     """Read a line. Raises ValueError if it is no message."""
     message = json.loads(line)
     match message:
         case {"fault": str(reason), "due_in": float(due_in) | int(due_in)}:
-            return Fault(reason, due_in)
+            return WorkerFault(reason, due_in)
         case {"fault": str(reason)}:
-            return Fault(reason)
+            return WorkerFault(reason)
         case {"run": dict(report), "due_in": float(due_in) | int(due_in)}:
-            return Ended(report, due_in)
+            return RunEnded(report, due_in)
         case {"counted": dict(report), "due_in": float(due_in) | int(due_in)}:
-            return Counted(report, due_in)
+            return DryRunEnded(report, due_in)
         case {"warm": float(seconds) | int(seconds), "due_in": float(due_in) | int(due_in)}:
-            return Warm(seconds, due_in)
+            return JavaStarted(seconds, due_in)
         case {"taken": str(order)}:
-            return Taken(Order(order))
+            return OrderAccepted(WorkerOrder(order))
         case {"asleep": [_, *_] as due} if all(isinstance(each, float | int) for each in due):
-            return Asleep(tuple(due))
+            return WorkerIdle(tuple(due))
         case dict() if list(message.values()) == [True]:
-            return State(next(iter(message)))
+            return WorkerState(next(iter(message)))
     raise ValueError(f"no message: {line[:100]!r}")
 
 
-def _mapping(message: Message) -> dict[str, Any]:
+def _mapping(message: WorkerMessage) -> dict[str, Any]:
     match message:
-        case Warm():
+        case JavaStarted():
             return {"warm": message.seconds, "due_in": message.due_in}
-        case Taken():
+        case OrderAccepted():
             return {"taken": message.order}
-        case Asleep():
+        case WorkerIdle():
             return {"asleep": message.due}
-        case State():
+        case WorkerState():
             return {message: True}
-        case Ended():
+        case RunEnded():
             return {"run": message.report, "due_in": message.due_in}
-        case Counted():
+        case DryRunEnded():
             return {"counted": message.report, "due_in": message.due_in}
-        case Fault(due_in=None):
+        case WorkerFault(due_in=None):
             return {"fault": message.reason}
-        case Fault():
+        case WorkerFault():
             return {"fault": message.reason, "due_in": message.due_in}

@@ -1,1 +1,1 @@
-"""The chat for browsers, as it was built from ``web/``, and how its files are served."""
+"""The built browser chat (sources in ``web/``), and the code that serves its files."""

@@ -1,27 +1,30 @@
-"""The files of the chat for browsers, in memory as they are sent."""
+"""Serves the files of the browser chat, which are in memory."""
 
 import gzip
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
-from conclave.wire.shared import cut
+from aiohttp import ETag, web
+
+from conclave import app_keys
+from conclave.wire.shared import matches_etag, reply_shared, split_body
 
 STATIC = Path(__file__).with_name("static")
-"""What ``make web`` has built."""
+"""The output of ``make web``."""
 
 PAGE = "index.html"
 
 _HASHED = re.compile(r"-[0-9a-f]{16}\.\w+")
-"""How names end that have a part of the file's hash."""
+"""The end of file names with a hash of the content."""
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; worker-src 'self'; "
     "manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
-    "require-trusted-types-for 'script'; trusted-types conclave"  # the policy by which the page names its own workers
+    "require-trusted-types-for 'script'; trusted-types conclave"  # used for the URLs of its workers
 )
 
 HEADERS = {
@@ -32,13 +35,13 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Vary": "Accept-Encoding",
 }
-"""On every file: a worker has the policy that its own script came with."""
+"""The headers of all files. Workers use the policy of their own script."""
 
-FOR_GOOD = "public, max-age=31536000, immutable"
-"""A file whose name has its hash is never another one."""
+IMMUTABLE = "public, max-age=31536000, immutable"
+"""For files whose names have their hash: their content never changes."""
 
-ASKED_FOR = "no-cache"
-"""Browsers keep the page, and ask each time whether it has changed."""
+REVALIDATE = "no-cache"
+"""For all others: browsers cache and revalidate them."""
 
 _MEDIA_TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -51,37 +54,39 @@ _MEDIA_TYPES = {
 }
 
 _AUTH_META = '<meta name="auth-header" content="{}">'
-"""How the page learns in which header the server wants the token."""
+"""The element with which the page finds the name of the token's header."""
 
 
 class File(NamedTuple):
-    """A file. ``packed``: by gzip; None where that saves nothing. ``tag``: its ETag, of either form."""
+    """A file. ``gzipped``: None if gzip does not make it smaller. ``tag``: its ETag."""
 
     media_type: str
     tag: str
     plain: Sequence[bytes]
-    packed: Sequence[bytes] | None
+    gzipped: Sequence[bytes] | None
 
 
-def names(folder: Path) -> list[str]:
-    """Return the names of the files in ``folder`` that can be served."""
+def file_names(folder: Path) -> list[str]:
+    """Return the names of the files to serve in ``folder``."""
     return sorted(each.name for each in folder.iterdir() if each.suffix in _MEDIA_TYPES)
 
 
 @cache
 def load(path: Path, auth_header: str) -> File:
-    """Read a file and pack it, once for all: that takes some 20 ms. ``auth_header``: the setting, for the page."""
+    """Read and compress a file. Cached, since it takes some 20 ms. ``auth_header``: the setting, for the page."""
     body = path.read_bytes()
     if path.name == PAGE:
-        usual, set_so = (_AUTH_META.format(each).encode("ascii") for each in ("Authorization", auth_header))
-        body = body.replace(usual, set_so)
-    packed = gzip.compress(body, mtime=0)
+        default, configured = (_AUTH_META.format(each).encode("ascii") for each in ("Authorization", auth_header))
+        body = body.replace(default, configured)
+    gzipped = gzip.compress(body, mtime=0)
     tag = hashlib.sha256(body).hexdigest()
-    return File(_MEDIA_TYPES[path.suffix], tag, cut(body), cut(packed) if len(packed) < len(body) else None)
+    return File(
+        _MEDIA_TYPES[path.suffix], tag, split_body(body), split_body(gzipped) if len(gzipped) < len(body) else None
+    )
 
 
 def takes_gzip(accept_encoding: str) -> bool:
-    """Tell whether a client takes gzip. ``accept_encoding``: the request's header, "" if it has none."""
+    """Return whether a client accepts gzip. ``accept_encoding``: the request's header, "" if absent."""
     for each in accept_encoding.lower().split(","):
         coding, _, weight = each.partition(";")
         if coding.strip() in ("gzip", "*"):
@@ -91,4 +96,25 @@ def takes_gzip(accept_encoding: str) -> bool:
 
 def headers(name: str) -> Mapping[str, str]:
     """Return the headers of a file."""
-    return {**HEADERS, "Cache-Control": FOR_GOOD if _HASHED.search(name) else ASKED_FOR}
+    return {**HEADERS, "Cache-Control": IMMUTABLE if _HASHED.search(name) else REVALIDATE}
+
+
+def add_routes(router: web.UrlDispatcher, folder: Path) -> None:
+    """Add a route for each file in ``folder``."""
+    for name in file_names(folder):
+        router.add_get("/" if name == PAGE else f"/{name}", partial(_answer, folder / name))
+
+
+async def _answer(path: Path, request: web.Request) -> web.StreamResponse:
+    """Answer with a file."""
+    file = load(path, request.app[app_keys.CONFIG].auth_header)
+    gzipped = file.gzipped if takes_gzip(request.headers.get("Accept-Encoding", "")) else None
+    if matches_etag(request, file.tag):
+        response: web.StreamResponse = web.Response(status=304)
+    else:
+        response = reply_shared(request, gzipped or file.plain, file.media_type)
+        if gzipped:
+            response.headers["Content-Encoding"] = "gzip"
+    response.headers.update(headers(path.name))
+    response.etag = ETag(file.tag, is_weak=True)  # the same for both encodings
+    return response

@@ -1,1 +1,1 @@
-"""What goes over the wire: reading requests, writing responses and events, describing both."""
+"""The wire formats: parsing requests, writing responses and events, and their OpenAPI document."""

@@ -1,9 +1,8 @@
-"""Finds out when a client's system has acknowledged everything that was written to its connection.
+"""Detects when a client's system has acknowledged all bytes of a connection.
 
-What the operating system has taken is lost if the connection is reset before it has left, or on its way. So a page
-counts as fetched only once the other side's TCP has acknowledged its last byte. There is no event for that. The system
-is asked at once, then after pauses that grow, and whenever the client sends something: its next request carries the
-acknowledgement.
+Bytes that the operating system has accepted are lost if the connection is reset before they arrive. So a page counts as
+fetched only once the client's TCP has acknowledged its last byte. There is no event for that: the system is polled at
+once, then after growing pauses, and when the client sends its next request.
 """
 
 import asyncio
@@ -21,23 +20,22 @@ from conclave.wire.pace import Pace
 log = get_logger(__name__)
 
 FIRST_PAUSE_SECONDS = 0.001
-MOST_PAUSE_SECONDS = 1.0
-"""The system is asked after 1 ms, then after pauses that double, up to a second."""
+MAX_PAUSE_SECONDS = 1.0
+"""The system is polled after 1 ms, then after pauses that double, up to a second."""
 
 _ESTABLISHED, _CLOSE_WAIT = 1, 8
-"""States of a connection, by the first byte of TCP_INFO (Linux): open on both sides; the other side sends no more."""
+"""Connection states in the first byte of TCP_INFO (Linux): open on both sides, and closed by the client."""
 
 _IS_REPORTED = sys.platform == "linux"
-"""Whether the system reports it. Others have these calls too, but with their own numbers, or none."""
+"""Whether the system reports it. Other systems use different numbers, or lack the calls."""
 
 _COUNT = struct.Struct("i")
 
 
 def is_open(transport: asyncio.Transport) -> bool:
-    """Return whether both sides of a TCP connection are open. False also if the system does not report it.
+    """Return whether both sides of a TCP connection are open. False also if unknown.
 
-    The system knows before asyncio, which reports the end of a TLS connection late, and nothing while reading is
-    paused.
+    asyncio reports the end of a TLS connection late, and not at all while reading is paused.
     """
     try:
         return not transport.is_closing() and _state(transport.get_extra_info("socket")) == _ESTABLISHED
@@ -48,15 +46,15 @@ def is_open(transport: asyncio.Transport) -> bool:
 def _unacknowledged(transport: asyncio.Transport, below: asyncio.Transport | None) -> int | None:
     """Return how many written bytes the client's system has not acknowledged.
 
-    None: the connection is broken or closed, or the system does not report it. Of what waits in this process, or in a
-    TLS layer, the number is approximate. ``below``: the transport below a TLS layer.
+    None: the connection is lost, or the number is unknown. Bytes in this process or in a TLS layer are counted
+    approximately. ``below``: the transport below a TLS layer.
     """
     if transport.is_closing() or (below and below.is_closing()):
         return None  # another connection may have the socket's number by now
     try:
         end = transport.get_extra_info("socket")
         [left] = _COUNT.unpack(fcntl.ioctl(end.fileno(), termios.TIOCOUTQ, _COUNT.pack(0)))
-        if _state(end) not in (_ESTABLISHED, _CLOSE_WAIT):  # last: a reset may forget what was not acknowledged
+        if _state(end) not in (_ESTABLISHED, _CLOSE_WAIT):  # checked last: a reset may discard the count
             return None
     except (AttributeError, OSError, ValueError):  # no socket, not TCP, or closed
         return None
@@ -68,7 +66,7 @@ def _state(end: Any) -> int | None:
 
 
 class Acknowledgement:
-    """Waits for one acknowledgement. A client that takes too long is cut off, as one that takes a response slowly."""
+    """Waits for one acknowledgement. The connection is aborted if the client is too slow, see ``pace``."""
 
     __slots__ = ("_below", "_loop", "_pace", "_pause", "_received", "_timer", "_transport", "_window_ends")
 
@@ -82,19 +80,19 @@ class Acknowledgement:
         self._pace, self._window_ends = Pace(0), 0.0
 
     async def wait(self) -> bool:
-        """Wait until everything is acknowledged, and return True; False if the connection breaks before that."""
-        left = self.look()
+        """Wait until everything is acknowledged, and return True; False if the connection is lost first."""
+        left = self.poll()
         if not self._received.done():
             self._pace, self._window_ends = Pace(left or 0), self._loop.time() + pace.WINDOW_SECONDS
-            self._timer = self._loop.call_later(self._pause, self._look_again)
+            self._timer = self._loop.call_later(self._pause, self._poll_again)
         try:
             return await self._received
         finally:
             if self._timer:
                 self._timer.cancel()
 
-    def look(self, *, is_last: bool = False) -> int | None:
-        """See how many bytes are left. ``is_last``: what is not acknowledged by now never will be."""
+    def poll(self, *, is_last: bool = False) -> int | None:
+        """Poll, and return the number of unacknowledged bytes. ``is_last``: do not wait for more."""
         if self._received.done():
             return 0
         left = _unacknowledged(self._transport, self._below)
@@ -102,8 +100,8 @@ class Acknowledgement:
             self._received.set_result(left == 0)
         return left
 
-    def _look_again(self) -> None:
-        left = self.look()
+    def _poll_again(self) -> None:
+        left = self.poll()
         if self._received.done():
             return
         if self._loop.time() >= self._window_ends:
@@ -113,5 +111,5 @@ class Acknowledgement:
                 self._received.set_result(False)
                 self._transport.abort()
                 return
-        self._pause = min(2 * self._pause, MOST_PAUSE_SECONDS)
-        self._timer = self._loop.call_later(self._pause, self._look_again)
+        self._pause = min(2 * self._pause, MAX_PAUSE_SECONDS)
+        self._timer = self._loop.call_later(self._pause, self._poll_again)

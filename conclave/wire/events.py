@@ -1,4 +1,4 @@
-"""The events of the protocol, as frozen values: see ``results``."""
+"""The events of the protocol as frozen dataclasses, like those in ``results``."""
 
 from dataclasses import dataclass
 from uuid import UUID
@@ -19,7 +19,7 @@ class NewMessage(WireMessage):
 
 @dataclass(frozen=True)
 class GroupUpdate(WireMessage):
-    """Something of the group changed: ``update_type`` is commit, group_settings or role_change."""
+    """The group has changed. ``update_type``: commit, group_settings or role_change."""
 
     wire = "GroupUpdateEvent"
 
@@ -29,7 +29,7 @@ class GroupUpdate(WireMessage):
 
 @dataclass(frozen=True)
 class WelcomeWaits(WireMessage):
-    """A welcome waits for the user, who is a member now."""
+    """The user has become a member and has a pending welcome."""
 
     wire = "WelcomeEvent"
 
@@ -49,7 +49,7 @@ class MemberRemoved(WireMessage):
 
 @dataclass(frozen=True)
 class IdentityReset(WireMessage):
-    """A member has joined the MLS group anew."""
+    """A member has rejoined the MLS group."""
 
     wire = "IdentityResetEvent"
 
@@ -72,7 +72,7 @@ class InviteReceived(WireMessage):
 
 @dataclass(frozen=True)
 class InviteDeclined(WireMessage):
-    """An invite was declined, cancelled or withdrawn, it expired, or the invitee's account is gone."""
+    """An invite was declined, cancelled or withdrawn, has expired, or the invitee's account was deleted."""
 
     wire = "InviteDeclinedEvent"
 
@@ -82,7 +82,7 @@ class InviteDeclined(WireMessage):
 
 @dataclass(frozen=True)
 class InviteCancelled(WireMessage):
-    """The user is not invited any more."""
+    """The user's invite was cancelled."""
 
     wire = "InviteCancelledEvent"
 
@@ -91,7 +91,7 @@ class InviteCancelled(WireMessage):
 
 @dataclass(frozen=True)
 class GroupDeleted(WireMessage):
-    """The group is gone."""
+    """The group was deleted."""
 
     wire = "GroupDeletedEvent"
 
@@ -100,7 +100,7 @@ class GroupDeleted(WireMessage):
 
 @dataclass(frozen=True)
 class MessageRedacted(WireMessage):
-    """A self-destructing message came to its end for the user: a client must forget it."""
+    """A message was redacted for the user: its timer ended, or it was taken back. Clients must delete it."""
 
     wire = "MessageRedactedEvent"
 

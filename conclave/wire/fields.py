@@ -1,6 +1,6 @@
-"""The fields of requests and responses, for JSON and protobuf alike.
+"""The marshmallow fields of requests and responses, for JSON and protobuf.
 
-They take text from JSON and bytes from protobuf. They give bytes, for either format to write.
+They load text from JSON and bytes from protobuf. They dump bytes, which either format writes.
 """
 
 import base64
@@ -16,16 +16,16 @@ from conclave.strict_fields import Text
 from conclave.wire.text_rules import TextRule
 
 REQUIRED = "required, and must not be empty"
-"""One of the two messages that make an error a broken constraint (code 100) instead of an invalid value (101)."""
+"""One of the two messages for broken constraints (code 100 instead of 101)."""
 
 TOO_MANY = "too many: at most {}"
-"""The other message that makes an error a broken constraint (code 100)."""
+"""The other message for broken constraints (code 100)."""
 
-LONGEST_LIST = 1_000
-"""At most 1,000 items in any list of a request."""
+MAX_LIST_ITEMS = 1_000
+"""The most items in a list of a request."""
 
-LONGEST_PAGE = 1_000
-"""At most 1,000 items on a page of a list."""
+MAX_PAGE_ITEMS = 1_000
+"""The most items on a page of a list."""
 
 ID_BYTES = 16
 
@@ -37,36 +37,36 @@ NAME_RULE = validate.Regexp(
 )
 PASSWORD_RULE = validate.Length(min=8, error="must have at least 8 characters")
 ALIAS_RULE = TextRule(
-    64, "must have at most 64 characters, and none that is invisible or turns the direction of writing"
+    64, "must have at most 64 characters, none of them invisible or changing the direction of writing"
 )
-PATTERN_RULE = TextRule(None, "must have no characters that are invisible or turn the direction of writing")
+PATTERN_RULE = TextRule(None, "must have no characters that are invisible or change the direction of writing")
 FINGERPRINT_RULE = TextRule(
-    256, "must have at most 256 characters, and none that is invisible or turns the direction of writing"
+    256, "must have at most 256 characters, none of them invisible or changing the direction of writing"
 )
 HEX_RULE = validate.Regexp(r"[0-9a-fA-F]{0,1024}\Z", error="must be hexadecimal, at most 1,024 digits")
 EXPIRY_RULE = validate.Range(
     -1, MAX_SECONDS, error=f"must be -1 (inherit), 0 (delete-after-fetch) or 1 to {MAX_SECONDS}"
 )
-MOST_SELF_DESTRUCT_SECONDS = 31_536_000
+MAX_SELF_DESTRUCT_SECONDS = 31_536_000
 SELF_DESTRUCT_RULE = validate.Range(
     1,
-    MOST_SELF_DESTRUCT_SECONDS,
-    error=f"must be 1 to {MOST_SELF_DESTRUCT_SECONDS}, or absent for none",
+    MAX_SELF_DESTRUCT_SECONDS,
+    error=f"must be 1 to {MAX_SELF_DESTRUCT_SECONDS}, or absent for none",
 )
 MIN_LIFETIME_RULE = validate.Range(-1, MAX_SECONDS, error=f"must be -1 (inherit), 0 (none) or 1 to {MAX_SECONDS}")
 
 KEY_PACKAGE_BYTES = (4, 16_384)
-"""The least and the most bytes of a key package."""
+"""The minimum and maximum bytes of a key package."""
 
 KEY_PACKAGE_START = bytes([0, 1, 0, 5])
-"""How a key package begins: MLS 1.0, an MLSMessage that holds one (RFC 9420 section 6)."""
+"""The first bytes of a key package: an MLSMessage of MLS 1.0 that contains one (RFC 9420 section 6)."""
 
 CLOCK_IN_DOUBT = "X-Clock-In-Doubt"
-"""The header of every response while the server's clock is in doubt: it tells no time."""
+"""The header of every response while the server's clock is in doubt, instead of Date."""
 
 
 class _KeyPackageRule(validate.Length):
-    """Checks that bytes can be a key package."""
+    """Checks the length and the first bytes of a key package."""
 
     def __call__(self, value: Any) -> Any:
         if not value.startswith(KEY_PACKAGE_START):
@@ -88,13 +88,13 @@ def parse_id(text: str) -> bytes:
 
 
 class Id(bytes):
-    """An id in a response. Unlike other bytes it is a UUID string in JSON."""
+    """An id in a response: in JSON a UUID string, unlike other bytes."""
 
     __slots__ = ()
 
 
 class Identifier(Text):
-    """A 16-byte id. JSON has it as a UUID string, protobuf as it is."""
+    """A 16-byte id: a UUID string in JSON, bytes in protobuf."""
 
     def _serialize(self, value: Any, *args: Any, **kwargs: Any) -> Any:
         return Id(value)
@@ -111,7 +111,7 @@ class Identifier(Text):
 
 
 class Bytes(Text):
-    """Opaque bytes. JSON has them as standard base64 with padding, protobuf as they are."""
+    """Opaque bytes: standard base64 with padding in JSON, bytes in protobuf."""
 
     def _serialize(self, value: Any, *args: Any, **kwargs: Any) -> Any:
         return value
@@ -127,12 +127,12 @@ class Bytes(Text):
 
 
 class QueryInteger(fields.Integer):
-    """An integer of a query string. An integer greater than ``most`` counts as ``most``."""
+    """An integer in a query string. Values above ``most`` are reduced to ``most``."""
 
     default_error_messages = {"invalid": "must be an integer"}
 
     def __init__(self, *, least: int, most: int, default: int | None = None) -> None:
-        """``least``: a smaller integer is an error. ``default``: None leaves an absent one absent."""
+        """``least``: smaller values are errors. ``default``: None: an absent value stays absent."""
         rule = validate.Range(min=least, error="must be at least {min}")
         super().__init__(load_default=missing if default is None else default, validate=rule)
         self.most = most
@@ -158,7 +158,7 @@ class QueryBoolean(fields.Boolean):
 
 
 class NotEmpty(validate.Validator):
-    """Checks that a value is not empty, and then its ``rule``. So an empty value breaks one rule, not two."""
+    """Checks that a value is not empty, and then its ``rule``."""
 
     def __init__(self, rule: Callable[[Any], Any] | None = None) -> None:
         self.rule = rule
@@ -172,11 +172,11 @@ class NotEmpty(validate.Validator):
         return value
 
 
-class Many(fields.List[Any]):
-    """A list of at most ``most`` items. Of a longer list no item is looked at."""
+class BoundedList(fields.List[Any]):
+    """A list of at most ``most`` items. The items of a longer list are not checked."""
 
-    def __init__(self, inner: fields.Field[Any], *, most: int = LONGEST_LIST, **kwargs: Any) -> None:
-        """``most``: at most LONGEST_LIST."""
+    def __init__(self, inner: fields.Field[Any], *, most: int = MAX_LIST_ITEMS, **kwargs: Any) -> None:
+        """``most``: at most MAX_LIST_ITEMS."""
         super().__init__(inner, **kwargs)
         self.most = most
 
@@ -187,10 +187,10 @@ class Many(fields.List[Any]):
 
 
 def breaks_constraint(message: str) -> bool:
-    """Tell whether what is wrong with a field is a broken constraint, not an invalid value."""
+    """Return whether a field's error is a broken constraint (code 100), not an invalid value."""
     return message == REQUIRED or message.startswith(TOO_MANY.format(""))
 
 
 def required(field: Callable[..., fields.Field[Any]], rule: Callable[[Any], Any] | None = None) -> fields.Field[Any]:
-    """Make a ``field`` that has to be there, not empty, and within ``rule``."""
+    """Return a required ``field`` that must not be empty and has to satisfy ``rule``."""
     return field(required=True, error_messages={"required": REQUIRED}, validate=NotEmpty(rule))

@@ -1,4 +1,4 @@
-"""The formats of requests and responses: JSON, and which of the two formats a response has."""
+"""JSON, and the choice between JSON and protobuf."""
 
 import base64
 import re
@@ -13,8 +13,8 @@ import orjson
 from conclave.errors import BadRequestError
 from conclave.wire.fields import Id
 
-MOST_VALUES = 5_000
-"""A body may have about 5,000 values. That is five times as many as the longest list has."""
+MAX_VALUES = 5_000
+"""The most values in a JSON body, approximately: five times the longest list."""
 
 
 def parse(body: bytes) -> dict[str, Any]:
@@ -35,22 +35,21 @@ def write(values: Mapping[str, Any]) -> bytes:
 
 
 def _require_few_values(body: bytes) -> None:
-    """Refuse a body that would become very many Python values. Raises BadRequestError.
+    """Raise BadRequestError if a body has too many values.
 
-    1 MiB of ``[],`` takes 160 ms and 40 MB to parse; this check takes 2 ms. It counts commas and opening brackets. Each
-    value but the first of a list or an object comes after a comma, and each list or object begins with a bracket. Those
-    inside strings do not count. But where the strings are is looked at only if it matters.
+    1 MiB of ``[],`` takes 160 ms and 40 MB to parse; this check takes 2 ms. It counts commas and opening brackets,
+    about one for each value. Those inside strings are subtracted only if the count is too large.
     """
-    if marks(body) <= MOST_VALUES:
+    if count_values(body) <= MAX_VALUES:
         return
     unescaped = body.replace(rb"\\", b"").replace(rb"\"", b"")
     quotes = unescaped.count(b'"')
-    if quotes > 4 * MOST_VALUES or marks(b"".join(unescaped.split(b'"')[::2])) > MOST_VALUES:
-        raise BadRequestError(f"the body holds more than {MOST_VALUES} values")
+    if quotes > 4 * MAX_VALUES or count_values(b"".join(unescaped.split(b'"')[::2])) > MAX_VALUES:
+        raise BadRequestError(f"the body holds more than {MAX_VALUES} values")
 
 
-def marks(text: bytes) -> int:
-    """Return how many commas and opening brackets are in ``text``: about as many as values, see above."""
+def count_values(text: bytes) -> int:
+    """Return the number of commas and opening brackets in ``text``, about that of its values."""
     return text.count(b",") + text.count(b"[") + text.count(b"{")
 
 
@@ -63,12 +62,12 @@ def _text(value: Any) -> str | UUID:
 
 
 class Format(Enum):
-    """The two ways to write a message, by their media types."""
+    """The formats of messages, by media type."""
 
     JSON = "application/json"
     PROTOBUF = "application/x-protobuf"
 
-    __hash__ = object.__hash__  # Enum's is a function of Python, and it is the key of what is asked for most
+    __hash__ = object.__hash__  # faster than Enum's own
 
 
 _BY_TYPE = {each.value: each for each in Format}
@@ -78,18 +77,17 @@ _ODD = frozenset("13579bdfBDF")
 
 @lru_cache(256)
 def body_format(content_type: str) -> Format | None:
-    """Return how a body of this ``Content-Type`` is written; None for other types, and for no type."""
+    """Return the format of a body by its ``Content-Type``; None for other types or none."""
     return _BY_TYPE.get(content_type.partition(";")[0].strip().lower())
 
 
 @lru_cache(256)
-def answer_format(accept: str, content_type: str, token: str) -> Format:
-    """Return the format of the answer: the first of the three that decides, else JSON.
+def response_format(accept: str, content_type: str, token: str) -> Format:
+    """Return the response format by the first of the three that decides, else JSON.
 
-    ``accept`` decides if it names exactly one of the two types. ``content_type`` decides if it is one of them.
-    ``token`` decides by its last digit, odd for protobuf. It does so even if it is unknown: a client whose session is
-    over has to be able to read that. Give no more of it than that digit: the answers are remembered. Each is "" if the
-    request has none.
+    ``accept`` decides if it names exactly one of the two types, ``content_type`` if it is one of them, ``token`` by its
+    last digit, odd for protobuf, even if it is expired. Pass only that digit, since results are cached. Each is "" if
+    absent.
     """
     named = {body_format(each) for each in accept.split(",") if not _REFUSED.search(each)} - {None}
     if len(named) == 1 and (only := named.pop()):

@@ -1,35 +1,33 @@
-"""How slowly a client may take what it gets before it is cut off."""
+"""Decides when a client is too slow, so that its connection is aborted."""
 
 import time
 
-LEAST_RATE = 16 * 1024
-"""A client is cut off if it takes less than 16 KiB a second, by its average in a window."""
+MIN_RATE = 16 * 1024
+"""The lowest average rate in a window, bytes a second."""
 
 WINDOW_SECONDS = 60.0
-"""How often the server looks what a client has taken since the last time."""
+"""The length of a window, in which the progress of a client is measured."""
 
 SMALL_BYTES = 256 * 1024
-"""If at most 256 KiB are left, a slow client gets more time.
-
-Then it is cut off only if it takes nothing in a window, or after LONGEST_SECONDS more.
+"""With at most 256 KiB left, a client is too slow only if it reads nothing in a window, or after MAX_SECONDS.
 """
 
-LONGEST_SECONDS = 15 * 60.0
+MAX_SECONDS = 15 * 60.0
 
 
 class Pace:
-    """Tells whether a client takes what it gets fast enough."""
+    """Checks whether a client reads fast enough."""
 
     __slots__ = ("_ends", "_left")
 
     def __init__(self, left: int) -> None:
-        """``left``: how many bytes the client has yet to take."""
-        self._left, self._ends = left, time.monotonic() + LONGEST_SECONDS
+        """``left``: how many bytes the client has not read."""
+        self._left, self._ends = left, time.monotonic() + MAX_SECONDS
 
     def keeps_up(self, left: int) -> bool:
-        """Tell whether a client that has yet to take ``left`` bytes has taken enough. Call it after each window."""
+        """Return whether the client is fast enough, with ``left`` bytes to go. Call it after each window."""
         before, self._left = self._left, left
         if left <= SMALL_BYTES:
             return before > left and time.monotonic() <= self._ends
-        self._ends = time.monotonic() + LONGEST_SECONDS
-        return before - left >= LEAST_RATE * WINDOW_SECONDS
+        self._ends = time.monotonic() + MAX_SECONDS
+        return before - left >= MIN_RATE * WINDOW_SECONDS

@@ -1,7 +1,7 @@
-"""Writes pages of messages: each message as a piece that can be kept, and pieces as a page.
+"""Writes pages of messages: each message as a piece that can be cached, and pieces as a page.
 
-A page is what ``GetMessagesResponse`` would be written as. Its messages are written one by one, so that each is written
-once for all readers: pieces that follow each other are a message in protobuf, and a list in JSON with commas between.
+A page is a ``GetMessagesResponse``. Each message is written once for all readers: concatenated pieces are a message in
+protobuf, and a list in JSON with commas between.
 """
 
 import base64
@@ -15,18 +15,18 @@ from conclave.wire.formats import Format
 from conclave.wire.protobuf import varint
 
 if TYPE_CHECKING:
-    from conclave.store.resources.messages import WriteMessage
+    from conclave.store.resources.messages import EncodeMessage
 
 _MESSAGE = conclave_pb2.StoredMessage
 
 
 def _tag(field: int, *, has_length: bool = False) -> bytes:
-    """Return what comes before a field's number, or before its length and its bytes."""
+    """Return the tag of a field: of a number, or of a length with bytes."""
     return varint(field << 3 | 2 * has_length)
 
 
 _FIELD = _tag(conclave_pb2.GetMessagesResponse.MESSAGES_FIELD_NUMBER, has_length=True)
-"""Comes before the length of a message."""
+"""The tag before the length of a message."""
 
 _NUMBER = _tag(_MESSAGE.SEQUENCE_NUM_FIELD_NUMBER)
 _SENDER = _tag(_MESSAGE.SENDER_ID_FIELD_NUMBER, has_length=True) + varint(16)
@@ -39,19 +39,19 @@ _EXPIRES = _tag(_MESSAGE.EXPIRES_AT_FIELD_NUMBER)
 _BEGIN, _BETWEEN, _END = b'{"messages":[', b",", b"]}"
 
 
-def writer(written_in: Format) -> "WriteMessage":
-    """Return what writes messages in a format."""
+def message_writer(written_in: Format) -> "EncodeMessage":
+    """Return the function that writes messages in a format."""
     return _in_protobuf if written_in is Format.PROTOBUF else _in_json
 
 
-def join(written_in: Format, pieces: Sequence[bytes]) -> bytes:
-    """Return ``pieces`` as one."""
+def join_messages(written_in: Format, pieces: Sequence[bytes]) -> bytes:
+    """Return ``pieces`` as one piece."""
     return (b"" if written_in is Format.PROTOBUF else _BETWEEN).join(pieces)
 
 
-def whole(written_in: Format, pieces: list[bytes]) -> list[bytes]:
-    """Return the parts of a page."""
-    return pieces if written_in is Format.PROTOBUF else [_BEGIN, join(written_in, pieces), _END]
+def page_parts(written_in: Format, pieces: list[bytes]) -> list[bytes]:
+    """Return the parts of the body of a page."""
+    return pieces if written_in is Format.PROTOBUF else [_BEGIN, join_messages(written_in, pieces), _END]
 
 
 def _in_protobuf(
@@ -64,7 +64,7 @@ def _in_protobuf(
     *,
     redacted: bool = False,
 ) -> bytes:
-    # As SerializeToString writes it, in a third of the time: a field that is empty or 0 is left out.
+    # The same bytes as SerializeToString, in a third of the time. Empty and zero fields are omitted.
     head = _NUMBER + varint(sequence_num) + _SENDER + sender_id
     if body:
         head += _BODY + varint(len(body))
@@ -88,7 +88,7 @@ def _in_json(
     *,
     redacted: bool = False,
 ) -> bytes:
-    # orjson leaves most of 4 KiB unused behind each of them: so what is remembered took five times its size.
+    # Not by orjson, whose results keep a buffer of 4 KiB: cached pieces took five times their size.
     return (
         f'{{"sequence_num":{sequence_num},"sender_id":"{_id_text(sender_id)}","mls_message":"'
         f'{base64.b64encode(body).decode()}","created_at":{created_at},"self_destruct_seconds":{self_destruct_seconds},'

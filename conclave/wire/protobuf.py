@@ -1,9 +1,9 @@
-"""Reads protobuf into the values that schemas load, and writes the values that they dump.
+"""Parses protobuf into the values that schemas load, and writes the values that they dump.
 
-The messages' descriptors decide: a message is found by its schema's name, and a new one needs no code here. Numbers,
-strings, bytes and lists stay as they are. Ids are their 16 bytes, messages are dicts, enums are lower-case words
-without the enum's prefix. proto3 does not tell an empty value from an absent one. So what is empty is left out, except
-numbers and booleans, whose zero may have a meaning.
+Messages are found by their schema's name, so a new one needs no code here. Numbers, strings, bytes and lists are
+unchanged. Ids are 16 bytes, messages are dicts, enums are lower-case words without the enum's prefix. proto3 does not
+distinguish empty and absent values. So empty values are omitted, except numbers and booleans, whose zero may have a
+meaning.
 """
 
 import re
@@ -17,21 +17,20 @@ from google.protobuf.message_factory import GetMessageClass
 
 from conclave.errors import BadRequestError
 from conclave.wire import conclave_pb2
-from conclave.wire.fields import LONGEST_LIST
+from conclave.wire.fields import MAX_LIST_ITEMS
 
 _EMPTY_IS_ABSENT = (FieldDescriptor.CPPTYPE_STRING, FieldDescriptor.CPPTYPE_ENUM)  # "string" includes bytes
 
 
 def parse(name: str, body: bytes, keep_empty: Collection[str] = (), drop_zero: Collection[str] = ()) -> dict[str, Any]:
-    """Return the values of the message called ``name``. Raises BadRequestError.
+    """Parse the message ``name``. Raises BadRequestError.
 
-    ``keep_empty``: the fields whose value is returned even if it is empty. ``drop_zero``: the numbers that are left out
-    if they are 0.
+    ``keep_empty``: fields that are returned even if empty. ``drop_zero``: numbers that are omitted if 0.
     """
     descriptor = conclave_pb2.DESCRIPTOR.message_types_by_name[name]
     try:
         message = GetMessageClass(descriptor).FromString(body)
-    except (DecodeError, UnicodeDecodeError) as error:  # a string that is not UTF-8 raises either, by protobuf's build
+    except (DecodeError, UnicodeDecodeError) as error:  # either is raised for a string that is not UTF-8
         raise BadRequestError(f"the body is not a {name} in protobuf") from error
     values = {field: getattr(message, field) for field in keep_empty} | _values(descriptor, message)
     for field in drop_zero:
@@ -41,20 +40,20 @@ def parse(name: str, body: bytes, keep_empty: Collection[str] = (), drop_zero: C
 
 
 def write(name: str, values: Mapping[str, Any]) -> bytes:
-    """Write ``values`` as the message called ``name``. An enum may also be given as its number."""
+    """Write ``values`` as the message ``name``. An enum may also be given as its number."""
     descriptor = conclave_pb2.DESCRIPTOR.message_types_by_name[name]
     return GetMessageClass(descriptor)(**_arguments(descriptor, values)).SerializeToString()
 
 
-def opening(name: str, field: str, size: int) -> bytes:
-    """Return what stands before ``size`` bytes that are a text, bytes or a message in a field of a message."""
+def field_prefix(name: str, field: str, size: int) -> bytes:
+    """Return the tag and the length before ``size`` bytes of a string, bytes or message field."""
     number = conclave_pb2.DESCRIPTOR.message_types_by_name[name].fields_by_name[field].number
     return varint(number << 3 | 2) + varint(size)
 
 
 @lru_cache(4096)
 def varint(value: int) -> bytes:
-    """Return a number as protobuf writes it: seven bits a byte, the lowest first, all but the last marked."""
+    """Return the protobuf encoding of a number: seven bits a byte, lowest first, all but the last marked."""
     low, high = value & 0x7F, value >> 7
     return bytes([low | 0x80]) + varint(high) if high else bytes([low])
 
@@ -75,8 +74,8 @@ def _is_present(message: Message, field: FieldDescriptor) -> bool:
 
 def _value(field: FieldDescriptor, value: Any) -> Any:
     if field.is_repeated:
-        # One item more than there may be is enough for a refusal: 1 MiB can hold 500,000 empty ones.
-        return [_single(field, each) for each in value[: LONGEST_LIST + 1]]
+        # One item above the limit suffices for the error: 1 MiB can hold 500,000 empty ones.
+        return [_single(field, each) for each in value[: MAX_LIST_ITEMS + 1]]
     return _single(field, value)
 
 
@@ -84,12 +83,12 @@ def _single(field: FieldDescriptor, value: Any) -> Any:
     if field.message_type:
         return _values(field.message_type, value)
     if field.enum_type:
-        return words(field.enum_type).get(value, str(value))  # a number without a word is for the schema to refuse
+        return words(field.enum_type).get(value, str(value))  # the schema rejects unknown numbers
     return value
 
 
 def _arguments(descriptor: Descriptor, values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return ``values`` in the form that a message's constructor takes: enums as numbers."""
+    """Return ``values`` as a message's constructor expects them: enums as numbers."""
     converters = _converters(descriptor)
     if not converters:
         return values
@@ -98,7 +97,7 @@ def _arguments(descriptor: Descriptor, values: Mapping[str, Any]) -> Mapping[str
 
 @cache
 def _converters(descriptor: Descriptor) -> dict[str, Callable[[Any], Any]]:
-    """Return the converters of fields that are enums or hold some. Pages of messages have none, and cost nothing."""
+    """Return the converters of the fields that are or contain enums."""
     found: dict[str, Callable[[Any], Any]] = {}
     for field in descriptor.fields:
         convert: Callable[[Any], Any]
@@ -124,6 +123,6 @@ def _number(enum: EnumDescriptor, value: str | int) -> int:
 
 @cache
 def words(enum: EnumDescriptor) -> dict[int, str]:
-    """Return the words of an enum by their numbers: its names in lower case, without their common prefix."""
+    """Return the words of an enum by number: its names in lower case, without their common prefix."""
     prefix = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", enum.name).upper() + "_"
     return {value.number: value.name.removeprefix(prefix).lower() for value in enum.values}

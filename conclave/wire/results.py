@@ -1,7 +1,7 @@
-"""What the server answers, as frozen values. Ids are UUIDs, times Unix seconds of the server, lifetimes seconds.
+"""The responses of the server as frozen dataclasses. Ids are UUIDs, times Unix seconds, lifetimes seconds.
 
-Clients read answers into these, and the server writes by the schemas that ``schemas.responses`` makes of them. A field
-with a default is one that an older server does not send.
+Clients parse responses into these classes, and the server writes by schemas made of them (``schemas.base.schema_of``).
+Fields with a default are absent in responses of older servers.
 """
 
 from dataclasses import MISSING, dataclass, field
@@ -15,14 +15,14 @@ from conclave.strict_fields import Text
 
 
 class WireMessage:
-    """A message that the server sends: an answer or an event."""
+    """A message that the server sends: a response or an event."""
 
     wire: ClassVar[str]
     """Its name in the protocol."""
 
 
 def _one_of(*words: str, default: Any = MISSING) -> Any:
-    """Return a field of a text that is one of ``words``."""
+    """Return a text field whose value is one of ``words``."""
     return field(default=default, metadata={"field": Text(validate=validate.OneOf(words))})
 
 
@@ -37,7 +37,7 @@ class Registered(WireMessage):
 
 @dataclass(frozen=True)
 class LoggedIn(WireMessage):
-    """A session's token. It is shown here once, and stored nowhere."""
+    """A session's token. The server stores only its hash."""
 
     wire = "LoginResponse"
 
@@ -47,7 +47,7 @@ class LoggedIn(WireMessage):
 
 
 @dataclass(frozen=True)
-class User(WireMessage):
+class UserInfo(WireMessage):
     """An account."""
 
     wire = "UserInfoResponse"
@@ -59,7 +59,7 @@ class User(WireMessage):
 
 
 @dataclass(frozen=True)
-class Member(User):
+class MemberInfo(UserInfo):
     """A member of a group; ``role``: "admin" or "member"."""
 
     wire = "GroupMember"
@@ -68,14 +68,14 @@ class Member(User):
 
 
 @dataclass(frozen=True)
-class Group(WireMessage):
-    """A group as its members see it. ``message_expiry_seconds``: what its admins set: -1 inherit, 0, or seconds."""
+class GroupDetails(WireMessage):
+    """A group as its members see it. ``message_expiry_seconds``: -1 (inherit), 0 (delete-after-fetch), or seconds."""
 
     wire = "GroupInfo"
 
     group_id: UUID
     alias: str
-    members: tuple[Member, ...]
+    members: tuple[MemberInfo, ...]
     group_name: str
     mls_group_id: str
     message_expiry_seconds: int
@@ -83,17 +83,17 @@ class Group(WireMessage):
 
 
 @dataclass(frozen=True)
-class Groups(WireMessage):
-    """The caller's groups. ``more``, here and in other lists: whether more follow after the last one."""
+class GroupList(WireMessage):
+    """The caller's groups. ``more``, here and in other lists: whether there are more after the last one."""
 
     wire = "ListGroupsResponse"
 
-    groups: tuple[Group, ...]
+    groups: tuple[GroupDetails, ...]
     more: bool = False
 
 
 @dataclass(frozen=True)
-class PublicGroup(WireMessage):
+class PublicGroupInfo(WireMessage):
     """A public group as any user sees it."""
 
     wire = "PublicGroupInfo"
@@ -105,12 +105,12 @@ class PublicGroup(WireMessage):
 
 
 @dataclass(frozen=True)
-class PublicGroups(WireMessage):
-    """The public groups that match."""
+class PublicGroupList(WireMessage):
+    """The matching public groups."""
 
     wire = "ListPublicGroupsResponse"
 
-    groups: tuple[PublicGroup, ...]
+    groups: tuple[PublicGroupInfo, ...]
     more: bool = False
 
 
@@ -125,7 +125,7 @@ class GroupCreated(WireMessage):
 
 @dataclass(frozen=True)
 class GroupUpdated(WireMessage):
-    """What expires at once by the change: how many messages, and when the oldest was stored, Unix seconds; 0 and 0."""
+    """The messages that expire at once by the change: how many, and the Unix second of the oldest; 0 for none."""
 
     wire = "UpdateGroupResponse"
 
@@ -134,17 +134,16 @@ class GroupUpdated(WireMessage):
 
 
 @dataclass(frozen=True)
-class Retention(WireMessage):
-    """Both layers of retention, and what follows: -1 for off or inherit, 0 for delete-after-fetch, or seconds.
+class RetentionInfo(WireMessage):
+    """The retention policy of the server and of a group: -1 for off or inherit, 0 for delete-after-fetch, or seconds.
 
-    ``policy_source``: what the effective expiry comes from. ``min_lifetime_seconds``: nothing younger is erased; 0 for
-    no bound. ``legal_hold``: whether the operator keeps everything of the group from being erased. ``held_by``: for
-    admins, the members whose missing fetch holds messages back, at most 100. ``hidden_before``: what was created before
-    this Unix second is hidden for ever, also under a later policy; 0 for nothing. ``taken_back``: numbers of
-    messages that were taken back, at most 1,000: the last that were, or the first above those that were asked for.
-    ``expiry_set_by``: the admin who has set the group's expiry; empty if none has, or if that is not known any more.
-    ``more``: whether other messages were taken back, or others with greater numbers than those that are listed.
-    ``last_sequence_num``: the greatest number that a message of the group has got so far; 0: it never had any.
+    ``policy_source``: where the effective expiry comes from. ``min_lifetime_seconds``: younger messages are not erased;
+    0 for no limit. ``legal_hold``: whether a legal hold covers the whole group. ``held_by``: for admins, at most 100
+    members who have not fetched all messages yet. ``hidden_before``: messages from before this Unix second are hidden
+    for ever, also under a later policy; 0 for none. ``taken_back``: numbers of messages that were taken back, at most
+    1,000: the last ones, or the first ones above the requested number. ``expiry_set_by``: the admin who has set the
+    group's expiry; empty if none or unknown. ``more``: whether more messages were taken back than are listed.
+    ``last_sequence_num``: the greatest message number of the group so far; 0 for none.
     """
 
     wire = "GetRetentionPolicyResponse"
@@ -173,8 +172,8 @@ class GroupInfoStored(WireMessage):
 
 
 @dataclass(frozen=True)
-class Sent(WireMessage):
-    """The number that the message got."""
+class MessageSent(WireMessage):
+    """The number of the sent message."""
 
     wire = "SendMessageResponse"
 
@@ -182,11 +181,11 @@ class Sent(WireMessage):
 
 
 @dataclass(frozen=True)
-class StoredMessage(WireMessage):
-    """A message; times in Unix seconds. ``expires_at``: the first second at which it is not served; 0 for none.
+class FetchedMessage(WireMessage):
+    """A message. ``expires_at``: the Unix second from which it is not served any more; 0 for none.
 
-    ``self_destruct_seconds``: how long each reader may see it once it was read; 0: for ever. ``redacted``: the caller
-    may not see it, or not any more; ``mls_message`` is empty.
+    ``self_destruct_seconds``: how long each reader sees it after reading; 0: for ever. ``redacted``: the caller may not
+    see it, and ``mls_message`` is empty.
     """
 
     wire = "StoredMessage"
@@ -201,12 +200,12 @@ class StoredMessage(WireMessage):
 
 
 @dataclass(frozen=True)
-class Page(WireMessage):
+class MessagePage(WireMessage):
     """A page of messages, ascending."""
 
     wire = "GetMessagesResponse"
 
-    messages: tuple[StoredMessage, ...]
+    messages: tuple[FetchedMessage, ...]
 
 
 @dataclass(frozen=True)
@@ -229,8 +228,8 @@ class MemberKeyPackage(WireMessage):
 
 
 @dataclass(frozen=True)
-class KeyPackages(WireMessage):
-    """A key package of each user but the caller, to make the commit and the welcome with."""
+class MemberKeyPackages(WireMessage):
+    """A key package of each invited user except the caller."""
 
     wire = "InviteToGroupResponse"
 
@@ -238,8 +237,8 @@ class KeyPackages(WireMessage):
 
 
 @dataclass(frozen=True)
-class Invite(WireMessage):
-    """An invite that waits for an answer; ``created_at`` in Unix seconds."""
+class InviteInfo(WireMessage):
+    """A pending invite. ``created_at``: Unix seconds."""
 
     wire = "PendingInvite"
 
@@ -254,25 +253,25 @@ class Invite(WireMessage):
 
 
 @dataclass(frozen=True)
-class Invites(WireMessage):
+class InviteList(WireMessage):
     """The caller's invites."""
 
     wire = "ListPendingInvitesResponse"
 
-    invites: tuple[Invite, ...]
+    invites: tuple[InviteInfo, ...]
     more: bool = False
 
 
 @dataclass(frozen=True)
-class GroupInvites(Invites):
+class GroupInviteList(InviteList):
     """A group's invites."""
 
     wire = "ListGroupPendingInvitesResponse"
 
 
 @dataclass(frozen=True)
-class Welcome(WireMessage):
-    """What a new member needs to take part."""
+class WelcomeInfo(WireMessage):
+    """An MLS welcome for a new member."""
 
     wire = "PendingWelcome"
 
@@ -283,28 +282,28 @@ class Welcome(WireMessage):
 
 
 @dataclass(frozen=True)
-class Welcomes(WireMessage):
+class WelcomeList(WireMessage):
     """The caller's welcomes."""
 
     wire = "ListPendingWelcomesResponse"
 
-    welcomes: tuple[Welcome, ...]
+    welcomes: tuple[WelcomeInfo, ...]
     more: bool = False
 
 
 @dataclass(frozen=True)
-class Admins(WireMessage):
+class AdminList(WireMessage):
     """The admins of a group."""
 
     wire = "ListAdminsResponse"
 
-    admins: tuple[Member, ...]
+    admins: tuple[MemberInfo, ...]
     more: bool = False
 
 
 @dataclass(frozen=True)
-class BannedUser(WireMessage):
-    """A banned user. ``banned_at``: Unix seconds. ``banned_by``: empty once that account is gone."""
+class BannedUserInfo(WireMessage):
+    """A banned user. ``banned_at``: Unix seconds. ``banned_by``: empty once that account is deleted."""
 
     wire = "BannedUser"
 
@@ -316,18 +315,18 @@ class BannedUser(WireMessage):
 
 
 @dataclass(frozen=True)
-class BannedUsers(WireMessage):
+class BannedUserList(WireMessage):
     """The users who are banned from a group."""
 
     wire = "ListBannedUsersResponse"
 
-    users: tuple[BannedUser, ...]
+    users: tuple[BannedUserInfo, ...]
     more: bool = False
 
 
 @dataclass(frozen=True)
 class SessionInfo(WireMessage):
-    """A session. Times are in Unix seconds. ``current``: whether the caller uses this one now."""
+    """A session. Times are in Unix seconds. ``current``: whether it is the session of the request."""
 
     wire = "SessionInfo"
 
@@ -339,7 +338,7 @@ class SessionInfo(WireMessage):
 
 
 @dataclass(frozen=True)
-class Sessions(WireMessage):
+class SessionList(WireMessage):
     """The caller's sessions, the newest first."""
 
     wire = "ListSessionsResponse"
@@ -357,10 +356,10 @@ def _milliseconds(*names: str) -> fields.Field[Any]:
 
 @dataclass(frozen=True)
 class RetentionConfiguration(WireMessage):
-    """What the operator has set, in milliseconds; what is not set has no key. A lifetime of 0 is delete-after-fetch.
+    """The operator's settings in milliseconds; unset ones have no key. A lifetime of 0 is delete-after-fetch.
 
-    ``policies``: that of groups without one of their own at `*`, if there is any, and the operator's for groups of the
-    caller by their id. ``limits``: the bounds within which admins can set `min_lifetime` and `max_lifetime`.
+    ``policies``: at `*` the default policy, if any, and the operator's policies for groups of the caller by group id.
+    ``limits``: the bounds within which admins can set `min_lifetime` and `max_lifetime`.
     """
 
     wire = "RetentionConfigurationResponse"
@@ -372,8 +371,8 @@ class RetentionConfiguration(WireMessage):
 
 
 @dataclass(frozen=True)
-class Refusal(WireMessage):
-    """An error, as far as both formats tell of it."""
+class ErrorBody(WireMessage):
+    """An error, with the fields that both formats have."""
 
     wire = "ErrorResponse"
 
@@ -382,15 +381,15 @@ class Refusal(WireMessage):
 
 
 @dataclass(frozen=True)
-class Empty(WireMessage):
+class EmptyResult(WireMessage):
     """A response without fields."""
 
     wire = "Empty"
 
 
 @dataclass(frozen=True)
-class Health(WireMessage):
-    """The health of the server: degraded while a part does not work, such as cleanup or the clock."""
+class HealthStatus(WireMessage):
+    """The health of the server: degraded while a part has a fault, such as cleanup or the clock."""
 
     wire = "HealthResponse"
 
@@ -398,8 +397,8 @@ class Health(WireMessage):
 
 
 @dataclass(frozen=True)
-class Ready(WireMessage):
-    """Whether the server serves. While it does not, the answer is an error."""
+class ReadyStatus(WireMessage):
+    """The server is ready. Otherwise the response is an error."""
 
     wire = "ReadyResponse"
 

@@ -1,32 +1,31 @@
-"""Answers with what is in memory once for all clients: documents and files that never change while the server runs."""
+"""Answers with documents and files that are in memory once, and do not change while the server runs."""
 
 from collections.abc import AsyncGenerator, Sequence
 from http import HTTPStatus
 
 from aiohttp import web
 
-from conclave.wire.handover import Streamed
+from conclave.wire.handover import StreamedResponse
 
 _PIECE_BYTES = 64 * 1024
-"""At most 64 KiB of what is large wait for a client at a time."""
+"""The size of the chunks of large bodies."""
 
 
-def cut(body: bytes) -> Sequence[bytes]:
-    """Return a body as the pieces that ``reply_shared`` sends."""
+def split_body(body: bytes) -> Sequence[bytes]:
+    """Split a body into the pieces that ``reply_shared`` sends."""
     return [body[begin : begin + _PIECE_BYTES] for begin in range(0, len(body), _PIECE_BYTES)]
 
 
 def reply_shared(request: web.Request, pieces: Sequence[bytes], media_type: str) -> web.StreamResponse:
-    """Answer with what is in memory once for all.
+    """Answer with a body that all responses share.
 
-    Every client may ask for it. One that takes it slowly holds no open file, of which the server needs the last ones
-    itself, and little of the memory for responses.
+    Slow clients keep no open file, and little of the response memory.
     """
-    return Streamed(request, _each(pieces), HTTPStatus.OK, media_type, sum(map(len, pieces)))
+    return StreamedResponse(request, _each(pieces), HTTPStatus.OK, media_type, sum(map(len, pieces)))
 
 
-def is_kept(request: web.Request, tag: str) -> bool:
-    """Tell whether the client says that it has the version with this ETag."""
+def matches_etag(request: web.Request, tag: str) -> bool:
+    """Return whether If-None-Match contains this ETag."""
     return any(each.value in (tag, "*") for each in request.if_none_match or ())
 
 

@@ -1,93 +1,132 @@
-"""The connection of a stream, taken over from aiohttp: it costs little more than its socket.
+"""The connection of an event stream, taken over from aiohttp to save memory.
 
-aiohttp holds two tasks for each request under way, with the coroutines of all middlewares, the request, the response,
-the parser and a timer. A stream is under way for days, and needs nothing of this once its headers are written. So the
-transport gets another protocol then, which asyncio provides for, and aiohttp hears that its connection is over. From
-there on the chunks, the pace of the client and the end are this module's. Bytes go straight to the transport: no task
-is woken for them.
+aiohttp keeps two tasks for each request, with coroutines, request, response, parser and timer. A stream lasts for days,
+and needs none of them after its headers. So its transport then gets another protocol, and aiohttp's connection ends.
+This module writes directly to the transport, without a task.
 """
 
 import asyncio
+from functools import cache
 
 from aiohttp import web
 
-from conclave.events import Events, Stream
+from conclave.events import Event, Events, Stream
+from conclave.wire import formats, protobuf
+from conclave.wire.events import EVENTS
+from conclave.wire.formats import Format
 from conclave.wire.handover import BARE_TRANSPORT
-from conclave.wire.sse import Script
+from conclave.wire.schemas.base import schema_of
 
-LAST_SECONDS = 1.0
-"""When its stream ends, a client gets 1 second to take what waits.
+LINGER_SECONDS = 1.0
+"""A client gets 1 second to read the queued events after the end of its stream.
 
-That is less than a request under way gets when the server stops.
+That is less than requests in progress get when the server stops.
 """
 
 BUFFER_BYTES = 64 * 1024
-"""A client lags, and its events wait, once 64 KiB are written that the system has not taken. TLS would allow 512."""
+"""Events are queued while more than 64 KiB are unsent. The default of TLS would be 512."""
+
+
+class EventEncoder:
+    """Encodes events in one format, chunked or not. There is one instance for each combination."""
+
+    def __init__(self, written_in: Format, *, chunked: bool) -> None:
+        """``chunked``: for HTTP/1.1. Otherwise the stream ends with its connection."""
+        self._format = written_in
+        self._chunked = chunked
+        self.end = b"0\r\n\r\n" if chunked else b""
+        self.keep_alive = self._framed(b": keep-alive\n\n")
+        """A comment, which clients ignore."""
+
+    def event(self, event: Event) -> bytes:
+        """Encode an event, once for all streams of this format."""
+        if self not in event.written:
+            event.written[self] = self._framed(_encode(event, self._format))
+        return event.written[self]
+
+    def lagged(self, lost: int) -> bytes:
+        """Encode that ``lost`` events were dropped. The client has to read its whole state again."""
+        return self._framed(b"event: lagged\ndata: %d\n\n" % lost)
+
+    def _framed(self, text: bytes) -> bytes:
+        return b"%x\r\n%b\r\n" % (len(text), text) if self._chunked else text
+
+
+event_encoder = cache(EventEncoder)
+"""Return the encoder of a format, chunked or not."""
+
+
+def _encode(event: Event, written_in: Format) -> bytes:
+    """Encode an event: in JSON its name and fields, in protobuf the hex of a ServerEvent."""
+    values = schema_of(EVENTS[event.name]).dump(event.values)
+    if written_in is Format.PROTOBUF:
+        return b"data: " + protobuf.write("ServerEvent", {event.name: values}).hex().encode() + b"\n\n"
+    return b"event: " + event.name.encode() + b"\ndata: " + formats.write(values) + b"\n\n"
 
 
 class StreamHead(web.StreamResponse):
-    """The response of a stream, of which aiohttp writes the headers only."""
+    """The response of a stream. aiohttp writes only its headers."""
 
     def __init__(self) -> None:
-        """The connection is not for other requests: it ends with the stream."""
+        """Make the connection end with the stream."""
         super().__init__(headers={"Content-Type": "text/event-stream", "X-Accel-Buffering": "no"})
         self.force_close()
 
     async def write_eof(self, data: bytes = b"") -> None:
-        """Write nothing. The stream goes on when aiohttp is done."""
+        """Write nothing: the stream goes on after aiohttp's part."""
 
 
-class Listener(Stream, asyncio.Protocol):
-    """A stream of events to a client.
+class StreamConnection(Stream, asyncio.Protocol):
+    """The connection of an event stream.
 
-    Before ``begin``, and while the client takes nothing, its events wait. What waits is bounded.
+    Before ``begin``, and while the client is slow, events are queued.
     """
 
     __slots__ = ("_blocked", "_cutting_off", "_events", "_script", "_transport")
 
-    def __init__(self, events: Events, user_id: bytes, session_id: int, script: Script) -> None:
-        """``events`` forgets the stream when the connection is gone."""
+    def __init__(self, events: Events, user_id: bytes, session_id: int, encoder: EventEncoder) -> None:
+        """``events``: the stream is removed from it when the connection is lost."""
         super().__init__(user_id, session_id)
         self._events = events
-        self._script = script
+        self._encoder = encoder
         self._blocked = True
         self._transport: asyncio.Transport | None = None
-        self._cutting_off: asyncio.TimerHandle | None = None
+        self._abort_timer: asyncio.TimerHandle | None = None
 
     @property
-    def hears(self) -> bool:
-        """Whether the connection stands. What is added before it does is written, unless the client goes first."""
+    def is_connected(self) -> bool:
+        """Whether the connection is open. Events from before ``begin`` are written then."""
         return not self.ended and self._transport is not None and not self._transport.is_closing()
 
     def begin(self, request: web.Request) -> None:
-        """Take over the connection of a request whose headers are answered. Raises ConnectionError if it is gone."""
+        """Take over the connection of a request after its response headers. Raises ConnectionError if it is lost."""
         self._blocked = request.protocol.writing_paused
         self._transport = _take_over(request, self)
-        self._transport.write(self._script.keep_alive)  # tells the client that it is connected
+        self._transport.write(self._encoder.keep_alive)  # shows the client that it is connected
         self.flush()
         if self.ended:
             self.finish()
 
     def flush(self) -> None:
-        """Write what waits, if the client keeps up."""
+        """Write the queued events, unless writing is blocked."""
         if not (self._blocked or self._transport is None or self._transport.is_closing()):
             self._write()
 
     def keep_alive(self) -> None:
-        """Write a comment, if the client keeps up."""
+        """Write a comment, unless writing is blocked."""
         if not (self._blocked or self._transport is None or self._transport.is_closing()):
-            self._transport.write(self._script.keep_alive)
+            self._transport.write(self._encoder.keep_alive)
 
     def finish(self) -> None:
-        """Write what waits, and the end. LAST_SECONDS later the connection is broken off."""
+        """Write the queued events and the end. Abort the connection after LINGER_SECONDS."""
         if self._transport is None:
             return
         if not self._transport.is_closing():
             self._write()
-            if self._script.end:
-                self._transport.write(self._script.end)
+            if self._encoder.end:
+                self._transport.write(self._encoder.end)
             self._transport.close()
-        self._cutting_off = asyncio.get_running_loop().call_later(LAST_SECONDS, self._transport.abort)
+        self._abort_timer = asyncio.get_running_loop().call_later(LINGER_SECONDS, self._transport.abort)
 
     def break_off(self) -> None:
         """Close the connection at once."""
@@ -100,31 +139,31 @@ class Listener(Stream, asyncio.Protocol):
         lost, events = self.take()
         self._events.lost += lost
         if len(events) == 1 and not lost:
-            self._transport.write(self._script.event(events[0]))  # the same bytes for all: nothing is copied
+            self._transport.write(self._encoder.event(events[0]))  # shared by all streams, so nothing is copied
         else:
-            told = [self._script.lagged(lost)] if lost else []
-            self._transport.write(b"".join(told + [self._script.event(event) for event in events]))
+            lagged = [self._encoder.lagged(lost)] if lost else []
+            self._transport.write(b"".join(lagged + [self._encoder.event(event) for event in events]))
 
     def pause_writing(self) -> None:
-        """Let events wait: the client takes less than it gets."""
+        """Queue events: the client reads too slowly."""
         self._blocked = True
 
     def resume_writing(self) -> None:
-        """Write again: the client has taken what it got."""
+        """Write the queued events: the client has read the earlier ones."""
         self._blocked = False
         self.flush()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the stream. What clients send meanwhile is not looked at."""
+        """Remove the stream. Data from clients is ignored."""
         self._transport = None
         self._events.lost += self.take()[0]
-        if self._cutting_off:
-            self._cutting_off.cancel()
+        if self._abort_timer:
+            self._abort_timer.cancel()
         self._events.remove(self)
 
 
 def _take_over(request: web.Request, successor: asyncio.Protocol) -> asyncio.Transport:
-    """Take the transport from aiohttp's protocol, which then ends by itself as if the client had gone."""
+    """Take the transport from aiohttp's protocol, which then ends as if the client had disconnected."""
     transport, former = request.transport, request.protocol
     if transport is None or transport.is_closing():
         raise ConnectionError("the client is gone")
@@ -133,5 +172,5 @@ def _take_over(request: web.Request, successor: asyncio.Protocol) -> asyncio.Tra
     former.transport = None  # or it would close the transport
     former.connection_lost(None)
     bare.set_write_buffer_limits(BUFFER_BYTES)  # a large response before this one had other limits
-    bare.resume_reading()  # or it would not be noticed if the client goes
+    bare.resume_reading()  # to detect a disconnect
     return bare

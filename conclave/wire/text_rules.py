@@ -1,4 +1,4 @@
-"""Which texts of users count as names and other words in passing: none that a reader of them would be deceived by."""
+"""Rules for names and other short texts of users: no characters that could deceive a reader."""
 
 import re
 from typing import Any
@@ -8,33 +8,33 @@ from marshmallow import ValidationError, validate
 _INVISIBLE = (
     r"\x00-\x1f\x7f-\x9f"  # controls (Cc)
     r"\u2028\u2029"  # ends of lines and paragraphs (Zl, Zp)
-    r"\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # these turn the direction of writing
-    r"\u2060-\u2064\u206a-\u206f"  # invisible operators, and what is deprecated beside them
-    r"\u00ad\u200b\ufeff\ufff9-\ufffb"  # others that are not seen: soft hyphen, spaces without width, annotations
+    r"\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # change the direction of writing
+    r"\u2060-\u2064\u206a-\u206f"  # invisible operators, and deprecated neighbours
+    r"\u00ad\u200b\ufeff\ufff9-\ufffb"  # soft hyphen, zero-width spaces, annotations
 )
-"""The refused characters of the first plane, as a range of a regular expression, in Python as in JSON Schema.
+"""The rejected characters of the first plane, as a regular expression range for Python and JSON Schema.
 
-Of the category Cf it leaves what is seen, such as the Arabic number sign, and what scripts need: U+200C, U+200D and
-U+180E.
+Of the category Cf it permits visible characters, such as the Arabic number sign, and those that scripts need: U+200C,
+U+200D and U+180E.
 """
 
 _INVISIBLE_BEYOND = re.compile(
     "[\ud800-\udfff\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0001\U000e0020-\U000e007f]"
 )
-"""The other refused characters: surrogates (Cs), controls of shorthand and of musical notation, and tags.
+"""The other rejected characters: surrogates (Cs), controls of shorthand and musical notation, and tags.
 
-JSON Schema does not name them: whether one character there is one depends on who reads it.
+The JSON Schema omits them: implementations differ on characters beyond the first plane.
 """
 
 _FLAG = re.compile("\U0001f3f4[\U000e0030-\U000e0039\U000e0061-\U000e007a]{3,6}\U000e007f")
-"""The flag of a part of a country, such as Scotland: the only use of tags. Elsewhere they hide a text in a text."""
+"""The flag of a region, such as Scotland: the only permitted use of tags."""
 
 
 class TextRule(validate.Regexp):
-    """Checks that a text has no character that is not seen, or that changes how others are seen."""
+    """Checks that a text has no invisible characters, and none that change the display of others."""
 
     def __init__(self, most: int | None, error: str) -> None:
-        """``most``: how many characters it may have; None: any number."""
+        """``most``: the maximum number of characters; None: unlimited."""
         super().__init__(rf"[^{_INVISIBLE}]{{0,{'' if most is None else most}}}\Z", error=error)
 
     def __call__(self, value: Any) -> Any:

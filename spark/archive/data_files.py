@@ -171,7 +171,7 @@ def _row_group(file: parquet.ParquetFile, path: Path, number: int, columns: Sequ
 
 
 def _has_any(rows: pyarrow.Table, groups: pyarrow.Array) -> bool:
-    """Tell whether rows have any of these groups.
+    """Return whether rows have any of these groups.
 
     By the rows, whose pages have checksums. Statistics have none, and a damaged one may end the process.
     """
@@ -179,7 +179,7 @@ def _has_any(rows: pyarrow.Table, groups: pyarrow.Array) -> bool:
 
 
 def are_between(ordered: Sequence[int], least: int, most: int) -> bool:
-    """Tell whether any of ``ordered`` numbers is at least ``least`` and at most ``most``."""
+    """Return whether any of ``ordered`` numbers is at least ``least`` and at most ``most``."""
     at = bisect_left(ordered, least)
     return at < len(ordered) and ordered[at] <= most
 

@@ -27,7 +27,7 @@ from conclave.retention.policy import FOREVER
 from conclave.retention.rules import Bounds
 from conclave.store.archive import moves
 from conclave.store.archive.moves import PartRow
-from conclave.store.resources.receipts import Erased
+from conclave.store.resources.receipts import ErasedMessages
 from spark.archive import columns as a, data_files
 from spark.archive.data_files import Partition, StoredFile
 from spark.archive.expiry_plan import RULES, ArchivePlan
@@ -93,7 +93,7 @@ class Measured:
     """What goes of a part: by rules, and by numbers. ``left``: what is left of it; None: nothing."""
 
     part: PartRow
-    gone: Sequence[Erased]
+    gone: Sequence[ErasedMessages]
     numbers: Sequence[Range]
     left: PartRow | None
 
@@ -289,7 +289,7 @@ def _measured(
         yield Measured(part, by_rules[group_key], some, stays[group_key].row(part))
 
 
-def _count(gone: Sequence[Erased]) -> int:
+def _count(gone: Sequence[ErasedMessages]) -> int:
     return sum(each.messages for each in gone)
 
 
@@ -311,14 +311,14 @@ def _numbers(due: pyarrow.Table) -> dict[int, list[Range]]:
     return found
 
 
-def _by_rules(due: pyarrow.Table) -> dict[int, list[Erased]]:
+def _by_rules(due: pyarrow.Table) -> dict[int, list[ErasedMessages]]:
     """Return what goes of each group, in the order of RULES."""
     grouped = due.group_by([a.GROUP_KEY, _RULE], use_threads=False)
     found = grouped.aggregate([(a.SEQUENCE_NUM, "count"), (a.SEQUENCE_NUM, "max"), (a.CREATED_AT, "max")])
-    gone: dict[int, list[Erased]] = defaultdict(list)
+    gone: dict[int, list[ErasedMessages]] = defaultdict(list)
     for row in found.sort_by(_RULE).to_pylist():
         last, newest = row[f"{a.SEQUENCE_NUM}_max"], row[f"{a.CREATED_AT}_max"]
-        gone[row[a.GROUP_KEY]].append(Erased(RULES[row[_RULE]], row[f"{a.SEQUENCE_NUM}_count"], last, newest))
+        gone[row[a.GROUP_KEY]].append(ErasedMessages(RULES[row[_RULE]], row[f"{a.SEQUENCE_NUM}_count"], last, newest))
     return gone
 
 
@@ -408,7 +408,7 @@ def _query(
     joins += [_HELD.format(_values(users, held_sender="VARCHAR"))] if users else []
     return _LOOK.format(
         numbered=" ".join(f"WHEN '{rule}' THEN {at}" for at, rule in enumerate(RULES)),
-        rule=f"CASE WHEN {rules.may_go(bounds)} THEN {rules.named(RULES, bounds)} END",
+        rule=f"CASE WHEN {rules.may_erase(bounds)} THEN {rules.rule_name(RULES, bounds)} END",
         due=_values(due, due_group="BIGINT", **MARKS, **_BOUNDS),
         joins=" ".join(joins),
         where=in_partitions([partition]),

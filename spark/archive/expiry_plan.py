@@ -19,7 +19,7 @@ from conclave.retention.rules import GOVERNED, Bounds
 from conclave.store.archive import moves
 from conclave.store.archive.moves import PartRow
 from conclave.store.resources import taken_back
-from conclave.store.resources.receipts import Erased
+from conclave.store.resources.receipts import ErasedMessages
 from spark.hot_store import Hot
 
 RULES = tuple(each for each in rules.RULES if each != rules.REDACTED)
@@ -78,7 +78,7 @@ class ArchivePlan:
     """
 
     parts: list[PartRow] = field(default_factory=list)
-    whole: dict[moves.Key, Erased] = field(default_factory=dict)
+    whole: dict[moves.Key, ErasedMessages] = field(default_factory=dict)
     groups: dict[int, tuple[Any, ...]] = field(default_factory=dict)
     held: list[bytes] = field(default_factory=list)
     senders: list[tuple[bytes, int]] = field(default_factory=list)
@@ -130,7 +130,7 @@ def make_plan(
             numbers = taken_back.of_group(connection, part.group_key)
             plan.groups[part.group_key] = (*marks, row["erasable_before"], senders[part.group_key], numbers)
         if row["is_whole"]:
-            plan.whole[part.key] = Erased(_rule(row), part.message_count, part.last_seq, part.newest)
+            plan.whole[part.key] = ErasedMessages(_rule(row), part.message_count, part.last_seq, part.newest)
     _leave_mixed(connection, plan)
     return plan
 

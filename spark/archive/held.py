@@ -17,7 +17,7 @@ def count(hot: Hot, path: Path, keys: Callable[[], KeyStore], risen: Collection[
     """Return how many messages would have been erased from the archive by now, if no legal hold covered them.
 
     What is due as a whole is counted by the index, the rest row by row. ``path``: of the table. ``risen``: see
-    ``due.held_back``. Raises ArchiveError.
+    ``due.count_held``. Raises ArchiveError.
     """
     held_groups, plan = hot.read(_plan, hot, risen)
     if not (held_groups or plan.held):

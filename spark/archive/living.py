@@ -14,7 +14,7 @@ from spark.hot_store import ArchiveError, Hot
 
 
 def holds(some: Sequence[Range], number: int) -> bool:
-    """Tell whether a number is in ``some`` ranges, which are in ascending order and do not meet."""
+    """Return whether a number is in ``some`` ranges, which are in ascending order and do not meet."""
     at = bisect_right(some, number, key=lambda each: each.first) - 1
     return at >= 0 and number <= some[at].last
 

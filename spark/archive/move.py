@@ -33,7 +33,7 @@ from conclave.failpoints import reach
 from conclave.keys import tree, tree as key_ranges
 from conclave.store import bodies
 from conclave.store.archive import move_selection, moves, reclaiming
-from conclave.store.archive.moves import PartRow, Range
+from conclave.store.archive.moves import MoveRange, PartRow
 from conclave.store.engine.sqlite import Step
 from conclave.store.resources import taken_back
 from conclave.system.child_process import tied
@@ -53,13 +53,13 @@ AND min(?3, ifnull((SELECT archived_seq FROM groups WHERE group_key = ?1), ?3)) 
 """Messages of a range that the archive serves now; none if the group has not switched to it."""
 
 
-def delete(connection: sqlite3.Connection, ranges: Collection[Range]) -> Iterator[Step]:
+def delete(connection: sqlite3.Connection, ranges: Collection[MoveRange]) -> Iterator[Step]:
     """Yield the steps that delete the copies in ``ranges``. Their keys stay: the archive has the messages."""
     for each in ranges:
         yield partial(_delete_some, connection, each)
 
 
-def _delete_some(connection: sqlite3.Connection, within: Range) -> bool:
+def _delete_some(connection: sqlite3.Connection, within: MoveRange) -> bool:
     rows = connection.execute(_COPIES, (within.group_key, within.first_seq, within.last_seq, CHUNK)).fetchall()
     if not rows:
         return False
@@ -171,14 +171,16 @@ class Mover:
         self._list_movable(connection, archive, before)
         return move_selection.count(connection, before)
 
-    def _choose(self, connection: sqlite3.Connection, archive: ArchiveConfig, before: int) -> tuple[list[Range], bool]:
+    def _choose(
+        self, connection: sqlite3.Connection, archive: ArchiveConfig, before: int
+    ) -> tuple[list[MoveRange], bool]:
         self._list_movable(connection, archive, before)
         return move_selection.choose(connection, before, BATCH_ROWS, BATCH_BYTES)
 
     def _list_movable(self, connection: sqlite3.Connection, archive: ArchiveConfig, before: int) -> None:
         move_selection.list_movable(connection, archive.least_lifetime, before)
 
-    def _ranges(self, number: int) -> list[Range]:
+    def _ranges(self, number: int) -> list[MoveRange]:
         return self._hot.read(moves.ranges_of, number)
 
     def _load(self, number: int) -> _Loaded:
@@ -197,7 +199,7 @@ class Mover:
     def _version_of(self, number: int) -> int:
         return self._table.version_of_batch(self._archive_id, number)
 
-    def _settle(self, batch: _Appended, ranges: Collection[Range]) -> int:
+    def _settle(self, batch: _Appended, ranges: Collection[MoveRange]) -> int:
         """Check that a batch is complete in the table, and serve it from there; return how many messages it has."""
         living, dead = self._verify(batch, self._table.read_added(batch.version))
         parts, senders = _summarize(living)
@@ -209,7 +211,7 @@ class Mover:
         reach("archive.finished")
         return count
 
-    def _delete(self, copies: Collection[Range]) -> None:
+    def _delete(self, copies: Collection[MoveRange]) -> None:
         if copies:
             self._hot.write_steps(lambda connection: delete(connection, copies))
             reach("archive.copies_deleted")
@@ -246,7 +248,7 @@ class Mover:
         return copied.filter(lives), copied.filter(compute.invert(lives))
 
     def _switch(
-        self, ranges: Collection[Range], parts: list[PartRow], senders: dict[int, set[bytes]], version: int
+        self, ranges: Collection[MoveRange], parts: list[PartRow], senders: dict[int, set[bytes]], version: int
     ) -> None:
         parts_of: dict[int, list[PartRow]] = defaultdict(list)
         for part in parts:
@@ -358,7 +360,7 @@ def _finish(connection: sqlite3.Connection, batch: int, now: int, dead: pyarrow.
 
 
 def _switch(
-    connection: sqlite3.Connection, moved: Range, parts: list[PartRow], senders: set[bytes], version: int
+    connection: sqlite3.Connection, moved: MoveRange, parts: list[PartRow], senders: set[bytes], version: int
 ) -> bool:
     moves.switch(connection, moved, parts, senders, version)
     reach("archive.group_switched")

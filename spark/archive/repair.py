@@ -122,7 +122,7 @@ class Repair:
                     raise ArchiveError(not_of_one_time(self._path, is_newer=True))
 
     def _is_whole(self, actions: list[Action]) -> bool:
-        """Tell whether the disk has all files that an entry adds, as they were written."""
+        """Return whether the disk has all files that an entry adds, as they were written."""
         added = [action["add"] for action in actions if "add" in action]
         files = [self._path / each["path"] for each in added]
         return all(map(_can_be_read, files, added)) and (not files or self._are_sound(files))
@@ -194,7 +194,7 @@ def _is_beyond(transaction: Mapping[str, Any], known: Mapping[str, int]) -> bool
 
 
 def _can_be_read(path: Path, added: Mapping[str, Any]) -> bool:
-    """Tell whether a file has the size and rows that the log says, and whole pages. OSError: the disk fails."""
+    """Return whether a file has the size and rows that the log says, and whole pages. OSError: the disk fails."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
@@ -211,7 +211,7 @@ def _can_be_read(path: Path, added: Mapping[str, Any]) -> bool:
 
 
 def _is_checkpoint(path: Path) -> bool:
-    """Tell whether a file of a checkpoint is complete. Raises OSError if the disk fails."""
+    """Return whether a file of a checkpoint is complete. Raises OSError if the disk fails."""
     content = path.read_bytes()
     try:
         parquet.read_table(pyarrow.BufferReader(content))

@@ -16,10 +16,10 @@ from conclave.failpoints import reach
 from conclave.retention.policy import KEEP
 from conclave.store.archive import moves, restore as archive_restore
 from conclave.store.archive.moves import PartRow
-from conclave.store.archive.restore import Archived
+from conclave.store.archive.restore import ArchivedMessage
 from conclave.store.engine.faults import free_bytes
 from conclave.store.resources import audit, groups
-from conclave.store.resources.groups import Group
+from conclave.store.resources.groups import GroupRow
 from conclave.system import operator_identity
 from spark.archive import columns as a
 from spark.archive.check import Check, examine
@@ -98,7 +98,7 @@ def _require_room(hot: Hot, size: int, spare: int) -> None:
         )
 
 
-def _switch_back(connection: sqlite3.Connection, group: Group, count: int, now: int) -> None:
+def _switch_back(connection: sqlite3.Connection, group: GroupRow, count: int, now: int) -> None:
     archive_restore.switch_back(connection, group.group_key, count)
     subject = audit.Subject(group.group_id, group.group_name)
     audit.note(
@@ -118,19 +118,19 @@ def windows(numbers: Sequence[int], body_bytes: int) -> Iterator[tuple[int, int]
         yield window[0], window[-1]
 
 
-def _chunks(rows: DataFrame, part: PartRow) -> Iterator[Sequence[Archived]]:
+def _chunks(rows: DataFrame, part: PartRow) -> Iterator[Sequence[ArchivedMessage]]:
     """Yield the messages of one row of the index, in ascending order, divided for transactions."""
     of_part = rows.where(in_partitions([(part.lifetime, part.span)])).where(F.col(a.GROUP_KEY) == part.group_key)
     numbers = sorted(of_part.select(a.SEQUENCE_NUM).toArrow()[a.SEQUENCE_NUM].to_pylist())
     for first, last in windows(numbers, part.body_bytes):
         window = of_part.where(F.col(a.SEQUENCE_NUM).between(first, last)).select(*_COLUMNS)
-        chunk: list[Archived] = []
+        chunk: list[ArchivedMessage] = []
         size = 0
         for number, sender_id, is_commit, created_at, body in sorted(window.collect()):
             if chunk and (len(chunk) == CHUNK_ROWS or size + len(body) > CHUNK_BYTES):
                 yield chunk
                 chunk, size = [], 0
-            chunk.append(Archived(number, bytes(sender_id), is_commit, created_at, bytes(body)))
+            chunk.append(ArchivedMessage(number, bytes(sender_id), is_commit, created_at, bytes(body)))
             size += len(body)
         if chunk:
             yield chunk

@@ -95,7 +95,9 @@ class ArchiveRun:
                     expiry.forget(self._hot, plan, self._living())
             self._require_settled(unsettled)
             self._move(done, scope)
-            if scope.keeps_house and self._hot.read(reclaiming.is_due, self._hot.now, self._config.reclaim_interval):
+            if scope.is_housekeeping and self._hot.read(
+                reclaiming.is_due, self._hot.now, self._config.reclaim_interval
+            ):
                 self._reclaim(done)
         except NotDurableError:
             raise  # what was replaced may be all that is left
@@ -126,7 +128,7 @@ class ArchiveRun:
 
     def _leave_out(self, made: Plan, connection: sqlite3.Connection) -> None:
         self._hot.prepare(connection)
-        due.leave_out(connection, made)
+        due.hide_planned(connection, made)
 
     def check(self) -> Check:
         """Read the whole table and compare it with the index; changes nothing. Raises ArchiveError."""
@@ -199,7 +201,7 @@ class ArchiveRun:
             self._mover().drop_copies()
 
     def _shall_move(self, scope: Scope) -> bool:
-        return scope.keeps_house and self._config.after != KEEP
+        return scope.is_housekeeping and self._config.after != KEEP
 
     def _move(self, done: Report, scope: Scope) -> None:
         if not self._shall_move(scope) or not self._has_work():
@@ -208,7 +210,7 @@ class ArchiveRun:
             done.archived += count
 
     def _has_work(self) -> bool:
-        """Tell whether any message is to be moved."""
+        """Return whether any message is to be moved."""
         config, before = self._config, self._hot.now - self._config.after
         return self._hot.read(move_selection.has_work, config.least_lifetime, before)
 
@@ -287,5 +289,5 @@ class ArchiveRun:
 
 
 def _is_of_disk(error: Exception) -> bool:
-    """Tell whether an error of delta-rs or of the system is about a file, not about a connection."""
+    """Return whether an error of delta-rs or of the system is about a file, not about a connection."""
     return isinstance(error, OSError) and not isinstance(error, ConnectionError)

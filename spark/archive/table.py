@@ -126,7 +126,7 @@ class Table:
         return done
 
     def _are_sound(self, files: Collection[Path]) -> bool:
-        """Tell whether the messages of readable ``files`` have the checksums with which they were archived."""
+        """Return whether the messages of readable ``files`` have the checksums with which they were archived."""
         found = (rows for path in files for rows in data_files.read(path))
         try:
             return all(a.checksums_of(rows).equals(rows[a.CHECKSUM].combine_chunks()) for rows in found)
@@ -139,7 +139,7 @@ class Table:
             return False
 
     def can_be_opened(self) -> bool:
-        """Tell whether the table can be opened, or there is none."""
+        """Return whether the table can be opened, or there is none."""
         try:
             if DeltaTable.is_deltatable(str(self.path)):
                 DeltaTable(str(self.path))
@@ -172,7 +172,7 @@ class Table:
         return self._session().read.format("delta").load(str(self.path))
 
     def has_batch(self, archive_id: str, batch: int) -> bool:
-        """Tell whether the messages of a batch are in the table."""
+        """Return whether the messages of a batch are in the table."""
         return self.last_batch(archive_id) >= batch
 
     def last_batch(self, archive_id: str) -> int:
@@ -301,7 +301,7 @@ class Table:
 
 
 def _is_crowded(sizes: Collection[int]) -> bool:
-    """Tell whether files of these sizes are to become fewer. What that costs stays in proportion to what was added."""
+    """Return whether to compact files of these sizes. The total cost stays proportional to the data added."""
     small = [size for size in sizes if size < SMALL_BYTES]
     return (len(small) > FEW_FILES and sum(small) * 4 >= sum(sizes)) or len(small) > MANY_FILES
 

@@ -18,8 +18,8 @@ class Ear(Stream):
         self.connected = connected
 
     @property
-    def hears(self) -> bool:
-        return self.connected and super().hears
+    def is_connected(self) -> bool:
+        return self.connected and super().is_connected
 
     @property
     def numbers(self) -> list[int]:

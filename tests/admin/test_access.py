@@ -65,7 +65,7 @@ async def test_with_the_token_everything_is_as_it_was(guarded: Operators) -> Non
 async def test_without_the_token_health_is_a_word(guarded: Operators) -> None:
     assert (await guarded.ask("/healthz"))[:2] == (200, {"status": "ok"})
     assert (await guarded.ask("/readyz"))[:2] == (200, {"status": "ready"})
-    guarded.health.fault(HealthPart.STORAGE, "/var/lib/secret is full")
+    guarded.health.set_fault(HealthPart.STORAGE, "/var/lib/secret is full")
     for authorization in ("", "Bearer wrong"):
         assert (await guarded.ask("/healthz", Authorization=authorization))[:2] == (503, {"status": "degraded"})
     status, told, _ = await guarded.ask("/healthz", Authorization=f"Bearer {TOKEN}")

@@ -257,23 +257,23 @@ async def test_a_forged_ticket_is_refused(acting: Acting, ticket: str) -> None:
 
 def test_used_tickets_take_bounded_memory_and_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a token whoever can log in to the machine may ask for a dry run as often as they like."""
-    monkeypatch.setattr(form_tokens, "MOST_REMEMBERED", 3)
-    made = form_tokens.Tickets()
+    monkeypatch.setattr(form_tokens, "MAX_REMEMBERED", 3)
+    made = form_tokens.FormTokens()
     first, *others = (made.make() for _ in range(4))
     for each in (first, *others):
-        made.take(each)
-        with pytest.raises(form_tokens.TicketError, match="only once"):
-            made.take(each)
+        made.redeem(each)
+        with pytest.raises(form_tokens.FormTokenError, match="only once"):
+            made.redeem(each)
     for each in others:
-        with pytest.raises(form_tokens.TicketError, match="only once"):
-            made.take(each)
-    made.take(first)
+        with pytest.raises(form_tokens.FormTokenError, match="only once"):
+            made.redeem(each)
+    made.redeem(first)
 
 
 async def test_a_ticket_of_before_a_restart_or_of_yesterday_is_refused(
     acting: Acting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert (await acting.send("/actions/run", form_tokens.Tickets().make()))[0] == 403
+    assert (await acting.send("/actions/run", form_tokens.FormTokens().make()))[0] == 403
     ticket = await acting.ticket("/actions/run")
     monkeypatch.setattr(form_tokens, "VALID_SECONDS", -2.0)
     status, text = await acting.send("/actions/run", ticket)

@@ -13,7 +13,7 @@ import yaml
 
 from conclave import app_keys
 from conclave.health.parts import HealthPart
-from conclave.measures import GONE
+from conclave.measures import CLIENT_CLOSED
 from spark.report import Report
 from tests.admin.conftest import Operators
 from tests.support.scrape import Samples
@@ -86,7 +86,7 @@ async def told(operators: Operators) -> Samples:
     await alice.fetch(group)
     running.config.archive_path.mkdir(parents=True)
     running.app[app_keys.HEALTH].certificate_ends = 2_000_000_000
-    operators.health.note_run(Report("sql", 100, finished_at=107).to_mapping())
+    operators.health.record_run(Report("sql", 100, finished_at=107).to_mapping())
     operators.health.worker = os.getpgid(0)
     await operators.measured()
     return await operators.scrape()
@@ -95,7 +95,7 @@ async def told(operators: Operators) -> Samples:
 async def test_what_alerts_and_panels_ask_for_is_there(told: Samples) -> None:
     labels = told.labels_by_sample()
     values = told.values_by_label()
-    values["status"] |= {"500", "503", "507", str(GONE)}
+    values["status"] |= {"500", "503", "507", str(CLIENT_CLOSED)}
     values["part"] |= {*HealthPart}
     seen = set()
     for where, expression in expressions():

@@ -19,10 +19,10 @@ from conclave.config.retention import RetentionConfig
 from conclave.config.settings import Config
 from conclave.events import QUEUE_LIMIT, Event
 from conclave.health.parts import HealthPart
-from conclave.measures import GONE, Histogram
+from conclave.measures import CLIENT_CLOSED, Histogram
 from conclave.store.engine import sqlite
 from conclave.store.engine.faults import StoreError
-from conclave.store.views.overdue import Worst
+from conclave.store.views.overdue import OverdueTotal
 from spark.report import Report
 from tests.admin.conftest import Operators, operating_beside
 from tests.conftest import StartServer
@@ -46,12 +46,12 @@ async def test_a_server_without_runs_and_faults_says_so(operators: Operators) ->
 
 async def test_runs_faults_and_what_is_overdue_are_told(operators: Operators) -> None:
     health = operators.health
-    health.fault(HealthPart.CLOCK, "why")
-    health.overdue = Worst(3, 70)
+    health.set_fault(HealthPart.CLOCK, "why")
+    health.overdue = OverdueTotal(3, 70)
     for job, error in (("everything", ""), ("everything", "disk"), ("over 3d", "")):
         report = Report("sql", 100, job, 107, Counter(expired=5, sessions=1), held=2, error=error)
         report.bytes_returned, report.archive_bytes_returned, report.archived = 4096, 10, 3
-        health.note_run(report.to_mapping())
+        health.record_run(report.to_mapping())
     found = await operators.scrape()
     assert found["conclave_health_fault"][HealthPart.CLOCK,] == 1
     assert sum(found["conclave_health_fault"].values()) == 1
@@ -73,10 +73,10 @@ async def test_runs_faults_and_what_is_overdue_are_told(operators: Operators) ->
 
 async def test_a_run_that_fails_is_no_success(operators: Operators) -> None:
     name = "conclave_cleanup_last_success_timestamp_seconds"
-    operators.health.note_run(Report("sql", 100, finished_at=107).to_mapping())
-    operators.health.note_run(Report("sql", 200, finished_at=207, error="disk").to_mapping())
+    operators.health.record_run(Report("sql", 100, finished_at=107).to_mapping())
+    operators.health.record_run(Report("sql", 200, finished_at=207, error="disk").to_mapping())
     assert (await operators.scrape())[name] == {("everything",): 107}
-    operators.health.note_run(Report("sql", 300, finished_at=307).to_mapping())
+    operators.health.record_run(Report("sql", 300, finished_at=307).to_mapping())
     assert (await operators.scrape())[name] == {("everything",): 307}
 
 
@@ -127,7 +127,7 @@ async def test_a_client_that_goes_is_counted(operators: Operators, monkeypatch: 
     with pytest.raises(ServerDisconnectedError):  # this client is still there
         await alice.http.post(f"{alice.url}{API}/groups/{group}/messages", data=in_chunks(), headers=headers)
     counted = (await operators.scrape())["conclave_requests_total"]
-    assert counted["POST", MESSAGES, str(GONE)] == 1
+    assert counted["POST", MESSAGES, str(CLIENT_CLOSED)] == 1
 
 
 async def test_transactions_are_counted_with_their_sizes_commits_and_waits(operators: Operators) -> None:
@@ -220,7 +220,7 @@ async def test_what_holds_the_event_loop_up_is_told(operators: Operators) -> Non
 def test_a_bound_belongs_to_its_bucket() -> None:
     told = Histogram((1.0, 2.0))
     for value in (0.5, 1, 1.5, 2, 2.5):
-        told.note(value)
+        told.record(value)
     assert (told.counts, told.total) == ([2, 2, 1], 7.5)
 
 
@@ -264,7 +264,7 @@ def of_the_docs() -> dict[str, tuple[str, set[str]]]:
 async def test_the_docs_name_every_metric_with_its_kind_and_its_labels(operators: Operators) -> None:
     operators.running.config.archive_path.mkdir(parents=True)
     operators.running.app[app_keys.HEALTH].certificate_ends = 2_000_000_000
-    operators.health.note_run(Report("sql", 100, "everything", 107).to_mapping())
+    operators.health.record_run(Report("sql", 100, "everything", 107).to_mapping())
     operators.health.worker = os.getpgid(0)
     await operators.running.user("alice")
     await operators.measured()

@@ -89,7 +89,7 @@ async def test_it_shows_what_an_operator_asks_for(operators: Operators) -> None:
     await store.write(runs.add, bad)
     await store.write(runs.add, Run("sql", now - 3660, now - 3659, "ok", "", deleted={}))
     await store.write(runs.add, Run("sql", now - 60, now - 58, "ok", "", deleted={"expired": 40, "fetched": 2}))
-    operators.health.fault(HealthPart.CLEANUP, "java <b>died</b>")
+    operators.health.set_fault(HealthPart.CLEANUP, "java <b>died</b>")
     html = await page(operators)
     assert "1 part of the server does not work cleanup java <b>died</b>" in section(html, "health")
     assert "Not healthy: cleanup" in section(html, "cleanup")
@@ -117,7 +117,7 @@ async def test_text_that_somebody_has_chosen_is_only_text(operators: Operators, 
     store, now = running.app[app_keys.STORE], running.clock.now()
     await store.write(holds.add, 1, b"1" * 16, chosen, chosen, chosen, now)
     await store.write(runs.add, Run("sql", now, now, "failed", chosen, job=chosen))
-    operators.health.fault(HealthPart.CLEANUP, chosen)
+    operators.health.set_fault(HealthPart.CLEANUP, chosen)
     html = await page(operators)
     parsed = Parsed(html)
     assert [attrs for tag, attrs in parsed.tags if tag == "script"] == [{"src": "/page.js", "defer": None}]
@@ -190,7 +190,7 @@ async def test_a_store_that_does_not_answer_holds_up_nothing_else(
 
     monkeypatch.setattr(overview, "look", hanging)
     monkeypatch.setattr(snapshot, "LATE_SECONDS", 0.01)
-    operators.health.fault(HealthPart.STORAGE, "the disk hangs")
+    operators.health.set_fault(HealthPart.STORAGE, "the disk hangs")
     try:
         told = section(await page(operators), "health")
         assert "the disk hangs" in told
@@ -220,7 +220,7 @@ async def test_what_is_overdue_is_named_with_its_reason(operators: Operators) ->
     assert f"(deleted) {gone}" in told
     assert "hidden for good, redacted or deleted" in told
     running.clock.set_wrong(YEAR)
-    operators.health.fault(HealthPart.CLOCK, "the wall clock was set forward")
+    operators.health.set_fault(HealthPart.CLOCK, "the wall clock was set forward")
     operators.snapshot.expire()
     html = await page(operators)
     assert "Not healthy: clock" in section(html, "cleanup")
@@ -271,9 +271,9 @@ async def test_the_send_rate_is_of_successes_by_the_second(monkeypatch: pytest.M
     monkeypatch.setattr(rate, "time", SimpleNamespace(monotonic=lambda: now[0]))
     measured = rate.SendRate(requests)
     assert measured.rate == 0
-    await measured.note()
+    await measured.sample()
     for status in (200, 200, 200, 429, 507):
-        requests.note("POST", rate.SENDS, status, 0.1)
-    requests.note("GET", rate.SENDS, 200, 0.1)
+        requests.record("POST", rate.SENDS, status, 0.1)
+    requests.record("GET", rate.SENDS, 200, 0.1)
     now[0] += 6
     assert measured.rate == 0.5

@@ -11,7 +11,7 @@ from conclave.admin.access import Guard
 from conclave.admin.app import create_admin_app
 from conclave.config.settings import Config
 from conclave.health.parts import HealthPart, Phase
-from conclave.health.readiness import Standing, standing
+from conclave.health.readiness import Readiness, readiness_of
 from conclave.server.app import create_app
 from conclave.store.engine.faults import StoreError
 from conclave.store.resources import state
@@ -29,11 +29,11 @@ async def of_clients(running: Running) -> tuple[int, str]:
 
 async def test_a_server_that_serves_is_ready_whatever_else_fails(operators: Operators) -> None:
     for part in set(HealthPart) - {HealthPart.VAULT}:
-        operators.health.fault(part, "why")
+        operators.health.set_fault(part, "why")
     assert (await operators.ask("/readyz"))[:2] == (200, {"status": "ready"})
     assert await of_clients(operators.running) == (200, "ready")
     assert (await operators.ask("/healthz"))[0] == 503
-    operators.health.fault(HealthPart.VAULT, "why")
+    operators.health.set_fault(HealthPart.VAULT, "why")
     assert (await operators.ask("/readyz"))[:2] == (503, {"status": "unreadable"})
 
 
@@ -72,8 +72,8 @@ async def test_before_the_server_serves_operators_are_answered(config: Config) -
 async def test_a_server_goes_through_its_phases(config: Config, start_server: StartServer) -> None:
     async with start_server(config) as running:
         app = running.app
-        assert standing(app[app_keys.HEALTH], app[app_keys.STORAGE]) is Standing.READY
-    assert standing(app[app_keys.HEALTH], app[app_keys.STORAGE]) is Standing.STOPPING
+        assert readiness_of(app[app_keys.HEALTH], app[app_keys.STORAGE]) is Readiness.READY
+    assert readiness_of(app[app_keys.HEALTH], app[app_keys.STORAGE]) is Readiness.STOPPING
 
 
 async def test_operators_are_answered_once_all_is_closed(config: Config, start_server: StartServer) -> None:

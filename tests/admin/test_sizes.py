@@ -48,14 +48,14 @@ async def test_without_an_archive_there_is_none_to_tell_of(operators: Operators)
 
 async def test_numbers_are_told_again_for_a_while(operators: Operators, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = 0
-    look = operators.sizes._look
+    look = operators.sizes._measure_files
 
-    def counted(worker: int | None) -> sizes.Measured:
+    def counted(worker: int | None) -> sizes.Measurements:
         nonlocal looks
         looks += 1
         return look(worker)
 
-    monkeypatch.setattr(operators.sizes, "_look", counted)
+    monkeypatch.setattr(operators.sizes, "_measure_files", counted)
     await asyncio.gather(*(operators.scrape() for _ in range(10)))
     for _ in range(5):
         await operators.scrape()

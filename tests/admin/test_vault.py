@@ -23,7 +23,7 @@ def store(tmp_path: Path) -> KeyedBackups:
 
 def found(store: KeyedBackups) -> list[tuple[Level, str]]:
     with closing(sqlite.connect(store.config.database, readonly=True)) as connection:
-        return [(each.level, each.says) for each in vault.look(connection, store.config)]
+        return [(each.level, each.says) for each in vault.check(connection, store.config)]
 
 
 def test_doctor_tells_whether_the_vault_and_its_copies_would_do(store: KeyedBackups, tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_status_says_how_many_copies_would_do() -> None:
 
     assert told(2, 0) == [("vault", "up-to-date copies: 2")]
     assert told(1, 1) == [("vault", "up-to-date copies: 1; late or missing: 1")]
-    assert told(0, 0) == [("vault", "no copy: if the vault is lost, all messages are")]
+    assert told(0, 0) == [("vault", "no copy: if the vault is lost, so are all messages")]
     dead = list(_vault(Samples({"conclave_archive_dead_messages": {NONE: 7.0}})))
-    assert dead == [("  erased", "7 messages of the archive, whose space is not reclaimed yet")]
+    assert dead == [("  erased", "7 messages in the archive, space not reclaimed yet")]
     assert list(_vault(Samples())) == []

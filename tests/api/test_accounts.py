@@ -557,7 +557,7 @@ async def test_no_time_is_greater_than_json_readers_hold(config: Config, start_s
             [session] = (await alice.get("/sessions"))["sessions"]
             assert session["expires_at"] == LAST_SECOND
             running.clock.advance(100)
-        uses = running.app[app_keys.ACTIVITY].unwritten()
+        uses = running.app[app_keys.ACTIVITY].unstored()
         await running.app[app_keys.STORE].write(sessions.extend, uses, LAST_SECOND, running.clock)
         assert await running.query("SELECT expires_at, last_used_at FROM sessions") == [
             (LAST_SECOND, running.clock.now() - 100)

@@ -160,8 +160,8 @@ async def test_a_use_under_a_fast_clock_that_the_server_keeps_in_memory_is_not_h
         server.clock.set_wrong(config.token_ttl_seconds // 2)
         for each in (alice, bob):
             await each.get("/me")
-        uses = server.app[app_keys.ACTIVITY].unwritten()
-        await server.app[app_keys.CLOCK_WATCH].note()
+        uses = server.app[app_keys.ACTIVITY].unstored()
+        await server.app[app_keys.CLOCK_WATCH].record()
         server.clock.set_wrong(-(config.token_ttl_seconds // 2))
         await accept(server)
         now = server.clock.now()
@@ -453,7 +453,7 @@ async def test_a_run_does_not_go_back_behind_what_the_server_acted_on(running: R
     await alice.send(group)
     running.clock.advance(MINUTE + 1)
     assert await alice.numbers(group) == []
-    await running.app[app_keys.CLOCK_WATCH].note()
+    await running.app[app_keys.CLOCK_WATCH].record()
     running.clock.set_wrong(-300)
     acted = await running.query("SELECT acted_until FROM server_state")
     report = await run(running)

@@ -52,14 +52,14 @@ async def watermarks(running: Running) -> dict[str, int]:
 
 async def noticed(running: Running) -> None:
     """Have the guard look, as it does every 5 seconds."""
-    await running.app[app_keys.CLOCK_WATCH].note()
+    await running.app[app_keys.CLOCK_WATCH].record()
 
 
 async def set_right(running: Running, seconds: int = JUMP) -> None:
     """Set the clock back by ``seconds`` and accept it; a run follows."""
     running.clock.set_wrong(-seconds)
     await run(running, accept=True)
-    await running.app[app_keys.CLOCK_WATCH].look()
+    await running.app[app_keys.CLOCK_WATCH].check()
     assert "clock" not in running.app[app_keys.HEALTH].faults
 
 
@@ -469,7 +469,7 @@ async def test_pages_come_from_memory_again_once_the_clock_is_right(running: Run
             await running.settle()
         found = running.app[app_keys.FETCHING].at_hand(*asked)
         assert found is not None
-        assert (len(found.pieces), found.is_news) == (len(seen), False)
+        assert (len(found.pieces), found.needs_confirmation) == (len(seen), False)
 
     await come_from_memory([1, 2, 3, 4, 5])
     running.clock.set_wrong(JUMP)
@@ -573,7 +573,7 @@ async def test_sessions_that_only_the_clock_ends_have_to_wait(
         assert (response.status, response.headers["Retry-After"]) == (503, "60")
     emma = await kind.register(running.http, running.url, "emma")
     await emma.get("/me")
-    await running.app[app_keys.CLOCK_WATCH].note()
+    await running.app[app_keys.CLOCK_WATCH].record()
     report = await asyncio.to_thread(clean_up, RunEnvironment(running.config, running.clock))
     assert "ClockWrongError" in report.error
     assert {*before} <= {*await running.query("SELECT session_id FROM sessions")}, "nothing was removed"

@@ -340,7 +340,7 @@ async def test_no_stream_begins_for_a_session_that_ended_after_its_token_was_loo
         caller = request[tokens.CALLER]
         with contextlib.closing(connect(running.config.database)) as connection:
             sessions.remove(connection, caller.session_id)
-        events.publish([events_module.Ending(caller.user_id, caller.session_id)])
+        events.publish([events_module.SessionEnded(caller.user_id, caller.session_id)])
         return read_format(request)
 
     monkeypatch.setattr(api_events, "_format", end_first)
@@ -356,7 +356,7 @@ async def test_a_stream_whose_session_ends_while_it_begins_ends_at_once(
     events, loop = running.app[app_keys.EVENTS], asyncio.get_running_loop()
 
     def found(connection: sqlite3.Connection, session_id: int, user_id: bytes) -> list[Redaction]:
-        loop.call_soon_threadsafe(events.publish, [events_module.Ending(user_id, session_id)])
+        loop.call_soon_threadsafe(events.publish, [events_module.SessionEnded(user_id, session_id)])
         return []
 
     monkeypatch.setattr(timer_actions, "begin_stream", found)
@@ -373,7 +373,7 @@ async def test_what_was_heard_before_the_end_is_still_handed_on(running: Running
             events.publish([deleted(number, user_id)])
             await asyncio.sleep(0)
         (session_id,) = events.sessions()
-        events.publish([events_module.Ending(user_id, session_id)])
+        events.publish([events_module.SessionEnded(user_id, session_id)])
         await stream.ended()
         assert len(stream.waiting()) == 3
 
@@ -381,7 +381,7 @@ async def test_what_was_heard_before_the_end_is_still_handed_on(running: Running
 async def test_a_client_that_takes_nothing_costs_little_delays_nobody_and_cannot_outlive_its_session(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream_connection, "LAST_SECONDS", 0.1)
+    monkeypatch.setattr(stream_connection, "LINGER_SECONDS", 0.1)
     alice = await running.user("alice")
     events, user_id = running.app[app_keys.EVENTS], UUID(alice.user_id).bytes
     async with deaf(alice):

@@ -167,12 +167,12 @@ def replace_url(client: Client, running: Running) -> Client:
 
 async def test_no_join_is_undone_by_a_clock_in_doubt(running: Running) -> None:
     alice, _, zed, group = await begun(running)
-    await running.app[app_keys.CLOCK_WATCH].note()
+    await running.app[app_keys.CLOCK_WATCH].record()
     running.clock.set_wrong(86_400)
     for _ in range(2):
         assert await running.app[app_keys.STORE].write(members.undo_overdue_joins, running.app[app_keys.CONTEXT]) == 0
         assert await zed.numbers(group) == [], "before the guard has looked, and after it has"
-        await running.app[app_keys.CLOCK_WATCH].note()
+        await running.app[app_keys.CLOCK_WATCH].record()
         assert "clock" in running.app[app_keys.HEALTH].faults
     await zed.post(f"/groups/{group}/external-join")
     assert await names(running) == ["alice", "bob", "zed"]

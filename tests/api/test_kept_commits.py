@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from conclave.cache.groups import RememberedGroups
+from conclave.cache.groups import GroupCache
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.retention import RetentionConfig
 from conclave.config.settings import Config
@@ -194,7 +194,7 @@ async def test_what_is_remembered_of_a_group_is_no_other_answer(
 ) -> None:
     """Which commits are kept, changes with each fetch, which touches nothing that a server remembers."""
     if not remembers:
-        monkeypatch.setattr(RememberedGroups, "page", lambda *_: None)
+        monkeypatch.setattr(GroupCache, "page", lambda *_: None)
     talk = await Talk(running, Client).begin(archived=False)
     for _ in range(2):
         assert await talk.seen(talk.alice) == [1, 2, 3, 4]

@@ -32,9 +32,9 @@ both_formats = pytest.mark.parametrize("kind", [Client, ProtobufClient])
 @pytest.fixture
 def in_small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have lists of some rows be too long to be answered whole."""
-    monkeypatch.setattr(lists, "FIRST_BYTES", 3 * KIB)
+    monkeypatch.setattr(lists, "MAX_WHOLE_BYTES", 3 * KIB)
     monkeypatch.setattr(lists, "CHUNK_BYTES", KIB)
-    monkeypatch.setattr(lists, "AT_ONCE_BYTES", 700)
+    monkeypatch.setattr(lists, "MAX_INLINE_BYTES", 700)
 
 
 async def listed(
@@ -89,7 +89,7 @@ async def test_pages_are_the_list(running: Running, case: Case, kind: type[Clien
 async def test_without_parameters_existing_clients_get_all_or_the_first_thousand(
     running: Running, monkeypatch: pytest.MonkeyPatch, case: Case, kind: type[Client]
 ) -> None:
-    monkeypatch.setattr(lists, "LONGEST_PAGE", 20)
+    monkeypatch.setattr(lists, "MAX_PAGE_ITEMS", 20)
     _, scene, whole, ask = await listed(running, case, kind, 5)
     await fill(running, case, scene, [f"more_{number:03}" for number in range(30)])
     pages = [page async for page in paged(case, ask, 9)]
@@ -158,7 +158,7 @@ async def test_a_list_in_chunks_is_the_same_answer(running: Running, case: Case,
         await response.read()
     in_chunks = await ask()
     with pytest.MonkeyPatch.context() as usual:
-        usual.setattr(lists, "FIRST_BYTES", 256 * KIB)
+        usual.setattr(lists, "MAX_WHOLE_BYTES", 256 * KIB)
         at_once = await ask()
     if case.field != "sessions":  # their last use may differ
         assert in_chunks == at_once
@@ -385,7 +385,7 @@ async def test_slow_readers_hold_little_each_and_starve_nobody(
         for reader, _ in slow:
             assert await reader.readexactly(12) == b"HTTP/1.1 200"
         await until(lambda: memory.used > 0)
-        assert memory.used <= 6 * (lists.FIRST_BYTES + lists.CHUNK_BYTES)
+        assert memory.used <= 6 * (lists.MAX_WHOLE_BYTES + lists.CHUNK_BYTES)
         for case in CASES.values():
             asker = alice if "group_id" in case.path else bob
             asker = Client(running.http, running.url, bob.token) if case.field == "sessions" else asker

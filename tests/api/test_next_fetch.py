@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from conclave import app_keys
-from conclave.cache.groups import RememberedGroups
+from conclave.cache.groups import GroupCache
 from conclave.config.retention import RetentionConfig
 from conclave.config.settings import Config
 from conclave.store.engine.database import Database
@@ -51,7 +51,7 @@ async def test_a_fetch_confirms_what_it_asks_to_follow(
     running: Running, monkeypatch: pytest.MonkeyPatch, kind: type[Client], remembers: bool
 ) -> None:
     if not remembers:
-        monkeypatch.setattr(RememberedGroups, "page", lambda *_: None)
+        monkeypatch.setattr(GroupCache, "page", lambda *_: None)
     alice, bob, group = await two(running, kind)
     for after, confirmed in ((0, 0), (0, 0), (3, 3), (1, 3), (3, 3), (9, 9), (7, 9), (10, 10), (99, 10)):
         await bob.fetch(group, after, 5)
@@ -180,7 +180,7 @@ async def test_a_client_asks_for_that_itself(
     config: Config, start_server: StartServer, monkeypatch: pytest.MonkeyPatch, kind: type[Client], *, remembers: bool
 ) -> None:
     if not remembers:
-        monkeypatch.setattr(RememberedGroups, "page", lambda *_: None)
+        monkeypatch.setattr(GroupCache, "page", lambda *_: None)
     async with start_server(config) as running:
         _, bob, group = await two(running, kind)
         for query, confirmed in (

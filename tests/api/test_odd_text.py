@@ -10,7 +10,7 @@ import pytest
 from conclave.server.routes import ROUTES
 from conclave.wire.exchange import Endpoint
 from conclave.wire.openapi.examples import example
-from conclave.wire.schemas.base import the
+from conclave.wire.schemas.base import schema_instance
 from tests.api.test_transport import JSON, ask
 from tests.conftest import Running
 from tests.support.client import PASSWORD, Client, expect
@@ -108,8 +108,10 @@ async def test_no_text_in_a_body_is_a_failure(running: Running, text: str) -> No
 
 async def send_in_each_field(running: Running, route: Endpoint, text: str, path: str, token: str) -> None:
     assert route.body
-    fields = example(the(route.body)) | {"password": "wrong password"} if route.path.endswith("account") else {}
-    for name in the(route.body).fields:
+    fields = (
+        example(schema_instance(route.body)) | {"password": "wrong password"} if route.path.endswith("account") else {}
+    )
+    for name in schema_instance(route.body).fields:
         data = json.dumps(fields | {name: text})
         status, _, _ = await ask(
             running, route.method, path, data=data, headers=JSON, token="" if route.public else token

@@ -12,7 +12,7 @@ from conclave.config.retention import RetentionConfig
 from conclave.config.settings import Config
 from conclave.health.parts import HealthPart
 from conclave.server import duties
-from conclave.store.views.overdue import Worst
+from conclave.store.views.overdue import OverdueTotal
 from spark.environment import RunEnvironment
 from spark.run import clean_up
 from tests.conftest import Running, StartServer
@@ -96,7 +96,7 @@ async def test_while_the_clock_is_wrong_health_tells_of_the_clock_alone(
         server.clock.advance(12 + 2 * HOUR)
         await until(lambda: HealthPart.OVERDUE in faults.faults)
         server.clock.set_wrong(9 * HOUR)
-        await server.app[app_keys.CLOCK_WATCH].note()
+        await server.app[app_keys.CLOCK_WATCH].record()
         await until(lambda: HealthPart.OVERDUE not in faults.faults)
         assert HealthPart.CLOCK in faults.faults
 
@@ -114,5 +114,5 @@ async def test_a_message_is_overdue_from_the_end_of_its_last_timer_on(
         while await server.query("SELECT 1 FROM timers WHERE NOT told"):
             await server.settle()
         await looked(server)
-        assert server.app[app_keys.HEALTH].overdue == Worst(1, 60)
+        assert server.app[app_keys.HEALTH].overdue == OverdueTotal(1, 60)
         assert HealthPart.OVERDUE not in server.app[app_keys.HEALTH].faults

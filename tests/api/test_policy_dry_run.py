@@ -21,7 +21,7 @@ from conclave.auth import passwords
 from conclave.config.retention import RetentionConfig
 from conclave.config.settings import Config
 from conclave.retention import rehearsal
-from conclave.retention.hidden import Amount, Sought
+from conclave.retention.hidden import ArchiveCount, MessageTotals
 from conclave.retention.policy import KEEP
 from conclave.retention.resolve import Lifetimes
 from conclave.retention.stretches import Stretch
@@ -317,7 +317,7 @@ def count_calls(running: Running, patch: Callable[[Stretch], None] = lambda _: N
     archive, asked = running.app[app_keys.ARCHIVE], list[Stretch]()
     tally = Archive.tally
 
-    async def counted(sought: Sought) -> Amount:
+    async def counted(sought: ArchiveCount) -> MessageTotals:
         asked.append(sought.stretch)
         patch(sought.stretch)
         return await tally(archive, sought)
@@ -449,7 +449,7 @@ async def test_users_take_turns_and_who_asks_too_often_is_told_to_wait(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However often one admin asks, one question is worked on at a time, and others come next."""
-    monkeypatch.setattr(passwords, "MOST_OF_ONE", 3)
+    monkeypatch.setattr(passwords, "MAX_WAITING_PER_KEY", 3)
     alice, bob = await running.users("alice", "bob")
     of_alice, of_bob = await alice.create_group("friends"), await bob.create_group("club")
     under_way, most, go_on = 0, 0, asyncio.Event()

@@ -15,7 +15,7 @@ from conclave.config.settings import Config
 from conclave.server.routes import ROUTES
 from conclave.wire import conclave_pb2
 from conclave.wire.exchange import Endpoint
-from conclave.wire.schemas.base import RequestSchema, the
+from conclave.wire.schemas.base import RequestSchema, schema_instance
 from tests.conftest import Running, StartServer
 from tests.support.client import PACKAGE, PASSWORD, Client, encode
 from tests.support.protobuf import PROTOBUF, decode, varint
@@ -84,7 +84,7 @@ def bodies(draw: st.DrawFn, schema: type[RequestSchema] | None) -> Any:
     kind = draw(st.integers(0, 5))
     if schema is None or kind == 0:
         return draw(values | st.binary(max_size=40))
-    known = the(schema).fields
+    known = schema_instance(schema).fields
     right = {name: FITTING.get(name, opaque) for name in known}
     if kind > 2:
         required = {name: each for name, each in right.items() if known[name].required}

@@ -10,7 +10,7 @@ from conclave import app_keys
 from conclave.config.retention import RetentionConfig
 from conclave.config.settings import Config
 from conclave.retention.policy import AFTER_FETCH, KEEP
-from conclave.retention.resolve import Lifetimes, Limit, Limits
+from conclave.retention.resolve import LifetimeLimits, LifetimeRange, Lifetimes
 from conclave.store.resources import members
 from tests.conftest import Running, StartServer
 from tests.support.archive import Mover
@@ -55,7 +55,7 @@ POLICIES: list[tuple[str, int, RetentionConfig, tuple[int, int], tuple[int, int,
     (
         "the limits, which count for admins",
         KEEP,
-        RetentionConfig(limits=Limits(Limit(HOUR, KEEP), Limit(DAY, KEEP))),
+        RetentionConfig(limits=LifetimeLimits(LifetimeRange(HOUR, KEEP), LifetimeRange(DAY, KEEP))),
         (MINUTE, 1),
         (DAY, HOUR, "group"),
     ),
@@ -360,7 +360,7 @@ CONFIGURATIONS: list[tuple[str, int, RetentionConfig, dict[str, Any], dict[str, 
         KEEP,
         RetentionConfig(
             default_policy=Lifetimes(min_lifetime=MINUTE, max_lifetime=9 * DAY),
-            limits=Limits(Limit(HOUR, KEEP), Limit(KEEP, DAY)),
+            limits=LifetimeLimits(LifetimeRange(HOUR, KEEP), LifetimeRange(KEEP, DAY)),
         ),
         {"min_lifetime": HOUR * 1000, "max_lifetime": DAY * 1000},
         {"min_lifetime": {"min": HOUR * 1000}, "max_lifetime": {"max": DAY * 1000}},
@@ -368,7 +368,10 @@ CONFIGURATIONS: list[tuple[str, int, RetentionConfig, dict[str, Any], dict[str, 
     (
         "the default and the server's retention",
         HOUR,
-        RetentionConfig(default_policy=Lifetimes(max_lifetime=DAY), limits=Limits(Limit(0, DAY), Limit(MINUTE, DAY))),
+        RetentionConfig(
+            default_policy=Lifetimes(max_lifetime=DAY),
+            limits=LifetimeLimits(LifetimeRange(0, DAY), LifetimeRange(MINUTE, DAY)),
+        ),
         {"max_lifetime": HOUR * 1000},
         {
             "min_lifetime": {"min": 0, "max": DAY * 1000},

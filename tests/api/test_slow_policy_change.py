@@ -171,7 +171,7 @@ async def test_an_acceptance_of_the_clock_meanwhile_leaves_it_to_its_own_marks(
     assert await bob.numbers(group) == []
     with closing(sqlite.connect(running.config.database)) as other, sqlite.write_transaction(other):
         accept_clock(other, running.clock.read())
-    await running.app[app_keys.CLOCK_WATCH].note()
+    await running.app[app_keys.CLOCK_WATCH].record()
     assert not former.unmarked
     assert await bob.numbers(group) == [1, 2]
 

@@ -73,7 +73,7 @@ async def test_very_many_key_packages_are_the_same_answer(
     await bob.upload(last_resort=PACKAGE)
     group, answers = await alice.create_group("friends"), []
     for few in (1, 0):
-        monkeypatch.setattr(key_packages, "FEW", few)
+        monkeypatch.setattr(key_packages, "SMALL_INVITE", few)
         answers.append(await alice.post(f"/groups/{group}/invite", user_ids=[bob.user_id]))
     assert answers[0] == answers[1]
     assert [each["user_id"] for each in answers[0]["member_key_packages"]] == [bob.user_id]
@@ -157,7 +157,7 @@ async def test_who_takes_a_large_page_too_slowly_is_cut_off_and_has_fetched_noth
 ) -> None:
     alice, group, bodies = await filled(running, size=400 * KIB)
     monkeypatch.setattr(pace, "WINDOW_SECONDS", 0.5)
-    monkeypatch.setattr(pace, "LEAST_RATE", 1000 * KIB)
+    monkeypatch.setattr(pace, "MIN_RATE", 1000 * KIB)
     async with raw(running, alice.raw_get(f"/groups/{group}/messages")) as (reader, _):
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
             await trickle(reader)
@@ -174,7 +174,7 @@ async def test_who_is_slow_but_not_too_slow_gets_everything_and_only_then_has_fe
 ) -> None:
     alice, group, _ = await filled(running, size=200 * KIB)
     monkeypatch.setattr(pace, "WINDOW_SECONDS", 1.5)  # half of what it takes; a busy machine may stand still
-    monkeypatch.setattr(pace, "LEAST_RATE", 100 * KIB)
+    monkeypatch.setattr(pace, "MIN_RATE", 100 * KIB)
     async with raw(running, alice.raw_get(f"/groups/{group}/messages")) as (reader, _):
         headers = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
         left = int(headers.split("content-length: ")[1].split("\r\n")[0])
@@ -199,7 +199,7 @@ async def test_the_rest_of_a_page_may_come_as_slowly_as_it_likes_while_it_comes(
     alice, group, _ = await filled(running, size=40 * KIB)
     monkeypatch.setattr(pace, "WINDOW_SECONDS", 0.8)  # as above
     monkeypatch.setattr(pace, "SMALL_BYTES", 2000 * KIB)
-    monkeypatch.setattr(pace, "LEAST_RATE", 10_000 * KIB)
+    monkeypatch.setattr(pace, "MIN_RATE", 10_000 * KIB)
     async with raw(running, alice.raw_get(f"/groups/{group}/messages")) as (reader, _):
         headers = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
         left = int(headers.split("content-length: ")[1].split("\r\n")[0])

@@ -11,7 +11,7 @@ from conclave import app_keys
 from conclave.config.limits import LimitsConfig
 from conclave.config.retention import RetentionConfig
 from conclave.config.settings import Config
-from conclave.retention.fate import Sent
+from conclave.retention.fate import MessageFacts
 from conclave.retention.stretches import Stretch
 from conclave.store.resources import taken_back
 from tests.conftest import Running, StartServer
@@ -276,7 +276,7 @@ async def test_a_page_on_its_way_is_read_anew_if_the_message_moves(
     reader = running.app[app_keys.ARCHIVE]
     find, once = reader.find, [room.mover.restore]
 
-    async def find_late(stretch: Stretch) -> Sent | None:
+    async def find_late(stretch: Stretch) -> MessageFacts | None:
         if once:
             once.pop()(room.group)
         return await find(stretch)
@@ -342,7 +342,7 @@ async def test_what_only_a_wrong_clock_hides_has_to_wait(running: Running) -> No
     room = await Room.of(running, 3)
     await room.alice.set_expiry(room.group, DAY)
     running.clock.set_wrong(2 * DAY)
-    await running.app[app_keys.CLOCK_WATCH].look()
+    await running.app[app_keys.CLOCK_WATCH].check()
     for number in (2, 5):
         await expect(room.bob.take_back(room.group, number), 503, 0)
     running.clock.set_wrong(-2 * DAY)

@@ -52,7 +52,7 @@ class Site:
 
 @pytest.fixture
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(throttle, "LONGEST_DELAY_SECONDS", 0.002)
+    monkeypatch.setattr(throttle, "MAX_DELAY_SECONDS", 0.002)
 
 
 @pytest.fixture
@@ -118,9 +118,9 @@ async def test_failures_elsewhere_delay_a_login_by_ever_more_up_to_a_bound(
     for number in range(30):
         await site.guess(1, at=f"192.0.2.{number}")
     assert await site.login("alice", PASSWORD) == 200
-    step = throttle.LONGEST_DELAY_SECONDS / throttle.DELAY_STEPS
+    step = throttle.MAX_DELAY_SECONDS / throttle.DELAY_STEPS
     grown = [max(0, number - LIMITS.login_failures) * step for number in range(30)]
-    assert delays == pytest.approx([min(each, throttle.LONGEST_DELAY_SECONDS) for each in [*grown, 1]])
+    assert delays == pytest.approx([min(each, throttle.MAX_DELAY_SECONDS) for each in [*grown, 1]])
     delays.clear()
     assert await site.login("bob", PASSWORD) == 200
     assert delays == [0]
@@ -143,7 +143,7 @@ async def test_those_who_are_delayed_wait_side_by_side(site: Site, monkeypatch: 
     logins = [site.login("alice", PASSWORD, at=f"198.51.100.{number}") for number in range(5)]
     async with asyncio.timeout(PATIENCE):
         assert await asyncio.gather(*logins) == [200] * 5
-    assert delays == [throttle.LONGEST_DELAY_SECONDS] * 5
+    assert delays == [throttle.MAX_DELAY_SECONDS] * 5
 
 
 async def test_an_address_that_fails_for_many_users_is_refused_for_all(site: Site) -> None:
@@ -314,7 +314,7 @@ async def test_a_new_password_waits_with_the_registrations(site: Site, held_hash
 async def test_where_too_many_wait_the_next_is_told_to_come_again(
     site: Site, held_hashes: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(passwords, "MOST_OF_ONE", 3)
+    monkeypatch.setattr(passwords, "MAX_WAITING_PER_KEY", 3)
     flood = [asyncio.create_task(register(site, f"user{number}")) for number in range(4)]
     hashes = site.running.app[app_keys.PASSWORDS].hashes
     await until(lambda: hashes.waiting == 3)

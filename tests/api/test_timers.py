@@ -297,7 +297,7 @@ async def test_those_that_ended_meanwhile_come_before_anything_is_served(
 async def test_a_red_clock_hides_and_tells_nobody(running: Running, room: Room) -> None:
     await room.alice.send(room.group, b"secret", 60)
     running.clock.set_wrong(5_000)
-    await running.app[app_keys.CLOCK_WATCH].note()
+    await running.app[app_keys.CLOCK_WATCH].record()
     assert await room.seen(room.alice) == {1: None}
     await until_looked(running)
     assert await running.query("SELECT told FROM timers") == [(0,)]
@@ -308,7 +308,7 @@ async def test_what_was_told_stays_hidden_by_any_clock(running: Running, room: R
     running.clock.advance(60)
     await until_told(running)
     running.clock.set_wrong(-50_000)
-    await running.app[app_keys.CLOCK_WATCH].note()
+    await running.app[app_keys.CLOCK_WATCH].record()
     assert await room.seen(room.alice) == {1: None}
     assert await room.seen(room.bob) == {1: b"secret"}
 

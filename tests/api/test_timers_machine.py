@@ -190,7 +190,9 @@ class Machine(RuleBasedStateMachine):
         if name not in self.members or up_to < 1:
             return
         self.does(self.running.settle())  # a receipt in doubt counts for what was fetched before
-        self.does(self.running.app[app_keys.CLOCK_WATCH].note())  # as every few seconds: up to here the clock was right
+        self.does(
+            self.running.app[app_keys.CLOCK_WATCH].record()
+        )  # as every few seconds: up to here the clock was right
         type(self).clock.set_wrong(seconds)
         self.does(self.users[name].read(self.group, up_to))
         type(self).clock.set_wrong(-seconds)
@@ -245,7 +247,7 @@ class Machine(RuleBasedStateMachine):
         report = clean_up(RunEnvironment(self.config, type(self).clock), accept_clock=accept)
         assert not report.error
         if accept:
-            self.does(self.running.app[app_keys.CLOCK_WATCH].look())  # as every second: the server learns of it
+            self.does(self.running.app[app_keys.CLOCK_WATCH].check())  # as every second: the server learns of it
         if not self.hold:
             for number, each in self.sent.items():
                 seen = any(self.sees_it(name, number, self.now()) for name in each.readers)
@@ -315,7 +317,7 @@ FAULTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
         visibility, "_TIMED", visibility._TIMED.replace("sequence_num <= :joined_after", "FALSE")
     ),
     "it is seen for a second too long": lambda patch: patch.setattr(
-        visibility, "_TIMED", visibility._TIMED.replace(rules.ENDS, "redact_at + 1")
+        visibility, "_TIMED", visibility._TIMED.replace(rules.TIMER_END, "redact_at + 1")
     ),
     "receipts start nothing": lambda patch: patch.setattr(timers, "is_news", lambda *_: False),
     "what is too old can still be read": lambda patch: patch.setattr(timers, "MAX_AGE", str(1 << 60)),

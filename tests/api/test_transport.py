@@ -269,7 +269,7 @@ async def test_a_failure_inside_tells_nothing(running: Running, monkeypatch: pyt
 
 async def test_health_says_only_ok_or_degraded(running: Running) -> None:
     assert (await ask(running, "GET", "/healthz"))[:2] == (200, {"status": "ok"})
-    running.app[app_keys.HEALTH].fault("cleanup", "no Java")
+    running.app[app_keys.HEALTH].set_fault("cleanup", "no Java")
     assert (await ask(running, "GET", "/healthz"))[:2] == (200, {"status": "degraded"})
-    running.app[app_keys.HEALTH].mend("cleanup")
+    running.app[app_keys.HEALTH].clear_fault("cleanup")
     assert (await ask(running, "GET", "/healthz"))[:2] == (200, {"status": "ok"})

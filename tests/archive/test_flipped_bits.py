@@ -14,7 +14,7 @@ from conclave.config.archive import ArchiveConfig
 from conclave.config.cleanup import CleanupConfig
 from conclave.health.parts import Health, HealthPart
 from conclave.store import keyring
-from conclave.store.resources.messages import StoredMessage
+from conclave.store.resources.messages import MessageRow
 from tests.support import sample
 from tests.support.archived import DAY, Store
 from tests.support.cleaner import Cleaner
@@ -56,7 +56,7 @@ def file_of(store: Store) -> Path:
     return path
 
 
-async def page(store: Store, archive: Archive, key: int) -> list[StoredMessage]:
+async def page(store: Store, archive: Archive, key: int) -> list[MessageRow]:
     return (await archive.read(store.stretch(key), 100)).messages
 
 

@@ -11,7 +11,7 @@ from conclave.archive.scan import most_between, parts_between, reach, select
 from conclave.archive.window import First
 from conclave.retention.policy import FOREVER, KEEP, GroupPolicy
 from conclave.retention.stretches import Part, Stretch
-from conclave.retention.visibility import Sight
+from conclave.retention.visibility import Visibility
 
 MUCH = 10**9
 
@@ -79,7 +79,9 @@ def test_only_the_parts_in_reach_are_asked() -> None:
     parts = [part(1, 30, span=0), part(20, 60, span=0, lifetime=7 * DAY), part(61, 90, span=30 * DAY)]
     assert parts_between(parts, 30, 60) == parts[1:2]
     assert parts_between(parts, 29, 61) == parts
-    stretch = Stretch(7, 0, 90, Sight(0, 123, FOREVER, GroupPolicy(KEEP), 0), [b"\x01\xff"], parts, 1, 0, 0, bytes(16))
+    stretch = Stretch(
+        7, 0, 90, Visibility(0, 123, FOREVER, GroupPolicy(KEEP), 0), [b"\x01\xff"], parts, 1, 0, 0, bytes(16)
+    )
     assert select(stretch, parts, 5, 61, 10) == (
         "SELECT sequence_num, sender_id, mls_message, created_at, FALSE AS is_kept, is_commit, checksum FROM archive"
         " WHERE (lifetime = -1 AND span IN (0, 2592000) OR lifetime = 604800 AND span IN (0)) AND group_key = 7"

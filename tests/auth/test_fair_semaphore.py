@@ -95,8 +95,8 @@ async def test_a_failure_ends_a_turn() -> None:
 
 @pytest.mark.parametrize(("of_one", "altogether", "let_wait"), [(2, 9, "a2 a3 b1 b2"), (9, 3, "a2 a3 b1")])
 async def test_only_so_many_wait(monkeypatch: pytest.MonkeyPatch, of_one: int, altogether: int, let_wait: str) -> None:
-    monkeypatch.setattr(passwords, "MOST_OF_ONE", of_one)
-    monkeypatch.setattr(passwords, "MOST_WAITING", altogether)
+    monkeypatch.setattr(passwords, "MAX_WAITING_PER_KEY", of_one)
+    monkeypatch.setattr(passwords, "MAX_WAITING", altogether)
     crowd = Crowd(1)
     await crowd.come("a1", "a2", "a3", "a4", "b1", "b2", "b3")
     refused = [name for name, task in crowd._tasks.items() if task.done()]
@@ -111,7 +111,7 @@ async def test_where_too_many_wait_those_with_a_key_of_many_make_room_for_others
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Otherwise two addresses that ask again and again, with passwords that are right, would lock out everybody."""
-    monkeypatch.setattr(passwords, "MOST_WAITING", 6)
+    monkeypatch.setattr(passwords, "MAX_WAITING", 6)
     crowd = Crowd(1)
     await crowd.come("x1", "a1", "a2", "a3", "b1", "b2", "b3", "c1", "d1", "e1")
     await asyncio.sleep(0)
@@ -131,7 +131,7 @@ async def test_where_too_many_wait_those_with_a_key_of_many_make_room_for_others
 async def test_who_is_refused_and_gives_up_in_the_same_moment_ends_nobodys_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(passwords, "MOST_WAITING", 2)
+    monkeypatch.setattr(passwords, "MAX_WAITING", 2)
     crowd = Crowd(1)
     await crowd.come("x1", "a1", "a2")
     crowd._leaving["b1"] = asyncio.Event()

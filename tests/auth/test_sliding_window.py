@@ -7,7 +7,7 @@ from hypothesis import given, settings, strategies as st
 
 from conclave import app_keys
 from conclave.auth import sliding_window
-from conclave.auth.sliding_window import Pace, SlidingWindow
+from conclave.auth.sliding_window import LeakyBucket, SlidingWindow
 from tests.conftest import Running
 
 
@@ -125,11 +125,13 @@ def test_it_counts_as_a_list_of_everything_would(steps: list[tuple[str, int, int
 
 async def test_the_application_counts_the_key_packages_that_are_handed_out(running: Running) -> None:
     handouts = running.app[app_keys.CONTEXT].handouts
-    assert (handouts.limit, handouts.seconds) == (sliding_window.HANDOUTS, sliding_window.HANDOUT_SECONDS) == (10, 60)
+    assert (
+        (handouts.limit, handouts.seconds) == (sliding_window.MAX_HANDOUTS, sliding_window.HANDOUT_SECONDS) == (10, 60)
+    )
 
 
 def test_a_pace_allows_its_limit_at_once_and_evenly_after_that() -> None:
-    pace = Pace(limit=6, seconds=60)
+    pace = LeakyBucket(limit=6, seconds=60)
     for _ in range(6):
         assert pace.wait("a", 100) == 0
         pace.record("a", 100)
@@ -142,7 +144,7 @@ def test_a_pace_allows_its_limit_at_once_and_evenly_after_that() -> None:
 
 @given(st.integers(1, 1000), st.lists(st.integers(0, 20), max_size=300))
 def test_a_pace_never_allows_twice_its_limit_in_any_window(limit: int, steps: list[int]) -> None:
-    pace, now, allowed = Pace(limit, 60), 1_000_000, []
+    pace, now, allowed = LeakyBucket(limit, 60), 1_000_000, []
     for step in steps:
         now += step
         while not pace.wait("a", now):
@@ -153,8 +155,8 @@ def test_a_pace_never_allows_twice_its_limit_in_any_window(limit: int, steps: li
 
 
 def test_a_pace_forgets_the_keys_of_long_ago_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sliding_window, "MOST_KEYS", 2)
-    pace = Pace(limit=1, seconds=60)
+    monkeypatch.setattr(sliding_window, "MAX_KEYS", 2)
+    pace = LeakyBucket(limit=1, seconds=60)
     for key in ("a", "b", "a", "c"):
         pace.record(key, 100)
     assert len(pace) == 2

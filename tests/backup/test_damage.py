@@ -82,7 +82,7 @@ def test_the_commands_say_it_and_end_with_status_1(store: Backed) -> None:
     done = command(store, str(store.backups))
     assert done.exit_code == 1
     assert f"{path.name}: 1 message is not as it was archived, of group" in done.stderr
-    assert "no backup here has it whole" in done.stderr
+    assert "no backup here has an intact copy" in done.stderr
     assert "marked as damaged" in done.stderr
     [kept] = kept_in(store.backups)
     assert command(store, "verify", str(kept.path)).exit_code == 1

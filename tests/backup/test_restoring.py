@@ -22,7 +22,7 @@ from conclave.retention import marks
 from conclave.store.engine import path_check, schema, sqlite
 from conclave.store.engine.faults import StoreError
 from conclave.store.ledger import book, changes
-from conclave.store.ledger.book import Entry, LedgerError
+from conclave.store.ledger.book import LedgerEntry, LedgerError
 from conclave.store.resources import sessions, state
 from conclave.store.resources.audit import AuditAction
 from conclave.system import data_folder, locks
@@ -176,7 +176,7 @@ def test_what_to_accept_an_older_vault_does_not_help_against_is_not_said_to_be_m
         patch.setattr(book, "append", full)
         assert refusal(store, made.path, vault) == "ledger: No space left on device"
     store.config.ledger_path.unlink()
-    book.append(store.config.ledger_path, "0b" * 16, 0, [Entry(1, 0, "group", 1, None)])
+    book.append(store.config.ledger_path, "0b" * 16, 0, [LedgerEntry(1, 0, "group", 1, None)])
     assert refusal(store, made.path, vault).endswith("move it away")
     unmounted = store.folder / "unmounted"
     assert refusal(store, made.path, unmounted / "vault") == f"{unmounted / 'vault'}: No such file or directory"

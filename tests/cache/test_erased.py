@@ -31,7 +31,7 @@ async def run(running: Running, cleaner: Cleaner) -> None:
     report = await asyncio.to_thread(cleaner.run, running.config, running.clock.now())
     assert sum(report["deleted"].values()) == 3
     await asyncio.sleep(0)
-    running.app[app_keys.FRESHNESS].look()
+    running.app[app_keys.FRESHNESS].refresh()
 
 
 async def expire(running: Running, alice: Client, _: Client, group: str) -> None:

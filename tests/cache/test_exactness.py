@@ -13,18 +13,18 @@ import pytest
 from conclave import app_keys
 from conclave.actions.messages import Fetching
 from conclave.cache import freshness, groups, ranges
-from conclave.cache.groups import Fetched
+from conclave.cache.groups import FetchedPage
 from conclave.clock import FakeClock
 from conclave.config.archive import ArchiveConfig
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.settings import Config
-from conclave.events import News, Stored
+from conclave.events import MessageStored, News
 from conclave.retention.policy import FOREVER, GroupPolicy
-from conclave.retention.visibility import Sight
+from conclave.retention.visibility import Visibility
 from conclave.store import invalidation
 from conclave.store.invalidation import Invalidated
-from conclave.store.resources.groups import Group
-from conclave.store.resources.messages import Page
+from conclave.store.resources.groups import GroupRow
+from conclave.store.resources.messages import MessagePage
 from tests.conftest import Running, StartServer
 from tests.support.alone import once
 from tests.support.cleaner import Cleaner
@@ -47,11 +47,11 @@ def config(config: Config) -> Config:
 @pytest.fixture
 def tight(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have so little room that everything is forgotten again and again."""
-    monkeypatch.setattr(groups, "MOST_BYTES", 9_000)
-    monkeypatch.setattr(groups, "RANGES", 2)
+    monkeypatch.setattr(groups, "MAX_BYTES", 9_000)
+    monkeypatch.setattr(groups, "MAX_RANGES", 2)
     monkeypatch.setattr(ranges, "RANGE_BYTES", 1_500)
-    monkeypatch.setattr(freshness, "MOST_SESSIONS", 2)
-    monkeypatch.setattr(groups, "MOST_MEMBERS", 4)
+    monkeypatch.setattr(freshness, "MAX_SESSIONS", 2)
+    monkeypatch.setattr(groups, "MAX_MEMBERS", 4)
 
 
 async def play(start_server: StartServer, config: Config, clock: FakeClock, cleaner: Cleaner, seed: int) -> History:
@@ -104,7 +104,7 @@ def dropped(*triggers: str) -> Plant:
 
 
 def no_look(patch: pytest.MonkeyPatch, running: Running) -> None:
-    patch.setattr(running.app[app_keys.FRESHNESS], "look", running.app[app_keys.CLOCK].moment)
+    patch.setattr(running.app[app_keys.FRESHNESS], "refresh", running.app[app_keys.CLOCK].moment)
 
 
 def no_since(patch: pytest.MonkeyPatch, running: Running) -> None:
@@ -112,46 +112,46 @@ def no_since(patch: pytest.MonkeyPatch, running: Running) -> None:
 
 
 def deaf(patch: pytest.MonkeyPatch, running: Running) -> None:
-    patch.setattr(running.app[app_keys.GROUPS], "hear", lambda _: None)
+    patch.setattr(running.app[app_keys.GROUPS], "add_news", lambda _: None)
 
 
 def hears_one_less(patch: pytest.MonkeyPatch, running: Running) -> None:
     def hear_all_but_the_last(news: list[News]) -> None:
-        stored = [each for each in news if isinstance(each, Stored)]
+        stored = [each for each in news if isinstance(each, MessageStored)]
         hear(stored[:-1] if len(stored) > 1 else stored)
 
     hear = running.app[app_keys.GROUPS].hear
-    patch.setattr(running.app[app_keys.GROUPS], "hear", hear_all_but_the_last)
+    patch.setattr(running.app[app_keys.GROUPS], "add_news", hear_all_but_the_last)
 
 
 def any_last_number(patch: pytest.MonkeyPatch, running: Running) -> None:
-    def remember(page: Page, *rest: Any) -> Any:
+    def remember(page: MessagePage, *rest: Any) -> Any:
         patch.setattr(running.app[app_keys.FRESHNESS], "last_seq", lambda _: page.member.group.last_seq)
         return told(page, *rest)
 
     told = running.app[app_keys.GROUPS].remember
-    patch.setattr(running.app[app_keys.GROUPS], "remember", remember)
+    patch.setattr(running.app[app_keys.GROUPS], "add_page", remember)
 
 
 def sees_everything(patch: pytest.MonkeyPatch, _: Running) -> None:
-    def sight(group: Group, policy: GroupPolicy, _: int) -> Sight:
-        return Sight(group.gone_below, 0, FOREVER, policy, 0)
+    def view(group: GroupRow, policy: GroupPolicy, _: int) -> Visibility:
+        return Visibility(group.gone_below, 0, FOREVER, policy, 0)
 
-    patch.setattr(groups, "visibility", SimpleNamespace(of_known_group=sight))
+    patch.setattr(groups, "visibility", SimpleNamespace(of_cached_group=view))
     patch.setattr(ranges.CachedRange, "first_after", lambda run, after, _: bisect_right(run.numbers, after))
 
 
 def forgets_what_it_hid(patch: pytest.MonkeyPatch, _: Running) -> None:
     first_after = ranges.CachedRange.first_after
 
-    def late(run: ranges.CachedRange, after: int, sight: Sight) -> int | None:
-        return first_after(run, after, sight._replace(hidden_before=max(run.hidden_before, sight.hidden_before)))
+    def late(run: ranges.CachedRange, after: int, view: Visibility) -> int | None:
+        return first_after(run, after, view._replace(hidden_before=max(run.hidden_before, view.hidden_before)))
 
     patch.setattr(ranges.CachedRange, "first_after", late)
 
 
 def keeps_old_ends(patch: pytest.MonkeyPatch, running: Running) -> None:
-    patch.setattr(running.app[app_keys.SESSIONS], "forget_extended", lambda _: None)
+    patch.setattr(running.app[app_keys.SESSIONS], "drop_extended", lambda _: None)
 
 
 def knows_old_members(patch: pytest.MonkeyPatch, _: Running) -> None:
@@ -170,7 +170,7 @@ def knows_no_burst(patch: pytest.MonkeyPatch, _: Running) -> None:
 
 
 def confirms_only_here(patch: pytest.MonkeyPatch, _: Running) -> None:
-    async def confirm(_: Fetching, fetched: Fetched, **_more: Any) -> None:
+    async def confirm(_: Fetching, fetched: FetchedPage, **_more: Any) -> None:
         fetched.reader.watermark = fetched.up_to
 
     patch.setattr(Fetching, "confirm", confirm)
@@ -184,7 +184,7 @@ def shortens_the_wrong_end(patch: pytest.MonkeyPatch, _: Running) -> None:
         shorten(run)
         run.base = base
 
-    patch.setattr(ranges.CachedRange, "_shorten", keep_base)
+    patch.setattr(ranges.CachedRange, "_trim", keep_base)
 
 
 def joins_what_does_not_follow(patch: pytest.MonkeyPatch, _: Running) -> None:
@@ -201,14 +201,16 @@ def joins_what_does_not_follow(patch: pytest.MonkeyPatch, _: Running) -> None:
 def at_hand_one_early(patch: pytest.MonkeyPatch, _: Running) -> None:
     at_hand = Fetching.at_hand
 
-    def later(self: Fetching, group_id: bytes, user_id: bytes, after: int, *rest: Any, **more: Any) -> Fetched | None:
+    def later(
+        self: Fetching, group_id: bytes, user_id: bytes, after: int, *rest: Any, **more: Any
+    ) -> FetchedPage | None:
         return at_hand(self, group_id, user_id, after + 1, *rest, **more)
 
     patch.setattr(Fetching, "at_hand", later)
 
 
 def at_hand_unnoted(patch: pytest.MonkeyPatch, _: Running) -> None:
-    def at_hand(self: Fetching, *args: Any, **_: Any) -> Fetched | None:
+    def at_hand(self: Fetching, *args: Any, **_: Any) -> FetchedPage | None:
         known = self._groups.page(*args[:5])
         return known._replace(up_to=0, resumed=None) if known else None
 
@@ -217,10 +219,10 @@ def at_hand_unnoted(patch: pytest.MonkeyPatch, _: Running) -> None:
 
 def at_hand_for_a_while(patch: pytest.MonkeyPatch, _: Running) -> None:
     """What was at hand once is so until there is something else."""
-    given: dict[Any, Fetched] = {}
+    given: dict[Any, FetchedPage] = {}
     at_hand = Fetching.at_hand
 
-    def again(self: Fetching, *args: Any, **more: Any) -> Fetched | None:
+    def again(self: Fetching, *args: Any, **more: Any) -> FetchedPage | None:
         found = at_hand(self, *args, **more)
         if found is not None:
             given[args[:5]] = found

@@ -11,8 +11,8 @@ import pytest
 from conclave import app_keys
 from conclave.auth import tokens
 from conclave.cache import freshness, groups, ranges
-from conclave.cache.groups import Recipients, RememberedGroups
-from conclave.events import Stored
+from conclave.cache.groups import GroupCache, Recipients
+from conclave.events import MessageStored
 from conclave.store import invalidation
 from conclave.store.engine import sqlite
 from conclave.wire.formats import Format
@@ -37,7 +37,7 @@ async def filled(running: Running, count: int, name: str = "friends", size: int 
     return client, group, key
 
 
-def memory(running: Running) -> RememberedGroups:
+def memory(running: Running) -> GroupCache:
     return running.app[app_keys.GROUPS]
 
 
@@ -61,7 +61,7 @@ async def test_messages_are_heard_once_in_order_and_a_gap_forgets_the_group(runn
     client, group, key = await filled(running, 2)
 
     def hear(number: int, body: bytes = b"x") -> None:
-        memory(running).hear([Stored(key, number, UUID(client.user_id).bytes, body, 1_700_000_000)])
+        memory(running).hear([MessageStored(key, number, UUID(client.user_id).bytes, body, 1_700_000_000)])
 
     before = page(running, client, group)
     assert before
@@ -78,7 +78,7 @@ async def test_messages_are_heard_once_in_order_and_a_gap_forgets_the_group(runn
 
 async def test_a_message_of_another_group_is_not_heard(running: Running) -> None:
     client, group, key = await filled(running, 2)
-    memory(running).hear([Stored(key + 1, 1, b"", b"x", 0)])
+    memory(running).hear([MessageStored(key + 1, 1, b"", b"x", 0)])
     assert page(running, client, group) is not None
 
 
@@ -88,7 +88,7 @@ async def test_a_page_that_was_read_before_a_send_was_heard_hears_it_no_second_t
     assert page(running, client, group) is None
     await client.fetch(group)
     for _ in range(2):
-        memory(running).hear([Stored(key, 3, b"", b"again", 0)])
+        memory(running).hear([MessageStored(key, 3, b"", b"again", 0)])
     assert len(page(running, client, group) or []) == 3
 
 
@@ -134,14 +134,14 @@ async def test_a_group_has_few_runs_and_the_oldest_goes_first(running: Running) 
         await client.fetch(group, after, 2)
     found = [page(running, client, group, after, 2) is not None for after in (25, 20, 15, 10, 5)]
     assert found == [False, True, True, True, True]
-    assert len(memory(running)._by_id[UUID(group).bytes].ranges) == groups.RANGES
+    assert len(memory(running)._by_id[UUID(group).bytes].ranges) == groups.MAX_RANGES
     expect_measured(running)
 
 
 async def test_groups_take_no_more_bytes_than_they_may_and_the_idle_ones_go_first(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(groups, "MOST_BYTES", 12_000)
+    monkeypatch.setattr(groups, "MAX_BYTES", 12_000)
     monkeypatch.setattr(ranges, "RANGE_BYTES", 5_000)
     made = [await filled(running, 6, f"g{n}", size=300) for n in range(3)]
     assert memory(running)._bytes <= 12_000
@@ -153,7 +153,7 @@ async def test_groups_take_no_more_bytes_than_they_may_and_the_idle_ones_go_firs
         assert memory(running)._bytes <= 12_000
         expect_measured(running)
     assert key in memory(running)._ids, "it was used last"
-    monkeypatch.setattr(groups, "MOST_BYTES", 1)
+    monkeypatch.setattr(groups, "MAX_BYTES", 1)
     await first.send(group)
     assert list(memory(running)._ids) == [key], "one stays, however large"
     expect_measured(running)
@@ -184,7 +184,7 @@ async def test_requests_of_one_pass_share_a_look_and_the_next_pass_looks_again(r
 async def test_sessions_are_bounded_and_the_idle_ones_go_first(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(freshness, "MOST_SESSIONS", 3)
+    monkeypatch.setattr(freshness, "MAX_SESSIONS", 3)
     users = await running.users("a1", "b1", "c1", "d1")
     known = running.app[app_keys.SESSIONS]
     for client in [*users[:3], users[0], users[3]]:
@@ -203,7 +203,7 @@ async def test_a_session_is_forgotten_when_it_is_touched_and_when_it_is_extended
 
     def is_known(client: Client) -> bool:
         running.app[app_keys.FRESHNESS].expire()
-        running.app[app_keys.FRESHNESS].look()
+        running.app[app_keys.FRESHNESS].refresh()
         return tokens.token_hash(client.token) in known._by_hash
 
     await alice.get("/me")
@@ -215,7 +215,7 @@ async def test_a_session_is_forgotten_when_it_is_touched_and_when_it_is_extended
     session = known._by_hash[tokens.token_hash(bob.token)].session_id
     once(running.config.database, "UPDATE sessions SET expires_at = expires_at + 5")
     assert is_known(bob), "the server does that itself"
-    known.forget_extended([session, 10**6])
+    known.drop_extended([session, 10**6])
     assert not is_known(bob)
     assert (known._by_hash, known._hashes) == ({}, {})
 
@@ -229,7 +229,7 @@ async def test_a_session_that_was_extended_while_it_was_read_is_not_remembered(
 
     async def extend() -> None:
         once(running.config.database, "UPDATE sessions SET expires_at = expires_at + 5")
-        known.forget_extended([1])
+        known.drop_extended([1])
 
     right_after(running, monkeypatch, invalidation.with_invalidation, extend)
     await alice.get("/me")
@@ -310,7 +310,7 @@ def test_members_are_as_before_once_a_transaction_was_undone(connection: sqlite3
 def test_members_are_bounded_and_the_idle_groups_go_first(
     connection: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(groups, "MOST_MEMBERS", 6)
+    monkeypatch.setattr(groups, "MAX_MEMBERS", 6)
     known = Recipients()
     for key in (1, 2, 3, 1):
         found(known, connection, key)
@@ -318,7 +318,7 @@ def test_members_are_bounded_and_the_idle_groups_go_first(
     found(known, connection, 2)
     found(known, connection, 5)
     assert (list(known._ids), known._count) == ([5], 5)
-    monkeypatch.setattr(groups, "MOST_MEMBERS", 1)
+    monkeypatch.setattr(groups, "MAX_MEMBERS", 1)
     assert found(known, connection, 4) == {1, 2, 3, 4}
     assert (list(known._ids), known._count) == ([4], 4)
 

@@ -6,16 +6,16 @@ import pytest
 
 from conclave.cache import ranges
 from conclave.cache.ranges import PIECE_BYTES, CachedRange
-from conclave.events import Stored
+from conclave.events import MessageStored
 from conclave.retention.policy import FOREVER, KEEP, GroupPolicy
-from conclave.retention.visibility import Sight
-from conclave.store.resources.messages import Piece
+from conclave.retention.visibility import Visibility
+from conclave.store.resources.messages import EncodedMessage
 
 POLICY = GroupPolicy(KEEP)
 
 
-def pieces(*numbers: int, at: int = 100) -> list[Piece]:
-    return [Piece(number, at + number, b"%d" % number) for number in numbers]
+def pieces(*numbers: int, at: int = 100) -> list[EncodedMessage]:
+    return [EncodedMessage(number, at + number, b"%d" % number) for number in numbers]
 
 
 def write(
@@ -32,7 +32,7 @@ def write(
 
 
 def seen(cached: CachedRange, after: int, hidden_before: int = 0) -> list[bytes] | None:
-    first = cached.first_after(after, Sight(0, hidden_before, FOREVER, POLICY, 0))
+    first = cached.first_after(after, Visibility(0, hidden_before, FOREVER, POLICY, 0))
     return None if first is None else cached.pieces[first:]
 
 
@@ -85,7 +85,7 @@ def test_a_run_loses_its_first_messages_once_it_is_too_long(monkeypatch: pytest.
     assert not cached.covers(0)
     cached.prepend(pieces(1), 0, 0)
     assert (cached.base, cached.pieces) == (1, [b"2", b"3", b"5"]), "what was just read is what is lost"
-    cached.extend([Piece(7, 0, bytes(1000))], 7, 0)
+    cached.extend([EncodedMessage(7, 0, bytes(1000))], 7, 0)
     assert (cached.base, cached.pieces, cached.size) == (7, [], 0), "one that is too long alone"
     assert not cached.covers(6)
     expect_sound(cached)
@@ -95,7 +95,8 @@ def test_what_was_sent_is_written_once_somebody_asks(monkeypatch: pytest.MonkeyP
     cached = CachedRange(0, 0, 0, POLICY, write)
     cached.extend(pieces(1), 1, 0)
     assert (
-        sum(cached.send(Stored(1, number, b"", b"%d" % number, 100 + number)) for number in (2, 3)) == cached.size - 161
+        sum(cached.send(MessageStored(1, number, b"", b"%d" % number, 100 + number)) for number in (2, 3))
+        == cached.size - 161
     )
     assert (cached.end, cached.pieces) == (3, [b"1"])
     assert seen(cached, 1) == [b"2", b"3"]
@@ -103,7 +104,7 @@ def test_what_was_sent_is_written_once_somebody_asks(monkeypatch: pytest.MonkeyP
     expect_sound(cached)
     monkeypatch.setattr(ranges, "RANGE_BYTES", 3 * (PIECE_BYTES + 1))
     for number in range(4, 9):
-        cached.send(Stored(1, number, b"", b"%d" % number, 100 + number))
+        cached.send(MessageStored(1, number, b"", b"%d" % number, 100 + number))
     assert (cached.base, cached.end, seen(cached, 5, 103)) == (5, 8, [b"6", b"7", b"8"])
     expect_sound(cached)
 
@@ -112,10 +113,10 @@ def test_random_runs_are_what_a_list_would_be(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(ranges, "RANGE_BYTES", 2_000)
     chance = random.Random(5)
     for _ in range(300):
-        every = [Piece(n, chance.randint(0, 100), b"%d" % n) for n in range(150) if chance.random() < 0.7]
+        every = [EncodedMessage(n, chance.randint(0, 100), b"%d" % n) for n in range(150) if chance.random() < 0.7]
         cached, hidden = CachedRange(50, 50, 0, POLICY, write), 0
 
-        def between(base: int, end: int, at: int, told: list[Piece] = every) -> list[Piece]:
+        def between(base: int, end: int, at: int, told: list[EncodedMessage] = every) -> list[EncodedMessage]:
             return [each for each in told if base < each.sequence_num <= end and each.created_at >= at]
 
         for _ in range(chance.randint(1, 12)):

@@ -39,7 +39,7 @@ def advised(config: Config) -> str:
 
 
 def test_without_runs_it_says_so(config: Config) -> None:
-    assert advised(config) == "No advice on cleanup_interval yet: it takes 2 runs that went well.\n"
+    assert advised(config) == "No advice on cleanup_interval yet: it needs 2 successful runs.\n"
 
 
 def test_it_goes_by_the_costs_in_the_history(config: Config) -> None:
@@ -56,8 +56,8 @@ def test_it_goes_by_the_costs_in_the_history(config: Config) -> None:
     shown = advised(config)
     assert "everything: estimated from 10 runs" in shown
     assert "1h (now)" in shown
-    assert "takes 250 ms of CPU, holds the write lock for 50 ms in all, and for 9 ms at the longest" in shown
-    assert shown.splitlines()[-1].startswith('Set cleanup_interval to "1min": expired messages then lie on the disk')
+    assert "250 ms of CPU time, write lock for 50 ms, at most 9 ms at a time" in shown
+    assert shown.splitlines()[-1].startswith('Set cleanup_interval to "1min": expired messages then stay on disk')
 
 
 def test_runs_note_what_they_cost(config: Config) -> None:

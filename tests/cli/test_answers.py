@@ -10,7 +10,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from conclave.cli.main import Family, main
+from conclave.cli.main import LazyCommand, main
 from conclave.config.settings import Config
 from spark import archive_commands
 from spark.environment import RunEnvironment
@@ -33,7 +33,7 @@ WITHOUT_JSON = {
     "hold release": "a sentence",
     "invite-token new": "the token alone",
     "invite-token revoke": "a sentence",
-    "receipts verify": "sentences",
+    "evidence verify": "sentences",
     "restore": "sentences",
     "serve": "its log",
     "user create": "the password alone",
@@ -49,7 +49,7 @@ WITHOUT_JSON = {
 def commands() -> Iterator[tuple[str, click.Command]]:
     """Yield every command that does something, with its whole name."""
     for name, family in main.commands.items():
-        assert isinstance(family, Family)
+        assert isinstance(family, LazyCommand)
         command = family.load()
         if isinstance(command, click.Group):
             for inner, each in command.commands.items():
@@ -73,9 +73,8 @@ def test_every_command_that_takes_a_group_takes_a_name_or_an_id() -> None:
         for parameter in command.params
         if parameter.name in ("group", "name_or_id")
     }
-    assert set(taking) == {"archive restore", "audit", "cleanup purge", "explain", "group show", "hold add"} | {
-        "receipts show"
-    }
+    of_evidence = {"evidence audit", "evidence receipts"}
+    assert set(taking) == {"archive restore", "cleanup purge", "explain", "group show", "hold add"} | of_evidence
     assert set(taking.values()) == {"text"}, "not a UUID alone"
 
 
@@ -97,7 +96,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_command_says_which_configuration_and_database_it_goes_by_unless_one_is_named(folder: Path) -> None:
     assert CliRunner().invoke(main, ["user", "list"]).stderr == (
-        f"conclave: configuration: the built-in defaults, as no file was found; database: {folder}/conclave.db\n"
+        f"conclave: configuration: the built-in defaults (no file found); database: {folder}/conclave.db\n"
     )
     (folder / "conclave.toml").write_text(SQL)
     for words in (["user", "list", "--json"], ["archive", "status"], ["hold", "list"]):
@@ -134,8 +133,8 @@ def _answer(*words: str, folder: Path) -> str:
 def test_where_nothing_is_yet_a_sentence_says_so(folder: Path) -> None:
     (folder / "backups").mkdir()
     for words, told in (
-        (["backup", "list", "backups"], "there are no backups yet\n"),
-        (["archive", "status"], "nothing was ever archived\n"),
+        (["backup", "list", "backups"], "no backups\n"),
+        (["archive", "status"], "nothing has been archived yet\n"),
         (["cleanup", "history"], "no runs yet\n"),
     ):
         done = CliRunner().invoke(main, words)
@@ -158,7 +157,7 @@ def test_a_group_is_restored_from_the_archive_by_name_or_id(folder: Path, monkey
     (folder / "conclave.toml").write_text(SQL)
     done = CliRunner().invoke(main, ["archive", "restore", "nobody's"])
     assert (done.exit_code, done.stdout) == (1, "")
-    assert done.stderr.endswith('conclave: no such group: "nobody\'s"; a deleted group has to be named by its id\n')
+    assert done.stderr.endswith('conclave: no such group: "nobody\'s"; use the id for a deleted group\n')
     group_id = UUID(bytes=bytes(range(16)))
     done = CliRunner().invoke(main, ["archive", "restore", str(group_id)])
     assert done.exit_code == 0, done.stderr

@@ -1,4 +1,4 @@
-"""`conclave audit`: who decided what, and that it is noted with what it tells of."""
+"""`conclave evidence audit`: who decided what, and that it is noted with what it tells of."""
 
 import asyncio
 import json
@@ -34,7 +34,7 @@ def run(config: Config, clock: FakeClock, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 async def audited(run: Run, *words: str) -> list[dict[str, Any]]:
-    result = await asyncio.to_thread(run, "audit", "--json", *words)
+    result = await asyncio.to_thread(run, "evidence", "audit", "--json", *words)
     return [json.loads(line) for line in done(result).splitlines()]
 
 
@@ -143,7 +143,7 @@ async def test_entries_outlive_what_they_speak_of_and_are_found_by_name_and_id(
     assert await actions(run, "--limit", "1") == ["user_held"]
     assert len(await actions(run, "--since", "1d")) == 3
     assert len(await actions(run, "--since", "23h")) == 2
-    shown = done(await asyncio.to_thread(run, "audit", "--group", first))
+    shown = done(await asyncio.to_thread(run, "evidence", "audit", "--group", first))
     assert "admin alice" in shown
     assert "message_expiry_seconds from -1 to 3600" in shown
 
@@ -161,11 +161,11 @@ async def test_entries_outlive_what_they_speak_of_and_are_found_by_name_and_id(
     ],
 )
 def test_a_wrong_command_line_is_refused(run: Run, words: tuple[str, ...]) -> None:
-    assert run("audit", *words).exit_code == 2
+    assert run("evidence", "audit", *words).exit_code == 2
 
 
 def test_only_the_server_creates_a_database(run: Run, config: Config) -> None:
-    assert "no such database" in refused(run("audit"))
+    assert "no such database" in refused(run("evidence", "audit"))
     assert not config.database.exists()
 
 

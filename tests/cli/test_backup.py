@@ -26,8 +26,8 @@ def store(tmp_path: Path) -> KeyedBackups:
 
 @pytest.fixture
 def back_up(store: KeyedBackups, monkeypatch: pytest.MonkeyPatch) -> Back:
-    monkeypatch.setattr("conclave.cli.common.log_for_people", lambda: None)
-    monkeypatch.setattr(backup, "orderly_end", nullcontext)
+    monkeypatch.setattr("conclave.cli.common.use_console_log", lambda: None)
+    monkeypatch.setattr(backup, "exit_on_signals", nullcontext)
     monkeypatch.setattr("os.nice", lambda _: 0)
     config = store.folder / "conclave.toml"
 
@@ -43,7 +43,7 @@ def test_a_copy_of_the_vault_is_made_beside_the_backups_and_in_none_of_them(
 ) -> None:
     copy = tmp_path / "copy"
     result = back_up("--vault-copy", copy, store.backups)
-    assert f"the vault was copied to {copy}" in done(result)
+    assert f"vault copied to {copy}" in done(result)
     assert result.stderr == ""
     assert store.derivable(copy / KEYS) == set(store.served())
     assert (copy / LEDGER).read_bytes() == store.config.ledger_path.read_bytes()
@@ -60,7 +60,7 @@ def test_a_copy_of_the_vault_within_the_backups_is_refused_before_anything_is_ma
     (tmp_path / "link").symlink_to(store.backups)
     target = tmp_path / place if place.startswith("link") else store.backups / place
     told = refused(back_up("--vault-copy", target, store.backups))
-    assert told == f"--vault-copy: {target} lies in {store.backups}: whoever has the backups would have the keys"
+    assert told == f"--vault-copy: {target} is inside {store.backups}: backups must not contain the keys"
     assert list(store.backups.iterdir()) == []
 
 

@@ -16,10 +16,13 @@ from conclave.client.chat.options import ChatOptions
 @pytest.mark.parametrize(
     ("arguments", "wrong"),
     [
-        ([], "conclave chat needs a terminal; a program uses conclave.client, see docs/client.md"),
-        (["["], "[ is no address; write one as chat.example.org"),
-        (["http://x:port"], "http://x:port is no address; write one as chat.example.org"),
-        (["--keep-fetched", "soon"], "soon is no time: write a number and one of s, min, h, d, w, mo, y, as 1h"),
+        ([], "conclave chat needs a terminal; for programs, use conclave.client, see docs/client.md"),
+        (["["], "[ is not a valid address; expected one such as chat.example.org"),
+        (["http://x:port"], "http://x:port is not a valid address; expected one such as chat.example.org"),
+        (
+            ["--keep-fetched", "soon"],
+            "soon is not a duration: write a number and a unit (s, min, h, d, w, mo, y), such as 1h",
+        ),
         (["--codec", "nothing.there:Codec"], "nothing.there:Codec: No module named 'nothing'; write MODULE:NAME"),
         (["--codec", "conclave.client"], "write MODULE:NAME"),
         (["--codec", ":Codec"], "write MODULE:NAME"),

@@ -15,7 +15,7 @@ from conclave.config.load import parse_config
 from conclave.retention.policy import KEEP
 from conclave.store.engine import schema, sqlite
 from conclave.store.resources import state
-from tests.retention.test_rehearsal import Group, Sent, digest, fill
+from tests.retention.test_rehearsal import Group, SentMessages, digest, fill
 from tests.support import stores
 from tests.support.server import capless
 
@@ -52,7 +52,7 @@ def serve(folder: Path, *ages: int, settings: str = "") -> Path:
     config = parse_config(settings, "x")
     stores.prepare(path)
     with closing(sqlite.connect(path)) as connection, sqlite.write_transaction(connection):
-        group = Group(KEEP, 0, 0, 0, 0, [0], 0, [Sent(each, 0, False, 0) for each in range(1, len(ages) + 1)])
+        group = Group(KEEP, 0, 0, 0, 0, [0], 0, [SentMessages(each, 0, False, 0) for each in range(1, len(ages) + 1)])
         fill(connection, [group], set())
         for number, age in enumerate(ages, 1):
             connection.execute("UPDATE messages SET created_at = ? WHERE sequence_num = ?", (NOW - age, number))
@@ -180,7 +180,7 @@ def test_a_database_of_an_older_version_is_not_compared(folder: Path, monkeypatc
 
 def test_a_database_that_was_never_served_is_not_compared(folder: Path) -> None:
     stores.prepare(folder / "conclave.db")
-    assert "has not been served yet" in checked(write(folder, ""))["uncompared"]
+    assert "has not been used by a server yet" in checked(write(folder, ""))["uncompared"]
 
 
 def test_what_is_no_database_is_a_fault(folder: Path) -> None:
@@ -206,10 +206,10 @@ def test_it_tells_what_a_change_would_hide_and_erase_and_touches_nothing(folder:
     assert (seen["then_erased"]["counts"]["expired"], seen["then_erased"]["body_bytes"]) == (2, 5)
     done = check(str(folder / "new.toml"))
     assert "message_retention: this change would hide 1 of 4 messages at once" in done.stderr
-    assert "a start with it would be refused" in done.stdout
+    assert "the server would refuse to start" in done.stdout
     for line in (
-        "changed: message_retention: another policy for 1 group",
-        "a start with it would hide 1 message (3 bytes) in the database and 0 (0 bytes) in the archive, in 1 group",
+        "changed: message_retention: affects the policy of 1 group",
+        "starting with it would hide 1 message (3 bytes) in the database and 0 (0 bytes) in the archive, in 1 group",
         "a run under the settings in force would erase 1 message (2 bytes) in the database and 0 (0 bytes) in the"
         " archive, in 1 group",
         "a run after a start with it would erase 2 messages (5 bytes) in the database and 0 (0 bytes) in the archive,"
@@ -221,14 +221,14 @@ def test_it_tells_what_a_change_would_hide_and_erase_and_touches_nothing(folder:
 def test_an_unchanged_policy_is_said_to_be_the_one_in_force(folder: Path) -> None:
     serve(folder, DAY)
     shown = check(str(write(folder, "listen_port = 1234"))).stdout.splitlines()
-    assert "the policy is the one in force" in shown
+    assert "the policy is unchanged" in shown
     assert not [line for line in shown if "after a start" in line]
 
 
 def test_what_is_erased_sooner_is_told(folder: Path) -> None:
     serve(folder, DAY, settings="retention.enabled = false")
     shown = check(str(write(folder, ""))).stdout
-    assert "in 1 group, messages may be erased sooner than before" in shown
+    assert "in 1 group, messages may be erased earlier than before" in shown
 
 
 def test_a_wrong_clock_is_told(folder: Path) -> None:

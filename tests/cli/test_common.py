@@ -6,11 +6,11 @@ from pathlib import Path
 
 _TWO_SIGNALS = """
 import os, signal
-from conclave.cli.common import orderly_end
+from conclave.cli.common import exit_on_signals
 
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # it is ignored under nohup
 signal.signal(signal.SIGTERM, signal.SIG_DFL)
-with orderly_end():
+with exit_on_signals():
     both = {signal.SIGHUP, signal.SIGTERM}
     signal.pthread_sigmask(signal.SIG_BLOCK, both)
     for each in both:

@@ -13,13 +13,13 @@ from uuid import UUID
 import pytest
 from click.testing import CliRunner, Result
 
-from conclave.cli import opened_store
+from conclave.cli import open_store
 from conclave.cli.main import main
 from conclave.clock import FakeClock
 from conclave.config.retention import RetentionConfig
 from conclave.config.settings import Config
 from conclave.retention.jobs import PurgeJob
-from conclave.retention.resolve import Lifetimes, Limit, Limits
+from conclave.retention.resolve import LifetimeLimits, LifetimeRange, Lifetimes
 from conclave.store.engine import sqlite
 from conclave.store.resources import state
 from spark.environment import RunEnvironment
@@ -57,8 +57,8 @@ def toml(config: Config) -> str:
 @pytest.fixture
 def tell(clock: FakeClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Told:
     """Run a command on the database of a configuration, at the time of the other fixtures."""
-    monkeypatch.setattr(opened_store, "SystemClock", lambda: clock)
-    monkeypatch.setattr("conclave.cli.common.log_for_people", lambda: None)
+    monkeypatch.setattr(open_store, "SystemClock", lambda: clock)
+    monkeypatch.setattr("conclave.cli.common.use_console_log", lambda: None)
 
     def run(config: Config, *arguments: str) -> Result:
         path = tmp_path / "conclave.toml"
@@ -98,7 +98,7 @@ async def test_a_message_expires_at_a_second_and_is_erased_by_the_next_run(runni
     await alice.set_expiry(group, 3 * DAY)
     await alice.send(group)
     said = await told(tell, running, "explain", "team", "1")
-    assert "a message expires 3 days after it was sent" in said
+    assert "messages expire 3 days after sending" in said
     assert "- its admins have set 3d" in said
     assert "policy_changed by admin alice" in said
     assert "Hidden: from" in said
@@ -109,7 +109,7 @@ async def test_a_message_expires_at_a_second_and_is_erased_by_the_next_run(runni
     running.clock.advance(1)
     assert await alice.numbers(group) == []
     said = await told(tell, running, "explain", group, "1")
-    assert "Hidden: already, it is older than its group's messages live" in said
+    assert "Hidden: already, it has expired" in said
     assert "Erased: by the next run (everything)." in said
     await clean(running)
     said = await told(tell, running, "explain", "team", "1")
@@ -126,8 +126,8 @@ async def test_a_group_that_keeps_everything_is_told_so(running: Running, tell: 
     said = await told(tell, running, "explain", "team", "1")
     assert "messages are kept until their group or account is deleted" in said
     assert "In force since: unknown" in said
-    assert "Hidden: never, by the policy as it is." in said
-    assert "Erased: never, by the policy as it is." in said
+    assert "Hidden: never, by the current policy." in said
+    assert "Erased: never, by the current policy." in said
 
 
 async def test_who_holds_messages_back_is_named(running: Running, tell: Told) -> None:
@@ -139,10 +139,10 @@ async def test_who_holds_messages_back_is_named(running: Running, tell: Told) ->
     await alice.numbers(group)
     await running.settle()
     said = await told(tell, running, "explain", group, "2")
-    assert "a message goes once every member has fetched it" in said
-    assert "- carol has fetched nothing (when, is not stored); last used the server: " in said
+    assert "messages are deleted once all members have fetched them" in said
+    assert "- carol has fetched nothing; last used the server: " in said
     assert "- bob" not in said
-    assert "Hidden: by the first run after every member has fetched it; no time ends it before." in said
+    assert "Hidden: by the first run after all members have fetched it; it has no time limit." in said
     assert "Not fetched yet by: carol." in said
     found = json.loads(await told(tell, running, "explain", group, "--json"))
     assert [each["username"] for each in found["waiting"]] == ["carol"]
@@ -150,11 +150,11 @@ async def test_who_holds_messages_back_is_named(running: Running, tell: Told) ->
     await carol.numbers(group)
     await running.settle()
     said = await told(tell, running, "explain", group, "2")
-    assert "Hidden: by the next run; every member has fetched it." in said
+    assert "Hidden: by the next run; all members have fetched it." in said
     assert "Erased: by the next run (everything)." in said
     assert "Members who hold" not in said
     await clean(running)
-    assert "fetched: every member has fetched it" in await told(tell, running, "explain", group, "2")
+    assert "fetched: all members have fetched it" in await told(tell, running, "explain", group, "2")
 
 
 async def test_a_timer_is_told_of_until_its_last_reader_has_it_redacted(running: Running, tell: Told) -> None:
@@ -162,22 +162,22 @@ async def test_a_timer_is_told_of_until_its_last_reader_has_it_redacted(running:
     await alice.send(group, b"secret", 60)
     await bob.read(group, 1)
     said = await told(tell, running, "explain", group, "1")
-    assert "It destroys itself 1 minute after it was read, for each reader alone." in said
-    assert "still are: 3; 1 of them has not read it, and for 0 it is redacted; the next timer ends" in said
+    assert "It self-destructs 1 minute after reading, for each reader separately." in said
+    assert "who still are): 3; 1 of them has not read it; for 0 it is redacted; the next timer ends" in said
     assert "(in 30 days) on, even if members have not read it by then." in said
     assert said.endswith("Not read yet by: carol.\n")
     [waiting] = json.loads(await told(tell, running, "explain", group, "1", "--json"))["message"]["unread"]
     assert (waiting["username"], waiting["fetched"], waiting["disabled"]) == ("carol", 0, False)
     running.clock.advance(60)
     said = await told(tell, running, "explain", group, "1")
-    assert "1 of them has not read it, and for 2 it is redacted." in said
+    assert "1 of them has not read it; for 2 it is redacted." in said
     assert "Not read yet by: carol." in said
     running.clock.advance(30 * DAY)
     said = await told(tell, running, "explain", group, "1")
-    assert "Hidden: already, it has destroyed itself for every reader." in said
+    assert "Hidden: already, it has self-destructed for all readers." in said
     assert "Not read yet by" not in said
     assert "Erased: by the next run (of any job)." in said
-    assert "Overdue: something here could have been erased for" in said
+    assert "Overdue: messages could have been erased for" in said
     await clean(running)
     assert "redacted: it has destroyed itself" in await told(tell, running, "explain", group, "1")
 
@@ -199,7 +199,7 @@ async def test_who_has_taken_a_message_back_is_told_and_what_is_left_of_it(runni
     assert "Erased: by the next run (of any job)." in await told(tell, running, "explain", "team", "1")
     await clean(running)
     assert "1 message up to 1, taken_back: it was taken back" in await told(tell, running, "explain", "team", "1")
-    log = await told(tell, running, "audit", "--group", "team")
+    log = await told(tell, running, "evidence", "audit", "--group", "team")
     assert "message_taken_back" in log
     assert "user bob" in log
 
@@ -243,9 +243,7 @@ async def test_a_hold_withholds_and_is_named_with_its_reason(running: Running, t
     running.clock.advance(11)
     said = await told(tell, running, "explain", group, "1")
     assert "Legal hold 1 keeps all messages of the group: \\x1b[31mcase 7 (added" in said
-    assert (
-        "Erased: by the first run (everything) once nothing withholds it any more. Withheld by: legal hold 1." in said
-    )
+    assert "Erased: by the first run (everything) once it is no longer withheld. Withheld by: legal hold 1." in said
     assert "Overdue: nothing." in said
     await clean(running)
     assert await running.query("SELECT count(*) FROM messages") == [(1,)]
@@ -256,7 +254,7 @@ async def test_a_users_hold_is_told_where_the_user_is(running: Running, tell: To
     other = await alice.create_group("elsewhere")
     await bob.send(group)
     hold(running.config, "user", UUID(bob.user_id).bytes, "case 8")
-    assert "keeps what bob has sent: case 8" not in await told(tell, running, "explain", other)
+    assert "keeps messages from bob: case 8" not in await told(tell, running, "explain", other)
     said = await told(tell, running, "explain", group, "1")
     assert "Legal hold 1 keeps what" in said
     assert "case 8" in said
@@ -293,7 +291,7 @@ async def test_an_unknown_group_is_told_in_a_line(
 def test_another_configuration_than_the_servers_is_refused(config: Config, clock: FakeClock, tell: Told) -> None:
     stores.prepare(config.database)
     for command in (["explain", "team"], ["group", "list"], ["group", "show", "team"]):
-        assert "has not been served yet" in tell(config, *command).stderr
+        assert "has not been used by a server yet" in tell(config, *command).stderr
     with closing(sqlite.connect(config.database)) as connection, sqlite.write_transaction(connection):
         state.begin_serving(connection, config.policy, clock.read())
     for command in (["explain", "team"], ["group", "list"], ["group", "show", "team"]):
@@ -311,29 +309,34 @@ async def test_an_override_binds_and_what_admins_have_stored_is_told(
     retention = RetentionConfig(groups={group: Lifetimes(-1, 30 * DAY)})
     async with start_server(replace(config, retention=retention)) as server:
         said = await told(tell, server, "explain", "team")
-    assert "Policy: a message expires 30 days after it was sent. Source: override." in said
-    assert "- the operator's override for this group binds: max_lifetime 30d" in said
-    assert "- its admins have stored 1h, which is not in force: an override is final" in said
+    assert "Policy: messages expire 30 days after sending. Source: override." in said
+    assert "- the operator's override for this group applies: max_lifetime 30d" in said
+    assert "- its admins set 1h, which the override overrules" in said
 
 
 @pytest.mark.parametrize(
     ("retention", "server", "own", "said"),
     [
-        (RetentionConfig(), 7 * DAY, -1, "- message_retention of the server is 7d, and binds"),
+        (RetentionConfig(), 7 * DAY, -1, "- message_retention of the server, 7d, applies"),
         (RetentionConfig(), 7 * DAY, 0, "retention.fetch_hold_limit is not set"),
         (
             RetentionConfig(fetch_hold_limit=30 * DAY),
             7 * DAY,
             0,
-            "after 30d a message expires, fetched by all",
+            "a message expires after 30d, fetched by all",
         ),
         (
-            RetentionConfig(limits=Limits(Limit(), Limit(DAY))),
+            RetentionConfig(limits=LifetimeLimits(LifetimeRange(), LifetimeRange(DAY))),
             -1,
             60,
-            "- retention.limits.max_lifetime.min makes that 1d",
+            "- retention.limits.max_lifetime.min raises it to 1d",
         ),
-        (RetentionConfig(limits=Limits(Limit(), Limit(DAY))), -1, 0, "Nothing is erased until 1 day after it was sent"),
+        (
+            RetentionConfig(limits=LifetimeLimits(LifetimeRange(), LifetimeRange(DAY))),
+            -1,
+            0,
+            "Messages are not erased until 1 day after sending",
+        ),
         (RetentionConfig(enabled=False), -1, 60, "Nothing is erased on this server: retention.enabled is false."),
         (RetentionConfig(retain_commits=True), -1, 60, "a commit does not expire by age until every member"),
         (RetentionConfig(purge_jobs=(PurgeJob(DAY, -1, 3 * DAY),)), -1, 60, "Runs: up to 3d every 1d."),
@@ -400,13 +403,13 @@ async def test_an_archived_message_is_explained_from_its_own_row(running: Runnin
     mover = Mover(running.config)
     rows = mover.append(group, 2)
     mover.switch(group, 2, rows)
-    assert "in the archive, and a copy is in the database until the next run" in await told(
+    assert "in the archive, with a copy in the database until the next run" in await told(
         tell, running, "explain", group, "2"
     )
     mover.drop_copies(group)
     said = await told(tell, running, "explain", group, "2")
     assert "Message 2: in the archive (partition lifetime=" in said
-    assert "Sent at" in said
+    assert "SentMessages at" in said
     assert "by alice (" in said
     assert "(in 89 days) on." in said
     found = json.loads(await told(tell, running, "explain", group, "2", "--json"))
@@ -416,7 +419,7 @@ async def test_an_archived_message_is_explained_from_its_own_row(running: Runnin
     assert (shown["hot_messages"], shown["archived_messages"], shown["border"]) == (1, 2, 2)
     shutil.rmtree(running.config.archive_path)
     said = await told(tell, running, "explain", group, "2")
-    assert "Its time cannot be told: " in said
+    assert "Its time cannot be read: " in said
     assert "Message 2: in the archive (partition lifetime=" in said
 
 
@@ -424,7 +427,7 @@ def test_a_name_that_is_no_text_is_refused(config: Config, tell: Told) -> None:
     for command in (["explain"], ["group", "show"]):
         done = tell(config, *command, "\udcff")
         assert (done.exit_code, done.stdout) == (2, "")
-        assert "it is not UTF-8" in done.stderr
+        assert "not valid UTF-8" in done.stderr
 
 
 async def test_while_the_clock_is_wrong_the_next_run_erases_nothing(running: Running, tell: Told) -> None:
@@ -438,5 +441,5 @@ async def test_while_the_clock_is_wrong_the_next_run_erases_nothing(running: Run
     assert not found["message"]["fate"]["goes"]
     assert found["clock_fault"]
     said = await told(tell, running, "explain", group, "1")
-    assert "The clock guard is red: " in said
+    assert "The clock is not trusted: " in said
     assert "Withheld by: the clock guard." in said

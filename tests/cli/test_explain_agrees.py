@@ -15,7 +15,7 @@ from conclave.config.retention import RetentionConfig
 from conclave.config.settings import Config
 from conclave.retention.jobs import ALL, PurgeJob, Scope, schedule
 from conclave.retention.policy_row import find
-from conclave.retention.resolve import Lifetimes, Limit, Limits
+from conclave.retention.resolve import LifetimeLimits, LifetimeRange, Lifetimes
 from conclave.store.engine import sqlite
 from conclave.store.resources import state as server_state
 from conclave.store.views import overdue
@@ -78,14 +78,14 @@ stored_groups = st.builds(
     deleted=st.sampled_from([False, False, False, True]),
     held=st.sampled_from([False, False, False, True]),
 )
-limits = st.builds(Limit, min=st.sampled_from([-1, -1, 20]), max=st.sampled_from([-1, 40]))
+limits = st.builds(LifetimeRange, min=st.sampled_from([-1, -1, 20]), max=st.sampled_from([-1, 40]))
 retentions = st.builds(
     RetentionConfig,
     enabled=st.sampled_from([True, True, True, False]),
     default_policy=st.builds(
         Lifetimes, min_lifetime=st.sampled_from([-1, 5]), max_lifetime=st.sampled_from([-1, 10, 60])
     ),
-    limits=st.builds(Limits, min_lifetime=limits, max_lifetime=limits),
+    limits=st.builds(LifetimeLimits, min_lifetime=limits, max_lifetime=limits),
     fetch_hold_limit=st.sampled_from([-1, -1, 30]),
     retain_commits=st.booleans(),
     purge_jobs=st.sampled_from([(), JOBS]),
@@ -127,7 +127,7 @@ def test_explain_says_what_the_next_run_does(whole: Whole, which: int) -> None:
         assert not report.error
         with closing(sqlite.connect(config.database)) as connection:
             gone = before.keys() - stored(connection).keys()
-            going = {key for key, of in told.items() if of.message and of.message.fate and of.message.fate.goes}
+            going = {key for key, of in told.items() if of.message and of.message.fate and of.message.fate.is_next}
             named = {key for key in going if is_named(connection, config, told[key], scope, key[0])}
             assert named <= gone <= going
             if scope == ALL:
@@ -147,10 +147,10 @@ def agree(
     config: Config,
     whole: Whole,
     told: dict[tuple[int, int], Explanation],
-    late: dict[int, overdue.Due],
+    late: dict[int, overdue.GroupBacklog],
 ) -> None:
     """Overdue names no group in which nothing goes; and all, where one look at each group is enough."""
-    going = {key[0] for key, of in told.items() if of.message and of.message.fate and of.message.fate.goes}
+    going = {key[0] for key, of in told.items() if of.message and of.message.fate and of.message.fate.is_next}
     assert late.keys() <= going
     in_order = all(
         sorted(group.messages.items()) == sorted(group.messages.items(), key=lambda each: (each[1][0], each[0]))

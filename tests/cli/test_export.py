@@ -114,7 +114,7 @@ async def test_numbers_that_a_restore_left_out_take_no_time(running: Running, ru
         lambda connection: connection.execute("UPDATE groups SET last_seq = ?", (far,))
     )
     assert await alice.send(group, b"after") == far + 1
-    pages: list[store.Page] = []
+    pages: list[store.ExportPage] = []
     after: int | None = 0
     while after is not None and len(pages) < 10:
         asked = UUID(group).bytes, UUID(alice.user_id).bytes, after, running.clock.now()
@@ -183,7 +183,7 @@ async def test_no_message_moves_while_its_sender_is_exported_be_it_the_first_tha
     (tmp_path / "conclave.toml").write_text(f'database_path = "{running.config.database}"\n[archive]\nafter = "7d"\n')
     original, refused_runs = actions.page, []
 
-    def page(*values: Any) -> store.Page | None:
+    def page(*values: Any) -> store.ExportPage | None:
         found = original(*values)
         assert found
         try:
@@ -223,7 +223,8 @@ async def test_an_export_that_fails_leaves_no_file(
         await asyncio.to_thread(run, "export", "alice", "--output", str(target))
     )
     assert not target.exists()
-    assert "account_exported" in done(await asyncio.to_thread(run, "audit", "--json")), "that it was tried is noted"
+    log = await asyncio.to_thread(run, "evidence", "audit", "--json")
+    assert "account_exported" in done(log), "the attempt is recorded"
 
 
 def test_an_unknown_user_is_told_in_a_line(config: Config, run: Run) -> None:

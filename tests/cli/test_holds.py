@@ -53,7 +53,7 @@ async def listed(run: Run) -> list[dict[str, Any]]:
 
 
 async def audited(run: Run, *words: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in done(await call(run, "audit", "--json", *words)).splitlines()]
+    return [json.loads(line) for line in done(await call(run, "evidence", "audit", "--json", *words)).splitlines()]
 
 
 async def commit(client: Client, group: str) -> None:
@@ -237,7 +237,16 @@ async def test_a_reason_cannot_act_on_the_terminal_or_forge_a_line(running: Runn
     await alice.create_group("g")
     odd = "[red]case\n 9 │ operator root\x1b[2K\u202e\x9b\r17"
     done(await call(run, "hold", "add", "--group", "g", "--reason", odd))
-    for words, escaped in ((("hold", "list"), r"\x1b"), (("audit",), r"\u001b")):
+    for words, escaped in (
+        (("hold", "list"), r"\x1b"),
+        (
+            (
+                "evidence",
+                "audit",
+            ),
+            r"\u001b",
+        ),
+    ):
         plain = done(await call(run, *words))
         done(await call(run, "hold", "add", "--group", "g", "--reason", "plain"))
         more = done(await call(run, *words))

@@ -1,4 +1,4 @@
-"""`conclave ledger show`: what the purge ledger says, for people and for programs."""
+"""`conclave evidence ledger`: what the purge ledger says, for people and for programs."""
 
 import json
 from collections.abc import Callable
@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from conclave.cli.ledger import ledger
+from conclave.cli.evidence import evidence
 from conclave.store.ledger import book
-from conclave.store.ledger.book import Entry
+from conclave.store.ledger.book import LedgerEntry
 from tests.support import ledgers
 from tests.support.commands import done, refused
 
-TOLD = [Entry(3, 1_700_000_000, "member", 7, None), Entry(5, 1_700_000_060, "group", 2, {"gone_below": 9})]
+TOLD = [LedgerEntry(3, 1_700_000_000, "member", 7, None), LedgerEntry(5, 1_700_000_060, "group", 2, {"gone_below": 9})]
 
 Show = Callable[..., Result]
 
@@ -25,11 +25,11 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def show(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Show:
-    monkeypatch.setattr("conclave.cli.common.log_for_people", lambda: None)
+    monkeypatch.setattr("conclave.cli.common.use_console_log", lambda: None)
     path.parent.mkdir()
     config = tmp_path / "conclave.toml"
     config.write_text(f'database_path = "{tmp_path}/hot.db"\n[vault]\npath = "{path.parent}"\n')
-    return lambda *words: CliRunner().invoke(ledger, ["show", *words, "--config", str(config)])
+    return lambda *words: CliRunner().invoke(evidence, ["ledger", *words, "--config", str(config)])
 
 
 def test_the_entries_are_shown_in_their_order(path: Path, show: Show) -> None:

@@ -9,7 +9,7 @@ from click import Context
 from click.testing import CliRunner
 
 from conclave import __version__
-from conclave.cli.main import Family, main
+from conclave.cli.main import LazyCommand, main
 from tests.support import stores
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.mark.parametrize("name", main.commands)
 def test_help_lists_each_command_as_it_describes_itself(name: str) -> None:
     listed = main.commands[name]
-    assert isinstance(listed, Family)
+    assert isinstance(listed, LazyCommand)
     assert listed.load().get_short_help_str(limit=100) == listed.get_short_help_str(limit=100)
     shown = CliRunner().invoke(main, ["--help"], terminal_width=120).stdout
     assert f"  {name.ljust(max(map(len, main.commands)))}  {listed.get_short_help_str(limit=100)}\n" in shown
@@ -27,7 +27,7 @@ def test_help_lists_each_command_as_it_describes_itself(name: str) -> None:
 @pytest.mark.parametrize("name", main.commands)
 def test_help_of_a_command_is_its_own(name: str) -> None:
     listed = main.commands[name]
-    assert isinstance(listed, Family)
+    assert isinstance(listed, LazyCommand)
     shown = CliRunner().invoke(main, [name, "--help"])
     assert shown.exit_code == 0
     assert shown.stdout.startswith(f"Usage: main {name} [OPTIONS]")
@@ -60,7 +60,7 @@ def test_what_is_not_installed_is_named_with_the_extra_that_brings_it(command: s
 
 
 DECEIVING = "a\x9b31m\x1b[31m\u202e\x07"
-SHOWN = r"a\x9b31m\x1b[31m\u202e\x07"
+MAX_SHOWN = r"a\x9b31m\x1b[31m\u202e\x07"
 
 
 @pytest.mark.parametrize(
@@ -81,11 +81,11 @@ SHOWN = r"a\x9b31m\x1b[31m\u202e\x07"
         ("export", DECEIVING),
         ("hold", "release", DECEIVING),
         ("hold", "add", "--user", DECEIVING, "--reason", "why"),
-        ("audit", "--since", DECEIVING),
-        ("audit", "--group", DECEIVING),
+        ("evidence", "audit", "--since", DECEIVING),
+        ("evidence", "audit", "--group", DECEIVING),
         ("cleanup", "purge", "--group", DECEIVING, "--before", "1d"),
         ("cleanup", "purge", "--group", "group", "--before", DECEIVING),
-        ("receipts", "verify", "--known", DECEIVING),
+        ("evidence", "verify", "--known", DECEIVING),
         ("invite-token", "revoke", DECEIVING),
         ("backup", DECEIVING),
         ("backup", "list", DECEIVING),
@@ -117,7 +117,7 @@ def test_no_argument_reaches_the_terminal_as_it_is(
 def test_what_an_argument_has_is_shown(words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stores.prepare(tmp_path / "conclave.db")
     monkeypatch.chdir(tmp_path)
-    assert SHOWN in CliRunner().invoke(main, words, color=True).output
+    assert MAX_SHOWN in CliRunner().invoke(main, words, color=True).output
 
 
 @pytest.mark.parametrize("number", [str(2**63), str(2**64), "9" * 5_000, "0", "1" + "_0" * 30])
@@ -127,8 +127,8 @@ def test_what_an_argument_has_is_shown(words: tuple[str, ...], tmp_path: Path, m
         ("explain", "group"),
         ("hold", "release"),
         ("invite-token", "revoke"),
-        ("audit", "--limit"),
-        ("receipts", "show", "--limit"),
+        ("evidence", "audit", "--limit"),
+        ("evidence", "receipts", "--limit"),
         ("cleanup", "history", "--limit"),
         ("invite-token", "new", "--uses"),
     ],
@@ -146,7 +146,7 @@ def test_a_number_that_nothing_can_have_is_refused_in_a_line(
 def test_a_known_receipt_of_such_a_number_is_refused_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for number in ("0", "-1", str(2**63), "9" * 5_000):
-        asked = CliRunner().invoke(main, ["receipts", "verify", "--known", f"{number}:{'a' * 64}"])
+        asked = CliRunner().invoke(main, ["evidence", "verify", "--known", f"{number}:{'a' * 64}"])
         assert (asked.exit_code, type(asked.exception)) == (2, SystemExit)
         assert "is not a number, a colon and 64 hexadecimal digits" in asked.stderr
 

@@ -1,4 +1,4 @@
-"""`conclave receipts`: what was erased, told without content, and whether somebody has changed that."""
+"""`conclave evidence receipts` and `verify`: what was erased, and whether that was changed."""
 
 import asyncio
 import json
@@ -57,7 +57,7 @@ def last(told: str) -> str:
 async def test_what_was_erased_is_shown_by_group_also_of_a_deleted_one(
     running: Running, run: Run, groups: list[str]
 ) -> None:
-    shown = [json.loads(line) for line in done(run("receipts", "show", "--json")).splitlines()]
+    shown = [json.loads(line) for line in done(run("evidence", "receipts", "--json")).splitlines()]
     assert [(each["receipt_id"], each["group_id"], each["messages"]) for each in shown] == [
         (3, groups[2], 3),
         (2, groups[1], 2),
@@ -67,20 +67,20 @@ async def test_what_was_erased_is_shown_by_group_also_of_a_deleted_one(
         ("expired", "everything", 0)
     }
     assert [each["newest"] < each["at"] for each in shown] == [True] * 3
-    assert json.loads(done(run("receipts", "show", "--json", "--group", "group2")))["receipt_id"] == 2
+    assert json.loads(done(run("evidence", "receipts", "--json", "--group", "group2")))["receipt_id"] == 2
     await running.query("SELECT 1")
     change(running.config, "DELETE FROM groups WHERE group_name = 'group2'")
-    assert json.loads(done(run("receipts", "show", "--json", "--group", groups[1])))["receipt_id"] == 2
-    assert refused(run("receipts", "show", "--group", "group2")) == (
-        "no such group: 'group2'; a deleted group has to be named by its id"
+    assert json.loads(done(run("evidence", "receipts", "--json", "--group", groups[1])))["receipt_id"] == 2
+    assert refused(run("evidence", "receipts", "--group", "group2")) == (
+        "no such group: 'group2'; use the id for a deleted group"
     )
-    assert len(done(run("receipts", "show", "--json", "--limit", "1")).splitlines()) == 1
+    assert len(done(run("evidence", "receipts", "--json", "--limit", "1")).splitlines()) == 1
 
 
 def test_a_chain_that_nobody_has_touched_is_whole(run: Run, groups: list[str]) -> None:
-    told = done(run("receipts", "verify"))
+    told = done(run("evidence", "verify"))
     assert told.startswith("3 receipts, each follows from the one before it\nthe last one: 3:")
-    assert done(run("receipts", "verify", "--known", last(told))) == told
+    assert done(run("evidence", "verify", "--known", last(told))) == told
 
 
 @pytest.mark.parametrize(
@@ -103,25 +103,25 @@ def test_what_was_changed_by_hand_is_found(
     config: Config, run: Run, groups: list[str], sql: str, broken_at: int
 ) -> None:
     change(config, sql)
-    assert refused(run("receipts", "verify")).startswith(
+    assert refused(run("evidence", "verify")).startswith(
         f"receipt {broken_at} does not follow from the one before it: it was changed, or one before it was"
     )
 
 
 def test_the_end_of_the_chain_is_missed_by_whoever_has_kept_it(config: Config, run: Run, groups: list[str]) -> None:
-    known = last(done(run("receipts", "verify")))
+    known = last(done(run("evidence", "verify")))
     change(config, "DELETE FROM receipts WHERE receipt_id = 3")
-    assert done(run("receipts", "verify")).startswith("2 receipts,"), "by itself the rest is whole"
-    assert refused(run("receipts", "verify", "--known", known)).startswith("receipt 3 is not here, or has another hash")
-    assert run("receipts", "verify", "--known", "3:x").exit_code == 2
+    assert done(run("evidence", "verify")).startswith("2 receipts,"), "by itself the rest is whole"
+    assert refused(run("evidence", "verify", "--known", known)).startswith("receipt 3 is missing, or its hash differs")
+    assert run("evidence", "verify", "--known", "3:x").exit_code == 2
 
 
 def test_on_a_narrow_terminal_nothing_is_cut_off(run: Run, groups: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """The rows lie one below the other there, a line for each cell; elsewhere they are a table."""
-    assert "│ 3       │" in done(run("receipts", "show"))
+    assert "│ 3       │" in done(run("evidence", "receipts"))
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "dumb")  # 80 columns, no colours
-    shown = done(run("receipts", "show"))
+    shown = done(run("evidence", "receipts"))
     rows = [dict(line.split(":", 1) for line in row.splitlines() if line) for row in shown.split("\n\n")]
     told = [(row["group"].strip(), row["messages"].strip()) for row in rows]
     assert told == [(groups[2], "3"), (groups[1], "2"), (groups[0], "1")]

@@ -96,7 +96,7 @@ async def test_an_expired_token_a_revoked_one_and_a_wrong_one_look_the_same(serv
     expired, revoked = await new(run, "--expires", "1h"), await new(run)
     server.clock.advance(3599)
     assert await register(server, "alice", expired) == 201
-    assert done(await call(run, "revoke", "2")) == "token 2: revoked; it has opened 0 accounts\n"
+    assert done(await call(run, "revoke", "2")) == "token 2: revoked; 0 accounts created with it\n"
     again = await new(run, "--expires", "1h", "--uses", "2")
     server.clock.advance(3600)
     for token in (expired, revoked, again, "never-made", "\0"):
@@ -126,7 +126,7 @@ async def test_where_registration_is_open_no_token_is_used_up(
         for name, brought in (("alice", token), ("bob", "wrong"), ("carol", "")):
             assert await register(server, name, brought) == 201
         assert [row["uses"] for row in await listed(run)] == [0]
-        assert "no token is needed" in (await call(run, "new")).stderr
+        assert "registration needs no token" in (await call(run, "new")).stderr
 
 
 async def test_wrong_tokens_of_an_address_are_counted_and_right_ones_are_not(
@@ -154,7 +154,8 @@ async def test_the_database_has_only_the_hash_and_the_audit_log_tells_who(
     assert all(token.encode() not in path.read_bytes() for path in config.database.parent.iterdir() if path.is_file())
     assert token not in done(await call(run, "list"))
     await call(run, "revoke", "1")
-    entries = [json.loads(line) for line in done(await asyncio.to_thread(run, "audit", "--json")).splitlines()]
+    log = await asyncio.to_thread(run, "evidence", "audit", "--json")
+    entries = [json.loads(line) for line in done(log).splitlines()]
     assert [(each["action"], each["details"]["note"]) for each in entries] == [
         ("registration_token_revoked", "choir"),
         ("registration_token_added", "choir"),

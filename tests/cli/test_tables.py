@@ -3,7 +3,7 @@
 import pytest
 from rich.table import Table
 
-from conclave.cli.tables import WIDTH_OF_FILES, print_whole
+from conclave.cli.tables import FILE_WIDTH, print_table
 
 
 @pytest.fixture(autouse=True)
@@ -13,7 +13,7 @@ def no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def printed(table: Table, capsys: pytest.CaptureFixture[str], empty: str = "nothing") -> list[str]:
-    print_whole(table, empty)
+    print_table(table, empty)
     return capsys.readouterr().out.splitlines()
 
 
@@ -46,8 +46,8 @@ def test_a_table_without_rows_says_so(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_what_is_too_wide_stands_in_lines_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     table = Table("name", "alias", "note")
-    table.add_row("alice", "", "x" * WIDTH_OF_FILES)
-    assert printed(table, capsys) == ["", "name:  alice", f"note:  {'x' * WIDTH_OF_FILES}"]
+    table.add_row("alice", "", "x" * FILE_WIDTH)
+    assert printed(table, capsys) == ["", "name:  alice", f"note:  {'x' * FILE_WIDTH}"]
 
 
 def test_no_cell_is_markup_or_moves_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ from conclave import app_keys
 from conclave.actions import accounts as actions, users as acting
 from conclave.actions.command_runner import Outside
 from conclave.auth.passwords import hash_password
-from conclave.cli import opened_store, users as cli_users
+from conclave.cli import open_store, users as cli_users
 from conclave.cli.users import change
 from conclave.clock import FakeClock
 from conclave.config.limits import LimitsConfig
@@ -39,7 +39,7 @@ Run = Callable[..., Result]
 
 @pytest.fixture
 def logged(monkeypatch: pytest.MonkeyPatch) -> Iterator[Logged]:
-    monkeypatch.setattr("conclave.cli.common.log_for_people", lambda: None)
+    monkeypatch.setattr("conclave.cli.common.use_console_log", lambda: None)
     with capture_logs() as lines:
         yield lines
 
@@ -47,7 +47,7 @@ def logged(monkeypatch: pytest.MonkeyPatch) -> Iterator[Logged]:
 @pytest.fixture
 def run(config: Config, clock: FakeClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logged: Logged) -> Run:
     """Run a command of `conclave user` on the database of the other fixtures, at their time."""
-    monkeypatch.setattr(opened_store, "SystemClock", lambda: clock)
+    monkeypatch.setattr(open_store, "SystemClock", lambda: clock)
     path = tmp_path / "conclave.toml"
     path.write_text(f'database_path = "{config.database}"\n')
 

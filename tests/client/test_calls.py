@@ -20,21 +20,21 @@ from conclave.client import (
     GroupError,
     History,
     InputError,
+    LoginSession,
     MlsCodec,
     NoAnswerError,
     PlaintextCodec,
     ResourceError,
-    Session,
     SessionFileError,
     SessionOverError,
     WrongPasswordError,
 )
-from conclave.client.membership import Membership
+from conclave.client.membership import MembershipManager
 from conclave.client.transport import Call, path
 from conclave.config.settings import Config
 from conclave.errors import ErrorCode
 from conclave.wire.events import GroupUpdate, NewMessage
-from conclave.wire.results import User
+from conclave.wire.results import UserInfo
 from tests.conftest import Running, StartServer
 from tests.support.client import PACKAGE, PASSWORD, Client as PlainClient
 
@@ -133,7 +133,7 @@ async def test_invites_and_key_packages(user: NewUser) -> None:
     bob_id = bob.session.user_id
     await bob.upload_key_packages([PACKAGE, PACKAGE + b"2"], PACKAGE + b"last", "ab:cd")
     assert await alice.take_key_package(bob_id) == PACKAGE
-    membership = Membership(alice, codec)
+    membership = MembershipManager(alice, codec)
     group = await membership.create("club", public=True)
     await membership.invite(group, "bob")
     [invite] = await bob.invites()
@@ -145,19 +145,19 @@ async def test_invites_and_key_packages(user: NewUser) -> None:
     await membership.invite(group, "bob")
     await bob.accept_invite((await bob.invites())[0].invite_id)
     [welcome] = await bob.welcomes()
-    codec.welcomed(welcome.group_id, welcome.welcome_message)
+    codec.join_by_welcome(welcome.group_id, welcome.welcome_message)
     await bob.accept_welcome(welcome.welcome_id)
     assert await bob.welcomes() == ()
     await membership.remove(group, bob_id)
-    await Membership(bob, codec).join(group)
-    await Membership(bob, codec).leave(group)
+    await MembershipManager(bob, codec).join(group)
+    await MembershipManager(bob, codec).leave(group)
     await membership.remove(group, bob_id, ban=True)
     assert len(await alice.banned(group)) == 1
 
 
 async def test_messages_and_events(user: NewUser) -> None:
     alice, bob = await user("alice"), await user("bob")
-    group = await Membership(alice, PlaintextCodec()).create("club", public=True)
+    group = await MembershipManager(alice, PlaintextCodec()).create("club", public=True)
     await bob.join(group)
     send_id = uuid4()
     async with bob.listen() as stream:
@@ -230,21 +230,21 @@ def test_an_address_that_is_none_is_refused(url: str) -> None:
 
 
 class TestSessionFile:
-    SESSION = Session("http://x", UUID(int=7), "alice", "5c" * 32, Format.PROTOBUF)
+    SESSION = LoginSession("http://x", UUID(int=7), "alice", "5c" * 32, Format.PROTOBUF)
 
     def test_it_is_read_as_it_was_written_and_by_nobody_else(self, tmp_path: Path) -> None:
         path = tmp_path / "deep" / "session.json"
         self.SESSION.save(path)
         self.SESSION.save(path)
-        assert Session.load(path) == self.SESSION
+        assert LoginSession.load(path) == self.SESSION
         assert path.stat().st_mode & 0o777 == 0o600
         assert [each.name for each in path.parent.iterdir()] == ["session.json"]
         path.chmod(0o640)
         with pytest.raises(SessionFileError, match="chmod 600"):
-            Session.load(path)
+            LoginSession.load(path)
 
     def test_there_may_be_none(self, tmp_path: Path) -> None:
-        assert Session.load(tmp_path / "none") is None
+        assert LoginSession.load(tmp_path / "none") is None
 
     @pytest.mark.parametrize("text", ["", "[]", "{}", '{"written_in": "json"}', "\x00"])
     def test_what_is_no_session_is_said_to_be_none(self, tmp_path: Path, text: str) -> None:
@@ -252,7 +252,7 @@ class TestSessionFile:
         path.touch(0o600)
         path.write_text(text)
         with pytest.raises(SessionFileError, match="is no session"):
-            Session.load(path)
+            LoginSession.load(path)
 
 
 BAD_NAMES = [
@@ -285,7 +285,7 @@ async def test_a_name_that_nobody_can_have_is_refused_in_words_before_anything_i
             lambda: client.user(name),
             lambda: client.create_group(name),
             lambda: client.update_group(group, group_name=name),
-            lambda: Membership(client, PlaintextCodec()).invite(group, name),
+            lambda: MembershipManager(client, PlaintextCodec()).invite(group, name),
         ):
             with pytest.raises(InputError, match="must be 1 to 64 letters, digits or _") as refused:
                 await ask()
@@ -302,7 +302,7 @@ async def test_each_part_of_a_path_stays_one_part(running: Running, part: str) -
         await client.register("bob", PASSWORD)
         await client.login("bob", PASSWORD)
         with pytest.raises(ResourceError):  # and no answer about Bob
-            await client.transport.ask(Call("GET", path("users", part)), User)
+            await client.transport.request(Call("GET", path("users", part)), UserInfo)
 
 
 @pytest.mark.parametrize("part", ["", ".", ".."])

@@ -10,15 +10,15 @@ from uuid import UUID, uuid4
 import pytest
 
 from conclave.client import Client, History, MessageArrived, PlaintextCodec, Readable
-from conclave.client.history.pages import Arrived
-from conclave.client.history.server_clock import APART_SECONDS
-from conclave.client.membership import Membership
+from conclave.client.history.pages import IncomingMessage
+from conclave.client.history.server_clock import ANSWER_INTERVAL_SECONDS
+from conclave.client.membership import MembershipManager
 from conclave.client.mirror import Mirror
 from conclave.clock import FakeClock
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.retention import RetentionConfig
 from conclave.config.settings import Config
-from conclave.wire.results import StoredMessage
+from conclave.wire.results import FetchedMessage
 from tests.api.test_clock_in_doubt import JUMP, WEEK, run, set_right, watermarks
 from tests.client.test_history import ALICE, HOUR, Kept
 from tests.client.test_server_clock import Dated
@@ -53,7 +53,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[bytes]]:
     """Count how often each payload is decoded: by MLS it could be only once."""
     counts, decode = Counter[bytes](), PlaintextCodec.decode
 
-    def count(codec: PlaintextCodec, group_id: UUID, messages: Sequence[StoredMessage]) -> list[Readable]:
+    def count(codec: PlaintextCodec, group_id: UUID, messages: Sequence[FetchedMessage]) -> list[Readable]:
         counts.update(each.mls_message for each in messages)
         return decode(codec, group_id, messages)
 
@@ -99,7 +99,7 @@ async def pair(running: Running, tmp_path: Path) -> AsyncIterator[Pair]:
         alice = await stack.enter_async_context(Client(running.url))
         await alice.register("alice", PASSWORD)
         await alice.login("alice", PASSWORD)
-        group = await Membership(alice, PlaintextCodec()).create("club")
+        group = await MembershipManager(alice, PlaintextCodec()).create("club")
         await alice.update_group(group, expiry=0, visibility="public")
         bob = Dated(running, "bob", alice.transport.written_in, FakeClock(running.clock.now()), tmp_path / "bob.db")
         bob.client = Client(url, backoff=QUICK)
@@ -140,9 +140,9 @@ async def test_a_client_comes_back_for_what_only_the_clock_has_hidden(
     if restarts:
         await pair.bob.connect()
     else:
-        pair.let_pass(APART_SECONDS)
+        pair.let_pass(ANSWER_INTERVAL_SECONDS)
     await pair.hear(1, 2, 3, 4, 5)
-    await until(lambda: pair.bob.history.again_after(pair.group) is None)
+    await until(lambda: pair.bob.history.refetch_after(pair.group) is None)
     await pair.send(1)
     await pair.hear(7)
     assert not [each for each in pair.bob.told if isinstance(each, MessageArrived)]
@@ -178,7 +178,7 @@ async def killed_at_the_second(pair: Pair) -> list[int]:
     bob, told = pair.bob, list[int]()
     bob.history.close()
     bob.history = History(bob._path, clock=bob._clock)
-    bob.client.transport.on_time = bob.history.hear_time
+    bob.client.transport.on_time = bob.history.record_server_time
     news = Mirror(bob.client, bob.history, PlaintextCodec()).fetch(pair.group)
     async for each in news:
         if isinstance(each, MessageArrived):
@@ -195,7 +195,7 @@ async def test_an_empty_page_in_doubt_is_asked_for_again(pair: Pair) -> None:
     await pair.bob.connect()
     await pair.bob.client.me()
     await set_right(pair.running)
-    pair.let_pass(APART_SECONDS)
+    pair.let_pass(ANSWER_INTERVAL_SECONDS)
     await pair.hear(1, 2)
 
 
@@ -212,7 +212,7 @@ async def test_what_has_expired_meanwhile_does_not_come_and_is_not_waited_for(pa
     await pair.bob.connect()
     await pair.hear(7)
     await pair.restart()
-    assert pair.bob.history.again_after(pair.group) is None
+    assert pair.bob.history.refetch_after(pair.group) is None
     assert [each.sequence_num for each in pair.bob.history.messages(pair.group)] == [6, 7]
     assert (await watermarks(pair.running))["bob"] == 7
 
@@ -220,8 +220,8 @@ async def test_what_has_expired_meanwhile_does_not_come_and_is_not_waited_for(pa
 def late(kept: Kept, *numbers: int, after: int = 0, seconds: int = 0, in_doubt: bool = False) -> list[int]:
     """Store a page; return what was new of it."""
     group = next(iter(kept.history.groups()))
-    new = kept.history.new(group, numbers)
-    arrived = [Arrived(each, ALICE, b"text", kept.clock.now(), seconds) for each in numbers if each in new]
+    new = kept.history.not_fetched(group, numbers)
+    arrived = [IncomingMessage(each, ALICE, b"text", kept.clock.now(), seconds) for each in numbers if each in new]
     assert kept.history.store(group, after, numbers[-1], arrived, numbers=numbers, in_doubt=in_doubt)
     return sorted(new)
 
@@ -237,14 +237,14 @@ def unhandled(kept: Kept) -> list[int]:
     group = next(iter(kept.history.groups()))
     found = [each.sequence_num for each in kept.history.unhandled(group)]
     for each in found:
-        kept.history.handled(group, each)
+        kept.history.mark_handled(group, each)
     return found
 
 
 def test_what_was_here_and_is_gone_does_not_come_back(kept: Kept) -> None:
     group = next(iter(kept.history.groups()))
     assert late(kept, 1, 2, in_doubt=True) == [1, 2]
-    assert kept.history.again_after(group) is None, "nothing was left out"
+    assert kept.history.refetch_after(group) is None, "nothing was left out"
     assert late(kept, 4, 6, 7, after=2, in_doubt=True) == [4, 6, 7]
     kept.history.forget(group, [4])
     kept.history.read(group, 7)
@@ -253,10 +253,10 @@ def test_what_was_here_and_is_gone_does_not_come_back(kept: Kept) -> None:
     kept.open()
     assert late(kept, 9, after=7, in_doubt=True) == [9]
     assert late(kept, 4, 5, 6, after=2) == [5]
-    assert (kept.history.again_after(group), unhandled(kept)) == (6, [5])
+    assert (kept.history.refetch_after(group), unhandled(kept)) == (6, [5])
     assert unhandled(kept) == [9]
     assert late(kept, 8, 9, 10, after=6) == [8, 10], "what had not come at all may come with it"
-    assert (kept.history.again_after(group), kept.history.fetched_up_to(group)) == (None, 10)
+    assert (kept.history.refetch_after(group), kept.history.fetched_up_to(group)) == (None, 10)
     assert (unhandled(kept), unhandled(kept)) == ([8], [10])
     assert late(kept, 11, after=10) == [11]
     assert kept.history._connection.execute("SELECT count(*) FROM had").fetchone() == (0,)
@@ -266,9 +266,9 @@ def test_a_late_page_that_is_in_doubt_itself_is_stored_and_asked_for_again(kept:
     group = next(iter(kept.history.groups()))
     assert late(kept, 6, in_doubt=True) == [6]
     assert late(kept, 3, 6, in_doubt=True) == [3]
-    assert kept.history.again_after(group) == 0
+    assert kept.history.refetch_after(group) == 0
     assert late(kept, 1, 2, 3, 4, 5, 6) == [1, 2, 4, 5]
-    assert kept.history.again_after(group) is None
+    assert kept.history.refetch_after(group) is None
     assert not kept.history.store(group, 0, 6, [], numbers=[6]), "another process was faster"
 
 
@@ -288,15 +288,15 @@ def test_what_was_read_is_told_again_once_what_was_left_out_is_here(kept: Kept) 
     group = next(iter(kept.history.groups()))
     late(kept, 4, 5, in_doubt=True)
     kept.history.read(group, 5)
-    kept.history.told(group, 5)
-    assert kept.history.untold() == {}
+    kept.history.mark_reported(group, 5)
+    assert kept.history.unreported_reads() == {}
     late(kept, 1, 2, 4)
-    assert kept.history.untold() == {group: 5}
-    kept.history.told(group, 5)
+    assert kept.history.unreported_reads() == {group: 5}
+    kept.history.mark_reported(group, 5)
     late(kept, 5, after=4)
-    assert kept.history.untold() == {group: 5}
-    kept.history.told(group, 5)
-    assert kept.history.untold() == {}
+    assert kept.history.unreported_reads() == {group: 5}
+    kept.history.mark_reported(group, 5)
+    assert kept.history.unreported_reads() == {}
 
 
 def test_a_group_that_is_left_leaves_no_numbers(kept: Kept) -> None:

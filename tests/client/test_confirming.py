@@ -11,7 +11,7 @@ import pytest
 from conclave.client import Client, Format, GroupGone, History, MessageArrived, Online, PlaintextCodec, Sync
 from conclave.client.codec import Readable
 from conclave.client.history.store import History as Store
-from conclave.wire.results import StoredMessage
+from conclave.wire.results import FetchedMessage
 from tests.conftest import Running
 from tests.support.client import PASSWORD
 from tests.support.server import PATIENCE, until
@@ -118,7 +118,7 @@ class Leaving(PlaintextCodec):
         self.forgotten.add(group_id)
         super().forget(group_id)
 
-    def decode(self, group_id: UUID, messages: Sequence[StoredMessage]) -> list[Readable]:
+    def decode(self, group_id: UUID, messages: Sequence[FetchedMessage]) -> list[Readable]:
         if group_id in self.forgotten:
             self.decoded += [each.sequence_num for each in messages]
         return super().decode(group_id, messages)
@@ -135,7 +135,7 @@ async def test_what_was_asked_for_before_the_user_left_is_neither_decoded_nor_st
                     case MessageArrived(message) if message.sequence_num == 1:
                         await two.send(2)
                     case MessageArrived():
-                        await until(lambda: not sync._mirror._asking)  # the next page is there
+                        await until(lambda: not sync._mirror._page_requests)  # the next page is there
                         await sync.leave(two.group)
                     case GroupGone():
                         break

@@ -15,7 +15,7 @@ import pytest
 
 from conclave import client as library
 from conclave.client import Client, History, MessageArrived, MlsCodec, Sync
-from conclave.client.encryption.view import Standing
+from conclave.client.encryption.view import EncryptionStatus
 from tests.support.client import PASSWORD
 from tests.support.server import PATIENCE, USUAL_SIGNALS, ServerProcess
 
@@ -121,7 +121,7 @@ async def test_the_bot_is_silent_when_a_key_has_changed_until_a_person_has_compa
                 assert await texts(sync, 2) == ["ping", "pong"]
                 await sync.reset()
                 listening = asyncio.create_task(texts(sync, 1))
-                while sync.codec.view(group).standing is not Standing.ENCRYPTED:
+                while sync.codec.view(group).status is not EncryptionStatus.ENCRYPTED:
                     await asyncio.sleep(0.05)
                 await sync.send(group, "ping")
                 assert await listening == ["ping"]
@@ -190,7 +190,7 @@ async def texts(sync: Sync, count: int) -> list[str | None]:
         each = await anext(news)
         if isinstance(each, MessageArrived):
             heard.append(each.message.text)
-    sync.history.handled(each.message.group_id, each.message.sequence_num)  # type: ignore[union-attr]  # the last one is a message
+    sync.history.mark_handled(each.message.group_id, each.message.sequence_num)  # type: ignore[union-attr]  # the last one is a message
     await news.aclose()  # type: ignore[attr-defined]  # it is a generator
     return heard
 

@@ -16,7 +16,7 @@ from hypothesis import given, settings, strategies as st
 
 from conclave.client import History, HistoryError, private_file
 from conclave.client.history import bodies, pages
-from conclave.client.history.pages import Arrived, Times, known_group
+from conclave.client.history.pages import IncomingMessage, TimeBounds, ensure_group
 from conclave.client.history.server_clock import ServerClock
 from conclave.clock import FakeClock
 from tests.support import sample
@@ -47,7 +47,7 @@ class Kept:
         self.sent += 1
         after = self.history.fetched_up_to(group)
         created = self.clock.now() if created_at is None else created_at
-        arrived = Arrived(after + 1, ALICE, self.search.body(self.sent, size), created, seconds)
+        arrived = IncomingMessage(after + 1, ALICE, self.search.body(self.sent, size), created, seconds)
         assert self.history.store(group, after, after + 1, [arrived])
         return self.sent
 
@@ -154,9 +154,9 @@ def test_a_timer_runs_from_reading_on_and_nothing_changes_it(kept: Kept) -> None
     kept.clock.advance(YEAR)
     assert kept.shown(group) == [1, 2], "nobody has read it"
     kept.history.read(group, 1)
-    assert kept.history.untold() == {group: 1}
-    kept.history.told(group, 1)
-    assert kept.history.untold() == {}
+    assert kept.history.unreported_reads() == {group: 1}
+    kept.history.mark_reported(group, 1)
+    assert kept.history.unreported_reads() == {}
     kept.clock.advance(59)
     kept.history.read(group, 2)
     assert kept.shown(group) == [1, 2]
@@ -168,9 +168,9 @@ def test_a_timer_runs_from_reading_on_and_nothing_changes_it(kept: Kept) -> None
 
 def test_the_timer_of_ones_own_message_runs_from_sending_on(kept: Kept) -> None:
     group = uuid4()
-    own = Arrived(1, ALICE, b"secret", kept.clock.now(), 60, is_own=True)
-    late = Arrived(2, ALICE, b"late", kept.clock.now() - 100, 60, is_own=True)
-    plain = Arrived(3, ALICE, b"plain", kept.clock.now() - 100, is_own=True)
+    own = IncomingMessage(1, ALICE, b"secret", kept.clock.now(), 60, is_own=True)
+    late = IncomingMessage(2, ALICE, b"late", kept.clock.now() - 100, 60, is_own=True)
+    plain = IncomingMessage(3, ALICE, b"plain", kept.clock.now() - 100, is_own=True)
     kept.history.store(group, 0, 3, [own, late, plain])
     assert kept.shown(group) == [1, 3]
     kept.clock.advance(60)
@@ -181,7 +181,7 @@ def test_the_timer_of_ones_own_message_runs_from_sending_on(kept: Kept) -> None:
 def test_reading_one_message_writes_nothing_about_the_others(kept: Kept) -> None:
     """Or somebody who reads at the end of 100,000 messages has all of them written anew with each."""
     group = uuid4()
-    arrived = [Arrived(number, ALICE, b"text", kept.clock.now(), number % 2) for number in range(1, 1_001)]
+    arrived = [IncomingMessage(number, ALICE, b"text", kept.clock.now(), number % 2) for number in range(1, 1_001)]
     kept.history.store(group, 0, 1_000, arrived)
 
     def written(up_to: int) -> int:
@@ -201,11 +201,11 @@ def test_what_is_not_here_was_not_read(kept: Kept) -> None:
     group = uuid4()
     kept.arrive(group, seconds=60)
     kept.history.read(group, 100)
-    assert kept.history.untold() == {group: 1}
-    kept.history.told(group, 1)
+    assert kept.history.unreported_reads() == {group: 1}
+    kept.history.mark_reported(group, 1)
     kept.arrive(group, seconds=60)
     kept.history.read(group, 2)
-    assert kept.history.untold() == {group: 2}
+    assert kept.history.unreported_reads() == {group: 2}
 
 
 def test_what_the_server_tells_to_forget_is_gone(kept: Kept) -> None:
@@ -224,7 +224,7 @@ def test_what_the_server_tells_to_forget_is_gone(kept: Kept) -> None:
 def test_a_page_is_stored_with_how_far_the_history_is_or_not_at_all(kept: Kept) -> None:
     group = uuid4()
     kept.arrive(group)
-    again = Arrived(1, ALICE, b"again", kept.clock.now())
+    again = IncomingMessage(1, ALICE, b"again", kept.clock.now())
     assert not kept.history.store(group, 0, 1, [again]), "another process was faster"
     with pytest.raises(sqlite3.IntegrityError):
         kept.history.store(group, 1, 2, [again])
@@ -303,11 +303,13 @@ def test_unread_falls_with_what_was_seen_and_as_read_counts_what_nothing_unseen_
     """Number 3 is one's own."""
     group, bob = uuid4(), uuid4()
     arrived = [
-        Arrived(number, bob if number == 3 else ALICE, b"text", kept.clock.now(), 60 if number in burning else 0)
+        IncomingMessage(
+            number, bob if number == 3 else ALICE, b"text", kept.clock.now(), 60 if number in burning else 0
+        )
         for number in range(1, 6)
     ]
     kept.history.store(group, 0, 5, arrived)
-    kept.history.seen(group, bob, seen)
+    kept.history.mark_seen(group, bob, seen)
     assert kept.history.unread(group, bob) == unread
     assert kept.history.read_up_to(group) == read
     ends = {each.sequence_num: each.gone_at for each in kept.history.messages(group)}
@@ -319,7 +321,7 @@ def test_unread_falls_with_what_was_seen_and_as_read_counts_what_nothing_unseen_
 
 def test_of_very_many_unread_messages_a_thousand_are_counted(kept: Kept) -> None:
     group = uuid4()
-    many = [Arrived(number, ALICE, b"again", kept.clock.now()) for number in range(1, 1_101)]
+    many = [IncomingMessage(number, ALICE, b"again", kept.clock.now()) for number in range(1, 1_101)]
     kept.history.store(group, 0, 1_100, many)
     assert len(kept.history.unread(group, uuid4())) == 1_000
     kept.history.read(group, 200)
@@ -371,14 +373,14 @@ def test_the_servers_time_goes_on_by_the_clock_that_says_that_more_has_passed() 
     wall = FakeClock(now=5_000)
     clock = ServerClock(wall)
     assert clock.now() == 5_000, "before the server was heard"
-    clock.hear(1_000)
+    clock.record_time(1_000)
     wall.advance(10)
     assert clock.now() == 1_011
     wall.set_wrong(-500)
     assert clock.now() == 1_011, "set back: no time is won"
     wall.set_wrong(600)
     assert (clock.now(), clock.earliest()) == (1_111, 1_010), "set forward: it may be right"
-    clock.hear(1_012)
+    clock.record_time(1_012)
     assert clock.now() == 1_013
     wall.boot_id, wall.set_by = "next", 10**9
     wall.advance(100)
@@ -387,7 +389,7 @@ def test_the_servers_time_goes_on_by_the_clock_that_says_that_more_has_passed() 
 
 def test_the_servers_time_outlives_a_start(kept: Kept) -> None:
     group = uuid4()
-    kept.history.hear_time(kept.clock.now() - YEAR)  # this machine is a year ahead
+    kept.history.record_server_time(kept.clock.now() - YEAR)  # this machine is a year ahead
     kept.history.set_expiry(group, HOUR)
     kept.arrive(group, created_at=kept.clock.now() - YEAR)
     kept.history.close()
@@ -404,7 +406,7 @@ def test_hearing_an_earlier_time_shows_nothing_that_was_hidden(kept: Kept) -> No
     start = kept.clock.now()
     kept.clock.set_wrong(DAY)
     assert kept.shown(group) == []
-    kept.history.hear_time(start)
+    kept.history.record_server_time(start)
     assert kept.shown(group) == []
     assert number not in kept.found()
     assert kept.history.enforce() == [(group, 1)], "and the application hears of it"
@@ -450,11 +452,11 @@ while True:
 def test_a_timer_that_began_by_a_fast_clock_does_not_end_late(kept: Kept) -> None:
     group = uuid4()
     server = kept.clock.now()
-    kept.history.hear_time(server)
+    kept.history.record_server_time(server)
     kept.arrive(group, seconds=60)
     kept.clock.set_wrong(30)
     kept.history.read(group, 1)
-    kept.history.hear_time(server)
+    kept.history.record_server_time(server)
     assert kept.shown(group) == [1]
     kept.clock.advance(59)
     assert kept.shown(group) == []
@@ -493,10 +495,10 @@ def test_a_client_that_is_killed_keeps_what_may_be_kept_and_nothing_else(tmp_pat
 def cut_short(kept: Kept, folder: Path) -> None:
     """Make a copy of a history as it is when the process is killed while it stores more than SQLite has in memory."""
     group = uuid4()
-    arrived = [Arrived(number, ALICE, kept.search.body(number, 6_000), 1) for number in range(1_001, 1_501)]
+    arrived = [IncomingMessage(number, ALICE, kept.search.body(number, 6_000), 1) for number in range(1_001, 1_501)]
     with kept.history._transaction() as connection:
-        key, _ = known_group(connection, group)
-        pages.put(connection, key, 0, arrived, Times(1, 1, 1))
+        key, _ = ensure_group(connection, group)
+        pages.put(connection, key, 0, arrived, TimeBounds(1, 1, 1))
         # Another process copies: closing the file here would end SQLite's locks on it.
         subprocess.run(["cp", "-a", f"{kept.folder}/.", folder], check=True)
 
@@ -587,10 +589,10 @@ class Lived:
         self.hear()
 
     def hear(self) -> None:
-        self.kept.history.hear_time(self.server)
+        self.kept.history.record_server_time(self.server)
         while not self.kept.history.is_time_known:  # this machine's clocks contradict it: it is asked again
             self.let_pass(60)
-            self.kept.history.hear_time(self.server)
+            self.kept.history.record_server_time(self.server)
         self.was_set_back = self.has_rebooted = False
 
     def glitch(self, seconds: int, lasts: int) -> None:
@@ -598,11 +600,11 @@ class Lived:
         self.hear()
         self.check()
         before = self.kept.found()
-        self.kept.history.hear_time(self.server + seconds)
+        self.kept.history.record_server_time(self.server + seconds)
         self.kept.history.enforce()
         assert self.kept.found() == before
         self.let_pass(lasts)
-        self.kept.history.hear_time(self.server + seconds)
+        self.kept.history.record_server_time(self.server + seconds)
         self.restart(reboot=False)
         self.hear()
 
@@ -687,5 +689,5 @@ def test_a_rotten_page_keeps_nobody_out_of_a_file_of_before(tmp_path: Path) -> N
         file.seek((page - 1) * 4096)
         file.write(b"\xff" * 64)
     with closing(private_file.open_private(tmp_path / "file.db")) as connection:
-        private_file.keep_nothing_free(connection)
+        private_file.enable_auto_vacuum(connection)
         assert connection.execute("SELECT text FROM kept").fetchall() == [("here",)]

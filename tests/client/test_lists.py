@@ -38,7 +38,7 @@ async def test_a_list_of_many_pages_is_read_to_its_end(
 ) -> None:
     monkeypatch.setattr(groups, "GROUPS_AT_ONCE", 7)
     monkeypatch.setattr(invites, "WELCOMES_AT_ONCE", 7)
-    monkeypatch.setattr(caller, "PAGE", 7)
+    monkeypatch.setattr(caller, "PAGE_SIZE", 7)
     ask, id_name = ASK[name]
     async with Client(running.url, written_in=written_in) as client:
         await client.register("alice", PASSWORD)
@@ -125,7 +125,7 @@ async def test_a_list_without_an_end_is_not_read_for_ever(monkeypatch: pytest.Mo
     async with paging(pages) as (_, client):
         with pytest.raises(InputError):
             await client.public_groups()
-    monkeypatch.setattr(caller, "MOST_PAGES", 5)
+    monkeypatch.setattr(caller, "MAX_PAGES", 5)
     async with paging([page([uuid4()], more=True) for _ in range(9)]) as (asked, client):
         with pytest.raises(AnswerTooLongError):
             await client.public_groups()

@@ -29,10 +29,10 @@ from conclave.client import (
     Timeouts,
 )
 from conclave.client.errors import refused
-from conclave.client.retry import REPEATED_SECONDS
+from conclave.client.retry import MAX_REPEAT_SECONDS
 from conclave.client.transport import Call
 from conclave.wire import conclave_pb2
-from conclave.wire.results import User
+from conclave.wire.results import UserInfo
 from tests.support.certificate import make_certificate
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -100,7 +100,7 @@ async def test_a_send_is_repeated_with_the_same_id() -> None:
 
 async def test_a_send_is_not_repeated_once_the_server_may_have_forgotten_its_id() -> None:
     """As after a night and a day asleep between two tries."""
-    now = iter([0.0, REPEATED_SECONDS])
+    now = iter([0.0, MAX_REPEAT_SECONDS])
     async with stub(lost, number_one) as (server, client):
         client.transport._clock = lambda: next(now)
         with pytest.raises(NoAnswerError):
@@ -358,7 +358,7 @@ async def test_an_answer_that_takes_too_long_is_none() -> None:
 async def test_nothing_listens() -> None:
     async with Client("http://127.0.0.1:1", backoff=QUICK) as client:
         with pytest.raises(NoAnswerError):
-            await client.transport.ask(Call("GET", "/me"), User)
+            await client.transport.request(Call("GET", "/me"), UserInfo)
         with pytest.raises(NoAnswerError):
             async with client.listen():
                 pass

@@ -9,9 +9,9 @@ from uuid import UUID, uuid4
 import pytest
 
 from conclave.client import Client, PlaintextCodec, TimeCorrected
-from conclave.client.history.pages import Arrived
-from conclave.client.history.server_clock import APART_SECONDS, CONFIRMED_BY, ServerClock
-from conclave.client.membership import Membership
+from conclave.client.history.pages import IncomingMessage
+from conclave.client.history.server_clock import ANSWER_INTERVAL_SECONDS, CONFIRMING_ANSWERS, ServerClock
+from conclave.client.membership import MembershipManager
 from conclave.clock import FakeClock
 from tests.client.test_history import ALICE, DAY, HOUR, Kept
 from tests.client.test_sync import QUICK, Device
@@ -24,7 +24,7 @@ from tests.support.server import until
 @pytest.fixture
 def kept(tmp_path: Path) -> Kept:
     kept = Kept(tmp_path)
-    kept.history.hear_time(kept.clock.now())
+    kept.history.record_server_time(kept.clock.now())
     return kept
 
 
@@ -35,8 +35,8 @@ def knows_the_time(kept: Kept) -> bool:
 def hear_for_minutes(kept: Kept, shift: int, minutes: int) -> None:
     """A server that is wrong by ``shift`` answers once a minute."""
     for _ in range(minutes):
-        kept.history.hear_time(kept.clock.now() + shift)
-        kept.clock.advance(APART_SECONDS)
+        kept.history.record_server_time(kept.clock.now() + shift)
+        kept.clock.advance(ANSWER_INTERVAL_SECONDS)
         kept.history.enforce()
 
 
@@ -48,7 +48,7 @@ def test_a_glitch_of_the_servers_clock_erases_nothing_and_shows_nothing_expired(
     group = uuid4()
     kept.history.set_expiry(group, HOUR)
     old, new = kept.arrive(group), kept.arrive(group, created_at=kept.clock.now() + 1)
-    kept.history.hear_time(kept.clock.now() + shift)
+    kept.history.record_server_time(kept.clock.now() + shift)
     for _ in range(2):
         kept.history.enforce()
         assert kept.shown(group) == ([] if shift > 0 else [1, 2])
@@ -56,13 +56,13 @@ def test_a_glitch_of_the_servers_clock_erases_nothing_and_shows_nothing_expired(
             kept.history.close()
             kept.open()
     assert kept.found() == {old, new}
-    kept.history.hear_time(kept.clock.now())
-    assert kept.history.take_come_back()
+    kept.history.record_server_time(kept.clock.now())
+    assert kept.history.take_reappeared()
     assert kept.shown(group) == [1, 2]
-    kept.history.hear_time(kept.clock.now() + shift)
+    kept.history.record_server_time(kept.clock.now() + shift)
     kept.clock.advance(HOUR + 2)
     assert kept.shown(group) == [], "what has expired is hidden, whichever time is right"
-    kept.history.hear_time(kept.clock.now())
+    kept.history.record_server_time(kept.clock.now())
     kept.history.enforce()
     assert kept.found() == set()
 
@@ -72,11 +72,11 @@ def test_a_leap_is_believed_once_it_was_confirmed_for_minutes_and_what_has_expir
     kept.history.set_expiry(group, DAY)
     number = kept.arrive(group)
     for _ in range(1_000):
-        kept.history.hear_time(kept.clock.now() + 10 * DAY)  # many answers of one moment are one
-    hear_for_minutes(kept, 10 * DAY, CONFIRMED_BY - 1)
+        kept.history.record_server_time(kept.clock.now() + 10 * DAY)  # many answers of one moment are one
+    hear_for_minutes(kept, 10 * DAY, CONFIRMING_ANSWERS - 1)
     assert kept.found() == {number}
-    assert kept.history.wants_time
-    kept.history.hear_time(kept.clock.now() + 10 * DAY)
+    assert kept.history.needs_time
+    kept.history.record_server_time(kept.clock.now() + 10 * DAY)
     assert knows_the_time(kept)
     assert kept.history.enforce() == [(group, 1)]
     assert kept.found() == set()
@@ -86,11 +86,11 @@ def test_a_machine_that_sleeps_in_a_glitch_has_not_confirmed_it(kept: Kept) -> N
     group = uuid4()
     kept.history.set_expiry(group, 30 * DAY)
     kept.arrive(group)
-    kept.history.hear_time(kept.clock.now() + 40 * DAY)
+    kept.history.record_server_time(kept.clock.now() + 40 * DAY)
     kept.clock.advance(2 * DAY)
-    kept.history.hear_time(kept.clock.now() + 40 * DAY)
+    kept.history.record_server_time(kept.clock.now() + 40 * DAY)
     kept.history.enforce()
-    kept.history.hear_time(kept.clock.now())
+    kept.history.record_server_time(kept.clock.now())
     assert kept.shown(group) == [1]
 
 
@@ -98,7 +98,7 @@ def test_two_wrong_times_do_not_confirm_each_other(kept: Kept) -> None:
     group = uuid4()
     kept.history.set_expiry(group, DAY)
     number = kept.arrive(group)
-    for turn in range(4 * CONFIRMED_BY):
+    for turn in range(4 * CONFIRMING_ANSWERS):
         hear_for_minutes(kept, (10 if turn % 2 else 20) * DAY, 1)
     assert kept.found() == {number}
 
@@ -108,7 +108,7 @@ def test_a_right_answer_between_begins_the_doubt_anew(kept: Kept) -> None:
     kept.history.set_expiry(group, DAY)
     number = kept.arrive(group)
     for _ in range(5):
-        hear_for_minutes(kept, 10 * DAY, CONFIRMED_BY - 1)
+        hear_for_minutes(kept, 10 * DAY, CONFIRMING_ANSWERS - 1)
         hear_for_minutes(kept, 0, 1)
     assert kept.found() == {number}
     assert kept.shown(group) == [1]
@@ -122,7 +122,7 @@ def test_a_laptop_that_was_suspended_for_days_forgets_at_once(kept: Kept, days: 
     kept.arrive(group)
     kept.clock.advance(days * DAY)
     assert kept.shown(group) == []
-    kept.history.hear_time(kept.clock.now() + 5)
+    kept.history.record_server_time(kept.clock.now() + 5)
     kept.history.enforce()
     assert knows_the_time(kept)
     assert kept.found() == set()
@@ -136,11 +136,11 @@ def test_where_the_steady_clock_stands_still_in_sleep_all_is_hidden_at_once_and_
     old = kept.arrive(group)
     kept.clock.set_wrong(3 * DAY)  # the wall clock alone has gone on
     assert kept.shown(group) == []
-    kept.history.hear_time(kept.clock.now())
+    kept.history.record_server_time(kept.clock.now())
     new = kept.arrive(group, created_at=kept.clock.now())
     assert kept.shown(group) == [2], "what comes now is shown"
     assert kept.found() == {old, new}
-    hear_for_minutes(kept, 0, CONFIRMED_BY + 1)
+    hear_for_minutes(kept, 0, CONFIRMING_ANSWERS + 1)
     assert kept.shown(group) == [2]
     assert kept.found() == {new}
 
@@ -150,11 +150,11 @@ def test_a_server_and_a_client_on_one_machine_whose_clock_leaps_lose_nothing(kep
     kept.history.set_expiry(group, HOUR)
     number = kept.arrive(group)
     kept.clock.set_wrong(10 * DAY)
-    kept.history.hear_time(kept.clock.now())
+    kept.history.record_server_time(kept.clock.now())
     kept.history.enforce()
     assert (kept.shown(group), kept.found()) == ([], {number})
     kept.clock.set_wrong(-10 * DAY)
-    kept.history.hear_time(kept.clock.now())
+    kept.history.record_server_time(kept.clock.now())
     assert kept.shown(group) == [1]
 
 
@@ -166,21 +166,21 @@ def test_after_a_reboot_the_wall_clock_is_the_witness(kept: Kept) -> None:
     kept.clock.boot_id = "next"
     kept.clock.advance(60)
     kept.open()
-    kept.history.hear_time(kept.clock.now() + 10 * DAY)
+    kept.history.record_server_time(kept.clock.now() + 10 * DAY)
     kept.history.enforce()
     assert (kept.shown(group), kept.found()) == ([], {number})
-    kept.history.hear_time(kept.clock.now())
+    kept.history.record_server_time(kept.clock.now())
     assert kept.shown(group) == [1]
 
 
 def test_a_wall_clock_that_is_right_only_after_a_reboot_hides_nothing(kept: Kept) -> None:
     right = kept.clock.now()
     kept.clock.set_wrong(DAY)
-    kept.history.hear_time(right)
+    kept.history.record_server_time(right)
     kept.clock.boot_id = "next"
     kept.clock.set_wrong(-DAY)
     kept.clock.advance(10 * DAY)
-    kept.history.hear_time(right + 10 * DAY)
+    kept.history.record_server_time(right + 10 * DAY)
     assert knows_the_time(kept)
 
 
@@ -189,14 +189,14 @@ def test_no_time_is_no_leap(kept: Kept) -> None:
     kept.history.set_expiry(group, HOUR)
     kept.arrive(group)
     kept.clock.advance(HOUR - 60)
-    kept.history.hear_time(None)
+    kept.history.record_server_time(None)
     assert not knows_the_time(kept)
     assert kept.shown(group) == [1]
     # Its clock is wrong, and so is when it says that it was created.
     kept.arrive(group, created_at=kept.clock.now() + 10 * DAY)
     kept.clock.advance(62)
     assert kept.shown(group) == [2]
-    kept.history.hear_time(kept.clock.now())
+    kept.history.record_server_time(kept.clock.now())
     assert knows_the_time(kept)
     kept.clock.advance(HOUR - 60)
     assert kept.shown(group) == [], "it has lived as long as the policy says, from its arrival on"
@@ -206,15 +206,15 @@ def test_no_time_is_no_leap(kept: Kept) -> None:
 def test_what_came_with_a_wrong_time_ends_as_if_it_had_been_right(kept: Kept, seconds: int) -> None:
     group = uuid4()
     kept.history.set_expiry(group, HOUR)
-    kept.history.hear_time(kept.clock.now() + 10 * DAY)
+    kept.history.record_server_time(kept.clock.now() + 10 * DAY)
     wrong = kept.clock.now() + 10 * DAY
-    own = Arrived(1, ALICE, b"own", wrong, seconds, is_own=True)
-    other = Arrived(2, ALICE, b"other", wrong, seconds)
+    own = IncomingMessage(1, ALICE, b"own", wrong, seconds, is_own=True)
+    other = IncomingMessage(2, ALICE, b"other", wrong, seconds)
     kept.history.store(group, 0, 2, [own, other])
     kept.history.read(group, 2)
     assert kept.shown(group) == [1, 2]
     kept.clock.advance(10)
-    kept.history.hear_time(kept.clock.now())
+    kept.history.record_server_time(kept.clock.now())
     assert kept.shown(group) == [1, 2]
     kept.clock.advance(18 if seconds else HOUR - 12)
     assert kept.shown(group) == [1, 2]
@@ -225,15 +225,15 @@ def test_what_came_with_a_wrong_time_ends_as_if_it_had_been_right(kept: Kept, se
 def test_what_a_wrong_time_has_left_is_mended_later_if_the_file_could_not_be_written(kept: Kept) -> None:
     group = uuid4()
     kept.history.set_expiry(group, HOUR)
-    kept.history.hear_time(kept.clock.now() + 10 * DAY)
-    kept.history.store(group, 0, 1, [Arrived(1, ALICE, b"text", kept.clock.now() + 10 * DAY)])
+    kept.history.record_server_time(kept.clock.now() + 10 * DAY)
+    kept.history.store(group, 0, 1, [IncomingMessage(1, ALICE, b"text", kept.clock.now() + 10 * DAY)])
     kept.clock.advance(10)
     kept.history._connection.execute("PRAGMA busy_timeout = 0")
     with closing(sqlite3.connect(kept.folder / "history.db", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(sqlite3.OperationalError, match="locked"):
-            kept.history.hear_time(kept.clock.now())
-    kept.history.hear_time(kept.clock.now())
+            kept.history.record_server_time(kept.clock.now())
+    kept.history.record_server_time(kept.clock.now())
     assert kept.shown(group) == [1]
     kept.clock.advance(HOUR)
     assert kept.shown(group) == []
@@ -243,11 +243,11 @@ def test_a_timer_that_runs_is_hidden_by_a_leap_and_goes_on_after_it(kept: Kept) 
     group = uuid4()
     kept.arrive(group, seconds=600)
     kept.history.read(group, 1)
-    kept.history.hear_time(kept.clock.now() + DAY)
+    kept.history.record_server_time(kept.clock.now() + DAY)
     kept.history.enforce()
     assert kept.shown(group) == []
     kept.clock.advance(60)
-    kept.history.hear_time(kept.clock.now())
+    kept.history.record_server_time(kept.clock.now())
     assert kept.shown(group) == [1]
     kept.clock.advance(541)
     assert kept.shown(group) == []
@@ -256,15 +256,15 @@ def test_a_timer_that_runs_is_hidden_by_a_leap_and_goes_on_after_it(kept: Kept) 
 def test_a_server_that_was_ahead_when_it_was_heard_first_keeps_nothing_here_for_longer(tmp_path: Path) -> None:
     kept, group = Kept(tmp_path), uuid4()
     ahead = 10 * DAY
-    kept.history.hear_time(kept.clock.now() + ahead)
+    kept.history.record_server_time(kept.clock.now() + ahead)
     kept.history.set_expiry(group, HOUR)
     kept.arrive(group, created_at=kept.clock.now() + ahead)
     kept.arrive(group, created_at=kept.clock.now() + ahead, seconds=1_800)
     kept.history.read(group, 2)
     assert kept.shown(group) == [1, 2]
-    hear_for_minutes(kept, 0, CONFIRMED_BY + 1)
+    hear_for_minutes(kept, 0, CONFIRMING_ANSWERS + 1)
     assert kept.shown(group) == [1, 2]
-    kept.clock.advance(1_800 - 60 * CONFIRMED_BY)
+    kept.clock.advance(1_800 - 60 * CONFIRMING_ANSWERS)
     kept.history.enforce()
     assert kept.shown(group) == [1], "the timer has ended"
     kept.clock.advance(1_800)
@@ -276,11 +276,11 @@ def test_what_is_hidden_in_doubt_is_not_told_and_not_passed_over(kept: Kept) -> 
     group, bob = uuid4(), uuid4()
     kept.history.set_expiry(group, HOUR)
     kept.arrive(group)
-    kept.history.hear_time(kept.clock.now() + DAY)
+    kept.history.record_server_time(kept.clock.now() + DAY)
     kept.arrive(group, created_at=kept.clock.now() + DAY)
     assert kept.history.unhandled(group) == []
     assert len(kept.history.unread(group, bob)) == 1
-    kept.history.hear_time(kept.clock.now())
+    kept.history.record_server_time(kept.clock.now())
     assert [each.sequence_num for each in kept.history.unhandled(group)] == [1, 2]
     assert len(kept.history.unread(group, bob)) == 2
 
@@ -289,12 +289,12 @@ def test_what_is_hidden_in_doubt_is_not_told_and_not_passed_over(kept: Kept) -> 
 def test_answers_that_come_late_are_no_doubt(shift: int) -> None:
     wall = FakeClock()
     clock = ServerClock(wall)
-    clock.hear(1_000)
+    clock.record_time(1_000)
     wall.advance(100)
-    clock.hear(1_100 + shift)
+    clock.record_time(1_100 + shift)
     assert clock.doubt is None
     wall.advance(30 * DAY)
-    clock.hear(1_100 + 30 * DAY + 2_000)  # two clocks that do not go alike
+    clock.record_time(1_100 + 30 * DAY + 2_000)  # two clocks that do not go alike
     assert clock.doubt is None
 
 
@@ -319,7 +319,7 @@ async def begun(running: Running, url: str, path: Path, stack: AsyncExitStack) -
     alice = await stack.enter_async_context(Client(running.url))
     await alice.register("alice", PASSWORD)
     await alice.login("alice", PASSWORD)
-    group = await Membership(alice, PlaintextCodec()).create("club")
+    group = await MembershipManager(alice, PlaintextCodec()).create("club")
     await alice.update_group(group, expiry=DAY, visibility="public")
     bob = Dated(running, "bob", alice.transport.written_in, running.clock, path)
     bob.client = Client(url, backoff=QUICK)
@@ -349,7 +349,7 @@ async def test_a_glitch_while_two_talk_hides_and_brings_back(
         await until(lambda: not bob.history.is_time_known)
         assert bob.shown(group) == []
         dating.shift = 0
-        bob.sync.look_at(group)
+        bob.sync.request_fetch(group)
         await bob.hear_text("in the glitch")
         await bob.hear_a(TimeCorrected)
         assert bob.shown(group) == ["before", "burns", "in the glitch"]
@@ -367,12 +367,12 @@ async def test_a_client_asks_by_itself_until_a_leap_is_confirmed(
         await alice.send(group, b"before")
         await bob.hear_text("before")
         dating.shift = 10 * DAY
-        bob.sync.look_at(group)
+        bob.sync.request_fetch(group)
         await until(lambda: not bob.history.is_time_known)
-        for _ in range(CONFIRMED_BY - 1):
+        for _ in range(CONFIRMING_ANSWERS - 1):
             assert len(bob.history.senders(group)) == 1, "it is still here"
-            running.clock.advance(APART_SECONDS)
-            await until(lambda: not bob.history.wants_time)
+            running.clock.advance(ANSWER_INTERVAL_SECONDS)
+            await until(lambda: not bob.history.needs_time)
         await bob.hear_a(TimeCorrected)
         await until(lambda: not bob.history.senders(group))
 

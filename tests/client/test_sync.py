@@ -39,7 +39,7 @@ from conclave.clock import Clock
 from conclave.config.settings import Config
 from conclave.store.resources import taken_back
 from conclave.wire.events import InviteReceived, MemberRemoved
-from conclave.wire.stream_connection import Listener as Connection
+from conclave.wire.stream_connection import StreamConnection as Connection
 from tests.conftest import Running
 from tests.support.cleaner import Cleaner
 from tests.support.client import PASSWORD
@@ -74,7 +74,7 @@ class Device:
         self.sync = Sync(self.client, self.history, PlaintextCodec(), backoff=QUICK)
         self._listening = asyncio.create_task(self._listen())
         await self.hear(lambda news: isinstance(news, Online))
-        await until(lambda: self.sync._upkeep._has_begun)  # from then on others can invite this user
+        await until(lambda: self.sync._key_package_stock._has_begun)  # from then on others can invite this user
 
     async def _listen(self) -> None:
         async with self.sync:
@@ -204,7 +204,7 @@ async def test_what_the_user_sends_from_elsewhere_comes_when_it_is_looked_for(
     alice, _, group = pair
     phone = await device("alice", register=False)
     await phone.client.send(group, b"from my phone")
-    alice.sync.look_at(group)
+    alice.sync.request_fetch(group)
     await alice.hear_text("from my phone")
 
 
@@ -334,7 +334,7 @@ async def test_a_stream_that_never_lasts_is_not_opened_again_at_once(
     longer: list[int],
 ) -> None:
     """All is read again each time: behind a proxy that cuts streams off the server would do nothing else."""
-    monkeypatch.setattr(sync_module, "STEADY_SECONDS", steady)
+    monkeypatch.setattr(sync_module, "STABLE_SECONDS", steady)
     alice, bob, group = pair
     bob.sync._backoff, bob.sync._chance = Backoff(first=0.01, most=10), lambda: 1.0
     waits = []
@@ -357,7 +357,7 @@ async def test_who_stops_without_a_connection_is_heard_whatever_happens_at_that_
     await bob.hear_a(Offline)
     await asyncio.sleep(0.05)
     assert bob._listening
-    bob.sync.look_at(group)
+    bob.sync.request_fetch(group)
     bob._listening.cancel()
     done, _ = await asyncio.wait({bob._listening}, timeout=10)
     if not done:
@@ -374,7 +374,7 @@ async def test_a_self_destructing_message_goes_after_it_was_really_shown(
     running.clock.advance(DAY)
     assert bob.shown(group) == ["secret"], "fetched is not shown"
     bob.sync.read(group, number)
-    await until(lambda: not bob.history.untold())
+    await until(lambda: not bob.history.unreported_reads())
     running.clock.advance(60)
     assert bob.shown(group) == []
     assert await bob.hear_a(MessagesGone) == MessagesGone(group, (number,))
@@ -392,7 +392,7 @@ async def test_what_another_device_has_read_goes_here_too(
     phone = await device("bob", register=False)
     await phone.connect()
     phone.sync.read(group, await phone.hear_text("secret"))
-    await until(lambda: not phone.history.untold())
+    await until(lambda: not phone.history.unreported_reads())
     running.clock.advance(60)
     await phone.hear_a(MessagesGone)
     for pending in ("timers WHERE NOT told", "missed_redactions"):
@@ -714,4 +714,4 @@ async def test_the_end_of_the_session_is_the_end(pair: tuple[Device, Device, UUI
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sync_module, "ENFORCED_EVERY", 0.02)
+    monkeypatch.setattr(sync_module, "ENFORCE_INTERVAL", 0.02)

@@ -10,7 +10,7 @@ from conclave.config.warnings import doubts
 from conclave.retention.durations import MAX_SECONDS
 from conclave.retention.jobs import PurgeJob
 from conclave.retention.policy import AFTER_FETCH, KEEP, GroupPolicy
-from conclave.retention.resolve import Lifetimes, Limit, Limits
+from conclave.retention.resolve import LifetimeLimits, LifetimeRange, Lifetimes
 from tests.config.test_config import faults_of
 from tests.support.policies import DAY, HOUR, MONTH, WEEK, YEAR
 
@@ -47,7 +47,7 @@ def test_the_example_of_the_contract_is_read() -> None:
     ) == RetentionConfig(
         enabled=False,
         default_policy=Lifetimes(DAY, YEAR),
-        limits=Limits(Limit(0, 2 * DAY), Limit(DAY, YEAR)),
+        limits=LifetimeLimits(LifetimeRange(0, 2 * DAY), LifetimeRange(DAY, YEAR)),
         groups={GROUP: Lifetimes(KEEP, MONTH)},
         fetch_confirmation="next_fetch",
         fetch_hold_limit=MONTH,
@@ -69,7 +69,10 @@ def test_the_settings_reach_the_policy() -> None:
     policy = config.policy
     assert (policy.message_retention, policy.enabled, policy.retain_commits) == (MONTH, False, True)
     assert (policy.fetch_hold_limit, policy.default_policy) == (WEEK, Lifetimes(KEEP, DAY))
-    assert (policy.limits, policy.groups) == (Limits(Limit(), Limit(KEEP, YEAR)), {GROUP: Lifetimes(HOUR, KEEP)})
+    assert (policy.limits, policy.groups) == (
+        LifetimeLimits(LifetimeRange(), LifetimeRange(KEEP, YEAR)),
+        {GROUP: Lifetimes(HOUR, KEEP)},
+    )
 
 
 @pytest.mark.parametrize(
@@ -82,11 +85,11 @@ def test_an_override_names_its_group_in_either_spelling(spelling: str) -> None:
 
 def test_the_names_that_synapse_has_are_other_names_for_two_limits() -> None:
     text = '[retention]\nallowed_lifetime_min = "1d"\nallowed_lifetime_max = "1y"\n'
-    assert read(text) == RetentionConfig(limits=Limits(Limit(), Limit(DAY, YEAR)))
+    assert read(text) == RetentionConfig(limits=LifetimeLimits(LifetimeRange(), LifetimeRange(DAY, YEAR)))
     both = read(text + 'limits.min_lifetime.max = "2d"\n')
-    assert both == RetentionConfig(limits=Limits(Limit(max=2 * DAY), Limit(DAY, YEAR)))
+    assert both == RetentionConfig(limits=LifetimeLimits(LifetimeRange(max=2 * DAY), LifetimeRange(DAY, YEAR)))
     one = read('[retention]\nallowed_lifetime_min = "1d"\nlimits.max_lifetime.max = "1y"\n')
-    assert one == RetentionConfig(limits=Limits(Limit(), Limit(DAY, YEAR)))
+    assert one == RetentionConfig(limits=LifetimeLimits(LifetimeRange(), LifetimeRange(DAY, YEAR)))
 
 
 @pytest.mark.parametrize(
@@ -344,7 +347,7 @@ configs = st.builds(
     RetentionConfig,
     st.booleans(),
     st.builds(Lifetimes, maybe, maybe),
-    st.builds(Limits, st.builds(Limit, maybe, maybe), st.builds(Limit, maybe, maybe)),
+    st.builds(LifetimeLimits, st.builds(LifetimeRange, maybe, maybe), st.builds(LifetimeRange, maybe, maybe)),
     st.dictionaries(st.uuids().map(str), st.builds(Lifetimes, maybe, maybe), max_size=3),
     st.sampled_from(["response", "next_fetch"]),
     maybe,

@@ -40,7 +40,9 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Containers:
     if base == MADE:
         base = make_root(found, tmp_path_factory.mktemp("root"))
     elif not found.has(base) and found.run("pull", base).returncode:
-        pytest.skip(f"needs the image {base}, which is neither here nor to be had: make image makes another")
+        pytest.skip(
+            f"needs the image {base}, which is not here and cannot be fetched: CONCLAVE_IMAGE_BASE=made builds one"
+        )
     kind = ["--format=docker"] if found.program == "podman" else []
     file = f"--file={OCI / 'Containerfile'}"
     found.must("build", *kind, *found.to_build, file, f"--build-arg=BASE={base}", f"--tag={NAME}", str(ROOT))

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -23,8 +23,10 @@ WHEEL = f"conclave_messaging-{__version__}-py3-none-any.whl"
 SOURCES = f"conclave_messaging-{__version__}.tar.gz"
 
 
-def build(target: Path, checkout: Path = ROOT, **environment: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, str(checkout / "scripts" / "dist"), str(target)]
+def build(
+    target: Path, checkout: Path = ROOT, words: Sequence[str] = (), **environment: str
+) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, str(checkout / "scripts" / "dist"), str(target), *words]
     return subprocess.run(command, env=os.environ | environment, capture_output=True, text=True)
 
 
@@ -78,6 +80,16 @@ def test_the_same_commit_gives_the_same_bytes_whoever_builds_it_and_when(built: 
     with tarfile.open(built / SOURCES) as sources:
         names = {member.name.partition("/")[2] for member in sources.getmembers()}
     assert {"Makefile", "requirements/runtime.txt", "deploy/systemd/conclave.service", "PKG-INFO"} <= names
+
+
+def test_without_a_program_that_builds_images_only_the_files_are_built(tmp_path: Path) -> None:
+    tracked()
+    only_git = tmp_path / "bin"
+    only_git.mkdir()
+    (only_git / "git").symlink_to(shutil.which("git") or "")
+    made = build(tmp_path / "dist", ROOT, PATH=str(only_git), words=("--image",))
+    assert (made.returncode, made.stderr) == (0, "no image: neither podman nor docker runs here\n")
+    assert {each.name for each in (tmp_path / "dist").iterdir()} == {WHEEL, SOURCES}
 
 
 def test_a_tag_of_another_version_is_refused(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ class Newcomer:
             case "text":
                 for line in block.splitlines():
                     self.chats[0].type(line, "Enter")
-                self.chats[0].shows("hello", "gone after 1 hour")
+                self.chats[0].shows("hello", "deleted after 1 hour")
             case "bash":
                 self.printed = self.ran(block.replace(ADDRESS, self.url))
             case "sh":
@@ -128,9 +128,9 @@ class Newcomer:
         if "--user" not in line:
             opened.type("alice", "Enter")
         opened.type(PASSWORD, "Tab", "Tab", "Enter")
-        opened.shows("once more")
+        opened.shows("Repeat")
         opened.type(PASSWORD, "Enter")
-        opened.shows("You are in no group yet.")
+        opened.shows("You have no groups yet.")
 
     def talk(self, second_chat: str, invite: str, accept: str) -> None:
         """Have a second person come in, as the text below the lines says."""
@@ -140,7 +140,7 @@ class Newcomer:
         first.type(invite, "Enter")
         second.shows("book_club")
         second.type(accept, "Enter")
-        second.shows("book_club", "gone after 1 hour")
+        second.shows("book_club", "deleted after 1 hour")
         first.type("are you there?", "Enter")
         second.shows("are you there?")
         second.type("I am", "Enter")

@@ -10,7 +10,7 @@ import pytest
 from conclave import failpoints
 from conclave.keys import file, store
 from conclave.keys.file import KeyFileError
-from conclave.keys.store import LAST_NUMBER, KeyStore, Told
+from conclave.keys.store import LAST_NUMBER, GroupRanges, KeyStore
 from conclave.keys.tree import Cover, Range
 from conclave.system.locks import Wait, hold_file
 
@@ -30,7 +30,7 @@ def server(path: Path) -> Iterator[KeyStore]:
         yield keys
 
 
-def erased_by_another(path: Path, *dead: Told) -> None:
+def erased_by_another(path: Path, *dead: GroupRanges) -> None:
     with closing(KeyStore(path)) as cleanup:
         cleanup.erase(dead)
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from conclave.logs.lines import ForPeople
+from conclave.logs.lines import ConsoleRenderer
 
 RUN: dict[str, Any] = {
     "event": "cleanup_run",
@@ -23,7 +23,7 @@ LISTENING = {
     "url": "http://127.0.0.1:8080",
     "admin_url": "http://127.0.0.1:9090",
     "database": "/srv/chat.db",
-    "version": "0.1.0",
+    "version": "1.0.0",
     "configuration": "/etc/conclave/config.toml",
     "retention": "at most 30 days",
     "cleanup": "spark, every 1 hour",
@@ -46,7 +46,7 @@ LISTENING = {
         ),
         (
             LISTENING,
-            "conclave 0.1.0; listening at http://127.0.0.1:8080, for operators at http://127.0.0.1:9090;"
+            "conclave 1.0.0; listening at http://127.0.0.1:8080, for operators at http://127.0.0.1:9090;"
             " configuration: /etc/conclave/config.toml; database: /srv/chat.db; retention: at most 30 days;"
             " cleanup: spark, every 1 hour; archive: off",
         ),
@@ -80,10 +80,10 @@ LISTENING = {
     ],
 )  # fmt: skip
 def test_events_have_their_sentences(told: dict[str, Any], words: str) -> None:
-    assert ForPeople(coloured=False)(None, "", dict(told)).partition(" ")[2] == words
+    assert ConsoleRenderer(coloured=False)(None, "", dict(told)).partition(" ")[2] == words
 
 
 def test_a_traceback_has_its_lines_and_nothing_that_a_terminal_would_obey() -> None:
     told = {"event": "request_failed", "level": "error", "exception": "Traceback\n  File x\nOSError: a\x9b31m\x1b[2J"}
-    shown = ForPeople(coloured=False)(None, "", told)
+    shown = ConsoleRenderer(coloured=False)(None, "", told)
     assert shown.split("\n")[1:] == ["Traceback", "  File x", r"OSError: a\x9b31m\x1b[2J"]

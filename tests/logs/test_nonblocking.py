@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from aiohttp import ClientSession
 
-from conclave.logs.setup import MOST_BYTES, Outlet
+from conclave.logs.setup import MAX_BYTES, NonblockingStream
 from tests.processes.test_service_manager import SQL
 from tests.support.server import PATIENCE, ServerProcess, waiting
 
@@ -32,7 +32,7 @@ def numbered(numbers: range) -> list[str]:
 
 def test_what_a_reader_does_not_take_waits_and_comes_in_order(pipe: tuple[int, int]) -> None:
     with os.fdopen(os.dup(pipe[1]), "w") as stream:
-        outlet = Outlet(stream, lambda count: pytest.fail(f"{count} lines were lost"))
+        outlet = NonblockingStream(stream, lambda count: pytest.fail(f"{count} lines were lost"))
         lines = numbered(range(3000))
         for line in lines:
             outlet.write(line)
@@ -49,8 +49,8 @@ def test_what_a_reader_does_not_take_waits_and_comes_in_order(pipe: tuple[int, i
 def test_the_oldest_lines_go_and_how_many_is_told(pipe: tuple[int, int]) -> None:
     lost: list[int] = []
     with os.fdopen(os.dup(pipe[1]), "w") as stream:
-        outlet = Outlet(stream, lost.append)
-        lines = numbered(range(3 * MOST_BYTES // 100))
+        outlet = NonblockingStream(stream, lost.append)
+        lines = numbered(range(3 * MAX_BYTES // 100))
         for line in lines:
             outlet.write(line)
             outlet.flush()
@@ -67,14 +67,14 @@ def test_the_oldest_lines_go_and_how_many_is_told(pipe: tuple[int, int]) -> None
     assert set(found) <= set(lines), "each line is whole"
     assert found == sorted(found)
     assert lost == [len(lines) - len(found)]
-    assert len(read) >= MOST_BYTES
+    assert len(read) >= MAX_BYTES
 
 
 def test_a_reader_who_is_gone_is_nobodys_fault(pipe: tuple[int, int]) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "w") as stream:
-        outlet = Outlet(stream, lambda _: None)
+        outlet = NonblockingStream(stream, lambda _: None)
         outlet.write("nobody reads this\n")
         outlet.flush()
 

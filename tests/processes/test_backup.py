@@ -77,7 +77,7 @@ async def test_what_is_restored_is_a_state_that_was_there_and_nothing_that_is_ov
             over_by = time.time() + FADING + 1
             server.stop()
         backup = list(kept_in(tmp_path / "backups"))[-1]
-        assert "the backup is whole" in done("backup", "verify", str(backup.path), cwd=there)
+        assert "the backup is intact" in done("backup", "verify", str(backup.path), cwd=there)
         await until(lambda: time.time() > over_by)
         settings = RARELY + ARCHIVE
         (there / "conclave.toml").write_text(f'{settings}[vault]\ncopies = ["{here}/conclave.vault"]\n')

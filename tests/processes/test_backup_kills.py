@@ -137,7 +137,7 @@ def test_a_disk_that_fails_leaves_what_was_copied_to_the_next_backup(store: Back
     where = f"{store.config.database}, or its copy in {store.backups}"
     assert (result.returncode, result.stderr) == (1, f"conclave: {where}: disk I/O error\n")
     assert [path.name for path in store.backups.iterdir() if path.name != MARK] == [UNFINISHED]
-    assert "of the archive 0 bytes were copied, 0 are shared" in done(store, "backup", store.backups)
+    assert "archive: 0 bytes copied, 0 shared" in done(store, "backup", store.backups)
     assert len(expect_whole(store)) == 1
 
 
@@ -150,7 +150,7 @@ def test_the_commands_list_and_verify_what_is_there(store: Backed) -> None:
         return result.returncode, result.stdout, result.stderr
 
     status, line, _ = told("verify", backup)
-    assert (status, line.partition(":")[0]) == (0, "the backup is whole")
+    assert (status, line.partition(":")[0]) == (0, "the backup is intact")
     assert backup.name in told("list", store.backups)[1]
     assert '"messages": 8' in told("list", store.backups, "--json")[1]
     (backup / "database.db").write_bytes(b"something else")

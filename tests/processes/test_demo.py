@@ -49,11 +49,11 @@ import asyncio, sys
 from conclave.cli import demo
 
 async def run_slowly(server, second):
-    await run_after(server, second)
+    await wait_for_run(server, second)
     await asyncio.sleep(2.5)
 
 demo.EXPIRY_SECONDS = 1
-run_after, demo._Server.run_after = demo._Server.run_after, run_slowly
+wait_for_run, demo._Server.wait_for_run = demo._Server.wait_for_run, run_slowly
 sys.exit(asyncio.run(demo.main()))
 """
 """Messages live for a second and a run takes longer, on however quick a machine."""
@@ -65,8 +65,8 @@ def test_the_demo_is_true_where_a_run_takes_longer_than_messages_live(tmp_path: 
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count(" ok ") == 6
-    lifetime = done.stdout.rpartition("messages live for ")[2].split()[0]
-    assert "This machine is slow now" in done.stdout
+    lifetime = done.stdout.rpartition("expiry of ")[2].split()[0]
+    assert "This machine is slow" in done.stdout
     assert f"younger than {lifetime} seconds when" in done.stdout
     assert "older than 1 seconds" in done.stdout
 

@@ -239,10 +239,10 @@ async def test_a_server_that_starts_or_ends_while_its_port_is_looked_at_is_not_c
     [ended, _] = await asyncio.to_thread(lambda: list(machine.ports(config, lambda: next(answers))))
     assert (ended.level, ended.says) == ("ok", "for clients: free")
     config = replace(config, listen_port=port)
-    before = machine._fault_of_bind
+    before = machine._bind_errno
     found = iter([0, 0])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(machine, "_fault_of_bind", lambda *place: next(found, None) or before(*place))
+        patch.setattr(machine, "_bind_errno", lambda *place: next(found, None) or before(*place))
         [started, _] = await asyncio.to_thread(lambda: list(machine.ports(config, lambda: True)))
     assert (started.level, started.says) == ("ok", "for clients: the server listens")
 
@@ -261,7 +261,7 @@ async def test_a_port_is_free_or_ours_or_somebody_elses(running: Running, monkey
         other.listen()
         other_one = await running_in_thread(look, taken, is_running=False)
         assert other_one == ("wrong", "for clients: another program has it")
-        monkeypatch.setattr(machine, "PATIENCE_SECONDS", 0.1)
+        monkeypatch.setattr(machine, "ANSWER_SECONDS", 0.1)
         hanging = await running_in_thread(look, taken, is_running=True)
         assert hanging == ("wrong", "for clients: who listens there has not answered within 0.1 seconds")
     assert look(taken, is_running=False) == ("ok", "for clients: free")

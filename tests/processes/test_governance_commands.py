@@ -25,7 +25,7 @@ async def command(server: ServerProcess, *words: str, status: int = 0) -> str:
 
 
 async def audited(server: ServerProcess) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (await command(server, "audit", "--json")).splitlines()]
+    return [json.loads(line) for line in (await command(server, "evidence", "audit", "--json")).splitlines()]
 
 
 async def test_holds_purges_and_the_audit_log_while_the_server_runs_and_while_it_is_stopped(tmp_path: Path) -> None:

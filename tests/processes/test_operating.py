@@ -53,11 +53,11 @@ async def test_dry_run_and_history_by_hand(tmp_path: Path) -> None:
             await asyncio.sleep(2.1)
         dry = conclave("cleanup", "run", "--dry-run", "--config", server.config, cwd=tmp_path)
         assert dry.returncode == 0, dry.stderr
-        assert "nothing was touched" in dry.stdout
-        assert count_of(dry.stdout, "past their group's expiry") == "1"
+        assert "nothing was changed" in dry.stdout
+        assert count_of(dry.stdout, "older than the group's expiry") == "1"
         for expected in ("1", "0"):
             run = conclave("cleanup", "run", "--config", server.config, cwd=tmp_path)
-            assert count_of(run.stdout, "past their group's expiry") == expected
+            assert count_of(run.stdout, "older than the group's expiry") == expected
         both = conclave("cleanup", "run", "--dry-run", "--accept-clock", "--config", server.config, cwd=tmp_path)
         assert both.returncode == 2
         shown = conclave("cleanup", "history", "--config", server.config, cwd=tmp_path)
@@ -173,7 +173,7 @@ async def test_a_run_that_takes_too_long_stops_and_the_next_goes_on(tmp_path: Pa
             run = await asyncio.to_thread(
                 conclave, "cleanup", "run", "--config", server.config, cwd=tmp_path, env={"COLUMNS": "160"}
             )
-            deleted.append(int(count_of(run.stdout, "past their group's expiry").replace(",", "")))
+            deleted.append(int(count_of(run.stdout, "older than the group's expiry").replace(",", "")))
             ended.append("max_run_time is over" in run.stdout)
             assert run.returncode == int(ended[-1])
             assert any(deleted[-20:]) or len(deleted) < 20, "runs that are stopped get nowhere"

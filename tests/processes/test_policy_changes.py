@@ -47,11 +47,11 @@ async def test_a_start_that_hides_much_is_refused_until_an_operator_accepts_it(t
     )
     assert marks(tmp_path) == first, "nothing is settled"
     told = conclave("check-config", "conclave.toml", cwd=tmp_path)
-    assert "a start with it would hide 5 messages" in told.stdout
+    assert "starting with it would hide 5 messages" in told.stdout
     dry = conclave("cleanup", "run", "--dry-run", "--config", "conclave.toml", cwd=tmp_path)
     assert dry.returncode == 0, dry.stderr
-    assert "as after a start with this configuration, which changes message_retention" in dry.stdout
-    [row] = [line for line in dry.stdout.splitlines() if "past their group's expiry" in line]
+    assert "with the settings of this configuration, which change message_retention" in dry.stdout
+    [row] = [line for line in dry.stdout.splitlines() if "older than the group's expiry" in line]
     assert row.split("│")[-2].strip() == "5"
     assert marks(tmp_path) == first, "nothing is touched"
     with ServerProcess(tmp_path, SQL) as server:

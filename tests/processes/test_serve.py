@@ -337,7 +337,7 @@ async def test_cleanup_by_hand_prints_what_went_and_why(tmp_path: Path) -> None:
             await asyncio.sleep(2.1)
         done = conclave("cleanup", "run", "--config", server.config, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
-        [row] = [line for line in done.stdout.splitlines() if "past their group's expiry" in line]
+        [row] = [line for line in done.stdout.splitlines() if "older than the group's expiry" in line]
         assert row.split("│")[-2].strip() == "1"
 
 

@@ -14,7 +14,7 @@ from tests.support.server import PATIENCE, ServerProcess, waiting
 
 __all__ = ["manager"]
 
-LOST = "conclave: standard output: No space left on device: what was to be printed is lost; what was done stays done\n"
+LOST = "conclave: standard output: No space left on device: output was lost, but the command was executed\n"
 CONCLAVE = (sys.executable, "-P", "-m", "conclave")
 
 
@@ -74,7 +74,7 @@ def test_a_question_without_an_input_is_refused_in_one_line(config: Path) -> Non
     done = run("<&-", config, "user", "delete", "dave")
     assert (done.returncode, done.stderr) == (
         1,
-        "conclave: there is no terminal to ask on: use --yes to do it unasked\n",
+        "conclave: no terminal for a confirmation: use --yes to skip it\n",
     )
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from conclave.cli.status import Answer, Samples, lines
+from conclave.cli.status import Samples, ServerStatus, lines
 from conclave.config.settings import Config
 from tests.support.server import ServerProcess, conclave
 
@@ -73,8 +73,8 @@ def test_faults_and_a_run_that_failed_are_shown() -> None:
     run = {"outcome": "failed", "job": "everything", "started_at": 900, "finished_at": 990, "deleted": {"expired": 7}}
     health = {"status": "degraded", "faults": {"cleanup": "no\x1b[2J Java"}, "last_run": run | {"error": "no Java"}}
     samples = Samples(conclave_overdue_groups={frozenset(): 2.0}, conclave_overdue_seconds={frozenset(): 7200.0})
-    shown = list(lines(Answer(health, samples), Config(), 1000))
+    shown = list(lines(ServerStatus(health, samples), Config(), 1000))
     assert ("  cleanup", "no\x1b[2J Java") in shown
     assert ("  error", "no Java") in shown
     assert ("next run", "everything: in 58min") in shown
-    assert ("overdue", "2 groups, the first for 2h") in shown
+    assert ("overdue", "2 groups, the oldest by 2h") in shown

@@ -232,7 +232,7 @@ def hang(*_):
 
 stop_limit.LIMIT_SECONDS = 1.0
 {what} = hang
-duties.stretches.is_to_be_there = lambda _: True
+duties.stretches.must_exist = lambda _: True
 from conclave.cli.main import main
 main()
 """
@@ -249,7 +249,7 @@ async def test_a_stop_that_hangs_ends_by_force_says_where_it_stood_and_loses_not
                 if (tmp_path / "hanging").exists():
                     break
             numbers = [await alice.send(group) for _ in range(5)]
-            assert server.stop()[0] == stop_limit.STATUS
+            assert server.stop()[0] == stop_limit.EXIT_STATUS
             expect_gone(lambda: processes_of(tmp_path), "a stop by force")
             told = server.wait_for("stop_forced")
         assert told["waits_for"]["archive_0"].startswith("conclave/archive/reader.py:")
@@ -264,7 +264,7 @@ def test_a_start_that_hangs_ends_by_force_once_it_is_stopped(tmp_path: Path) -> 
         for _ in waiting("the thread that hangs"):
             if (tmp_path / "hanging").exists():
                 break
-        assert server.stop()[0] == stop_limit.STATUS
+        assert server.stop()[0] == stop_limit.EXIT_STATUS
         assert [each["event"] for each in server.events()][-1] == "stop_forced"
     finally:
         kill(signal.SIGKILL, server.process.pid)

@@ -124,5 +124,6 @@ def test_at_a_terminal_a_password_is_asked_for_twice_and_a_deletion_is_confirmed
         users.add(connection, "bob", "", "", 0)
     answers = {"New password": "typed password", "Repeat for confirmation": "typed password"}
     assert at_a_terminal(config, "user", "reset-password", "bob", "--prompt", answers=answers) == (0, "", "")
-    assert at_a_terminal(config, "user", "delete", "bob", answers={"for good?": "n"}) == (1, "", "n\r\n")
-    assert at_a_terminal(config, "user", "delete", "bob", answers={"for good?": "y"}) == (0, "bob: deleted\n", "y\r\n")
+    assert at_a_terminal(config, "user", "delete", "bob", answers={"Permanently": "n"}) == (1, "", "n\r\n")
+    deleted = at_a_terminal(config, "user", "delete", "bob", answers={"Permanently": "y"})
+    assert deleted == (0, "bob: deleted\n", "y\r\n")

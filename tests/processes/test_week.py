@@ -101,7 +101,7 @@ class Operator:
         assert "health:     ok" in await self.does("status")
         assert "wrong" not in await self.does("doctor")
         await self.does("verify-erasure")
-        await self.does("receipts", "verify")
+        await self.does("evidence", "verify")
 
 
 class Week:
@@ -231,12 +231,12 @@ async def monday(week: Week) -> None:
     """A group of all ten."""
     ann, *_ = week.chats
     await ann.does("/new book_club", "you are an admin")
-    await ann.does("/expire 2d", "gone after 2 days")
+    await ann.does("/expire 2d", "deleted after 2 days")
     for name in [*NAMES[1:], week.bot.name]:
         await ann.invites(name)
     for each in week.chats[1:]:
         await each.shows("/accept")
-        await each.does("/accept", "gone after 2 days")
+        await each.does("/accept", "deleted after 2 days")
     await week.talk("book_club")
     await ann.does("ping", "pong")
     await week.operator.makes_a_backup()
@@ -338,7 +338,7 @@ async def sunday(week: Week) -> None:
     exported = json.loads(await week.operator.does("export", "ann"))
     assert exported["messages"]
     if is_all():
-        assert "the archive is whole" in await week.operator.does("archive", "verify")
+        assert "the archive is intact" in await week.operator.does("archive", "verify")
     await ann.has("minutes", ["decided on Tuesday"])
     await week.operator.does("cleanup", "purge", "--group", "book_club", "--before", "1s", "--yes")
     await week.has_gone("book_club", 5)

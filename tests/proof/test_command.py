@@ -123,7 +123,7 @@ def test_the_command_waits_for_a_run_and_runs_wait_for_it(tmp_path: Path) -> Non
     [
         ("", [], "no such database; `conclave serve` creates it"),
         ("listen_port = -1", [], "listen_port"),
-        ("", ["--copies", "backups"], "there are no backups here; is its disk mounted?"),
+        ("", ["--copies", "backups"], "no backups found; is the disk mounted?"),
     ],
 )
 def test_what_keeps_the_command_from_looking_is_one_line(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from conclave.retention.advice import DAY, INTERVALS, Advice, Cost, advise, rounded, span_text
+from conclave.retention.advice import DAY, INTERVALS, Advice, Cost, advise, elapsed_text, rounded_text
 
 
 def costs(
@@ -36,7 +36,7 @@ def of(told: list[Cost], interval: int = 3600) -> Advice:
 @pytest.mark.parametrize("told", [[], costs(3600, count=1), [Cost(5, 6, 1), Cost(5, 6, 1)]])
 def test_without_a_history_there_is_no_advice(told: list[Cost]) -> None:
     found = of(told)
-    assert found.sentence == "No advice on cleanup_interval yet: it takes 2 runs that went well."
+    assert found.sentence == "No advice on cleanup_interval yet: it needs 2 successful runs."
     assert not found.projections
 
 
@@ -46,20 +46,20 @@ def test_without_a_history_there_is_no_advice(told: list[Cost]) -> None:
         (
             costs(3600),
             3600,
-            'Set cleanup_interval to "1min": expired messages then lie on the disk for 1min at most, not 1h,'
+            'Set cleanup_interval to "1min": expired messages then stay on disk for at most 1min instead of 1h,'
             " for 5 min of CPU more a day.",
         ),
         (
             costs(3600, cpu=2.0, seconds=3),
             3600,
-            'Set cleanup_interval to "10min": expired messages then lie on the disk for 10min at most, not 1h,'
+            'Set cleanup_interval to "10min": expired messages then stay on disk for at most 10min instead of 1h,'
             " for 4 min of CPU more a day.",
         ),
         (
             costs(60, cpu=5.0, seconds=6),
             60,
-            'Set cleanup_interval to "10min": runs are too expensive for every 1min; expired messages then lie on the'
-            " disk for 10min at most, not 66s, for 108 min of CPU less a day.",
+            'Set cleanup_interval to "10min": runs are too expensive for every 1min; expired messages then stay on disk'
+            " for at most 10min instead of 66s, for 108 min of CPU less a day.",
         ),
         (
             costs(60),
@@ -74,7 +74,7 @@ def test_without_a_history_there_is_no_advice(told: list[Cost]) -> None:
         (
             costs(3600, rows=0),
             3600,
-            "Keep cleanup_interval at 1h: nothing has expired lately, so another interval would change nothing.",
+            "Keep cleanup_interval at 1h: nothing expired recently, so the interval makes no difference.",
         ),
         (
             costs(DAY, cpu=2000.0, seconds=30_000),
@@ -96,7 +96,7 @@ def test_what_expires_costs_the_same_at_every_interval_and_a_run_itself_does_not
         assert each.runs == DAY / each.interval
         assert each.cpu == pytest.approx(0.5 * each.runs + 0.001 * daily)
         assert each.lock == pytest.approx(0.02 * each.runs)
-        assert each.lies == each.interval + 1
+        assert each.max_delay == each.interval + 1
         assert each.waiting == pytest.approx(daily * (each.interval / 2 + 1) / DAY)
     assert [each.interval for each in found.projections if each.is_current] == [3600]
     assert (found.runs, found.seconds, found.longest_lock) == (48, 1, 0.01)
@@ -120,14 +120,14 @@ def test_a_clock_that_was_set_back_during_a_run_makes_no_negative_cost() -> None
     [(0, "1s"), (1, "1s"), (61, "1min"), (66, "66s"), (602, "10min"), (3602, "1h"), (5400, "90min"), (90_000, "1d")],
 )
 def test_lengths_are_rounded_a_little(seconds: int, text: str) -> None:
-    assert rounded(seconds) == text
+    assert rounded_text(seconds) == text
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0.009, "9 ms"), (1.5, "1.5 s"), (119, "119.0 s"), (180, "3 min"), (9000, "2.5 h")]
 )
 def test_amounts_of_time_are_short(seconds: float, text: str) -> None:
-    assert span_text(seconds) == text
+    assert elapsed_text(seconds) == text
 
 
 def test_a_backlog_that_runs_have_erased_within_minutes_is_not_taken_for_what_expires_all_day() -> None:

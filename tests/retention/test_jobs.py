@@ -67,14 +67,14 @@ def test_without_jobs_one_run_does_everything() -> None:
 
 def test_with_jobs_the_rest_is_done_at_the_cleanup_interval() -> None:
     house, job = schedule([PurgeJob(DAY, KEEP, 3 * DAY)], 3600)
-    assert (house[0].keeps_house, house[0].job, house[1]) == (True, None, 3600)
-    assert (job[0].keeps_house, job[0].name, job[1]) == (False, "up to 3d", DAY)
+    assert (house[0].is_housekeeping, house[0].job, house[1]) == (True, None, 3600)
+    assert (job[0].is_housekeeping, job[0].name, job[1]) == (False, "up to 3d", DAY)
     assert job[0].covers(GroupPolicy(AFTER_FETCH))
     assert not house[0].covers(GroupPolicy(AFTER_FETCH))
 
 
 def test_a_job_that_failed_is_tried_again_before_its_interval_is_over() -> None:
-    table = Timetable([HOUR, 365 * DAY], again=HOUR, now=0.0)
+    table = Timetable([HOUR, 365 * DAY], retry_after=HOUR, now=0.0)
     assert table.next() == (0, 0.0)
     table.begin(0, 0.0)
     assert table.next() == (1, 0.0), "the others have their turn first"
@@ -88,14 +88,14 @@ def test_a_job_that_failed_is_tried_again_before_its_interval_is_over() -> None:
 
 
 def test_a_short_job_that_fails_keeps_its_interval() -> None:
-    table = Timetable([60], again=HOUR, now=0.0)
+    table = Timetable([60], retry_after=HOUR, now=0.0)
     table.begin(0, 0.0)
     table.fail(0, 1.0)
     assert table.next() == (0, 60.0)
 
 
 def test_a_run_that_takes_longer_than_the_intervals_starves_no_job() -> None:
-    table, now, done = Timetable([1, 60, 60], again=1, now=0.0), 0.0, []
+    table, now, done = Timetable([1, 60, 60], retry_after=1, now=0.0), 0.0, []
     for _ in range(6):
         place, due = table.next()
         now = max(now, due)

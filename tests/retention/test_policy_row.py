@@ -73,7 +73,7 @@ def test_a_group_whose_policy_changes_is_listed_once_with_both(connection: sqlit
     new = {key: case.settings.of_group(*own) for key, own in stored(connection).items()}
     listed = sorted(marks.changed(connection, case.settings), key=lambda row: row[0])
     assert listed == [(key, old[key], new[key]) for key in sorted(old) if old[key] != new[key]]
-    assert marks.given(connection, case.settings) == set(new.values())
+    assert marks.policies_under(connection, case.settings) == set(new.values())
     marks.settle(connection, case.settings, NOW)
     assert list(marks.changed(connection, case.settings)) == []
     assert {key: policy_row.find(connection, key) for key in new} == new

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, seed, settings, strategies as st
 from conclave.clock import FakeClock
 from conclave.retention import rehearsal
 from conclave.retention.policy import FOREVER, KEEP, GroupPolicy
-from conclave.retention.rehearsal import Change
+from conclave.retention.rehearsal import SettingsImpact
 from conclave.retention.resolve import Lifetimes, PolicySettings
 from conclave.store.engine import sqlite
 from conclave.store.resources import state
@@ -220,13 +220,13 @@ def of(policy: PolicySettings, group: Group) -> GroupPolicy:
     return policy.of_group(group.group_id, group.expiry, KEEP)
 
 
-def rehearse(path: Path, old: PolicySettings, new: PolicySettings, now: int) -> Change:
+def rehearse(path: Path, old: PolicySettings, new: PolicySettings, now: int) -> SettingsImpact:
     with closing(sqlite.connect(path, readonly=True)) as connection:
         connection.execute("BEGIN")
         return rehearsal.rehearse(connection, old, new, now, is_measured=True)
 
 
-def begin(path: Path, policy: PolicySettings, now: int, *, accepts_change: bool = False) -> Change:
+def begin(path: Path, policy: PolicySettings, now: int, *, accepts_change: bool = False) -> SettingsImpact:
     with closing(sqlite.connect(path)) as connection, sqlite.write_transaction(connection):
         begun = state.begin_serving(connection, policy, FakeClock(now).read(), accepts_change=accepts_change)
         return begun.change
@@ -304,7 +304,7 @@ def test_a_change_that_hides_more_than_a_tenth_is_refused(due: int, is_refused: 
             )
             assert str(refused.value).startswith(told)
             assert "--accept-policy-change" in str(refused.value)
-            assert begin(path, POLICY, STOPPED) == Change(), "the former settings start as ever"
+            assert begin(path, POLICY, STOPPED) == SettingsImpact(), "the former settings start as ever"
             assert begin(path, new, STOPPED, accepts_change=True).messages == due
         else:
             assert begin(path, new, STOPPED).messages == due

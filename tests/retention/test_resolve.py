@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 from conclave.config.load import parse_config
 from conclave.retention.durations import MAX_SECONDS, parse_duration
 from conclave.retention.policy import AFTER_FETCH, FOREVER, KEEP, GroupPolicy, Source, effective_expiry
-from conclave.retention.resolve import Lifetimes, Limit, Limits, PolicySettings
+from conclave.retention.resolve import LifetimeLimits, LifetimeRange, Lifetimes, PolicySettings
 from tests.support.policies import ANOTHER, CASES, DAY, GROUP, HOUR, MONTH, WEEK, Case, policy_table, settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,7 +22,9 @@ lengths = st.one_of(st.just(KEEP), st.integers(1, MAX_SECONDS))
 
 least = st.one_of(st.just(KEEP), st.integers(0, MAX_SECONDS))
 modes = st.one_of(st.just(AFTER_FETCH), lengths)
-limits = st.builds(Limits, st.builds(Limit, least, least), st.builds(Limit, least, lengths)).filter(
+limits = st.builds(
+    LifetimeLimits, st.builds(LifetimeRange, least, least), st.builds(LifetimeRange, least, lengths)
+).filter(
     lambda found: all(each.max == KEEP or each.min <= each.max for each in (found.min_lifetime, found.max_lifetime))
 )
 lifetimes = st.builds(Lifetimes, least, lengths)
@@ -86,7 +88,7 @@ def test_a_group_that_no_override_names_has_the_policy_of_its_own_settings() -> 
 def test_without_defaults_limits_and_overrides_it_is_the_table_of_the_protocol(
     drawn: PolicySettings, own_max: int, own_min: int
 ) -> None:
-    bare = replace(drawn, default_policy=Lifetimes(), limits=Limits(), groups={})
+    bare = replace(drawn, default_policy=Lifetimes(), limits=LifetimeLimits(), groups={})
     found = bare.of_group(GROUP.bytes, own_max, own_min)
     assert found.lifetime == effective_expiry(bare.message_retention, own_max)
     assert found.min_lifetime == max(0, own_min)
@@ -126,7 +128,7 @@ def test_what_an_older_version_stored_has_the_defaults_of_what_it_did_not_know()
         ({"invite_ttl_seconds": 5}, "invite_ttl_seconds", True),
         ({"enabled": False}, "retention.enabled", True),
         ({"default_policy": Lifetimes(KEEP, DAY)}, "retention.default_policy", False),
-        ({"limits": Limits(Limit(1))}, "retention.limits", False),
+        ({"limits": LifetimeLimits(LifetimeRange(1))}, "retention.limits", False),
         ({"groups": {str(GROUP): Lifetimes()}}, "retention.groups", False),
         ({"fetch_hold_limit": DAY}, "retention.fetch_hold_limit", False),
         ({"retain_commits": True}, "retention.retain_commits", False),

@@ -16,7 +16,7 @@ from conclave.retention.policy import KEEP
 from conclave.retention.resolve import PolicySettings
 from conclave.store.engine import sqlite
 from conclave.store.resources import groups, members, messages, state, timers, users
-from conclave.store.resources.groups import Group
+from conclave.store.resources.groups import GroupRow
 from conclave.store.resources.members import Membership
 from conclave.wire import page_writer
 from conclave.wire.formats import Format
@@ -53,7 +53,7 @@ def test_nobody_looks_at_each_message_that_is_hidden_and_kept(connection: sqlite
     with sqlite.write_transaction(connection):
         member = a_member(connection, [NOW - 2 * DAY] * HIDDEN)
     group = member.group
-    sight = visibility.of_group(connection, group, NOW)
+    view = visibility.of_group(connection, group, NOW)
     steps = 0
 
     def count() -> None:
@@ -63,20 +63,20 @@ def test_nobody_looks_at_each_message_that_is_hidden_and_kept(connection: sqlite
     connection.execute("UPDATE members SET watermark = ?", (HIDDEN,))
     connection.set_progress_handler(count, STEPS_AT_ONCE)
     if confirms:
-        assert members.holding_back(connection, group, sight) == []
+        assert members.holding_back(connection, group, view) == []
     else:
-        write = page_writer.writer(Format.JSON)
+        write = page_writer.message_writer(Format.JSON)
         values = (group.group_id, member.user_id, 0, 100, FakeClock(NOW), write)
         assert messages.page(connection, *values).messages == []
     connection.set_progress_handler(None, 0)
     assert steps < 2 * HIDDEN, "SQLite's steps: looking at one message takes more than four"
 
 
-def shown(connection: sqlite3.Connection, group: Group, sight: visibility.Sight, after: int) -> list[int]:
-    admitted, _ = sight.hot
+def shown(connection: sqlite3.Connection, group: GroupRow, view: visibility.Visibility, after: int) -> list[int]:
+    admitted, _ = view.hot
     rows = connection.execute(
         f"SELECT sequence_num FROM messages WHERE group_key = :group_key AND {admitted} ORDER BY sequence_num",
-        {"group_key": group.group_key, **sight.bounds(after)},
+        {"group_key": group.group_key, **view.bounds(after)},
     )
     return [row[0] for row in rows]
 
@@ -86,7 +86,7 @@ def test_nothing_that_is_shown_is_passed_over(
     connection: sqlite3.Connection, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Times need not rise with numbers: a clock may have been set back."""
-    monkeypatch.setattr(visibility, "LOOKED_AT", 4)
+    monkeypatch.setattr(visibility, "FIRST_SCAN", 4)
     chance = random.Random(seed)
     share = chance.choice([0.0, 0.02, 0.1, 0.5, 1.0])
     times = [NOW - (chance.randrange(DAY) if chance.random() < share else 2 * DAY) for _ in range(300)]
@@ -95,11 +95,11 @@ def test_nothing_that_is_shown_is_passed_over(
     member = a_member(connection, times)
     connection.execute("DELETE FROM messages WHERE sequence_num % 7 = ?", (chance.randrange(9),))
     group = replace(member.group, gone_below=chance.choice([0, 0, 50]))
-    sight = visibility.of_group(connection, group, NOW)
+    view = visibility.of_group(connection, group, NOW)
     for after in (0, 1, 60, 150, 299, 300):
-        begin = visibility.pass_hidden(connection, group, sight, after)
+        begin = visibility.pass_hidden(connection, group, view, after)
         assert begin >= after
-        assert shown(connection, group, sight, begin) == shown(connection, group, sight, after)
+        assert shown(connection, group, view, begin) == shown(connection, group, view, after)
 
 
 def set_max_age(connection: sqlite3.Connection, seconds: int) -> None:
@@ -141,7 +141,7 @@ def test_nobody_looks_at_each_message_for_the_self_destructing_ones_that_only_th
         connection.execute("INSERT INTO self_destructing VALUES (?, ?, 60, 0)", (member.group.group_key, HIDDEN // 2))
     set_max_age(connection, 2 * DAY)
     later = NOW + 2 * DAY
-    sight = visibility.of_group(connection, replace(member.group, effective_expiry=KEEP), later)
+    view = visibility.of_group(connection, replace(member.group, effective_expiry=KEEP), later)
     timed = visibility.of_reader(member.member_id, 0, include_redacted=False)
     steps = 0
 
@@ -150,7 +150,7 @@ def test_nobody_looks_at_each_message_for_the_self_destructing_ones_that_only_th
         steps += STEPS_AT_ONCE
 
     connection.set_progress_handler(count, STEPS_AT_ONCE)
-    first = visibility.first_doubtful(connection, member.group, sight, 0, NOW, timed)
+    first = visibility.first_in_doubt(connection, member.group, view, 0, NOW, timed)
     connection.set_progress_handler(None, 0)
     assert first == HIDDEN // 2
     assert steps < HIDDEN // 10

@@ -88,7 +88,7 @@ async def test_what_is_raised_between_two_turns_of_a_duty_starts_it_again() -> N
         begun += 1
         if begun == 1:
             raise OverflowError
-        health.mend(HealthPart.OUTBOX)
+        health.clear_fault(HealthPart.OUTBOX)
         await asyncio.Event().wait()
 
     async with asyncio.timeout(PATIENCE), background.running(health, HealthPart.OUTBOX, work):
@@ -139,7 +139,7 @@ async def test_runs_of_others_are_noted_once_and_those_of_the_worker_not_twice(
     async with start_server(config) as running:
         health, store = running.app[app_keys.HEALTH], running.app[app_keys.STORE]
         by_worker = Report("sql", 100, finished_at=107)
-        health.note_run(by_worker.to_mapping())
+        health.record_run(by_worker.to_mapping())
         by_hand = Report("sql", 200, finished_at=207, archived=5)
         for report in (by_worker, by_hand):
             await store.write(runs.add, Run(**report.to_mapping()))

@@ -20,7 +20,7 @@ from conclave.server import ledger_duty
 from conclave.store.engine import sqlite
 from conclave.store.engine.faults import StoreError
 from conclave.store.ledger import book, changes
-from conclave.store.ledger.book import Entry
+from conclave.store.ledger.book import LedgerEntry
 from conclave.store.ledger.changes import drain
 from spark.environment import RunEnvironment
 from spark.run import clean_up
@@ -65,7 +65,7 @@ async def health(server: Running, *, red: bool) -> str:
     return server.app[app_keys.HEALTH].faults.get(HealthPart.LEDGER, "")
 
 
-def entries(config: Config, kind: str) -> list[Entry]:
+def entries(config: Config, kind: str) -> list[LedgerEntry]:
     return [each for each in book.entries(config.ledger_path, 0) if each.kind == kind]
 
 

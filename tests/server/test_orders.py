@@ -11,7 +11,15 @@ import pytest
 from conclave.config.settings import Config
 from conclave.health.parts import Health
 from conclave.server.supervise import Supervisor
-from conclave.system.worker_protocol import Counted, Ended, Fault, Message, Order, State, order_of
+from conclave.system.worker_protocol import (
+    DryRunEnded,
+    RunEnded,
+    WorkerFault,
+    WorkerMessage,
+    WorkerOrder,
+    WorkerState,
+    order_of,
+)
 from spark.report import Report
 from spark.worker import Orders
 
@@ -21,7 +29,7 @@ LONG = 3600.0
 def test_an_order_is_found_once_also_if_it_was_given_before() -> None:
     orders = Orders()
     assert orders.wait(0) is None
-    for order in Order:
+    for order in WorkerOrder:
         orders.give(order)
         orders.give(order)
         assert orders.wait(LONG) is order
@@ -30,16 +38,16 @@ def test_an_order_is_found_once_also_if_it_was_given_before() -> None:
 
 def test_two_orders_are_both_found() -> None:
     orders = Orders()
-    for order in Order:
+    for order in WorkerOrder:
         orders.give(order)
-    assert {orders.wait(LONG), orders.wait(LONG)} == set(Order)
+    assert {orders.wait(LONG), orders.wait(LONG)} == set(WorkerOrder)
     assert orders.wait(0) is None
 
 
 def test_an_order_wakes_who_waits() -> None:
     orders = Orders()
-    threading.Timer(0.05, orders.give, [Order.COUNT]).start()
-    assert orders.wait(LONG) is Order.COUNT
+    threading.Timer(0.05, orders.give, [WorkerOrder.COUNT]).start()
+    assert orders.wait(LONG) is WorkerOrder.COUNT
 
 
 class Pipe:
@@ -76,10 +84,10 @@ async def test_without_a_worker_nothing_is_done() -> None:
 async def test_all_who_ask_at_once_get_the_same_count(supervisor: Supervisor, pipe: Pipe) -> None:
     asking = [asyncio.create_task(supervisor.count()) for _ in range(3)]
     await asyncio.sleep(0)
-    assert [order_of(line.decode()) for line in pipe.lines] == [Order.COUNT]
+    assert [order_of(line.decode()) for line in pipe.lines] == [WorkerOrder.COUNT]
     asking[0].cancel()
     await asyncio.sleep(0)
-    supervisor._hear(Counted({"error": "", "held": 4}, 5.0))
+    supervisor._handle(DryRunEnded({"error": "", "held": 4}, 5.0))
     assert [await each for each in asking[1:]] == [{"error": "", "held": 4}] * 2
     again = asyncio.create_task(supervisor.count())
     await asyncio.sleep(0)
@@ -93,27 +101,27 @@ async def test_a_count_that_nobody_waits_for_any_more_is_let_go(supervisor: Supe
     await asyncio.sleep(0)
     asking.cancel()
     await asyncio.sleep(0)
-    supervisor._hear(Counted({"error": ""}, 5.0))
-    supervisor._hear(Counted({"error": ""}, 5.0))
+    supervisor._handle(DryRunEnded({"error": ""}, 5.0))
+    supervisor._handle(DryRunEnded({"error": ""}, 5.0))
 
 
 @pytest.mark.parametrize(
     ("told", "is_in_run", "due_in"),
     [
-        (State.READY, False, None),
-        (State.BEGAN, True, None),
-        (State.COUNTING, False, None),
-        (Ended(Report("sql", 1, finished_at=2).to_mapping(), 60.0), False, 60.0),
-        (Counted({"error": ""}, 7.0), False, 7.0),
-        (Fault("no database", 30.0), False, 30.0),
-        (Fault("no Java"), False, None),
+        (WorkerState.READY, False, None),
+        (WorkerState.BEGAN, True, None),
+        (WorkerState.COUNTING, False, None),
+        (RunEnded(Report("sql", 1, finished_at=2).to_mapping(), 60.0), False, 60.0),
+        (DryRunEnded({"error": ""}, 7.0), False, 7.0),
+        (WorkerFault("no database", 30.0), False, 30.0),
+        (WorkerFault("no Java"), False, None),
     ],
 )
 def test_health_knows_of_the_run_and_of_the_next(
-    supervisor: Supervisor, told: Message, is_in_run: bool, due_in: float | None
+    supervisor: Supervisor, told: WorkerMessage, is_in_run: bool, due_in: float | None
 ) -> None:
     before = time.time()
-    supervisor._hear(told)
+    supervisor._handle(told)
     health = supervisor._health
     assert health.is_in_run is is_in_run
     if due_in is None:
@@ -123,6 +131,6 @@ def test_health_knows_of_the_run_and_of_the_next(
         assert before + due_in <= health.next_run_at <= time.time() + due_in
 
 
-@pytest.mark.parametrize("told", [State.BEGAN, State.WAITING, State.COUNTING])
-def test_work_may_take_as_long_as_a_run(supervisor: Supervisor, told: State) -> None:
-    assert supervisor._patience(told) > Config().cleanup.max_run_time
+@pytest.mark.parametrize("told", [WorkerState.BEGAN, WorkerState.WAITING, WorkerState.COUNTING])
+def test_work_may_take_as_long_as_a_run(supervisor: Supervisor, told: WorkerState) -> None:
+    assert supervisor._timeout_after(told) > Config().cleanup.max_run_time

@@ -6,12 +6,12 @@ import socket
 
 import pytest
 
-from conclave.server.ports import why_not
+from conclave.server.ports import explain_bind_error
 
 
 def test_whoever_listens_there_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        told = why_not(OSError(errno.EADDRINUSE, ""), taken.getsockname()[1])
+        told = explain_bind_error(OSError(errno.EADDRINUSE, ""), taken.getsockname()[1])
     assert told.startswith(f"Address already in use by process {os.getpid()} (")
     assert told.endswith("): end that, or set another port")
 
@@ -19,7 +19,10 @@ def test_whoever_listens_there_is_named() -> None:
 def test_a_port_that_nobody_listens_on_names_nobody() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    assert why_not(OSError(errno.EADDRINUSE, ""), port) == "Address already in use: end that, or set another port"
+    assert (
+        explain_bind_error(OSError(errno.EADDRINUSE, ""), port)
+        == "Address already in use: end that, or set another port"
+    )
 
 
 @pytest.mark.parametrize(
@@ -33,4 +36,4 @@ def test_a_port_that_nobody_listens_on_names_nobody() -> None:
     ],
 )
 def test_each_reason_has_its_remedy(error: OSError, port: int, remedy: str) -> None:
-    assert remedy in why_not(error, port)
+    assert remedy in explain_bind_error(error, port)

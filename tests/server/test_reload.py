@@ -13,9 +13,9 @@ from conclave.config.load import load_config
 from conclave.config.settings import Config
 from conclave.health.parts import Health, HealthPart
 from conclave.server import reload
-from conclave.server.reload import Reloader, differing
+from conclave.server.reload import Reloader, changed_settings
 from conclave.server.supervise import Supervisor
-from conclave.server.tls import Tls, context_of
+from conclave.server.tls import Tls, load_context
 from conclave.system import certificate
 from conclave.system.notify import ServiceManager
 from tests.conftest import Running
@@ -43,7 +43,7 @@ class Server:
         path.write_text(self.text)
         self.config = load_config(path)
         self.health, self.worker, self.again = Health(), Worker(), asyncio.Event()
-        tls = Tls(context) if (context := context_of(self.config)) else None
+        tls = Tls(context) if (context := load_context(self.config)) else None
         self.reloader = Reloader(self.config, self.health, self.worker, tls, path, self.again, ServiceManager())
 
     async def reload(self, text: str | None = None) -> list[dict[str, Any]]:
@@ -77,7 +77,7 @@ async def test_the_level_of_the_log_changes_here_and_in_the_worker(server: Serve
     assert (line["event"], line["logs_from"], line["certificate"]) == ("reloaded", "error", "none")
     assert levels == ["error"]
     assert [each.log.level for each in server.worker.told] == ["error"]
-    assert differing(server.worker.told[0], server.config) == ["log.level"]
+    assert changed_settings(server.worker.told[0], server.config) == ["log.level"]
     assert events(await server.reload()) == ["reloaded"]
     assert len(server.worker.told) == 1
 
@@ -167,4 +167,4 @@ async def test_the_policy_stays_until_a_restart(running: Running, tmp_path: Path
 
 def test_a_setting_that_differs_is_named_with_its_table() -> None:
     other = replace(Config(), cleanup_interval=5, archive=replace(Config().archive, after=7))
-    assert differing(Config(), other) == ["cleanup_interval", "archive.after"]
+    assert changed_settings(Config(), other) == ["cleanup_interval", "archive.after"]

@@ -20,7 +20,7 @@ from conclave.health.parts import HealthPart
 from conclave.server import run
 from conclave.server.reload import Reloader
 from conclave.server.run import ServeError
-from conclave.server.start_check import refusals
+from conclave.server.start_check import find_refusals
 from conclave.server.supervise import Supervisor
 from conclave.store.engine import sqlite
 from conclave.store.engine.faults import StoreError
@@ -58,7 +58,7 @@ class Place:
 
     async def refused_by_all(self, config: Config) -> str:
         """Return the one line that all say, those that start a server and those that only look."""
-        [line] = [each.says for each in refusals(config, SystemClock())]
+        [line] = [each.says for each in find_refusals(config, SystemClock())]
         with pytest.raises((ServeError, StoreError)) as start:
             async with self.start(config):
                 pass
@@ -147,11 +147,11 @@ async def test_a_schema_of_a_newer_program_is_refused(place: Place) -> None:
 async def test_a_large_change_of_the_policy_is_refused(place: Place, clock: FakeClock) -> None:
     async def pass_time(running: Running) -> None:
         clock.advance(100)
-        await running.app[app_keys.CLOCK_WATCH].note()
+        await running.app[app_keys.CLOCK_WATCH].record()
 
     await place.serve(place.write(SQL), pass_time)
     config = place.write(f'message_retention = "40s"\n{SQL}')
-    [line] = [each.says for each in refusals(config, clock)]
+    [line] = [each.says for each in find_refusals(config, clock)]
     assert "this change would hide 3 of 3 messages at once" in line
     with pytest.raises(Exception, match="this change would hide 3 of 3") as start:
         async with place.start(config):
@@ -164,9 +164,9 @@ async def test_an_archive_in_use_needs_the_engine_that_erases_there(place: Place
     await place.serve(config)
     with closing(sqlite.connect(place.database)) as connection:
         connection.execute("INSERT INTO archive_parts SELECT group_key, 0, 0, 1, 1, 0, 0, 1, 0, 0 FROM groups")
-    [refused] = refusals(config, None)
+    [refused] = find_refusals(config, None)
     assert 'has messages in the archive, which only "spark" can erase' in refused.says
-    assert refusals(place.write(SPARK), None) == []
+    assert find_refusals(place.write(SPARK), None) == []
 
 
 async def test_a_reload_refuses_what_the_next_start_would(place: Place) -> None:
@@ -186,10 +186,10 @@ async def test_a_reload_refuses_what_the_next_start_would(place: Place) -> None:
 
 async def test_a_healthy_place_has_nothing_against_a_start_while_a_server_runs_or_not(place: Place) -> None:
     config = place.write(SQL)
-    assert refusals(config, SystemClock()) == []
+    assert find_refusals(config, SystemClock()) == []
 
     async def ask(_: Running) -> None:
-        assert await asyncio.to_thread(refusals, config, SystemClock()) == []
+        assert await asyncio.to_thread(find_refusals, config, SystemClock()) == []
 
     await place.serve(config, ask)
-    assert refusals(config, SystemClock()) == []
+    assert find_refusals(config, SystemClock()) == []

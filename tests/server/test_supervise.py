@@ -13,8 +13,8 @@ from conclave.config.settings import Config
 from conclave.health.parts import Health, HealthPart
 from conclave.server import supervise
 from conclave.server.supervise import Supervisor
-from conclave.server.worker_sleep import Allowance
-from conclave.system.worker_protocol import State, to_line
+from conclave.server.worker_sleep import StartTimeout
+from conclave.system.worker_protocol import WorkerState, to_line
 from tests.support.server import PATIENCE, alive
 
 NOBODY = 2**30
@@ -135,9 +135,9 @@ async def test_a_worker_that_starts_slowly_gets_longer_each_time(
 ) -> None:
     """Otherwise each would be killed before it is ready, for ever, on a machine with much other work."""
     have_workers(monkeypatch, "import time; time.sleep(600)")
-    for name, seconds in {"READY_SECONDS": 0.3, "LONGEST_READY_SECONDS": 0.9, "FIRST_PAUSE_SECONDS": 0.01}.items():
+    for name, seconds in {"READY_SECONDS": 0.3, "MAX_READY_SECONDS": 0.9, "FIRST_PAUSE_SECONDS": 0.01}.items():
         monkeypatch.setattr(supervise, name, seconds)
-    monkeypatch.setattr(supervise, "LONGEST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(supervise, "MAX_PAUSE_SECONDS", 0.01)
     given: list[float] = []
     timeout = asyncio.timeout
 
@@ -170,21 +170,23 @@ async def test_a_worker_is_killed_at_once_from_another_thread(
 
 
 def test_what_a_start_may_take_is_bounded_and_goes_down_once_one_succeeds() -> None:
-    allowed = Allowance(120, 3600)
+    allowed = StartTimeout(120, 3600)
     for _ in range(5_000):
-        allowed.was_too_short()
+        allowed.extend()
     assert allowed.seconds == 3600
-    allowed.note(100)
+    allowed.record(100)
     assert allowed.seconds == 200, "a machine that needs 100 seconds gets them the next time too"
-    allowed.note(3)
+    allowed.record(3)
     assert allowed.seconds == 120
 
 
 async def test_a_worker_that_is_ready_ends_the_longer_wait(monkeypatch: pytest.MonkeyPatch, started: list[int]) -> None:
-    have_workers(monkeypatch, f"print({to_line(State.READY).strip()!r}, flush=True); import time; time.sleep(600)")
+    have_workers(
+        monkeypatch, f"print({to_line(WorkerState.READY).strip()!r}, flush=True); import time; time.sleep(600)"
+    )
     supervisor = Supervisor(Config(), Health())
     for _ in range(5_000):
-        supervisor._starting.was_too_short()
+        supervisor._starting.extend()
     async with supervisor:
-        await seen(lambda: supervisor._starting.seconds < supervise.LONGEST_READY_SECONDS)
+        await seen(lambda: supervisor._starting.seconds < supervise.MAX_READY_SECONDS)
     assert not any(map(alive, started))

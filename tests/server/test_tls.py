@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from conclave.config.settings import Config
-from conclave.server.tls import TlsError, context_of
+from conclave.server.tls import TlsError, load_context
 from tests.support.certificate import make_certificate
 
 
@@ -27,7 +27,7 @@ def test_files_that_go_before_they_are_loaded_are_one_line_for_the_operator(
 
     monkeypatch.setattr(ssl.SSLContext, "load_cert_chain", load_too_late)
     with pytest.raises(TlsError, match=r"cert\.pem, .*key\.pem: are being replaced just now"):
-        context_of(config)
+        load_context(config)
 
 
 def test_a_pair_that_was_loaded_serves_though_its_files_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,4 +38,4 @@ def test_a_pair_that_was_loaded_serves_though_its_files_go(tmp_path: Path, monke
         (tmp_path / "cert.pem").unlink()
 
     monkeypatch.setattr(ssl.SSLContext, "load_cert_chain", load_in_time)
-    assert context_of(config) is not None
+    assert load_context(config) is not None

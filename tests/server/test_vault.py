@@ -219,7 +219,7 @@ async def test_copies_are_renewed_while_the_server_runs_and_when_it_stops(
         for name in ("g", "h"):
             await alice.send(await alice.create_group(name), b"body")
             await until(lambda: is_current(copied, copy))
-        monkeypatch.setattr(vault_duty, "REST", 10**6)
+        monkeypatch.setattr(vault_duty, "REST_FACTOR", 10**6)
         for name in ("i", "j"):
             await alice.send(await alice.create_group(name), b"body")
             await asyncio.sleep(0.5)
@@ -248,7 +248,7 @@ async def test_a_stop_waits_for_the_renewal_that_it_broke_off_and_renews_once_mo
         alice = await server.user("alice")
         await until(lambda: is_current(copied, copy))
         monkeypatch.setattr(keyring, "renew_all", slow)
-        monkeypatch.setattr(vault_duty, "REST", 0)
+        monkeypatch.setattr(vault_duty, "REST_FACTOR", 0)
         await alice.create_group("g")
         await until(begun.is_set)
         await alice.create_group("h")

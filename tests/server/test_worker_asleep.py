@@ -17,8 +17,8 @@ from conclave.config.settings import Config
 from conclave.health.parts import Health
 from conclave.server import supervise, worker_sleep
 from conclave.server.supervise import Supervisor
-from conclave.server.worker_sleep import Lead
-from conclave.system.worker_protocol import Asleep, asleep_of, asleep_text
+from conclave.server.worker_sleep import StartLead
+from conclave.system.worker_protocol import WorkerIdle, asleep_of, asleep_text
 from spark.report import Report
 from tests.server.test_supervise import have_workers, seen
 
@@ -164,7 +164,7 @@ async def test_a_worker_that_dies_while_it_falls_asleep_is_started_again(
     workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it has left has to be removed soon, not at the next run."""
-    monkeypatch.setattr(supervise, "FIRST_PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(supervise, "MIN_PAUSE_SECONDS", 0.05)
     workers.are(ends="os.kill(os.getpid(), 9)")
     health = Health()
     async with Supervisor(Config(), health):
@@ -188,7 +188,7 @@ async def test_a_java_that_is_missed_later_is_looked_for_again(
     workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As while it is being upgraded. Only at the start of a server does a missing one end all tries."""
-    for name in ("FIRST_PAUSE_SECONDS", "LONGEST_PAUSE_SECONDS"):
+    for name in ("FIRST_PAUSE_SECONDS", "MAX_PAUSE_SECONDS"):
         monkeypatch.setattr(supervise, name, 0.05)
     workers.are()
     async with asleep(workers) as (supervisor, health):
@@ -214,19 +214,19 @@ async def test_a_stop_at_any_moment_of_falling_asleep_and_waking_is_not_lost(wor
 
 
 def test_the_lead_is_learned_from_the_last_starts_within_bounds() -> None:
-    lead = Lead()
+    lead = StartLead()
     assert lead.seconds == worker_sleep.FIRST_LEAD_SECONDS
-    lead.note_worker(1.0)
+    lead.record_worker(1.0)
     assert lead.seconds == worker_sleep.FIRST_LEAD_SECONDS, "Java is not known yet"
-    lead.note_java(5.0)
+    lead.record_java(5.0)
     assert lead.seconds == 9.0
-    lead.note_java(1000.0)
-    assert lead.seconds == worker_sleep.MOST_LEAD_SECONDS
-    lead.note_java(0.0)
-    assert lead.seconds == worker_sleep.LEAST_LEAD_SECONDS
+    lead.record_java(1000.0)
+    assert lead.seconds == worker_sleep.MAX_LEAD_SECONDS
+    lead.record_java(0.0)
+    assert lead.seconds == worker_sleep.MIN_LEAD_SECONDS
 
 
 def test_what_is_left_to_do_is_the_same_by_the_clock_of_all_processes() -> None:
-    asleep = Asleep((50.0, 20.0))
+    asleep = WorkerIdle((50.0, 20.0))
     assert asleep.due_in == 20.0
     assert asleep_of(asleep_text(asleep, 1000.0), 1005.0) == asleep.later(5.0)

@@ -119,7 +119,7 @@ def test_entering_delete_after_fetch_between_plan_and_apply_keeps_the_new_floor(
 def test_what_is_due_goes_whatever_the_sizes_of_lists_and_steps(
     connection: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(due, "LISTED", 20)
+    monkeypatch.setattr(due, "LIST_SIZE", 20)
     monkeypatch.setattr(apply, "CHUNK", 3)
     members_of = [add_group(connection, expiry, 0) for expiry in (HOUR, -1, 0) * 3]
     for turn in range(10):

@@ -180,7 +180,7 @@ def test_the_tombstone_stays_until_the_last_message_is_gone(connection: sqlite3.
     assert plan.deleted_accounts == [goes]
     counts: Counter[str] = Counter()
     named = due.of_plan(connection, plan)
-    (listed,) = due.listed(connection, named)
+    (listed,) = due.list_due(connection, named)
     assert apply._Deleting(connection, named, listed, counts).step(), "a chunk is done, and not all of them"
     assert sent_by(connection, goes) == count - apply.CHUNK
     for step in apply._steps(connection, plan, POLICY, counts):
@@ -245,7 +245,7 @@ def test_in_one_group_they_are_found_without_looking_at_all_its_messages(connect
     statements: list[str] = []
     connection.set_trace_callback(statements.append)
     overdue.find(connection, START, 1)
-    assert due.held_back(connection, START) == 3
+    assert due.count_held(connection, START) == 3
     connection.set_trace_callback(None)
     searches = [each for each in statements if "INDEXED BY messages_by_sender" in each]
     assert len(searches) == 2

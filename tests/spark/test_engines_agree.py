@@ -23,7 +23,7 @@ from conclave.store.engine import sqlite
 from conclave.store.resources import messages, receipts, state as server_state, taken_back
 from conclave.store.resources.taken_back import TakenBack
 from conclave.wire.formats import Format
-from conclave.wire.page_writer import writer
+from conclave.wire.page_writer import message_writer
 from spark.environment import RunEnvironment
 from spark.rehearsal import rehearse
 from tests.support import model, sample, stores
@@ -176,7 +176,7 @@ def require_receipts(connection: sqlite3.Connection, counted: Counter[str]) -> N
 def scope(state: State) -> Scope:
     if state.job is None:
         return ALL
-    return Scope("job", PurgeJob(1, *state.job), keeps_house=False)
+    return Scope("job", PurgeJob(1, *state.job), is_housekeeping=False)
 
 
 def group_id(key: int) -> UUID:
@@ -239,7 +239,7 @@ def served(connection: sqlite3.Connection, config: Config, now: int) -> set[tupl
             0,
             500,
             FakeClock(now),
-            writer(Format.JSON),
+            message_writer(Format.JSON),
         ).messages
     }
 

@@ -18,7 +18,7 @@ from conclave.config.retention import RetentionConfig
 from conclave.config.settings import Config
 from conclave.retention.jobs import ALL, PurgeJob, Scope
 from conclave.retention.policy import KEEP
-from conclave.retention.resolve import Lifetimes, Limit, Limits
+from conclave.retention.resolve import LifetimeLimits, LifetimeRange, Lifetimes
 from tests.conftest import Running, StartServer
 from tests.support.cleaner import Cleaner
 from tests.support.client import Client, expect
@@ -105,7 +105,7 @@ async def test_rows_that_expired_stay_hidden_and_go_with_the_next_run_of_any_job
         await alice.set_expiry(group, -1)
         assert await alice.numbers(group) == []
         young = await alice.send(group)
-        assert await place.cleanup(Scope("short", PurgeJob(1, KEEP, HOUR), keeps_house=False)) == 1
+        assert await place.cleanup(Scope("short", PurgeJob(1, KEEP, HOUR), is_housekeeping=False)) == 1
         assert await alice.numbers(group) == [young]
         assert await place.stored() == 1
 
@@ -174,7 +174,7 @@ async def test_a_joiner_may_still_get_what_all_had_fetched_until_the_next_run(st
 
 
 async def test_a_limit_alone_lets_nothing_expire(start: Start) -> None:
-    async with start(RetentionConfig(limits=Limits(max_lifetime=Limit(min=DAY)))) as place:
+    async with start(RetentionConfig(limits=LifetimeLimits(max_lifetime=LifetimeRange(min=DAY)))) as place:
         alice = await place.server.user("alice")
         group = await alice.create_group("g")
         await place.store(alice, group)

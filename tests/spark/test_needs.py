@@ -22,7 +22,7 @@ from conclave.store.engine.sqlite import write_transaction
 from conclave.store.resources import taken_back
 from conclave.store.resources.taken_back import TakenBack
 from conclave.store.views import runs
-from conclave.system.worker_protocol import State
+from conclave.system.worker_protocol import WorkerState
 from spark import environment
 from spark.environment import CleanupError, RunEnvironment
 from spark.java_check import JavaMissingError
@@ -33,9 +33,9 @@ from tests.spark.test_holds import Held
 from tests.support.client import PASSWORD
 
 HOUR, DAY = 3600, 86_400
-HOUSE = Scope("housekeeping", None, keeps_house=True)
-SHORT_LIVED = Scope("short", PurgeJob(1, longest_max_lifetime=HOUR), keeps_house=False)
-LONG_LIVED = Scope("long", PurgeJob(1, shortest_max_lifetime=DAY), keeps_house=False)
+HOUSE = Scope("housekeeping", None, is_housekeeping=True)
+SHORT_LIVED = Scope("short", PurgeJob(1, longest_max_lifetime=HOUR), is_housekeeping=False)
+LONG_LIVED = Scope("long", PurgeJob(1, shortest_max_lifetime=DAY), is_housekeeping=False)
 
 
 class StartedError(Exception):
@@ -66,14 +66,14 @@ def engine_of(server: Running, **settings: Any) -> Engine:
 
 async def is_asked(server: Running, scope: Scope = ALL, **settings: Any) -> bool:
     """Do a run, and tell whether it would have started Spark. If not, it is in the history as any other."""
-    told: list[State] = []
+    told: list[WorkerState] = []
     try:
         done = await asyncio.to_thread(clean_up, engine_of(server, **settings), scope=scope, tell=told.append)
     except StartedError:
-        assert told == [State.PREPARING], "before it has the lock"
+        assert told == [WorkerState.PREPARING], "before it has the lock"
         return True
     assert done.error == ""
-    assert told == [State.PREPARING, State.BEGAN]
+    assert told == [WorkerState.PREPARING, WorkerState.BEGAN]
     with sqlite.connect(server.config.database, readonly=True) as connection:
         [last] = runs.last(connection, 1)
     assert (last.engine, last.job, last.outcome) == ("spark", scope.name, "ok")

@@ -20,7 +20,7 @@ from conclave.retention.resolve import PolicySettings
 from conclave.store.engine import sqlite
 from conclave.store.resources import messages, state
 from conclave.wire.formats import Format
-from conclave.wire.page_writer import writer
+from conclave.wire.page_writer import message_writer
 from tests.support import stores
 from tests.support.archived import Tiers
 from tests.support.cleaner import Cleaner
@@ -162,16 +162,16 @@ def served(config: Config, key: int, group: bytes) -> set[int]:
     with closing(sqlite.connect(config.database)) as connection:
         page = messages.page(
             *(connection, group, ALICE, 0, 500, FakeClock(NOW)),
-            writer(Format.JSON),
+            message_writer(Format.JSON),
         )
     if not page.archived:
         return {each.sequence_num for each in page.messages}
     rows = [row for row in Tiers(config).table().to_pylist() if row["group_key"] == key]
-    sight = page.archived.sight
+    view = page.archived.visibility
     return {
         row["sequence_num"]
         for row in rows
-        if row["sequence_num"] > sight.gone_below and row["created_at"] >= sight.hidden_before
+        if row["sequence_num"] > view.gone_below and row["created_at"] >= view.hidden_before
     }
 
 

@@ -15,7 +15,7 @@ from conclave.retention.plan import make_plan
 from conclave.retention.policy import KEEP
 from conclave.retention.resolve import PolicySettings
 from conclave.store.archive import moves
-from conclave.store.archive.moves import PartRow, Range
+from conclave.store.archive.moves import MoveRange, PartRow
 from conclave.store.engine import sqlite
 from conclave.store.resources import groups, receipts, state, users
 from conclave.store.resources.members import Membership
@@ -50,7 +50,7 @@ def a_group(connection: sqlite3.Connection) -> Membership:
 def move(connection: sqlite3.Connection, member: Membership, *steps: str) -> None:
     """Move the first 3 messages up to one of ``steps``. The copies stay."""
     key = member.group.group_key
-    moved = Range(key, 1, 3, KEEP)
+    moved = MoveRange(key, 1, 3, KEEP)
     moves.begin(connection)
     batch = moves.fix(connection, [moved], START)
     if "verified" in steps:

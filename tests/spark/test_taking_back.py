@@ -107,7 +107,7 @@ async def test_it_belongs_to_every_job(running: Running, clean: Clean) -> None:
     alice, bob, group = await filled(running, StoreSearch())
     await alice.set_expiry(group, 90 * DAY)
     await bob.take_back(group, 3)
-    job = Scope("job", PurgeJob(1, -1, DAY), keeps_house=False)
+    job = Scope("job", PurgeJob(1, -1, DAY), is_housekeeping=False)
     assert (await clean(running, job))["deleted"]["taken_back"] == 1
     assert await alice.numbers(group) == [1, 2, 4, 5, 6]
 

@@ -194,7 +194,7 @@ async def test_it_belongs_to_every_job(running: Running, clean: Clean) -> None:
         await each.read(group, 2)
     await alice.set_expiry(group, 90 * DAY)
     running.clock.advance(HOUR)
-    job = Scope("job", PurgeJob(1, -1, DAY), keeps_house=False)
+    job = Scope("job", PurgeJob(1, -1, DAY), is_housekeeping=False)
     assert (await clean(running, job))["deleted"]["redacted"] == 1
     assert await alice.numbers(group) == [2]
 
@@ -236,7 +236,7 @@ async def test_what_is_read_while_a_wrong_clock_calls_it_too_old_has_its_time_af
     search = StoreSearch()
     await alice.send(group, search.body(1, 600), 90 * DAY)
     running.clock.advance(10 * DAY)
-    await running.app[app_keys.CLOCK_WATCH].note()
+    await running.app[app_keys.CLOCK_WATCH].record()
     secret = search.body(2, 600)
     await alice.send(group, secret, HOUR)
     assert await bob.numbers(group) == [2], "the first one is too old by the right clock"
@@ -267,7 +267,7 @@ async def test_what_is_read_while_a_slow_clock_calls_it_young_is_hidden_again_wi
     await alice.send(group, b"young", 90 * DAY)
     running.clock.advance(5 * DAY)
     assert await bob.numbers(group) == [2], "nobody may read the first one for the first time"
-    await running.app[app_keys.CLOCK_WATCH].note()
+    await running.app[app_keys.CLOCK_WATCH].record()
     running.clock.set_wrong(-2 * DAY)
     assert await bob.numbers(group) == [1, 2], "hiding goes on by the clock as it is"
     await bob.read(group, 2)

@@ -13,7 +13,7 @@ from conclave.retention.policy import KEEP
 from conclave.retention.resolve import PolicySettings
 from conclave.store.archive import move_selection, moves
 from conclave.store.archive.move_selection import HOUR
-from conclave.store.archive.moves import Range
+from conclave.store.archive.moves import MoveRange
 from conclave.store.engine import sqlite
 from spark.archive.move import Mover
 from spark.hot_store import Hot
@@ -81,10 +81,10 @@ def test_a_batch_begins_where_the_moves_under_way_end(connection: sqlite3.Connec
     add_group(connection, 2, [NOW - 9] * 4)
     connection.execute("UPDATE groups SET archived_seq = 1 WHERE group_key = 2")
     for first, last in ((1, 1), (2, 3)):
-        moves.fix(connection, [Range(1, first, last, KEEP)], NOW)
+        moves.fix(connection, [MoveRange(1, first, last, KEEP)], NOW)
     move_selection.list_movable(connection, 0, NOW)
     chosen, more = move_selection.choose(connection, NOW, 100, 10_000)
-    assert chosen == [Range(1, 4, 5, KEEP), Range(2, 2, 4, KEEP)]
+    assert chosen == [MoveRange(1, 4, 5, KEEP), MoveRange(2, 2, 4, KEEP)]
     assert not more
     assert move_selection.count(connection, NOW) == 3 + 5, "with those under way"
 
@@ -92,10 +92,10 @@ def test_a_batch_begins_where_the_moves_under_way_end(connection: sqlite3.Connec
 def test_a_batch_takes_no_more_than_it_may_but_at_least_one(connection: sqlite3.Connection) -> None:
     add_group(connection, 1, [NOW - 9] * 10, size=100)
     move_selection.list_movable(connection, 0, NOW)
-    assert move_selection.choose(connection, NOW, 4, 10_000) == ([Range(1, 1, 4, KEEP)], True)
+    assert move_selection.choose(connection, NOW, 4, 10_000) == ([MoveRange(1, 1, 4, KEEP)], True)
     chosen, _ = move_selection.choose(connection, NOW, 10, 640)
     assert chosen[0].last_seq in (4, 5)
-    assert move_selection.choose(connection, NOW, 10, 1)[0] == [Range(1, 1, 1, KEEP)]
+    assert move_selection.choose(connection, NOW, 10, 1)[0] == [MoveRange(1, 1, 1, KEEP)]
 
 
 def test_what_follows_a_message_that_destroys_itself_does_not_count(connection: sqlite3.Connection) -> None:

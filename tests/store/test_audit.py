@@ -11,7 +11,7 @@ from conclave.clock import FakeClock
 from conclave.retention.resolve import Lifetimes, PolicySettings
 from conclave.store.engine import sqlite
 from conclave.store.resources import audit, state
-from conclave.store.resources.audit import AuditAction, Entry, Subject, Wanted
+from conclave.store.resources.audit import AuditAction, AuditEntry, AuditFilter, Subject
 from tests.support import stores
 
 NOW, DAY = 1_700_000_000, 86_400
@@ -25,14 +25,14 @@ def connection(tmp_path: Path) -> Iterator[sqlite3.Connection]:
         yield opened
 
 
-def ids(entries: list[Entry]) -> list[int]:
+def ids(entries: list[AuditEntry]) -> list[int]:
     return [each.audit_id for each in entries]
 
 
 def test_an_entry_comes_back_as_it_was_written(connection: sqlite3.Connection) -> None:
     subject, details = Subject(b"g" * 16, "friends"), {"hold": 1, "reason": "Fall “17”\n\x1b[31m"}
     audit.note(connection, NOW, "operator root", AuditAction.GROUP_HELD, subject, details)
-    assert audit.last(connection, 1) == [Entry(1, NOW, "operator root", "group_held", subject, details)]
+    assert audit.last(connection, 1) == [AuditEntry(1, NOW, "operator root", "group_held", subject, details)]
 
 
 def test_what_is_rolled_back_leaves_no_entry_and_no_gap(connection: sqlite3.Connection) -> None:
@@ -57,11 +57,13 @@ def test_entries_are_found_by_id_or_by_the_name_of_that_time_the_newest_first(co
     assert ids(audit.last(connection, 9)) == [6, 5, 4, 3, 2, 1]
     assert ids(audit.last(connection, 2)) == [6, 5]
     assert ids(audit.last(connection, 9, NOW + 3)) == [6, 5, 4]
-    assert ids(audit.last(connection, 9, 0, Wanted(audit.OF_GROUPS, group, ""))) == [5, 3, 1]
-    assert ids(audit.last(connection, 9, 0, Wanted(audit.OF_GROUPS, None, "bob"))) == [4, 1]
-    assert ids(audit.last(connection, 9, 0, Wanted(audit.OF_GROUPS, other, "bob"))) == [4, 1]
-    assert ids(audit.last(connection, 9, 0, Wanted(audit.OF_USERS, None, "bob"))) == [2]
-    assert ids(audit.last(connection, 9, 0, Wanted(audit.OF_GROUPS, None, ""))) == [], "the nameless are found by id"
+    assert ids(audit.last(connection, 9, 0, AuditFilter(audit.OF_GROUPS, group, ""))) == [5, 3, 1]
+    assert ids(audit.last(connection, 9, 0, AuditFilter(audit.OF_GROUPS, None, "bob"))) == [4, 1]
+    assert ids(audit.last(connection, 9, 0, AuditFilter(audit.OF_GROUPS, other, "bob"))) == [4, 1]
+    assert ids(audit.last(connection, 9, 0, AuditFilter(audit.OF_USERS, None, "bob"))) == [2]
+    assert ids(audit.last(connection, 9, 0, AuditFilter(audit.OF_GROUPS, None, ""))) == [], (
+        "the nameless are found by id"
+    )
 
 
 def test_each_action_is_about_a_group_a_user_or_the_server() -> None:

@@ -68,10 +68,10 @@ def served(connection: sqlite3.Connection) -> set[tuple[int, int]]:
     found: set[tuple[int, int]] = set()
     for (group_id,) in connection.execute("SELECT group_id FROM groups").fetchall():
         group = require_group(connection, group_id)
-        sight = visibility.of_group(connection, group, NOW)
+        view = visibility.of_group(connection, group, NOW)
         rows = connection.execute(
-            f"SELECT sequence_num FROM messages WHERE group_key = :group_key AND {sight.hot[0]}",
-            {"group_key": group.group_key, **sight.bounds(0)},
+            f"SELECT sequence_num FROM messages WHERE group_key = :group_key AND {view.hot[0]}",
+            {"group_key": group.group_key, **view.bounds(0)},
         )
         found.update((group.group_key, row[0]) for row in rows)
     return found

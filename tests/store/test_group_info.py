@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import example, given, strategies as st
 
-from conclave.client.mls.codec import Reader, opaque, uint16, uint64
+from conclave.client.mls.codec import ByteReader, opaque, uint16, uint64
 from conclave.client.mls.errors import MlsError
 from conclave.store.resources.groups import Epoch, epoch_of, is_outdated
 
@@ -16,7 +16,7 @@ def written(mls_group: bytes, epoch: int, rest: bytes = b"", *, head: tuple[int,
 
 def read(data: bytes) -> Epoch | None:
     """The same by the client's reader."""
-    reader = Reader(data)
+    reader = ByteReader(data)
     try:
         version, wire_format, of_context, _ = (reader.uint16() for _ in range(4))
         found = Epoch(reader.opaque(), reader.uint64())

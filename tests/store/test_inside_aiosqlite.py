@@ -14,17 +14,17 @@ import aiosqlite
 import pytest
 
 from conclave.store.engine import connection_thread
-from conclave.store.engine.connection_thread import Owner
+from conclave.store.engine.connection_thread import ConnectionThread
 from tests.server.client_port.test_delegation import private
 
 PRODUCT = Path(connection_thread.__file__).parents[3]
 
 
 @contextlib.asynccontextmanager
-async def opened(tmp_path: Path) -> AsyncIterator[Owner]:
+async def opened(tmp_path: Path) -> AsyncIterator[ConnectionThread]:
     path = tmp_path / "some.db"
     sqlite3.connect(path).close()
-    owner = Owner(path)
+    owner = ConnectionThread(path)
     async with owner:
         yield owner
 

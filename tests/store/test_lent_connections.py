@@ -12,7 +12,7 @@ import pytest
 import structlog
 
 from conclave.store.engine import sqlite
-from conclave.store.engine.connection_thread import Owner
+from conclave.store.engine.connection_thread import ConnectionThread
 from conclave.store.engine.database import READERS, Database
 from conclave.store.engine.faults import StoreError
 
@@ -175,7 +175,7 @@ async def test_what_cannot_be_replaced_is_not_used_and_is_replaced_once_that_wor
         path.rename(away)
         leave_the_loop(connection)
 
-    owner = Owner(path)
+    owner = ConnectionThread(path)
     async with owner:
         with structlog.testing.capture_logs() as logged, pytest.raises(BrokenError) as kept:
             await owner.run(leave_without_the_file)

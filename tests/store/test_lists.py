@@ -60,7 +60,7 @@ def test_a_part_that_fails_leaves_no_statement_open(connection: sqlite3.Connecti
     for number in range(3):
         sessions.add(connection, user, "hash", bytes([number]) * 32, 0, 10)
 
-    def fail(_: sessions.Session) -> None:
+    def fail(_: sessions.SessionRow) -> None:
         raise RuntimeError
 
     connection.execute("BEGIN")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from conclave.events import Announcement, Ending, Event, News
+from conclave.events import Announcement, Event, News, SessionEnded
 from conclave.store.engine import news, sqlite
 from conclave.store.engine.database import Database
 from tests.support import stores
@@ -45,7 +45,7 @@ def test_what_a_process_without_clients_announces_goes_to_the_outbox_with_its_co
         tell(connection)
     with sqlite.write_transaction(connection):
         pass
-    assert news.take(connection) == [TOLD, Ending(ALICE, 7)]
+    assert news.take(connection) == [TOLD, SessionEnded(ALICE, 7)]
 
 
 def test_a_transaction_that_fails_tells_nothing_nor_does_the_next_one_for_it(connection: sqlite3.Connection) -> None:
@@ -68,9 +68,9 @@ async def test_the_server_tells_its_own_streams_and_what_others_have_left_but_no
             await store.write(fail)
         assert published == []
         await store.write(news.forward)
-        assert published == [TOLD, Ending(ALICE, 7)]
+        assert published == [TOLD, SessionEnded(ALICE, 7)]
         assert await store.read(news.is_empty)
         await store.write(tell)
-        assert published == [TOLD, Ending(ALICE, 7)] * 2
+        assert published == [TOLD, SessionEnded(ALICE, 7)] * 2
     finally:
         await store.close()

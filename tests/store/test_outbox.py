@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from conclave.config.settings import Config
-from conclave.events import Announcement, Ending, Event, News
+from conclave.events import Announcement, Event, News, SessionEnded
 from conclave.store.engine import news, sqlite
 from tests.conftest import StartServer
 from tests.support import stores
@@ -25,10 +25,10 @@ def connection(tmp_path: Path) -> sqlite3.Connection:
 
 def test_what_goes_in_comes_out_once_and_in_order(connection: sqlite3.Connection) -> None:
     given: list[News] = [
-        Ending(ALICE, 7),
+        SessionEnded(ALICE, 7),
         Announcement(frozenset({ALICE, BOB}), Event("group_update", {"group_id": GROUP, "update_type": "commit"})),
         Announcement(frozenset({BOB}), Event("member_removed", {"group_id": GROUP, "removed_user_id": ALICE})),
-        Ending(ALICE, 8),
+        SessionEnded(ALICE, 8),
     ]
     to_nobody = Announcement(frozenset(), Event("group_deleted", {"group_id": GROUP}))
     with closing(connection):

@@ -18,7 +18,7 @@ from conclave.store.engine import sqlite
 from conclave.store.resources import audit, state
 from conclave.store.resources.audit import AuditAction, Subject
 from conclave.store.views import overdue
-from conclave.store.views.overdue import Due, Worst
+from conclave.store.views.overdue import GroupBacklog, OverdueTotal
 from tests.support import stores
 from tests.support.stores import MESSAGE
 
@@ -67,7 +67,7 @@ def govern(store: sqlite3.Connection, settings: PolicySettings) -> None:
     store.execute("PRAGMA query_only = ON")
 
 
-def found(store: sqlite3.Connection, settings: PolicySettings = KEEP, now: int = NOW) -> Due | None:
+def found(store: sqlite3.Connection, settings: PolicySettings = KEEP, now: int = NOW) -> GroupBacklog | None:
     govern(store, settings)
     return overdue.find(store, now).get(1)
 
@@ -111,7 +111,7 @@ def test_by_age_it_counts_from_the_first_second_at_which_it_is_hidden_and_old_en
     assert since(store, least, SENT + 5 * DAY) == since(store, least) == SENT + 5 * DAY
     assert since(store, replace(day, enabled=False)) is None
     govern(store, day)
-    assert overdue.worst(store, NOW) == Worst(1, 9 * DAY - 1)
+    assert overdue.worst(store, NOW) == OverdueTotal(1, 9 * DAY - 1)
 
 
 @pytest.mark.parametrize("where", ["hot", "archived"])
@@ -250,18 +250,18 @@ def test_late_is_what_two_runs_have_left(store: sqlite3.Connection) -> None:
     govern(store, settings)
     due = SENT + DAY + 1
     hourly = schedule([], HOUR)
-    assert overdue.with_late(store, hourly, due + 2 * HOUR)[1] == Worst()
-    assert overdue.with_late(store, hourly, due + 2 * HOUR + 1)[1] == Worst(1, 2 * HOUR + 1)
+    assert overdue.with_late(store, hourly, due + 2 * HOUR)[1] == OverdueTotal()
+    assert overdue.with_late(store, hourly, due + 2 * HOUR + 1)[1] == OverdueTotal(1, 2 * HOUR + 1)
     weekly = schedule([PurgeJob(7 * DAY, -1, 2 * DAY)], HOUR)
-    assert overdue.with_late(store, weekly, due + 2 * HOUR + 1)[1] == Worst()
-    assert overdue.with_late(store, weekly, due + 14 * DAY + 1)[1] == Worst(1, 14 * DAY + 1)
+    assert overdue.with_late(store, weekly, due + 2 * HOUR + 1)[1] == OverdueTotal()
+    assert overdue.with_late(store, weekly, due + 14 * DAY + 1)[1] == OverdueTotal(1, 14 * DAY + 1)
     other = schedule([PurgeJob(HOUR, 2 * DAY, -1)], HOUR)
     assert other[0][0].name == HOUSEKEEPING
-    assert overdue.with_late(store, other, due + 99 * DAY)[1] == Worst(), "no run covers it"
+    assert overdue.with_late(store, other, due + 99 * DAY)[1] == OverdueTotal(), "no run covers it"
     change(store, "DELETE FROM groups")
     change(store, "INSERT INTO tombstones (group_key, created_at, group_id) VALUES (1, ?, ?)", NOW, GROUP)
     govern(store, settings)
-    assert overdue.with_late(store, weekly, NOW + 2 * HOUR + 1)[1] == Worst(1, 2 * HOUR + 1), "any run would do"
+    assert overdue.with_late(store, weekly, NOW + 2 * HOUR + 1)[1] == OverdueTotal(1, 2 * HOUR + 1), "any run would do"
 
 
 def test_the_status_of_the_archive_leaves_out_what_is_withheld(store: sqlite3.Connection) -> None:

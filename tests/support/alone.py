@@ -19,7 +19,7 @@ from conclave.store.engine.group_commit import snapshot
 from conclave.store.resources import sessions
 from conclave.store.resources.fetch_gaps import NONE
 from conclave.store.resources.members import NoMembershipError
-from conclave.store.resources.sessions import Session
+from conclave.store.resources.sessions import SessionRow
 
 Told = list[tuple[int, str, bytes, int, int, int, bool]] | tuple[int, int]
 """The messages of a page: number, sender, body, when stored, when it expires, for how many seconds it may be read,
@@ -51,7 +51,7 @@ class StoreAlone:
     def query(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
         return [tuple(row) for row in self._connection.execute(sql, values)]
 
-    def session(self, token: str) -> Session | None:
+    def session(self, token: str) -> SessionRow | None:
         """Return the session of a token, unless it is over."""
         found = sessions.by_token_hash(self._connection, tokens.token_hash(token))
         alive = found and self._app[app_keys.CLOCK].now() < self._app[app_keys.ACTIVITY].expires_at(found)

@@ -18,7 +18,7 @@ from conclave.keys.cipher import ADDED_BYTES
 from conclave.retention.policy import KEEP
 from conclave.store import bodies
 from conclave.store.archive import moves, restore
-from conclave.store.archive.restore import Archived
+from conclave.store.archive.restore import ArchivedMessage
 from conclave.store.engine import sqlite
 from tests.support.memberships import member_of
 
@@ -173,7 +173,7 @@ class Mover:
         key = self.key(group)
         rows = [row for row in self.table().to_pyarrow_table().to_pylist() if row["group_key"] == key]
         names = ("sequence_num", "sender_id", "is_commit", "created_at", "mls_message")
-        copies = [Archived(*(row[name] for name in names)) for row in rows]
+        copies = [ArchivedMessage(*(row[name] for name in names)) for row in rows]
         with closing(sqlite.connect(self._path)) as connection, sqlite.write_transaction(connection):
             restore.put_back(connection, key, copies)
         with closing(sqlite.connect(self._path)) as connection, sqlite.write_transaction(connection):

@@ -21,7 +21,7 @@ from conclave.config.cleanup import CleanupConfig
 from conclave.config.retention import RetentionConfig
 from conclave.config.settings import Config
 from conclave.retention.jobs import ALL, HOUSEKEEPING, PurgeJob, Scope
-from conclave.retention.resolve import Lifetimes, Limit, Limits
+from conclave.retention.resolve import LifetimeLimits, LifetimeRange, Lifetimes
 from conclave.store.archive import moves
 from conclave.store.engine import sqlite
 from conclave.store.resources import receipts
@@ -127,7 +127,7 @@ class Beside:
         retention = RetentionConfig(
             enabled=rules.enabled,
             default_policy=Lifetimes(*rules.default),
-            limits=Limits(Limit(*rules.on_least), Limit(*rules.on_longest)),
+            limits=LifetimeLimits(LifetimeRange(*rules.on_least), LifetimeRange(*rules.on_longest)),
             groups={self.ids[place]: Lifetimes(*set_) for place, set_ in rules.overrides.items()},
             fetch_confirmation="next_fetch" if rules.next_fetch else "response",
             fetch_hold_limit=rules.hold_limit,
@@ -263,9 +263,9 @@ class Beside:
             fate = of.message and of.message.fate
             assert fate
             if job == EVERYTHING or fate.by_mark or _scope(job).name in [each.name for each in of.jobs]:
-                self.expect(key in gone, fate.goes, f"explain of {key}: {fate}; goes")
+                self.expect(key in gone, fate.is_next, f"explain of {key}: {fate}; goes")
             elif key in gone:
-                self.expect(fate.goes, True, f"explain of {key}: {fate}; goes")
+                self.expect(fate.is_next, True, f"explain of {key}: {fate}; goes")
             if key in gone and (fate.erasable_at is None or fate.erasable_at > self.now):
                 self.expect(fate.erasable_at, self.now, f"explain of {key}: {fate}; erasable at")
 
@@ -371,9 +371,9 @@ def _scope(job: Bounds | None) -> Scope:
     if job == EVERYTHING:
         return ALL
     if job is None:
-        return Scope(HOUSEKEEPING, None, keeps_house=True)
+        return Scope(HOUSEKEEPING, None, is_housekeeping=True)
     purge = PurgeJob(HOUR, *job)
-    return Scope(purge.name, purge, keeps_house=False)
+    return Scope(purge.name, purge, is_housekeeping=False)
 
 
 def archived(config: Config) -> list[tuple[int, int]]:

@@ -16,15 +16,15 @@ from textual.strip import Strip
 from textual.widget import Widget
 from textual.widgets import Button, Input
 
-from conclave.client import Client as LibraryClient, Session
+from conclave.client import Client as LibraryClient, LoginSession
 from conclave.client.chat.app import ChatApp
 from conclave.client.chat.composer import Composer
 from conclave.client.chat.conversation import Conversation
 from conclave.client.chat.options import ChatOptions
-from conclave.client.chat.passing import Sayings
 from conclave.client.chat.rooms import Room
 from conclave.client.chat.screen import ChatScreen
 from conclave.client.chat.sidebar import Sidebar
+from conclave.client.chat.status_messages import StatusMessages
 from conclave.client.chat.timeline import Timeline
 from tests.support.client import PASSWORD
 from tests.support.server import PATIENCE
@@ -67,26 +67,26 @@ class Chat:
         self.app = app
         self.pilot = pilot
         self._heard: list[str] = []
-        self._listens_to: list[Sayings] = []
+        self._listens_to: list[StatusMessages] = []
 
     @property
     def chat_screen(self) -> ChatScreen:
         """The screen of the chat, whatever dialog is on top of it."""
         found = next(each for each in self.app.screen_stack if isinstance(each, ChatScreen))
-        if found._sayings not in self._listens_to:
-            self._listen_to(found._sayings)
+        if found._statuses not in self._listens_to:
+            self._listen_to(found._statuses)
         return found
 
-    def _listen_to(self, sayings: Sayings) -> None:
+    def _listen_to(self, statuses: StatusMessages) -> None:
         """Keep what is said: a busy machine may take it away before it is looked at."""
-        say = sayings.say
+        add = statuses.add
 
-        def heard(text: str, *, is_bad: bool = False) -> None:
+        def heard(text: str, *, is_error: bool = False) -> None:
             self._heard.append(text)
-            say(text, is_bad=is_bad)
+            add(text, is_error=is_error)
 
-        sayings.say = heard  # type: ignore[method-assign]  # see above
-        self._listens_to.append(sayings)
+        statuses.add = heard  # type: ignore[method-assign]  # see above
+        self._listens_to.append(statuses)
 
     @property
     def conversation(self) -> Conversation:
@@ -116,10 +116,10 @@ class Chat:
         return screen_text(self.app)
 
     @property
-    def sayings(self) -> list[str]:
+    def statuses(self) -> list[str]:
         """What was said in passing, and can still be read."""
         is_there = any(isinstance(each, ChatScreen) for each in self.app.screen_stack)
-        return [each.text for each in self.chat_screen._sayings.all] if is_there else []
+        return [each.text for each in self.chat_screen._statuses.all] if is_there else []
 
     @property
     def wrong(self) -> str:
@@ -168,8 +168,8 @@ class Chat:
     async def said(self, text: str) -> None:
         """Wait until something was said, in passing or by the field. What was said until then is not found again."""
         await until(
-            lambda: any(text in each for each in [*self._heard, *self.sayings, self.wrong]),
-            lambda: f"{text}: {self.sayings} {self.wrong}\n{self.screen}",
+            lambda: any(text in each for each in [*self._heard, *self.statuses, self.wrong]),
+            lambda: f"{text}: {self.statuses} {self.wrong}\n{self.screen}",
         )
         self._heard.clear()
 
@@ -268,25 +268,25 @@ async def chatting(
         await app.close_conversation()
 
 
-async def signed_up(home: Path, url: str, name: str, *, is_new: bool = True) -> Session:
+async def signed_up(home: Path, url: str, name: str, *, is_new: bool = True) -> LoginSession:
     """Make an account, or log in to one that there is, and leave its session where the chat finds it."""
     options = ChatOptions(home=home)
     async with LibraryClient(url) as client:
         if is_new:
             await client.register(name, PASSWORD)
         session = await client.login(name, PASSWORD)
-    options.accounts.of(session).save(session)
+    options.accounts.for_session(session).save(session)
     return session
 
 
-async def new_group(session: Session, name: str, *, public: bool = True, expiry: int | None = None) -> UUID:
+async def new_group(session: LoginSession, name: str, *, public: bool = True, expiry: int | None = None) -> UUID:
     """Make a group by other means than the chat."""
     from conclave.client import PlaintextCodec
-    from conclave.client.membership import Membership
+    from conclave.client.membership import MembershipManager
 
     async with LibraryClient(session.url) as client:
         client.resume(session)
-        group = await Membership(client, PlaintextCodec()).create(name, public=public)
+        group = await MembershipManager(client, PlaintextCodec()).create(name, public=public)
         if expiry is not None:
             await client.update_group(group, expiry=expiry)
     return group

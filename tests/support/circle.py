@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from uuid import UUID
 
-from conclave.client import Client, History, MessageArrived, MlsCodec, NotReadyError, ResourceError, Session, Sync
+from conclave.client import Client, History, LoginSession, MessageArrived, MlsCodec, NotReadyError, ResourceError, Sync
 from conclave.client.encryption.view import Standing
 from conclave.wire.events import InviteReceived
 from tests.client.chat.test_terminal import Terminal
@@ -44,12 +44,12 @@ class AtATerminal:
             await self.shows("Create account")
             self.type(self.name, "Enter")
             self.type(PASSWORD, "Tab", "Tab", "Enter")
-            await self.shows("once more")
+            await self.shows("Repeat")
             self.type(PASSWORD, "Enter")
             if token:
                 await self.shows("token")
                 self.type(token, "Enter")
-            await self.shows("You are in no group yet.")
+            await self.shows("You have no groups yet.")
         if self.password:
             await self.logs_in(self.password)
             self.password = ""
@@ -58,7 +58,7 @@ class AtATerminal:
 
     async def logs_in(self, password: str) -> None:
         """Log in once more, where the session is over."""
-        await self.shows("session is over")
+        await self.shows("session has expired")
         self.type(password, "Enter")
 
     async def goes(self) -> None:
@@ -83,7 +83,7 @@ class AtATerminal:
             self.type(f"/invite {name}", "Enter")
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(AGAIN_SECONDS):
-                    await until(lambda: f"{name} is invited" in self.screen)
+                    await until(lambda: f"Invited {name}" in self.screen)
                     return
 
     async def says(self, group: str, text: str) -> None:
@@ -116,7 +116,7 @@ class AtATerminal:
 
     async def lacks(self, word: str) -> None:
         """Have all groups searched for what has gone."""
-        await self.does(f"/search all {word}", "is nowhere in your groups")
+        await self.does(f"/search all {word}", "No local message in your groups contains")
         self.type("", "Escape")
 
     @property
@@ -131,7 +131,7 @@ class ByTheLibrary:
         self.name = name
         self._files = folder / name
         self._nights = nights
-        self._session: Session | None = None
+        self._session: LoginSession | None = None
         self._stack = contextlib.AsyncExitStack()
 
     async def comes(self, url: str, token: str = "") -> None:

@@ -16,12 +16,11 @@ from conclave.config.settings import Config
 Run = Callable[..., Result]
 
 FAMILIES = {
-    "audit": "audit",
     "cleanup": "cleanup",
+    "evidence": "evidence",
     "export": "export",
     "hold": "holds",
     "invite-token": "registration_tokens",
-    "receipts": "receipts",
     "user": "users",
 }
 """The modules of the commands, by the first word."""
@@ -29,12 +28,12 @@ FAMILIES = {
 
 def runner(config: Config, clock: FakeClock, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Return what runs `conclave WORDS`; its standard output and its standard error are apart."""
-    for name in ("cleanup", "export", "purge", "opened_store"):
+    for name in ("cleanup", "export", "purge", "open_store"):
         module: Any = import_module(f"conclave.cli.{name}")
         monkeypatch.setattr(module, "SystemClock", lambda: clock)
         # Signals are the main thread's, in which the server runs.
-        monkeypatch.setattr(module, "orderly_end", nullcontext, raising=False)
-    monkeypatch.setattr("conclave.cli.common.log_for_people", lambda: None)
+        monkeypatch.setattr(module, "exit_on_signals", nullcontext, raising=False)
+    monkeypatch.setattr("conclave.cli.common.use_console_log", lambda: None)
     path = folder / "conclave.toml"
     settings = f'database_path = "{config.database}"\n[cleanup]\nengine = "sql"\ndisk_reserve = "0"\n'
     if config.archive.after != -1:

@@ -1,4 +1,4 @@
-"""Conversations of the chat at a real server, without a screen: a listener that only records."""
+"""Conversations of the chat at a real server, without a screen: a observer that only records."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -7,14 +7,14 @@ from typing import Any
 from uuid import UUID
 
 from conclave import app_keys
-from conclave.client import Backoff, Client, Codec, History, PlaintextCodec, Session
+from conclave.client import Backoff, Client, Codec, History, LoginSession, PlaintextCodec
 from conclave.client.chat import commands
-from conclave.client.chat.command_context import Told
+from conclave.client.chat.command_context import MessageChoice
 from conclave.client.chat.conversation import Conversation
-from conclave.client.chat.rooms import Draft, Notice, Room
+from conclave.client.chat.rooms import Notice, PendingMessage, Room
 from conclave.client.events import Message
 from conclave.clock import Clock
-from conclave.wire.stream_connection import Listener as Connection
+from conclave.wire.stream_connection import StreamConnection as Connection
 from tests.conftest import Running
 from tests.support.client import PASSWORD
 from tests.support.server import PATIENCE
@@ -23,7 +23,7 @@ QUICK = Backoff(first=0.01, most=0.05)
 
 
 class Recorder:
-    """A listener that keeps what it is told."""
+    """A observer that keeps what it is told."""
 
     def __init__(self) -> None:
         self.said: list[str] = []
@@ -40,16 +40,16 @@ class Recorder:
     def room_changed(self, group_id: UUID) -> None:
         self.shown.add(group_id)
 
-    def say(self, text: str, *, is_bad: bool = False) -> None:
-        (self.bad if is_bad else self.said).append(text)
+    def show_status(self, text: str, *, is_error: bool = False) -> None:
+        (self.bad if is_error else self.said).append(text)
 
-    def call(self, room: Room, message: Message) -> None:
+    def notify_user(self, room: Room, message: Message) -> None:
         self.calls.append(f"{room.name}: {message.text}")
 
-    def held(self, group_id: UUID) -> None:
+    def review_keys(self, group_id: UUID) -> None:
         self.holds.append(group_id)
 
-    def ended(self, why: Exception) -> None:
+    def conversation_ended(self, why: Exception) -> None:
         self.ends.append(why)
 
 
@@ -63,7 +63,7 @@ class Chat:
         clock: Clock | None = None,
         path: Path | None = None,
         backoff: Backoff = QUICK,
-        session: Session | None = None,
+        session: LoginSession | None = None,
         codec: Codec | None = None,
     ) -> None:
         """``clock``: the server's, if it stands still. ``session``: one that has begun; None: ``begin`` logs in.
@@ -100,8 +100,8 @@ class Chat:
             self.client.transport.on_time = lambda _: None
         if waits:
             await self.until(lambda: self.conversation.offline is None and None in self.told.shown)
-            await self.until(lambda: self.conversation.sync._upkeep._has_begun)
-            await self.renew()
+            await self.until(lambda: self.conversation.sync._key_package_stock._has_begun)
+            await self.refresh()
 
     async def disconnect(self) -> None:
         """Stop, as at the end of a program."""
@@ -118,8 +118,8 @@ class Chat:
     def user_id(self) -> UUID:
         return self.client.session.user_id
 
-    async def renew(self) -> None:
-        await self.conversation.renew()
+    async def refresh(self) -> None:
+        await self.conversation.refresh()
 
     async def new(self, name: str = "club", *others: "Chat", public: bool = True) -> UUID:
         """Make a group which others join."""
@@ -129,13 +129,13 @@ class Chat:
             await each.client.external_join(group_id)
         for each in (self, *others):
             if each.is_open:
-                await each.renew()
+                await each.refresh()
         return group_id
 
     def room(self, group_id: UUID) -> Room:
         return self.conversation.rooms.all[group_id]
 
-    def items(self, group_id: UUID) -> list[Message | Notice | Draft]:
+    def items(self, group_id: UUID) -> list[Message | Notice | PendingMessage]:
         return list(self.room(group_id).items(self.conversation.now()))
 
     def texts(self, group_id: UUID) -> list[str | None]:
@@ -159,7 +159,7 @@ class Chat:
         try:
             await self.until(is_so)
         except TimeoutError:
-            raise AssertionError(f"{self.texts(group_id)}, {self.room(group_id).drafts}") from None
+            raise AssertionError(f"{self.texts(group_id)}, {self.room(group_id).pending}") from None
 
     async def until(self, condition: Callable[[], object]) -> None:
         """Wait for something, as long as the conversation goes on."""
@@ -180,7 +180,7 @@ class RecordingDesk:
         self.chat = chat
         self.agrees = True
         self.picks = 0
-        self.look: Callable[[], list[Told]] = list
+        self.look: Callable[[], list[MessageChoice]] = list
         self.answers: list[str] = []
         self.asked: list[tuple[str, str, str]] = []
         self.told: list[tuple[str, str]] = []
@@ -194,35 +194,35 @@ class RecordingDesk:
 
     @property
     def room(self) -> Room | None:
-        open_room = self.conversation.open_room
-        return self.conversation.rooms.all.get(open_room) if open_room else None
+        open_group_id = self.conversation.open_group_id
+        return self.conversation.rooms.all.get(open_group_id) if open_group_id else None
 
-    async def ask(self, title: str, text: str, yes: str) -> bool:
+    async def confirm(self, title: str, text: str, yes: str) -> bool:
         self.asked.append((title, text, yes))
         return self.agrees
 
-    async def choose(self, title: str, text: str, answers: Sequence[str], *, is_grave: bool = False) -> str:
+    async def choose(self, title: str, text: str, answers: Sequence[str], *, is_destructive: bool = False) -> str:
         self.asked.append((title, text, answers[0]))
         return self.answers.pop(0) if self.answers else answers[-1]
 
-    async def tell(self, title: str, text: str) -> None:
+    async def show_text(self, title: str, text: str) -> None:
         self.told.append((title, text))
 
-    def say(self, text: str, *, is_bad: bool = False) -> None:
+    def show_status(self, text: str, *, is_error: bool = False) -> None:
         self.said.append(text)
 
-    def go(self, group_id: UUID, *, is_awaited: bool = False) -> None:
+    def open_group(self, group_id: UUID, *, is_requested: bool = False) -> None:
         self.opened.append(group_id)
-        self.conversation.enter(group_id)
+        self.conversation.open_group(group_id)
 
-    async def pick(self, title: str, look: Callable[[], list[Told]]) -> Message | None:
+    async def pick_message(self, title: str, look: Callable[[], list[MessageChoice]]) -> Message | None:
         found = look()
         self.told.append((title, "\n".join(f"{about}\n{part}" for _, about, part in found)))
         self.look = look
         return found[self.picks][0] if self.picks < len(found) else None
 
     def go_to(self, message: Message) -> None:
-        self.go(message.group_id)
+        self.open_group(message.group_id)
         if self.room:
             self.conversation.finder.go_to(self.room, message.sequence_num)
 

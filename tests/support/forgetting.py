@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from conclave.keys import records, tree
-from conclave.keys.store import LAST_NUMBER, KeyStore, Told
+from conclave.keys.store import LAST_NUMBER, GroupRanges, KeyStore
 from conclave.keys.tree import Range
 
 JUMP = 1 << 32
@@ -61,7 +61,7 @@ class Memory:
         self.erased |= {(group_id, number) for number in gone}
         return ranges(gone)
 
-    def told(self) -> list[Told]:
+    def told(self) -> list[GroupRanges]:
         """Return what lives, as a run tells it: also the numbers that were not given yet."""
         return [
             (group_id, [*ranges(numbers), Range(self.last[group_id] + 1, LAST_NUMBER)])

@@ -15,7 +15,7 @@ from conclave.config.settings import Config
 from conclave.errors import NotMemberError
 from conclave.store import bodies
 from conclave.store.archive import restore
-from conclave.store.archive.restore import Archived
+from conclave.store.archive.restore import ArchivedMessage
 from conclave.store.engine import sqlite
 from conclave.store.resources.state import PolicyFrozenError
 from conclave.wire.formats import Format
@@ -284,7 +284,9 @@ class History(World):
         key, table = mover.key(group), mover.table() if mover.version() else None
         rows = [row for row in table.to_pyarrow_table().to_pylist() if row["group_key"] == key] if table else []
         archived = [
-            Archived(row["sequence_num"], row["sender_id"], row["is_commit"], row["created_at"], row["mls_message"])
+            ArchivedMessage(
+                row["sequence_num"], row["sender_id"], row["is_commit"], row["created_at"], row["mls_message"]
+            )
             for row in rows
             if row["sequence_num"] <= border
         ]
@@ -308,7 +310,7 @@ class History(World):
         )
         self.told.append(report["error"])
         self.archived += report.get("archived", 0)
-        await self.running.app[app_keys.CLOCK_WATCH].look()
+        await self.running.app[app_keys.CLOCK_WATCH].check()
 
     async def meet_midway(self) -> None:
         """Have something else happen after a page or a session was read, and before that is remembered."""
@@ -360,7 +362,7 @@ class History(World):
         await self.compare()
         await self._write_activity()
         if self.chance.random() < 0.5:
-            await self.running.app[app_keys.CLOCK_WATCH].note()
+            await self.running.app[app_keys.CLOCK_WATCH].record()
         await self.compare()
         self.clock.set_wrong(-JUMP)
         await self.compare()

@@ -5,7 +5,7 @@ from dataclasses import replace
 from uuid import UUID
 
 from conclave.client import PlaintextCodec
-from conclave.client.codec import SendAgain
+from conclave.client.codec import PendingResend
 from conclave.client.encryption.view import GroupView, KnownKey, Standing, Trust
 
 OWN = "ab" * 32
@@ -25,17 +25,17 @@ class Keyring(PlaintextCodec):
     def __init__(self) -> None:
         self.keys: dict[UUID, KnownKey] = {}
         self.shows = GroupView(Standing.ENCRYPTED)
-        self.again: list[SendAgain] = []
+        self.again: list[PendingResend] = []
 
     def holds(self, *keys: KnownKey) -> None:
         """Let these be the keys of every group's members."""
         self.keys |= {each.user_id: each for each in keys}
         self.shows = replace(self.shows, members=tuple(self.keys.values()))
 
-    def to_send_again(self) -> list[SendAgain]:
+    def pending_resends(self) -> list[PendingResend]:
         return list(self.again)
 
-    def sent_again(self, key: int) -> None:
+    def drop_resend(self, key: int) -> None:
         self.again = [each for each in self.again if each.key != key]
 
     def gone(self, group_id: UUID, numbers: Collection[int], *, are_taken_back: bool = False) -> None:

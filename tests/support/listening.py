@@ -12,7 +12,7 @@ from uuid import UUID
 from aiohttp import ClientResponse
 
 from conclave.events import Announcement, Event, Events
-from conclave.wire.stream_connection import Listener as Connection
+from conclave.wire.stream_connection import StreamConnection as Connection
 from tests.support.client import API, Client
 from tests.support.protobuf import ProtobufClient, decode
 from tests.support.server import PATIENCE, until
@@ -24,7 +24,7 @@ BELL = "bell"
 """The user whose messages tell an audience that all before them has arrived."""
 
 
-class Listener:
+class StreamConnection:
     """An open stream: what was heard comes as name and data; the name is "" where the stream gives none."""
 
     def __init__(self, response: ClientResponse) -> None:
@@ -81,12 +81,12 @@ class Listener:
 
 
 @contextlib.asynccontextmanager
-async def listening(client: Client, **query: str) -> AsyncIterator[Listener]:
+async def listening(client: Client, **query: str) -> AsyncIterator[StreamConnection]:
     """Listen as the client's user while the block lasts."""
     headers = {"Authorization": f"Bearer {client.token}"}
     response = await client.http.get(f"{client.url}{API}/events", headers=headers, params=query)
     assert response.status == 200, await response.text()
-    listener = Listener(response)
+    listener = StreamConnection(response)
     try:
         yield listener
     finally:
@@ -103,9 +103,9 @@ class Audience:
     def __init__(self, bell: Client, group: str) -> None:
         self._bell = bell
         self._group = group
-        self._streams: list[tuple[str, Listener]] = []
+        self._streams: list[tuple[str, StreamConnection]] = []
 
-    def add(self, username: str, stream: Listener) -> None:
+    def add(self, username: str, stream: StreamConnection) -> None:
         self._streams.append((username, stream))
 
     async def heard(self) -> dict[str, list[Heard]]:
@@ -132,7 +132,7 @@ class Audience:
         return all(stream.has_ended for name, stream in self._streams if name == username)
 
 
-async def _until_end(stream: Listener) -> AsyncIterator[Heard]:
+async def _until_end(stream: StreamConnection) -> AsyncIterator[Heard]:
     """Take what the stream has to tell, as names and values whatever its format, until it ends."""
     while not (stream.has_ended and stream.is_empty):
         name, data = await stream.next_or_end()
@@ -184,7 +184,7 @@ async def open_stream(events: Events, client: Client) -> Connection:
     """Wait until a user has a stream whose connection is taken over, and return it."""
 
     def find() -> Connection | None:
-        of_user = events.of_accounts.get(UUID(client.user_id).bytes, {})
+        of_user = events.streams_by_user.get(UUID(client.user_id).bytes, {})
         return next((each for each in of_user if isinstance(each, Connection) and each._transport), None)
 
     found = await until(find)

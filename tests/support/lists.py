@@ -54,7 +54,7 @@ def person(connection: Connection, name: str, now: int) -> bytes:
     return users.add(connection, name, "", f"alias of {name}", now)
 
 
-def _new_group(connection: Connection, name: str, owner: bytes, now: int) -> groups.Group:
+def _new_group(connection: Connection, name: str, owner: bytes, now: int) -> groups.GroupRow:
     found = groups.find(connection, groups.add(connection, owner, name, "", now, POLICY))
     assert found
     return found

@@ -19,9 +19,9 @@ from marshmallow import fields
 from conclave.server.routes import ROUTES
 from conclave.wire import conclave_pb2
 from conclave.wire.exchange import MAX_BODY_BYTES, Endpoint
-from conclave.wire.fields import Many
+from conclave.wire.fields import BoundedList
 from conclave.wire.openapi import examples
-from conclave.wire.schemas.base import the
+from conclave.wire.schemas.base import schema_instance
 from tests.support.client import Client
 from tests.support.protobuf import PROTOBUF, encode, varint
 
@@ -92,7 +92,7 @@ class Attacker:
             for what in ("a", "%00", "%25"):
                 path = endpoint.path.replace(f"{{{name}}}", what * (LINE // len(what)))
                 yield self._attack(endpoint, f"{name} of {what}", self._fill(path, endpoint))
-        names = the(endpoint.query).fields if endpoint.query else {}
+        names = schema_instance(endpoint.query).fields if endpoint.query else {}
         for name in names:
             for value in ("9" * LINE, "%25_" * (LINE // 4), "a&" * (LINE // 2)):
                 path = f"{self._fill(endpoint.path, endpoint)}?{name}={value}"
@@ -100,7 +100,7 @@ class Attacker:
 
     def _of_body(self, endpoint: Endpoint) -> Iterator[Attack]:
         assert endpoint.body
-        kind, schema = endpoint.body.__name__, the(endpoint.body)
+        kind, schema = endpoint.body.__name__, schema_instance(endpoint.body)
         example = self._example(endpoint)
         path = self._fill(endpoint.path, endpoint)
         for name, written in _json_bodies(example, schema.fields):
@@ -164,7 +164,9 @@ class Attacker:
             "password": "wrong password",
             "current_password": "wrong password",
         }
-        return {name: known.get(name, value) for name, value in examples.example(the(endpoint.body)).items()}
+        return {
+            name: known.get(name, value) for name, value in examples.example(schema_instance(endpoint.body)).items()
+        }
 
 
 def _name(endpoint: Endpoint) -> str:
@@ -178,7 +180,7 @@ def _json_bodies(
     for number, (name, each) in enumerate(known.items()):
         for what, parts in list(_VALUES.items())[: None if number == 0 else _FOR_EACH]:
             yield f"{what} as {name}", partial(_json_field, example, name, *parts)
-        if isinstance(each, Many):
+        if isinstance(each, BoundedList):
             yield f"as many as may be as {name}", partial(_many, example, name, each.most)
     yield "brackets", partial(bytes.ljust, b"", MAX_BODY_BYTES, b"[")
     yield "a text without an end", partial(_repeated, b'{"', rb"\",", b"")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from conclave.events import Stored
+from conclave.events import MessageStored
 from conclave.retention import due, fate, limits, marks, plan, rehearsal, rules, visibility
 from conclave.retention.policy import FOREVER, GroupPolicy
 from conclave.retention.resolve import PolicySettings
@@ -122,7 +122,7 @@ def counts_unread_as_read(patch: pytest.MonkeyPatch) -> None:
     """Whoever sends counts as having fetched what others sent before."""
     append_all = messages.append_all
 
-    def append(connection: sqlite3.Connection, drafts: Any, now: int) -> list[Stored]:
+    def append(connection: sqlite3.Connection, drafts: Any, now: int) -> list[MessageStored]:
         stored = append_all(connection, drafts, now)
         connection.executemany(
             "UPDATE members SET watermark = ? WHERE group_key = ? AND user_id = ?",
@@ -136,7 +136,7 @@ def counts_unread_as_read(patch: pytest.MonkeyPatch) -> None:
 def forgets_the_least_lifetime_of_deleted_groups(patch: pytest.MonkeyPatch) -> None:
     remove = groups.remove
 
-    def without(connection: sqlite3.Connection, group: groups.Group, now: int) -> list[bytes]:
+    def without(connection: sqlite3.Connection, group: groups.GroupRow, now: int) -> list[bytes]:
         invited = remove(connection, group, now)
         connection.execute("UPDATE tombstones SET least_lifetime = 0 WHERE group_key = ?", (group.group_key,))
         return invited
@@ -205,7 +205,7 @@ def foretells_what_nobody_sees(patch: pytest.MonkeyPatch) -> None:
 
 def forgets_what_was_too_old(patch: pytest.MonkeyPatch) -> None:
     """A greater age brings back what was too old by the former one."""
-    patch.setattr(marks, "end_timed", lambda *_: None)
+    patch.setattr(marks, "stop_new_timers", lambda *_: None)
 
 
 def explains_without_taking_back(patch: pytest.MonkeyPatch) -> None:
@@ -230,7 +230,7 @@ def takes_back_commits(patch: pytest.MonkeyPatch) -> None:
     """What others need to follow a group goes."""
     find = messages.find_sent
 
-    def found(*args: Any) -> fate.Sent | None:
+    def found(*args: Any) -> fate.MessageFacts | None:
         sent = find(*args)
         return sent and replace(sent, is_commit=False)
 

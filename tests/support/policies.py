@@ -11,7 +11,7 @@ import pytest
 
 from conclave.retention.durations import MAX_SECONDS
 from conclave.retention.policy import AFTER_FETCH, KEEP, GroupPolicy, Source
-from conclave.retention.resolve import Lifetimes, Limit, Limits, PolicySettings
+from conclave.retention.resolve import LifetimeLimits, LifetimeRange, Lifetimes, PolicySettings
 
 HOUR, DAY = 3600, 86_400
 WEEK, MONTH, YEAR = 7 * DAY, 30 * DAY, 365 * DAY
@@ -77,17 +77,17 @@ def default(server: int = KEEP, *, least: int = KEEP, longest: int = KEEP, **oth
     return settings(server, default_policy=Lifetimes(least, longest), **others)
 
 
-def on_max(least: int = KEEP, most: int = KEEP) -> Limits:
+def on_max(least: int = KEEP, most: int = KEEP) -> LifetimeLimits:
     """Return limits on max_lifetime."""
-    return Limits(max_lifetime=Limit(least, most))
+    return LifetimeLimits(max_lifetime=LifetimeRange(least, most))
 
 
-def on_min(least: int = KEEP, most: int = KEEP) -> Limits:
+def on_min(least: int = KEEP, most: int = KEEP) -> LifetimeLimits:
     """Return limits on min_lifetime."""
-    return Limits(min_lifetime=Limit(least, most))
+    return LifetimeLimits(min_lifetime=LifetimeRange(least, most))
 
 
-BOTH = Limits(min_lifetime=Limit(HOUR, 2 * DAY), max_lifetime=Limit(DAY, YEAR))
+BOTH = LifetimeLimits(min_lifetime=LifetimeRange(HOUR, 2 * DAY), max_lifetime=LifetimeRange(DAY, YEAR))
 HELD: dict[str, Any] = {"fetch_hold_limit": MONTH}
 
 _ROWS: list[tuple[str, PolicySettings, int, int, int, int, int, Source]] = [
@@ -164,7 +164,7 @@ _ROWS: list[tuple[str, PolicySettings, int, int, int, int, int, Source]] = [
     ("a minimum is clamped where nothing expires", settings(limits=on_min(HOUR)), -1, -1, KEEP, HOUR, KEEP, NONE),
     (
         "where clamping makes them cross, the maximum rules the expiry and the minimum delays the erasure",
-        settings(limits=Limits(min_lifetime=Limit(WEEK), max_lifetime=Limit(max=DAY))),
+        settings(limits=LifetimeLimits(min_lifetime=LifetimeRange(WEEK), max_lifetime=LifetimeRange(max=DAY))),
         *(MONTH, -1, DAY, WEEK, KEEP, OWN),
     ),
     ("both are clamped", settings(limits=BOTH), 1, WEEK, DAY, 2 * DAY, KEEP, OWN),

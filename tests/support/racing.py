@@ -30,7 +30,7 @@ def right_after_session(
 ) -> None:
     """Have ``happens`` take place once: after the next request was authenticated, before it goes on."""
     remembered = running.app[app_keys.SESSIONS]
-    original, once = remembered.find, [happens]
+    original, once = remembered.load, [happens]
 
     async def racing(token_hash: bytes) -> Any:
         found = await original(token_hash)
@@ -38,5 +38,5 @@ def right_after_session(
             await once.pop()()
         return found
 
-    monkeypatch.setattr(remembered, "known", lambda _: None)  # as for a session that was not used lately
-    monkeypatch.setattr(remembered, "find", racing)
+    monkeypatch.setattr(remembered, "get", lambda _: None)  # as for a session that was not used lately
+    monkeypatch.setattr(remembered, "load", racing)

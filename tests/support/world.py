@@ -69,7 +69,7 @@ class World:
                 do, self._meanwhile = self._meanwhile, None
                 await do()
                 await asyncio.sleep(0)
-                running.app[app_keys.FRESHNESS].look()  # as another request does
+                running.app[app_keys.FRESHNESS].refresh()  # as another request does
             return result
 
         def counted(*args: Any) -> Any:

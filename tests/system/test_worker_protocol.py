@@ -4,12 +4,12 @@ import pytest
 
 from conclave.config.settings import Config
 from conclave.system.worker_protocol import (
-    Counted,
-    Ended,
-    Fault,
-    Message,
-    Order,
-    State,
+    DryRunEnded,
+    RunEnded,
+    WorkerFault,
+    WorkerMessage,
+    WorkerOrder,
+    WorkerState,
     from_line,
     order_line,
     order_of,
@@ -20,17 +20,17 @@ from conclave.system.worker_protocol import (
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"ready": true}', State.READY),
-        ('{"waiting": true}', State.WAITING),
-        ('{"began": true}', State.BEGAN),
-        ('{"counting": true}', State.COUNTING),
-        ('{"counted": {"error": ""}, "due_in": 1.5}', Counted({"error": ""}, 1.5)),
-        ('{"run": {"error": ""}, "due_in": 1.5}', Ended({"error": ""}, 1.5)),
-        ('{"fault": "no Java"}', Fault("no Java")),
-        ('{"fault": "no database", "due_in": -0.5}', Fault("no database", -0.5)),
+        ('{"ready": true}', WorkerState.READY),
+        ('{"waiting": true}', WorkerState.WAITING),
+        ('{"began": true}', WorkerState.BEGAN),
+        ('{"counting": true}', WorkerState.COUNTING),
+        ('{"counted": {"error": ""}, "due_in": 1.5}', DryRunEnded({"error": ""}, 1.5)),
+        ('{"run": {"error": ""}, "due_in": 1.5}', RunEnded({"error": ""}, 1.5)),
+        ('{"fault": "no Java"}', WorkerFault("no Java")),
+        ('{"fault": "no database", "due_in": -0.5}', WorkerFault("no database", -0.5)),
     ],
 )
-def test_a_message_is_a_line(line: str, message: Message) -> None:
+def test_a_message_is_a_line(line: str, message: WorkerMessage) -> None:
     assert to_line(message) == f"{line}\n"
     assert from_line(f"{line}\n".encode()) == message
 
@@ -43,7 +43,7 @@ def test_any_other_line_is_refused(line: str) -> None:
         from_line(f"{line}\n".encode())
 
 
-@pytest.mark.parametrize("order", list(Order))
-def test_an_order_is_a_line_that_no_settings_are(order: Order) -> None:
+@pytest.mark.parametrize("order", list(WorkerOrder))
+def test_an_order_is_a_line_that_no_settings_are(order: WorkerOrder) -> None:
     assert order_of(order_line(order)) is order
     assert order_of(Config().to_json()) is None

@@ -15,7 +15,7 @@ from tests.support.proxies import free_ports
 from tests.support.server import ServerProcess
 from tests.web.chatter import Chatter, Chatters
 from tests.web.node import bundled
-from tests.web.people import Pair, user_with_browser, server_on
+from tests.web.people import Pair, server_on, user_with_browser
 
 NewDevice = Callable[..., Awaitable[Device]]
 

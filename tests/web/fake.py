@@ -126,7 +126,7 @@ async def serving(shown: dict[str, Any]) -> AsyncIterator[str]:
 
     async def answer(request: web.Request) -> web.Response:
         name = request.path.lstrip("/") or files.PAGE
-        if name not in files.names(files.STATIC):
+        if name not in files.file_names(files.STATIC):
             raise web.HTTPNotFound
         file = files.load(files.STATIC / name, "Authorization")
         body = b"".join(file.plain)

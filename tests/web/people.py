@@ -141,7 +141,7 @@ class BrowserUser:
         await self.press("About this conversation")
         await self.sees("Members", "dialog")
 
-    async def look_at(self, member: str) -> None:
+    async def open_member(self, member: str) -> None:
         """Open the dialog of a member of the open group."""
         await self.open_details()
         await self.press(member)

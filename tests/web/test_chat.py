@@ -10,7 +10,7 @@ import pytest
 from tests.support import browser
 from tests.support.server import ServerProcess
 from tests.web import fake
-from tests.web.people import TIMER_SECONDS, Pair, user_with_browser, found_in, server_on, set_expiry, talking
+from tests.web.people import TIMER_SECONDS, Pair, found_in, server_on, set_expiry, talking, user_with_browser
 
 pytestmark = pytest.mark.system
 
@@ -60,11 +60,11 @@ async def test_two_new_users_talk_and_expired_messages_disappear_from_both_scree
     await bob.sees("1 minute", ".heading")
     await alice.close_dialogs()
     # A self-destructing message: its timer starts once Bob has seen it.
-    await alice.write_self_destructing("write_self_destructing after reading")
-    await bob.sees("write_self_destructing after reading")
+    await alice.write_self_destructing("burn after reading")
+    await bob.sees("burn after reading")
     began = time.monotonic()
     await fake.press(bob.tab, "ArrowUp")
-    await bob.misses("write_self_destructing after reading")
+    await bob.misses("burn after reading")
     assert TIMER_SECONDS - 2 <= time.monotonic() - began <= TIMER_SECONDS + 6
 
 

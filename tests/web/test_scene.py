@@ -23,7 +23,7 @@ from tests.support.chatting import signed_up
 from tests.support.proxies import free_ports
 from tests.support.server import ServerProcess, waiting
 from tests.web import fake
-from tests.web.people import TIMER_SECONDS, BrowserUser, user_with_browser, server_on
+from tests.web.people import TIMER_SECONDS, BrowserUser, server_on, user_with_browser
 
 pytestmark = pytest.mark.system
 
@@ -173,7 +173,7 @@ async def scene(server: ServerProcess, folder: Path) -> AsyncIterator[Scene]:
         await alice.invite("carol")
         await asyncio.to_thread(carol.shows, "✉ club")
         carol.type("/accept", "Enter")
-        await asyncio.to_thread(carol.shows, "kept for good", "encrypted")
+        await asyncio.to_thread(carol.shows, "kept forever", "encrypted")
         await alice.is_with(2)
         reader = await stack.enter_async_context(Client(server.url))
         reader.resume(session)
@@ -268,7 +268,7 @@ async def test_interrupted_sends_lose_nothing_and_send_nothing_twice(
 
 async def test_a_member_who_was_removed_or_lost_the_keys_rejoins_and_talks(scene: Scene) -> None:
     alice, bob = scene.alice, scene.bob
-    await alice.look_at("bob")
+    await alice.open_member("bob")
     await alice.press("Remove")
     await alice.sees("Remove bob?", "dialog")
     await alice.press("Remove")
@@ -289,9 +289,9 @@ async def test_a_member_who_was_removed_or_lost_the_keys_rejoins_and_talks(scene
     await bob.is_with(scene.others)
     await alice.press("Accept without comparing")
     await alice.is_with(scene.others)
-    await scene.shows("bob has another key")
+    await scene.shows("bob's key has changed")
     scene.carol.type("to the new bob", "Enter")
-    await scene.shows("Send all the same")
+    await scene.shows("Send anyway")
     scene.carol.type("", "Left", "Enter")
     await scene.all_read("to the new bob")
     await scene.all_talk()
@@ -308,23 +308,23 @@ async def test_messages_disappear_from_all_screens_in_the_second_they_expire(sce
     # Self-destructing messages start their timers when seen: Bob has reloaded the page, without any input since.
     await bob.open()
     await bob.sees("alice says 1.")
-    await alice.write_self_destructing("write_self_destructing after reading")
+    await alice.write_self_destructing("burn after reading")
     sent = time.time()
-    await scene.all_read("write_self_destructing after reading")
-    assert LEAST <= await alice.gone_at("write_self_destructing after reading") - sent <= MOST
-    await scene.hides("write_self_destructing after reading")
+    await scene.all_read("burn after reading")
+    assert LEAST <= await alice.gone_at("burn after reading") - sent <= MOST
+    await scene.hides("burn after reading")
     await asyncio.sleep(2)
-    assert "write_self_destructing after reading" in await bob.texts()
+    assert "burn after reading" in await bob.texts()
     await fake.press(bob.tab, "ArrowUp")
     seen = time.time()
-    assert LEAST <= await bob.gone_at("write_self_destructing after reading") - seen <= MOST
+    assert LEAST <= await bob.gone_at("burn after reading") - seen <= MOST
     # By the policy: older messages disappear at once, new ones in the second they expire.
-    await alice.look_at("carol")
+    await alice.open_member("carol")
     await alice.press("Make admin")
     await alice.close_dialogs()
     await scene.shows("you are an admin")
     scene.carol.type("/expire 8s", "Enter")
-    await scene.shows("Change it")
+    await scene.shows("Change expiry?")
     scene.carol.type("", "Left", "Enter")
     await scene.gone_at("alice says 1.")
     for text in ("said in a browser", "said in a terminal"):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from conclave.client.mls import Group
+from conclave.client.mls import MlsGroup
 from conclave.client.mls.codec import vector
 from conclave.client.mls.credentials import Extension, ExtensionType, ExternalSender, basic
 from conclave.client.mls.errors import MlsError
@@ -80,7 +80,7 @@ def test_both_accept_a_proposal_of_an_external_sender(peer: Peer) -> None:
     outside = first.suite.signature_key_pair()
     sender = ExternalSender(outside.public, basic(bytes(16)))
     senders = Extension(ExtensionType.EXTERNAL_SENDERS, vector([sender]))
-    first.group = Group.create(first.own(), NOW, group_id=bytes(16), policy=TAKES, extensions=[senders])
+    first.group = MlsGroup.create(first.own(), NOW, group_id=bytes(16), policy=TAKES, extensions=[senders])
     add_all(first, peer, second)
     state = first.held._state
     said = authenticated(state, Remove(second.index()), sender=Sender(SenderType.EXTERNAL, 0), private=outside.private)

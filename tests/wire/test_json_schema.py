@@ -30,7 +30,7 @@ ID = "00000000-0000-4000-8000-000000000000"
 class Part(RequestSchema):
     """A part."""
 
-    makes = dict
+    result_class = dict
 
     data = required(Bytes, validate.Length(min=4, max=6))
     last = StrictBoolean(load_default=False)
@@ -42,7 +42,7 @@ class Request(RequestSchema):
     Also ``parts``.
     """
 
-    makes = dict
+    result_class = dict
 
     name = required(Text, NAME_RULE)
     password = Text(validate=PASSWORD_RULE)
@@ -63,7 +63,7 @@ class Request(RequestSchema):
 class Query(QuerySchema):
     """A query."""
 
-    makes = dict
+    result_class = dict
 
     limit = QueryInteger(least=1, most=500, default=100)
 

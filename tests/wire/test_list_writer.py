@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from conclave.errors import UnavailableError
-from conclave.store.resources.members import Member
+from conclave.store.resources.members import MemberRow
 from conclave.wire import conclave_pb2, results
 from conclave.wire.formats import Format
 from conclave.wire.lists import ListWriter, LongBytes, LongList, padding
@@ -21,7 +21,7 @@ GROUP: dict[str, Any] = {
     "message_expiry_seconds": -1,
     "visibility": "public",
 }
-MEMBERS = [Member(bytes([number]) * 16, f"user{number}", "\u00e4" * number, "", "member") for number in range(60)]
+MEMBERS = [MemberRow(bytes([number]) * 16, f"user{number}", "\u00e4" * number, "", "member") for number in range(60)]
 
 
 def groups(written_in: Format, text: bytes) -> list[tuple[str, list[str]]]:
@@ -46,10 +46,10 @@ def test_padding_has_its_size_and_is_passed_over(size: int) -> None:
 @pytest.mark.parametrize("spare", [0, 1, 2, 100, 126, 4_000])
 def test_a_long_item_stands_among_others(written_in: Format, spare: int) -> None:
     size = len(conclave_pb2.GroupInfo(members=map(_in_protobuf, MEMBERS)).SerializeToString())
-    outer = ListWriter(written_in, results.Groups)
+    outer = ListWriter(written_in, results.GroupList)
     text = outer.begin() + outer.items([GROUP | {"alias": "first"}])
     for _ in range(2):
-        long = LongList(outer, results.Group, GROUP, "members", size + spare)
+        long = LongList(outer, results.GroupDetails, GROUP, "members", size + spare)
         text += long.begin() + long.items(MEMBERS[:1]) + long.items([]) + long.items(MEMBERS[1:]) + long.end()
     text += outer.items([GROUP, GROUP]) + outer.end(more=True)
     names = [each.username for each in MEMBERS]
@@ -63,7 +63,7 @@ def test_a_long_item_stands_among_others(written_in: Format, spare: int) -> None
 
 def test_an_item_that_outgrows_its_length_is_refused() -> None:
     size = len(conclave_pb2.GroupInfo(members=map(_in_protobuf, MEMBERS)).SerializeToString())
-    long = LongList(ListWriter(Format.PROTOBUF, results.Groups), results.Group, GROUP, "members", size - 1)
+    long = LongList(ListWriter(Format.PROTOBUF, results.GroupList), results.GroupDetails, GROUP, "members", size - 1)
     long.items(MEMBERS[:-1])
     with pytest.raises(UnavailableError):
         long.items(MEMBERS[-1:])
@@ -74,11 +74,11 @@ def test_an_item_that_outgrows_its_length_is_refused() -> None:
 def test_a_long_body_is_the_whole_of_its_parts(written_in: Format, size: int) -> None:
     welcome = {"group_id": bytes(16), "group_alias": '"welcome_message":""', "welcome_message": b"", "welcome_id": b""}
     body = bytes(number % 251 for number in range(size))
-    outer = ListWriter(written_in, results.Welcomes)
-    long = LongBytes(outer, results.Welcome, welcome, "welcome_message", size)
+    outer = ListWriter(written_in, results.WelcomeList)
+    long = LongBytes(outer, results.WelcomeInfo, welcome, "welcome_message", size)
     parts = [long.part(body[at : at + 3_000]) for at in range(0, size, 3_000)]
     text = outer.begin() + long.begin() + b"".join(parts) + long.end() + outer.items([welcome]) + outer.end(more=False)
-    at_once = ListWriter(written_in, results.Welcomes)
+    at_once = ListWriter(written_in, results.WelcomeList)
     items = [welcome | {"welcome_message": body}, welcome]
     expected = at_once.begin() + at_once.items(items) + at_once.end(more=False)
     if written_in is Format.JSON:
@@ -88,7 +88,7 @@ def test_a_long_body_is_the_whole_of_its_parts(written_in: Format, size: int) ->
         assert read(text) == read(expected)
 
 
-def _in_protobuf(member: Member) -> conclave_pb2.GroupMember:
+def _in_protobuf(member: MemberRow) -> conclave_pb2.GroupMember:
     return conclave_pb2.GroupMember(
         user_id=member.user_id, username=member.username, alias=member.alias, role=conclave_pb2.GROUP_ROLE_MEMBER
     )

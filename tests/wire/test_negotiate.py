@@ -3,7 +3,7 @@
 import pytest
 
 from conclave.auth.tokens import new_token
-from conclave.wire.formats import Format, answer_format, body_format
+from conclave.wire.formats import Format, body_format, response_format
 
 JSON, PROTOBUF = Format.JSON, Format.PROTOBUF
 J, P = JSON.value, PROTOBUF.value
@@ -39,7 +39,7 @@ RULES = [
 
 @pytest.mark.parametrize(("accept", "content_type", "token", "expected"), RULES)
 def test_the_format_of_an_answer(accept: str, content_type: str, token: str, expected: Format) -> None:
-    assert answer_format(accept, content_type, token) is expected
+    assert response_format(accept, content_type, token) is expected
 
 
 @pytest.mark.parametrize(
@@ -67,4 +67,4 @@ def test_a_token_remembers_the_format_it_was_issued_in(issued_in: Format) -> Non
     assert len({token[-1] for token in tokens}) > 1
     for token in tokens:
         assert len(bytes.fromhex(token)) == 32
-        assert answer_format("*/*", "", token) is issued_in
+        assert response_format("*/*", "", token) is issued_in

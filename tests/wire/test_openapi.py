@@ -13,11 +13,11 @@ from conclave import errors as e
 from conclave.config.settings import Config
 from conclave.server.routes import API, ROUTES
 from conclave.wire.events import EVENTS
-from conclave.wire.exchange import Endpoint, Who
+from conclave.wire.exchange import Access, Endpoint
 from conclave.wire.fields import Identifier
 from conclave.wire.openapi import examples
 from conclave.wire.openapi.document import document, summary_of
-from conclave.wire.schemas.base import schema_of, the
+from conclave.wire.schemas.base import schema_instance, schema_of
 from tests.conftest import Running, StartServer
 from tests.support.openapi import DOCUMENT, IN_JSON, JSON, answers_of, check, operation_of, resolve
 
@@ -103,11 +103,11 @@ def test_every_endpoint_but_the_public_ones_needs_a_token(route: Endpoint) -> No
 def test_the_parameters_are_the_names_in_the_path_and_the_fields_of_the_query(route: Endpoint) -> None:
     parameters = {(each["in"], each["name"]): each for each in operation_of(route)["parameters"]}
     in_path = {("path", name) for name in re.findall(r"\{(\w+)\}", route.path)}
-    in_query = {("query", name) for name in the(route.query).fields} if route.query else set()
+    in_query = {("query", name) for name in schema_instance(route.query).fields} if route.query else set()
     assert set(parameters) == in_path | in_query
     for (place, name), parameter in parameters.items():
         assert parameter["required"] == (place == "path")
-        field = the(route.query).fields.get(name) if route.query and place == "query" else None
+        field = schema_instance(route.query).fields.get(name) if route.query and place == "query" else None
         is_id = isinstance(field, Identifier) if field else name.endswith("id")
         assert (parameter["schema"].get("format") == "uuid") == is_id
         for example in [parameter["example"]] if place == "path" else parameter["schema"]["examples"]:
@@ -123,7 +123,7 @@ def test_a_request_can_be_written_in_both_formats_and_its_example_is_valid(route
         assert body["content"][PROTOBUF]["schema"]["title"] == f"conclave.v1.{route.body.__name__}"
         shown = body["content"][JSON]
         assert shown["schema"] == {"$ref": f"#/components/schemas/{route.body.__name__}"}
-        assert vars(the(route.body).load(shown["example"]))
+        assert vars(schema_instance(route.body).load(shown["example"]))
         check(shown["example"], shown["schema"])
 
 
@@ -161,14 +161,14 @@ _ANY = [(500, 0), (503, 0), (507, 0)]
 @pytest.mark.parametrize(
     ("endpoint", "answers"),
     [
-        pytest.param(Endpoint("GET", "/", _handler, Who.ANYBODY), {(200, None), *_ANY}, id="public"),
+        pytest.param(Endpoint("GET", "/", _handler, Access.ANYBODY), {(200, None), *_ANY}, id="public"),
         pytest.param(
             Endpoint("GET", "/", _handler, status=204),
             {(204, None), (401, 200), (401, 201), (401, 202), *_ANY},
             id="for users",
         ),
         pytest.param(
-            Endpoint("GET", "/{invite_id}", _handler, Who.INVITEE, refuses=(e.ConflictError,)),
+            Endpoint("GET", "/{invite_id}", _handler, Access.INVITEE, refuses=(e.ConflictError,)),
             {(200, None), (400, 101), (401, 200), (401, 201), (401, 202), (401, 400), (404, 300), (409, 301), *_ANY},
             id="for an invitee",
         ),

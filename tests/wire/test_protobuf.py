@@ -15,7 +15,14 @@ from conclave.errors import BadRequestError, ErrorCode
 from conclave.wire import conclave_pb2, exchange, formats, protobuf, schemas
 from conclave.wire.events import EVENTS
 from conclave.wire.fields import REQUIRED, Bytes, Id, Identifier, required
-from conclave.wire.results import Health, Ready, RetentionConfiguration, SessionInfo, Sessions, WireMessage
+from conclave.wire.results import (
+    HealthStatus,
+    ReadyStatus,
+    RetentionConfiguration,
+    SessionInfo,
+    SessionList,
+    WireMessage,
+)
 from conclave.wire.schemas.base import RequestSchema, schema_of
 from conclave.wire.schemas.groups import UpdateGroup, UpdateGroupRequest
 from tests.support.protobuf import decode, encode, is_id
@@ -34,7 +41,7 @@ def subclasses(base: type[Any]) -> Iterator[type[Any]]:
 for module in pkgutil.iter_modules(schemas.__path__):
     importlib.import_module(f"{schemas.__name__}.{module.name}")
 REQUESTS = sorted(set(subclasses(RequestSchema)), key=lambda schema: schema.__name__)
-JSON_ONLY = {Health, Ready, Sessions, RetentionConfiguration, SessionInfo}
+JSON_ONLY = {HealthStatus, ReadyStatus, SessionList, RetentionConfiguration, SessionInfo}
 """Never written in protobuf."""
 
 _SENT = {*subclasses(WireMessage), *EVENTS.values()}
@@ -175,20 +182,20 @@ def test_a_malformed_message_is_a_bad_request(body: bytes) -> None:
 
 
 class InviteToGroupRequest(RequestSchema):
-    makes = dict
+    result_class = dict
 
     user_ids = fields.List(Identifier())
 
 
 class KeyPackageEntry(RequestSchema):
-    makes = dict
+    result_class = dict
 
     data = required(Bytes)
     is_last_resort = fields.Boolean()
 
 
 class UploadKeyPackageRequest(RequestSchema):
-    makes = dict
+    result_class = dict
 
     key_package_data = Bytes()
     entries = fields.List(fields.Nested(KeyPackageEntry))

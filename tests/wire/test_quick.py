@@ -13,8 +13,8 @@ from yarl import URL
 from conclave.errors import BadRequestError
 from conclave.wire import conclave_pb2, exchange, formats, page_writer, protobuf
 from conclave.wire.formats import Format
-from conclave.wire.results import Page, Sent
-from conclave.wire.schemas.base import schema_of, the
+from conclave.wire.results import MessagePage, MessageSent
+from conclave.wire.schemas.base import schema_instance, schema_of
 from conclave.wire.schemas.messages import (
     GetMessages,
     GetMessagesQuery,
@@ -31,10 +31,10 @@ def slowly(written_in: Format, body: bytes) -> SendMessage | None:
     try:
         if written_in is Format.PROTOBUF:
             schema = SendMessageRequest
-            values = protobuf.parse("SendMessageRequest", body, schema.empty_counts, schema.zero_is_absent)
+            values = protobuf.parse("SendMessageRequest", body, schema.keep_empty, schema.drop_zero)
         else:
             values = formats.parse(body) if body else {}
-        made: SendMessage = the(SendMessageRequest).load(values)
+        made: SendMessage = schema_instance(SendMessageRequest).load(values)
     except (BadRequestError, ValidationError):
         return None
     return made
@@ -152,7 +152,9 @@ def test_quick_queries_are_the_schemas(text: str) -> None:
     quick = GetMessagesQuery.quick(url.raw_query_string)
     if quick is None:
         return
-    assert quick == the(GetMessagesQuery).load({name: url.query[name] for name in NAMES if name in url.query})
+    assert quick == schema_instance(GetMessagesQuery).load(
+        {name: url.query[name] for name in NAMES if name in url.query}
+    )
 
 
 USUAL = {
@@ -175,7 +177,7 @@ def test_every_usual_query_is_read_quickly(values: list[tuple[str, Any]]) -> Non
 @many
 @given(st.integers(1, 2**63 - 1), st.sampled_from(list(Format)))
 def test_the_number_of_a_message_is_written_as_its_schema_would(number: int, written_in: Format) -> None:
-    values = schema_of(Sent).dump({"sequence_num": number})
+    values = schema_of(MessageSent).dump({"sequence_num": number})
     assert write_number(written_in, number) == exchange.write(written_in, "SendMessageResponse", values)
 
 
@@ -209,7 +211,7 @@ def test_a_page_of_pieces_is_what_the_schema_makes(
         *("self_destruct_seconds", "redacted"),
     )
     values = [dict(zip(names, each, strict=True)) for each in messages]
-    dumped = schema_of(Page).dump({"messages": values})
+    dumped = schema_of(MessagePage).dump({"messages": values})
     told = exchange.write(written_in, "GetMessagesResponse", dumped)
     found = _body(exchange.reply_page(_Asked({exchange.FORMAT: written_in}), _pieces(written_in, messages)))  # type: ignore[arg-type]  # it needs no more
     if written_in is Format.JSON:
@@ -219,7 +221,7 @@ def test_a_page_of_pieces_is_what_the_schema_makes(
 
 
 def _pieces(written_in: Format, messages: list[tuple[int, bytes, bytes, int, int, int, bool]]) -> list[bytes]:
-    write = page_writer.writer(written_in)
+    write = page_writer.message_writer(written_in)
     return [write(*each[:6], redacted=each[6]) for each in messages]
 
 

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from conclave import app_keys, events as events_module
-from conclave.events import Ending
+from conclave.events import SessionEnded
 from conclave.wire import stream_connection
 from conclave.wire.conclave_pb2 import ServerEvent
 from tests.conftest import Running
@@ -193,7 +193,7 @@ async def test_sessions_that_end_between_two_slices_have_heard_what_came_before(
         for number in range(3):
             events.publish([deleted(number, user_id)])
         await asyncio.sleep(0)
-        events.publish([deleted(3, user_id)] + [Ending(user_id, session_id) for session_id in events.sessions()])
+        events.publish([deleted(3, user_id)] + [SessionEnded(user_id, session_id) for session_id in events.sessions()])
         events.publish([deleted(4, user_id)])
         for each in ears:
             assert numbers(joined((await each.rest()).removesuffix(b"0\r\n\r\n"))) == [0, 1, 2, 3]
@@ -202,7 +202,7 @@ async def test_sessions_that_end_between_two_slices_have_heard_what_came_before(
 async def test_a_stop_hands_on_the_last_events_and_waits_little_for_who_takes_nothing(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream_connection, "LAST_SECONDS", 0.1)
+    monkeypatch.setattr(stream_connection, "LINGER_SECONDS", 0.1)
     alice, bob = await running.users("alice", "bob")
     events, user_ids = running.app[app_keys.EVENTS], [UUID(each.user_id).bytes for each in (alice, bob)]
     async with contextlib.AsyncExitStack() as streams:
@@ -219,7 +219,7 @@ async def test_a_stop_hands_on_the_last_events_and_waits_little_for_who_takes_no
         await running.app.shutdown()
         for each in ears:
             assert numbers(joined((await each.rest()).removesuffix(b"0\r\n\r\n"))) == [7]
-        await asyncio.wait_for(events.gone(), PATIENCE)
+        await asyncio.wait_for(events.wait_ended(), PATIENCE)
         assert not events._streams
 
 

@@ -8,8 +8,8 @@ import pytest
 from marshmallow import Schema, fields, missing
 
 from conclave.server.routes import ROUTES
-from conclave.wire.fields import Bytes, Identifier, Many
-from conclave.wire.schemas.base import QuerySchema, RequestSchema, the
+from conclave.wire.fields import BoundedList, Bytes, Identifier
+from conclave.wire.schemas.base import QuerySchema, RequestSchema, schema_instance
 
 
 def schemas(kind: type[Schema]) -> Iterator[type[Any]]:
@@ -43,8 +43,8 @@ def test_every_body_and_every_query_is_among_them() -> None:
     nested = {
         field.inner.nested
         for each in used
-        for field in the(each).fields.values()
-        if isinstance(field, Many) and isinstance(field.inner, fields.Nested)
+        for field in schema_instance(each).fields.values()
+        if isinstance(field, BoundedList) and isinstance(field.inner, fields.Nested)
     }
     assert used | nested == set(ALL)
 
@@ -52,11 +52,11 @@ def test_every_body_and_every_query_is_among_them() -> None:
 @pytest.mark.parametrize("schema", ALL, ids=lambda each: each.__name__)
 def test_a_request_and_its_value_have_the_same_fields(schema: type[RequestSchema]) -> None:
     """None stands for what is absent, in those fields and only in those that have to have nothing in their place."""
-    assert dataclasses.is_dataclass(schema.makes)
-    assert schema.makes.__dataclass_params__.frozen  # type: ignore[attr-defined]  # there, but not in typeshed
-    made = {each.name: each for each in dataclasses.fields(schema.makes)}
-    assert made.keys() == the(schema).fields.keys()
-    for name, field in the(schema).fields.items():
+    assert dataclasses.is_dataclass(schema.result_class)
+    assert schema.result_class.__dataclass_params__.frozen  # type: ignore[attr-defined]  # there, but not in typeshed
+    made = {each.name: each for each in dataclasses.fields(schema.result_class)}
+    assert made.keys() == schema_instance(schema).fields.keys()
+    for name, field in schema_instance(schema).fields.items():
         always = field.required or field.load_default is not missing
         assert made[name].default is (dataclasses.MISSING if always else None), name
         kind: Any = type_of(field)

@@ -1,1 +1,1 @@
-"""The operators' page: how the server is, at a glance, and what an operator may do about it."""
+"""The operators' page: the state of the server, and actions."""

@@ -1,4 +1,4 @@
-"""What an operator may do from the page: through the same actions as the commands, each in the audit log."""
+"""The actions of the page: the same as those of the commands, each recorded in the audit log."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -21,29 +21,29 @@ from conclave.store.resources.audit import AuditAction
 log = get_logger(__name__)
 
 PATIENCE_SECONDS = 120.0
-"""A dry run is waited for for 2 minutes. The worker does it after the run under way, which may take longer."""
+"""The longest wait for a dry run. The worker does it after the current run, which may take longer."""
 
 Form = Mapping[str, str]
 
 
-class Worker(Protocol):
-    """What does cleanup: the server's supervisor of the worker."""
+class CleanupWorker(Protocol):
+    """Runs cleanup: the supervisor of the worker."""
 
     def run_now(self) -> bool:
-        """Have each job done at once; False: there is no worker."""
+        """Order a run of each job; False: there is no worker."""
 
     async def count(self) -> dict[str, Any] | None:
         """Return the report of a dry run; None: there is no worker."""
 
 
 class PageActions:
-    """Does what forms ask for. Each returns a sentence for the operator.
+    """Performs the actions of forms. Each returns a sentence for the operator.
 
-    Raises ApiError: its message says why nothing was done.
+    Raises ApiError, whose message says why nothing was done.
     """
 
-    def __init__(self, served: web.Application, worker: Worker | None) -> None:
-        """``served``: the clients' application. ``worker``: None if nothing does cleanup."""
+    def __init__(self, served: web.Application, worker: CleanupWorker | None) -> None:
+        """``served``: the clients' application. ``worker``: runs cleanup, if any."""
         self._served = served
         self._worker = worker
         self.forms: Mapping[str, Callable[[str, Form], Awaitable[str]]] = {
@@ -55,17 +55,17 @@ class PageActions:
         }
 
     def require_serving(self) -> None:
-        """Raise UnavailableError unless the server serves: before that, and after, there is nothing to act on."""
+        """Raise UnavailableError unless the server is serving."""
         if self._served[app_keys.HEALTH].phase is not Phase.SERVING:
-            raise UnavailableError("the server does not serve now: it starts, or it stops", seconds=5)
+            raise UnavailableError("the server is starting or stopping", seconds=5)
 
     async def count(self) -> dict[str, Any]:
-        """Return the report of a dry run over everything. Raises ConflictError: there is none."""
+        """Return the report of a dry run of all jobs. Raises ConflictError without one."""
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 found = await self._worker.count() if self._worker else None
         except TimeoutError:
-            raise ConflictError("the worker has not come to it within 2 minutes: ask again later") from None
+            raise ConflictError("the worker was busy for 2 minutes: try again later") from None
         if found is None:
             raise ConflictError(_NO_WORKER)
         return found
@@ -74,11 +74,11 @@ class PageActions:
         if not self._worker or self._served[app_keys.HEALTH].cleanup is Cleanup.NONE:
             raise ConflictError(_NO_WORKER)
         write = self._served[app_keys.CLOCK_WATCH].write
-        await write(note_ordered, self._served[app_keys.CONTEXT], actor)  # first: nothing goes without its entry
+        await write(note_ordered, self._served[app_keys.CONTEXT], actor)  # first: no run without its entry
         if not self._worker.run_now():
             raise ConflictError(_NO_WORKER)
         is_in_run = self._served[app_keys.HEALTH].is_in_run
-        return f"Cleanup runs {'once more as soon as the run under way has ended' if is_in_run else 'now'}."
+        return f"Cleanup runs {'again as soon as the current run has ended' if is_in_run else 'now'}."
 
     async def _hold(self, actor: str, form: Form) -> str:
         reason, named = form.get("reason", "").strip(), form.get("name", "").strip()
@@ -93,13 +93,13 @@ class PageActions:
         added = await self._served[app_keys.CLOCK_WATCH].write(holds.add, context, actor, found, reason)
         late = ""
         if await store.read(moves.is_in_use):
-            late = " A run that is under way may still erase from the archive what it has planned before."
+            late = " A run in progress may still erase from the archive what it has already planned."
         return f"Hold {added.hold_id} is in force: it covers {_described(added)}.{late}"
 
     async def _release(self, actor: str, form: Form) -> str:
         written = form.get("hold", "").strip()
         if not (written.isascii() and written.isdigit() and len(written) < 19):
-            raise BadRequestError("a hold is named by its number")
+            raise BadRequestError("the hold must be its number")
         write = self._served[app_keys.CLOCK_WATCH].write
         released = await write(holds.release, self._served[app_keys.CONTEXT], actor, int(written))
         return f"Hold {released.hold_id} is released: it covered {_described(released)}."
@@ -112,16 +112,16 @@ class PageActions:
         name = await self._change(actor, form, AuditAction.ACCOUNT_ENABLED)
         return f"{name} is enabled, and may log in."
 
-    async def _change(self, actor: str, form: Form, told: AuditAction) -> str:
+    async def _change(self, actor: str, form: Form, action: AuditAction) -> str:
         """Disable or enable an account; return its name."""
         named = form.get("name", "").strip()
         user_id = id_of(named)
         find: Any = users.by_id if user_id else users.by_name
         found = await self._served[app_keys.STORE].read(find, user_id or named)
-        change = accounts.disable if told is AuditAction.ACCOUNT_DISABLED else accounts.enable
+        change = accounts.disable if action is AuditAction.ACCOUNT_DISABLED else accounts.enable
         write = self._served[app_keys.CLOCK_WATCH].write
-        await write(accounts.noted, self._served[app_keys.CONTEXT], actor, told, change, found.user_id)
-        log.info("account_changed", action="disable" if told is AuditAction.ACCOUNT_DISABLED else "enable")
+        await write(accounts.noted, self._served[app_keys.CONTEXT], actor, action, change, found.user_id)
+        log.info("account_changed", action="disable" if action is AuditAction.ACCOUNT_DISABLED else "enable")
         return str(found.username)
 
 

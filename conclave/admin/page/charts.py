@@ -1,4 +1,4 @@
-"""Lays out the charts of the operators' page: bars in stacks, as numbers for the template that draws them. Pure."""
+"""Calculates the stacked bar charts of the operators' page, which the template draws."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,30 +8,30 @@ from typing import NamedTuple
 from conclave.logs.lines import second
 
 WIDTH, HEIGHT, TOP = 720, 190, 16
-"""The plane of a chart, in units of its own: it is shown as wide as the page is."""
+"""The size of a chart in its own units. It is scaled to the width of the page."""
 
 LEFT, BOTTOM = 72, 26
-"""What the numbers and the times beside the axes take of the plane."""
+"""The space for the labels of the axes."""
 
-MOST_BARS = 48
+MAX_BARS = 48
 
 STEPS = (60, 300, 900, 1800, 3600, 10_800, 21_600, 43_200, 86_400, 7 * 86_400, 30 * 86_400, 365 * 86_400)
-"""The lengths of time that a bar may stand for, in seconds."""
+"""The possible time spans of a bar, in seconds."""
 
 
-class Amount(NamedTuple):
-    """What happened at the Unix second ``at``: how much of each kind."""
+class DataPoint(NamedTuple):
+    """The amounts of each kind at the Unix second ``at``."""
 
     at: int
     kinds: Mapping[str, int]
 
 
 @dataclass(frozen=True)
-class Piece:
-    """A rectangle of a bar."""
+class BarSegment:
+    """A segment of a stacked bar."""
 
     place: int
-    """Of its kind among the kinds of the chart."""
+    """The index of its kind."""
     x: float
     y: float
     width: float
@@ -40,14 +40,14 @@ class Piece:
 
 @dataclass(frozen=True)
 class Bar:
-    """A bar, and what it says in words."""
+    """A bar, and its text for a tooltip."""
 
-    pieces: Sequence[Piece]
+    pieces: Sequence[BarSegment]
     text: str
 
 
 class AxisLabel(NamedTuple):
-    """A text beside an axis, and where it stands."""
+    """A label of an axis, and its position."""
 
     at: float
     text: str
@@ -55,27 +55,27 @@ class AxisLabel(NamedTuple):
 
 @dataclass(frozen=True)
 class Chart:
-    """Bars in stacks over time."""
+    """A chart of stacked bars over time."""
 
     bars: Sequence[Bar]
     totals: Mapping[str, int]
-    """Of each kind."""
+    """By kind."""
     heights: Sequence[AxisLabel]
     times: Sequence[AxisLabel]
     step: int
     text: str
-    """What the chart shows, for who cannot see it."""
+    """A description of the chart for screen readers."""
 
 
-def stacked(amounts: Iterable[Amount], kinds: Sequence[str], now: int) -> Chart | None:
-    """Lay out how much of each of ``kinds`` there was, until the Unix second ``now``. None: there was nothing yet."""
+def stacked_chart(amounts: Iterable[DataPoint], kinds: Sequence[str], now: int) -> Chart | None:
+    """Calculate a chart of ``kinds`` until the Unix second ``now``. None: no data yet."""
     found = [each for each in amounts if each.at <= now]
     if not found:
         return None
     first = min(each.at for each in found)
-    step = next((step for step in STEPS if (now - first) // step + 2 <= MOST_BARS), STEPS[-1])
+    step = next((step for step in STEPS if (now - first) // step + 2 <= MAX_BARS), STEPS[-1])
     begin = first - first % step
-    count = min((now - begin) // step + 1, MOST_BARS)
+    count = min((now - begin) // step + 1, MAX_BARS)
     begin = max(begin, now - now % step - (count - 1) * step)
     sums: list[Counter[str]] = [Counter() for _ in range(count)]
     for each in found:
@@ -86,10 +86,13 @@ def stacked(amounts: Iterable[Amount], kinds: Sequence[str], now: int) -> Chart 
         _bar(place, begin + place * step, each, kinds, count, top) for place, each in enumerate(sums) if each.total()
     ]
     totals = {kind: sum(each[kind] for each in sums) for kind in kinds}
-    times = [AxisLabel(_x(place, count), second(begin + place * step)[5:16]) for place in _labelled(begin, step, count)]
+    times = [
+        AxisLabel(_x(place, count), second(begin + place * step)[5:16])
+        for place in _label_positions(begin, step, count)
+    ]
     heights = [AxisLabel(_y(value, top), _short(value)) for value in sorted({0, top // 2, top})]
-    gone = _said(totals, kinds) or "nothing"
-    text = f"From {second(begin)} to {second(now)} UTC: {gone}."
+    erased = _describe(totals, kinds) or "nothing"
+    text = f"From {second(begin)} to {second(now)} UTC: {erased}."
     return Chart(bars, totals, heights, times, step, text)
 
 
@@ -99,12 +102,12 @@ def _bar(place: int, at: int, amount: Counter[str], kinds: Sequence[str], count:
     for number, kind in enumerate(kinds):
         if amount[kind]:
             y = _y(below + amount[kind], top)
-            pieces.append(Piece(number, _x(place, count), y, max(1.0, width * 0.85), _y(below, top) - y))
+            pieces.append(BarSegment(number, _x(place, count), y, max(1.0, width * 0.85), _y(below, top) - y))
             below += amount[kind]
-    return Bar(pieces, f"{second(at)} UTC: {_said(amount, kinds)}")
+    return Bar(pieces, f"{second(at)} UTC: {_describe(amount, kinds)}")
 
 
-def _said(amount: Mapping[str, int], kinds: Sequence[str]) -> str:
+def _describe(amount: Mapping[str, int], kinds: Sequence[str]) -> str:
     return ", ".join(f"{amount[kind]:,} {kind.replace('_', ' ')}" for kind in kinds if amount[kind])
 
 
@@ -116,8 +119,8 @@ def _y(value: int, top: int) -> float:
     return round((HEIGHT - BOTTOM) * (1 - value / top) + TOP * value / top, 1)
 
 
-def _labelled(begin: int, step: int, count: int) -> Sequence[int]:
-    """Return at which bars a time stands: at five of them at most, at round times if there are any."""
+def _label_positions(begin: int, step: int, count: int) -> Sequence[int]:
+    """Return the bars with a time label: at most five, at round times if possible."""
     for apart in (each for each in STEPS if each >= step):
         round_ones = [place for place in range(count) if (begin + place * step) % apart == 0]
         if len(round_ones) <= 5:
@@ -126,7 +129,7 @@ def _labelled(begin: int, step: int, count: int) -> Sequence[int]:
 
 
 def _round_up(value: int) -> int:
-    """Return the least number of the kind 1, 2, 4, 10, 20, 40, ... not below ``value``: half of it is round too."""
+    """Round up to 1, 2, 4, 10, 20, 40, ..., whose halves are round too."""
     unit = 1
     while True:
         for each in (1, 2, 4):

@@ -1,4 +1,4 @@
-"""The routes of the operators' page: the page itself, its style, and the script that renews it."""
+"""The routes of the operators' page: the page, its style and script, and its actions."""
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
@@ -12,7 +12,7 @@ from aiohttp import web
 from conclave import app_keys
 from conclave.admin.page import view
 from conclave.admin.page.actions import PageActions
-from conclave.admin.page.form_tokens import TicketError, Tickets
+from conclave.admin.page.form_tokens import FormTokenError, FormTokens
 from conclave.admin.page.rate import EVERY_SECONDS, SendRate
 from conclave.admin.page.snapshot import PageSnapshot
 from conclave.admin.page.view import Sources
@@ -30,9 +30,9 @@ POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src data:; form-action 'self';"
     " base-uri 'none'; frame-ancestors 'none'"
 )
-"""The page runs only what this listener serves, asks only it, and stands in no other page."""
+"""Only resources of this listener may be loaded or requested, and no page may embed this one."""
 
-SECURED = {
+PAGE_HEADERS = {
     **HEADERS,
     "Content-Security-Policy": POLICY,
     "Referrer-Policy": "same-origin",  # "no-referrer" would take the Origin from the page's own forms
@@ -44,15 +44,15 @@ SECURED = {
 FILES = {"page.css": "text/css", "page.js": "text/javascript"}
 
 
-class Page:
+class OperatorPage:
     """The operators' page of one server."""
 
-    def __init__(self, served: web.Application, sizes: Sizes, doing: PageActions) -> None:
-        """``served``: the clients' application. ``sizes``: measures its files. ``doing``: does what forms ask for."""
+    def __init__(self, served: web.Application, sizes: Sizes, actions: PageActions) -> None:
+        """``served``: the clients' application. ``sizes``: measures its files. ``actions``: the actions of forms."""
         self.snapshot = PageSnapshot(served)
         self._sources = Sources(served, self.snapshot, sizes, SendRate(served[app_keys.REQUESTS]))
-        self._actions = doing
-        self._tickets = Tickets()
+        self._actions = actions
+        self._tickets = FormTokens()
         self._allows = served[app_keys.CONFIG].admin.allow_actions
         folder = resources.files("conclave.admin.page").joinpath("static")
         self._files = {name: folder.joinpath(name).read_text(encoding="utf-8") for name in FILES}
@@ -68,15 +68,15 @@ class Page:
         app[PAGE] = self
         app.router.add_get("/", self.show)
         for name in FILES:
-            app.router.add_get(f"/{name}", self.give)
+            app.router.add_get(f"/{name}", self.serve_file)
         app.router.add_post("/dry-run", self.count)
         app.router.add_post("/actions/{action}", self.act)
         app.cleanup_ctx.append(self._working)
 
     async def _working(self, app: web.Application) -> AsyncIterator[None]:
         rate = self._sources.rate
-        await rate.note()
-        async with background.every(app[app_keys.HEALTH], HealthPart.SEND_RATE, EVERY_SECONDS, rate.note):
+        await rate.sample()
+        async with background.every(app[app_keys.HEALTH], HealthPart.SEND_RATE, EVERY_SECONDS, rate.sample):
             yield
         await self.snapshot.close()
 
@@ -85,13 +85,13 @@ class Page:
         await asyncio.gather(self.snapshot.refresh(), self._sources.sizes.refresh())
         return self._answer("page.html.j2", **view.template_values(self._sources), allows_actions=self._allows)
 
-    async def give(self, request: web.Request) -> web.Response:
+    async def serve_file(self, request: web.Request) -> web.Response:
         """GET /page.css and /page.js."""
         name = request.path.removeprefix("/")
-        return web.Response(text=self._files[name], content_type=FILES[name], charset="utf-8", headers=SECURED)
+        return web.Response(text=self._files[name], content_type=FILES[name], charset="utf-8", headers=PAGE_HEADERS)
 
     async def count(self, request: web.Request) -> web.Response:
-        """POST /dry-run: what a run would delete now. Changes nothing."""
+        """POST /dry-run: what a run would delete now. It changes nothing."""
 
         async def counted() -> web.Response:
             await self._form(request)
@@ -100,14 +100,14 @@ class Page:
         return await self._answer_of(counted())
 
     async def act(self, request: web.Request) -> web.Response:
-        """POST /actions/NAME: what an operator does, if the settings allow it."""
+        """POST /actions/NAME: perform an action, if the settings allow it."""
 
         async def done() -> web.Response:
             if not self._allows:
-                raise ForbiddenError("this page changes nothing: [admin] allow_actions is false")
+                raise ForbiddenError("actions are disabled: [admin] allow_actions is false")
             act = self._actions.forms.get(request.match_info["action"])
             if act is None:
-                raise BadRequestError("there is no such action")
+                raise BadRequestError("unknown action")
             sentence = await act(f"operator page at {request.remote}", await self._form(request))
             self.snapshot.expire()
             return self._answer("outcome.html.j2", title="Done", sentence=sentence, is_good=True)
@@ -115,25 +115,25 @@ class Page:
         return await self._answer_of(done())
 
     async def _form(self, request: web.Request) -> dict[str, str]:
-        """Return the fields of a form that this page has written. Raises ForbiddenError or BadRequestError."""
+        """Return the fields of a form of this page. Raises ForbiddenError or BadRequestError."""
         _require_own(request)
         self._actions.require_serving()
         if request.content_type != "application/x-www-form-urlencoded" or not _is_utf8(request.charset):
-            raise BadRequestError("this is no form of this page")
+            raise BadRequestError("this is not a form of this page")
         try:
             form = {name: value for name, value in (await request.post()).items() if isinstance(value, str)}
         except (ValueError, LookupError) as error:
             raise BadRequestError("this form cannot be read") from error
         try:
-            self._tickets.take(form.get("ticket", ""))
-        except TicketError as error:
+            self._tickets.redeem(form.get("ticket", ""))
+        except FormTokenError as error:
             raise ForbiddenError(str(error)) from error
         return form
 
-    async def _answer_of(self, doing: Coroutine[Any, Any, web.Response]) -> web.Response:
-        """Return the answer of ``doing``, or a page that says why it did nothing."""
+    async def _answer_of(self, response: Coroutine[Any, Any, web.Response]) -> web.Response:
+        """Return ``response``, or a page with its error."""
         try:
-            return await doing
+            return await response
         except (ApiError, StoreError) as error:
             refused = error if isinstance(error, ApiError) else UnavailableError(str(error), seconds=1)
             values = {"title": "Nothing was done", "sentence": refused.message, "is_good": False}
@@ -141,22 +141,22 @@ class Page:
 
     def _answer(self, template: str, status: int = 200, **values: object) -> web.Response:
         text = self._environment.get_template(template).render(values)
-        return web.Response(text=text, status=status, content_type="text/html", charset="utf-8", headers=SECURED)
+        return web.Response(text=text, status=status, content_type="text/html", charset="utf-8", headers=PAGE_HEADERS)
 
 
 def _require_own(request: web.Request) -> None:
-    """Raise ForbiddenError if a page from elsewhere has a browser send this. Browsers say where a form comes from."""
+    """Raise ForbiddenError if the form was sent from another site, by the headers of browsers."""
     origin, site = request.headers.get("Origin"), request.headers.get("Sec-Fetch-Site", "same-origin")
     if origin is not None and _host_of(origin) != request.headers.get("Host", "").lower():
         raise ForbiddenError(
-            "this form comes from another page; if a reverse proxy is in front, have it pass on the Host of the browser"
+            "this form comes from another page; behind a reverse proxy, make it pass on the browser's Host header"
         )
     if site != "same-origin":
         raise ForbiddenError("this form comes from another page")
 
 
 def _host_of(origin: str) -> str | None:
-    """Return the host and port of an Origin; None if it is none."""
+    """Return the host and port of an Origin; None if malformed."""
     try:
         return urlsplit(origin).netloc.lower()
     except ValueError:
@@ -164,8 +164,8 @@ def _host_of(origin: str) -> str | None:
 
 
 def _is_utf8(charset: str | None) -> bool:
-    """Tell whether a form may be in ``charset``: browsers take the page's own. By others halves of characters come."""
+    """Return whether ``charset`` is UTF-8 or absent: browsers use the page's own."""
     return charset is None or charset.lower() == "utf-8"
 
 
-PAGE = web.AppKey("page", Page)
+PAGE = web.AppKey("page", OperatorPage)

@@ -1,4 +1,4 @@
-"""What the operators' page shows of the store: read at most every few seconds, however many ask."""
+"""The data of the store that the operators' page shows, read at most every few seconds."""
 
 import asyncio
 import sqlite3
@@ -7,7 +7,7 @@ import time
 from aiohttp import web
 
 from conclave import app_keys
-from conclave.admin.page.charts import Amount, Chart, stacked
+from conclave.admin.page.charts import Chart, DataPoint, stacked_chart
 from conclave.health.parts import Phase
 from conclave.logs.lines import about
 from conclave.retention.advice import Advice
@@ -18,27 +18,27 @@ from conclave.store.views.overview import Overview
 from conclave.system import certificate
 
 RULES = ("expired", "fetched", "redacted", "taken_back", "deleted_group", "deleted_account")
-"""The reasons for which messages go. Sessions and invites are not shown: no operator asks for them by night."""
+"""The rules by which messages are erased. Sessions and invites are not shown."""
 
 FRESH_SECONDS = 3.0
-"""What was seen is shown for 3 seconds."""
+"""The time for which data is reused."""
 
-SHARE = 20
-"""Looks take at most a twentieth of the time of a reader: after one that was slow the next one comes later."""
+READ_SHARE = 20
+"""Reads take at most a twentieth of a reader's time: after a slow one the next is delayed."""
 
 WAIT_SECONDS = 1.0
-"""Who asks waits at most a second for a new look, if there was one before."""
+"""The longest wait for new data, if there is earlier data."""
 
 LATE_SECONDS = 5.0
-"""A look that lasts for 5 seconds is a fault: a reader of the page waits no longer for the first one either."""
+"""A read of 5 seconds is a fault. It is also the longest wait for the first data."""
 
 
 class PageSnapshot:
-    """Looks at the store of one server.
+    """Reads the store of one server.
 
-    ``last``: what was seen; None before the first time. ``chart`` and ``advice``: what the history of runs shows.
-    ``fault``: why it could not be seen anew; "" if it could. ``renewed_ends``: the Unix second until which the
-    certificate in its file is valid, which need not be the one that handshakes get; None: there is none.
+    ``last``: the last data; None before the first. ``chart`` and ``advice``: derived from the history of runs.
+    ``fault``: why the last read failed, or "". ``renewed_ends``: the Unix second at which the certificate in its file
+    expires, which may be newer than the one in use; None: no certificate.
     """
 
     def __init__(self, served: web.Application) -> None:
@@ -53,16 +53,16 @@ class PageSnapshot:
         self._task: asyncio.Task[None] | None = None
 
     def expire(self) -> None:
-        """Look again at the next request: something has changed."""
+        """Read again at the next request."""
         self._next = 0.0
 
     async def refresh(self) -> None:
-        """Look anew if it is time; wait for it, but not for long: what works has to be shown while the store hangs."""
+        """Read again if it is time. Wait only briefly, so that the page works while the store hangs."""
         if self._task is None or self._task.done():
             if time.monotonic() < self._next:
                 return
             self._began = time.monotonic()
-            self._task = asyncio.create_task(self._look())
+            self._task = asyncio.create_task(self._read())
         await asyncio.wait({self._task}, timeout=WAIT_SECONDS if self.last else LATE_SECONDS)
         waited = time.monotonic() - self._began
         if self._task.done():
@@ -71,14 +71,14 @@ class PageSnapshot:
             self.fault = f"the store has not answered for {about(round(waited))}"
 
     async def close(self) -> None:
-        """Look no more."""
+        """Stop reading."""
         if self._task:
             self._task.cancel()
             await asyncio.wait({self._task})
 
-    async def _look(self) -> None:
+    async def _read(self) -> None:
         if self._served[app_keys.HEALTH].phase is not Phase.SERVING:
-            self.fault = "the server does not serve: it starts, or it stops"
+            self.fault = "the server is starting or stopping"
             return
         began = time.monotonic()
         config = self._served[app_keys.CONFIG]
@@ -86,17 +86,17 @@ class PageSnapshot:
         jobs = schedule(config.retention.purge_jobs, config.cleanup_interval)
         path = config.tls_cert_path
 
-        def look(connection: sqlite3.Connection) -> tuple[Overview, Chart | None, list[Advice]]:
-            """In the reader's thread: what is made of 1,000 runs need not hold up the event loop."""
-            seen = overview.look(connection, jobs, now)
-            amounts = (Amount(each.started_at, each.deleted) for each in seen.runs)
-            return seen, stacked(amounts, RULES, now), runs.advices(seen.runs, jobs, now)
+        def read(connection: sqlite3.Connection) -> tuple[Overview, Chart | None, list[Advice]]:
+            """Run in the reader's thread, since processing 1,000 runs would block the event loop."""
+            seen = overview.read(connection, jobs, now)
+            amounts = (DataPoint(each.started_at, each.deleted) for each in seen.runs)
+            return seen, stacked_chart(amounts, RULES, now), runs.advices(seen.runs, jobs, now)
 
         try:
-            self.last, self.chart, self.advice = await self._served[app_keys.STORE].read(look)
+            self.last, self.chart, self.advice = await self._served[app_keys.STORE].read(read)
             self.fault = ""
-        except (StoreError, sqlite3.Error, ValueError) as error:  # ValueError: the store has been closed meanwhile
+        except (StoreError, sqlite3.Error, ValueError) as error:  # ValueError: the store was closed meanwhile
             self.fault = str(error)
         self.renewed_ends = await asyncio.to_thread(certificate.expiry, path)
         ended = time.monotonic()
-        self._next = ended + max(FRESH_SECONDS, SHARE * (ended - began))
+        self._next = ended + max(FRESH_SECONDS, READ_SHARE * (ended - began))

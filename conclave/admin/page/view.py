@@ -1,4 +1,4 @@
-"""Writes the operators' page: what was seen and measured, as HTML. Nothing here asks the store."""
+"""Prepares the values of the operators' page. It does not read the store."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -11,11 +11,11 @@ from conclave import __version__, app_keys
 from conclave.admin.page import charts
 from conclave.admin.page.rate import SendRate
 from conclave.admin.page.snapshot import RULES, PageSnapshot
-from conclave.admin.sizes import Measured, Sizes
+from conclave.admin.sizes import Measurements, Sizes
 from conclave.config.settings import Config
 from conclave.health.parts import Health, HealthPart
 from conclave.logs.lines import about, counted, second, size_text, visible
-from conclave.retention.advice import rounded, span_text
+from conclave.retention.advice import elapsed_text, rounded_text
 from conclave.retention.jobs import schedule
 from conclave.retention.resolve import lifetime_text
 from conclave.store.views.overview import Overview
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 OF_CLEANUP = (HealthPart.CLEANUP, HealthPart.CLOCK, HealthPart.OVERDUE, HealthPart.LEDGER, HealthPart.ARCHIVE)
-"""The parts of health without which nothing, or not all, is erased."""
+"""The parts of health whose faults prevent erasure."""
 
 RUNS_SHOWN = 10
 
 SOON_SECONDS = 14 * 86_400
-"""A certificate that ends within two weeks is told in red."""
+"""A certificate that expires within two weeks is shown in red."""
 
 
 @dataclass(frozen=True)
 class Sources:
-    """Where the page has everything from."""
+    """The sources of the page's values."""
 
     served: web.Application
     snapshot: PageSnapshot
@@ -44,14 +44,14 @@ class Sources:
 
 
 def environment() -> "Environment":
-    """Return what writes pages: each value is made visible and escaped, and one that is missing is an error."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 - a start does not pay for it
+    """Return the template environment: values are escaped, and missing ones are errors."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 - keeps the start fast
 
     made = Environment(
         loader=PackageLoader("conclave.admin.page"),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=_shown,
+        finalize=_escape,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -62,15 +62,15 @@ def environment() -> "Environment":
         lifetime=lifetime_text,
         rule=_rule,
         number=_number,
-        span=span_text,
-        rounded=rounded,
+        span=elapsed_text,
+        rounded_text=rounded_text,
     )
     made.globals["counted"] = counted
     return made
 
 
 def template_values(sources: Sources) -> dict[str, Any]:
-    """Return what the template shows."""
+    """Return the values for the template."""
     served = sources.served
     health, config = served[app_keys.HEALTH], served[app_keys.CONFIG]
     seen, now = sources.snapshot.last, int(time.time())
@@ -94,7 +94,7 @@ def template_values(sources: Sources) -> dict[str, Any]:
 
 
 def _cleanup(health: Health, config: Config, seen: Overview | None, now: int) -> dict[str, Any]:
-    """Return whether cleanup is healthy, when it ran last, and when it runs next."""
+    """Return the state of cleanup, and its last and next run."""
     faults = {part: text for part, text in health.faults.items() if part in OF_CLEANUP}
     last = seen.runs[0] if seen and seen.runs else None
     intervals = schedule(config.retention.purge_jobs, config.cleanup_interval)
@@ -111,7 +111,7 @@ def _cleanup(health: Health, config: Config, seen: Overview | None, now: int) ->
 
 
 def _run(run: Run) -> dict[str, Any]:
-    gone = sum(run.deleted.get(rule, 0) for rule in RULES)
+    erased = sum(run.deleted.get(rule, 0) for rule in RULES)
     return {
         "began": run.started_at,
         "ended": run.finished_at,
@@ -119,19 +119,19 @@ def _run(run: Run) -> dict[str, Any]:
         "job": run.job,
         "is_good": run.outcome == "ok",
         "error": run.error,
-        "messages": gone,
+        "messages": erased,
         "archived": run.archived,
         "returned": run.bytes_returned + run.archive_bytes_returned,
     }
 
 
-def _bytes(measured: Measured, seen: Overview | None) -> Iterator[tuple[str, str]]:
-    """Yield what lies where: names and values. What is not known is left out."""
+def _bytes(measured: Measurements, seen: Overview | None) -> Iterator[tuple[str, str]]:
+    """Yield names and values of sizes. Unknown ones are omitted."""
     if seen and seen.archived_messages:
         amount = counted(seen.archived_messages, "message")
         yield "messages in the archive", f"{size_text(seen.archived_bytes)} in {amount}"
     if measured.dead:
-        yield "erased, and taking space in the archive", counted(measured.dead, "message")
+        yield "erased messages using space in the archive", counted(measured.dead, "message")
     names = {"database": "file of the database", "wal": "write-ahead log", "archive": "files of the archive"}
     for name, text in names.items():
         if name in measured.files:
@@ -139,7 +139,7 @@ def _bytes(measured: Measured, seen: Overview | None) -> Iterator[tuple[str, str
     if measured.free_pages is not None:
         yield "unused in the file of the database", size_text(measured.free_pages)
     for place, (free, whole) in measured.disks.items():
-        yield f"free where the {place} lies", f"{size_text(free)} of {size_text(whole)}"
+        yield f"free on the disk of the {place}", f"{size_text(free)} of {size_text(whole)}"
 
 
 def _certificate(ends: int | None, renewed: int | None, now: int) -> Mapping[str, Any] | None:
@@ -154,8 +154,8 @@ def _certificate(ends: int | None, renewed: int | None, now: int) -> Mapping[str
     }
 
 
-def _shown(value: Any) -> Any:
-    """Make visible what would deceive in any value that a template shows; what a template has made stays as it is."""
+def _escape(value: Any) -> Any:
+    """Escape invisible characters in values, except in markup that a template made."""
     return visible(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
 
 

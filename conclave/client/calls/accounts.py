@@ -1,28 +1,32 @@
 """Accounts, sessions, other users."""
 
+import unicodedata
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from typing import TypeVar
 from uuid import UUID
 
-from conclave.client import passwords
-from conclave.client.calls.caller import Caller
+from conclave.client.calls.caller import ApiCalls
 from conclave.client.errors import AnswerError, InputError, SessionOverError, WrongPasswordError
-from conclave.client.names import checked
-from conclave.client.session import Session
+from conclave.client.names import check_name
+from conclave.client.session import LoginSession
 from conclave.client.transport import Call, path
 from conclave.wire.formats import Format
-from conclave.wire.results import LoggedIn, Registered, SessionInfo, Sessions, User
+from conclave.wire.results import LoggedIn, Registered, SessionInfo, SessionList, UserInfo
 from conclave.wire.schemas import accounts as wire
 
+T = TypeVar("T")
 
-class AccountCalls(Caller):
+
+class AccountCalls(ApiCalls):
     """What a user does about accounts."""
 
     async def register(self, username: str, password: str, alias: str = "", registration_token: str = "") -> UUID:
         """Open an account and return its id. Raises ClientError."""
-        body = wire.Register(username, passwords.composed(password), alias, registration_token)
-        return (await self.transport.ask(Call("POST", "/register", wire.RegisterRequest, body), Registered)).user_id
+        body = wire.Register(username, _normalized(password), alias, registration_token)
+        return (await self.transport.request(Call("POST", "/register", wire.RegisterRequest, body), Registered)).user_id
 
-    async def login(self, username: str, password: str) -> Session:
+    async def login(self, username: str, password: str) -> LoginSession:
         """Begin a session, and use it from here on. Raises WrongPasswordError.
 
         The password is sent in NFC, and if that is wrong, as it was typed; so it is by the other methods.
@@ -34,19 +38,19 @@ class AccountCalls(Caller):
         async def ask(password: str) -> LoggedIn:
             call = Call("POST", "/login", wire.LoginRequest, wire.Login(username, password))
             try:
-                return await transport.ask(call, LoggedIn)
+                return await transport.request(call, LoggedIn)
             except SessionOverError as error:  # the code of the protocol is the same
                 raise WrongPasswordError(error.status, error.code, str(error)) from error
 
-        found = await passwords.tried(password, ask)
+        found = await _try_password(password, ask)
         try:
-            checked("username", found.username)
+            check_name("username", found.username)
         except InputError as error:
             raise AnswerError("the server's answer has a name that no user can have") from error
-        self.resume(Session(str(transport.url), found.user_id, found.username, found.token, transport.written_in))
+        self.resume(LoginSession(str(transport.url), found.user_id, found.username, found.token, transport.written_in))
         return self.session
 
-    def resume(self, session: Session) -> None:
+    def resume(self, session: LoginSession) -> None:
         """Use a session that has begun before. Raises ValueError if it is one of another server."""
         if session.url != str(self.transport.url):
             raise ValueError(f"this session is one of {session.url}")
@@ -54,9 +58,9 @@ class AccountCalls(Caller):
         self.transport.token = session.token
 
     @property
-    def session(self) -> Session:
+    def session(self) -> LoginSession:
         """The session in use. Raises RuntimeError if there is none."""
-        found: Session | None = getattr(self, "_session", None)
+        found: LoginSession | None = getattr(self, "_session", None)
         if found is None:
             raise RuntimeError("log in, or resume a session, first")
         return found
@@ -66,56 +70,71 @@ class AccountCalls(Caller):
         if not self.transport.token:
             return
         with suppress(SessionOverError):  # as after a first try whose answer was lost
-            await self.transport.tell(Call("POST", "/logout", repeatable=True))
+            await self.transport.send(Call("POST", "/logout", repeatable=True))
         self.transport.token = ""
 
-    async def me(self) -> User:
+    async def me(self) -> UserInfo:
         """Return the user's own account."""
-        return await self.transport.ask(Call("GET", "/me", repeatable=True), User)
+        return await self.transport.request(Call("GET", "/me", repeatable=True), UserInfo)
 
     async def set_alias(self, alias: str) -> None:
         """Change the user's own alias; "" clears it."""
         body = wire.UpdateProfile(alias)
-        await self.transport.tell(Call("PATCH", "/me", wire.UpdateProfileRequest, body, repeatable=True))
+        await self.transport.send(Call("PATCH", "/me", wire.UpdateProfileRequest, body, repeatable=True))
 
     async def change_password(self, current: str, new: str) -> None:
         """Change the password, which ends all sessions: log in again."""
 
         async def ask(current: str) -> None:
-            body = wire.ChangePassword(current, passwords.composed(new))
-            await self.transport.tell(Call("POST", "/change-password", wire.ChangePasswordRequest, body))
+            body = wire.ChangePassword(current, _normalized(new))
+            await self.transport.send(Call("POST", "/change-password", wire.ChangePasswordRequest, body))
 
-        await passwords.tried(current, ask)
+        await _try_password(current, ask)
 
     async def reset_account(self) -> None:
         """Delete all own key packages."""
-        await self.transport.tell(Call("POST", "/reset-account", repeatable=True))
+        await self.transport.send(Call("POST", "/reset-account", repeatable=True))
 
     async def delete_account(self, password: str) -> None:
         """Delete the account and what it has sent."""
 
         async def ask(password: str) -> None:
             body = wire.DeleteAccount(password)
-            await self.transport.tell(Call("POST", "/delete-account", wire.DeleteAccountRequest, body))
+            await self.transport.send(Call("POST", "/delete-account", wire.DeleteAccountRequest, body))
 
-        await passwords.tried(password, ask)
+        await _try_password(password, ask)
 
-    async def user(self, username: str) -> User:
+    async def user(self, username: str) -> UserInfo:
         """Find a user by name. Raises ClientError; InputError for a name that no user can have."""
-        call = Call("GET", path("users", checked("username", username)), repeatable=True)
-        return await self.transport.ask(call, User)
+        call = Call("GET", path("users", check_name("username", username)), repeatable=True)
+        return await self.transport.request(call, UserInfo)
 
-    async def user_by_id(self, user_id: UUID) -> User:
+    async def user_by_id(self, user_id: UUID) -> UserInfo:
         """Find a user by id."""
-        return await self.transport.ask(Call("GET", path("users", "by-id", user_id), repeatable=True), User)
+        return await self.transport.request(Call("GET", path("users", "by-id", user_id), repeatable=True), UserInfo)
 
     async def sessions(self) -> tuple[SessionInfo, ...]:
         """List the user's sessions, the newest first."""
         call = Call("GET", "/sessions", repeatable=True)
         return await self._read_list(
-            *(call, Sessions, lambda answer: answer.sessions, lambda each: each.id), written_in=Format.JSON
+            *(call, SessionList, lambda answer: answer.sessions, lambda each: each.id), written_in=Format.JSON
         )
 
     async def end_session(self, session_id: UUID) -> None:
         """End a session, of a lost device perhaps."""
-        await self.transport.tell(Call("DELETE", path("sessions", session_id)))
+        await self.transport.send(Call("DELETE", path("sessions", session_id)))
+
+
+def _normalized(password: str) -> str:
+    """Return a password in NFC: keyboards send é as one or two characters (RFC 8265, section 4.2)."""
+    return unicodedata.normalize("NFC", password)
+
+
+async def _try_password(password: str, ask: Callable[[str], Awaitable[T]]) -> T:
+    """Call ``ask`` with the password in NFC, then as it was typed: another client may have set it unnormalized."""
+    try:
+        return await ask(_normalized(password))
+    except WrongPasswordError:
+        if _normalized(password) == password:
+            raise
+    return await ask(password)

@@ -10,13 +10,13 @@ from conclave.client.transport import Call, Transport
 from conclave.errors import ErrorCode
 from conclave.wire.formats import Format
 
-PAGE = 1_000
+PAGE_SIZE = 1_000
 """A list is read 1,000 items at a time, which is the most that a server gives."""
 
-MOST_PAGES = 1_000
+MAX_PAGES = 1_000
 """A list that goes on after 1,000 pages is taken for one without an end."""
 
-MOST_RESTARTS = 10
+MAX_RESTARTS = 10
 """Reading begins again at most 10 times because the last item of a page was gone when the next was asked for."""
 
 
@@ -32,7 +32,7 @@ A = TypeVar("A", bound=ListAnswer)
 T = TypeVar("T")
 
 
-class Caller:
+class ApiCalls:
     """Something that calls a server."""
 
     transport: Transport
@@ -54,12 +54,12 @@ class Caller:
         found: dict[UUID, T] = {}
         after: UUID | None = None
         restarts = 0
-        for _ in range(MOST_PAGES):
-            query = {**(call.query or {}), "limit": str(limit or PAGE), **({"after": str(after)} if after else {})}
+        for _ in range(MAX_PAGES):
+            query = {**(call.query or {}), "limit": str(limit or PAGE_SIZE), **({"after": str(after)} if after else {})}
             try:
-                answer = await self.transport.ask(replace(call, query=query), kind, written_in=written_in)
+                answer = await self.transport.request(replace(call, query=query), kind, written_in=written_in)
             except InputError as error:
-                if after is None or error.code != ErrorCode.INPUT_VALIDATION or restarts == MOST_RESTARTS:
+                if after is None or error.code != ErrorCode.INPUT_VALIDATION or restarts == MAX_RESTARTS:
                     raise
                 restarts, after = restarts + 1, None
                 found.clear()
@@ -71,4 +71,4 @@ class Caller:
             if not page or id_of(page[-1]) == after:
                 raise AnswerError("the server says that a list goes on, and gives nothing more of it")
             after = id_of(page[-1])
-        raise AnswerTooLongError(f"the list goes on after {MOST_PAGES:,} pages")
+        raise AnswerTooLongError(f"the list goes on after {MAX_PAGES:,} pages")

@@ -2,20 +2,20 @@
 
 from uuid import UUID
 
-from conclave.client.calls.caller import Caller
-from conclave.client.names import checked
-from conclave.client.transport import MOST_OF_BODIES, Call, path
+from conclave.client.calls.caller import ApiCalls
+from conclave.client.names import check_name
+from conclave.client.transport import MAX_BODIES_BYTES, Call, path
 from conclave.wire.formats import Format
 from conclave.wire.results import (
-    Group,
     GroupCreated,
+    GroupDetails,
     GroupInfoStored,
-    Groups,
+    GroupList,
     GroupUpdated,
-    PublicGroup,
-    PublicGroups,
-    Retention,
+    PublicGroupInfo,
+    PublicGroupList,
     RetentionConfiguration,
+    RetentionInfo,
 )
 from conclave.wire.schemas import commits, groups as wire
 
@@ -23,27 +23,27 @@ GROUPS_AT_ONCE = 100
 """Own groups are read 100 at a time: each comes with all of its members."""
 
 
-class GroupCalls(Caller):
+class GroupCalls(ApiCalls):
     """What a user does about groups."""
 
     async def create_group(self, group_name: str, alias: str = "") -> UUID:
         """Create a group whose only member and admin is the user; return its id."""
         call = Call(
-            "POST", "/groups", wire.CreateGroupRequest, wire.CreateGroup(checked("group_name", group_name), alias)
+            "POST", "/groups", wire.CreateGroupRequest, wire.CreateGroup(check_name("group_name", group_name), alias)
         )
-        return (await self.transport.ask(call, GroupCreated)).group_id
+        return (await self.transport.request(call, GroupCreated)).group_id
 
-    async def groups(self) -> tuple[Group, ...]:
+    async def groups(self) -> tuple[GroupDetails, ...]:
         """List the user's groups."""
-        call = Call("GET", "/groups", repeatable=True, most=MOST_OF_BODIES)
+        call = Call("GET", "/groups", repeatable=True, max_bytes=MAX_BODIES_BYTES)
         return await self._read_list(
-            *(call, Groups, lambda answer: answer.groups, lambda each: each.group_id), limit=GROUPS_AT_ONCE
+            *(call, GroupList, lambda answer: answer.groups, lambda each: each.group_id), limit=GROUPS_AT_ONCE
         )
 
-    async def public_groups(self, pattern: str = "") -> tuple[PublicGroup, ...]:
+    async def public_groups(self, pattern: str = "") -> tuple[PublicGroupInfo, ...]:
         """List public groups whose names contain ``pattern``."""
         call = Call("GET", "/groups/public", query={"pattern": pattern}, repeatable=True)
-        return await self._read_list(call, PublicGroups, lambda answer: answer.groups, lambda each: each.group_id)
+        return await self._read_list(call, PublicGroupList, lambda answer: answer.groups, lambda each: each.group_id)
 
     async def update_group(
         self,
@@ -66,47 +66,49 @@ class GroupCalls(Caller):
             update_min_lifetime=min_lifetime is not None,
             dry_run=dry_run,
             alias=alias,
-            group_name=None if group_name is None else checked("group_name", group_name),
+            group_name=None if group_name is None else check_name("group_name", group_name),
             message_expiry_seconds=expiry,
             visibility=visibility,
             min_lifetime_seconds=min_lifetime,
         )
         call = Call("PATCH", path("groups", group_id), wire.UpdateGroupRequest, body, repeatable=True)
-        return await self.transport.ask(call, GroupUpdated)
+        return await self.transport.request(call, GroupUpdated)
 
     async def delete_group(self, group_id: UUID) -> None:
         """Delete a group with all that it has."""
-        await self.transport.tell(Call("POST", path("groups", group_id, "delete")))
+        await self.transport.send(Call("POST", path("groups", group_id, "delete")))
 
-    async def retention(self, group_id: UUID, *, taken_back_after: int | None = None) -> Retention:
+    async def retention(self, group_id: UUID, *, taken_back_after: int | None = None) -> RetentionInfo:
         """Return how long a group's messages live.
 
         ``taken_back_after``: have it list the first of the greater numbers that were taken back, not the last ones.
         """
         query = {} if taken_back_after is None else {"taken_back_after": str(taken_back_after)}
         call = Call("GET", path("groups", group_id, "retention"), query=query, repeatable=True)
-        return await self.transport.ask(call, Retention)
+        return await self.transport.request(call, RetentionInfo)
 
     async def retention_configuration(self) -> RetentionConfiguration:
         """Return what the operator has set."""
         call = Call("GET", "/retention/configuration", repeatable=True)
-        return await self.transport.ask(call, RetentionConfiguration, written_in=Format.JSON)
+        return await self.transport.request(call, RetentionConfiguration, written_in=Format.JSON)
 
     async def group_info(self, group_id: UUID) -> bytes:
         """Return the group info that members have deposited."""
         call = Call("GET", path("groups", group_id, "group-info"), repeatable=True)
-        return (await self.transport.ask(call, GroupInfoStored)).group_info
+        return (await self.transport.request(call, GroupInfoStored)).group_info
 
     async def commit(
         self, group_id: UUID, *, commit_message: bytes = b"", group_info: bytes = b"", mls_group_id: str = ""
     ) -> None:
         """Store a commit as a message, group info, the group's MLS id: any of them. It is not repeated."""
         body = commits.UploadCommit(commit_message, group_info, mls_group_id)
-        await self.transport.tell(Call("POST", path("groups", group_id, "commit"), commits.UploadCommitRequest, body))
+        await self.transport.send(Call("POST", path("groups", group_id, "commit"), commits.UploadCommitRequest, body))
 
     async def join(self, group_id: UUID) -> bytes:
         """Join a public group; return its group info, to make an external commit with."""
-        return (await self.transport.ask(Call("POST", path("groups", group_id, "join")), GroupInfoStored)).group_info
+        return (
+            await self.transport.request(Call("POST", path("groups", group_id, "join")), GroupInfoStored)
+        ).group_info
 
     async def external_join(
         self, group_id: UUID, commit_message: bytes = b"", mls_group_id: str = "", group_info: bytes = b""
@@ -117,11 +119,11 @@ class GroupCalls(Caller):
         ResourceError says so (status 409), and nothing is stored.
         """
         body = commits.ExternalJoin(commit_message, mls_group_id, group_info)
-        await self.transport.tell(
+        await self.transport.send(
             Call("POST", path("groups", group_id, "external-join"), commits.ExternalJoinRequest, body)
         )
 
     async def leave(self, group_id: UUID, commit_message: bytes = b"", group_info: bytes = b"") -> None:
         """Leave a group."""
         body = commits.LeaveGroup(commit_message, group_info)
-        await self.transport.tell(Call("POST", path("groups", group_id, "leave"), commits.LeaveGroupRequest, body))
+        await self.transport.send(Call("POST", path("groups", group_id, "leave"), commits.LeaveGroupRequest, body))

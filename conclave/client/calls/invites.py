@@ -3,81 +3,91 @@
 from collections.abc import Sequence
 from uuid import UUID
 
-from conclave.client.calls.caller import Caller
-from conclave.client.transport import MOST_OF_BODIES, Call, path
-from conclave.wire.results import Invite, Invites, KeyPackages, KeyPackageTaken, MemberKeyPackage, Welcome, Welcomes
+from conclave.client.calls.caller import ApiCalls
+from conclave.client.transport import MAX_BODIES_BYTES, Call, path
+from conclave.wire.results import (
+    InviteInfo,
+    InviteList,
+    KeyPackageTaken,
+    MemberKeyPackage,
+    MemberKeyPackages,
+    WelcomeInfo,
+    WelcomeList,
+)
 from conclave.wire.schemas import invites as wire, key_packages
 
 WELCOMES_AT_ONCE = 32
 """Welcomes are read 32 at a time: each may have a MiB, a third more in JSON."""
 
 
-class InviteCalls(Caller):
+class InviteCalls(ApiCalls):
     """What a user does about invites."""
 
     async def upload_key_packages(
         self, regular: Sequence[bytes], last_resort: bytes | None = None, fingerprint: str = ""
     ) -> None:
         """Upload key packages, all or none. It is not repeated: a package must not be handed out twice."""
-        entries = [key_packages.KeyPackage(each, is_last_resort=False) for each in regular]
+        entries = [key_packages.UploadedKeyPackage(each, is_last_resort=False) for each in regular]
         if last_resort is not None:
-            entries.append(key_packages.KeyPackage(last_resort, is_last_resort=True))
+            entries.append(key_packages.UploadedKeyPackage(last_resort, is_last_resort=True))
         body = key_packages.UploadKeyPackages(entries, fingerprint)
-        await self.transport.tell(Call("POST", "/key-packages", key_packages.UploadKeyPackageRequest, body))
+        await self.transport.send(Call("POST", "/key-packages", key_packages.UploadKeyPackageRequest, body))
 
     async def take_key_package(self, user_id: UUID) -> bytes:
         """Take a key package of a user. It is not repeated: each is handed out once."""
-        return (await self.transport.ask(Call("GET", path("key-packages", user_id)), KeyPackageTaken)).key_package_data
+        return (
+            await self.transport.request(Call("GET", path("key-packages", user_id)), KeyPackageTaken)
+        ).key_package_data
 
     async def key_packages_for(self, group_id: UUID, user_ids: Sequence[UUID]) -> tuple[MemberKeyPackage, ...]:
         """Take a key package of each who is to be invited, all or none. It is not repeated."""
         body = key_packages.InviteToGroup([each.bytes for each in user_ids])
         call = Call("POST", path("groups", group_id, "invite"), key_packages.InviteToGroupRequest, body)
-        return (await self.transport.ask(call, KeyPackages)).member_key_packages
+        return (await self.transport.request(call, MemberKeyPackages)).member_key_packages
 
     async def deposit_invite(
         self, group_id: UUID, invitee_id: UUID, commit_message: bytes, welcome_message: bytes, group_info: bytes
     ) -> None:
         """Invite a user, with everything that is needed once the invite is accepted."""
         body = wire.EscrowInvite(invitee_id.bytes, commit_message, welcome_message, group_info)
-        await self.transport.tell(
+        await self.transport.send(
             Call("POST", path("groups", group_id, "escrow-invite"), wire.EscrowInviteRequest, body)
         )
 
-    async def invites(self) -> tuple[Invite, ...]:
+    async def invites(self) -> tuple[InviteInfo, ...]:
         """List the user's invites."""
         return await self._invites("/invites")
 
-    async def invites_of(self, group_id: UUID) -> tuple[Invite, ...]:
+    async def invites_of(self, group_id: UUID) -> tuple[InviteInfo, ...]:
         """List a group's invites."""
         return await self._invites(path("groups", group_id, "invites"))
 
-    async def _invites(self, where: str) -> tuple[Invite, ...]:
+    async def _invites(self, where: str) -> tuple[InviteInfo, ...]:
         call = Call("GET", where, repeatable=True)
-        return await self._read_list(call, Invites, lambda answer: answer.invites, lambda each: each.invite_id)
+        return await self._read_list(call, InviteList, lambda answer: answer.invites, lambda each: each.invite_id)
 
     async def cancel_invite(self, group_id: UUID, invitee_id: UUID) -> None:
         """Withdraw an invite."""
         body = wire.CancelInvite(invitee_id.bytes)
-        await self.transport.tell(
+        await self.transport.send(
             Call("POST", path("groups", group_id, "cancel-invite"), wire.CancelInviteRequest, body)
         )
 
     async def accept_invite(self, invite_id: UUID) -> None:
         """Accept an invite. It is not repeated: see the groups if there is no answer."""
-        await self.transport.tell(Call("POST", path("invites", invite_id, "accept")))
+        await self.transport.send(Call("POST", path("invites", invite_id, "accept")))
 
     async def decline_invite(self, invite_id: UUID) -> None:
         """Decline an invite."""
-        await self.transport.tell(Call("POST", path("invites", invite_id, "decline")))
+        await self.transport.send(Call("POST", path("invites", invite_id, "decline")))
 
-    async def welcomes(self) -> tuple[Welcome, ...]:
+    async def welcomes(self) -> tuple[WelcomeInfo, ...]:
         """List the user's welcomes."""
-        call = Call("GET", "/welcomes", repeatable=True, most=MOST_OF_BODIES)
+        call = Call("GET", "/welcomes", repeatable=True, max_bytes=MAX_BODIES_BYTES)
         return await self._read_list(
-            *(call, Welcomes, lambda answer: answer.welcomes, lambda each: each.welcome_id), limit=WELCOMES_AT_ONCE
+            *(call, WelcomeList, lambda answer: answer.welcomes, lambda each: each.welcome_id), limit=WELCOMES_AT_ONCE
         )
 
     async def accept_welcome(self, welcome_id: UUID) -> None:
         """Say that a welcome was processed: the server forgets it."""
-        await self.transport.tell(Call("POST", path("welcomes", welcome_id, "accept")))
+        await self.transport.send(Call("POST", path("welcomes", welcome_id, "accept")))

@@ -2,14 +2,14 @@
 
 from uuid import UUID
 
-from conclave.client.calls.caller import Caller
+from conclave.client.calls.caller import ApiCalls
 from conclave.client.transport import Call, path
-from conclave.wire.results import Admins, BannedUser, BannedUsers, Member
+from conclave.wire.results import AdminList, BannedUserInfo, BannedUserList, MemberInfo
 from conclave.wire.schemas import members as wire
 from conclave.wire.schemas.base import RequestSchema
 
 
-class MemberCalls(Caller):
+class MemberCalls(ApiCalls):
     """What admins do about members."""
 
     async def promote(self, group_id: UUID, user_id: UUID) -> None:
@@ -20,31 +20,31 @@ class MemberCalls(Caller):
         """Make an admin a member."""
         await self._about(group_id, "demote", wire.DemoteMemberRequest, user_id)
 
-    async def admins(self, group_id: UUID) -> tuple[Member, ...]:
+    async def admins(self, group_id: UUID) -> tuple[MemberInfo, ...]:
         """List the admins of a group."""
         call = Call("GET", path("groups", group_id, "admins"), repeatable=True)
-        return await self._read_list(call, Admins, lambda answer: answer.admins, lambda each: each.user_id)
+        return await self._read_list(call, AdminList, lambda answer: answer.admins, lambda each: each.user_id)
 
     async def remove(self, group_id: UUID, user_id: UUID, commit_message: bytes = b"", group_info: bytes = b"") -> None:
         """Remove a member."""
         body = wire.RemoveMember(commit_message, group_info, user_id.bytes)
-        await self.transport.tell(Call("POST", path("groups", group_id, "remove"), wire.RemoveMemberRequest, body))
+        await self.transport.send(Call("POST", path("groups", group_id, "remove"), wire.RemoveMemberRequest, body))
 
     async def ban(self, group_id: UUID, user_id: UUID, commit_message: bytes = b"", group_info: bytes = b"") -> None:
         """Ban a user; a member is removed. Of a user who is banned already nothing is stored, so it is repeated."""
         body = wire.RemoveMember(commit_message, group_info, user_id.bytes)
         call = Call("POST", path("groups", group_id, "ban"), wire.BanMemberRequest, body, repeatable=True)
-        await self.transport.tell(call)
+        await self.transport.send(call)
 
     async def unban(self, group_id: UUID, user_id: UUID) -> None:
         """Lift a ban."""
         await self._about(group_id, "unban", wire.UnbanMemberRequest, user_id)
 
-    async def banned(self, group_id: UUID) -> tuple[BannedUser, ...]:
+    async def banned(self, group_id: UUID) -> tuple[BannedUserInfo, ...]:
         """List who is banned from a group."""
         call = Call("GET", path("groups", group_id, "banned"), repeatable=True)
-        return await self._read_list(call, BannedUsers, lambda answer: answer.users, lambda each: each.user_id)
+        return await self._read_list(call, BannedUserList, lambda answer: answer.users, lambda each: each.user_id)
 
     async def _about(self, group_id: UUID, action: str, schema: type[RequestSchema], user_id: UUID) -> None:
         body = wire.NamedUser(user_id.bytes)
-        await self.transport.tell(Call("POST", path("groups", group_id, action), schema, body))
+        await self.transport.send(Call("POST", path("groups", group_id, action), schema, body))

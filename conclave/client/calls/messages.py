@@ -4,16 +4,16 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from uuid import UUID, uuid4
 
-from conclave.client.calls.caller import Caller
+from conclave.client.calls.caller import ApiCalls
 from conclave.client.events import Lagged
 from conclave.client.stream import read_events
-from conclave.client.transport import MOST_OF_BODIES, Call, path
+from conclave.client.transport import MAX_BODIES_BYTES, Call, path
 from conclave.wire.events import Event
-from conclave.wire.results import Page, Sent, StoredMessage
+from conclave.wire.results import FetchedMessage, MessagePage, MessageSent
 from conclave.wire.schemas import messages as wire
 
 
-class MessageCalls(Caller):
+class MessageCalls(ApiCalls):
     """What a user does about messages."""
 
     async def send(
@@ -26,11 +26,11 @@ class MessageCalls(Caller):
         """
         body = wire.SendMessage(payload, self_destruct_seconds, (send_id or uuid4()).bytes)
         call = Call("POST", path("groups", group_id, "messages"), wire.SendMessageRequest, body, repeatable=True)
-        return (await self.transport.ask(call, Sent)).sequence_num
+        return (await self.transport.request(call, MessageSent)).sequence_num
 
     async def fetch(
         self, group_id: UUID, after: int = 0, limit: int = 100, *, include_redacted: bool = False
-    ) -> tuple[StoredMessage, ...]:
+    ) -> tuple[FetchedMessage, ...]:
         """Fetch up to ``limit`` messages with numbers greater than ``after``. Only an empty answer is the end.
 
         This says that the user has everything up to ``after``, and nothing of what is returned: that counts as fetched
@@ -40,8 +40,10 @@ class MessageCalls(Caller):
         query = {"after": str(after), "limit": str(limit), "confirm": wire.NEXT}
         if include_redacted:
             query["include_redacted"] = "true"
-        call = Call("GET", path("groups", group_id, "messages"), query=query, repeatable=True, most=MOST_OF_BODIES)
-        return (await self.transport.ask(call, Page)).messages
+        call = Call(
+            "GET", path("groups", group_id, "messages"), query=query, repeatable=True, max_bytes=MAX_BODIES_BYTES
+        )
+        return (await self.transport.request(call, MessagePage)).messages
 
     async def take_back(self, group_id: UUID, sequence_num: int, *, dry_run: bool = False) -> None:
         """Take a message back: an own one; as an admin any, if the operator lets admins. Nobody sees it any more.
@@ -52,13 +54,13 @@ class MessageCalls(Caller):
         """
         query = {"dry_run": "true"} if dry_run else None
         call = Call("DELETE", path("groups", group_id, "messages", str(sequence_num)), query=query, repeatable=True)
-        await self.transport.tell(call)
+        await self.transport.send(call)
 
     async def read(self, group_id: UUID, sequence_num: int) -> None:
         """Say that the user has really seen everything up to a number. It starts the timers of what it covers."""
         body = wire.ReadReceipt(sequence_num)
         call = Call("POST", path("groups", group_id, "read"), wire.ReadReceiptRequest, body, repeatable=True)
-        await self.transport.tell(call)
+        await self.transport.send(call)
 
     @asynccontextmanager
     async def listen(self) -> AsyncIterator[AsyncIterator[Event | Lagged]]:

@@ -1,4 +1,4 @@
-"""The program: logs in, holds the conversation, and shows it."""
+"""The application: login, conversation, logout, and how it ends."""
 
 import asyncio
 import sqlite3
@@ -16,18 +16,18 @@ from textual.theme import Theme
 from textual.worker import WorkerFailed
 
 from conclave.client.chat import formatting
-from conclave.client.chat.accounts import Account, AccountInUseError
+from conclave.client.chat.accounts import AccountFolder, AccountInUseError
 from conclave.client.chat.conversation import Conversation
-from conclave.client.chat.dialogs import Ask
+from conclave.client.chat.dialogs import QuestionDialog
 from conclave.client.chat.login import LoginScreen
 from conclave.client.chat.options import ChatOptions
-from conclave.client.chat.palette import Doings
+from conclave.client.chat.palette import CommandPalette
 from conclave.client.chat.screen import ChatScreen
 from conclave.client.chat.terminal import TerminalDriver
-from conclave.client.encryption.vault import KeyStoreError
+from conclave.client.encryption.key_database import KeyStoreError
 from conclave.client.errors import ClientError, RefusedError, SessionOverError, is_final
 from conclave.client.history.schema import HistoryError
-from conclave.client.session import Session, SessionFileError
+from conclave.client.session import LoginSession, SessionFileError
 
 DARK = Theme(
     name="conclave-dark",
@@ -59,54 +59,54 @@ LIGHT = Theme(
     dark=False,
 )
 
-STANDING_BACK = {"muted": 0.65, "faint": 0.55}
-"""How much of the colour of letters is in that of a time, or of a line between two days; the rest is of the ground."""
+MUTED_COLORS = {"muted": 0.65, "faint": 0.55}
+"""Muted colours by their name: the share of the foreground colour, the rest being background."""
 
 
-ENDED_EVERY = 2.0
-"""A session that could not be ended is tried again every 2 seconds."""
+LOGOUT_RETRY_SECONDS = 2.0
+"""A logout that the server has not answered is retried every 2 seconds."""
 
-LOGGED_OUT = "You are logged out, and nothing of it is here any more."
+LOGGED_OUT = "Logged out. Local messages and keys were erased."
 
-NOT_ENDED = (
-    f"{LOGGED_OUT} The server did not answer: your session there ends once it does while this program runs, or by"
-    " itself some days after its last use, or when you change your password."
+LOGGED_OUT_OFFLINE = (
+    f"{LOGGED_OUT} The server did not answer. While this program runs, it keeps trying to end your session there."
+    " Otherwise the session expires some days after its last use, or when you change your password."
 )
 
 
-class Leaving(Ask):
-    """Asks whether to leave although something is not sent."""
+class QuitDialog(QuestionDialog):
+    """Asks for confirmation before quitting with unsent messages."""
 
 
 class ChatApp(App[str]):
-    """The chat. It ends with a line that says why, or with ""."""
+    """The chat. Its result is an error message, or ""."""
 
     CSS_PATH = "chat.tcss"
     TITLE = "conclave"
-    COMMANDS: ClassVar = {Doings}
+    COMMANDS: ClassVar = {CommandPalette}
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (60, "-wide")]
     VERTICAL_BREAKPOINTS = [(0, "-low"), (20, "-high")]
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+q", "quit", "Quit", priority=True, key_display="^q")]
 
     def __init__(self, options: ChatOptions) -> None:
-        """Take what a start was told."""
+        """Initialise with the options of the command line."""
         super().__init__(driver_class=TerminalDriver)
-        # Textual makes greys of colours, which are as hard to read on some grounds as the colours were.
+        # Without colours Textual would use greys, whose contrast is as low as that of the colours.
         self._filters = [NoColor() if isinstance(each, Monochrome) else each for each in self._filters]
         self._options = options
         self._stack = AsyncExitStack()
-        self._account: Account | None = None
+        self._account: AccountFolder | None = None
         self._last = options
         self.conversation: Conversation | None = None
 
     def get_css_variables(self) -> dict[str, str]:
-        """Add colours for what stands back, in each theme. Textual's own are made for the ground of a whole widget."""
+        """Add muted colours for each theme. Textual's own assume the background of a whole widget."""
         variables = super().get_css_variables()
         ground, ink = Color.parse(variables["background"]), Color.parse(variables["foreground"])
-        return variables | {name: ground.blend(ink, part).hex for name, part in STANDING_BACK.items()}
+        return variables | {name: ground.blend(ink, part).hex for name, part in MUTED_COLORS.items()}
 
     async def on_mount(self) -> None:
-        """Go on with the last session, or ask who the user is."""
+        """Continue the last session, or show the login form."""
         for theme in (DARK, LIGHT):
             self.register_theme(theme)
         self.theme = DARK.name
@@ -114,12 +114,12 @@ class ChatApp(App[str]):
         if self._options.is_plain:
             self.animation_level = "none"
         try:
-            session = self._options.accounts.last(url=self._options.url, username=self._options.username)
+            session = self._options.accounts.last_session(url=self._options.url, username=self._options.username)
         except SessionFileError as error:
-            self.exit(described(error), return_code=1)
+            self.exit(describe(error), return_code=1)
             return
         if session:
-            await self._begin(session)
+            await self._start(session)
         else:
             await self.push_screen(LoginScreen(self._options))
 
@@ -130,57 +130,55 @@ class ChatApp(App[str]):
         await stack.aclose()
 
     async def action_quit(self) -> None:
-        """Leave, unless something was typed that is not sent."""
+        """Quit, after a confirmation if messages are unsent."""
         for screen in self.screen_stack:
             if isinstance(screen, ChatScreen):
-                screen.keep_unsent()
-        unsent = self.conversation.rooms.unsent() if self.conversation else 0
-        if unsent and not isinstance(self.screen, Leaving):  # whoever asks twice to leave means it
-            is_kept = self.conversation is not None and self.conversation.unsent.is_kept
-            kept = (
-                "They are sent once you are back." if is_kept else "They are kept nowhere: they are lost if you leave."
-            )
-            text = f"{unsent} of your messages could not be sent. {kept}"
-            await self.push_screen(Leaving("Leave?", text, ("Leave", "Stay"), is_grave=True), self._leave)
+                screen.save_unsent()
+        unsent = self.conversation.rooms.unsent_count() if self.conversation else 0
+        if unsent and not isinstance(self.screen, QuitDialog):  # a second Ctrl+Q confirms
+            is_saved = self.conversation is not None and self.conversation.unsent.is_saved
+            saved = "They will be sent when you return." if is_saved else "They are not saved and will be lost."
+            text = f"{formatting.count(unsent, 'message')} not sent yet. {saved}"
+            await self.push_screen(QuitDialog("Quit?", text, ("Quit", "Stay"), is_destructive=True), self._quit)
         else:
             self.exit("")
 
     def action_help_quit(self) -> None:
-        """Do what Ctrl+C means where nothing is selected: leave the form, or the chat. Dialogs have it themselves."""
+        """Handle Ctrl+C outside of a selection: quit the login form or the chat. Dialogs have their own binding."""
         match self.screen:
             case ChatScreen() as screen:
                 screen.interrupt()
             case LoginScreen():
                 self.exit("")
 
-    def _leave(self, answer: str | None) -> None:
-        if answer == "Leave":
+    def _quit(self, answer: str | None) -> None:
+        if answer == "Quit":
             self.exit("")
 
     async def on_login_screen_done(self, event: LoginScreen.Done) -> None:
-        """Begin the conversation."""
+        """Save the session and start the conversation."""
         try:
-            self._options.accounts.of(event.session).save(event.session)
+            self._options.accounts.for_session(event.session).save(event.session)
         except OSError as error:
-            self.exit(f"the session cannot be kept: {error}", return_code=1)
+            self.exit(f"the session cannot be saved: {error}", return_code=1)
         else:
-            await self._begin(event.session)
+            await self._start(event.session)
 
     async def on_chat_screen_logged_out(self, event: ChatScreen.LoggedOut) -> None:
-        """Forget everything here."""
+        """Erase everything stored locally, and show the login form."""
         account, session = self._account, self.conversation.client.session if self.conversation else None
-        await self._show_only(LoginScreen(self._last, why=LOGGED_OUT if event.has_ended else NOT_ENDED))
+        await self._show_only(LoginScreen(self._last, why=LOGGED_OUT if event.has_ended else LOGGED_OUT_OFFLINE))
         await self.close_conversation()
         if session and not event.has_ended:
-            self.run_worker(self._end(session))
+            self.run_worker(self._retry_logout(session))
         try:
             if account:
-                account.forget()
+                account.erase()
         except (HistoryError, AccountInUseError, OSError, sqlite3.Error) as error:
-            self.exit(f"you are logged out, but something is still here: {described(error)}", return_code=1)
+            self.exit(f"you are logged out, but some local data could not be erased: {describe(error)}", return_code=1)
 
-    async def _end(self, session: Session) -> None:
-        """End a session as soon as the server answers."""
+    async def _retry_logout(self, session: LoginSession) -> None:
+        """Retry the logout until the server answers."""
         async with self._options.client(session.url) as client:
             client.resume(session)
             while True:
@@ -193,66 +191,66 @@ class ChatApp(App[str]):
                     pass
                 else:
                     return
-                await asyncio.sleep(ENDED_EVERY)
+                await asyncio.sleep(LOGOUT_RETRY_SECONDS)
 
-    async def on_chat_screen_ended(self, event: ChatScreen.Ended) -> None:
-        """The session is over, or the disk fails."""
+    async def on_chat_screen_conversation_ended(self, event: ChatScreen.ConversationEnded) -> None:
+        """Show the login form if the session is over; exit on any other error."""
         if not isinstance(event.why, SessionOverError):
-            self.exit(described(event.why), return_code=1)
-        elif self.conversation:  # more than one task may have noticed
-            account, unsent = self._account, self.conversation.rooms.unsent()
-            missing = "it waits for that" if self.conversation.unsent.is_kept else "type what is missing anew"
-            lost = f" {formatting.count(unsent, 'message')} of yours had not been sent: {missing}."
-            why = "Your session is over: log in again." + (lost if unsent else "")
+            self.exit(describe(event.why), return_code=1)
+        elif self.conversation:  # several tasks may report it
+            account, unsent = self._account, self.conversation.rooms.unsent_count()
+            then = "will be sent after you log in" if self.conversation.unsent.is_saved else "must be typed again"
+            lost = f" {formatting.count(unsent, 'unsent message')} {then}."
+            why = "Your session has expired. Log in again." + (lost if unsent else "")
             await self._show_only(LoginScreen(self._last, why=why))
             await self.close_conversation()
             if account:
-                account.end_session()
+                account.delete_session()
 
     async def _show_only(self, screen: Screen[None]) -> None:
-        """Show a screen, and nothing below it: dialogs go too. What is shown must not be closed before."""
+        """Replace all screens and dialogs by one screen. Close the conversation only afterwards."""
         while len(self.screen_stack) > 1:
             await self.pop_screen()
         await self.push_screen(screen)
 
-    async def _begin(self, session: Session) -> None:
+    async def _start(self, session: LoginSession) -> None:
         options = self._options
         self._last = replace(options, url=session.url, username=session.username)
-        account = options.accounts.of(session)
+        account = options.accounts.for_session(session)
         try:
-            self._stack.enter_context(account.in_use())
+            self._stack.enter_context(account.locked())
             history = self._stack.enter_context(options.history(account))
             client = await self._stack.enter_async_context(options.client(session.url))
             client.resume(session)
             codec = options.codec(account, session.user_id)
             self._stack.callback(codec.close)
-            screen = ChatScreen(is_plain=options.is_plain, calls=options.calls)
+            screen = ChatScreen(is_plain=options.is_plain, notifications=options.notifications)
             self.conversation = Conversation(client, history, codec, screen)
             screen.conversation = self.conversation
             await self._stack.enter_async_context(self.conversation)
         except (AccountInUseError, HistoryError, KeyStoreError, OSError, sqlite3.Error, ValueError) as error:
             await self.close_conversation()
-            self.exit(str(error) if isinstance(error, ValueError) else described(error), return_code=1)
+            self.exit(str(error) if isinstance(error, ValueError) else describe(error), return_code=1)
             return
         self._account = account
-        account.used()
+        account.mark_used()
         await self._show_only(screen)
 
     def _fatal_error(self) -> None:
-        """Leave by an error of the program, without showing the values of its variables: they have texts and tokens."""
-        self.exit(described(self._exception), return_code=1)
+        """Exit on a program error without showing the values of variables, which include messages and tokens."""
+        self.exit(describe(self._exception), return_code=1)
 
 
 _EXPECTED = (AccountInUseError, HistoryError, KeyStoreError, SessionFileError, ClientError, OSError)
 
 
-def described(error: BaseException | None) -> str:
-    """Say what went wrong: in a line, or, of an error of the program, where it was, without any value."""
+def describe(error: BaseException | None) -> str:
+    """Return a one-line error message; for a program error its location, without values."""
     if isinstance(error, WorkerFailed):
         error = error.error
     if isinstance(error, sqlite3.Error):
         return f"the local history cannot be used: {error}"
     if isinstance(error, _EXPECTED):
-        return formatting.harmless(str(error))  # it may be the server's, and goes to the bare terminal
+        return formatting.sanitize(str(error))  # it may come from the server, and is printed to the terminal
     places = traceback.format_list(traceback.extract_tb(error.__traceback__)) if error else []
-    return f"an error of the program, {type(error).__name__}:\n{''.join(places)}".rstrip()
+    return f"internal error, {type(error).__name__}:\n{''.join(places)}".rstrip()

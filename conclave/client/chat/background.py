@@ -1,32 +1,32 @@
-"""What goes on in the background of a conversation: none of it is forgotten, and no failure of it is silent."""
+"""Runs the background tasks of a conversation, and reports their failures."""
 
 import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from conclave.client.chat.observer import Listener
-from conclave.client.errors import ClientError, NoAnswerError, SessionOverError, in_words
+from conclave.client.chat.observer import ConversationObserver
+from conclave.client.errors import ClientError, NoAnswerError, SessionOverError, describe_error
 
 
 class Background:
-    """Tasks that are held until they are done. The first that fails ends the conversation."""
+    """Holds tasks until they are done. The first failure ends the conversation."""
 
-    def __init__(self, listener: Listener) -> None:
-        """``listener``: is told of failures."""
-        self._listener = listener
+    def __init__(self, observer: ConversationObserver) -> None:
+        """``observer``: is notified of failures."""
+        self._observer = observer
         self._tasks: set[asyncio.Task[None]] = set()
         self._has_ended = False
 
     def start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[None]:
-        """Do something in the background."""
+        """Start a task."""
         task = asyncio.create_task(self._guarded(work))
         self._tasks.add(task)
         task.add_done_callback(self._done)
-        task.add_done_callback(lambda _: work.close())  # it has not begun if the task was cancelled before
+        task.add_done_callback(lambda _: work.close())  # a task that was cancelled early never starts it
         return task
 
     async def end(self) -> None:
-        """Stop everything."""
+        """Cancel all tasks."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -36,10 +36,10 @@ class Background:
         error = None if task.cancelled() else task.exception()
         if isinstance(error, Exception) and not self._has_ended:
             self._has_ended = True
-            self._listener.ended(error)
+            self._observer.conversation_ended(error)
 
     async def _guarded(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Do something. What only the connection is to blame for is not told: it shows itself."""
+        """Run a task and show its errors. Connection errors are ignored: the status line shows the connection."""
         try:
             await work
         except SessionOverError:
@@ -47,4 +47,4 @@ class Background:
         except NoAnswerError:
             pass
         except ClientError as error:
-            self._listener.say(in_words(error), is_bad=True)
+            self._observer.show_status(describe_error(error), is_error=True)

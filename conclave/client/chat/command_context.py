@@ -1,4 +1,4 @@
-"""The context of commands: what they work with, and how they ask the user."""
+"""What commands work with: the conversation, and ways to ask and inform the user."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
@@ -10,19 +10,19 @@ from conclave.client.events import Message
 
 
 class CommandError(Exception):
-    """What was typed cannot be done; the text says why, in a line."""
+    """A command cannot be executed. The message says why in one line."""
 
 
-Told = tuple[Message, str, str]
-"""A message to choose, a line about it, and a part of it."""
+MessageChoice = tuple[Message, str, str]
+"""A message to choose from, its description, and an excerpt."""
 
 
 class CommandContext(Protocol):
-    """What commands work with: the conversation, the open group, and ways of asking and telling the user."""
+    """What commands work with: the conversation, the open group, and dialogs."""
 
     @property
     def conversation(self) -> Conversation:
-        """What goes on with the server."""
+        """The conversation with the server."""
         ...
 
     @property
@@ -30,28 +30,28 @@ class CommandContext(Protocol):
         """The open group."""
         ...
 
-    async def ask(self, title: str, text: str, yes: str) -> bool:
-        """Ask for a decision; ``yes``: what the button says that does it."""
+    async def confirm(self, title: str, text: str, yes: str) -> bool:
+        """Ask for confirmation. ``yes``: the label of the confirming button."""
         ...
 
-    async def choose(self, title: str, text: str, answers: Sequence[str], *, is_grave: bool = False) -> str:
-        """Ask for one of some answers, of which the last one changes nothing; return it."""
+    async def choose(self, title: str, text: str, answers: Sequence[str], *, is_destructive: bool = False) -> str:
+        """Ask the user to choose an answer, and return it. The last one changes nothing."""
         ...
 
-    async def tell(self, title: str, text: str) -> None:
-        """Show a text until it is put away."""
+    async def show_text(self, title: str, text: str) -> None:
+        """Show a text until it is closed."""
         ...
 
-    def say(self, text: str, *, is_bad: bool = False) -> None:
-        """Say something in passing."""
+    def show_status(self, text: str, *, is_error: bool = False) -> None:
+        """Show a short message for some seconds."""
         ...
 
-    def go(self, group_id: UUID, *, is_awaited: bool = False) -> None:
-        """Open a group. ``is_awaited``: what was typed since the command is for it."""
+    def open_group(self, group_id: UUID, *, is_requested: bool = False) -> None:
+        """Open a group. ``is_requested``: lines typed after the command belong to it."""
         ...
 
-    async def pick(self, title: str, look: Callable[[], list[Told]]) -> Message | None:
-        """Have one of some messages chosen; None: none was. ``look``: returns those that are there at the moment."""
+    async def pick_message(self, title: str, look: Callable[[], list[MessageChoice]]) -> Message | None:
+        """Let the user choose a message; return None if they cancel. ``look``: returns the existing messages."""
         ...
 
     def go_to(self, message: Message) -> None:
@@ -63,11 +63,11 @@ class CommandContext(Protocol):
         ...
 
     async def help(self, command: str = "") -> None:
-        """Show the help, or that of one command. Raises CommandError if there is none of that name."""
+        """Show the help, or that of one command. Raises CommandError for an unknown command."""
         ...
 
     async def info(self) -> None:
-        """Show what there is to know of the open group."""
+        """Show details of the open group."""
         ...
 
     async def change_password(self) -> None:
@@ -75,12 +75,12 @@ class CommandContext(Protocol):
         ...
 
     async def log_out(self) -> None:
-        """End the session, and forget what is here."""
+        """End the session, and erase local data."""
         ...
 
     async def leave_chat(self) -> None:
-        """End the program."""
+        """Quit the program."""
         ...
 
 
-Work = Callable[[CommandContext, str], Awaitable[None]]
+Handler = Callable[[CommandContext, str], Awaitable[None]]

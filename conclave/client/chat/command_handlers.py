@@ -1,4 +1,4 @@
-"""What commands do. Each takes a context, and what was typed after its name; it raises CommandError and ClientError."""
+"""The handlers of most commands. They take a context and the arguments, and raise CommandError and ClientError."""
 
 import re
 from contextlib import suppress
@@ -6,45 +6,48 @@ from uuid import UUID
 
 from conclave.client import names
 from conclave.client.chat import formatting
-from conclave.client.chat.command_context import CommandContext, CommandError, Work
+from conclave.client.chat.command_context import CommandContext, CommandError, Handler
 from conclave.client.chat.formatting import AFTER_FETCH
-from conclave.client.chat.rooms import Room, named
+from conclave.client.chat.rooms import Room, find_by_name
 from conclave.client.errors import ClientError, ResourceError
 from conclave.errors import ErrorCode
 from conclave.retention.durations import duration_words
-from conclave.wire.fields import MOST_SELF_DESTRUCT_SECONDS
-from conclave.wire.results import GroupUpdated, Invite
+from conclave.wire.fields import MAX_SELF_DESTRUCT_SECONDS
+from conclave.wire.results import GroupUpdated, InviteInfo
 
-MOST_OF_TITLE = 64
-"""A title has at most 64 characters."""
+MAX_TITLE = 64
+"""In characters."""
 
 
-async def make_group(context: CommandContext, rest: str) -> None:
-    """Make a group, and open it. What cannot be a name is its title, of which a name is made."""
+async def create_group(context: CommandContext, rest: str) -> None:
+    """Create a group, and open it.
+
+    An argument that is not a valid name becomes the title, from which a name is derived.
+    """
     words = rest.split()
     kind = words.pop() if len(words) > 1 and words[-1] in ("public", "private") else ""
     typed = " ".join(words)
     title = "" if re.fullmatch(r"[a-zA-Z0-9_]+", typed) else typed
-    if len(title) > MOST_OF_TITLE:
-        raise CommandError(f"a title has at most {MOST_OF_TITLE} characters, this one {len(title)}")
-    name = names.checked("group_name", (title and names.name_of(title)) or typed)
+    if len(title) > MAX_TITLE:
+        raise CommandError(f"a title has at most {MAX_TITLE} characters; this one has {len(title)}")
+    name = names.check_name("group_name", (title and names.name_from_title(title)) or typed)
     group_id = await _create(context, name, title, is_public=kind == "public")
-    await context.conversation.renew()
-    context.go(group_id, is_awaited=True)
+    await context.conversation.refresh()
+    context.open_group(group_id, is_requested=True)
     room = context.conversation.rooms.all.get(group_id)
-    context.say(
-        f"{room.label if room else formatting.called(name)} is yours: bring people in with /invite NAME, and let it"
-        " forget with /expire 1h"
+    context.show_status(
+        f"Created {room.label if room else formatting.display_name(name)}. Invite people with /invite NAME, set"
+        " the expiry with /expire 1h"
     )
 
 
 async def _create(
-    context: CommandContext, name: str, title: str, *, is_public: bool, is_made: bool | None = None
+    context: CommandContext, name: str, title: str, *, is_public: bool, is_derived: bool | None = None
 ) -> UUID:
-    """Make a group. A name that was made, as of a title, gets a number if it is taken."""
+    """Create a group. A derived name that is taken gets a number."""
     create = context.conversation.sync.membership.create
-    is_made = bool(title) if is_made is None else is_made
-    others = [f"{name[: names.LONGEST - 2]}_{number}" for number in range(2, 10)] if is_made else []
+    is_derived = bool(title) if is_derived is None else is_derived
+    others = [f"{name[: names.MAX_LENGTH - 2]}_{number}" for number in range(2, 10)] if is_derived else []
     for each in others:
         try:
             return await create(name, title, public=is_public)
@@ -59,31 +62,31 @@ async def list_groups(context: CommandContext, _: str) -> None:
     """List the user's groups and invites."""
     rooms = context.conversation.rooms
     lines = [
-        formatting.titled(each.group.group_name, each.group.alias)
+        formatting.name_with_title(each.group.group_name, each.group.alias)
         + (f": {formatting.policy(each.expiry)}" if each.expiry is not None else "")
         + (f", {formatting.unread(each.unread)} unread" if each.unread else "")
-        + (f", {formatting.unread(len(each.mentions))} of them mean you" if each.mentions else "")
+        + (f", {formatting.unread(len(each.mentions))} mentions" if each.mentions else "")
         + (", muted" if each.is_muted(context.conversation.now()) else "")
         for each in rooms.ordered()
     ]
     lines += [
-        f"invited to {formatting.titled(each.group_name, each.group_alias)}"
-        f" by {formatting.called(each.inviter_username)}"
+        f"invited to {formatting.name_with_title(each.group_name, each.group_alias)}"
+        f" by {formatting.display_name(each.inviter_username)}"
         for each in rooms.invites
     ]
-    await context.tell("Your groups", "\n".join(lines) or "There are none yet.")
+    await context.show_text("Your groups", "\n".join(lines) or "You have no groups yet.")
 
 
-async def find_public(context: CommandContext, rest: str) -> None:
+async def list_public_groups(context: CommandContext, rest: str) -> None:
     """List public groups."""
     found = await context.conversation.client.public_groups(rest)
     lines = [
-        f"{formatting.called(each.group_name)}  {formatting.count(each.member_count, 'member')}"
-        f"  {formatting.harmless(each.alias)}"
+        f"{formatting.display_name(each.group_name)}  {formatting.count(each.member_count, 'member')}"
+        f"  {formatting.sanitize(each.alias)}"
         for each in found
     ]
-    await context.tell(
-        "Public groups", "\n".join(lines) + "\n\n/join NAME takes you in" if lines else "There are none."
+    await context.show_text(
+        "Public groups", "\n".join(lines) + "\n\nType /join NAME to join one." if lines else "No public groups found."
     )
 
 
@@ -91,76 +94,78 @@ async def join_group(context: CommandContext, rest: str) -> None:
     """Join a public group, and open it."""
     own = context.conversation.rooms.by_name(rest)
     if own and own.group.group_name == rest:
-        context.go(own.group.group_id, is_awaited=True)
+        context.open_group(own.group.group_id, is_requested=True)
         return
     found = await context.conversation.client.public_groups(rest)
-    group = named(rest, found, lambda each: each.group_name)
+    group = find_by_name(rest, found, lambda each: each.group_name)
     if group is None:
-        raise CommandError(f"there is no public group {formatting.harmless(rest)}; /find lists those that there are")
+        raise CommandError(f"no public group {formatting.sanitize(rest)}; /find lists public groups")
     try:
         await context.conversation.sync.membership.join(group.group_id)
     finally:
-        context.conversation.want_renewal()  # the answer may be lost, and no event tells of it
-    await context.conversation.renew()
-    context.go(group.group_id, is_awaited=True)
+        context.conversation.request_refresh()  # the answer may be lost, and there is no event
+    await context.conversation.refresh()
+    context.open_group(group.group_id, is_requested=True)
 
 
-async def write_to_user(context: CommandContext, rest: str) -> None:
-    """Open the group of the user and somebody else, or make it; and send a text there.
+async def message_user(context: CommandContext, rest: str) -> None:
+    """Open the group of the user and one other, create it if needed, and send a text there.
 
-    Who is only invited could not read it: then it stands in the field, to be sent later.
+    A user who has not joined yet could not read the text; it stays in the input field.
     """
     username, _, text = rest.partition(" ")
     conversation = context.conversation
     user = await conversation.client.user(username)
     if user.user_id == conversation.user_id:
-        raise CommandError("that is you")
+        raise CommandError("you cannot message yourself")
     both = {conversation.user_id, user.user_id}
-    name = f"{conversation.client.session.username}_and_{user.username}"[: names.LONGEST]
+    name = f"{conversation.client.session.username}_and_{user.username}"[: names.MAX_LENGTH]
     rooms = conversation.rooms.ordered()
     room = next((each for each in rooms if {it.user_id for it in each.group.members} == both), None)
     room = room or next((each for each in rooms if each.group.group_name == name), None)
     if room is None:
-        group_id = await _create(context, name, "", is_public=False, is_made=True)
+        group_id = await _create(context, name, "", is_public=False, is_derived=True)
         try:
             await conversation.sync.membership.invite(group_id, user.username)
         except ClientError:
             with suppress(ClientError):
                 await conversation.client.delete_group(group_id)
             raise
-        await conversation.renew()
+        await conversation.refresh()
         room = conversation.rooms.all[group_id]
-        context.say(f"{formatting.called(user.username)} is invited to {room.name}")
+        context.show_status(f"Invited {formatting.display_name(user.username)} to {room.name}")
     is_there = any(each.user_id == user.user_id for each in room.group.members)
     text = text.strip()
     if text and not is_there:
         room.typed = text
-        context.say(f"{formatting.called(user.username)} has not come in yet, and could not read it: send it then")
-    context.go(room.group.group_id, is_awaited=True)
+        context.show_status(
+            f"{formatting.display_name(user.username)} has not joined yet. Send the text once they have"
+        )
+    context.open_group(room.group.group_id, is_requested=True)
     if text and is_there:
         conversation.send_queue.send(room, text, room.self_destruct_seconds)
         context.go_to_end()
 
 
-async def go_to(context: CommandContext, rest: str) -> None:
+async def open_named_group(context: CommandContext, rest: str) -> None:
     """Open one of the user's groups."""
-    context.go(_room_of(context, rest).group.group_id)
+    context.open_group(_room_of(context, rest).group.group_id)
 
 
-async def put_aside(context: CommandContext, rest: str) -> None:
-    """Count as read what is unread in the group, or in all."""
+async def mark_read(context: CommandContext, rest: str) -> None:
+    """Mark the group, or all groups, as read."""
     if rest not in ("", "all"):
-        raise CommandError("type it as /read, or /read all")
+        raise CommandError("usage: /read or /read all")
     conversation = context.conversation
     rooms = [*conversation.rooms.all.values()] if rest else [_room(context)]
     for room in rooms:
-        conversation.put_aside(room)
+        conversation.mark_read(room)
     if left := sum(each.unread for each in rooms):
-        context.say(f"{formatting.count(left, 'message')} stay unread: they destroy themselves once you have seen them")
+        context.show_status(f"{formatting.count(left, 'self-destructing message')} left unread")
 
 
 async def mute_group(context: CommandContext, rest: str) -> None:
-    """Let a group not call, for a time or for good."""
+    """Mute a group, for a time or until it is unmuted."""
     name, _, last = rest.rpartition(" ")
     try:
         seconds: int | None = formatting.parse_lifetime(last)
@@ -169,21 +174,21 @@ async def mute_group(context: CommandContext, rest: str) -> None:
     room = _room_of(context, name.strip())
     context.conversation.mute(room, seconds)
     how_long = "until /unmute" if seconds is None else f"for {duration_words(seconds)}"
-    context.say(f"{room.name} does not call {how_long}")
+    context.show_status(f"{room.name} is muted {how_long}")
 
 
 async def unmute_group(context: CommandContext, rest: str) -> None:
-    """Let a group call again."""
+    """Unmute a group."""
     room = _room_of(context, rest)
     context.conversation.mute(room, 0)
-    context.say(f"{room.name} calls when somebody means you")
+    context.show_status(f"{room.name} is no longer muted")
 
 
 async def invite_user(context: CommandContext, rest: str) -> None:
-    """Invite somebody to the group."""
+    """Invite a user to the group."""
     room = _room(context)
     await context.conversation.sync.membership.invite(room.group.group_id, rest)
-    context.say(f"{formatting.called(rest)} is invited to {room.name}")
+    context.show_status(f"Invited {formatting.display_name(rest)} to {room.name}")
 
 
 async def withdraw_invite(context: CommandContext, rest: str) -> None:
@@ -191,63 +196,65 @@ async def withdraw_invite(context: CommandContext, rest: str) -> None:
     room = _room(context)
     user = await context.conversation.client.user(rest)
     await context.conversation.withdraw_invite(room.group.group_id, user.user_id)
-    context.say(f"{formatting.called(rest)} is not invited to {room.name} any more")
+    context.show_status(f"Withdrew the invite of {formatting.display_name(rest)} to {room.name}")
 
 
 async def accept_invite(context: CommandContext, rest: str) -> None:
     """Accept an invite, and open its group."""
     invite = await _one_invite(context, rest)
-    await context.conversation.answer(invite.invite_id, accept=True)
+    await context.conversation.answer_invite(invite.invite_id, accept=True)
     if invite.group_id in context.conversation.rooms.all:
-        context.go(invite.group_id, is_awaited=True)
+        context.open_group(invite.group_id, is_requested=True)
 
 
 async def decline_invite(context: CommandContext, rest: str) -> None:
     """Decline an invite."""
-    await context.conversation.answer((await _one_invite(context, rest)).invite_id, accept=False)
+    await context.conversation.answer_invite((await _one_invite(context, rest)).invite_id, accept=False)
 
 
-async def _one_invite(context: CommandContext, name: str) -> Invite:
-    """Return the invite to the group that is named, or the only one. Raises CommandError."""
+async def _one_invite(context: CommandContext, name: str) -> InviteInfo:
+    """Return the invite to the named group, or the only invite. Raises CommandError."""
     found = _find_invite(context, name)
     if found is None:
-        await context.conversation.renew()  # the chat announces an invite before it has read the list again
+        await context.conversation.refresh()  # the announcement of an invite precedes the refresh
         found = _find_invite(context, name)
     if found:
         return found
-    names = formatting.listed([formatting.called(each.group_name) for each in context.conversation.rooms.invites])
-    raise CommandError(f"name one of the groups that you are invited to: {names}" if names else "you have no invites")
+    names = formatting.join_names(
+        [formatting.display_name(each.group_name) for each in context.conversation.rooms.invites]
+    )
+    raise CommandError(f"name the group: you are invited to {names}" if names else "you have no invites")
 
 
-def _find_invite(context: CommandContext, name: str) -> Invite | None:
+def _find_invite(context: CommandContext, name: str) -> InviteInfo | None:
     invites = context.conversation.rooms.invites
     if name:
-        return named(name, invites, lambda each: each.group_name)
+        return find_by_name(name, invites, lambda each: each.group_name)
     return invites[0] if len(invites) == 1 else None
 
 
 async def set_expiry(context: CommandContext, rest: str) -> None:
-    """Set how long messages live; if that hides something, once the user has seen what."""
+    """Set how long messages live. If that hides any, show how many and ask for confirmation first."""
     room, conversation = _room(context), context.conversation
     group_id = room.group.group_id
     try:
         expiry = formatting.parse_expiry(rest)
     except ValueError as error:
-        raise CommandError(f"{error}; or fetched: until all have fetched it; or off: as the server has it") from error
-    would = await conversation.lifetimes.change(group_id, expiry, dry_run=True)
-    effective = await conversation.lifetimes.effective(group_id, expiry)
+        raise CommandError(f"{error}, or fetched (delete after all have fetched), or off (server default)") from error
+    would = await conversation.retention.change(group_id, expiry, dry_run=True)
+    effective = await conversation.retention.effective(group_id, expiry)
     decided = ""
     if room.retention and room.retention.policy_source == "override":
-        decided = " The operator has decided that for this group: what you set is stored, and has no effect."
+        decided = " The operator has set the policy of this group: your setting is stored, but has no effect."
     if would.messages_expiring:
         what = _deleted(would, conversation.history.keep_after_fetch) if effective == AFTER_FETCH else _hidden(would)
-        text = f"From now on messages of {room.name} are {formatting.policy(effective)}.{decided}\n\n{what}"
-        if not await context.ask("Change how long messages live?", text, "Change it"):
+        text = f"Messages in {room.name} will be {formatting.policy(effective)}.{decided}\n\n{what}"
+        if not await context.confirm("Change expiry?", text, "Change"):
             return
     is_as_before = room.expiry == effective
-    await conversation.lifetimes.change(group_id, expiry, dry_run=False)
-    if is_as_before:  # otherwise a notice in the group says it
-        context.say(f"Messages of {room.name} are {formatting.policy(effective)}, as before.{decided}")
+    await conversation.retention.change(group_id, expiry, dry_run=False)
+    if is_as_before:  # otherwise a notice appears in the group
+        context.show_status(f"Messages in {room.name} are still {formatting.policy(effective)}.{decided}")
 
 
 def _hidden(would: GroupUpdated) -> str:
@@ -255,42 +262,44 @@ def _hidden(would: GroupUpdated) -> str:
         formatting.count(would.messages_expiring, "message"),
         formatting.date_and_time(would.oldest_expiring),
     )
-    return f"{number}, the oldest of {since}, will be hidden at once, for everybody. Nothing brings them back."
+    return f"{number}, the oldest from {since}, will be hidden for everyone now. This cannot be undone."
 
 
 def _deleted(would: GroupUpdated, keep: int | None) -> str:
-    """Say what goes from the server with delete-after-fetch, and what stays on devices."""
+    """Describe what delete-after-fetch deletes from the server, and what stays on devices."""
     number, since = (
         formatting.count(would.messages_expiring, "message"),
         formatting.date_and_time(would.oldest_expiring),
     )
-    kept = "until it is taken back" if keep is None else f"for {duration_words(keep)} after it came"
+    kept = "until they are taken back" if keep is None else f"for {duration_words(keep)} after they arrived"
     return (
-        f"{number}, the oldest of {since}, will go from the server at once, since all have fetched them: who comes in"
-        f" later cannot read them. They stay on the devices that have them. In this chat what counts down goes on doing"
-        f" so; the rest stays {kept}."
+        f"{number}, the oldest from {since}, will be deleted from the server now, since all members have fetched them."
+        f" New members will not see them. Devices keep their copies. In this chat, countdowns continue; other messages"
+        f" stay {kept}."
     )
 
 
-async def send_burning(context: CommandContext, rest: str) -> None:
-    """Send what goes after it was read, or have all that is sent in the group be so."""
+async def send_self_destructing(context: CommandContext, rest: str) -> None:
+    """Send a self-destructing message, or set the timer for all messages sent to the group."""
     room = _room(context)
     time, text = [*rest.split(maxsplit=1), ""][:2]
     if rest == "off":
-        context.conversation.burn(room, 0)
-        context.say("What you send stays as long as the group's messages do")
+        context.conversation.set_self_destruct(room, 0)
+        context.show_status("Your messages no longer self-destruct")
         return
     try:
         seconds = formatting.parse_lifetime(time)
     except ValueError as error:
-        raise CommandError(f"{error}: /burn 30s hello") from error
-    if seconds > MOST_SELF_DESTRUCT_SECONDS:
-        raise CommandError(f"that is too long, at most {duration_words(MOST_SELF_DESTRUCT_SECONDS)}: /burn 30s hello")
+        raise CommandError(f"{error}: for example /burn 30s hello") from error
+    if seconds > MAX_SELF_DESTRUCT_SECONDS:
+        raise CommandError(
+            f"the longest timer is {duration_words(MAX_SELF_DESTRUCT_SECONDS)}: for example /burn 30s hello"
+        )
     if text:
         context.conversation.send_queue.send(room, text, seconds)
         return
-    context.conversation.burn(room, seconds)
-    context.say(f"What you send here goes {duration_words(seconds)} after each has read it, until /burn off")
+    context.conversation.set_self_destruct(room, seconds)
+    context.show_status(f"Your messages here self-destruct {duration_words(seconds)} after reading, until /burn off")
 
 
 async def _change_member(context: CommandContext, name: str, what: str) -> None:
@@ -306,22 +315,22 @@ async def _change_member(context: CommandContext, name: str, what: str) -> None:
         "unban": lambda: client.unban(group_id, user_id),
     }
     if what in ("remove", "ban"):
-        more = "and can come back by an invite"
+        more = "They can return by invite."
         if room.group.visibility == "public":
-            more = "but can join again, since the group is public: /ban keeps out"
-        more = "and cannot come back until /unban" if what == "ban" else more
-        text = f"{formatting.called(name)} will not be a member of {room.name} any more, {more}."
-        if not await context.ask(f"{what.capitalize()} {formatting.called(name)}?", text, what.capitalize()):
+            more = "They can join again, since the group is public; use /ban to prevent that."
+        more = "They cannot return until /unban." if what == "ban" else more
+        text = f"{formatting.display_name(name)} will be removed from {room.name}. {more}"
+        if not await context.confirm(f"{what.capitalize()} {formatting.display_name(name)}?", text, what.capitalize()):
             return
     await does[what]()
     if what in ("ban", "unban"):
-        context.say(
-            f"{formatting.called(name)} is {'banned from' if what == 'ban' else 'not banned any more from'} {room.name}"
+        context.show_status(
+            f"{'Banned' if what == 'ban' else 'Unbanned'} {formatting.display_name(name)} in {room.name}"
         )
 
 
-def about_member(what: str) -> Work:
-    """Return what does something about a member."""
+def member_handler(what: str) -> Handler:
+    """Return the handler of a command about a member."""
 
     async def work(context: CommandContext, rest: str) -> None:
         await _change_member(context, rest, what)
@@ -330,7 +339,7 @@ def about_member(what: str) -> Work:
 
 
 async def rename_group(context: CommandContext, rest: str) -> None:
-    """Give the group another name."""
+    """Rename the group."""
     await context.conversation.client.update_group(_room(context).group.group_id, group_name=rest)
 
 
@@ -340,92 +349,93 @@ async def set_title(context: CommandContext, rest: str) -> None:
 
 
 async def make_public(context: CommandContext, _: str) -> None:
-    """Let everybody find and join the group, if the user is sure."""
+    """Make the group public, after a confirmation."""
     room = _room(context)
-    text = f"Everybody at this server will be able to find {room.name} and to join it."
-    if await context.ask("Open it to everybody?", text, "Open it"):
+    text = f"Everyone on this server will be able to find and join {room.name}."
+    if await context.confirm("Make the group public?", text, "Make public"):
         await context.conversation.client.update_group(room.group.group_id, visibility="public")
 
 
 async def make_private(context: CommandContext, _: str) -> None:
-    """Let people in by invite only."""
+    """Make the group private: new members need an invite."""
     await context.conversation.client.update_group(_room(context).group.group_id, visibility="private")
 
 
 async def set_alias(context: CommandContext, rest: str) -> None:
-    """Set or clear how the user is called beside the name."""
+    """Set or clear the user's alias."""
     await context.conversation.client.set_alias(rest)
-    context.say(f"Your alias is {formatting.harmless(rest)} now" if rest else "You have no alias any more")
+    context.show_status(f"Alias set to {formatting.sanitize(rest)}" if rest else "Alias removed")
 
 
 async def send_again(context: CommandContext, _: str) -> None:
-    """Send again what was refused."""
+    """Retry the messages that were refused."""
     if not context.conversation.send_queue.send_again(_room(context)):
-        context.say("Nothing was refused here")
+        context.show_status("There is nothing to retry here")
 
 
 async def discard_refused(context: CommandContext, _: str) -> None:
-    """Drop what was refused, or else what is not sent yet."""
+    """Discard the messages that were refused, or else those that are not sent yet."""
     if not context.conversation.send_queue.discard(_room(context)):
-        context.say("Everything here is sent")
+        context.show_status("There is nothing to discard here")
 
 
 async def leave_group(context: CommandContext, _: str) -> None:
-    """Leave the group, if the user is sure."""
+    """Leave the group, after a confirmation."""
     room = _room(context)
-    last = " You are its last member: it goes, with all its messages." if len(room.group.members) == 1 else ""
-    text = f"What is here of {room.name} is erased, and you see nothing of it any more.{last}"
-    if await context.ask(f"Leave {room.name}?", text, "Leave"):
+    last = " You are the last member: the group will be deleted." if len(room.group.members) == 1 else ""
+    text = f"Your local copy of {room.name} will be erased.{last}"
+    if await context.confirm(f"Leave {room.name}?", text, "Leave"):
         await context.conversation.leave(room.group.group_id)
 
 
 async def delete_group(context: CommandContext, _: str) -> None:
-    """Delete the group for all, if the user is sure."""
+    """Delete the group for all members, after a confirmation."""
     room = _room(context)
-    text = f"{room.name} and all its messages go, for all {formatting.count(len(room.group.members), 'member')}."
-    if await context.ask(f"Delete {room.name}?", f"{text} Nothing brings them back.", "Delete"):
+    members = formatting.count(len(room.group.members), "member")
+    text = f"{room.name} and all its messages will be deleted for {members}. This cannot be undone."
+    if await context.confirm(f"Delete {room.name}?", text, "Delete"):
         await context.conversation.client.delete_group(room.group.group_id)
 
 
 async def show_help(context: CommandContext, rest: str) -> None:
-    """Show keys and commands, or one of these."""
+    """Show the help, or that of one command."""
     await context.help(rest)
 
 
 async def show_info(context: CommandContext, _: str) -> None:
-    """Show what there is to know of the group."""
+    """Show details of the group."""
     await context.info()
 
 
 async def change_password(context: CommandContext, rest: str) -> None:
-    """Have the password changed."""
+    """Ask for the passwords, and change them."""
     if rest:
-        raise CommandError("a password is not typed into the line: /password alone asks for it")
+        raise CommandError("do not type the password here: /password alone asks for it")
     await context.change_password()
 
 
 async def log_out(context: CommandContext, _: str) -> None:
-    """End the session and forget everything here, if the user is sure."""
-    text = "The session ends, and this machine forgets your messages and drafts. The server keeps what it has."
+    """End the session and erase local data, after a confirmation."""
+    text = "The session ends, and your messages and drafts are erased from this machine, but not from the server."
     if context.conversation.keys.encrypts:
         text += (
-            " Your keys go too: when you log in again you have new ones, everybody is told so, and what others have"
-            " sent meanwhile cannot be read."
+            " Your keys are erased too: after the next login you have new ones, other members are notified, and you"
+            " cannot read what was sent in the meantime."
         )
-    if await context.ask("Log out?", text, "Log out"):
+    if await context.confirm("Log out?", text, "Log out"):
         await context.log_out()
 
 
 async def leave_chat(context: CommandContext, _: str) -> None:
-    """End the program."""
+    """Quit the program."""
     await context.leave_chat()
 
 
 def _room_of(context: CommandContext, name: str) -> Room:
-    """Return one of the user's groups by its name; the open one for ""."""
+    """Return the user's group with this name; the open group for ""."""
     room = context.conversation.rooms.by_name(name) if name else _room(context)
     if room is None:
-        raise CommandError(f"you are in no group {formatting.harmless(name)}; /groups lists yours")
+        raise CommandError(f"you have no group {formatting.sanitize(name)}; /groups lists yours")
     return room
 
 

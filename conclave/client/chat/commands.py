@@ -1,38 +1,38 @@
-"""What can be typed behind a slash: one table, from which the help and the completion are made too."""
+"""The table of commands, from which help and completion are generated."""
 
 from dataclasses import dataclass
 from typing import Any, cast
 
-from conclave.client.chat import command_handlers, finding, formatting, judging, taking_back
-from conclave.client.chat.command_context import CommandContext, CommandError, Work
+from conclave.client.chat import command_handlers, formatting, key_handlers, search_handlers, take_back_handlers
+from conclave.client.chat.command_context import CommandContext, CommandError, Handler
 from conclave.client.chat.conversation import Conversation
 from conclave.client.chat.rooms import Room
 
 
 @dataclass(frozen=True)
 class Command:
-    """A command. ``takes``: what follows its name; in brackets what may be left out. ``says``: its line in the help.
+    """A command. ``arguments``: their syntax, optional ones in brackets. ``description``: its line in the help.
 
-    ``in_group``: it is about the open group. ``at_once``: it waits neither for the server nor for a dialog.
-    ``opens``: once it is done, another group is open, and what is typed after it is for that one.
+    ``needs_group``: it works on the open group. ``is_immediate``: it waits neither for the server nor for a dialog.
+    ``opens_group``: it opens another group, to which lines typed afterwards belong.
     """
 
     name: str
-    takes: str
-    says: str
-    work: Work
-    in_group: bool = True
-    at_once: bool = False
-    opens: bool = False
+    arguments: str
+    description: str
+    handler: Handler
+    needs_group: bool = True
+    is_immediate: bool = False
+    opens_group: bool = False
 
     @property
     def usage(self) -> str:
-        """How it is typed."""
+        """The command's syntax."""
         return f"/{self.name} {self.takes}".rstrip()
 
 
-class _About:
-    """A context at which another group than the one that is open by now is meant."""
+class _RoomContext:
+    """A context with a given room in place of the open one."""
 
     def __init__(self, context: CommandContext, room: Room | None) -> None:
         self._context = context
@@ -42,57 +42,57 @@ class _About:
         return getattr(self._context, name)
 
 
-def is_at_once(line: str) -> bool:
-    """Tell whether a command waits for nothing, so that what is typed after it has to come after it."""
+def is_immediate(line: str) -> bool:
+    """Tell whether a line is a command that waits for nothing, and must be executed before later lines."""
     command = find(line[1:].partition(" ")[0])
-    return command is not None and command.at_once
+    return command is not None and command.is_immediate
 
 
-def opens(line: str) -> bool:
-    """Tell whether a line is a command that opens a group, for which the server is waited."""
-    command = _of(line)
-    return command is not None and command.opens
+def opens_group(line: str) -> bool:
+    """Tell whether a line is a command that opens a group after the server has answered."""
+    command = _command_of(line)
+    return command is not None and command.opens_group
 
 
-def stands_alone(line: str) -> bool:
-    """Tell whether a line is a command that does the same whichever group is open, and opens none."""
-    command = _of(line)
-    return command is not None and not (command.in_group or command.at_once or command.opens)
+def is_independent(line: str) -> bool:
+    """Tell whether a line is a command that does not depend on the open group, and opens none."""
+    command = _command_of(line)
+    return command is not None and not (command.needs_group or command.is_immediate or command.opens_group)
 
 
-def _of(line: str) -> Command | None:
+def _command_of(line: str) -> Command | None:
     return find(line[1:].partition(" ")[0]) if is_command(line) else None
 
 
 def is_command(line: str) -> bool:
-    """Tell whether a line is a command. Two slashes begin a message with one."""
+    """Tell whether a line is a command. Two slashes start a message with one."""
     return line.startswith("/") and not line.startswith("//")
 
 
 async def run(context: CommandContext, line: str, room: Room | None) -> None:
-    """Do what a line says that begins with a slash. Raises CommandError, and ClientError.
+    """Execute a line that starts with a slash. Raises CommandError and ClientError.
 
-    ``room``: the group that was open when it was typed.
+    ``room``: the group that was open when the line was typed.
     """
-    context = cast(CommandContext, _About(context, room))
+    context = cast(CommandContext, _RoomContext(context, room))
     name, _, rest = line[1:].partition(" ")
     command = find(name)
     if command is None:
-        could = formatting.listed([f"/{each.name}" for each in matching(f"/{name}")] if name else [], last="or")
-        wrong = f"could be {could}: type more of it" if could else "is no command; /help lists all of them"
-        raise CommandError(f"/{formatting.harmless(name)} {wrong}")
-    if command.in_group and context.room is None:
-        raise CommandError(f"/{command.name} is about a group: open one first, or make one with /new NAME")
-    if command.takes and not command.takes.startswith("[") and not rest.strip():
-        raise CommandError(f"type it as {command.usage}")
-    says_itself = command.work is command_handlers.change_password  # what is wrong with a password in the line
-    if rest.strip() and not command.takes and not says_itself:
-        raise CommandError(f"nothing follows {command.usage}")
-    await command.work(context, rest.strip())
+        could = formatting.join_names([f"/{each.name}" for each in matching(f"/{name}")] if name else [], last="or")
+        wrong = f"is ambiguous: {could}" if could else "is not a command; /help lists all commands"
+        raise CommandError(f"/{formatting.sanitize(name)} {wrong}")
+    if command.needs_group and context.room is None:
+        raise CommandError(f"/{command.name} needs a group: open one first, or create one with /new NAME")
+    if command.arguments and not command.arguments.startswith("[") and not rest.strip():
+        raise CommandError(f"usage: {command.usage}")
+    has_own_error = command.handler is command_handlers.change_password
+    if rest.strip() and not command.arguments and not has_own_error:
+        raise CommandError(f"{command.usage} takes no arguments")
+    await command.handler(context, rest.strip())
 
 
 def find(name: str) -> Command | None:
-    """Find a command by its name, by what it is called elsewhere, or by as much of its name as only one has."""
+    """Find a command by its name, an alias, or an unambiguous beginning of its name."""
     name = ALIASES.get(name.lower(), name)
     if name in COMMANDS:
         return COMMANDS[name]
@@ -110,31 +110,35 @@ def matching(line: str) -> list[Command]:
 
 
 def quoted_by(line: str, conversation: Conversation, room: Room) -> str:
-    """Return what a line would quote if it is sent; "" for what is no reply."""
+    """Return the quote that a line would send as a reply; "" for other lines."""
     name, space, rest = line[1:].partition(" ")
     command = find(name) if space and is_command(line) else None
-    return finding.preview(conversation, room, rest.strip()) if command and command.work is finding.reply else ""
+    return (
+        search_handlers.preview(conversation, room, rest.strip())
+        if command and command.handler is search_handlers.reply
+        else ""
+    )
 
 
 def has_message(line: str) -> bool:
-    """Tell whether a line has the text of a message in it, which nothing may bring back, or a password."""
+    """Tell whether a line contains a message or a password, and must not be recalled."""
     name, _, rest = line[1:].partition(" ")
     command = find(name)
-    if command and command.work is finding.reply:
+    if command and command.handler is search_handlers.reply:
         return bool(rest.strip())
-    if command and command.work is command_handlers.send_burning:
+    if command and command.handler is command_handlers.send_self_destructing:
         return " " in rest.strip()
-    if command and command.work is taking_back.take_back_with:
+    if command and command.handler is take_back_handlers.take_back_matching:
         return bool(rest.strip())
-    if command and command.work is command_handlers.write_to_user:
+    if command and command.handler is command_handlers.message_user:
         return " " in rest.strip()
     return line.startswith("//") or (
-        command is not None and command.work is command_handlers.change_password and bool(rest.strip())
+        command is not None and command.handler is command_handlers.change_password and bool(rest.strip())
     )
 
 
 ALIASES = {"dm": "msg", "part": "leave", "kick": "remove", "names": "info", "nick": "alias", "exit": "quit"}
-"""What other chats call commands, and how they are called here."""
+"""Common names in other chat programs, and the commands here."""
 
 COMMANDS = {
     each.name: each
@@ -142,127 +146,148 @@ COMMANDS = {
         Command(
             "new",
             "NAME [public]",
-            "make a group; a name with spaces is its title",
-            command_handlers.make_group,
-            in_group=False,
-            opens=True,
+            "create a group; a name with spaces becomes its title",
+            command_handlers.create_group,
+            needs_group=False,
+            opens_group=True,
         ),
-        Command("groups", "", "list your groups and invites", command_handlers.list_groups, in_group=False),
+        Command("groups", "", "list your groups and invites", command_handlers.list_groups, needs_group=False),
         Command(
             "find",
             "[TEXT]",
-            "list public groups, all or those with TEXT in their names",
-            command_handlers.find_public,
-            in_group=False,
+            "list public groups, optionally those with TEXT in their names",
+            command_handlers.list_public_groups,
+            needs_group=False,
         ),
-        Command("join", "NAME", "join a public group", command_handlers.join_group, in_group=False, opens=True),
+        Command(
+            "join", "NAME", "join a public group", command_handlers.join_group, needs_group=False, opens_group=True
+        ),
         Command(
             "msg",
             "USER [TEXT]",
-            "open, or make, the group of you and USER",
-            command_handlers.write_to_user,
-            in_group=False,
-            opens=True,
+            "open the group of you and USER; create it if needed",
+            command_handlers.message_user,
+            needs_group=False,
+            opens_group=True,
         ),
-        Command("go", "NAME", "open one of your groups", command_handlers.go_to, in_group=False, at_once=True),
+        Command(
+            "go",
+            "NAME",
+            "open one of your groups",
+            command_handlers.open_named_group,
+            needs_group=False,
+            is_immediate=True,
+        ),
         Command(
             "read",
             "[all]",
-            "count what is unread here, or in all groups, as read",
-            command_handlers.put_aside,
-            in_group=False,
-            at_once=True,
+            "mark this group, or all groups, as read",
+            command_handlers.mark_read,
+            needs_group=False,
+            is_immediate=True,
         ),
         Command(
             "search",
             "TEXT | all TEXT",
-            "find what was said here, or in all groups, and go there",
-            finding.search,
-            in_group=False,
+            "search messages in this group, or in all groups",
+            search_handlers.search,
+            needs_group=False,
         ),
         Command(
             "reply",
             "[@USER] TEXT",
-            "answer the last message, USER's, or the one that you went to",
-            finding.reply,
-            at_once=True,
+            "reply to the last message, USER's last one, or the search result you opened",
+            search_handlers.reply,
+            is_immediate=True,
         ),
         Command(
             "mute",
             "[GROUP] [TIME]",
-            "let a group not call, for a time or for good",
+            "mute a group, for a time or until /unmute",
             command_handlers.mute_group,
-            in_group=False,
-            at_once=True,
+            needs_group=False,
+            is_immediate=True,
         ),
         Command(
             "unmute",
             "[GROUP]",
-            "let a group call again",
+            "unmute a group",
             command_handlers.unmute_group,
-            in_group=False,
-            at_once=True,
+            needs_group=False,
+            is_immediate=True,
         ),
-        Command("accept", "[GROUP]", "accept an invite", command_handlers.accept_invite, in_group=False, opens=True),
-        Command("decline", "[GROUP]", "decline an invite", command_handlers.decline_invite, in_group=False),
-        Command("invite", "USER", "invite somebody", command_handlers.invite_user),
+        Command(
+            "accept", "[GROUP]", "accept an invite", command_handlers.accept_invite, needs_group=False, opens_group=True
+        ),
+        Command("decline", "[GROUP]", "decline an invite", command_handlers.decline_invite, needs_group=False),
+        Command("invite", "USER", "invite a user", command_handlers.invite_user),
         Command("uninvite", "USER", "withdraw an invite", command_handlers.withdraw_invite),
         Command(
             "expire",
             "TIME | fetched | off",
-            "how long messages live: 1h, 2d; first shows what would go",
+            "set how long messages live: 1h, 2d; shows first what would expire",
             command_handlers.set_expiry,
         ),
         Command(
             "burn",
             "TIME [TEXT] | off",
-            "send what goes TIME after each has read it",
-            command_handlers.send_burning,
-            at_once=True,
+            "send a message that self-destructs TIME after reading",
+            command_handlers.send_self_destructing,
+            is_immediate=True,
         ),
-        Command("undo", "", "take back your last message here, for everybody; or call it back", taking_back.undo),
+        Command("undo", "", "take back your last message here", take_back_handlers.undo),
         Command(
             "delete",
             "WORDS",
-            "take back a message with WORDS: yours, or any as an admin",
-            taking_back.take_back_with,
+            "take back your last message with WORDS; admins also others'",
+            take_back_handlers.take_back_matching,
         ),
-        Command("purge", "TIME", "take back what was sent in the last TIME, as an admin", taking_back.purge),
-        Command("info", "", "who is in, what the policy is, who holds it back", command_handlers.show_info),
-        Command("verify", "USER", "compare keys with a user, by a code", judging.verify_user, in_group=False),
-        Command("promote", "USER", "make a member an admin", command_handlers.about_member("promote")),
-        Command("demote", "USER", "make an admin a member", command_handlers.about_member("demote")),
-        Command("remove", "USER", "remove a member", command_handlers.about_member("remove")),
-        Command("ban", "USER", "remove somebody for good", command_handlers.about_member("ban")),
-        Command("unban", "USER", "allow somebody back", command_handlers.about_member("unban")),
-        Command("rename", "NAME", "give the group another name", command_handlers.rename_group),
+        Command("purge", "TIME", "take back all messages of the last TIME (admins)", take_back_handlers.purge),
+        Command("info", "", "show members, policy, and who has not fetched yet", command_handlers.show_info),
+        Command("verify", "USER", "compare keys with a user", key_handlers.verify_user, needs_group=False),
+        Command("promote", "USER", "make a member an admin", command_handlers.member_handler("promote")),
+        Command("demote", "USER", "make an admin an ordinary member", command_handlers.member_handler("demote")),
+        Command("remove", "USER", "remove a member", command_handlers.member_handler("remove")),
+        Command("ban", "USER", "remove a user and prevent their return", command_handlers.member_handler("ban")),
+        Command("unban", "USER", "lift a ban", command_handlers.member_handler("unban")),
+        Command("rename", "NAME", "rename the group", command_handlers.rename_group),
         Command("title", "[TEXT]", "set or clear the group's title", command_handlers.set_title),
-        Command("public", "", "let everybody find and join the group", command_handlers.make_public),
-        Command("private", "", "let people in by invite only", command_handlers.make_private),
-        Command("retry", "", "send again what was refused", command_handlers.send_again, at_once=True),
+        Command("public", "", "let everyone find and join the group", command_handlers.make_public),
+        Command("private", "", "require an invite to join", command_handlers.make_private),
+        Command("retry", "", "resend refused messages", command_handlers.send_again, is_immediate=True),
         Command(
             "discard",
             "",
-            "drop what was refused, or else what still waits",
+            "discard refused messages, or else those not sent yet",
             command_handlers.discard_refused,
-            at_once=True,
+            is_immediate=True,
         ),
-        Command("leave", "", "leave the group, and erase it here", command_handlers.leave_group),
-        Command("disband", "", "delete the group for all", command_handlers.delete_group),
+        Command("leave", "", "leave the group and erase its local messages", command_handlers.leave_group),
+        Command("disband", "", "delete the group for everyone", command_handlers.delete_group),
         Command(
             "alias",
             "[TEXT]",
-            "set or clear how you are called beside your name",
+            "set or clear your alias",
             command_handlers.set_alias,
-            in_group=False,
+            needs_group=False,
         ),
         Command(
-            "reset", "", "make new keys: for a device that is lost, or was replaced", judging.reset_keys, in_group=False
+            "reset",
+            "",
+            "create new keys, after a device was lost or replaced",
+            key_handlers.reset_keys,
+            needs_group=False,
         ),
-        Command("password", "", "change your password", command_handlers.change_password, in_group=False),
-        Command("logout", "", "end the session, and forget everything here", command_handlers.log_out, in_group=False),
-        Command("help", "[COMMAND]", "keys and commands, or one of these", command_handlers.show_help, in_group=False),
-        Command("quit", "", "leave the chat", command_handlers.leave_chat, in_group=False),
+        Command("password", "", "change your password", command_handlers.change_password, needs_group=False),
+        Command("logout", "", "log out and erase all local data", command_handlers.log_out, needs_group=False),
+        Command(
+            "help",
+            "[COMMAND]",
+            "show keys and commands, or help on one command",
+            command_handlers.show_help,
+            needs_group=False,
+        ),
+        Command("quit", "", "quit the chat", command_handlers.leave_chat, needs_group=False),
     )
 }
-"""All commands by their names, in the order in which the help lists them."""
+"""All commands by name, in the order of the help."""

@@ -1,4 +1,4 @@
-"""Where the user types: messages, and commands that complete themselves."""
+"""The input field for messages and commands, with completion."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,71 +9,71 @@ from textual.widgets import TextArea
 
 from conclave.client.chat import commands, formatting, mentions
 
-MOST_REMEMBERED = 50
-"""The last 50 commands can be had again. Messages cannot: they are to be forgotten."""
+MAX_RECENT = 50
+"""The last 50 commands can be recalled. Messages cannot, since they must not outlive their expiry."""
 
 
 class Composer(TextArea):
-    """A field that grows with its text. Enter sends, Alt+Enter begins a new line, Tab completes a command or a name."""
+    """A text field that grows. Enter sends, Alt+Enter adds a line, Tab completes a command or a name."""
 
     def __init__(
         self,
         *,
-        hands_over: Callable[[str], None],
-        does: Callable[[str], bool],
+        submit: Callable[[str], None],
+        on_key_press: Callable[[str], bool],
         names: Callable[[], list[str]],
         **others: Any,
     ) -> None:
-        """``hands_over``: takes what is to be sent or done. ``does``: does what a key means, if it means something.
+        """``submit``: takes the typed text. ``on_key_press``: handles other keys, and returns whether it did.
 
-        ``names``: of those who can be meant by @name. All are called at once, not by messages: whoever types fast goes
-        to another group before a message would have come, and the text would be sent there.
+        ``names``: returns the names that @name can mention. All are called directly rather than by messages: a fast
+        typist may have switched to another group before a message arrives, to which the text would then be sent.
         """
         super().__init__(**others, show_line_numbers=False, highlight_cursor_line=False, compact=True)
-        self._hands_over = hands_over
-        self._does_elsewhere = does
+        self._submit = submit
+        self._on_key_press = on_key_press
         self._names = names
-        self._given_back: str | None = None
-        self._former: list[str] = []
+        self._restored: str | None = None
+        self._recent: list[str] = []
         self._at = 0
 
     def prefill(self, text: str) -> None:
-        """Put a text into the field, with the cursor after it."""
+        """Set the text, with the cursor at its end."""
         self.text = text
         self.move_cursor(self.document.end)
         self.focus()
 
-    def give_back(self, line: str) -> None:
-        """Put a line that was not taken into the field again, marked: what is typed now takes its place."""
-        self._given_back = line
+    def restore_line(self, line: str) -> None:
+        """Restore a rejected line, selected, so that typing replaces it."""
+        self._restored = line
         self.prefill(line)
         self.select_all()
 
     def get_line(self, line_index: int) -> Text:
-        """Return a line as it is drawn: what was pasted, completed or given back may be somebody else's."""
+        """Return a line for drawing. Pasted or completed text may come from other users."""
         parts = self.document.get_line(line_index).split("\t")
         return Text("\t".join(map(formatting.visible, parts)), end="", no_wrap=True)
 
     def send(self) -> None:
-        """Hand over what was typed."""
+        """Submit the text."""
         text = self.text.strip()
         if not text:
             return
         if text.startswith("/") and not commands.has_message(text):
-            self._former = [*(each for each in self._former[-MOST_REMEMBERED + 1 :] if each != text), text]
-        self._at = len(self._former)
+            self._recent = [*(each for each in self._recent[-MAX_RECENT + 1 :] if each != text), text]
+        self._at = len(self._recent)
         self.text = ""
-        self.history.clear()  # or undo would bring a message back
-        self._hands_over(text)
+        self.history.clear()  # undo would restore a message
+        self._submit(text)
 
     async def _on_key(self, event: events.Key) -> None:
-        """Send, complete, recall, scroll; anything else is typed.
+        """Send, complete, recall, or scroll; insert any other key.
 
-        Not by bindings with priority: those would overtake what was typed just before. Nor by others, as the field has
-        for Backspace and the arrows: what is typed just after would overtake them.
+        All keys are handled here, in order. Bindings with priority would overtake keys typed before, and other bindings
+        (as TextArea has for Backspace and arrows) would be overtaken by keys typed after.
         """
         bound = self._bindings.key_to_bindings.get(event.key)
-        if self._does(event.key):
+        if self._handle(event.key):
             event.stop()
             event.prevent_default()
         elif bound:
@@ -83,67 +83,69 @@ class Composer(TextArea):
         else:
             await super()._on_key(event)
 
-    def _does(self, key: str) -> bool:
-        """Do what a key means here. Tell whether it means something."""
+    def _handle(self, key: str) -> bool:
+        """Handle a key; return whether it was handled."""
         match key:
             case "enter":
                 self.send()
             case "alt+enter" | "shift+enter" | "ctrl+j":
                 self.insert("\n")
             case "ctrl+c":
-                return self._interrupts()
+                return self._interrupt()
             case "tab":
-                return self._completes()
+                return self._complete()
             case "up" | "down":
-                return self._recalls(-1 if key == "up" else 1)
+                return self._recall(-1 if key == "up" else 1)
             case _:
-                return self._does_elsewhere(key)
+                return self._on_key_press(key)
         return True
 
-    def names_to_come(self) -> list[str]:
-        """Return the names that a word at the cursor could become; none if it is no @name, or whole."""
-        beginning = self._begun()
-        found = mentions.completed(beginning, self._names()) if beginning is not None else []
+    def name_suggestions(self) -> list[str]:
+        """Return the names that could complete the word at the cursor; none if it is complete or not a mention."""
+        beginning = self._partial_mention()
+        found = mentions.completions(beginning, self._names()) if beginning is not None else []
         return [] if found == [beginning] else found
 
-    def _begun(self) -> str | None:
+    def _partial_mention(self) -> str | None:
         row, column = self.cursor_location
-        return mentions.begun(self.document.get_line(row)[:column])
+        return mentions.partial_mention(self.document.get_line(row)[:column])
 
-    def _completes_name(self, beginning: str) -> bool:
-        """Write a name as far as it is sure, and a space after a whole one."""
-        found = mentions.completed(beginning, self._names())
+    def _complete_name(self, beginning: str) -> bool:
+        """Insert the common prefix of the matching names, with a space after a unique one."""
+        found = mentions.completions(beginning, self._names())
         if found:
             row, column = self.cursor_location
-            self.replace(mentions.sure(found) + " " * (len(found) == 1), (row, column - len(beginning)), (row, column))
+            self.replace(
+                mentions.common_prefix(found) + " " * (len(found) == 1), (row, column - len(beginning)), (row, column)
+            )
         return bool(found)
 
-    def _completes(self) -> bool:
-        if (beginning := self._begun()) is not None:
-            return self._completes_name(beginning)
+    def _complete(self) -> bool:
+        if (beginning := self._partial_mention()) is not None:
+            return self._complete_name(beginning)
         if not self.text.startswith("/") or " " in self.text:
             return False
         found = commands.matching(self.text)
         if len(found) == 1:
-            self.prefill(f"/{found[0].name}{' ' if found[0].takes else ''}")
+            self.prefill(f"/{found[0].name}{' ' if found[0].arguments else ''}")
         return bool(found)
 
-    def _interrupts(self) -> bool:
-        """Copy what the user has selected; or else drop what was typed, which Ctrl+Z brings back; or else leave."""
-        if self.selected_text and self.text != self._given_back:
+    def _interrupt(self) -> bool:
+        """Handle Ctrl+C: copy a selection, clear the field, or quit."""
+        if self.selected_text and self.text != self._restored:
             return False
         if not self.text:
-            return self._does_elsewhere("ctrl+c")
+            return self._on_key_press("ctrl+c")
         self.clear()
         return True
 
-    def _recalls(self, step: int) -> bool:
-        """Bring back a former command, if nothing else is being typed."""
-        if self.text and self.text not in self._former:
+    def _recall(self, step: int) -> bool:
+        """Recall a recent command, unless something else is being typed."""
+        if self.text and self.text not in self._recent:
             return False
         at = self._at + step
-        if not 0 <= at <= len(self._former):
+        if not 0 <= at <= len(self._recent):
             return False
         self._at = at
-        self.prefill([*self._former, ""][at])
+        self.prefill([*self._recent, ""][at])
         return True

@@ -1,6 +1,6 @@
-"""What goes on between the server and the screen: follows the news, sends what was typed, keeps the rooms right.
+"""The conversation with the server: handles news, sends messages, and keeps the rooms up to date.
 
-It knows nothing of textual: a user interface learns by its ``Listener`` what to show anew.
+Independent of textual: a user interface implements ``ConversationObserver``.
 """
 
 import asyncio
@@ -13,15 +13,15 @@ from uuid import UUID
 from conclave.client import events as n
 from conclave.client.api import Client
 from conclave.client.chat import formatting, loading
-from conclave.client.chat.attention import Attention
 from conclave.client.chat.background import Background
-from conclave.client.chat.keys import Keys
-from conclave.client.chat.lifetimes import Lifetimes
-from conclave.client.chat.observer import Listener
+from conclave.client.chat.keys import ConversationKeys
+from conclave.client.chat.observer import ConversationObserver
+from conclave.client.chat.retention import RetentionSettings
 from conclave.client.chat.rooms import Room, Rooms
-from conclave.client.chat.searching import Finder
+from conclave.client.chat.search import MessageFinder
 from conclave.client.chat.send_queue import SendQueue
-from conclave.client.chat.unsent import Unsent
+from conclave.client.chat.unread import UnreadCounter
+from conclave.client.chat.unsent import UnsentStore
 from conclave.client.codec import Codec
 from conclave.client.errors import ClientError, DiskError, NoAnswerError, ResourceError, SessionOverError
 from conclave.client.history.store import History
@@ -29,23 +29,23 @@ from conclave.client.retry import Backoff
 from conclave.client.sync import Sync
 from conclave.wire import events as protocol
 
-RENEWED_AFTER = 0.2
-"""After an event the groups are read again, at most five times a second."""
+REFRESH_SECONDS = 0.2
+"""Events refresh the groups at most five times a second."""
 
-HOLDING_READ_EVERY = 10.0
-"""Who holds a group back is read again every 10 seconds while it is open: no event tells that somebody has fetched."""
+RETENTION_POLL_SECONDS = 10.0
+"""Who has not fetched yet is polled every 10 seconds for the open group, since fetching causes no event."""
 
-FETCHED_EVERY = 30.0
-"""The open group is fetched every 30 seconds: no event tells of what the user sends from another device."""
+FETCH_POLL_SECONDS = 30.0
+"""The open group is fetched every 30 seconds: messages from the user's other devices cause no event."""
 
-EVENT_FOLLOWS_WITHIN = 1.0
-"""If an event says why a group is gone, it comes within a second."""
+EVENT_WAIT_SECONDS = 1.0
+"""An event that explains why a group is gone arrives within a second."""
 
 
 class Conversation:
-    """A user at a server. Use it within ``async with``: it goes on from there until the session is over."""
+    """A user's conversation with a server. Use it within ``async with``; it runs until the session is over."""
 
-    def __init__(self, client: Client, history: History, codec: Codec, listener: Listener) -> None:
+    def __init__(self, client: Client, history: History, codec: Codec, observer: ConversationObserver) -> None:
         """``client``: logged in."""
         self.client = client
         self.history = history
@@ -53,31 +53,31 @@ class Conversation:
         self.rooms = Rooms(client.session.user_id)
         self._offline: n.Offline | None = n.Offline("connecting", 0)
         self._trouble = ""
-        self.open_room: UUID | None = None
-        self._listener = listener
-        self._untold: set[UUID] = set()
+        self.open_group_id: UUID | None = None
+        self._observer = observer
+        self._unannounced: set[UUID] = set()
         self._asked_for: set[UUID] = set()
         self._left_lately: set[UUID] = set()
         self._withdrawn: set[tuple[UUID, UUID]] = set()
-        self._wants_renewal = asyncio.Event()
-        self._renewing = asyncio.Lock()  # or an answer that came late would undo a later one
+        self._refresh_requested = asyncio.Event()
+        self._refresh_lock = asyncio.Lock()  # a late answer must not overwrite a newer one
         self._online = asyncio.Event()
         self._backoff = Backoff()
-        self._attention = Attention(history, client.session, listener)
-        self.lifetimes = Lifetimes(client, self.rooms, self.now, self.name, self._show)
-        self.finder = Finder(history, self.rooms, self._learn_names)
-        self._background = Background(listener)
+        self._unread_counter = UnreadCounter(history, client.session, observer)
+        self.retention = RetentionSettings(client, self.rooms, self.now, self.name, self._show)
+        self.finder = MessageFinder(history, self.rooms, self._learn_names)
+        self._background = Background(observer)
         self._start = self._background.start
-        self.unsent = Unsent(codec, self.rooms, self.now)
+        self.unsent = UnsentStore(codec, self.rooms, self.now)
         self.send_queue = SendQueue(
-            self.sync, self._online, self._start, self._count_and_show, listener.held, self.unsent.keep
+            self.sync, self._online, self._start, self._count_and_show, observer.review_keys, self.unsent.save
         )
-        self.keys = Keys(codec, self.rooms, self.send_queue, listener, self.now)
+        self.keys = ConversationKeys(codec, self.rooms, self.send_queue, observer, self.now)
 
     async def __aenter__(self) -> Self:
         await self.sync.__aenter__()
-        self.client.transport.on_trouble = self._hear_of_trouble
-        for each in (self._follow, self._renew, self._watch_holding, self._look):
+        self.client.transport.on_trouble = self._record_trouble
+        for each in (self._follow, self._refresh_loop, self._poll_retention, self._poll_open_group):
             self._start(each())
         return self
 
@@ -90,46 +90,47 @@ class Conversation:
 
     @property
     def offline(self) -> str | None:
-        """Why there is no connection; None if there is one, as far as is known."""
+        """Why there is no connection; None if there is one."""
         return self._offline.why if self._offline else self._trouble or None
 
     @property
     def is_disk_full(self) -> bool:
-        """Whether that is so since nothing can be stored here."""
+        """Whether the disk is full."""
         return self._offline is not None and self._offline.is_disk
 
     @property
     def user_id(self) -> UUID:
-        """Who the user is."""
+        """The user's id."""
         return self.rooms.user_id
 
     def now(self) -> int:
-        """Return the server's time, as far as it is known here."""
+        """Return the server's time, as far as it is known."""
         return self.history.now()
 
-    # What the user does.
+    # Actions of the user.
 
-    def enter(self, group_id: UUID) -> Room | None:
-        """Open a group: load its last messages, and note where the unread ones begin."""
+    def open_group(self, group_id: UUID) -> Room | None:
+        """Open a group: load its last messages, and record where the unread ones start."""
         room = self.rooms.all.get(group_id)
-        self.open_room = group_id if room else None
+        self.open_group_id = group_id if room else None
         if room:
-            with contextlib.suppress(DiskError):  # the next start opens another one
+            with contextlib.suppress(DiskError):  # only the next start would open another group
                 self.history.open(group_id)
             self._load(room)
             room.found = None
             room.read_before = None if room.unread_from is None else room.unread_from - 1
             if self._online.is_set():
-                self._start(self.lifetimes.read(group_id))
-                self.sync.look_at(group_id)
+                self._start(self.retention.read(group_id))
+                self.sync.request_fetch(group_id)
         return room
 
-    def opens_by_itself(self) -> Room | None:
-        """Return the group to open at the start: the one that was open last, or the first one.
+    def initial_room(self) -> Room | None:
+        """Return the group to open at the start: the last open one, or the first one.
 
-        None: there is none, or one of its unread messages destroys itself once it is on a screen.
+        Return None if there is no group, or if the group has an unread self-destructing message, whose timer would
+        start.
         """
-        rooms = [room for each in self.history.opened_last() if (room := self.rooms.all.get(each))]
+        rooms = [room for each in self.history.recently_opened() if (room := self.rooms.all.get(each))]
         room = next(iter([*rooms, *self.rooms.ordered()]), None)
         if room is None:
             return None
@@ -137,40 +138,40 @@ class Conversation:
         return None if {*unread} & {*self.history.self_destructing(room.group.group_id)} else room
 
     def load_earlier(self, room: Room) -> bool:
-        """Load a page of messages before those that are loaded. Tell whether there were some."""
+        """Load a page of messages before the loaded ones. Return whether there were any."""
         earlier = loading.load_earlier(self.history, room)
         self._learn_names(earlier)
         return bool(earlier)
 
     def load_later(self, room: Room) -> bool:
-        """Load a page of messages after those that are loaded. Tell whether there were some."""
+        """Load a page of messages after the loaded ones. Return whether there were any."""
         later = loading.load_later(self.history, room)
         self._learn_names(later)
         return bool(later)
 
     def load_last(self, room: Room) -> None:
-        """Load the newest messages, if they are not: the user wants to be there."""
+        """Load the newest messages, if they are not loaded."""
         room.found = None
         if room.has_later:
             loading.load_last(self.history, room)
             self._learn_names(room.messages.values())
 
-    def seen(self, group_id: UUID, numbers: Iterable[int]) -> None:
-        """Note that messages were really on the screen: timers of self-destructing ones begin, in their order."""
+    def mark_seen(self, group_id: UUID, numbers: Iterable[int]) -> None:
+        """Record messages that were visible on the screen: the timers of self-destructing ones start, in order."""
         room = self.rooms.all.get(group_id)
         if room:
             self._note_seen(room, numbers)
 
-    def put_aside(self, room: Room) -> None:
-        """Count as read what is unread in a group, but self-destructing messages that were not on the screen."""
+    def mark_read(self, room: Room) -> None:
+        """Mark a group as read, except self-destructing messages that were not on the screen."""
         room.read_before = None
         self._note_seen(room, None)
 
     def _note_seen(self, room: Room, numbers: Iterable[int] | None) -> None:
         group_id = room.group.group_id
         unread, read = room.unread, self.history.read_up_to(group_id)
-        with contextlib.suppress(DiskError):  # it stays unread, and no timer begins
-            self.sync.seen(group_id, numbers)
+        with contextlib.suppress(DiskError):  # they stay unread, and no timer starts
+            self.sync.mark_seen(group_id, numbers)
         is_read_on = self.history.read_up_to(group_id) != read
         if is_read_on and any(each.self_destruct_seconds for each in room.messages.values()):
             self._reload(room)
@@ -179,19 +180,19 @@ class Conversation:
             self._show(room)
 
     def mute(self, room: Room, seconds: int | None) -> None:
-        """Have a group not call for so many seconds; 0: it may call again; None: for good."""
-        self._attention.mute(room, seconds)
-        self._listener.rooms_changed()
+        """Mute a group for some seconds; 0: unmute; None: until unmuted."""
+        self._unread_counter.mute(room, seconds)
+        self._observer.rooms_changed()
 
-    def burn(self, room: Room, seconds: int) -> None:
-        """Let what is sent from now on go so many seconds after each has read it; 0: as the group's messages do."""
+    def set_self_destruct(self, room: Room, seconds: int) -> None:
+        """Set the timer of messages sent from now on, in seconds after reading; 0: none."""
         room.self_destruct_seconds = seconds
         self._show(room)
 
-    async def answer(self, invite_id: UUID, *, accept: bool) -> None:
+    async def answer_invite(self, invite_id: UUID, *, accept: bool) -> None:
         """Accept or decline an invite. Raises ClientError."""
         await (self.client.accept_invite if accept else self.client.decline_invite)(invite_id)
-        await self.renew()
+        await self.refresh()
 
     async def withdraw_invite(self, group_id: UUID, user_id: UUID) -> None:
         """Withdraw an invite. Raises ClientError."""
@@ -201,55 +202,55 @@ class Conversation:
     async def leave(self, group_id: UUID) -> None:
         """Leave a group. Raises ClientError."""
         await self.sync.leave(group_id)
-        await self.renew()
+        await self.refresh()
 
-    async def renew(self) -> None:
+    async def refresh(self) -> None:
         """Read groups and invites again. Raises ClientError."""
-        async with self._renewing:
+        async with self._refresh_lock:
             self._left_lately.clear()
             found, self.rooms.invites = await self.client.groups(), await self.client.invites()
-            # The answer may be older than the news that a group is gone, and would bring it back.
+            # The answer may be older than the news that a group is gone.
             groups = [each for each in found if each.group_id not in self._left_lately]
             for group_id in self.rooms.all.keys() - {each.group_id for each in groups}:
-                self._left(group_id)
-            self.rooms.renew(groups, self.now())
+                self._remove_group(group_id)
+            self.rooms.update(groups, self.now())
             for room in self.unsent.restore():
-                self.send_queue.go_on(room)
+                self.send_queue.resume(room)
             for room in list(self.rooms.all.values()):
                 self._count(room)
                 if room.retention is None:
-                    await self.lifetimes.read(room.group.group_id)
-        self._listener.rooms_changed()
-        if self.open_room:
-            self._listener.room_changed(self.open_room)
+                    await self.retention.read(room.group.group_id)
+        self._observer.rooms_changed()
+        if self.open_group_id:
+            self._observer.room_changed(self.open_group_id)
 
     async def name(self, user_id: UUID) -> str:
-        """Return the name of somebody who need not be a member any more."""
-        if self.rooms.person(user_id) is None:
+        """Return the name of a user, who may no longer be a member."""
+        if self.rooms.known_name(user_id) is None:
             try:
                 username = (await self.client.user_by_id(user_id)).username
             except ResourceError:
                 username = "deleted account"
             except ClientError:
-                return self.rooms.called(user_id)
-            self.rooms.learn(user_id, username)
-        return self.rooms.called(user_id)
+                return self.rooms.display_name(user_id)
+            self.rooms.set_name(user_id, username)
+        return self.rooms.display_name(user_id)
 
-    # What the server says.
+    # News from the server.
 
     async def _follow(self) -> None:
-        """Follow the news until the session is over."""
+        """Handle news until the session is over."""
         async for each in self.sync:
-            await self._on(each)
+            await self._handle_news(each)
 
-    async def _on(self, news: n.News) -> None:
+    async def _handle_news(self, news: n.News) -> None:
         match news:
             case n.Online() | n.Offline():
                 self._connection_changed(news)
             case n.MessageArrived():
-                self._arrived(news.message)
+                self._add_message(news.message)
             case n.MessagesGone():
-                self._gone(news)
+                self._remove_messages(news)
             case n.TimeCorrected():
                 for room in self.rooms.all.values():
                     self._reload(room)
@@ -257,14 +258,14 @@ class Conversation:
             case n.PolicyChanged():
                 self._policy_changed(news)
             case n.GroupGone():
-                self._left(news.group_id)
-                self.want_renewal()  # one that is under way may have read it as it was
+                self._remove_group(news.group_id)
+                self.request_refresh()  # a refresh in progress may have read it before
             case n.Lagged() | n.ClockDiffers():
-                self._say_of_connection(news)
+                self._show_connection_news(news)
             case n.KeyChanged() | n.EncryptionChanged() | n.EncryptionNotice():
-                self.keys.hear(news)
+                self.keys.handle(news)
             case _:
-                self._told(news)
+                self._handle_event(news)
 
     def _connection_changed(self, news: n.Online | n.Offline) -> None:
         if isinstance(news, n.Offline):
@@ -273,70 +274,72 @@ class Conversation:
         else:
             self._offline = None
             self._online.set()
-            self.want_renewal()
-        self._listener.rooms_changed()
+            self.request_refresh()
+        self._observer.rooms_changed()
 
-    def _say_of_connection(self, news: n.Lagged | n.ClockDiffers) -> None:
+    def _show_connection_news(self, news: n.Lagged | n.ClockDiffers) -> None:
         if isinstance(news, n.ClockDiffers):
-            off = f"{formatting.remaining(abs(news.seconds))} {'ahead of' if news.seconds > 0 else 'behind'}"
-            self._listener.say(f"The clock of this machine is {off} the server's. Messages go by the server's")
+            off = f"{formatting.time_left(abs(news.seconds))} {'ahead of' if news.seconds > 0 else 'behind'}"
+            self._observer.show_status(f"This computer's clock is {off} the server's. Messages expire by the server's")
             return
-        self._listener.say(f"{formatting.count(news.lost, 'event')} lost on a slow connection; all was read again")
-        self.want_renewal()
+        self._observer.show_status(f"{formatting.count(news.lost, 'event')} lost on a slow connection; reloading")
+        self.request_refresh()
 
-    def _hear_of_trouble(self, error: NoAnswerError | None) -> None:
-        """A request has no answer: the connection may look well for some time yet."""
+    def _record_trouble(self, error: NoAnswerError | None) -> None:
+        """Record that a request had no answer, before the stream notices."""
         self._trouble = str(error) if error else ""
-        self._listener.rooms_changed()
+        self._observer.rooms_changed()
 
-    def _told(self, event: protocol.Event) -> None:
-        """An event that says only that something is to be read again, or that is for people."""
+    def _handle_event(self, event: protocol.Event) -> None:
+        """Handle an event that causes a refresh, or a message to the user."""
         name = self.rooms.name_of(event.group_id)
-        self._untold.discard(event.group_id)
+        self._unannounced.discard(event.group_id)
         match event:
             case protocol.GroupDeleted():
-                self._listener.say(f"{name} was deleted, with all its messages")
+                self._observer.show_status(f"{name} was deleted")
             case protocol.MemberRemoved() if event.removed_user_id == self.user_id:
-                self._listener.say(f"You were removed from {name}; what was here of it is erased", is_bad=True)
+                self._observer.show_status(
+                    f"You were removed from {name}. Its local messages were erased", is_error=True
+                )
             case protocol.MemberRemoved():
-                self._start(self._tell_ban(event))
+                self._start(self._announce_ban(event))
             case protocol.IdentityReset() if not self.keys.encrypts:
-                self._start(self._tell_new_keys(event))
+                self._start(self._announce_new_keys(event))
             case protocol.InviteReceived():
-                who = self.rooms.person(event.inviter_id)
+                who = self.rooms.known_name(event.inviter_id)
                 by = f" by {who}" if who else ""
-                self._listener.say(f"You are invited to {formatting.called(event.group_name)}{by}")
+                self._observer.show_status(f"You are invited to {formatting.display_name(event.group_name)}{by}")
             case protocol.InviteCancelled():
-                self._listener.say("An invite was withdrawn, or it has expired")
+                self._observer.show_status("An invite was withdrawn or has expired")
             case protocol.InviteDeclined() if (event.group_id, event.declined_user_id) in self._withdrawn:
                 self._withdrawn.discard((event.group_id, event.declined_user_id))
             case protocol.InviteDeclined():
-                self._start(self._tell_declined(event))
-        self.want_renewal()
+                self._start(self._announce_declined(event))
+        self.request_refresh()
 
-    def _arrived(self, message: n.Message) -> None:
+    def _add_message(self, message: n.Message) -> None:
         room = self.rooms.all.get(message.group_id)
         if room is None:
-            self.want_renewal()
+            self.request_refresh()
             return
         if message.sender_id == self.user_id:
-            self.send_queue.has_arrived(room, message)
+            self.send_queue.confirm(room, message)
         if room.is_loaded:
             loading.add(room, message)
-        if self.rooms.person(message.sender_id) is None:
-            self.want_renewal()  # somebody came in, of whom no event has told
+        if self.rooms.known_name(message.sender_id) is None:
+            self.request_refresh()  # a new member without an event
         self._learn_names([message])
-        self._attention.arrived(room, message)
+        self._unread_counter.handle_message(room, message)
         self._count(room)
         self._show(room)
 
-    def _gone(self, news: n.MessagesGone) -> None:
+    def _remove_messages(self, news: n.MessagesGone) -> None:
         room = self.rooms.all.get(news.group_id)
         if room:
             for number in news.sequence_nums:
                 room.messages.pop(number, None)
             if room.is_loaded and not room.messages:
-                self._load(room)  # there may be earlier ones that stay
+                self._load(room)  # earlier ones may remain
             self._count(room)
             self._show(room)
 
@@ -346,54 +349,54 @@ class Conversation:
             return
         loaded = len(room.messages)
         self._reload(room)
-        room.went += max(0, loaded - len(room.messages))
-        self._start(self.lifetimes.read(news.group_id))
+        room.hidden_count += max(0, loaded - len(room.messages))
+        self._start(self.retention.read(news.group_id))
         self._show(room)
 
-    def _left(self, group_id: UUID) -> None:
-        """The user is not in a group any more: what was typed for it goes too."""
+    def _remove_group(self, group_id: UUID) -> None:
+        """Remove a group that the user has left, with messages not sent yet."""
         self._left_lately.add(group_id)
         self.send_queue.drop(group_id)
         if group_id in self.rooms.all:
-            self._untold.add(group_id)
-            self._start(self._tell_left(group_id))
+            self._unannounced.add(group_id)
+            self._start(self._announce_left(group_id))
         self.rooms.drop(group_id)
-        if self.open_room == group_id:
-            self.open_room = None
-        self._listener.rooms_changed()
+        if self.open_group_id == group_id:
+            self.open_group_id = None
+        self._observer.rooms_changed()
 
-    async def _tell_left(self, group_id: UUID) -> None:
-        """Say that a group is gone which went without an event: while there was no connection, or from elsewhere."""
-        await asyncio.sleep(EVENT_FOLLOWS_WITHIN)
-        if group_id in self._untold:
-            self._untold.discard(group_id)
-            self._listener.say(f"You are not in {self.rooms.name_of(group_id)} any more; what was here of it is erased")
+    async def _announce_left(self, group_id: UUID) -> None:
+        """Announce a group that is gone without an event, for example while there was no connection."""
+        await asyncio.sleep(EVENT_WAIT_SECONDS)
+        if group_id in self._unannounced:
+            self._unannounced.discard(group_id)
+            self._observer.show_status(
+                f"You are no longer in {self.rooms.name_of(group_id)}. Its local messages were erased"
+            )
 
-    async def _tell_ban(self, event: protocol.MemberRemoved) -> None:
-        """Say that somebody was banned; only admins can know that."""
+    async def _announce_ban(self, event: protocol.MemberRemoved) -> None:
+        """Announce a ban to admins, who can see it."""
         room = self.rooms.all.get(event.group_id)
         if room is None or not room.is_admin(self.user_id):
             return
         banned = await self.client.banned(event.group_id)
         if any(each.user_id == event.removed_user_id for each in banned):
-            room.notice(f"{await self.name(event.removed_user_id)} is banned from the group", self.now())
+            room.notice(f"{await self.name(event.removed_user_id)} was banned", self.now())
             self._show(room)
 
-    async def _tell_new_keys(self, event: protocol.IdentityReset) -> None:
+    async def _announce_new_keys(self, event: protocol.IdentityReset) -> None:
         if room := self.rooms.all.get(event.group_id):
-            room.notice(f"{await self.name(event.user_id)} is back with new keys", self.now())
+            room.notice(f"{await self.name(event.user_id)} has new keys", self.now())
             self._show(room)
 
-    async def _tell_declined(self, event: protocol.InviteDeclined) -> None:
+    async def _announce_declined(self, event: protocol.InviteDeclined) -> None:
         who, where = await self.name(event.declined_user_id), self.rooms.name_of(event.group_id)
-        self._listener.say(
-            f"{who} has not taken the invite to {where}: it was declined or withdrawn, or it has expired"
-        )
+        self._observer.show_status(f"The invite of {who} to {where} was declined or withdrawn, or has expired")
 
     def _learn_names(self, messages: Iterable[n.Message]) -> None:
-        """Ask for the names of senders that are not known, once each."""
+        """Request the names of unknown senders, once each."""
         for each in messages:
-            if self.rooms.person(each.sender_id) is None and each.sender_id not in self._asked_for:
+            if self.rooms.known_name(each.sender_id) is None and each.sender_id not in self._asked_for:
                 self._asked_for.add(each.sender_id)
                 self._start(self._learn_name(each.sender_id, each.group_id))
 
@@ -402,73 +405,73 @@ class Conversation:
             await self.name(user_id)
         finally:
             self._asked_for.discard(user_id)
-        self._listener.room_changed(group_id)
+        self._observer.room_changed(group_id)
 
-    # How it is kept right.
+    # Internal state.
 
     def _load(self, room: Room) -> None:
-        """Load the last messages of a group, or from its first unread one on."""
+        """Load the last messages of a group, or from its first unread one."""
         loading.load(self.history, room, self.user_id)
         self._count(room)
         self._learn_names(room.messages.values())
 
     def _reload(self, room: Room) -> None:
-        """Read anew when messages are gone; the others that are loaded stay so."""
-        loading.load_again(self.history, room)
+        """Reload a group after messages are gone."""
+        loading.reload(self.history, room)
         if room.is_loaded and not room.messages:
-            self._load(room)  # there may be earlier ones that stay
+            self._load(room)  # earlier ones may remain
         self._count(room)
 
     def _count(self, room: Room) -> None:
-        """Note how far a group is here, and how many of its messages are unread. Drafts that came are none any more."""
+        """Update unread counts and the fetched number, and remove pending messages that were delivered."""
         group_id = room.group.group_id
-        self._attention.count(room)
+        self._unread_counter.count(room)
         room.fetched_up_to = self.history.fetched_up_to(group_id)
-        self.send_queue.tidy(room)
+        self.send_queue.remove_delivered(room)
 
     def _count_and_show(self, room: Room) -> None:
         self._count(room)
-        self._listener.room_changed(room.group.group_id)
+        self._observer.room_changed(room.group.group_id)
 
     def _show(self, room: Room) -> None:
-        self._listener.room_changed(room.group.group_id)
-        self._listener.rooms_changed()
+        self._observer.room_changed(room.group.group_id)
+        self._observer.rooms_changed()
 
-    def want_renewal(self) -> None:
-        """Have groups and invites read again soon."""
-        self._wants_renewal.set()
+    def request_refresh(self) -> None:
+        """Refresh groups and invites soon."""
+        self._refresh_requested.set()
 
-    async def _renew(self) -> None:
-        """Read groups and invites again whenever an event says that they may have changed."""
+    async def _refresh_loop(self) -> None:
+        """Refresh groups and invites when requested."""
         failures = 0
         while True:
-            await self._wants_renewal.wait()
+            await self._refresh_requested.wait()
             await self._online.wait()
-            self._wants_renewal.clear()
+            self._refresh_requested.clear()
             try:
-                await self.renew()
+                await self.refresh()
             except SessionOverError:
                 raise
             except ClientError:
                 failures += 1
-                self.want_renewal()
+                self.request_refresh()
                 await asyncio.sleep(self._backoff.delay(failures, 1.0))
             else:
                 failures = 0
-                await asyncio.sleep(RENEWED_AFTER)
+                await asyncio.sleep(REFRESH_SECONDS)
 
-    async def _watch_holding(self) -> None:
-        """Read again who holds the open group back."""
+    async def _poll_retention(self) -> None:
+        """Poll who has not fetched the messages of the open group."""
         while True:
-            await asyncio.sleep(HOLDING_READ_EVERY)
-            room = self.rooms.all.get(self.open_room) if self.open_room else None
+            await asyncio.sleep(RETENTION_POLL_SECONDS)
+            room = self.rooms.all.get(self.open_group_id) if self.open_group_id else None
             if room and room.expiry == formatting.AFTER_FETCH and self._online.is_set():
                 with contextlib.suppress(ClientError):
-                    await self.lifetimes.read(room.group.group_id)
+                    await self.retention.read(room.group.group_id)
 
-    async def _look(self) -> None:
-        """Have the open group fetched from time to time."""
+    async def _poll_open_group(self) -> None:
+        """Fetch the open group periodically."""
         while True:
-            await asyncio.sleep(FETCHED_EVERY)
-            if self.open_room and self._online.is_set():
-                self.sync.look_at(self.open_room)
+            await asyncio.sleep(FETCH_POLL_SECONDS)
+            if self.open_group_id and self._online.is_set():
+                self.sync.request_fetch(self.open_group_id)

@@ -1,4 +1,4 @@
-"""What the chat says in words: lifetimes, times, names. Pure functions."""
+"""Formats lifetimes, times, numbers and names, and sanitizes text of other users. Pure functions."""
 
 import re
 import unicodedata
@@ -14,25 +14,25 @@ from conclave.retention.durations import (
 )
 
 KEEP = -1
-"""The effective expiry of a group whose messages live for ever; as a group's own setting: that of the server."""
+"""The effective expiry of a group whose messages are kept; as a group's own setting: the server's default."""
 
 AFTER_FETCH = 0
-"""The expiry of a group whose messages the server deletes once all members have fetched them."""
+"""The expiry of a group whose messages the server deletes after all members have fetched them."""
 
-LONGEST = 8_000
-"""A message is shown up to 8,000 characters."""
+MAX_CHARACTERS = 8_000
+"""The first 8,000 characters of a message are shown."""
 
-MOST_LINES = 100
-"""A message is shown up to 100 lines: one of nothing but ends of lines would take minutes to lay out."""
+MAX_LINES = 100
+"""The first 100 lines of a message are shown: thousands of empty lines would take minutes to lay out."""
 
-MOST_IN_PASSING = 1_000
-"""A name, or anything else that is no message, is shown up to 1,000 characters; a server allows names of 64."""
+MAX_INLINE = 1_000
+"""Names and other short texts are cut after 1,000 characters; a server allows names of 64."""
 
-MOST_MARKS = 8
-"""A letter has up to 8 accents and other marks: thousands of them would reach into the lines above it."""
+MAX_MARKS = 8
+"""At most 8 combining marks on a character: thousands would cover the lines above."""
 
-LATEST = 253_370_764_800
-"""No time is written as a later one than the year 9999: a lifetime may end in millions of years."""
+MAX_TIME = 253_370_764_800
+"""Later times are shown as the year 9999, since a lifetime may end in millions of years."""
 
 _SETTINGS = {
     "fetched": AFTER_FETCH,
@@ -44,7 +44,7 @@ _SETTINGS = {
 }
 
 _UNIT_WORDS = {
-    "m": "min",  # who sets up a server writes months so, too; who chats means minutes
+    "m": "min",  # the server's configuration also accepts m for months; in a chat it means minutes
     "sec": "s",
     "secs": "s",
     "second": "s",
@@ -64,7 +64,7 @@ _UNIT_WORDS = {
     "years": "y",
 }
 
-_OWN_WORDS = frozenset(
+_RESERVED_NAMES = frozenset(
     [
         "you",
         "me",
@@ -91,49 +91,49 @@ _OWN_WORDS = frozenset(
         "connection",
     ]
 )
-"""What the chat calls itself, the reader, and whoever decides; and how its own lines begin."""
+"""Words that the chat uses for itself, the reader and authorities, and at the start of its own lines."""
 
-_LOOKS_LIKE = str.maketrans("0135", "oles", "_")
-"""Digits that are taken for letters: y0u, s3rver."""
+_LOOKALIKES = str.maketrans("0135", "oles", "_")
+"""Digits that look like letters: y0u, s3rver."""
 
-_FUSES = "○◔◑◕●"
+_CIRCLES = "○◔◑◕●"
 
 _DANGEROUS = {"Cc", "Cf", "Cs", "Zl", "Zp"}
-"""Categories of characters that could move the cursor, or turn the direction of what follows."""
+"""Categories of characters that could move the cursor, or change the direction of text."""
 
 _MARKS = {"Mn", "Me"}
-"""Categories of what is drawn over the letter before it."""
+"""Categories of combining marks."""
 
 _JOINERS = "\u200c\u200d"
-"""These join letters and emoji, and do no harm."""
+"""Harmless characters that join letters and emoji."""
 
 
-_UNSEEN = "\u00ad\u200b\u200e\u200f\u2060\u061c\ufeff"
-"""Marks where a word may be broken or not, and of which direction a neighbour is: nothing is shown in their place."""
+_INVISIBLE = "\u00ad\u200b\u200e\u200f\u2060\u061c\ufeff"
+"""Soft hyphens, direction marks and similar; they are removed."""
 
 _FLAG = re.compile("\U0001f3f4[\U000e0030-\U000e0039\U000e0061-\U000e007a]{1,6}\U000e007f")
-"""The flag of a region, as that of Scotland: letters that nobody sees follow a black flag (UTS 51, ED-14a)."""
+"""The flag of a region such as Scotland: invisible tag characters after a black flag (UTS 51, ED-14a)."""
 
 
-def harmless(text: str, *, lines: bool = False) -> str:
-    """Return a text of somebody else's so that it can do nothing to a terminal, or to what stands beside it.
+def sanitize(text: str, *, lines: bool = False) -> str:
+    """Return a text of another user without anything that could affect the terminal or neighbouring text.
 
-    Control characters, and those that change the direction of writing, become visible as ``�``;
-    marks where a word may be broken are left out; of marks on one letter MOST_MARKS stay. ``lines``: keep ends of
-    lines; without, it is a name or a word in passing, and cut after MOST_IN_PASSING characters.
+    Control characters and those that change the direction of writing become ``�``; invisible break marks are removed;
+    MAX_MARKS combining marks of a character are kept. ``lines``: keep line ends; otherwise the text is cut after
+    MAX_INLINE characters.
     """
-    text = (text if lines else text[:MOST_IN_PASSING]).replace("\r\n", "\n").replace("\t", "    ")
+    text = (text if lines else text[:MAX_INLINE]).replace("\r\n", "\n").replace("\t", "    ")
     kept, marks = list[str](), 0
     flags = {place for found in _FLAG.finditer(text) for place in range(*found.span())} if "\U0001f3f4" in text else ()
     for place, each in enumerate(text):
         if place in flags:
             kept.append(each)
             continue
-        if each in _UNSEEN:
+        if each in _INVISIBLE:
             continue
         category = unicodedata.category(each)
         marks = marks + 1 if category in _MARKS or each in _JOINERS else 0
-        if marks > MOST_MARKS:
+        if marks > MAX_MARKS:
             continue
         if each == "\n":
             kept.append("\n" if lines else " ")
@@ -143,68 +143,70 @@ def harmless(text: str, *, lines: bool = False) -> str:
 
 
 def visible(text: str) -> str:
-    """Return a text, sign by sign, with a visible one in place of each that could do something to a terminal."""
+    """Return a text with each character that could affect a terminal replaced by a visible one."""
     return "".join(
         each if each in _JOINERS or unicodedata.category(each) not in _DANGEROUS else "\N{REPLACEMENT CHARACTER}"
         for each in text
     )
 
 
-def called(name: str) -> str:
-    """Return the name of a user or a group as it stands among the chat's own words: in quotes if it is one of them.
+def display_name(name: str) -> str:
+    """Return the name of a user or group for display: in quotes if it is a reserved word.
 
-    So somebody who is called "you" is not taken for the reader, nor a group called "Invites" for the list of these.
+    A user called "you" must not look like the reader, nor a group called "Invites" like the list of invites.
     """
-    plain = name.strip("_").lower().translate(_LOOKS_LIKE)
-    return f'"{harmless(name)}"' if plain in _OWN_WORDS else harmless(name)
+    plain = name.strip("_").lower().translate(_LOOKALIKES)
+    return f'"{sanitize(name)}"' if plain in _RESERVED_NAMES else sanitize(name)
 
 
-def titled(name: str, title: str) -> str:
-    """Return the name of a group with its title, which anybody can give to any group."""
-    return f"{called(name)} ({harmless(title)})" if title else called(name)
+def name_with_title(name: str, title: str) -> str:
+    """Return the name of a group with its title, which is not unique."""
+    return f"{display_name(name)} ({sanitize(title)})" if title else display_name(name)
 
 
-def shown(text: str) -> str:
-    """Return a message as it is shown: harmless, and cut after LONGEST characters or MOST_LINES lines."""
+def display_text(text: str) -> str:
+    """Return a message for display: sanitized, and cut after MAX_CHARACTERS or MAX_LINES."""
     text = text.strip("\r\n")
-    head = "\n".join(text[:LONGEST].split("\n", MOST_LINES)[:MOST_LINES])
+    head = "\n".join(text[:MAX_CHARACTERS].split("\n", MAX_LINES)[:MAX_LINES])
     if len(head) == len(text):
-        return harmless(text, lines=True)
-    return f"{harmless(head, lines=True)}\n… {len(text) - len(head):,} more characters are not shown"
+        return sanitize(text, lines=True)
+    return f"{sanitize(head, lines=True)}\n… {len(text) - len(head):,} more characters not shown"
 
 
 def parse_lifetime(text: str) -> int:
-    """Return the seconds that somebody has typed, as ``1h``, ``2 days`` or ``30 s``. Raises ValueError."""
+    """Parse a duration such as ``1h``, ``2 days`` or ``30 s`` into seconds. Raises ValueError."""
     spelled = re.fullmatch(r"([0-9]+) *([a-z]+)", text.strip().lower())
     written = f"{spelled[1]}{_UNIT_WORDS.get(spelled[2], spelled[2])}" if spelled else text
     try:
         return parse_duration(written)
     except InvalidDurationError as error:
-        raise ValueError(f"{text or 'that'} is no time: write a number and one of {', '.join(UNITS)}, as 1h") from error
+        raise ValueError(
+            f"{text or 'this'} is not a duration: write a number and a unit ({', '.join(UNITS)}), such as 1h"
+        ) from error
 
 
 def parse_expiry(text: str) -> int:
-    """Return the setting that somebody has typed: a lifetime, ``fetched``, or ``off``. Raises ValueError."""
+    """Parse an expiry setting: a duration, ``fetched`` or ``off``. Raises ValueError."""
     word = text.strip().lower()
     return _SETTINGS[word] if word in _SETTINGS else parse_lifetime(text)
 
 
 def policy(effective: int) -> str:
-    """Say how long messages live, as the end of a sentence."""
+    """Describe a policy, as the end of a sentence."""
     if effective == KEEP:
-        return "kept for good"
+        return "kept forever"
     if effective == AFTER_FETCH:
-        return "deleted at the server once all have fetched them"
-    return f"gone after {duration_words(effective)}"
+        return "deleted once all have fetched them"
+    return f"deleted after {duration_words(effective)}"
 
 
 def short_policy(effective: int) -> str:
-    """Say how long messages live, in a few cells."""
+    """Describe a policy in a few characters."""
     return {KEEP: "∞", AFTER_FETCH: "fetched"}.get(effective) or duration_text(effective)
 
 
-def remaining(seconds: int) -> str:
-    """Say how much time is left, in at most 8 cells: by the second below an hour, by the year from 100,000 days on."""
+def time_left(seconds: int) -> str:
+    """Format a time left in at most 8 characters: to the second below an hour, in years above 100,000 days."""
     seconds = max(0, seconds)
     if seconds < 60:
         return f"{seconds} s"
@@ -218,46 +220,46 @@ def remaining(seconds: int) -> str:
     return f"{years:,} y" if years < 100_000 else "ages"
 
 
-def fuse(left: int, whole: int) -> str:
-    """Show as a circle how much of a lifetime is left: full, three quarters, a half, a quarter, empty."""
+def countdown_circle(left: int, whole: int) -> str:
+    """Return a circle for the share of a lifetime that is left: full, three quarters, a half, a quarter, empty."""
     quarters = -(-4 * max(0, left) // max(1, whole))
-    return _FUSES[min(4, quarters)]
+    return _CIRCLES[min(4, quarters)]
 
 
-def moment(at: int) -> datetime:
-    """Return when something was, by the clock of this machine's place; what is later than LATEST as that."""
-    return datetime.fromtimestamp(min(at, LATEST)).astimezone()
+def local_time(at: int) -> datetime:
+    """Return a time in the local time zone; times after MAX_TIME as MAX_TIME."""
+    return datetime.fromtimestamp(min(at, MAX_TIME)).astimezone()
 
 
 def time_of_day(at: int) -> str:
-    """Write when something was, by the clock of this machine's place."""
-    return moment(at).strftime("%H:%M")
+    """Format the local time of day."""
+    return local_time(at).strftime("%H:%M")
 
 
 @lru_cache(maxsize=4096)
 def day(at: int) -> str:
-    """Write on which day something was."""
-    when = moment(at)
+    """Format the local date."""
+    when = local_time(at)
     return f"{when:%A} {when.day} {when:%B %Y}"
 
 
 def date_and_time(at: int) -> str:
-    """Write when something was, with its day."""
+    """Format local date and time."""
     return f"{day(at)}, {time_of_day(at)}"
 
 
 def count(number: int, thing: str) -> str:
-    """Write a number of things: 1 message, 2 messages."""
+    """Format a number of things: 1 message, 2 messages."""
     return f"{number:,} {thing}" + ("" if number == 1 else "s")
 
 
 def unread(number: int) -> str:
-    """Write how many messages are unread, in at most 4 cells: more than 999 are not told apart."""
+    """Format an unread count in at most 4 characters: 999+ for larger numbers."""
     return str(number) if number < 1000 else "999+"
 
 
-def listed(names: list[str], most: int = 4, last: str = "and") -> str:
-    """Write names: a, b and c; of more than ``most`` how many follow. ``last``: what stands before the last one."""
+def join_names(names: list[str], most: int = 4, last: str = "and") -> str:
+    """Join names: a, b and c; names beyond ``most`` are counted. ``last``: the word before the last name."""
     if len(names) > most:
         return f"{', '.join(names[:most])} and {len(names) - most:,} more"
     return f" {last} ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))

@@ -1,4 +1,4 @@
-"""Forms that lose no key, however fast somebody types, or a password manager does."""
+"""Forms that handle keys in order, however fast they are typed, for example by a password manager."""
 
 from abc import abstractmethod
 
@@ -11,32 +11,32 @@ FORM_KEYS: list[BindingType] = [
     Binding("tab,down", "move(1)", show=False, priority=True),
     Binding("shift+tab,up", "move(-1)", show=False, priority=True),
 ]
-"""They come before what the fields do with a key, and move the focus at once.
+"""Bindings with priority over those of the fields, which move the focus at once.
 
-Otherwise the keys that follow would still go to the field before: a password into that of the name, for all to see.
+Otherwise keys typed after Tab would go to the previous field: a password into the visible name field.
 """
 
 
-class Form(Screen[ScreenResultType]):
-    """A screen whose fields are gone through with Enter; from the last one it is handed in."""
+class FormScreen(Screen[ScreenResultType]):
+    """A screen with fields. Enter goes to the next one, and submits from the last one."""
 
     @abstractmethod
-    def hand_in(self) -> None:
-        """Do what the form is for."""
+    def submit_form(self) -> None:
+        """Submit the form."""
 
     def action_onward(self) -> None:
-        """Go on to the next field, press the button, or hand the form in."""
+        """Go to the next field, press the focused button, or submit."""
         focused = self.focused
         fields = [each for each in self.query(Input) if each.display]
         if isinstance(focused, Button):
             focused.press()
         elif focused is fields[-1]:
-            focused.call_later(self.hand_in)  # after what was typed into it
+            focused.call_later(self.submit_form)  # after what was typed into it
         else:
             self.focus_next()
 
     def action_move(self, by: int) -> None:
-        """Go to the next field or button, or to the one before."""
+        """Go to the next or the previous field or button."""
         if by > 0:
             self.focus_next()
         else:

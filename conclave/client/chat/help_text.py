@@ -1,106 +1,106 @@
-"""The longer texts of the chat: a welcome, keys and commands, what there is to know of a group."""
+"""The longer texts: welcome, help, and details of a group."""
 
 from textual.content import Content
 
 from conclave.client.chat import formatting, trust
 from conclave.client.chat.commands import ALIASES, COMMANDS, find
 from conclave.client.chat.conversation import Conversation
-from conclave.client.chat.rooms import Room, held_by
+from conclave.client.chat.rooms import Room, missing_fetchers
 from conclave.client.errors import RefusedError
 from conclave.retention.durations import duration_words
 
-WELCOME = """You are in no group yet.
+WELCOME = """You have no groups yet.
 
-/new NAME     makes one
-/find         lists public groups
-/help         has all the rest
+/new NAME     create a group
+/find         list public groups
+/help         show all commands
 
-An invite stands on the left when it comes.
-/accept takes it."""
+Invites appear on the left.
+/accept accepts one."""
 
 CHOOSE = """No group is open.
 
-Choose one on the left, by Alt+↓ or by /go NAME."""
+Choose one on the left, with Alt+↓ or with /go NAME."""
 
-CONNECTING = "There is no connection yet. Your groups come as soon as the server answers."
+CONNECTING = "Connecting. Your groups appear as soon as the server answers."
 
 KEYS = (
     ("Enter", "send"),
-    ("Alt+Enter, Ctrl+J", "a new line"),
-    ("Tab", "complete a command or @name; else go on: groups, messages, typing"),
-    ("↑ ↓", "former commands, in an empty line"),
-    ("Alt+↑ Alt+↓", "the group before, the next one"),
-    ("Ctrl+G", "what is unread: in this group, or else in the next one"),
+    ("Alt+Enter, Ctrl+J", "new line"),
+    ("Tab", "complete a command or @name, or go to groups, messages, input"),
+    ("↑ ↓", "recent commands, in the empty input field"),
+    ("Alt+↑ Alt+↓", "previous and next group"),
+    ("Ctrl+G", "next unread message"),
     ("PgUp PgDn", "scroll"),
-    ("Ctrl+End", "the newest messages"),
-    ("Ctrl+N", "make a group"),
+    ("Ctrl+End", "newest messages"),
+    ("Ctrl+N", "create a group"),
     ("F1", "this help"),
-    ("F2", "about the group: members, policy, who holds it back"),
-    ("Ctrl+P", "a list of what can be done, and colours"),
-    ("Escape", "back to typing; in the empty field: count what is unread here as read"),
-    ("Ctrl+Q", "leave"),
+    ("F2", "group details: members, policy, who has not fetched yet"),
+    ("Ctrl+P", "command palette, themes"),
+    ("Escape", "back to the input field; if it is empty: mark the group as read"),
+    ("Ctrl+Q", "quit"),
 )
 
-MARKS = (
-    ("● ◕ ◑ ◔ ○", "how much is left of a message's life; beside it the time"),
-    ("✶", "goes so long after you have read it"),
-    ("@2", "beside a group: so many of its unread messages mean you, by @ and your name"),
-    ("▸", "the message that you went to from what /search has found"),
-    ("⊘", "the group is muted: it does not call"),
-    ("∞", "messages of the group are kept"),
-    ("fetched", "deleted at the server once all members have fetched them; they stay here"),
+SYMBOLS = (
+    ("● ◕ ◑ ◔ ○", "time left before the message expires"),
+    ("✶", "self-destructs this long after you have read it"),
+    ("@2", "unread mentions of you in the group"),
+    ("▸", "the search result that you opened"),
+    ("⊘", "the group is muted"),
+    ("∞", "messages of the group are kept forever"),
+    ("fetched", "deleted from the server once all members have fetched them; your copy stays"),
 )
 
 
 def help_content() -> Content:
-    """Return keys, marks and commands."""
-    usages = [(each.usage, each.says) for each in COMMANDS.values()]
-    parts = [_table("Keys", KEYS), _table("Marks", MARKS), _table("Commands", usages)]
-    others = formatting.listed([f"/{name} for /{means}" for name, means in ALIASES.items()], len(ALIASES))
+    """Return the help: keys, symbols and commands."""
+    usages = [(each.usage, each.description) for each in COMMANDS.values()]
+    parts = [_table("Keys", KEYS), _table("Symbols", SYMBOLS), _table("Commands", usages)]
+    others = formatting.join_names([f"/{name} for /{means}" for name, means in ALIASES.items()], len(ALIASES))
     note = (
-        "A command can be cut as long as it stays the only one: /exp 1h. // sends a text that begins with a slash."
-        f" Words of other chats: {others}."
+        "Commands can be shortened if they stay unique: /exp 1h. Start a message with // to send a leading slash."
+        f" Aliases: {others}."
     )
     return Content("\n\n").join([*parts, Content(note)])
 
 
 def about_command(name: str) -> str | None:
-    """Say how a command is typed and what it does; None if there is none of that name."""
+    """Return the usage of a command; None for an unknown one."""
     command = find(name.removeprefix("/"))
-    return f"{command.usage}: {command.says}" if command else None
+    return f"{command.usage}: {command.description}" if command else None
 
 
 async def about(conversation: Conversation, room: Room) -> str:
-    """Say what there is to know of a group. Raises ClientError."""
+    """Describe a group. Raises ClientError."""
     group, client = room.group, conversation.client
     retention = await client.retention(group.group_id)
     room.retention = retention
-    lines = [f"Title: {formatting.harmless(group.alias)}"] if group.alias else []
-    lines.append("Everybody can find and join it." if group.visibility == "public" else "By invite only.")
+    lines = [f"Title: {formatting.sanitize(group.alias)}"] if group.alias else []
+    lines.append(
+        "Public: everyone can find and join it." if group.visibility == "public" else "Private: by invite only."
+    )
     lines.append(f"Messages are {formatting.policy(retention.effective_expiry_seconds)}.")
     setter = retention.expiry_set_by
     by = f", by {await conversation.name(setter)}" if setter else ""
-    lines.append(f"  set in the group: {_setting(retention.group_expiry_seconds)}{by}")
-    lines.append(f"  set by the server: {_setting(retention.server_retention_seconds, server=True)}")
+    lines.append(f"  group setting: {_setting(retention.group_expiry_seconds)}{by}")
+    lines.append(f"  server default: {_setting(retention.server_retention_seconds, server=True)}")
     if retention.min_lifetime_seconds > 0:
-        lines.append(f"  never erased before {duration_words(retention.min_lifetime_seconds)}")
+        lines.append(f"  minimum lifetime: {duration_words(retention.min_lifetime_seconds)}")
     if retention.legal_hold:
-        lines.append(
-            "  a legal hold keeps what is erased from being destroyed at the server; it is hidden all the same"
-        )
-    if holding := held_by(room):
-        lines.append(f"Not fetched yet by {formatting.listed(holding, 20)}: that holds deletion back.")
+        lines.append("  legal hold: the server keeps expired messages, hidden from members")
+    if holding := missing_fetchers(room):
+        lines.append(f"Not fetched yet by {formatting.join_names(holding, 20)}; deletion waits for that.")
     keys, view = conversation.keys, conversation.keys.view(room)
-    lines += ["", *trust.about(view, keys.fingerprint, conversation.rooms.called)]
+    lines += ["", *trust.describe_group(view, keys.fingerprint, conversation.rooms.display_name)]
     lines += ["", formatting.count(len(group.members), "member") + ":"]
     for each in sorted(group.members, key=lambda member: (member.role, member.username.lower())):
-        # The alias comes last: it is free text, and could say "admin" too.
-        alias = f"  alias: {formatting.harmless(each.alias)}" if each.alias else ""
+        # The alias comes last, since it is free text and could be "admin".
+        alias = f"  alias: {formatting.sanitize(each.alias)}" if each.alias else ""
         role = "  admin" if each.role == "admin" else ""
-        key = keys.known(each.user_id, room) if each.user_id not in view.keyless else None
+        key = keys.key_of(each.user_id, room) if each.user_id not in view.keyless else None
         is_shown = keys.encrypts and each.user_id != conversation.user_id
         lines.append(
-            f"  {formatting.called(each.username)}{role}{f'  {trust.in_words(key)}' if is_shown else ''}{alias}"
+            f"  {formatting.display_name(each.username)}{role}{f'  {trust.key_status(key)}' if is_shown else ''}{alias}"
         )
         lines += [f"  {key.fingerprint}"] if key and is_shown else []
     if room.is_admin(conversation.user_id):
@@ -112,17 +112,17 @@ async def _for_admins(conversation: Conversation, room: Room) -> list[str]:
     group_id = room.group.group_id
     try:
         invited = [await conversation.name(each.invitee_id) for each in await conversation.client.invites_of(group_id)]
-        banned = [formatting.called(each.username) for each in await conversation.client.banned(group_id)]
+        banned = [formatting.display_name(each.username) for each in await conversation.client.banned(group_id)]
     except RefusedError:
-        return []  # no admin any more
-    lines = [f"Invited: {formatting.listed(invited, 20)}"] if invited else []
-    return ["", *lines, *([f"Banned: {formatting.listed(banned, 20)}"] if banned else [])]
+        return []  # no longer an admin
+    lines = [f"Invited: {formatting.join_names(invited, 20)}"] if invited else []
+    return ["", *lines, *([f"Banned: {formatting.join_names(banned, 20)}"] if banned else [])]
 
 
 def _setting(seconds: int, *, server: bool = False) -> str:
     if seconds == formatting.KEEP:
-        return "nothing" if server else "nothing, as the server has it"
-    return "until all have fetched them" if seconds == formatting.AFTER_FETCH else duration_words(seconds)
+        return "none" if server else "none (server default)"
+    return "delete after all have fetched" if seconds == formatting.AFTER_FETCH else duration_words(seconds)
 
 
 def _table(title: str, lines: tuple[tuple[str, str], ...] | list[tuple[str, str]]) -> Content:

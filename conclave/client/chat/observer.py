@@ -1,4 +1,4 @@
-"""The observer of a conversation: it shows what has changed."""
+"""The interface between a conversation and what shows it."""
 
 from typing import Protocol
 from uuid import UUID
@@ -7,29 +7,29 @@ from conclave.client.chat.rooms import Room
 from conclave.client.events import Message
 
 
-class Listener(Protocol):
+class ConversationObserver(Protocol):
     """Shows a conversation."""
 
     def rooms_changed(self) -> None:
-        """Show groups, invites and the connection anew."""
+        """Update groups, invites and the connection."""
         ...
 
     def room_changed(self, group_id: UUID) -> None:
-        """Show what is in a group anew."""
+        """Update a group."""
         ...
 
-    def say(self, text: str, *, is_bad: bool = False) -> None:
-        """Tell something that belongs to no group, or to one that is gone."""
+    def show_status(self, text: str, *, is_error: bool = False) -> None:
+        """Show a short message that belongs to no group."""
         ...
 
-    def call(self, room: Room, message: Message) -> None:
-        """Call the user: a message that came is for them."""
+    def notify_user(self, room: Room, message: Message) -> None:
+        """Notify the user of a message."""
         ...
 
-    def held(self, group_id: UUID) -> None:
-        """What was typed for a group waits until the user has judged a key that has changed."""
+    def review_keys(self, group_id: UUID) -> None:
+        """Ask the user about changed keys of a group, which hold back messages."""
         ...
 
-    def ended(self, why: Exception) -> None:
-        """It cannot go on: the session is over, or the disk fails."""
+    def conversation_ended(self, why: Exception) -> None:
+        """Handle the end of the conversation: the session is over, or the disk fails."""
         ...

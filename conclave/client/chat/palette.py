@@ -1,4 +1,4 @@
-"""What Ctrl+P lists: groups to go to, commands to begin."""
+"""The command palette (Ctrl+P): groups, commands and themes."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -10,27 +10,27 @@ from conclave.client.chat.commands import COMMANDS
 from conclave.client.chat.screen import ChatScreen
 
 
-class Doings(Provider):
-    """Groups by their names, then commands by what they do, then colours."""
+class CommandPalette(Provider):
+    """Lists groups by name, commands by description, and themes."""
 
     async def discover(self) -> Hits:
         """List everything."""
-        for title, says, do in self._all():
-            yield DiscoveryHit(title, do, help=says)
+        for title, description, action in self._all():
+            yield DiscoveryHit(title, action, help=description)
 
     async def search(self, query: str) -> Hits:
         """List what matches."""
         matcher = self.matcher(query)
-        for title, says, do in self._all():
-            if (score := max(matcher.match(title), matcher.match(says))) > 0:
-                yield Hit(score, matcher.highlight(title), do, help=says)
+        for title, description, action in self._all():
+            if (score := max(matcher.match(title), matcher.match(description))) > 0:
+                yield Hit(score, matcher.highlight(title), action, help=description)
 
     def _all(self) -> Iterator[tuple[str, str, Callable[[], None]]]:
-        """Yield titles, which are markup, what each does in words, and what does it."""
+        """Yield title (as markup), description and action."""
         screen = self.screen
         if isinstance(screen, ChatScreen):
             for room in screen.conversation.rooms.ordered():
-                yield escape(room.name), "go to this group", partial(screen.go, room.group.group_id)
+                yield escape(room.name), "open this group", partial(screen.open_group, room.group.group_id)
             for each in COMMANDS.values():
-                yield f"/{each.name}", each.says, partial(screen.action_prefill, f"/{each.name} ")
-        yield "Colours", "choose a theme", self.app.action_change_theme
+                yield f"/{each.name}", each.description, partial(screen.action_prefill, f"/{each.name} ")
+        yield "Theme", "choose a colour theme", self.app.action_change_theme

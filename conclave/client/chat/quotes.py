@@ -1,34 +1,34 @@
-"""Quotes in texts: the lines that a reply begins with, as mail has them. Pure."""
+"""Quotes in replies, as lines that start with "> ". Pure functions."""
 
 import re
 from collections.abc import Iterator
 
-MOST_QUOTED = 160
-"""Of a message up to 160 characters are quoted."""
+MAX_QUOTED = 160
+"""A quote has up to 160 characters of the message."""
 
 _QUOTED = re.compile(r"^> .*$", flags=re.MULTILINE)
 
-_WHOM = re.compile(r"\A> ([a-zA-Z0-9_]{1,64}): ")
+_AUTHOR = re.compile(r"\A> ([a-zA-Z0-9_]{1,64}): ")
 
 
 def reply(username: str, quoted: str, text: str) -> str:
-    """Return a text that answers another one, with the beginning of that on a line before it."""
-    beginning = " ".join(quoted[: 2 * MOST_QUOTED].split())
-    shortened = beginning if len(beginning) <= MOST_QUOTED else f"{beginning[: MOST_QUOTED - 1].rstrip()}…"
+    """Return a reply, whose first line quotes the message."""
+    beginning = " ".join(quoted[: 2 * MAX_QUOTED].split())
+    shortened = beginning if len(beginning) <= MAX_QUOTED else f"{beginning[: MAX_QUOTED - 1].rstrip()}…"
     return f"> {username}: {shortened}\n{text}"
 
 
-def without(text: str) -> str:
-    """Return what is said in a text beside its quotes."""
+def strip_quotes(text: str) -> str:
+    """Return a text without its quotes."""
     return _QUOTED.sub("", text).strip("\n")
 
 
-def whom(text: str) -> str | None:
-    """Return the name of the one whom a text answers; None if it answers nobody."""
-    found = _WHOM.match(text)
+def replied_to(text: str) -> str | None:
+    """Return the name of the user that a text replies to, or None."""
+    found = _AUTHOR.match(text)
     return found[1] if found else None
 
 
-def lines(text: str) -> Iterator[tuple[int, int]]:
-    """Return where quotes are in a text: from where, and to where."""
+def quote_spans(text: str) -> Iterator[tuple[int, int]]:
+    """Return start and end of each quote in a text."""
     return (each.span() for each in _QUOTED.finditer(text))

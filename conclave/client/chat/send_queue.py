@@ -1,4 +1,4 @@
-"""Sends what was typed: in each group in its order, each text once, as soon as there is a connection."""
+"""Sends messages, in order for each group, once each, as soon as there is a connection."""
 
 import asyncio
 import contextlib
@@ -6,8 +6,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 from uuid import UUID
 
-from conclave.client.chat.rooms import Draft, Room
-from conclave.client.encryption.view import Standing
+from conclave.client.chat.rooms import PendingMessage, Room
+from conclave.client.encryption.view import EncryptionStatus
 from conclave.client.errors import (
     ClientError,
     DiskError,
@@ -16,21 +16,21 @@ from conclave.client.errors import (
     ReplacedError,
     ResourceError,
     SessionOverError,
-    in_words,
+    describe_error,
     is_final,
 )
 from conclave.client.events import Message
-from conclave.client.retry import REPEATED_SECONDS, Backoff, awake_or_asleep
+from conclave.client.retry import MAX_REPEAT_SECONDS, Backoff, seconds_since_boot
 from conclave.client.sync import Sync
 
-KEYS_LOOKED_EVERY = 1.0
-"""Where the keys of a group are not there yet, it is looked for them each second, beside whenever there is news."""
+KEY_POLL_SECONDS = 1.0
+"""While a group's keys are missing, they are checked every second, and after each event."""
 
-UNKNOWN = "it is not known whether it was, since no answer came for a day: see whether it is here, before /retry"
+UNKNOWN_OUTCOME = "no answer for a day, it may have been sent: check before /retry"
 
 
 class SendQueue:
-    """Texts on their way, as drafts of their groups."""
+    """The pending messages of all groups."""
 
     def __init__(
         self,
@@ -38,137 +38,134 @@ class SendQueue:
         online: asyncio.Event,
         start: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
         changed: Callable[[Room], None],
-        held: Callable[[UUID], None],
-        keep: Callable[[], None],
-        clock: Callable[[], float] = awake_or_asleep,
+        review_keys: Callable[[UUID], None],
+        save: Callable[[], None],
+        clock: Callable[[], float] = seconds_since_boot,
     ) -> None:
         """``online``: set while there is a connection.
 
-        ``start``: begins a task that is awaited by others. ``changed``: a group's drafts are others now. ``held``: what
-        is to be sent to a group waits, since a member's key has changed. ``keep``: writes down what is not sent.
+        ``start``: starts a task that others await. ``changed``: called after a group's pending messages have changed.
+        ``review_keys``: called when messages wait for a review of changed keys. ``save``: saves what is not sent.
         """
         self._sync = sync
         self._online = online
         self._start = start
         self._changed = changed
-        self._held = held
-        self._keep = keep
+        self._review_keys = review_keys
+        self._save = save
         self._clock = clock
         self._keys_changed = asyncio.Event()
         self._sending: dict[UUID, asyncio.Task[None]] = {}
         self._backoff = Backoff()
 
     def send(self, room: Room, text: str, self_destruct_seconds: int = 0) -> None:
-        """Send a text as soon as there is a connection, after what was typed before it. Whoever writes has read."""
+        """Queue a message. Sending marks the group as read."""
         with contextlib.suppress(DiskError):
-            self._sync.seen(room.group.group_id)
+            self._sync.mark_seen(room.group.group_id)
         room.read_before = None
-        room.drafts.append(Draft(room.group.group_id, text, self_destruct_seconds))
+        room.pending.append(PendingMessage(room.group.group_id, text, self_destruct_seconds))
         room.typed = ""
-        self._keep()
-        self._go_on(room)
+        self._save()
+        self._start_sending(room)
 
-    def go_on(self, room: Room) -> None:
-        """Send what was left by a program before."""
-        if room.drafts:
-            self._go_on(room)
+    def resume(self, room: Room) -> None:
+        """Send messages that an earlier run of the program has left."""
+        if room.pending:
+            self._start_sending(room)
 
     def send_again(self, room: Room) -> int:
-        """Try again to send what the server has refused, or what waits for a key. Return how many texts these are."""
-        refused = [each for each in room.drafts if each.refused or each.is_held]
-        for draft in refused:
-            draft.send_anew()
-        self._go_on(room)
+        """Retry messages that were refused or wait for a key. Return their number."""
+        refused = [each for each in room.pending if each.refused or each.is_held]
+        for pending in refused:
+            pending.retry()
+        self._start_sending(room)
         return len(refused)
 
-    def judged(self, room: Room) -> None:
-        """The user has judged a key: send what has waited for that, here and in the codec."""
+    def keys_reviewed(self, room: Room) -> None:
+        """Send messages that waited for the user's decision about a key, here and in the codec."""
         self.release(room)
-        self._sync.look_at(room.group.group_id)
+        self._sync.request_fetch(room.group.group_id)
 
     def release(self, room: Room) -> None:
-        """Send what has waited for the user to judge a key, if no key is in doubt any more."""
+        """Send messages that waited for a decision about keys, if all are made."""
         self._keys_changed.set()
-        held = [each for each in room.drafts if each.is_held]
+        held = [each for each in room.pending if each.is_held]
         if held and not self._sync.codec.view(room.group.group_id).changed:
-            for draft in held:
-                draft.is_held = False
-            self._go_on(room)
+            for pending in held:
+                pending.is_held = False
+            self._start_sending(room)
 
     def discard(self, room: Room) -> int:
-        """Drop what the server has refused, and what waits for a key; if there is nothing of that, what was not sent.
-
-        Return how many texts these were.
-        """
-        left = [each for each in room.drafts if not (each.is_stored or each.is_called_back)]
+        """Discard messages that were refused or wait for a key, or else those not sent yet. Return their number."""
+        left = [each for each in room.pending if not (each.is_stored or each.is_cancelled)]
         chosen = [each for each in left if each.refused or each.is_held] or [each for each in left if each.waits]
-        for draft in chosen:
-            self._call_back(room, draft)
-        self._keep()
-        self._go_on(room)
+        for pending in chosen:
+            self._cancel(room, pending)
+        self._save()
+        self._start_sending(room)
         return len(chosen)
 
-    def call_back(self, room: Room) -> Draft | None:
-        """Call back the last text that has not come yet. Return it; None: there is none.
+    def cancel_last(self, room: Room) -> PendingMessage | None:
+        """Cancel the last message that has not arrived; return it, or None.
 
-        What the server may have is not sent again, and taken back if it comes: ``Draft.is_called_back``.
+        If the server may have it, it is taken back when it arrives: see ``PendingMessage.is_cancelled``.
         """
-        left = [each for each in room.drafts if not (each.is_stored or each.is_called_back)]
+        left = [each for each in room.pending if not (each.is_stored or each.is_cancelled)]
         if not left:
             return None
-        self._call_back(room, left[-1])
-        self._keep()
-        self._go_on(room)
+        self._cancel(room, left[-1])
+        self._save()
+        self._start_sending(room)
         return left[-1]
 
-    def _call_back(self, room: Room, draft: Draft) -> None:
-        draft.is_called_back = draft.may_be_there and not draft.is_unknown
-        if draft.is_trying:
-            self.drop(draft.group_id)  # its next try could bring it there
-            draft.is_trying, draft.tried_at = False, self._clock()
-        if draft.number is not None:
-            self._start(self._take_back(room, draft, draft.number))
-        elif not draft.is_called_back:
-            room.drafts.remove(draft)
+    def _cancel(self, room: Room, pending: PendingMessage) -> None:
+        pending.is_cancelled = pending.may_be_stored and not pending.is_unknown
+        if pending.is_trying:
+            self.drop(pending.group_id)  # the next try could store it
+            pending.is_trying, pending.tried_at = False, self._clock()
+        if pending.number is not None:
+            self._start(self._take_back(room, pending, pending.number))
+        elif not pending.is_cancelled:
+            room.pending.remove(pending)
 
-    async def _take_back(self, room: Room, draft: Draft, number: int) -> None:
-        """Take back what was called back, and has come."""
-        with contextlib.suppress(ResourceError):  # it is gone already
-            await self._sync.take_back(draft.group_id, number)
-        room.drafts = [each for each in room.drafts if each is not draft]
-        self._keep()
+    async def _take_back(self, room: Room, pending: PendingMessage, number: int) -> None:
+        """Take back a cancelled message that has arrived."""
+        with contextlib.suppress(ResourceError):  # already gone
+            await self._sync.take_back(pending.group_id, number)
+        room.pending = [each for each in room.pending if each is not pending]
+        self._save()
         self._changed(room)
 
-    def has_arrived(self, room: Room, message: Message) -> None:
-        """A message of the user's is there, perhaps before the answer to its request, which may be lost."""
-        draft = next((each for each in room.drafts if each.waits and not each.is_stored), None)
-        if draft and draft.text == message.text:
-            draft.is_stored = True
-        elif not any(each.number == message.sequence_num for each in room.drafts):
-            called = next((each for each in room.drafts if each.is_called_back and each.text == message.text), None)
-            if called:
-                self._start(self._take_back(room, called, message.sequence_num))
+    def confirm(self, room: Room, message: Message) -> None:
+        """Match a message that arrived with a pending one; the answer to its request may be lost."""
+        pending = next((each for each in room.pending if each.waits and not each.is_stored), None)
+        if pending and pending.text == message.text:
+            pending.is_stored = True
+        elif not any(each.number == message.sequence_num for each in room.pending):
+            cancelled = next((each for each in room.pending if each.is_cancelled and each.text == message.text), None)
+            if cancelled:
+                self._start(self._take_back(room, cancelled, message.sequence_num))
                 return
-            unknown = next((each for each in room.drafts if each.is_unknown and each.text == message.text), None)
-            room.drafts = [each for each in room.drafts if each is not unknown]
+            unknown = next((each for each in room.pending if each.is_unknown and each.text == message.text), None)
+            room.pending = [each for each in room.pending if each is not unknown]
 
-    def tidy(self, room: Room) -> None:
-        """Drop drafts that came as messages."""
+    def remove_delivered(self, room: Room) -> None:
+        """Remove pending messages that have arrived."""
         left = [
             each
-            for each in room.drafts
-            if each.number is None or each.number > room.fetched_up_to or each.is_called_back
+            for each in room.pending
+            if each.number is None or each.number > room.fetched_up_to or each.is_cancelled
         ]
-        if len(left) < len(room.drafts):
-            room.drafts = left
-            self._keep()
+        if len(left) < len(room.pending):
+            room.pending = left
+            self._save()
 
     def drop(self, group_id: UUID) -> None:
-        """Send nothing more to a group: the user is not in it any more."""
+        """Stop sending to a group that the user has left."""
         if task := self._sending.pop(group_id, None):
             task.cancel()
 
-    def _go_on(self, room: Room) -> None:
+    def _start_sending(self, room: Room) -> None:
         group_id = room.group.group_id
         task = self._sending.get(group_id)
         if task is None or task.done():
@@ -176,73 +173,76 @@ class SendQueue:
         self._changed(room)
 
     async def _send(self, room: Room) -> None:
-        """Send the drafts of a group. One that the server refuses does not stop the others."""
+        """Send the pending messages of a group. A refused one does not stop the others."""
         failures = 0
-        while draft := next((each for each in room.drafts if each.waits), None):
+        while pending := next((each for each in room.pending if each.waits), None):
             await self._online.wait()
-            await self._keys_of(draft.group_id)
-            if self._sync.codec.view(draft.group_id).changed:
+            await self._wait_for_keys(pending.group_id)
+            if self._sync.codec.view(pending.group_id).changed:
                 self._hold(room)
                 return
-            if not draft.waits or draft not in room.drafts:
-                continue  # called back meanwhile
+            if not pending.waits or pending not in room.pending:
+                continue  # cancelled meanwhile
             now = self._clock()
-            if draft.tried_at is not None and now - draft.tried_at >= REPEATED_SECONDS:
-                self._give_up(room, draft)
+            if pending.tried_at is not None and now - pending.tried_at >= MAX_REPEAT_SECONDS:
+                self._give_up(room, pending)
                 continue
-            failures = await self._try(draft, now, failures)
+            failures = await self._try(pending, now, failures)
             self._changed(room)
-            if failures and draft.waits:
+            if failures and pending.waits:
                 await asyncio.sleep(self._backoff.delay(failures, 1.0))
 
-    async def _try(self, draft: Draft, now: float, failures: int) -> int:
-        """Try once to send a text; return how many tries have failed in a row, 0 once the server has answered."""
-        draft.is_trying = True
-        self._keep()
+    async def _try(self, pending: PendingMessage, now: float, failures: int) -> int:
+        """Try to send a message. Return the number of consecutive failures, 0 after an answer."""
+        pending.is_trying = True
+        self._save()
         try:
-            draft.number = await self._sync.send(
-                draft.group_id, draft.text, self_destruct_seconds=draft.self_destruct_seconds, send_id=draft.send_id
+            pending.number = await self._sync.send(
+                pending.group_id,
+                pending.text,
+                self_destruct_seconds=pending.self_destruct_seconds,
+                send_id=pending.send_id,
             )
         except SessionOverError:
             raise
         except (ClientError, ValueError) as error:
             if not _is_final(error):
-                if draft.tried_at is None and not isinstance(error, EncryptionError):
-                    draft.tried_at = now
+                if pending.tried_at is None and not isinstance(error, EncryptionError):
+                    pending.tried_at = now
                 return failures + 1
-            draft.refuse(in_words(error))
+            pending.refuse(describe_error(error))
         finally:
-            draft.is_trying = False
+            pending.is_trying = False
         return 0
 
-    def _give_up(self, room: Room, draft: Draft) -> None:
-        """Send a text no more by itself: it has come, or the user has to see whether it has."""
-        if draft.is_stored:
-            room.drafts.remove(draft)
+    def _give_up(self, room: Room, pending: PendingMessage) -> None:
+        """Stop retrying a message: it has arrived, or the user has to check whether it has."""
+        if pending.is_stored:
+            room.pending.remove(pending)
         else:
-            draft.refuse(UNKNOWN)
-            draft.is_unknown = True
-            self._sync.look_at(draft.group_id)
+            pending.refuse(UNKNOWN_OUTCOME)
+            pending.is_unknown = True
+            self._sync.request_fetch(pending.group_id)
         self._changed(room)
 
-    async def _keys_of(self, group_id: UUID) -> None:
+    async def _wait_for_keys(self, group_id: UUID) -> None:
         """Wait for the keys of a group: only with them it is known whose keys have changed."""
-        while self._sync.codec.view(group_id).standing is Standing.WAITING:
+        while self._sync.codec.view(group_id).status is EncryptionStatus.WAITING:
             self._keys_changed.clear()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(KEYS_LOOKED_EVERY):
+                async with asyncio.timeout(KEY_POLL_SECONDS):
                     await self._keys_changed.wait()
 
     def _hold(self, room: Room) -> None:
-        """Send nothing until the user has judged a key that has changed."""
-        for draft in room.drafts:
-            draft.is_held = draft.waits
+        """Stop sending until the user has reviewed changed keys."""
+        for pending in room.pending:
+            pending.is_held = pending.waits
         self._changed(room)
-        self._held(room.group.group_id)
+        self._review_keys(room.group.group_id)
 
 
 def _is_final(error: Exception) -> bool:
-    """Tell whether the same text would be refused again; if not, only the connection or the server is to blame."""
+    """Tell whether retrying is useless; otherwise the connection or the server failed."""
     if isinstance(error, RefusedError):
         return is_final(error)
     return isinstance(error, (ValueError, ReplacedError))

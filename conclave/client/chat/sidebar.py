@@ -1,4 +1,4 @@
-"""Lists the user's groups and invites."""
+"""The list of groups and invites."""
 
 from typing import Any
 from uuid import UUID
@@ -10,20 +10,20 @@ from textual.widgets.option_list import Option
 
 from conclave.client.chat import formatting
 from conclave.client.chat.rooms import Room, Rooms
-from conclave.wire.results import Invite
+from conclave.wire.results import InviteInfo
 
 MORE = "  "
-"""Begins each further row of a name."""
+"""The indent of further rows of a name."""
 
 INVITE = "✉ "
-"""Begins an invite, and stays beside its name."""
+"""The prefix of an invite."""
 
 WIDTH = 22
-"""The column of groups has 22 cells, so that 80 columns have room for texts."""
+"""The width of the list, which leaves room for messages on 80 columns."""
 
 
-def whole(label: str, width: int) -> tuple[Content, Content]:
-    """Return what of a name fits into so many cells of the first row, and on which rows the rest of it follows."""
+def split_label(label: str, width: int) -> tuple[Content, Content]:
+    """Split a name: the part that fits into the first row, and the rest in further rows."""
     first = Content(label).wrap(width)[0]
     rest = Content(label[len(first.plain.rstrip()) :].lstrip())
     lines = rest.wrap(WIDTH - 2 - len(MORE)) if rest else []
@@ -31,7 +31,7 @@ def whole(label: str, width: int) -> tuple[Content, Content]:
 
 
 class Sidebar(OptionList):
-    """Groups with how long their messages live and how much is unread, then invites."""
+    """Groups with policy and unread count, then invites."""
 
     COMPONENT_CLASSES = {"sidebar--policy", "sidebar--unread", "sidebar--mention", "sidebar--heading", "sidebar--open"}
 
@@ -47,26 +47,26 @@ class Sidebar(OptionList):
         super().__init__(**others)
         self._shown: tuple[str, list[tuple[str | None, str, bool]]] = ("", [])
 
-    def show(self, rooms: Rooms, open_room: UUID | None, now: int) -> None:
-        """Show these groups and invites; what was highlighted stays so. ``now``: the server's time."""
-        options = [self._room(each, now, is_open=each.group.group_id == open_room) for each in rooms.ordered()]
+    def show(self, rooms: Rooms, open_group_id: UUID | None, now: int) -> None:
+        """Show groups and invites; the highlighted one stays so. ``now``: the server's time."""
+        options = [self._room(each, now, is_open=each.group.group_id == open_group_id) for each in rooms.ordered()]
         if not options:
             options.append(Option(Content("no groups yet"), disabled=True))
         if rooms.invites:
             options.append(Option(Content("Invites").stylize(self._style("heading")), disabled=True))
             options += [self._invite(each) for each in rooms.invites]
-        shown = self.app.theme, [(each.id, str(each.prompt), each.id == f"g{open_room}") for each in options]
+        shown = self.app.theme, [(each.id, str(each.prompt), each.id == f"g{open_group_id}") for each in options]
         if shown == self._shown:
             return
         self._shown = shown
         highlighted = self.highlighted_option.id if self.highlighted_option else None
         self.set_options(options)
         kept = next((index for index, each in enumerate(options) if each.id and each.id == highlighted), None)
-        here = next((index for index, each in enumerate(options) if each.id == f"g{open_room}"), None)
+        here = next((index for index, each in enumerate(options) if each.id == f"g{open_group_id}"), None)
         self.highlighted = kept if kept is not None and self.has_focus else here
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """Say what was chosen."""
+        """Report the choice."""
         event.stop()
         chosen = event.option_id or ""
         if chosen.startswith("g"):
@@ -74,9 +74,9 @@ class Sidebar(OptionList):
         elif chosen.startswith("i"):
             self.post_message(self.Chosen(invite_id=UUID(chosen[1:])))
 
-    def _invite(self, invite: Invite) -> Option:
-        label = formatting.titled(invite.group_name, invite.group_alias)
-        return Option(Content.assemble(INVITE, *whole(label, WIDTH - 2 - len(INVITE))), f"i{invite.invite_id}")
+    def _invite(self, invite: InviteInfo) -> Option:
+        label = formatting.name_with_title(invite.group_name, invite.group_alias)
+        return Option(Content.assemble(INVITE, *split_label(label, WIDTH - 2 - len(INVITE))), f"i{invite.invite_id}")
 
     def _room(self, room: Room, now: int, *, is_open: bool) -> Option:
         policy = formatting.short_policy(room.expiry) if room.expiry is not None else ""
@@ -84,7 +84,7 @@ class Sidebar(OptionList):
         mentions = f" @{formatting.unread(len(room.mentions))}" if room.mentions else ""
         muted = " ⊘" if room.is_muted(now) else ""
         width = WIDTH - 2 - len(policy) - len(unread) - len(mentions) - len(muted) - 1
-        name, more = whole(room.listed, width)
+        name, more = split_label(room.sidebar_label, width)
         if is_open or room.unread:
             name, more = name.stylize(self._style("open")), more.stylize(self._style("open"))
         return Option(

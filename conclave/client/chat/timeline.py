@@ -1,4 +1,4 @@
-"""Shows what is in a group, and lets it vanish at its second."""
+"""The messages of the open group, which disappear when they expire."""
 
 import time
 from collections.abc import Iterable, Sequence
@@ -14,20 +14,20 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from conclave.client.chat import rows
-from conclave.client.chat.rows import Item, Key, Look, Row
+from conclave.client.chat.rows import Item, RowContext, RowKey, TimelineRow
 from conclave.client.chat.shown_messages import ShownMessages
 from conclave.client.events import Message
 
 _NAMES = {f"timeline--name-{number}" for number in range(rows.NAME_COLOURS)}
 
-MOST_WIDTH = 100
-"""Rows have at most 100 cells, so that on a wide screen the time that is left stands near its text."""
+MAX_WIDTH = 100
+"""Rows have at most 100 cells, so that on a wide screen the time left is near the text."""
 
 
 class Timeline(ScrollView, can_focus=True):
-    """The messages of the open group. It keeps its place: the end, or whatever was at the top.
+    """The messages of the open group. The scroll position is kept, at the end or at the top row.
 
-    At the end it goes on with what comes, as long as all of that can be seen: of more than a screen it shows the first.
+    At the end it follows new messages as long as they fit on the screen; of more, it shows the first.
     """
 
     COMPONENT_CLASSES = _NAMES | {
@@ -35,116 +35,116 @@ class Timeline(ScrollView, can_focus=True):
         "timeline--text",
         "timeline--mention",
         "timeline--unreadable",
-        "timeline--draft",
+        "timeline--pending",
         "timeline--refused",
         "timeline--notice",
         "timeline--alarm",
         "timeline--day",
         "timeline--new",
         "timeline--time",
-        "timeline--fuse",
-        "timeline--fuse-short",
-        "timeline--fuse-ends",
+        "timeline--countdown",
+        "timeline--countdown-short",
+        "timeline--countdown-ends",
     }
 
     class Seen(UiMessage):
-        """Messages are on the screen that were not before, since their group was opened."""
+        """Messages became visible for the first time since the group was opened."""
 
         def __init__(self, group_id: UUID, numbers: Sequence[int]) -> None:
             self.group_id = group_id
             self.numbers = numbers
             super().__init__()
 
-    class Begins(UiMessage):
-        """The first row is on the screen: earlier messages could be loaded."""
+    class ReachedStart(UiMessage):
+        """The first row is visible: earlier messages can be loaded."""
 
-    class Ends(UiMessage):
-        """The last row is on the screen: later messages could be loaded."""
+    class ReachedEnd(UiMessage):
+        """The last row is visible: later messages can be loaded."""
 
     def __init__(self, **others: Any) -> None:
         super().__init__(**others)
-        self._rows: list[Row] = []
+        self._rows: list[TimelineRow] = []
         self._items: list[Item] = []
-        self._look: Look | None = None
+        self._row_context: RowContext | None = None
         self._group_id: UUID | None = None
         self._at_end = True
         self._shown = ShownMessages()
         self._new_after: int | None = None
         self._is_drawn = True
-        self._wraps = rows.Wraps()
+        self._wrap_cache = rows.WrapCache()
 
-    def show(self, group_id: UUID | None, items: Iterable[Item], look: Look) -> None:
-        """Show the items of a group, in this widget's width, whatever ``look`` says.
+    def show(self, group_id: UUID | None, items: Iterable[Item], context: RowContext) -> None:
+        """Show the items of a group. The width of ``context`` is replaced by the widget's.
 
-        Another group is shown from its end, or from where its unread messages begin.
+        A newly opened group is shown from its end, or from its first unread message.
         """
         is_other = group_id != self._group_id
-        self._at_end = (self._at_end or is_other) and not look.has_later
-        self._group_id, self._items, self._look = group_id, list(items), look
+        self._at_end = (self._at_end or is_other) and not context.has_later
+        self._group_id, self._items, self._row_context = group_id, list(items), context
         if is_other:
             self._shown, self._new_after = ShownMessages(), None
-            self._shown.pass_by(self._messages())
+            self._shown.skip_to_end(self._messages())
         self._lay_out()
         if is_other:
             self._go_to_new()
-        self.look_around()
+        self.report_visible()
 
-    def leave(self) -> None:
-        """Forget the place: what is shown next is shown as another group is."""
+    def reset_position(self) -> None:
+        """Forget the scroll position: the next call of ``show`` treats the group as newly opened."""
         self._group_id = None
 
     def tick(self, now: int) -> None:
-        """Count down. What is gone by now is taken away at once, whoever else will say so."""
-        if self._look is None:
+        """Update countdowns, and remove expired messages."""
+        if self._row_context is None:
             return
-        self._look = replace(self._look, now=now)
+        self._row_context = replace(self._row_context, now=now)
         left = [each for each in self._items if not rows.is_gone(each, now)]
         if len(left) < len(self._items):
             self._items = left
             self._lay_out()
-        elif not self._look.is_plain:
+        elif not self._row_context.is_plain:
             self.refresh()
 
     @property
     def text(self) -> str:
-        """What is shown, as text."""
+        """The contents as text."""
         return "\n".join(self._line(each).plain.rstrip() for each in self._rows)
 
     def go_to_end(self) -> None:
-        """Show the end, and stay there: the user wants to."""
+        """Scroll to the end, and follow it."""
         self._at_end = True
-        self._shown.pass_by(self._messages())
+        self._shown.skip_to_end(self._messages())
         self._new_after = None
         self._scroll(len(self._rows))
 
     def go_to(self, number: int) -> None:
-        """Show a message, with something of what comes before it."""
+        """Scroll to a message, with some context above it."""
         place = next((index for index, each in enumerate(self._rows) if each.number == number), None)
         if place is not None:
             self._scroll(place - self.size.height // 3)
             self._at_end = self.is_at_end() and not self._has_later()
 
     def action_page_down(self) -> None:
-        """Go on by a page, each of whose rows is drawn, however fast keys come."""
+        """Scroll down by a page; each page is drawn."""
         self._page(1)
 
     def action_page_up(self) -> None:
-        """Go back by a page."""
+        """Scroll up by a page."""
         self._page(-1)
 
     def _page(self, pages: int) -> None:
-        """Scroll at once, not later, when rows may have vanished above; but not before this page was drawn."""
+        """Scroll by pages, after the previous page was drawn."""
         if self._is_drawn:
             self._scroll(self.scroll_offset.y + pages * self.size.height)
         else:
             self.call_after_refresh(self._page, pages)
 
     def is_at_end(self) -> bool:
-        """Tell whether the last row is on the screen."""
+        """Tell whether the last row is visible."""
         return self.scroll_offset.y >= self.max_scroll_y
 
     def is_shown(self, number: int | None) -> bool:
-        """Tell whether something of a message is on the screen."""
+        """Tell whether a message is visible, at least in part."""
         top = self.scroll_offset.y
         return any(number in (each.number, *each.also) for each in self._rows[top : top + self.size.height])
 
@@ -160,46 +160,46 @@ class Timeline(ScrollView, can_focus=True):
         )
 
     def on_mount(self) -> None:
-        """Look again when the terminal is looked at again."""
-        self.watch(self.app, "app_focus", self.look_around, init=False)
+        """Report visible messages when the terminal gets the focus."""
+        self.watch(self.app, "app_focus", self.report_visible, init=False)
 
     def on_resize(self, event: events.Resize) -> None:
-        """Lay out for another width. At another height the end stays on the screen."""
-        if self._look and self._look.width != self._width():
-            self._look = replace(self._look, width=self._width())
+        """Adjust to the size. The end stays visible."""
+        if self._row_context and self._row_context.width != self._width():
+            self._row_context = replace(self._row_context, width=self._width())
             self._lay_out()
         elif self._at_end:
-            self._follow()
-        self.look_around()
+            self._follow_end()
+        self.report_visible()
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
-        """Note where the user has gone."""
+        """Follow the end if the user scrolled there."""
         super().watch_scroll_y(old_value, new_value)
         was_at_end, self._at_end = self._at_end, self.is_at_end() and not self._has_later()
         if self._at_end and not was_at_end:
-            self._shown.pass_by(self._messages())
-        self.look_around()
+            self._shown.skip_to_end(self._messages())
+        self.report_visible()
 
     def _width(self) -> int:
-        return min(MOST_WIDTH, self.scrollable_content_region.width)
+        return min(MAX_WIDTH, self.scrollable_content_region.width)
 
-    def look_around(self) -> None:
-        """Tell what is on the screen once it is drawn, unless nobody looks at it.
+    def report_visible(self) -> None:
+        """Report visible messages after drawing, if the terminal has the focus.
 
-        Not before: while rows are laid out it goes through places that nobody ever sees.
+        During layout, the scroll position passes places that are never drawn.
         """
         self._is_drawn = False
-        self.call_after_refresh(self._tell)
+        self.call_after_refresh(self._report)
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         self._is_drawn = True
         if not self._rows or self._group_id is None or self.size.height == 0:
             return
         if self.scroll_offset.y == 0:
-            self.post_message(self.Begins())
+            self.post_message(self.ReachedStart())
         if self.is_at_end() and self._has_later():
-            self.post_message(self.Ends())
-        if not self.app.app_focus or self.app.screen is not self.screen:  # which is "current" below a dialog too
+            self.post_message(self.ReachedEnd())
+        if not self.app.app_focus or self.app.screen is not self.screen:  # is_current holds below a dialog too
             return
         top, end = self.scroll_offset.y, self.scroll_offset.y + self.size.height
         following = {each.key for each in self._rows[end:]}
@@ -209,22 +209,22 @@ class Timeline(ScrollView, can_focus=True):
             self.post_message(self.Seen(self._group_id, new))
 
     def _has_later(self) -> bool:
-        return self._look is not None and self._look.has_later
+        return self._row_context is not None and self._row_context.has_later
 
     def _messages(self) -> list[Message]:
         return [each for each in self._items if isinstance(each, Message)]
 
     def _lay_out(self) -> None:
-        if self._look is None:
+        if self._row_context is None:
             return
         following = list(dict.fromkeys(each.key for each in self._rows[self.scroll_offset.y :]))
         within = self._index_within(self._rows, following[0] if following else None, self.scroll_offset.y)
         at_end = self._at_end
         self._make_rows()
         if at_end:
-            self._follow()
+            self._follow_end()
             return
-        # What was at the top, or the first after it that is still there.
+        # Keep the row at the top, or the first one after it that remains.
         places = {each.key: index for index, each in reversed(list(enumerate(self._rows)))}
         kept = next((key for key in following if key in places), None)
         if kept is not None:
@@ -232,22 +232,24 @@ class Timeline(ScrollView, can_focus=True):
         self._at_end = at_end
 
     def _make_rows(self) -> None:
-        """Make the rows for this width; ``read_before`` is where the end was not followed any more, if so."""
-        if self._look is None:
+        """Lay out for this width. The line "new" is where following stopped, if it did."""
+        if self._row_context is None:
             return
-        read_before = self._look.read_before if self._new_after is None else self._new_after
-        look = replace(self._look, width=self._width(), read_before=read_before)
-        self._rows = rows.lay_out(self._items, look, self._wraps)
+        read_before = self._row_context.read_before if self._new_after is None else self._new_after
+        context = replace(self._row_context, width=self._width(), read_before=read_before)
+        self._rows = rows.lay_out(self._items, context, self._wrap_cache)
         self.virtual_size = Size(self._width(), len(self._rows))
         self.refresh()
 
-    def _follow(self) -> None:
-        """Go on at the end; or, if that would scroll away what nobody has seen, stay where it begins."""
-        if not self.size.height:  # nothing can be seen: it is asked again once something can
+    def _follow_end(self) -> None:
+        """Scroll to the end, or to the first unseen message if that would scroll away."""
+        if not self.size.height:  # not visible yet
             self._scroll(len(self._rows))
             self._at_end = True
             return
-        unseen = self._look and self._shown.first_unseen(self._messages(), self._look.user_id, time.monotonic())
+        unseen = self._row_context and self._shown.first_unseen(
+            self._messages(), self._row_context.user_id, time.monotonic()
+        )
         if unseen and self._place(unseen) < len(self._rows) - self.size.height:
             self._new_after = unseen.sequence_num - 1
             self._make_rows()
@@ -257,35 +259,35 @@ class Timeline(ScrollView, can_focus=True):
         self._at_end = not unseen or self.is_at_end()
 
     def _place(self, message: Message) -> int:
-        """Return where the rows of a message begin, with what stands above it."""
+        """Return the index of the first row of a message."""
         return next((index for index, each in enumerate(self._rows) if each.is_of(message)), len(self._rows))
 
     def _scroll(self, y: int) -> None:
         self.scroll_to(y=max(0, min(y, len(self._rows) - self.size.height)), animate=False, force=True, immediate=True)
 
     def _go_to_new(self) -> None:
-        """Show where unread messages begin, if they do not all fit at the end."""
+        """Scroll to the first unread message, unless all unread ones fit at the end."""
         new = next((index for index, each in enumerate(self._rows) if each.style == "new"), None)
         if new is not None and len(self._rows) - new > self.size.height:
             self._scroll(new)
             self._at_end = False
 
     @staticmethod
-    def _index_within(found: list[Row], key: Key | None, index: int) -> int:
-        """Return how many rows of the same item come before one, which may have been the last one's end."""
+    def _index_within(found: list[TimelineRow], key: RowKey | None, index: int) -> int:
+        """Return how many rows of the same item precede a row."""
         within, index = 0, min(index, len(found))
         while within < index and found[index - within - 1].key == key:
             within += 1
         return within
 
-    def _line(self, row: Row) -> Content:
-        """Put a row together: its text, and on the right the time or what is left of it."""
+    def _line(self, row: TimelineRow) -> Content:
+        """Return a row with time or time left on the right."""
         text = row.text.stylize(self._style(row.style))
         text = Content(" " * row.indent) + text
         if row.right:
             return self._with_right(text, [(row.right, "time")])
-        if row.message and self._look and not self._look.is_plain:
-            left, circle, style = rows.left(row.message, self._look.now)
+        if row.message and self._row_context and not self._row_context.is_plain:
+            left, circle, style = rows.countdown(row.message, self._row_context.now)
             if circle:
                 return self._with_right(text, [(f"{left} ", style), (circle, style)])
         return text

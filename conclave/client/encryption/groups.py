@@ -7,17 +7,17 @@ from enum import StrEnum
 from typing import NamedTuple
 from uuid import UUID
 
-from conclave.client.encryption.vault import NOWHERE, Place, Vault
-from conclave.client.mls import Group, LimitError, MlsError, Policy
+from conclave.client.encryption.key_database import NOWHERE, BodyLocation, KeyDatabase
+from conclave.client.mls import LimitError, MlsError, MlsGroup, Policy
 from conclave.client.mls.codec import MAX_STATE
 
-MOST_COMMITS = 256
+MAX_COMMITS = 256
 """Commits that are remembered of a group."""
 
-MOST_REQUESTS = 32
+MAX_JOIN_COMMITS = 32
 """So many own commits are remembered by which the user asked into a group."""
 
-MOST_COMERS = 4_096
+MAX_JOINERS = 4_096
 """So many users are remembered who have come into a group."""
 
 
@@ -29,13 +29,13 @@ class Stage(StrEnum):
     the account took this one's place; it does not come in again before the user says so.
     """
 
-    OUT = "out"
+    WITHOUT_KEYS = "out"
     AWAITING = "awaiting"
-    IN = "in"
+    ACTIVE = "in"
     REPLACED = "replaced"
 
 
-class Awaited(NamedTuple):
+class AwaitedCommit(NamedTuple):
     """The commit that is awaited: the first of its epoch counts. ``tag``: its confirmation tag."""
 
     epoch: int
@@ -43,7 +43,7 @@ class Awaited(NamedTuple):
 
 
 @dataclass
-class Held:
+class GroupRecord:
     """A group. ``group``: its state, unless the user is ``OUT``.
 
     ``up_to``: messages up to this number were read, or will never be. ``first_epoch``: from which on the user has keys.
@@ -59,9 +59,9 @@ class Held:
 
     group_id: UUID
     group_key: int
-    stage: Stage = Stage.OUT
-    group: Group | None = None
-    awaited: Awaited = field(default_factory=lambda: Awaited(0, b""))
+    stage: Stage = Stage.WITHOUT_KEYS
+    group: MlsGroup | None = None
+    awaited: AwaitedCommit = field(default_factory=lambda: AwaitedCommit(0, b""))
     first_epoch: int = 0
     entered_epoch: int = 0
     up_to: int = 0
@@ -70,24 +70,24 @@ class Held:
     renewed_at: int = 0
     welcome: bytes = b""
     base_tag: bytes = b""
-    entered_at: int = 0
+    joined_number: int = 0
     confirmed_by: bytes = b""
     in_since: int = 0
     is_doubtful: bool = False
 
     @property
-    def is_unsure(self) -> bool:
+    def is_unconfirmed(self) -> bool:
         """Whether no earlier member has shown yet that these are the keys of the others."""
         return not self.confirmed_by
 
-    def awaits(self, awaited: Awaited, base_tag: bytes) -> None:
+    def await_commit(self, awaited: AwaitedCommit, base_tag: bytes) -> None:
         """Await the commit that leads to the state that is there."""
         self.stage, self.awaited, self.base_tag = Stage.AWAITING, awaited, base_tag
 
-    def leave(self, stage: Stage = Stage.OUT) -> None:
+    def drop_state(self, stage: Stage = Stage.WITHOUT_KEYS) -> None:
         """Give the state up."""
-        self.had_keys = self.had_keys or self.stage is Stage.IN
-        self.stage, self.group, self.awaited = stage, None, Awaited(0, b"")
+        self.had_keys = self.had_keys or self.stage is Stage.ACTIVE
+        self.stage, self.group, self.awaited = stage, None, AwaitedCommit(0, b"")
         self.base_tag, self.confirmed_by, self.is_doubtful = b"", b"", False
 
 
@@ -97,22 +97,22 @@ _COLUMNS = (
 )
 
 
-class Groups:
+class GroupRecords:
     """The groups in the file. What ``get`` returns is changed in place, and counts once ``save`` was called.
 
     After an error call ``reload``: what was not saved is forgotten.
     """
 
-    def __init__(self, vault: Vault, policy: Policy, lost: Callable[[UUID], None]) -> None:
+    def __init__(self, database: KeyDatabase, policy: Policy, lost: Callable[[UUID], None]) -> None:
         """``lost``: is told of a group whose state cannot be loaded."""
-        self._vault, self._policy, self._lost = vault, policy, lost
-        self._cache: dict[UUID, Held] = {}
+        self._database, self._policy, self._lost = database, policy, lost
+        self._cache: dict[UUID, GroupRecord] = {}
 
     def ids(self) -> list[UUID]:
         """Return the groups of which something is kept."""
         return [UUID(bytes=row[0]) for row in self._connection.execute("SELECT group_id FROM groups ORDER BY group_id")]
 
-    def get(self, group_id: UUID) -> Held | None:
+    def get(self, group_id: UUID) -> GroupRecord | None:
         """Return a group; None if nothing is kept of it."""
         if group_id not in self._cache:
             row = self._connection.execute(
@@ -123,45 +123,45 @@ class Groups:
             self._cache[group_id] = self._read(group_id, row)
         return self._cache[group_id]
 
-    def get_or_make(self, group_id: UUID) -> Held:
+    def get_or_make(self, group_id: UUID) -> GroupRecord:
         """Return a group, of which something is kept from here on. Within a transaction."""
-        if (held := self.get(group_id)) is None:
+        if (record := self.get(group_id)) is None:
             key = self._connection.execute(
-                "INSERT INTO groups (group_id, stage) VALUES (?, ?)", (group_id.bytes, Stage.OUT)
+                "INSERT INTO groups (group_id, stage) VALUES (?, ?)", (group_id.bytes, Stage.WITHOUT_KEYS)
             ).lastrowid
-            held = self._cache[group_id] = Held(group_id, key or 0)
-        return held
+            record = self._cache[group_id] = GroupRecord(group_id, key or 0)
+        return record
 
-    def save(self, held: Held) -> None:
+    def save(self, record: GroupRecord) -> None:
         """Write a group; the state that was there is overwritten. Within a transaction.
 
         Raises LimitError for a state that could not be loaded again.
         """
         row = self._connection.execute(
-            "SELECT segment, body_id FROM groups WHERE group_key = ?", (held.group_key,)
+            "SELECT segment, body_id FROM groups WHERE group_key = ?", (record.group_key,)
         ).fetchone()
-        state = held.group.to_bytes() if held.group else b""
+        state = record.group.to_bytes() if record.group else b""
         if len(state) > MAX_STATE:
             raise LimitError(f"the state of a group has more than {MAX_STATE} bytes")
-        place = Place(*row)
-        if state != (self._vault.get(place) if place != NOWHERE else b""):
-            self._vault.erase(place)
-            place = self._vault.put(state)
+        place = BodyLocation(*row)
+        if state != (self._database.get(place) if place != NOWHERE else b""):
+            self._database.erase(place)
+            place = self._database.put(state)
         columns = ", ".join(f"{column} = ?" for column in _COLUMNS.split(", "))
         self._connection.execute(
             f"UPDATE groups SET {columns} WHERE group_key = ?",
             (
                 *(
-                    held.stage,
-                    *held.awaited,
-                    held.first_epoch,
-                    held.entered_epoch,
-                    held.up_to,
-                    held.missed,
-                    held.had_keys,
+                    record.stage,
+                    *record.awaited,
+                    record.first_epoch,
+                    record.entered_epoch,
+                    record.up_to,
+                    record.missed,
+                    record.had_keys,
                 ),
-                *(held.renewed_at, held.welcome, held.base_tag, held.entered_at, held.confirmed_by),
-                *(held.in_since, held.is_doubtful, *place, held.group_key),
+                *(record.renewed_at, record.welcome, record.base_tag, record.joined_number, record.confirmed_by),
+                *(record.in_since, record.is_doubtful, *place, record.group_key),
             ),
         )
 
@@ -171,33 +171,33 @@ class Groups:
 
     def forget(self, group_id: UUID) -> None:
         """Erase a group. Within a transaction."""
-        if (held := self.get(group_id)) is not None:
+        if (record := self.get(group_id)) is not None:
             for table in ("own_texts", "read_texts", "groups"):
-                self._vault.erase_rows(table, "group_key = ?", held.group_key)
+                self._database.erase_rows(table, "group_key = ?", record.group_key)
         self.reload(group_id)
 
     # Commits: those that the state went through, and those that come while there is none
 
-    def note_commit(self, held: Held, number: int, epoch: int, tag: bytes) -> None:
+    def record_commit(self, record: GroupRecord, number: int, epoch: int, tag: bytes) -> None:
         """Remember a commit. Within a transaction."""
         self._connection.execute(
-            "INSERT OR IGNORE INTO commits VALUES (?, ?, ?, ?)", (held.group_key, number, epoch, tag)
+            "INSERT OR IGNORE INTO commits VALUES (?, ?, ?, ?)", (record.group_key, number, epoch, tag)
         )
         self._connection.execute(
             "DELETE FROM commits WHERE group_key = ?1 AND sequence_num <="
             " (SELECT sequence_num FROM commits WHERE group_key = ?1 ORDER BY sequence_num DESC LIMIT 1 OFFSET ?2)",
-            (held.group_key, MOST_COMMITS),
+            (record.group_key, MAX_COMMITS),
         )
 
-    def first_commit(self, held: Held, epoch: int) -> tuple[int, bytes] | None:
+    def first_commit(self, record: GroupRecord, epoch: int) -> tuple[int, bytes] | None:
         """Return number and tag of the first commit that is remembered for an epoch or a later one."""
         row = self._connection.execute(
             "SELECT sequence_num, tag FROM commits WHERE group_key = ? AND epoch >= ? ORDER BY sequence_num LIMIT 1",
-            (held.group_key, epoch),
+            (record.group_key, epoch),
         ).fetchone()
         return row and (int(row[0]), bytes(row[1]))
 
-    def commit_into(self, held: Held, epoch: int) -> bytes | None:
+    def commit_into(self, record: GroupRecord, epoch: int) -> bytes | None:
         """Return the tag of the first commit that leads into an epoch; None if that is not known.
 
         Of the first epoch that is remembered it is not: another commit may have come before the user did.
@@ -205,46 +205,46 @@ class Groups:
         row = self._connection.execute(
             "SELECT tag FROM commits WHERE group_key = ?1 AND epoch = ?2 AND EXISTS"
             " (SELECT 1 FROM commits WHERE group_key = ?1 AND epoch < ?2) ORDER BY sequence_num LIMIT 1",
-            (held.group_key, epoch - 1),
+            (record.group_key, epoch - 1),
         ).fetchone()
         return bytes(row[0]) if row and row[0] else None
 
-    def forget_commits(self, held: Held) -> None:
+    def forget_commits(self, record: GroupRecord) -> None:
         """Forget which commits came. Within a transaction."""
-        self._connection.execute("DELETE FROM commits WHERE group_key = ?", (held.group_key,))
+        self._connection.execute("DELETE FROM commits WHERE group_key = ?", (record.group_key,))
 
-    def went_through(self, held: Held, tag: bytes) -> bool:
+    def has_been_at(self, record: GroupRecord, tag: bytes) -> bool:
         """Tell whether the state has been in the epoch with this confirmation tag, as far as that is remembered."""
         row = self._connection.execute(
-            "SELECT 1 FROM commits WHERE group_key = ? AND tag = ?", (held.group_key, tag)
+            "SELECT 1 FROM commits WHERE group_key = ? AND tag = ?", (record.group_key, tag)
         ).fetchone()
-        return row is not None or tag == held.base_tag
+        return row is not None or tag == record.base_tag
 
-    def note_request(self, held: Held, tag: bytes) -> None:
+    def record_join_commit(self, record: GroupRecord, tag: bytes) -> None:
         """Remember the tag of a commit by which this device asks in. Within a transaction."""
-        self._connection.execute("INSERT INTO requests (group_key, tag) VALUES (?, ?)", (held.group_key, tag))
+        self._connection.execute("INSERT INTO requests (group_key, tag) VALUES (?, ?)", (record.group_key, tag))
         self._connection.execute(
             "DELETE FROM requests WHERE group_key = ?1 AND request_key <="
             " (SELECT request_key FROM requests WHERE group_key = ?1 ORDER BY request_key DESC LIMIT 1 OFFSET ?2)",
-            (held.group_key, MOST_REQUESTS),
+            (record.group_key, MAX_JOIN_COMMITS),
         )
 
-    def has_asked(self, held: Held, tag: bytes) -> bool:
+    def is_own_join_commit(self, record: GroupRecord, tag: bytes) -> bool:
         """Tell whether a commit is one by which this device has asked in."""
         row = self._connection.execute(
-            "SELECT 1 FROM requests WHERE group_key = ? AND tag = ?", (held.group_key, tag)
+            "SELECT 1 FROM requests WHERE group_key = ? AND tag = ?", (record.group_key, tag)
         ).fetchone()
         return row is not None
 
     # Who came in, and when
 
-    def note_comer(self, held: Held, user_id: UUID, number: int, *, is_claimed: bool = False) -> bool:
+    def record_joiner(self, record: GroupRecord, user_id: UUID, number: int, *, is_claimed: bool = False) -> bool:
         """Remember that a user has come in by the message of that number. Within a transaction.
 
         Tell whether it is somebody new: who was not there before, or was removed. ``is_claimed``: the message was not
         taken. Its sender may not be there at all: counts as new until seen there, and is forgotten first.
         """
-        of = held.group_key, user_id.bytes
+        of = record.group_key, user_id.bytes
         is_new = not self._connection.execute(
             "SELECT 1 FROM comers WHERE group_key = ? AND user_id = ? AND NOT (was_removed OR is_claimed)", of
         ).fetchone()
@@ -255,11 +255,11 @@ class Groups:
         self._connection.execute(
             "DELETE FROM comers WHERE group_key = ?1 AND user_id IN (SELECT user_id FROM comers WHERE group_key = ?1"
             " ORDER BY is_claimed, sequence_num DESC LIMIT -1 OFFSET ?2)",
-            (held.group_key, MOST_COMERS),
+            (record.group_key, MAX_JOINERS),
         )
         return is_new
 
-    def note_there(self, held: Held, user_ids: Iterable[UUID], number: int) -> int:
+    def record_present(self, record: GroupRecord, user_ids: Iterable[UUID], number: int) -> int:
         """Remember who is there as the user comes in by the message of that number. Within a transaction.
 
         Return from which message on all of them may have been there, as far as is known. Who came unseen may have come
@@ -267,46 +267,47 @@ class Groups:
         """
         since = 0
         for each in user_ids:
-            of = held.group_key, each.bytes
+            of = record.group_key, each.bytes
             row = self._connection.execute(
                 "SELECT sequence_num, was_removed, is_claimed FROM comers WHERE group_key = ? AND user_id = ?", of
             ).fetchone()
-            came_at, was_removed, is_claimed = row or (0, True, False)
+            joined_at, was_removed, is_claimed = row or (0, True, False)
             if was_removed or is_claimed:
-                since = max(since, came_at if is_claimed else number)
+                since = max(since, joined_at if is_claimed else number)
                 self._connection.execute(
-                    "INSERT OR REPLACE INTO comers (group_key, user_id, sequence_num) VALUES (?, ?, ?)", (*of, came_at)
+                    "INSERT OR REPLACE INTO comers (group_key, user_id, sequence_num) VALUES (?, ?, ?)",
+                    (*of, joined_at),
                 )
         return since
 
-    def note_removed(self, held: Held, user_ids: Iterable[UUID]) -> None:
+    def record_removed(self, record: GroupRecord, user_ids: Iterable[UUID]) -> None:
         """Remember that users were removed. Within a transaction."""
         self._connection.executemany(
             "UPDATE comers SET was_removed = 1 WHERE group_key = ? AND user_id = ?",
-            [(held.group_key, each.bytes) for each in user_ids],
+            [(record.group_key, each.bytes) for each in user_ids],
         )
 
-    def came_at(self, held: Held, user_id: UUID) -> int:
+    def joined_at(self, record: GroupRecord, user_id: UUID) -> int:
         """Return the number by which a user came in last; 0 if that was before this device read here."""
         row = self._connection.execute(
-            "SELECT sequence_num FROM comers WHERE group_key = ? AND user_id = ?", (held.group_key, user_id.bytes)
+            "SELECT sequence_num FROM comers WHERE group_key = ? AND user_id = ?", (record.group_key, user_id.bytes)
         ).fetchone()
         return int(row[0]) if row else 0
 
     @property
     def _connection(self) -> sqlite3.Connection:
-        return self._vault.connection
+        return self._database.connection
 
-    def _read(self, group_id: UUID, row: tuple[object, ...]) -> Held:
+    def _read(self, group_id: UUID, row: tuple[object, ...]) -> GroupRecord:
         key, stage, epoch, tag, first, entered, up_to, missed, had_keys, *since, doubtful, segment, body_id = row
-        state = self._vault.get((segment, body_id))  # type: ignore[arg-type]  # rows have no types
-        held = Held(
-            *(group_id, key, Stage(stage), None, Awaited(epoch, tag), first, entered, up_to, missed),  # type: ignore[arg-type]
+        state = self._database.get((segment, body_id))  # type: ignore[arg-type]  # rows have no types
+        record = GroupRecord(
+            *(group_id, key, Stage(stage), None, AwaitedCommit(epoch, tag), first, entered, up_to, missed),  # type: ignore[arg-type]
             *(bool(had_keys), *since, bool(doubtful)),  # type: ignore[arg-type]
         )
         try:
-            held.group = Group.from_bytes(state, self._policy) if state else None
+            record.group = MlsGroup.from_bytes(state, self._policy) if state else None
         except MlsError:
-            held.leave()
+            record.drop_state()
             self._lost(group_id)
-        return held
+        return record

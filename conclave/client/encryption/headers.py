@@ -8,7 +8,7 @@ from conclave.client.mls.proposals import Commit
 from conclave.client.mls.welcome import GroupInfo
 
 
-class Header(NamedTuple):
+class MessageHeader(NamedTuple):
     """A message. ``tag``: the confirmation tag of a commit, if it is not encrypted.
 
     ``is_external``: by this commit its sender comes in. ``may_change_members``: as far as it can be seen, others may be
@@ -24,7 +24,7 @@ class Header(NamedTuple):
     may_change_members: bool = False
 
 
-def read_header(payload: bytes) -> Header | None:
+def read_header(payload: bytes) -> MessageHeader | None:
     """Return what a message says of itself; None if it is no message of MLS."""
     try:
         body = decode_message(payload)
@@ -33,18 +33,20 @@ def read_header(payload: bytes) -> Header | None:
     if isinstance(body, PublicMessage):
         content = body.content
         if not isinstance(content.content, Commit):
-            return Header(content.group_id, content.epoch, False, False, may_change_members=True)  # noqa: FBT003 - no commit, no text
+            return MessageHeader(content.group_id, content.epoch, False, False, may_change_members=True)  # noqa: FBT003 - no commit, no text
         is_external = content.sender.sender_type == SenderType.NEW_MEMBER_COMMIT
         what = body.auth.confirmation_tag or b"", is_external, bool(content.content.proposals) and not is_external
-        return Header(content.group_id, content.epoch, True, False, *what)  # noqa: FBT003 - a commit, no text
+        return MessageHeader(content.group_id, content.epoch, True, False, *what)  # noqa: FBT003 - a commit, no text
     if isinstance(body, PrivateMessage):
         is_application = body.content_type == ContentType.APPLICATION
         is_commit = body.content_type == ContentType.COMMIT
-        return Header(body.group_id, body.epoch, is_commit, is_application, may_change_members=not is_application)
+        return MessageHeader(
+            body.group_id, body.epoch, is_commit, is_application, may_change_members=not is_application
+        )
     return None
 
 
-def key_in(info: bytes, identity: bytes) -> bytes | None:
+def find_signature_key(info: bytes, identity: bytes) -> bytes | None:
     """Return the signature key that a group info has for an identity; None if it has none, or is none of MLS."""
     try:
         body = decode_message(info)
@@ -55,7 +57,7 @@ def key_in(info: bytes, identity: bytes) -> bytes | None:
     return next((leaf.signature_key for _, leaf in leaves if leaf.credential.identity == identity), None)
 
 
-class InfoHeader(NamedTuple):
+class GroupInfoHeader(NamedTuple):
     """A group info."""
 
     mls_group_id: bytes
@@ -63,7 +65,7 @@ class InfoHeader(NamedTuple):
     tag: bytes
 
 
-def read_info(info: bytes) -> InfoHeader | None:
+def read_group_info(info: bytes) -> GroupInfoHeader | None:
     """Return what a group info says of itself; None if it is none of MLS."""
     try:
         body = decode_message(info)
@@ -71,21 +73,21 @@ def read_info(info: bytes) -> InfoHeader | None:
         return None
     if not isinstance(body, GroupInfo):
         return None
-    return InfoHeader(body.group_context.group_id, body.group_context.epoch, body.confirmation_tag)
+    return GroupInfoHeader(body.group_context.group_id, body.group_context.epoch, body.confirmation_tag)
 
 
-class Signer(NamedTuple):
+class GroupInfoSigner(NamedTuple):
     """Who has signed a group info, as its tree has it."""
 
     identity: bytes
     signature_key: bytes
 
 
-def signer_of(info: bytes) -> Signer | None:
+def read_signer(info: bytes) -> GroupInfoSigner | None:
     """Return who has signed a group info; None if nobody has whom its tree knows. The signature is not checked."""
     try:
         body = decode_message(info)
         leaf = body.tree(None).leaf(body.signer) if isinstance(body, GroupInfo) else None
     except MlsError:
         return None
-    return Signer(leaf.credential.identity, leaf.signature_key) if leaf else None
+    return GroupInfoSigner(leaf.credential.identity, leaf.signature_key) if leaf else None

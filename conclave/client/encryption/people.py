@@ -4,9 +4,11 @@ import sqlite3
 from functools import lru_cache
 from uuid import UUID
 
-from conclave.client.encryption.vault import Vault
-from conclave.client.encryption.view import KnownKey, Trust
-from conclave.client.mls import Credential, Member, Policy, fingerprint
+from conclave.client.encryption.agenda import Agenda
+from conclave.client.encryption.groups import GroupRecords, Stage
+from conclave.client.encryption.key_database import KeyDatabase
+from conclave.client.encryption.view import EncryptionStatus, GroupView, KnownKey, Trust
+from conclave.client.mls import Credential, MlsMember, Policy, fingerprint
 from conclave.client.mls.credentials import DEFAULT_PROPOSALS
 from conclave.client.mls.proposals import ProposalType
 
@@ -23,11 +25,11 @@ POLICY = Policy(authenticate=_is_a_user, proposals=DEFAULT_PROPOSALS - {Proposal
 """Whom groups take, and which changes. No client of the protocol has pre-shared keys, or goes on in another group."""
 
 
-class People:
+class KnownKeys:
     """The keys of people, as they were seen last in any group."""
 
-    def __init__(self, vault: Vault, user_id: UUID) -> None:
-        self._vault, self._user_id = vault, user_id
+    def __init__(self, database: KeyDatabase, user_id: UUID) -> None:
+        self._database, self._user_id = database, user_id
         rows = self._connection.execute("SELECT user_id, fingerprint, trust, former, was_verified FROM people")
         self._known = {
             UUID(bytes=row[0]): KnownKey(UUID(bytes=row[0]), row[1], Trust(row[2]), row[3], bool(row[4]))
@@ -36,13 +38,13 @@ class People:
 
     @property
     def _connection(self) -> sqlite3.Connection:
-        return self._vault.connection
+        return self._database.connection
 
     def get(self, user_id: UUID) -> KnownKey | None:
         """Return what is known of a person's key."""
         return self._known.get(user_id)
 
-    def key_of(self, member: Member) -> KnownKey:
+    def key_of(self, member: MlsMember) -> KnownKey:
         """Return what is known of the key that a member has in a group; it may be another one than in other groups.
 
         A key that was judged is good where it is, and nowhere else: the server may have put another one here before.
@@ -53,7 +55,7 @@ class People:
             return known or KnownKey(user_id, seen, Trust.UNKNOWN)
         return KnownKey(user_id, seen, Trust.CHANGED, known.fingerprint, _was_verified(known))
 
-    def meet(self, member: Member) -> KnownKey | None:
+    def record(self, member: MlsMember) -> KnownKey | None:
         """Remember the key of a group's member; return it if it is another one than before. Within a transaction."""
         user_id, seen = user_of(member), _fingerprint(member.signature_key)
         known = self._known.get(user_id)
@@ -66,9 +68,9 @@ class People:
         self._store(changed)
         return changed
 
-    def judge(self, user_id: UUID, of: str, trust: Trust) -> None:
+    def set_trust(self, user_id: UUID, of: str, trust: Trust) -> None:
         """Note what the user thinks of a key, which is the one that is good from here on."""
-        with self._vault.transaction():
+        with self._database.transaction():
             self._store(KnownKey(user_id, of, trust))
 
     def _store(self, key: KnownKey) -> None:
@@ -80,7 +82,47 @@ class People:
 
     def reload(self) -> None:
         """Forget what was not stored, after an error."""
-        self.__init__(self._vault, self._user_id)  # type: ignore[misc]  # all that it has is read anew
+        self.__init__(self._database, self._user_id)  # type: ignore[misc]  # all that it has is read anew
+
+
+class GroupViews:
+    """Looks at groups, and takes what the user thinks of keys."""
+
+    def __init__(self, user_id: UUID, groups: GroupRecords, known_keys: KnownKeys, agenda: Agenda) -> None:
+        self._user_id, self._groups, self._known_keys, self._agenda = user_id, groups, known_keys, agenda
+
+    def view(self, group_id: UUID) -> GroupView:
+        """Return a group's encryption as it is now."""
+        record = self._groups.get(group_id)
+        if record is None or record.stage is not Stage.ACTIVE or record.group is None:
+            is_replaced = record is not None and record.stage is Stage.REPLACED
+            return GroupView(EncryptionStatus.REPLACED if is_replaced else EncryptionStatus.WAITING)
+        members = record.group.members().values()
+        ids = [user_of(each) for each in members]
+        known = [self._known_keys.key_of(each) for each in members if user_of(each) != self._user_id]
+        agenda = self._agenda.group(group_id)
+        listed = agenda.listed
+        strangers = tuple(sorted(set(ids) - (listed or set()))) if agenda.is_stranger_reported else ()
+        keyless = () if listed is None else tuple(sorted(listed - set(ids)))
+        return GroupView(EncryptionStatus.ENCRYPTED, tuple(known), strangers, keyless, record.group.epoch)
+
+    def set_trust(self, user_id: UUID, fingerprint: str, trust: Trust) -> bool:
+        """Note what the user thinks of a key. False: the person does not have it."""
+        if fingerprint not in self._keys_of(user_id):
+            return False
+        self._known_keys.set_trust(user_id, fingerprint, trust)
+        return True
+
+    def _keys_of(self, user_id: UUID) -> set[str]:
+        """Return the keys that a person has now: the one that was seen last, and those in groups."""
+        known = self._known_keys.get(user_id)
+        in_groups = {
+            key.fingerprint
+            for group_id in self._groups.ids()
+            for key in self.view(group_id).members
+            if key.user_id == user_id
+        }
+        return in_groups | ({known.fingerprint} if known else set())
 
 
 def _was_verified(known: KnownKey) -> bool:
@@ -93,6 +135,6 @@ def _fingerprint(signature_key: bytes) -> str:
     return fingerprint(signature_key)
 
 
-def user_of(member: Member) -> UUID:
+def user_of(member: MlsMember) -> UUID:
     """Return the user who a member says it is; that there are 16 bytes was checked when it came in."""
     return UUID(bytes=member.credential.identity)

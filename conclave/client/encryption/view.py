@@ -5,7 +5,7 @@ from enum import StrEnum
 from uuid import UUID
 
 
-class Standing(StrEnum):
+class EncryptionStatus(StrEnum):
     """How the user stands in a group's encryption."""
 
     PLAIN = "plain"
@@ -52,7 +52,7 @@ class GroupView:
     has to. ``keyless``: members by that list who have no keys yet, and cannot read. ``epoch``: counts changes of keys.
     """
 
-    standing: Standing
+    status: EncryptionStatus
     members: tuple[KnownKey, ...] = ()
     strangers: tuple[UUID, ...] = ()
     keyless: tuple[UUID, ...] = ()
@@ -69,5 +69,5 @@ class GroupView:
         return sum(each.trust is Trust.VERIFIED for each in self.members)
 
 
-PLAIN = GroupView(Standing.PLAIN)
+PLAIN = GroupView(EncryptionStatus.PLAIN)
 """A group of which nothing is encrypted."""

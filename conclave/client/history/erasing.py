@@ -9,7 +9,7 @@ from conclave.client.history import bodies
 
 NEVER = 2**63 - 1
 
-SETTLE = f"""
+SET_GONE_AT = f"""
     UPDATE messages SET gone_at = (
         SELECT nullif(min(ifnull(redact_at, {NEVER}),
             CASE WHEN expiry > 0 THEN min(created_at, arrived_at) + expiry + 1
@@ -26,14 +26,14 @@ Nothing arrives before it is created: if it says so, the server's clock was wron
 """
 
 
-class Erased(NamedTuple):
+class ErasedMessage(NamedTuple):
     """A message that is gone."""
 
     group_id: UUID
     sequence_num: int
 
 
-def erase(connection: sqlite3.Connection, keys: Sequence[int]) -> list[Erased]:
+def erase(connection: sqlite3.Connection, keys: Sequence[int]) -> list[ErasedMessage]:
     """Erase messages."""
     erased, places = [], []
     for key in keys:
@@ -43,13 +43,13 @@ def erase(connection: sqlite3.Connection, keys: Sequence[int]) -> list[Erased]:
             " sequence_num, segment, body_id",
             (key,),
         ).fetchone()
-        erased.append(Erased(UUID(bytes=row[0]), row[1]))
+        erased.append(ErasedMessage(UUID(bytes=row[0]), row[1]))
         places.append((row[2], row[3]))
     bodies.erase(connection, places)
     return erased
 
 
-def give_up(connection: sqlite3.Connection, segment: int) -> None:
+def compact(connection: sqlite3.Connection, segment: int) -> None:
     """Copy what is left of a segment to the newest one, and drop it."""
     left = connection.execute(
         "SELECT message_key, body_id FROM messages WHERE segment = ? ORDER BY body_id", (segment,)

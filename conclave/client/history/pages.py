@@ -20,7 +20,7 @@ _COLUMNS = (
 
 
 @dataclass(frozen=True)
-class Arrived:
+class IncomingMessage:
     """A message to store."""
 
     sequence_num: int
@@ -38,35 +38,35 @@ class Arrived:
         return min(self.created_at, now) + self.self_destruct_seconds if runs else None
 
 
-class Times(NamedTuple):
+class TimeBounds(NamedTuple):
     """What time it may be: the latest, the earliest, and what has come for sure."""
 
     now: int
     earliest: int
-    sure: int
+    confirmed: int
 
 
-class _Place(NamedTuple):
+class _FetchPosition(NamedTuple):
     """How far a group was fetched, and after which number to fetch again; None: nothing."""
 
     fetched: int
     again: int | None
 
 
-def known_group(connection: sqlite3.Connection, group_id: UUID) -> tuple[int, int]:
+def ensure_group(connection: sqlite3.Connection, group_id: UUID) -> tuple[int, int]:
     """Return a group's key and effective expiry; it is known from here on."""
     connection.execute("INSERT OR IGNORE INTO groups (group_id) VALUES (?)", (group_id.bytes,))
     row = connection.execute("SELECT group_key, expiry FROM groups WHERE group_id = ?", (group_id.bytes,)).fetchone()
     return row[0], row[1]
 
 
-def again_after(connection: sqlite3.Connection, group_id: UUID) -> int | None:
+def refetch_after(connection: sqlite3.Connection, group_id: UUID) -> int | None:
     """Return the number after which a group is to be fetched again once the server knows the time; None: it is not."""
     row = connection.execute("SELECT again_after FROM groups WHERE group_id = ?", (group_id.bytes,)).fetchone()
     return int(row[0]) if row and row[0] is not None else None
 
 
-def new(connection: sqlite3.Connection, group_id: UUID, numbers: Sequence[int]) -> set[int]:
+def not_fetched(connection: sqlite3.Connection, group_id: UUID, numbers: Sequence[int]) -> set[int]:
     """Return those of a page's numbers that have not come yet."""
     row = connection.execute(
         "SELECT group_key, fetched_up_to, again_after FROM groups WHERE group_id = ?", (group_id.bytes,)
@@ -81,14 +81,14 @@ def new(connection: sqlite3.Connection, group_id: UUID, numbers: Sequence[int]) 
     return {each for each in numbers if each > from_here} - {each[0] for each in had}
 
 
-def move(
+def record_page(
     connection: sqlite3.Connection, group_key: int, after: int, up_to: int, numbers: Sequence[int], *, in_doubt: bool
 ) -> int | None:
     """Note that a page with ``numbers`` was fetched; return how far the group was fetched before.
 
     None, and nothing is noted: the group is not at ``after``, neither for the first time nor again.
     """
-    was = _Place(
+    was = _FetchPosition(
         *connection.execute(
             "SELECT fetched_up_to, again_after FROM groups WHERE group_key = ?", (group_key,)
         ).fetchone()
@@ -114,13 +114,15 @@ def move(
     return was.fetched
 
 
-def put(connection: sqlite3.Connection, group_key: int, fetched: int, arrived: Sequence[Arrived], times: Times) -> None:
+def store(
+    connection: sqlite3.Connection, group_key: int, fetched: int, arrived: Sequence[IncomingMessage], times: TimeBounds
+) -> None:
     """Store messages, those late whose numbers are not greater than ``fetched``; what is expired already is not."""
     expiry, read_up_to = connection.execute(
         "SELECT expiry, read_up_to FROM groups WHERE group_key = ?", (group_key,)
     ).fetchone()
     for each in arrived:
-        if expiry > 0 and min(each.created_at, times.now) + expiry < times.sure:
+        if expiry > 0 and min(each.created_at, times.now) + expiry < times.confirmed:
             continue
         redact_at = each.redact_at(times.now)
         if redact_at is None and each.self_destruct_seconds and each.sequence_num <= read_up_to:

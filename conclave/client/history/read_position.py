@@ -18,7 +18,7 @@ def unread(connection: sqlite3.Connection, group_id: UUID, user_id: UUID, now: i
     return [row[0] for row in rows]
 
 
-def see(connection: sqlite3.Connection, group_key: int, numbers: Iterable[int]) -> None:
+def mark_seen(connection: sqlite3.Connection, group_key: int, numbers: Iterable[int]) -> None:
     """Note that messages were on the screen."""
     connection.executemany(
         "UPDATE messages SET is_seen = 1 WHERE group_key = ? AND sequence_num = ? AND is_seen = 0",
@@ -26,7 +26,7 @@ def see(connection: sqlite3.Connection, group_key: int, numbers: Iterable[int]) 
     )
 
 
-def see_lasting(connection: sqlite3.Connection, group_key: int) -> None:
+def mark_rest_seen(connection: sqlite3.Connection, group_key: int) -> None:
     """Note that nothing has to be shown any more but messages that destroy themselves: these have to be on a screen."""
     connection.execute(
         "UPDATE messages SET is_seen = 1 WHERE group_key = ?1 AND is_seen = 0 AND self_destruct_seconds = 0"
@@ -35,12 +35,12 @@ def see_lasting(connection: sqlite3.Connection, group_key: int) -> None:
     )
 
 
-def read_up_to(connection: sqlite3.Connection, group_id: UUID, user_id: UUID, sure: int) -> int:
+def read_up_to(connection: sqlite3.Connection, group_id: UUID, user_id: UUID, confirmed: int) -> int:
     """Return the number of the last message before which nothing is unseen.
 
     ``sure``: what is gone by then for sure. What is hidden by a time in doubt may come back, and was not seen.
     """
-    first = unread(connection, group_id, user_id, sure, 1)
+    first = unread(connection, group_id, user_id, confirmed, 1)
     row = connection.execute(
         "SELECT max(sequence_num) FROM messages JOIN groups USING (group_key) WHERE group_id = ?1"
         " AND (?2 IS NULL OR sequence_num < ?2)",
@@ -49,7 +49,7 @@ def read_up_to(connection: sqlite3.Connection, group_id: UUID, user_id: UUID, su
     return row[0] or 0
 
 
-def cover(connection: sqlite3.Connection, group_key: int, up_to: int, earliest: int) -> int:
+def mark_read(connection: sqlite3.Connection, group_key: int, up_to: int, earliest: int) -> int:
     """Have everything up to a number count as read; return up to which number it did before.
 
     Timers of what it newly covers run from ``earliest``, the earliest time that it may be.

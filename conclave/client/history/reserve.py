@@ -20,14 +20,14 @@ LEAST_BYTES = 256 * 1024
 _BLOCK = 512
 
 
-class Reserve:
+class SpaceReserve:
     """The space that is kept for one history."""
 
     def __init__(self, history: Path | None) -> None:
         """``history``: its path; None: it is in memory, and needs no space."""
         self._path = history.with_name(history.name + SUFFIX) if history else None
 
-    def keep(self) -> bool:
+    def refill(self) -> bool:
         """Complete the reserve if there is room for it and as much again. Return whether it is complete."""
         if self._path is None:
             return True
@@ -38,17 +38,17 @@ class Reserve:
         try:
             return self._fill(descriptor)
         except OSError:
-            self._give_up(descriptor)  # a part of a reserve would not help
+            self._empty(descriptor)  # a part of a reserve would not help
             return False
         finally:
             os.close(descriptor)
 
-    def give_up(self) -> bool:
+    def release(self) -> bool:
         """Give the space up. Return whether there was some."""
         with suppress(OSError):
             descriptor = os.open(self._path or "", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
-                return self._give_up(descriptor)
+                return self._empty(descriptor)
             finally:
                 os.close(descriptor)
         return False
@@ -65,7 +65,7 @@ class Reserve:
         os.posix_fallocate(descriptor, 0, size)
         return True
 
-    def _give_up(self, descriptor: int) -> bool:
+    def _empty(self, descriptor: int) -> bool:
         """Empty the file. Its size stays: it says how much is kept once there is room."""
         known = os.fstat(descriptor)
         with suppress(OSError):

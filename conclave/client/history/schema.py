@@ -3,7 +3,7 @@
 import sqlite3
 from pathlib import Path
 
-from conclave.client.private_file import keep_nothing_free, open_private, transaction
+from conclave.client.private_file import enable_auto_vacuum, open_private, transaction
 
 VERSION = 1
 
@@ -86,7 +86,7 @@ def open_history(path: Path | None) -> sqlite3.Connection:
         raise HistoryError(f"{path}: cannot be opened: {error.strerror}") from error
     try:
         _make(connection, path)
-        keep_nothing_free(connection)
+        enable_auto_vacuum(connection)
     except sqlite3.Error as error:
         connection.close()
         raise HistoryError(f"{path}: is no history of a client: {error}") from error

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from conclave.clock import Clock, Reading
 
-CONFIRMED_BY = 10
+CONFIRMING_ANSWERS = 10
 """A leap of the server's time is believed once 10 answers in a row go by it, each a minute after the one before.
 
 What is erased by a wrong time never comes back, and what is erased some minutes late was hidden meanwhile. A clock that
@@ -12,13 +12,13 @@ is set wrong by hand, by a time server or when a machine wakes up is mostly mend
 since a machine may sleep between two of them, and minutes since many come within a moment.
 """
 
-APART_SECONDS = 60
+ANSWER_INTERVAL_SECONDS = 60
 """Of answers within a minute one counts."""
 
-SLACK_SECONDS = 10
+TOLERANCE_SECONDS = 10
 """The server's time may differ from what this machine's clocks make of it by 10 seconds: answers come late."""
 
-DRIFT = 1_000
+DRIFT_DIVISOR = 1_000
 """And by a thousandth of the time since it was heard: clocks of two machines do not go alike."""
 
 
@@ -31,7 +31,7 @@ class Anchor:
 
 
 @dataclass(frozen=True)
-class Doubt:
+class UnconfirmedTime:
     """A time that the server tells and this machine's clocks contradict."""
 
     anchor: Anchor
@@ -48,49 +48,49 @@ class ServerClock:
     that is in doubt. A wall clock that is fast or slow all the time does no harm: only what it has moved counts.
     """
 
-    def __init__(self, clock: Clock, anchor: Anchor | None = None, doubt: Doubt | None = None) -> None:
+    def __init__(self, clock: Clock, anchor: Anchor | None = None, doubt: UnconfirmedTime | None = None) -> None:
         """``anchor``: None if the server has never been heard; the wall clock counts until it is."""
         self._clock = clock
         self.anchor = anchor
         self.doubt = doubt
-        self.silences = 0
-        self._silent_at: Reading | None = None
+        self.unknown_time_count = 0
+        self._unknown_since: Reading | None = None
 
-    def hear_nothing(self) -> None:
+    def record_unknown_time(self) -> None:
         """The server answers and does not know what time it is."""
-        self._silent_at = self._clock.read()
-        self.silences += 1
+        self._unknown_since = self._clock.read()
+        self.unknown_time_count += 1
 
-    def hear(self, date: int) -> int:
+    def record_time(self, date: int) -> int:
         """The server says that it is ``date``, in whole seconds rounded down: up to a second more.
 
         Return how many seconds the time that was believed was behind: 0 unless a doubt has ended by being confirmed.
         The first time that is ever heard is believed: nothing else is known, and nothing is here that could be lost.
         """
-        reading, self._silent_at = self._clock.read(), None
-        heard = Anchor(date + 1, reading)
-        if self.anchor is None or _agree(self.anchor, heard) or _is_alone_right(self.anchor, heard):
-            self.anchor, self.doubt = heard, None
-        elif self.doubt is None or not _agree(self.doubt.anchor, heard):
-            self.doubt = Doubt(heard)
-        elif _passed(self.doubt.anchor.at, reading) >= APART_SECONDS:
-            self.doubt = Doubt(heard, self.doubt.answers + 1)
-            if self.doubt.answers >= CONFIRMED_BY:
-                leap = heard.server - _latest(self.anchor, reading)
-                self.anchor, self.doubt = heard, None
+        reading, self._unknown_since = self._clock.read(), None
+        received = Anchor(date + 1, reading)
+        if self.anchor is None or _agrees(self.anchor, received) or _matches_wall_clock(self.anchor, received):
+            self.anchor, self.doubt = received, None
+        elif self.doubt is None or not _agrees(self.doubt.anchor, received):
+            self.doubt = UnconfirmedTime(received)
+        elif _elapsed(self.doubt.anchor.at, reading) >= ANSWER_INTERVAL_SECONDS:
+            self.doubt = UnconfirmedTime(received, self.doubt.answers + 1)
+            if self.doubt.answers >= CONFIRMING_ANSWERS:
+                leap = received.server - _latest(self.anchor, reading)
+                self.anchor, self.doubt = received, None
                 return max(0, leap)
         return 0
 
     @property
-    def is_silent(self) -> bool:
+    def is_time_unknown(self) -> bool:
         """Whether the server did not know the time when it answered last."""
-        return self._silent_at is not None
+        return self._unknown_since is not None
 
     @property
-    def wants_answers(self) -> bool:
+    def needs_answer(self) -> bool:
         """Whether another answer would count, for a doubt or against it, or may have a time at last."""
-        asked_at = self._silent_at or (self.doubt.anchor.at if self.doubt else None)
-        return asked_at is not None and _passed(asked_at, self._clock.read()) >= APART_SECONDS
+        asked_at = self._unknown_since or (self.doubt.anchor.at if self.doubt else None)
+        return asked_at is not None and _elapsed(asked_at, self._clock.read()) >= ANSWER_INTERVAL_SECONDS
 
     @property
     def machine_ahead(self) -> int:
@@ -100,12 +100,12 @@ class ServerClock:
     def now(self) -> int:
         """Return the latest that the server's time may be, Unix seconds: by it things are hidden."""
         reading = self._clock.read()
-        return max((_latest(each, reading) for each in self._told), default=reading.wall)
+        return max((_latest(each, reading) for each in self._candidates), default=reading.wall)
 
-    def sure(self) -> int:
+    def confirmed_now(self) -> int:
         """Return the time that has come for sure, by which things are erased: no later than ``now``."""
         reading = self._clock.read()
-        return min((each.server + _passed(each.at, reading) for each in self._told), default=reading.wall)
+        return min((each.server + _elapsed(each.at, reading) for each in self._candidates), default=reading.wall)
 
     def earliest(self) -> int:
         """Return the earliest that the time may be by which things are hidden, Unix seconds: from it on timers run.
@@ -113,10 +113,10 @@ class ServerClock:
         A timer that began by a clock that was set forward would end too late once the server is heard again.
         """
         reading = self._clock.read()
-        return max((_earliest(each, reading) for each in self._told), default=reading.wall)
+        return max((_earliest(each, reading) for each in self._candidates), default=reading.wall)
 
     @property
-    def _told(self) -> list[Anchor]:
+    def _candidates(self) -> list[Anchor]:
         """The times that may be right."""
         return [each for each in (self.anchor, self.doubt and self.doubt.anchor) if each]
 
@@ -125,26 +125,26 @@ def _is_same_start(at: Reading, reading: Reading) -> bool:
     return reading.boot_id == at.boot_id and reading.since_boot >= at.since_boot
 
 
-def _passed(at: Reading, reading: Reading) -> int:
+def _elapsed(at: Reading, reading: Reading) -> int:
     """Return how much time has passed by the monotonic clock, or by the wall clock after a reboot."""
     steady = reading.since_boot - at.since_boot if _is_same_start(at, reading) else reading.wall - at.wall
     return max(0, steady)
 
 
 def _latest(anchor: Anchor, reading: Reading) -> int:
-    return anchor.server + max(_passed(anchor.at, reading), reading.wall - anchor.at.wall)
+    return anchor.server + max(_elapsed(anchor.at, reading), reading.wall - anchor.at.wall)
 
 
 def _earliest(anchor: Anchor, reading: Reading) -> int:
-    return anchor.server - 1 + min(_passed(anchor.at, reading), max(0, reading.wall - anchor.at.wall))
+    return anchor.server - 1 + min(_elapsed(anchor.at, reading), max(0, reading.wall - anchor.at.wall))
 
 
-def _agree(anchor: Anchor, heard: Anchor) -> bool:
+def _agrees(anchor: Anchor, received: Anchor) -> bool:
     """Tell whether a time is the one that another one has become by now."""
-    passed = _passed(anchor.at, heard.at)
-    return abs(heard.server - anchor.server - passed) <= SLACK_SECONDS + passed // DRIFT
+    passed = _elapsed(anchor.at, received.at)
+    return abs(received.server - anchor.server - passed) <= TOLERANCE_SECONDS + passed // DRIFT_DIVISOR
 
 
-def _is_alone_right(anchor: Anchor, heard: Anchor) -> bool:
+def _matches_wall_clock(anchor: Anchor, received: Anchor) -> bool:
     """Tell whether a time is that of the wall clock after a reboot, which may have been wrong before it."""
-    return not _is_same_start(anchor.at, heard.at) and abs(heard.server - heard.at.wall) <= SLACK_SECONDS
+    return not _is_same_start(anchor.at, received.at) and abs(received.server - received.at.wall) <= TOLERANCE_SECONDS

@@ -2,29 +2,29 @@
 
 import sqlite3
 
-from conclave.client.history.server_clock import Anchor, Doubt, ServerClock
+from conclave.client.history.server_clock import Anchor, ServerClock, UnconfirmedTime
 from conclave.clock import Reading
 
 NOTED_SECONDS = 60
 """The server's time is written to the file once a minute, since each answer tells it; earlier if a clock was set."""
 
 
-def noted(connection: sqlite3.Connection) -> tuple[Anchor | None, Doubt | None]:
+def load_clock(connection: sqlite3.Connection) -> tuple[Anchor | None, UnconfirmedTime | None]:
     """Return the time that was believed last, and one that was in doubt."""
     row = connection.execute("SELECT server, wall, since_boot, boot_id FROM about").fetchone()
     doubted = connection.execute("SELECT answers, server, wall, since_boot, boot_id FROM doubt").fetchone()
     anchor = Anchor(row[0], Reading(*row[1:])) if row and row[0] is not None else None
-    return anchor, doubted and Doubt(Anchor(doubted[1], Reading(*doubted[2:])), doubted[0])
+    return anchor, doubted and UnconfirmedTime(Anchor(doubted[1], Reading(*doubted[2:])), doubted[0])
 
 
-class Notes:
+class SavedClock:
     """What is written down of a clock, so that it is written again only when it says something else."""
 
     def __init__(self) -> None:
         self._anchor: Anchor | None = None
-        self._doubt: Doubt | None = None
+        self._doubt: UnconfirmedTime | None = None
 
-    def are_new(self, clock: ServerClock) -> bool:
+    def differ_from(self, clock: ServerClock) -> bool:
         """Tell whether a clock says more than what is written down."""
         anchor = clock.anchor
         is_new = anchor is not None and (self._anchor is None or _differs(self._anchor, anchor))
@@ -43,7 +43,7 @@ class Notes:
             connection.execute("INSERT INTO doubt VALUES (1, ?, ?, ?, ?, ?)", values)
 
 
-def goes_on(connection: sqlite3.Connection, seconds: int, former: int) -> None:
+def shift_forward(connection: sqlite3.Connection, seconds: int, former: int) -> None:
     """The time that was believed, ``former``, was ``seconds`` behind: what began by it has as much left as it had."""
     connection.execute(
         "UPDATE messages SET arrived_at = arrived_at + iif(arrived_at <= ?2, ?1, 0),"
@@ -52,7 +52,7 @@ def goes_on(connection: sqlite3.Connection, seconds: int, former: int) -> None:
     )
 
 
-def goes_back(connection: sqlite3.Connection, seconds: int, now: int) -> None:
+def shift_back(connection: sqlite3.Connection, seconds: int, now: int) -> None:
     """It is ``now``, and was taken for ``seconds`` more: what came by that was created, and ends, as much earlier.
 
     It is known by what cannot be: nothing was created later than now, and no timer has more left than its whole.

@@ -6,20 +6,20 @@ from conclave.client.mls.errors import (
     ForgedError,
     InvalidError,
     LimitError,
-    MalformedError,
+    MalformedMessageError,
     MlsError,
-    NotForUsError,
-    NotFromHereError,
+    OutdatedStateError,
     OwnMessageError,
     ReplayedError,
     StaleError,
     StateError,
+    WrongRecipientError,
 )
 from conclave.client.mls.framing import decode_message, encode_message
-from conclave.client.mls.group import Commitment, Group
+from conclave.client.mls.group import MlsGroup, OwnCommit
 from conclave.client.mls.key_packages import KeyPackage, OwnKeyPackage, create_key_package
 from conclave.client.mls.receiving import ApplicationMessage, CommitApplied, ProposalArrived, Received
-from conclave.client.mls.state import Member
+from conclave.client.mls.state import MlsMember
 from conclave.client.mls.suites import SUITES, CipherSuite, suite_of
 from conclave.client.mls.validation import Policy
 
@@ -28,19 +28,18 @@ __all__ = [
     "ApplicationMessage",
     "CipherSuite",
     "CommitApplied",
-    "Commitment",
     "Credential",
     "Extension",
     "ForgedError",
-    "Group",
     "InvalidError",
     "KeyPackage",
     "LimitError",
-    "MalformedError",
-    "Member",
+    "MalformedMessageError",
     "MlsError",
-    "NotForUsError",
-    "NotFromHereError",
+    "MlsGroup",
+    "MlsMember",
+    "OutdatedStateError",
+    "OwnCommit",
     "OwnKeyPackage",
     "OwnMessageError",
     "Policy",
@@ -49,6 +48,7 @@ __all__ = [
     "ReplayedError",
     "StaleError",
     "StateError",
+    "WrongRecipientError",
     "basic",
     "create_key_package",
     "decode_message",

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from enum import IntEnum
 from typing import Protocol, Self, TypeVar
 
-from conclave.client.mls.errors import LimitError, MalformedError
+from conclave.client.mls.errors import LimitError, MalformedMessageError
 
 MAX_MESSAGE = 4 * 1024 * 1024
 """Bytes of a message that are looked at."""
@@ -94,7 +94,7 @@ def optional(value: Encodable | None) -> bytes:
     return b"\x00" if value is None else b"\x01" + value.encode()
 
 
-class Reader:
+class ByteReader:
     """Reads one message from its beginning; what does not fit raises MalformedError, what is too much LimitError."""
 
     def __init__(self, data: bytes, at_most: int = MAX_MESSAGE, elements: int = MAX_ELEMENTS) -> None:
@@ -109,7 +109,7 @@ class Reader:
         """Read so many bytes."""
         start, stop = self._position, self._position + length
         if stop > self._end:
-            raise MalformedError("a message ends too early")
+            raise MalformedMessageError("a message ends too early")
         self._position = stop
         return self._data[start:stop]
 
@@ -148,10 +148,10 @@ class Reader:
             return first
         prefix = first >> 6
         if prefix > len(VARINT_LENGTHS) - 1:
-            raise MalformedError("a length begins with bits that mean nothing")
+            raise MalformedMessageError("a length begins with bits that mean nothing")
         value = int.from_bytes(bytes([first & 0x3F]) + self.fixed((1 << prefix) - 1), "big")
         if value < VARINT_LENGTHS[prefix - 1][0]:
-            raise MalformedError("a length is encoded in more bytes than it takes")
+            raise MalformedMessageError("a length is encoded in more bytes than it takes")
         return value
 
     def opaque(self) -> bytes:
@@ -176,7 +176,7 @@ class Reader:
         length = self.varint()
         stop, outer = self._position + length, self._end
         if stop > outer:
-            raise MalformedError("a vector is longer than its message")
+            raise MalformedMessageError("a vector is longer than its message")
         self._end = stop
         items: list[T] = []
         while self._position < stop:
@@ -206,7 +206,7 @@ class Reader:
             return ()
         count, rest = divmod(len(data), size)
         if rest:
-            raise MalformedError("a vector of numbers ends within a number")
+            raise MalformedMessageError("a vector of numbers ends within a number")
         if count > at_most:
             raise LimitError(f"a vector has more than {at_most} numbers")
         return struct.unpack(f">{count}{form}", data)
@@ -215,7 +215,7 @@ class Reader:
         """Read ``optional<T>``, by ``read`` if it is there (section 2.1.1)."""
         present = self.uint8()
         if present > 1:
-            raise MalformedError("an optional value is neither there nor not there")
+            raise MalformedMessageError("an optional value is neither there nor not there")
         return read(self) if present else None
 
     def enum(self, kind: type[E], value: int) -> E:
@@ -223,7 +223,7 @@ class Reader:
         try:
             return kind(value)
         except ValueError:
-            raise MalformedError(f"{value} is no {kind.__name__} that this package knows") from None
+            raise MalformedMessageError(f"{value} is no {kind.__name__} that this package knows") from None
 
     def rest(self) -> bytes:
         """Read all that is left."""
@@ -232,10 +232,10 @@ class Reader:
     def finish(self) -> None:
         """Say that nothing may be left."""
         if self._position != self._end:
-            raise MalformedError("a message goes on after its end")
+            raise MalformedMessageError("a message goes on after its end")
 
 
-def decode(data: bytes, read: Callable[[Reader], T], reader_of: Callable[[bytes], Reader] = Reader) -> T:
+def decode(data: bytes, read: Callable[[ByteReader], T], reader_of: Callable[[bytes], ByteReader] = ByteReader) -> T:
     """Read a structure that fills ``data``. ``reader_of``: how it is bounded."""
     reader = reader_of(data)
     value = read(reader)
@@ -243,6 +243,6 @@ def decode(data: bytes, read: Callable[[Reader], T], reader_of: Callable[[bytes]
     return value
 
 
-def state_reader(data: bytes) -> Reader:
+def state_reader(data: bytes) -> ByteReader:
     """Return a reader of a stored state, which may be larger than any message."""
-    return Reader(data, MAX_STATE, MAX_STATE_ELEMENTS)
+    return ByteReader(data, MAX_STATE, MAX_STATE_ELEMENTS)

@@ -18,23 +18,23 @@ from conclave.client.mls.framing import (
     member,
 )
 from conclave.client.mls.key_packages import KeyPackage
-from conclave.client.mls.key_schedule import Schedule, external_init_secret, external_key_pair
+from conclave.client.mls.key_schedule import EpochSchedule, external_init_secret, external_key_pair
 from conclave.client.mls.nodes import LeafNode, LeafNodeSource
 from conclave.client.mls.parent_hash import with_path
-from conclave.client.mls.proposal_lists import Applied, Committed, apply, check_list
+from conclave.client.mls.proposal_lists import AppliedProposals, CommittedProposal, apply, check_list
 from conclave.client.mls.proposals import Add, Commit, Proposal, ProposalOrRef, Remove
 from conclave.client.mls.protection import sign
 from conclave.client.mls.state import (
     MAX_PAST,
     CachedProposal,
     GroupState,
-    Member,
-    PublicGroup,
+    MlsMember,
+    PublicGroupState,
     members_of,
-    opened,
+    new_epoch_state,
 )
 from conclave.client.mls.transition import (
-    Staged,
+    StagedCommit,
     committed_proposals,
     finish,
     provisional_context,
@@ -47,7 +47,7 @@ from conclave.client.mls.welcome import GroupInfo, Welcome, create_welcome
 
 
 @dataclass(frozen=True, repr=False)
-class Around:
+class CommitInputs:
     """What is given from outside when a commit is made or applied.
 
     ``now``: seconds since 1970. ``psks``: the pre-shared keys of the application, by their ids.
@@ -67,26 +67,26 @@ class OwnPath:
 
 
 @dataclass(frozen=True)
-class Effect:
+class CommitEffect:
     """What a commit has changed. ``removed_self``: the reader is no member any more, and there is no state.
 
     ``proposed``: those whom another member than the committer had proposed to add or to remove.
     """
 
-    committer: Member
-    added: tuple[Member, ...]
-    removed: tuple[Member, ...]
-    updated: tuple[Member, ...]
+    committer: MlsMember
+    added: tuple[MlsMember, ...]
+    removed: tuple[MlsMember, ...]
+    updated: tuple[MlsMember, ...]
     removed_self: bool = False
-    proposed: tuple[Member, ...] = ()
+    proposed: tuple[MlsMember, ...] = ()
 
 
 # Applying
 
 
 def advance(
-    state: GroupState, authenticated: AuthenticatedContent, own: OwnPath | None, around: Around
-) -> tuple[GroupState | None, Effect, Schedule | None]:
+    state: GroupState, authenticated: AuthenticatedContent, own: OwnPath | None, inputs: CommitInputs
+) -> tuple[GroupState | None, CommitEffect, EpochSchedule | None]:
     """Apply a commit whose signature is checked, but for its confirmation tag.
 
     ``own``: if it is an own one. Return no state if the reader was removed.
@@ -95,7 +95,7 @@ def advance(
     if not isinstance(content.content, Commit):
         raise InvalidError("a message is no commit")
     committed = committed_proposals(state, content.content, content.sender)
-    staged = stage(state.public, content.content, content.sender, committed, around.policy, around.now)
+    staged = stage(state.public, content.content, content.sender, committed, inputs.policy, inputs.now)
     effect = _effect(state, staged, committed)
     if effect.removed_self:
         return None, effect, None
@@ -111,25 +111,25 @@ def advance(
         authenticated,
         _init_secret(state, staged),
         zeros(state.suite) if path is None else path.commit_secret,
-        psk_secret(state, staged.applied.psks, around.psks),
+        psk_secret(state, staged.applied.psks, inputs.psks),
     )
-    new = opened(public, state.own_index, state.signature_private, keys, schedule)
+    new = new_epoch_state(public, state.own_index, state.signature_private, keys, schedule)
     past = (state.as_past(), *state.past)[:MAX_PAST]
     return replace(new, past=past, ended=staged.applied.reinit), effect, schedule
 
 
 def apply_commit(
-    state: GroupState, authenticated: AuthenticatedContent, own: OwnPath | None, around: Around
-) -> tuple[GroupState | None, Effect]:
+    state: GroupState, authenticated: AuthenticatedContent, own: OwnPath | None, inputs: CommitInputs
+) -> tuple[GroupState | None, CommitEffect]:
     """Apply a commit whose signature is checked, and check its confirmation tag."""
-    new, effect, _ = advance(state, authenticated, own, around)
+    new, effect, _ = advance(state, authenticated, own, inputs)
     if new is not None:
         tag = authenticated.auth.confirmation_tag or b""
         check_equal(tag, new.public.confirmation_tag, "the confirmation tag of a commit is wrong")
     return new, effect
 
 
-def _effect(state: GroupState, staged: Staged, committed: Sequence[Committed]) -> Effect:
+def _effect(state: GroupState, staged: StagedCommit, committed: Sequence[CommittedProposal]) -> CommitEffect:
     before, after, applied = state.members(), members_of(staged.tree), staged.applied
     by_others = [
         one.sender.sender_type == SenderType.MEMBER and one.sender != member(staged.committer) for one in committed
@@ -139,7 +139,7 @@ def _effect(state: GroupState, staged: Staged, committed: Sequence[Committed]) -
     for one, by_other in zip(committed, by_others, strict=True):
         if by_other and isinstance(one.proposal, Remove):
             proposed.append(before[one.proposal.removed])
-    return Effect(
+    return CommitEffect(
         committer=after[staged.committer],
         added=tuple(after[i] for i in applied.added),
         removed=tuple(before[i] for i in applied.removed),
@@ -149,7 +149,7 @@ def _effect(state: GroupState, staged: Staged, committed: Sequence[Committed]) -
     )
 
 
-def _keys_that_stay(state: GroupState, staged: Staged) -> dict[int, bytes]:
+def _keys_that_stay(state: GroupState, staged: StagedCommit) -> dict[int, bytes]:
     """Return the private keys whose public ones are still in the tree; a key of an own Update takes its place."""
     own = 2 * state.own_index
     keys = {}
@@ -167,7 +167,7 @@ def _keys_that_stay(state: GroupState, staged: Staged) -> dict[int, bytes]:
 
 
 def _path_secrets(
-    state: GroupState, staged: Staged, own: OwnPath | None, keys: Mapping[int, bytes]
+    state: GroupState, staged: StagedCommit, own: OwnPath | None, keys: Mapping[int, bytes]
 ) -> PathSecrets | None:
     if staged.path is None:
         return None
@@ -179,7 +179,7 @@ def _path_secrets(
     return decrypt_path(staged.tree, staged.committer, staged.path, added, state.own_index, keys, context)
 
 
-def _init_secret(state: GroupState, staged: Staged) -> bytes:
+def _init_secret(state: GroupState, staged: StagedCommit) -> bytes:
     kem_output = staged.applied.kem_output
     if kem_output is None:
         return state.secrets.init_secret
@@ -190,7 +190,7 @@ def _init_secret(state: GroupState, staged: Staged) -> bytes:
 
 
 @dataclass(frozen=True)
-class Wishes:
+class CommitSpec:
     """What a commit is to do. ``proposals``: by value. ``references``: those that were sent before."""
 
     proposals: tuple[Proposal, ...] = ()
@@ -200,7 +200,7 @@ class Wishes:
 
 
 @dataclass(frozen=True)
-class Made:
+class CreatedCommit:
     """A commit that was made. ``after``: the state in which it would leave the group. ``welcome``: for those added."""
 
     authenticated: AuthenticatedContent
@@ -210,7 +210,7 @@ class Made:
 
 
 def create_path(
-    public: PublicGroup, applied: Applied, committer: int, leaf: LeafNode, private: bytes
+    public: PublicGroupState, applied: AppliedProposals, committer: int, leaf: LeafNode, private: bytes
 ) -> tuple[UpdatePath, OwnPath, PathSecrets]:
     """Renew the path of a committer, and encrypt it to the group (sections 7.5 and 12.4.1)."""
     suite, group_id = public.suite, public.context.group_id
@@ -230,41 +230,41 @@ def create_path(
     return UpdatePath(leaf, encrypt_path(tree, committer, secrets, applied.added, context)), own, secrets
 
 
-def create_commit(state: GroupState, wishes: Wishes, around: Around) -> Made:
+def create_commit(state: GroupState, spec: CommitSpec, inputs: CommitInputs) -> CreatedCommit:
     """Make a commit, always with a path. Whatever a receiver checks is checked here too, by the same functions."""
     sender = member(state.own_index)
-    committed = [Committed(cached.sender, cached.proposal) for cached in wishes.references]
-    committed += [Committed(sender, proposal) for proposal in wishes.proposals]
+    committed = [CommittedProposal(cached.sender, cached.proposal) for cached in spec.references]
+    committed += [CommittedProposal(sender, proposal) for proposal in spec.proposals]
     check_list(committed, sender)
-    applied = apply(state.public, committed, around.policy, around.now)
+    applied = apply(state.public, committed, inputs.policy, inputs.now)
     leaf = applied.tree.member(state.own_index)
     path, own, secrets = create_path(state.public, applied, state.own_index, leaf, state.signature_private)
-    entries = [ProposalOrRef(cached.reference) for cached in wishes.references]
-    entries += [ProposalOrRef(proposal) for proposal in wishes.proposals]
-    authenticated = signed_commit(state.public, state.signature_private, Commit(tuple(entries), path), sender, wishes)
-    after, _, schedule = advance(state, authenticated, own, around)
+    entries = [ProposalOrRef(cached.reference) for cached in spec.references]
+    entries += [ProposalOrRef(proposal) for proposal in spec.proposals]
+    authenticated = signed_commit(state.public, state.signature_private, Commit(tuple(entries), path), sender, spec)
+    after, _, schedule = advance(state, authenticated, own, inputs)
     if after is None or schedule is None:
         raise InvalidError("a committer removes itself")
     welcome = _welcome(after, applied, secrets, schedule) if applied.added else None
-    return Made(with_tag(authenticated, after.public), own, after, welcome)
+    return CreatedCommit(with_tag(authenticated, after.public), own, after, welcome)
 
 
 def signed_commit(
-    public: PublicGroup, private: bytes, commit: Commit, sender: Sender, wishes: Wishes
+    public: PublicGroupState, private: bytes, commit: Commit, sender: Sender, spec: CommitSpec
 ) -> AuthenticatedContent:
     """Sign a commit; its confirmation tag follows from the signature, and is not there yet."""
     context = public.context
-    content = FramedContent(context.group_id, context.epoch, sender, wishes.authenticated_data, commit)
-    signature = sign(public.suite, wishes.wire_format, content, private, context.encode())
-    return AuthenticatedContent(wishes.wire_format, content, FramedContentAuthData(signature))
+    content = FramedContent(context.group_id, context.epoch, sender, spec.authenticated_data, commit)
+    signature = sign(public.suite, spec.wire_format, content, private, context.encode())
+    return AuthenticatedContent(spec.wire_format, content, FramedContentAuthData(signature))
 
 
-def with_tag(authenticated: AuthenticatedContent, after: PublicGroup) -> AuthenticatedContent:
+def with_tag(authenticated: AuthenticatedContent, after: PublicGroupState) -> AuthenticatedContent:
     """Return a commit with its confirmation tag."""
     return replace(authenticated, auth=replace(authenticated.auth, confirmation_tag=after.confirmation_tag))
 
 
-def _welcome(after: GroupState, applied: Applied, path: PathSecrets, schedule: Schedule) -> Welcome:
+def _welcome(after: GroupState, applied: AppliedProposals, path: PathSecrets, schedule: EpochSchedule) -> Welcome:
     secrets: dict[KeyPackage, bytes | None] = {}
     for leaf_index, key_package in applied.added.items():
         secrets[key_package] = path.secrets[tree_math.common_ancestor(leaf_index, after.own_index)]

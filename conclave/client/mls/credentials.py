@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Annotated, Self, TypeAlias
 
-from conclave.client.mls.codec import Reader, opaque, uint16, vector
-from conclave.client.mls.errors import InvalidError, LimitError, MalformedError
-from conclave.client.mls.structs import Form, Opaque, Struct, Uint16, Uint16s
+from conclave.client.mls.codec import ByteReader, opaque, uint16, vector
+from conclave.client.mls.errors import InvalidError, LimitError, MalformedMessageError
+from conclave.client.mls.structs import FieldEncoding, Opaque, Struct, Uint16, Uint16s
 
 MAX_EXTENSIONS = 64
 MAX_EXTENSION_BYTES = 16_384
@@ -71,7 +71,7 @@ class Credential:
         return uint16(self.credential_type) + (opaque(self.identity) if basic else vector(self.certificates))
 
     @classmethod
-    def decode(cls, reader: Reader) -> Self:
+    def decode(cls, reader: ByteReader) -> Self:
         """Decode."""
         kind = reader.enum(CredentialType, reader.uint16())
         if kind == CredentialType.BASIC:
@@ -92,7 +92,7 @@ class Extension(Struct):
     extension_data: Opaque
 
 
-def read_extensions(reader: Reader) -> tuple[Extension, ...]:
+def read_extensions(reader: ByteReader) -> tuple[Extension, ...]:
     """Read ``Extension extensions<V>`` of up to MAX_EXTENSION_BYTES."""
     extensions = read_large_extensions(reader)
     if sum(len(extension.extension_data) for extension in extensions) > MAX_EXTENSION_BYTES:
@@ -100,18 +100,18 @@ def read_extensions(reader: Reader) -> tuple[Extension, ...]:
     return extensions
 
 
-def read_large_extensions(reader: Reader) -> tuple[Extension, ...]:
+def read_large_extensions(reader: ByteReader) -> tuple[Extension, ...]:
     """Read ``Extension extensions<V>``; two of one type are refused (section 13.4)."""
     extensions = reader.vector(Extension.decode, MAX_EXTENSIONS)
     if len({extension.extension_type for extension in extensions}) != len(extensions):
-        raise MalformedError("a list has two extensions of one type")
+        raise MalformedMessageError("a list has two extensions of one type")
     return extensions
 
 
-Extensions: TypeAlias = Annotated[tuple[Extension, ...], Form(vector, read_extensions)]
+Extensions: TypeAlias = Annotated[tuple[Extension, ...], FieldEncoding(vector, read_extensions)]
 
 
-LargeExtensions: TypeAlias = Annotated[tuple[Extension, ...], Form(vector, read_large_extensions)]
+LargeExtensions: TypeAlias = Annotated[tuple[Extension, ...], FieldEncoding(vector, read_large_extensions)]
 
 
 def check_places(extensions: Iterable[Extension], place: str) -> None:
@@ -142,6 +142,6 @@ class ExternalSender(Struct):
     credential: Credential
 
 
-def read_external_senders(reader: Reader) -> tuple[ExternalSender, ...]:
+def read_external_senders(reader: ByteReader) -> tuple[ExternalSender, ...]:
     """Read the contents of the extension ``external_senders``."""
     return reader.vector(ExternalSender.decode, MAX_EXTERNAL_SENDERS)

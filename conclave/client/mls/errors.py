@@ -12,7 +12,7 @@ class MlsError(Exception):
     """Whatever this package raises. No text of it has a key or a message."""
 
 
-class MalformedError(MlsError):
+class MalformedMessageError(MlsError):
     """The bytes are no message of the protocol."""
 
 
@@ -28,7 +28,7 @@ class ForgedError(InvalidError):
     """The signature or the tag that shows who a message is from is wrong in this epoch: it is not from its members."""
 
 
-class UnwantedError(InvalidError):
+class DisallowedProposalError(InvalidError):
     """A proposal is of a kind that the application does not take (``Policy.proposals``)."""
 
 
@@ -44,11 +44,11 @@ class OwnMessageError(MlsError):
     """The message is the reader's own: its key was erased when it was sent."""
 
 
-class NotFromHereError(MlsError):
+class OutdatedStateError(MlsError):
     """The message is signed by the reader's own key, and was not made from this state: it is an old one, or a copy."""
 
 
-class NotForUsError(MlsError):
+class WrongRecipientError(MlsError):
     """The message is meant for another group or for other clients."""
 
 
@@ -56,7 +56,7 @@ class StateError(MlsError):
     """The group is not in a state in which this can be done."""
 
 
-def refusing(call: Callable[P, R]) -> Callable[P, R]:
+def convert_errors(call: Callable[P, R]) -> Callable[P, R]:
     """Raise an MlsError for whatever a call raises: what others send must not end the program.
 
     For calls without side effects, at the border of this package.

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Annotated, Self, TypeAlias
 
-from conclave.client.mls.codec import Reader, opaque, uint8, uint16, uint32, uint64
-from conclave.client.mls.errors import MalformedError, refusing
+from conclave.client.mls.codec import ByteReader, opaque, uint8, uint16, uint32, uint64
+from conclave.client.mls.errors import MalformedMessageError, convert_errors
 from conclave.client.mls.key_packages import KeyPackage
 from conclave.client.mls.nodes import MLS10
 from conclave.client.mls.proposals import Commit, Proposal, decode_proposal, encode_proposal
@@ -40,7 +40,7 @@ class SenderType(IntEnum):
     NEW_MEMBER_COMMIT = 4
 
 
-INDEXED = (SenderType.MEMBER, SenderType.EXTERNAL)
+WITH_INDEX = (SenderType.MEMBER, SenderType.EXTERNAL)
 BOUND_TO_GROUP = (SenderType.MEMBER, SenderType.NEW_MEMBER_COMMIT)
 """Senders whose signature covers the group context: the others do not know it."""
 
@@ -54,13 +54,13 @@ class Sender:
 
     def encode(self) -> bytes:
         """Encode."""
-        return uint8(self.sender_type) + (uint32(self.index) if self.sender_type in INDEXED else b"")
+        return uint8(self.sender_type) + (uint32(self.index) if self.sender_type in WITH_INDEX else b"")
 
     @classmethod
-    def decode(cls, reader: Reader) -> Self:
+    def decode(cls, reader: ByteReader) -> Self:
         """Decode."""
         kind = reader.enum(SenderType, reader.uint8())
-        return cls(kind, reader.uint32()) if kind in INDEXED else cls(kind)
+        return cls(kind, reader.uint32()) if kind in WITH_INDEX else cls(kind)
 
 
 def member(leaf_index: int) -> Sender:
@@ -86,7 +86,7 @@ def encode_content(content: Content) -> bytes:
     return content.encode() if isinstance(content, Commit) else encode_proposal(content)
 
 
-def decode_content(reader: Reader, content_type: ContentType) -> Content:
+def decode_content(reader: ByteReader, content_type: ContentType) -> Content:
     """Decode what is said."""
     if content_type == ContentType.APPLICATION:
         return reader.opaque()
@@ -114,7 +114,7 @@ class FramedContent:
         return head + uint8(self.content_type) + encode_content(self.content)
 
     @classmethod
-    def decode(cls, reader: Reader) -> Self:
+    def decode(cls, reader: ByteReader) -> Self:
         """Decode."""
         where = reader.short(), reader.epoch(), Sender.decode(reader), reader.opaque()
         return cls(*where, decode_content(reader, reader.enum(ContentType, reader.uint8())))
@@ -132,7 +132,7 @@ class FramedContentAuthData:
         return opaque(self.signature) + (b"" if self.confirmation_tag is None else opaque(self.confirmation_tag))
 
     @classmethod
-    def decode_for(cls, reader: Reader, content_type: ContentType) -> Self:
+    def decode_for(cls, reader: ByteReader, content_type: ContentType) -> Self:
         """Decode what belongs to a content of that type."""
         signature = reader.opaque()
         return cls(signature, reader.opaque() if content_type == ContentType.COMMIT else None)
@@ -151,7 +151,7 @@ class AuthenticatedContent:
         return uint16(self.wire_format) + self.content.encode() + self.auth.encode()
 
     @classmethod
-    def decode(cls, reader: Reader) -> Self:
+    def decode(cls, reader: ByteReader) -> Self:
         """Decode."""
         wire_format, content = reader.enum(WireFormat, reader.uint16()), FramedContent.decode(reader)
         return cls(wire_format, content, FramedContentAuthData.decode_for(reader, content.content_type))
@@ -181,7 +181,7 @@ class PublicMessage:
         return self.content.encode() + self.auth.encode() + tag
 
     @classmethod
-    def decode(cls, reader: Reader) -> Self:
+    def decode(cls, reader: ByteReader) -> Self:
         """Decode."""
         content = FramedContent.decode(reader)
         auth = FramedContentAuthData.decode_for(reader, content.content_type)
@@ -210,7 +210,7 @@ class PrivateMessage(Struct):
 
 Body: TypeAlias = PublicMessage | PrivateMessage | Welcome | GroupInfo | KeyPackage
 
-FORMATS: dict[WireFormat, type[Body]] = {
+BODY_CLASSES: dict[WireFormat, type[Body]] = {
     WireFormat.PUBLIC_MESSAGE: PublicMessage,
     WireFormat.PRIVATE_MESSAGE: PrivateMessage,
     WireFormat.WELCOME: Welcome,
@@ -221,16 +221,16 @@ FORMATS: dict[WireFormat, type[Body]] = {
 
 def encode_message(body: Body) -> bytes:
     """Encode an MLSMessage (section 6)."""
-    wire_format = next(number for number, kind in FORMATS.items() if isinstance(body, kind))
+    wire_format = next(number for number, kind in BODY_CLASSES.items() if isinstance(body, kind))
     return uint16(MLS10) + uint16(wire_format) + body.encode()
 
 
-@refusing
+@convert_errors
 def decode_message(data: bytes) -> Body:
     """Decode an MLSMessage (section 6)."""
-    reader = Reader(data)
+    reader = ByteReader(data)
     if reader.uint16() != MLS10:
-        raise MalformedError("a message is of a version of the protocol that this package does not speak")
-    body = FORMATS[reader.enum(WireFormat, reader.uint16())].decode(reader)
+        raise MalformedMessageError("a message is of a version of the protocol that this package does not speak")
+    body = BODY_CLASSES[reader.enum(WireFormat, reader.uint16())].decode(reader)
     reader.finish()
     return body

@@ -10,11 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from conclave.client.mls import joining
-from conclave.client.mls.cached import cache_proposal, committable, must_commit
-from conclave.client.mls.commits import Around, OwnPath, Wishes, create_commit, group_info
+from conclave.client.mls.commits import CommitInputs, CommitSpec, OwnPath, create_commit, group_info
 from conclave.client.mls.credentials import Extension
 from conclave.client.mls.crypto import fingerprint, random_secret
-from conclave.client.mls.errors import LimitError, MalformedError, MlsError, StateError, refusing
+from conclave.client.mls.errors import LimitError, MalformedMessageError, MlsError, StateError, convert_errors
 from conclave.client.mls.framing import (
     PrivateMessage,
     PublicMessage,
@@ -26,7 +25,8 @@ from conclave.client.mls.hpke import generate_key_pair
 from conclave.client.mls.key_packages import KeyPackage, OwnKeyPackage
 from conclave.client.mls.key_schedule import PreSharedKeyID, PSKType, export_secret
 from conclave.client.mls.nodes import LeafNodeSource
-from conclave.client.mls.proposal_lists import setting_of
+from conclave.client.mls.proposal_cache import cache_proposal, committable_proposals, must_commit
+from conclave.client.mls.proposal_lists import leaf_rules
 from conclave.client.mls.proposals import Add, GroupContextExtensions, PreSharedKey, Proposal, Remove, Update
 from conclave.client.mls.receiving import (
     CommitApplied,
@@ -36,7 +36,7 @@ from conclave.client.mls.receiving import (
     take_commit,
 )
 from conclave.client.mls.sending import protected, signed
-from conclave.client.mls.state import MAX_PENDING, GroupState, Member, PendingCommit, message_hash
+from conclave.client.mls.state import MAX_PENDING, GroupState, MlsMember, PendingCommit, message_hash
 from conclave.client.mls.stored import decode_state, encode_state
 from conclave.client.mls.suites import CipherSuite
 from conclave.client.mls.validation import Policy, check_usable_now
@@ -46,7 +46,7 @@ NO_PSKS: Mapping[bytes, bytes] = {}
 
 
 @dataclass(frozen=True)
-class Commitment:
+class OwnCommit:
     """An own commit: what to send. It counts when the server gives it back before any other of its epoch.
 
     ``welcome``: for those whom it adds. ``group_info``, ``epoch``, ``epoch_authenticator``: of the group after it.
@@ -59,13 +59,13 @@ class Commitment:
     epoch_authenticator: bytes
 
 
-class Group:
+class MlsGroup:
     """A member's view of a group. ``policy``: what the application decides; it is not stored."""
 
     def __init__(self, state: GroupState, policy: Policy) -> None:
         self._current: GroupState | None = state
         self.policy = policy
-        self.welcomed_by: Member | None = None
+        self.welcomed_by: MlsMember | None = None
         """Who has signed the Welcome, if this object has joined by one; it is not stored."""
 
     # Coming in
@@ -86,7 +86,7 @@ class Group:
         return cls(joining.create(own, chosen, tuple(extensions), policy, now), policy)
 
     @classmethod
-    @refusing
+    @convert_errors
     def join(
         cls,
         welcome: bytes,
@@ -104,16 +104,16 @@ class Group:
         """
         body = decode_message(welcome)
         if not isinstance(body, Welcome):
-            raise MalformedError("a message is no Welcome")
+            raise MalformedMessageError("a message is no Welcome")
         policy = policy or Policy()
-        around = Around(policy, now, psks)
-        state, used, signer = joining.join(body, own_key_packages, around, known_groups, tree)
+        inputs = CommitInputs(policy, now, psks)
+        state, used, signer = joining.join(body, own_key_packages, inputs, known_groups, tree)
         group = cls(state, policy)
         group.welcomed_by = signer
         return group, used
 
     @classmethod
-    @refusing
+    @convert_errors
     def join_external(
         cls,
         info: bytes,
@@ -132,12 +132,12 @@ class Group:
         """
         body = decode_message(info)
         if not isinstance(body, GroupInfo):
-            raise MalformedError("a message is no group info")
+            raise MalformedMessageError("a message is no group info")
         policy = policy or Policy()
         joined = joining.external_join(
             body,
             own,
-            Around(policy, now, NO_PSKS),
+            CommitInputs(policy, now, NO_PSKS),
             resync=resync,
             tree=tree,
             authenticated_data=authenticated_data,
@@ -211,11 +211,11 @@ class Group:
         """The fingerprint of this client's own signature key."""
         return fingerprint(self._state.tree.member(self.own_index).signature_key)
 
-    def members(self) -> dict[int, Member]:
+    def members(self) -> dict[int, MlsMember]:
         """Return the members, by leaf index."""
         return self._state.members()
 
-    def find(self, identity: bytes) -> Member | None:
+    def find(self, identity: bytes) -> MlsMember | None:
         """Return the member of a basic identity."""
         return next((one for one in self.members().values() if one.credential.identity == identity), None)
 
@@ -238,7 +238,7 @@ class Group:
 
     # Changing the group
 
-    @refusing
+    @convert_errors
     def commit(
         self,
         now: int,
@@ -249,32 +249,34 @@ class Group:
         psks: Mapping[bytes, bytes] = NO_PSKS,
         authenticated_data: bytes = b"",
         private: bool = False,
-    ) -> Commitment:
+    ) -> OwnCommit:
         """Make a commit with new own keys; without anything else it only renews these. It is pending until it counts.
 
         ``remove``: leaf indexes. ``extensions``: the new list of the group's. ``psks``: keys of the application that
         are to flow in, by their ids. ``private``: encrypt the commit too. Proposals that have come are taken along.
         """
-        state, around = self._state, Around(self.policy, now, psks)
+        state, inputs = self._state, CommitInputs(self.policy, now, psks)
         self._check_may_change(state)
         for key_package in add:
-            check_usable_now(key_package, setting_of(state.public, self.policy, now))
+            check_usable_now(key_package, leaf_rules(state.public, self.policy, now))
         wanted: list[Proposal] = [Remove(leaf_index) for leaf_index in remove]
         wanted += [Add(key_package) for key_package in add]
         wanted += [] if extensions is None else [GroupContextExtensions(tuple(extensions))]
         wanted += [PreSharedKey(PreSharedKeyID(PSKType.EXTERNAL, random_secret(self.suite), one)) for one in psks]
         wire_format = WireFormat.PRIVATE_MESSAGE if private else WireFormat.PUBLIC_MESSAGE
-        wishes = Wishes(tuple(wanted), committable(state, wanted, self.policy), authenticated_data, wire_format)
+        spec = CommitSpec(
+            tuple(wanted), committable_proposals(state, wanted, self.policy), authenticated_data, wire_format
+        )
         try:
-            made = create_commit(state, wishes, around)
+            made = create_commit(state, spec, inputs)
         except MlsError:
-            if not wishes.references:
+            if not spec.references:
                 raise
-            made = create_commit(state, replace(wishes, references=()), around)
+            made = create_commit(state, replace(spec, references=()), inputs)
         state, message = protected(state, made.authenticated)
         pending = PendingCommit(message, made.authenticated, made.own.leaf_private, made.own.path_secret)
         self._current = replace(state, pending=(*state.pending, pending))
-        return Commitment(
+        return OwnCommit(
             message,
             None if made.welcome is None else encode_message(made.welcome),
             encode_message(group_info(made.after, external_pub=True)),
@@ -294,7 +296,7 @@ class Group:
         chosen = [one for one in pending if message is None or one.message == message]
         if len(chosen) != 1:
             raise StateError("there is no such commit of this member that is pending")
-        self._apply_own(chosen[0], Around(self.policy, now, psks))
+        self._apply_own(chosen[0], CommitInputs(self.policy, now, psks))
 
     def drop_pending(self, message: bytes | None = None) -> None:
         """Forget an own commit that will not be sent: ``message``, or all of them."""
@@ -304,7 +306,7 @@ class Group:
 
     def propose_add(self, key_package: KeyPackage, now: int, *, private: bool = False) -> bytes:
         """Propose to add a client; return the message."""
-        check_usable_now(key_package, setting_of(self._state.public, self.policy, now))
+        check_usable_now(key_package, leaf_rules(self._state.public, self.policy, now))
         return self._propose(Add(key_package), now, private=private)
 
     def propose_remove(self, leaf_index: int, now: int, *, private: bool = False) -> bytes:
@@ -330,14 +332,14 @@ class Group:
         self._check_may_change(state)
         wire_format = WireFormat.PRIVATE_MESSAGE if private else WireFormat.PUBLIC_MESSAGE
         authenticated = signed(state, proposal, b"", wire_format)
-        state = cache_proposal(state, authenticated, proposal, Around(self.policy, now, NO_PSKS))
+        state = cache_proposal(state, authenticated, proposal, CommitInputs(self.policy, now, NO_PSKS))
         state, message = protected(state, authenticated)
         self._current = replace(state, updates={**state.updates, **keys})
         return message
 
     # Messages
 
-    @refusing
+    @convert_errors
     def encrypt(self, data: bytes, authenticated_data: bytes = b"") -> bytes:
         """Encrypt application data for this epoch; StateError while proposals wait for a commit (section 12.4)."""
         state = self._state
@@ -349,31 +351,31 @@ class Group:
         self._current, message = protected(state, authenticated)
         return message
 
-    @refusing
+    @convert_errors
     def receive(self, message: bytes, now: int, psks: Mapping[bytes, bytes] = NO_PSKS) -> Received:
         """Take a message, in the order of the server; a refused one raises an MlsError and changes nothing.
 
         An own commit that comes back is applied. Another one that comes first makes own ones of the epoch void. Own
         application messages raise OwnMessageError: what they said is the sender's to remember.
         """
-        state, around = self._state, Around(self.policy, now, psks)
+        state, inputs = self._state, CommitInputs(self.policy, now, psks)
         own = next((one for one in state.pending if one.message == message), None)
         if own is not None:
-            return self._apply_own(own, around)
+            return self._apply_own(own, inputs)
         if state.entered_by and state.entered_by == message_hash(message):
             return CommitApplied(None, b"", state.context.epoch, own=True)
         body = decode_message(message)
         if isinstance(body, PrivateMessage):
-            self._current, received = receive_private(state, body, around)
+            self._current, received = receive_private(state, body, inputs)
         elif isinstance(body, PublicMessage):
-            self._current, received = receive_public(state, body, around)
+            self._current, received = receive_public(state, body, inputs)
         else:
-            raise MalformedError("a message is none that is sent to a group")
+            raise MalformedMessageError("a message is none that is sent to a group")
         return received
 
-    def _apply_own(self, own: PendingCommit, around: Around) -> CommitApplied:
+    def _apply_own(self, own: PendingCommit, inputs: CommitInputs) -> CommitApplied:
         path = OwnPath(own.leaf_private, own.path_secret)
-        self._current, received = take_commit(self._state, own.authenticated, path, around)
+        self._current, received = take_commit(self._state, own.authenticated, path, inputs)
         return received
 
     # Storing
@@ -383,7 +385,7 @@ class Group:
         return encode_state(self._state)
 
     @classmethod
-    @refusing
+    @convert_errors
     def from_bytes(cls, data: bytes, policy: Policy | None = None) -> Self:
         """Return the group as it was stored."""
         return cls(decode_state(data), policy or Policy())

@@ -12,7 +12,7 @@ MODE_BASE = b"\x00"
 
 
 @dataclass(frozen=True, repr=False)
-class Context:
+class HpkeContext:
     """What both sides share (section 5.1): the first key and nonce, and the secret that others are exported from."""
 
     key: bytes
@@ -62,25 +62,25 @@ def _psk_id_hash(suite: CipherSuite) -> bytes:
     return labeled_extract(suite.kdf, _hpke_id(suite), b"", b"psk_id_hash", b"")
 
 
-def _key_schedule(suite: CipherSuite, shared_secret: bytes, info: bytes) -> Context:
+def _key_schedule(suite: CipherSuite, shared_secret: bytes, info: bytes) -> HpkeContext:
     """KeySchedule in base mode (section 5.1)."""
     kdf, suite_id = suite.kdf, _hpke_id(suite)
     context = MODE_BASE + _psk_id_hash(suite) + labeled_extract(kdf, suite_id, b"", b"info_hash", info)
     secret = labeled_extract(kdf, suite_id, shared_secret, b"secret", b"")
-    return Context(
+    return HpkeContext(
         labeled_expand(kdf, suite_id, secret, b"key", context, suite.aead.key),
         labeled_expand(kdf, suite_id, secret, b"base_nonce", context, suite.aead.nonce),
         labeled_expand(kdf, suite_id, secret, b"exp", context, kdf.size),
     )
 
 
-def setup_base_s(suite: CipherSuite, recipient: bytes, info: bytes) -> tuple[bytes, Context]:
+def setup_base_s(suite: CipherSuite, recipient: bytes, info: bytes) -> tuple[bytes, HpkeContext]:
     """SetupBaseS (section 5.1.1): return ``enc``, which the recipient needs, and the context."""
     enc, dh = suite.kem.exchange_once(recipient)
     return enc, _key_schedule(suite, _shared_secret(suite.kem, dh, enc, recipient), info)
 
 
-def setup_base_r(suite: CipherSuite, enc: bytes, own: KeyPair, info: bytes) -> Context:
+def setup_base_r(suite: CipherSuite, enc: bytes, own: KeyPair, info: bytes) -> HpkeContext:
     """SetupBaseR (section 5.1.1)."""
     dh = suite.kem.exchange(own.private, enc)
     return _key_schedule(suite, _shared_secret(suite.kem, dh, enc, own.public), info)
@@ -98,6 +98,6 @@ def open_base(suite: CipherSuite, enc: bytes, own: KeyPair, info: bytes, aad: by
     return suite.aead.open(context.key, context.base_nonce, aad, ciphertext)
 
 
-def export(suite: CipherSuite, context: Context, exporter_context: bytes, length: int) -> bytes:
+def export(suite: CipherSuite, context: HpkeContext, exporter_context: bytes, length: int) -> bytes:
     """Context.Export (section 5.3)."""
     return labeled_expand(suite.kdf, _hpke_id(suite), context.exporter_secret, b"sec", exporter_context, length)

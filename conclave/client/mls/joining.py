@@ -4,17 +4,17 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from conclave.client.mls import tree_math
-from conclave.client.mls.commits import Around, Wishes, create_path, signed_commit, with_tag
+from conclave.client.mls.commits import CommitInputs, CommitSpec, create_path, signed_commit, with_tag
 from conclave.client.mls.credentials import Extension
 from conclave.client.mls.crypto import check_equal, derive_secret, random_secret, zeros
-from conclave.client.mls.errors import InvalidError, NotForUsError
+from conclave.client.mls.errors import InvalidError, WrongRecipientError
 from conclave.client.mls.framing import Sender, SenderType, encode_message
 from conclave.client.mls.key_packages import OwnKeyPackage
 from conclave.client.mls.key_schedule import (
+    EpochSchedule,
     GroupContext,
     PreSharedKeyID,
     PSKType,
-    Schedule,
     derive_epoch,
     derive_psk_secret,
     derive_welcome_secret,
@@ -22,14 +22,14 @@ from conclave.client.mls.key_schedule import (
     external_init,
     interim_transcript_hash,
 )
-from conclave.client.mls.proposal_lists import Committed, apply, setting_of
+from conclave.client.mls.proposal_lists import CommittedProposal, apply, leaf_rules
 from conclave.client.mls.proposals import Commit, ExternalInit, Proposal, ProposalOrRef, Remove
 from conclave.client.mls.protection import protect_public
-from conclave.client.mls.state import GroupState, Member, PublicGroup, member_at, message_hash, opened
+from conclave.client.mls.state import GroupState, MlsMember, PublicGroupState, member_at, message_hash, new_epoch_state
 from conclave.client.mls.transition import committer_of, external_psk, finish, stage
 from conclave.client.mls.tree import RatchetTree
 from conclave.client.mls.treekem import derive_path
-from conclave.client.mls.validation import Policy, Setting, check_extensions, check_leaf, check_tree
+from conclave.client.mls.validation import LeafRules, Policy, check_extensions, check_leaf, check_tree
 from conclave.client.mls.welcome import GroupInfo, GroupSecrets, Welcome
 
 
@@ -39,15 +39,15 @@ def create(
     """Create a group with one member (section 11)."""
     suite, leaf = own.suite, own.key_package.leaf_node
     tree = RatchetTree(suite, (leaf,))
-    check_leaf(leaf, leaf.leaf_node_source, 0, Setting(suite, group_id, extensions, policy, now))
+    check_leaf(leaf, leaf.leaf_node_source, 0, LeafRules(suite, group_id, extensions, policy, now))
     check_extensions(extensions, tree, policy)
     context = GroupContext(suite.number, group_id, 0, tree.tree_hash(), b"", extensions)
     secrets = epoch_secrets(suite, epoch_secret := random_secret(suite))
     tag = suite.mac(secrets.confirmation_key, b"")
-    public = PublicGroup(context, tree, interim_transcript_hash(suite, b"", tag), tag)
+    public = PublicGroupState(context, tree, interim_transcript_hash(suite, b"", tag), tag)
     encryption_secret = derive_secret(suite, epoch_secret, "encryption")
-    schedule = Schedule(secrets, b"", b"", encryption_secret)
-    return opened(public, 0, own.signature_private, {0: own.encryption_private}, schedule)
+    schedule = EpochSchedule(secrets, b"", b"", encryption_secret)
+    return new_epoch_state(public, 0, own.signature_private, {0: own.encryption_private}, schedule)
 
 
 # By a Welcome
@@ -56,22 +56,22 @@ def create(
 def join(
     welcome: Welcome,
     own_key_packages: Sequence[OwnKeyPackage],
-    around: Around,
+    inputs: CommitInputs,
     known_groups: Collection[bytes] = (),
     tree: bytes | None = None,
-) -> tuple[GroupState, OwnKeyPackage, Member]:
+) -> tuple[GroupState, OwnKeyPackage, MlsMember]:
     """Join by a Welcome (section 12.4.3.1): return the state, which key package was used, and who has signed it.
 
     ``known_groups``: ids of the groups that this client is in. ``tree``: the tree, if it comes apart.
     """
     own, secrets = _find_secrets(welcome, own_key_packages)
     suite = own.suite
-    psk = derive_psk_secret(suite, [(which, _joining_psk(which, around)) for which in secrets.psks])
+    psk = derive_psk_secret(suite, [(which, _joining_psk(which, inputs)) for which in secrets.psks])
     welcome_secret = derive_welcome_secret(suite, secrets.joiner_secret, psk)
     info = welcome.group_info(suite, welcome_secret)
     if info.group_context.cipher_suite != suite.number:
         raise InvalidError("a group is of another cipher suite than the key package")
-    public = _checked_public(info, tree, around)
+    public = _checked_public(info, tree, inputs)
     if info.group_context.group_id in known_groups:
         raise InvalidError("a Welcome leads into a group that this client is in already")
     leaf = own.key_package.leaf_node
@@ -85,7 +85,7 @@ def join(
     tag = suite.mac(schedule.secrets.confirmation_key, info.group_context.confirmed_transcript_hash)
     check_equal(info.confirmation_tag, tag, "the confirmation tag of a group info is wrong")
     signer = member_at(info.signer, public.tree.member(info.signer))
-    return opened(public, own_index, own.signature_private, keys, schedule), own, signer
+    return new_epoch_state(public, own_index, own.signature_private, keys, schedule), own, signer
 
 
 def _find_secrets(welcome: Welcome, own_key_packages: Sequence[OwnKeyPackage]) -> tuple[OwnKeyPackage, GroupSecrets]:
@@ -94,23 +94,23 @@ def _find_secrets(welcome: Welcome, own_key_packages: Sequence[OwnKeyPackage]) -
             secrets = welcome.group_secrets(own)
             if secrets is not None:
                 return own, secrets
-    raise NotForUsError("a Welcome is for none of this client's key packages")
+    raise WrongRecipientError("a Welcome is for none of this client's key packages")
 
 
-def _joining_psk(psk: PreSharedKeyID, around: Around) -> bytes:
+def _joining_psk(psk: PreSharedKeyID, inputs: CommitInputs) -> bytes:
     if psk.psktype != PSKType.EXTERNAL:
         raise InvalidError("a Welcome needs a key of another epoch, which this client does not have")
-    return external_psk(psk, around.psks)
+    return external_psk(psk, inputs.psks)
 
 
-def _checked_public(info: GroupInfo, apart: bytes | None, around: Around) -> PublicGroup:
+def _checked_public(info: GroupInfo, external_tree: bytes | None, inputs: CommitInputs) -> PublicGroupState:
     """Check a group info and its tree; its confirmation tag can only be checked by those who have the secrets."""
-    tree, context = info.tree(apart), info.group_context
+    tree, context = info.tree(external_tree), info.group_context
     info.check_signature(tree)
     confirmed = context.confirmed_transcript_hash
     interim = interim_transcript_hash(tree.suite, confirmed, info.confirmation_tag)
-    public = PublicGroup(context, tree, interim, info.confirmation_tag)
-    check_tree(tree, setting_of(public, around.policy, around.now))
+    public = PublicGroupState(context, tree, interim, info.confirmation_tag)
+    check_tree(tree, leaf_rules(public, inputs.policy, inputs.now))
     return public
 
 
@@ -130,7 +130,7 @@ def _path_keys(tree: RatchetTree, signer: int, own_index: int, path_secret: byte
 
 
 @dataclass(frozen=True)
-class Joined:
+class ExternalJoinResult:
     """An external commit, and the state that it leads to if it counts. ``message``: the commit as it is sent."""
 
     message: bytes
@@ -140,17 +140,17 @@ class Joined:
 def external_join(
     info: GroupInfo,
     own: OwnKeyPackage,
-    around: Around,
+    inputs: CommitInputs,
     *,
     resync: bool = False,
     tree: bytes | None = None,
     authenticated_data: bytes = b"",
-) -> Joined:
+) -> ExternalJoinResult:
     """Join by an external commit (section 12.4.3.2).
 
     ``own``: identity and signature key are taken from it, and new keys made. ``resync``: an own old leaf is removed.
     """
-    public = _checked_public(info, tree, around)
+    public = _checked_public(info, tree, inputs)
     suite, leaf = public.suite, own.key_package.leaf_node
     if info.external_pub is None:
         raise InvalidError("nobody may join this group by itself")
@@ -163,16 +163,16 @@ def external_join(
     if resync and old is not None:
         proposals.append(Remove(old))
     sender = Sender(SenderType.NEW_MEMBER_COMMIT)
-    committed = [Committed(sender, proposal) for proposal in proposals]
-    applied = apply(public, committed, around.policy, around.now)
+    committed = [CommittedProposal(sender, proposal) for proposal in proposals]
+    applied = apply(public, committed, inputs.policy, inputs.now)
     committer = committer_of(applied, sender)
     path, own_path, secrets = create_path(public, applied, committer, leaf, own.signature_private)
     commit = Commit(tuple(map(ProposalOrRef, proposals)), path)
-    wishes = Wishes(authenticated_data=authenticated_data)
-    authenticated = signed_commit(public, own.signature_private, commit, sender, wishes)
-    staged = stage(public, commit, sender, committed, around.policy, around.now)
+    spec = CommitSpec(authenticated_data=authenticated_data)
+    authenticated = signed_commit(public, own.signature_private, commit, sender, spec)
+    staged = stage(public, commit, sender, committed, inputs.policy, inputs.now)
     new, schedule = finish(public, staged, authenticated, init_secret, secrets.commit_secret, zeros(suite))
     keys = {x: pair.private for x, pair in secrets.keys.items()} | {2 * committer: own_path.leaf_private}
-    state = opened(new, committer, own.signature_private, keys, schedule)
+    state = new_epoch_state(new, committer, own.signature_private, keys, schedule)
     message = encode_message(protect_public(suite, with_tag(authenticated, new), b"", b""))
-    return Joined(message, replace(state, entered_by=message_hash(message)))
+    return ExternalJoinResult(message, replace(state, entered_by=message_hash(message)))

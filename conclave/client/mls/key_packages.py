@@ -5,26 +5,26 @@ from functools import cached_property
 from typing import Annotated, Self
 
 from conclave.client.mls import hpke
-from conclave.client.mls.codec import Reader, decode, opaque, uint8, uint16
+from conclave.client.mls.codec import ByteReader, decode, opaque, uint8, uint16
 from conclave.client.mls.credentials import Extension, Extensions, ExtensionType, basic
 from conclave.client.mls.crypto import make_key_package_ref, sign_with_label, verify_with_label
-from conclave.client.mls.errors import MalformedError
+from conclave.client.mls.errors import MalformedMessageError
 from conclave.client.mls.nodes import MLS10, LeafNode, LeafNodeSource, Lifetime, own_capabilities
-from conclave.client.mls.structs import Form, Opaque, Struct, Uint16
+from conclave.client.mls.structs import FieldEncoding, Opaque, Struct, Uint16
 from conclave.client.mls.suites import CipherSuite, KeyPair, suite_of
 
-DATED_BACK = 3_600
+BACKDATE_SECONDS = 3_600
 """Seconds that own leaves are dated back, for those whose clock is behind."""
-LIFETIME = 90 * 86_400
+LIFETIME_SECONDS = 90 * 86_400
 """Seconds that an own key package may be used."""
-STORED = 1
+STORED_VERSION = 1
 """Version of the stored form."""
 
 
-def _known_version(reader: Reader) -> int:
+def _known_version(reader: ByteReader) -> int:
     version = reader.uint16()
     if version != MLS10:
-        raise MalformedError("a key package is of a version of the protocol that this package does not speak")
+        raise MalformedMessageError("a key package is of a version of the protocol that this package does not speak")
     return version
 
 
@@ -32,7 +32,7 @@ def _known_version(reader: Reader) -> int:
 class KeyPackage(Struct):
     """A key package. ``init_key``: to which the Welcome is encrypted."""
 
-    version: Annotated[int, Form(uint16, _known_version)]
+    version: Annotated[int, FieldEncoding(uint16, _known_version)]
     cipher_suite: Uint16
     init_key: Opaque
     leaf_node: LeafNode
@@ -98,7 +98,7 @@ class OwnKeyPackage:
     def to_bytes(self) -> bytes:
         """Return it as it is stored, private keys too."""
         keys = opaque(self.init_private) + opaque(self.encryption_private) + opaque(self.signature_private)
-        return uint8(STORED) + self.key_package.encode() + keys
+        return uint8(STORED_VERSION) + self.key_package.encode() + keys
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
@@ -106,9 +106,9 @@ class OwnKeyPackage:
         return decode(data, cls._decode)
 
     @classmethod
-    def _decode(cls, reader: Reader) -> Self:
-        if reader.uint8() != STORED:
-            raise MalformedError("a key package was stored by another version of this package")
+    def _decode(cls, reader: ByteReader) -> Self:
+        if reader.uint8() != STORED_VERSION:
+            raise MalformedMessageError("a key package was stored by another version of this package")
         return cls(KeyPackage.decode(reader), reader.opaque(), reader.opaque(), reader.opaque())
 
 
@@ -126,7 +126,7 @@ def create_key_package(
         credential=basic(identity),
         capabilities=own_capabilities(last_resort=last_resort),
         leaf_node_source=LeafNodeSource.KEY_PACKAGE,
-        lifetime=Lifetime(max(0, now - DATED_BACK), now + LIFETIME),
+        lifetime=Lifetime(max(0, now - BACKDATE_SECONDS), now + LIFETIME_SECONDS),
     ).signed(suite, signature_private)
     extensions = (Extension(ExtensionType.LAST_RESORT, b""),) if last_resort else ()
     key_package = KeyPackage(MLS10, suite.number, init.public, leaf, extensions).signed(signature_private)

@@ -6,10 +6,10 @@ from enum import IntEnum
 from typing import Self
 
 from conclave.client.mls import hpke
-from conclave.client.mls.codec import Reader, opaque, uint8, uint16, uint64
+from conclave.client.mls.codec import ByteReader, opaque, uint8, uint16, uint64
 from conclave.client.mls.credentials import Extensions
 from conclave.client.mls.crypto import derive_secret, expand_with_label, zeros
-from conclave.client.mls.errors import MalformedError
+from conclave.client.mls.errors import MalformedMessageError
 from conclave.client.mls.nodes import MLS10
 from conclave.client.mls.structs import Epoch, Opaque, Short, Struct, Uint16
 from conclave.client.mls.suites import CipherSuite, KeyPair, suite_of
@@ -33,10 +33,10 @@ class GroupContext(Struct):
         return uint16(MLS10) + super().encode()
 
     @classmethod
-    def decode(cls, reader: Reader) -> Self:
+    def decode(cls, reader: ByteReader) -> Self:
         """Decode."""
         if reader.uint16() != MLS10:
-            raise MalformedError("a group is of a version of the protocol that this package does not speak")
+            raise MalformedMessageError("a group is of a version of the protocol that this package does not speak")
         return super().decode(reader)
 
     @property
@@ -60,7 +60,7 @@ class EpochSecrets(Struct):
 
 
 @dataclass(frozen=True, repr=False)
-class Schedule:
+class EpochSchedule:
     """What the key schedule gives for one epoch: what is kept, and what is used at once and forgotten."""
 
     secrets: EpochSecrets
@@ -80,11 +80,11 @@ def derive_welcome_secret(suite: CipherSuite, joiner_secret: bytes, psk_secret: 
     return derive_secret(suite, suite.kdf.extract(joiner_secret, psk_secret), "welcome")
 
 
-def derive_epoch(suite: CipherSuite, joiner_secret: bytes, psk_secret: bytes, group_context: bytes) -> Schedule:
+def derive_epoch(suite: CipherSuite, joiner_secret: bytes, psk_secret: bytes, group_context: bytes) -> EpochSchedule:
     """Return the secrets of an epoch by its joiner secret."""
     extracted = suite.kdf.extract(joiner_secret, psk_secret)
     epoch_secret = expand_with_label(suite, extracted, "epoch", group_context, suite.kdf.size)
-    return Schedule(
+    return EpochSchedule(
         epoch_secrets(suite, epoch_secret),
         joiner_secret,
         derive_welcome_secret(suite, joiner_secret, psk_secret),
@@ -180,7 +180,7 @@ class PreSharedKeyID:
         return uint8(self.psktype) + which + opaque(self.psk_nonce)
 
     @classmethod
-    def decode(cls, reader: Reader) -> Self:
+    def decode(cls, reader: ByteReader) -> Self:
         """Decode."""
         psktype = reader.enum(PSKType, reader.uint8())
         if psktype == PSKType.EXTERNAL:

@@ -5,7 +5,7 @@ from enum import IntEnum
 from functools import cached_property
 from typing import Annotated, Self, TypeAlias
 
-from conclave.client.mls.codec import Reader, opaque, uint8, uint32, vector
+from conclave.client.mls.codec import ByteReader, opaque, uint8, uint32, vector
 from conclave.client.mls.credentials import Credential, CredentialType, Extension, ExtensionType, read_extensions
 from conclave.client.mls.crypto import sign_with_label, verify_with_label
 from conclave.client.mls.errors import LimitError
@@ -98,7 +98,7 @@ class LeafNode:
         return who + self.capabilities.encode() + source + vector(self.extensions)
 
     @classmethod
-    def decode(cls, reader: Reader) -> Self:
+    def decode(cls, reader: ByteReader) -> Self:
         """Decode a leaf of up to MAX_LEAF bytes."""
         start = reader.position
         keys = reader.opaque(), reader.opaque()
@@ -146,7 +146,7 @@ def encode_node(node: Node) -> bytes:
     return uint8(NodeType.LEAF if isinstance(node, LeafNode) else NodeType.PARENT) + node.encode()
 
 
-def decode_node(reader: Reader) -> Node:
+def decode_node(reader: ByteReader) -> Node:
     """Decode a node that says of which kind it is."""
     kind = reader.enum(NodeType, reader.uint8())
     return LeafNode.decode(reader) if kind == NodeType.LEAF else ParentNode.decode(reader)

@@ -48,7 +48,7 @@ def _parent_hash_of(node: Node | None) -> bytes | None:
     return node.parent_hash if isinstance(node, LeafNode | ParentNode) else None
 
 
-def _vouching(tree: RatchetTree, node: ParentNode, child: int, sibling: int) -> int:
+def _count_matching(tree: RatchetTree, node: ParentNode, child: int, sibling: int) -> int:
     """Count the nodes below ``child`` whose parent hash is valid with respect to ``node`` (section 7.9.2)."""
     resolution = tree.resolution(child)
     leaves = tree_math.subtree(child)
@@ -65,6 +65,6 @@ def check_parent_hashes(tree: RatchetTree) -> None:
     """Check that every parent is parent-hash valid: exactly one node below vouches for it (section 7.9.2)."""
     for x, node in tree.parents():
         left, right = tree_math.left(x), tree_math.right(x)
-        found = _vouching(tree, node, left, right) + _vouching(tree, node, right, left)
+        found = _count_matching(tree, node, left, right) + _count_matching(tree, node, right, left)
         if found != 1:
             raise InvalidError("a tree has a key that no member below it vouches for: its parent hash is wrong")

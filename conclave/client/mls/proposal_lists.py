@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from conclave.client.mls.credentials import Extension
-from conclave.client.mls.errors import InvalidError, UnwantedError
+from conclave.client.mls.errors import DisallowedProposalError, InvalidError
 from conclave.client.mls.framing import Sender, SenderType
 from conclave.client.mls.key_packages import KeyPackage
 from conclave.client.mls.key_schedule import PreSharedKeyID, PSKType, ResumptionPSKUsage
@@ -19,13 +19,13 @@ from conclave.client.mls.proposals import (
     Remove,
     Update,
 )
-from conclave.client.mls.state import PublicGroup
+from conclave.client.mls.state import PublicGroupState
 from conclave.client.mls.tree import RatchetTree
-from conclave.client.mls.validation import Policy, Setting, check_extensions, check_key_package, check_leaf
+from conclave.client.mls.validation import LeafRules, Policy, check_extensions, check_key_package, check_leaf
 
 
 @dataclass(frozen=True)
-class Committed:
+class CommittedProposal:
     """A proposal in a commit, and who proposed it."""
 
     sender: Sender
@@ -33,11 +33,11 @@ class Committed:
 
 
 @dataclass(frozen=True)
-class Applied:
+class AppliedProposals:
     """A tree and extensions to which a list was applied, and what is left to be done."""
 
     tree: RatchetTree
-    setting: Setting
+    rules: LeafRules
     added: dict[int, KeyPackage]
     removed: tuple[int, ...]
     updated: tuple[int, ...]
@@ -48,25 +48,25 @@ class Applied:
     @property
     def extensions(self) -> tuple[Extension, ...]:
         """The extensions of the group from now on."""
-        return self.setting.extensions
+        return self.rules.extensions
 
 
-def setting_of(public: PublicGroup, policy: Policy, now: int) -> Setting:
+def leaf_rules(public: PublicGroupState, policy: Policy, now: int) -> LeafRules:
     """Return by what leaves are judged in an epoch."""
-    return Setting(public.suite, public.context.group_id, public.context.extensions, policy, now)
+    return LeafRules(public.suite, public.context.group_id, public.context.extensions, policy, now)
 
 
-def _count(committed: Sequence[Committed], kind: type[Proposal]) -> int:
+def _count(committed: Sequence[CommittedProposal], kind: type[Proposal]) -> int:
     return sum(isinstance(one.proposal, kind) for one in committed)
 
 
 def check_kind(proposal: Proposal, policy: Policy) -> None:
     """Check that the application takes proposals of this kind. Raises UnwantedError."""
     if proposal.proposal_type not in policy.proposals:
-        raise UnwantedError(f"proposals of type {proposal.proposal_type:d} have no use here")
+        raise DisallowedProposalError(f"proposals of type {proposal.proposal_type:d} have no use here")
 
 
-def check_list(committed: Sequence[Committed], committer: Sender) -> None:
+def check_list(committed: Sequence[CommittedProposal], committer: Sender) -> None:
     """Check which proposals are together in a commit (section 12.2)."""
     if committer.sender_type == SenderType.NEW_MEMBER_COMMIT:
         _check_external_list(committed)
@@ -77,7 +77,7 @@ def check_list(committed: Sequence[Committed], committer: Sender) -> None:
         raise InvalidError("a commit has one pre-shared key twice")
 
 
-def _check_regular_list(committed: Sequence[Committed], committer: int) -> None:
+def _check_regular_list(committed: Sequence[CommittedProposal], committer: int) -> None:
     if _count(committed, ExternalInit):
         raise InvalidError("a commit of a member is begun like that of a new member")
     if _count(committed, GroupContextExtensions) > 1:
@@ -98,7 +98,7 @@ def _check_regular_list(committed: Sequence[Committed], committer: int) -> None:
         raise InvalidError("a commit updates or removes one member twice")
 
 
-def _check_external_list(committed: Sequence[Committed]) -> None:
+def _check_external_list(committed: Sequence[CommittedProposal]) -> None:
     if _count(committed, ExternalInit) != 1:
         raise InvalidError("a commit of a new member needs one beginning")
     if _count(committed, Remove) > 1:
@@ -109,7 +109,7 @@ def _check_external_list(committed: Sequence[Committed]) -> None:
         raise InvalidError("a new member commits a proposal of somebody else")
 
 
-def check_psk(psk: PreSharedKeyID, public: PublicGroup) -> None:
+def check_psk(psk: PreSharedKeyID, public: PublicGroupState) -> None:
     """Check a pre-shared key that is proposed (section 12.1.4)."""
     if psk.psktype == PSKType.RESUMPTION and psk.usage != ResumptionPSKUsage.APPLICATION:
         raise InvalidError("a pre-shared key is for another use than in a commit")
@@ -125,18 +125,20 @@ def check_successor(old: LeafNode, new: LeafNode) -> None:
         raise InvalidError("a leaf is renewed with its old key")
 
 
-def apply(public: PublicGroup, committed: Sequence[Committed], policy: Policy, now: int) -> Applied:
+def apply(
+    public: PublicGroupState, committed: Sequence[CommittedProposal], policy: Policy, now: int
+) -> AppliedProposals:
     """Check each proposal of a list that may be together, and apply all of them, in the order of section 12.3."""
-    setting = _setting_after(public, committed, policy, now)
-    tree, updated = _with_updates(public.tree, committed, setting)
+    rules = _rules_after(public, committed, policy, now)
+    tree, updated = _with_updates(public.tree, committed, rules)
     tree, removed = _with_removes(tree, committed)
-    tree, added = _with_adds(tree, committed, setting)
+    tree, added = _with_adds(tree, committed, rules)
     if _count(committed, GroupContextExtensions):
-        check_extensions(setting.extensions, tree, policy)
+        check_extensions(rules.extensions, tree, policy)
     proposals = [one.proposal for one in committed]
-    return Applied(
+    return AppliedProposals(
         tree,
-        setting,
+        rules,
         added,
         removed,
         updated,
@@ -146,34 +148,36 @@ def apply(public: PublicGroup, committed: Sequence[Committed], policy: Policy, n
     )
 
 
-def _setting_after(public: PublicGroup, committed: Sequence[Committed], policy: Policy, now: int) -> Setting:
+def _rules_after(
+    public: PublicGroupState, committed: Sequence[CommittedProposal], policy: Policy, now: int
+) -> LeafRules:
     """Check what does not change the tree; return by which extensions the rest is judged."""
-    setting = setting_of(public, policy, now)
+    rules = leaf_rules(public, policy, now)
     for one in committed:
         check_kind(one.proposal, policy)
         if isinstance(one.proposal, GroupContextExtensions):
-            setting = replace(setting, extensions=one.proposal.extensions)
+            rules = replace(rules, extensions=one.proposal.extensions)
         elif isinstance(one.proposal, ReInit) and one.proposal.version < MLS10:
             raise InvalidError("a group is to go on in an older version of the protocol")
         elif isinstance(one.proposal, PreSharedKey):
             check_psk(one.proposal.psk, public)
-    return setting
+    return rules
 
 
 def _with_updates(
-    tree: RatchetTree, committed: Sequence[Committed], setting: Setting
+    tree: RatchetTree, committed: Sequence[CommittedProposal], rules: LeafRules
 ) -> tuple[RatchetTree, tuple[int, ...]]:
     updated = []
     for one in committed:
         if isinstance(one.proposal, Update):
-            check_leaf(one.proposal.leaf_node, LeafNodeSource.UPDATE, one.sender.index, setting)
+            check_leaf(one.proposal.leaf_node, LeafNodeSource.UPDATE, one.sender.index, rules)
             check_successor(tree.member(one.sender.index), one.proposal.leaf_node)
             tree = tree.updated(one.sender.index, one.proposal.leaf_node)
             updated.append(one.sender.index)
     return tree, tuple(updated)
 
 
-def _with_removes(tree: RatchetTree, committed: Sequence[Committed]) -> tuple[RatchetTree, tuple[int, ...]]:
+def _with_removes(tree: RatchetTree, committed: Sequence[CommittedProposal]) -> tuple[RatchetTree, tuple[int, ...]]:
     removed = []
     for one in committed:
         if isinstance(one.proposal, Remove):
@@ -184,12 +188,12 @@ def _with_removes(tree: RatchetTree, committed: Sequence[Committed]) -> tuple[Ra
 
 
 def _with_adds(
-    tree: RatchetTree, committed: Sequence[Committed], setting: Setting
+    tree: RatchetTree, committed: Sequence[CommittedProposal], rules: LeafRules
 ) -> tuple[RatchetTree, dict[int, KeyPackage]]:
     added = {}
     for one in committed:
         if isinstance(one.proposal, Add):
-            check_key_package(one.proposal.key_package, setting)
+            check_key_package(one.proposal.key_package, rules)
             tree, leaf_index = tree.added(one.proposal.key_package.leaf_node)
             added[leaf_index] = one.proposal.key_package
     return tree, added

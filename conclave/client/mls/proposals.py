@@ -4,13 +4,13 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Annotated, ClassVar, Self, TypeAlias
 
-from conclave.client.mls.codec import Reader, opaque, uint8, uint16
+from conclave.client.mls.codec import ByteReader, opaque, uint8, uint16
 from conclave.client.mls.credentials import Extensions
-from conclave.client.mls.errors import MalformedError
+from conclave.client.mls.errors import MalformedMessageError
 from conclave.client.mls.key_packages import KeyPackage
 from conclave.client.mls.key_schedule import PreSharedKeyID
 from conclave.client.mls.nodes import LeafNode
-from conclave.client.mls.structs import Form, Opaque, Short, Struct, Uint16, Uint32, many, maybe
+from conclave.client.mls.structs import FieldEncoding, Opaque, Short, Struct, Uint16, Uint32, optional_of, vector_of
 from conclave.client.mls.treekem import UpdatePath
 
 MAX_PROPOSALS = 4_096
@@ -90,7 +90,7 @@ class GroupContextExtensions(Struct):
 
 Proposal: TypeAlias = Add | Update | Remove | PreSharedKey | ReInit | ExternalInit | GroupContextExtensions
 
-KINDS: dict[int, type[Proposal]] = {
+PROPOSAL_CLASSES: dict[int, type[Proposal]] = {
     int(kind.proposal_type): kind
     for kind in (Add, Update, Remove, PreSharedKey, ReInit, ExternalInit, GroupContextExtensions)
 }
@@ -105,16 +105,16 @@ def encode_proposal(proposal: Proposal) -> bytes:
     return uint16(proposal.proposal_type) + proposal.encode()
 
 
-def decode_proposal(reader: Reader) -> Proposal:
+def decode_proposal(reader: ByteReader) -> Proposal:
     """Decode a proposal that says of which type it is."""
     number = reader.uint16()
-    kind = KINDS.get(number)
+    kind = PROPOSAL_CLASSES.get(number)
     if kind is None:
-        raise MalformedError(f"this package has no proposal of type {number}")
+        raise MalformedMessageError(f"this package has no proposal of type {number}")
     return kind.decode(reader)
 
 
-AnyProposal: TypeAlias = Annotated[Proposal, Form(encode_proposal, decode_proposal)]
+AnyProposal: TypeAlias = Annotated[Proposal, FieldEncoding(encode_proposal, decode_proposal)]
 """A proposal in a field: it says of which type it is."""
 
 
@@ -138,7 +138,7 @@ class ProposalOrRef:
         return uint8(ProposalOrRefType.PROPOSAL) + encode_proposal(self.value)
 
     @classmethod
-    def decode(cls, reader: Reader) -> Self:
+    def decode(cls, reader: ByteReader) -> Self:
         """Decode."""
         kind = reader.enum(ProposalOrRefType, reader.uint8())
         return cls(reader.opaque() if kind == ProposalOrRefType.REFERENCE else decode_proposal(reader))
@@ -148,5 +148,5 @@ class ProposalOrRef:
 class Commit(Struct):
     """A commit: what changes, and the committer's new keys."""
 
-    proposals: Annotated[tuple[ProposalOrRef, ...], many(ProposalOrRef, MAX_PROPOSALS)]
-    path: Annotated[UpdatePath | None, maybe(UpdatePath)]
+    proposals: Annotated[tuple[ProposalOrRef, ...], vector_of(ProposalOrRef, MAX_PROPOSALS)]
+    path: Annotated[UpdatePath | None, optional_of(UpdatePath)]

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated
 
-from conclave.client.mls.codec import Reader, decode
+from conclave.client.mls.codec import ByteReader, decode
 from conclave.client.mls.crypto import expand_with_label, sign_with_label, verify_with_label
-from conclave.client.mls.errors import ForgedError, InvalidError, MalformedError, OwnMessageError
+from conclave.client.mls.errors import ForgedError, InvalidError, MalformedMessageError, OwnMessageError
 from conclave.client.mls.framing import (
     AuthenticatedContent,
     ContentType,
@@ -27,9 +27,9 @@ from conclave.client.mls.secret_tree import RatchetKind, SecretTree
 from conclave.client.mls.structs import Struct, Uint32, fixed
 from conclave.client.mls.suites import CipherSuite
 
-GUARD = 4
+REUSE_GUARD_BYTES = 4
 """Bytes of a reuse guard."""
-LEAST_PADDED = 256
+MIN_PADDED_BYTES = 256
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class SenderData(Struct):
 
     leaf_index: Uint32
     generation: Uint32
-    reuse_guard: Annotated[bytes, fixed(GUARD)]
+    reuse_guard: Annotated[bytes, fixed(REUSE_GUARD_BYTES)]
 
 
 def sign(
@@ -73,7 +73,7 @@ def protect_public(
     """Make a public message; application data is never sent so (section 6)."""
     content = authenticated.content
     if content.content_type == ContentType.APPLICATION:
-        raise MalformedError("application data is only sent encrypted")
+        raise MalformedMessageError("application data is only sent encrypted")
     if content.sender.sender_type != SenderType.MEMBER:
         return PublicMessage(content, authenticated.auth)
     tag = _membership_tag(suite, authenticated, membership_key, group_context)
@@ -103,7 +103,7 @@ def padding_for(length: int) -> int:
 
     The same steps as existing clients take, so that sizes tell little, and not which client it is.
     """
-    blind = 1 << (max(LEAST_PADDED, 1 << length.bit_length()).bit_length() - 4)
+    blind = 1 << (max(MIN_PADDED_BYTES, 1 << length.bit_length()).bit_length() - 4)
     return (length | (blind - 1)) + 1 - length
 
 
@@ -115,7 +115,10 @@ def sender_data_key(suite: CipherSuite, sender_data_secret: bytes, ciphertext: b
 
 
 def _guarded(nonce: bytes, guard: bytes) -> bytes:
-    return bytes(one ^ other for one, other in zip(nonce[:GUARD], guard, strict=True)) + nonce[GUARD:]
+    return (
+        bytes(one ^ other for one, other in zip(nonce[:REUSE_GUARD_BYTES], guard, strict=True))
+        + nonce[REUSE_GUARD_BYTES:]
+    )
 
 
 def _kind(content_type: ContentType) -> RatchetKind:
@@ -130,7 +133,7 @@ def protect_private(
     plain = encode_content(content.content) + authenticated.auth.encode()
     plain += bytes(padding_for(len(plain)))
     key, secret_tree = secret_tree.next_key(content.sender.index, _kind(content.content_type))
-    guard = os.urandom(GUARD)
+    guard = os.urandom(REUSE_GUARD_BYTES)
     where = content.group_id, content.epoch, content.content_type, content.authenticated_data
     aad = PrivateMessage(*where, b"", b"").content_aad()
     ciphertext = suite.aead.seal(key.key, _guarded(key.nonce, guard), aad, plain)
@@ -168,11 +171,11 @@ def unprotect_private(
         raise OwnMessageError("a message is the reader's own: its key was erased when it was sent")
     key, secret_tree = secret_tree.take(sender.leaf_index, _kind(message.content_type), sender.generation)
     nonce = _guarded(key.nonce, sender.reuse_guard)
-    reader = Reader(suite.aead.open(key.key, nonce, message.content_aad(), message.ciphertext))
+    reader = ByteReader(suite.aead.open(key.key, nonce, message.content_aad(), message.ciphertext))
     content = decode_content(reader, message.content_type)
     auth = FramedContentAuthData.decode_for(reader, message.content_type)
     if any(reader.rest()):
-        raise MalformedError("the padding of a message is not all zeros")
+        raise MalformedMessageError("the padding of a message is not all zeros")
     framed = FramedContent(
         message.group_id, message.epoch, member(sender.leaf_index), message.authenticated_data, content
     )

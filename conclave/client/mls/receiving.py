@@ -3,11 +3,10 @@
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from conclave.client.mls.cached import cache_proposal
 from conclave.client.mls.codec import decode
-from conclave.client.mls.commits import Around, Effect, OwnPath, apply_commit
+from conclave.client.mls.commits import CommitEffect, CommitInputs, OwnPath, apply_commit
 from conclave.client.mls.credentials import ExtensionType, find_extension, read_external_senders
-from conclave.client.mls.errors import InvalidError, NotFromHereError, OwnMessageError, StaleError
+from conclave.client.mls.errors import InvalidError, OutdatedStateError, OwnMessageError, StaleError
 from conclave.client.mls.framing import (
     AuthenticatedContent,
     ContentType,
@@ -17,11 +16,12 @@ from conclave.client.mls.framing import (
     SenderType,
     WireFormat,
 )
+from conclave.client.mls.proposal_cache import cache_proposal
 from conclave.client.mls.proposals import FROM_EXTERNAL, Add, Commit, Proposal
 from conclave.client.mls.protection import check_signature, unprotect_private, unprotect_public
 from conclave.client.mls.state import (
     GroupState,
-    Member,
+    MlsMember,
     member_at,
 )
 
@@ -30,7 +30,7 @@ from conclave.client.mls.state import (
 class ApplicationMessage:
     """What a member said. ``sender``: who was at that leaf in the epoch of the message."""
 
-    sender: Member
+    sender: MlsMember
     data: bytes
     authenticated_data: bytes
     epoch: int
@@ -49,7 +49,7 @@ class ProposalArrived:
 class CommitApplied:
     """A commit came, and the group is in another epoch. ``own``: it was this member's, or the one it came in by."""
 
-    effect: Effect | None
+    effect: CommitEffect | None
     authenticated_data: bytes
     epoch: int
     own: bool
@@ -58,7 +58,9 @@ class CommitApplied:
 Received: TypeAlias = ApplicationMessage | ProposalArrived | CommitApplied
 
 
-def receive_private(state: GroupState, message: PrivateMessage, around: Around) -> tuple[GroupState | None, Received]:
+def receive_private(
+    state: GroupState, message: PrivateMessage, inputs: CommitInputs
+) -> tuple[GroupState | None, Received]:
     """Take a private message: of this epoch anything, of the last few application data."""
     state.check_group(message.group_id)
     if message.epoch != state.context.epoch:
@@ -78,7 +80,7 @@ def receive_private(state: GroupState, message: PrivateMessage, around: Around) 
     state = replace(state, secret_tree=secret_tree)
     if isinstance(authenticated.content.content, bytes):
         return state, _application_message(authenticated, sender)
-    return _take_handshake(state, authenticated, around)
+    return _take_handshake(state, authenticated, inputs)
 
 
 def _receive_late(state: GroupState, message: PrivateMessage) -> tuple[GroupState, Received]:
@@ -104,10 +106,10 @@ def _receive_late(state: GroupState, message: PrivateMessage) -> tuple[GroupStat
 def _check_not_own(sender: int, own_index: int) -> None:
     """Say that whatever the own key has signed was made from this state. Its message keys would be used twice."""
     if sender == own_index:
-        raise NotFromHereError("a message is signed by the reader's own key, and was not made from this state")
+        raise OutdatedStateError("a message is signed by the reader's own key, and was not made from this state")
 
 
-def _application_message(authenticated: AuthenticatedContent, sender: Member) -> ApplicationMessage:
+def _application_message(authenticated: AuthenticatedContent, sender: MlsMember) -> ApplicationMessage:
     content = authenticated.content
     data = content.content
     if not isinstance(data, bytes):
@@ -115,7 +117,9 @@ def _application_message(authenticated: AuthenticatedContent, sender: Member) ->
     return ApplicationMessage(sender, data, content.authenticated_data, content.epoch)
 
 
-def receive_public(state: GroupState, message: PublicMessage, around: Around) -> tuple[GroupState | None, Received]:
+def receive_public(
+    state: GroupState, message: PublicMessage, inputs: CommitInputs
+) -> tuple[GroupState | None, Received]:
     """Take a public message: a proposal or a commit of this epoch."""
     content = message.content
     state.check_group(content.group_id)
@@ -130,7 +134,7 @@ def receive_public(state: GroupState, message: PublicMessage, around: Around) ->
     check_signature(state.suite, authenticated, _signature_key(state, authenticated), context)
     if is_own:
         _check_not_own(content.sender.index, state.own_index)
-    return _take_handshake(state, authenticated, around)
+    return _take_handshake(state, authenticated, inputs)
 
 
 def _check_late_change(state: GroupState, message: PublicMessage) -> None:
@@ -173,21 +177,21 @@ def _signature_key(state: GroupState, authenticated: AuthenticatedContent) -> by
 
 
 def _take_handshake(
-    state: GroupState, authenticated: AuthenticatedContent, around: Around
+    state: GroupState, authenticated: AuthenticatedContent, inputs: CommitInputs
 ) -> tuple[GroupState | None, Received]:
     content = authenticated.content
     if isinstance(content.content, Commit):
-        return take_commit(state, authenticated, None, around)
+        return take_commit(state, authenticated, None, inputs)
     if isinstance(content.content, bytes):
         raise InvalidError("application data came without being encrypted")
-    state = cache_proposal(state, authenticated, content.content, around)
+    state = cache_proposal(state, authenticated, content.content, inputs)
     return state, ProposalArrived(content.sender, content.content, content.authenticated_data)
 
 
 def take_commit(
-    state: GroupState, authenticated: AuthenticatedContent, own: OwnPath | None, around: Around
+    state: GroupState, authenticated: AuthenticatedContent, own: OwnPath | None, inputs: CommitInputs
 ) -> tuple[GroupState | None, CommitApplied]:
     """Apply a commit. Own commits for this epoch that are still pending are void with it."""
-    new, effect = apply_commit(state, authenticated, own, around)
+    new, effect = apply_commit(state, authenticated, own, inputs)
     data = authenticated.content.authenticated_data
     return new, CommitApplied(effect, data, state.context.epoch + 1, own is not None)

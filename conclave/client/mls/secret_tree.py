@@ -9,11 +9,11 @@ from enum import IntEnum
 from typing import Annotated, Self, TypeAlias
 
 from conclave.client.mls import tree_math
-from conclave.client.mls.codec import Reader, opaque, uint8, uint32
+from conclave.client.mls.codec import ByteReader, opaque, uint8, uint32
 from conclave.client.mls.crypto import derive_tree_secret, expand_with_label
-from conclave.client.mls.errors import InvalidError, LimitError, MalformedError, ReplayedError
+from conclave.client.mls.errors import InvalidError, LimitError, MalformedMessageError, ReplayedError
 from conclave.client.mls.nodes import MAX_LEAVES
-from conclave.client.mls.structs import Opaque, Struct, Uint32, many
+from conclave.client.mls.structs import Opaque, Struct, Uint32, vector_of
 from conclave.client.mls.suites import CipherSuite
 
 MAX_AHEAD = 1_024
@@ -47,7 +47,7 @@ class Ratchet(Struct):
 
     secret: Opaque
     generation: Uint32 = 0
-    skipped: Annotated[tuple[MessageKey, ...], many(MessageKey, MAX_SKIPPED)] = ()
+    skipped: Annotated[tuple[MessageKey, ...], vector_of(MessageKey, MAX_SKIPPED)] = ()
 
     def next_key(self, suite: CipherSuite) -> tuple[MessageKey, "Ratchet"]:
         """Return the next key, and the ratchet after it."""
@@ -82,7 +82,7 @@ class Ratchet(Struct):
 Ratchets: TypeAlias = Mapping[tuple[int, RatchetKind], Ratchet]
 
 
-def _forget_most(ratchets: dict[tuple[int, RatchetKind], Ratchet]) -> None:
+def _trim_skipped(ratchets: dict[tuple[int, RatchetKind], Ratchet]) -> None:
     """Drop the oldest keys of whoever has most, until there are no more than are kept for all."""
     while (over := sum(len(ratchet.skipped) for ratchet in ratchets.values()) - MAX_SKIPPED_TOGETHER) > 0:
         whose = max(ratchets, key=lambda which: len(ratchets[which].skipped))
@@ -128,7 +128,7 @@ class SecretTree:
         """Return the tree with a ratchet that has moved on."""
         ratchets = {**self.ratchets, (leaf_index, kind): ratchet}
         if len(ratchet.skipped) > 1:
-            _forget_most(ratchets)
+            _trim_skipped(ratchets)
         return SecretTree(self.suite, self.size, self.nodes, ratchets)
 
     def generation(self, leaf_index: int, kind: RatchetKind) -> int:
@@ -159,11 +159,11 @@ class SecretTree:
         return uint32(self.size) + opaque(nodes) + opaque(ratchets)
 
     @classmethod
-    def decode(cls, suite: CipherSuite, reader: Reader) -> Self:
+    def decode(cls, suite: CipherSuite, reader: ByteReader) -> Self:
         """Decode what was stored."""
         size = reader.uint32()
         if not 0 < size <= MAX_LEAVES or size & (size - 1):
-            raise MalformedError("a stored tree of keys has no possible size")
+            raise MalformedMessageError("a stored tree of keys has no possible size")
         nodes = reader.vector(lambda one: (one.uint32(), one.opaque()), tree_math.node_width(size))
         ratchets = reader.vector(
             lambda one: ((one.uint32(), one.enum(RatchetKind, one.uint8())), Ratchet.decode(one)), 2 * size

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from conclave.client.mls.credentials import Credential
-from conclave.client.mls.errors import NotForUsError, StaleError
+from conclave.client.mls.errors import StaleError, WrongRecipientError
 from conclave.client.mls.framing import AuthenticatedContent, Sender
-from conclave.client.mls.key_schedule import EpochSecrets, GroupContext, Schedule
+from conclave.client.mls.key_schedule import EpochSchedule, EpochSecrets, GroupContext
 from conclave.client.mls.nodes import LeafNode
 from conclave.client.mls.proposals import AnyProposal
 from conclave.client.mls.secret_tree import SecretTree
@@ -28,7 +28,7 @@ MAX_PENDING = 32
 
 
 @dataclass(frozen=True)
-class PublicGroup:
+class PublicGroupState:
     """What all members know of an epoch, and others may."""
 
     context: GroupContext
@@ -43,7 +43,7 @@ class PublicGroup:
 
 
 @dataclass(frozen=True)
-class Member(Struct):
+class MlsMember(Struct):
     """A member, as the leaf at ``leaf_index`` says; whether it is true is the application's to judge."""
 
     leaf_index: Uint32
@@ -51,12 +51,12 @@ class Member(Struct):
     signature_key: Opaque
 
 
-def member_at(leaf_index: int, leaf: LeafNode) -> Member:
+def member_at(leaf_index: int, leaf: LeafNode) -> MlsMember:
     """Return the member of a leaf."""
-    return Member(leaf_index, leaf.credential, leaf.signature_key)
+    return MlsMember(leaf_index, leaf.credential, leaf.signature_key)
 
 
-def members_of(tree: RatchetTree) -> dict[int, Member]:
+def members_of(tree: RatchetTree) -> dict[int, MlsMember]:
     """Return all members of a tree, by leaf index."""
     return {leaf_index: member_at(leaf_index, leaf) for leaf_index, leaf in tree.leaves()}
 
@@ -71,7 +71,7 @@ class CachedProposal(Struct):
     reference: Opaque
     sender: Sender
     proposal: AnyProposal
-    sound: Flag
+    is_committable: Flag
 
 
 @dataclass(frozen=True, repr=False)
@@ -96,7 +96,7 @@ class PastEpoch:
     sender_data_secret: bytes
     resumption_psk: bytes
     secret_tree: SecretTree
-    senders: Mapping[int, Member]
+    senders: Mapping[int, MlsMember]
 
 
 @dataclass(frozen=True, repr=False)
@@ -108,7 +108,7 @@ class GroupState:
     by which this member came in, in its first epoch. ``ended``: a ReInit was committed, nothing more may be sent.
     """
 
-    public: PublicGroup
+    public: PublicGroupState
     own_index: int
     signature_private: bytes
     private_keys: Mapping[int, bytes]
@@ -136,7 +136,7 @@ class GroupState:
         """The ratchet tree."""
         return self.public.tree
 
-    def members(self) -> dict[int, Member]:
+    def members(self) -> dict[int, MlsMember]:
         """Return all members, by leaf index."""
         return members_of(self.tree)
 
@@ -166,7 +166,7 @@ class GroupState:
     def check_group(self, group_id: bytes) -> None:
         """Say that a message must be of this group."""
         if group_id != self.context.group_id:
-            raise NotForUsError("a message is of another group")
+            raise WrongRecipientError("a message is of another group")
 
 
 def message_hash(message: bytes) -> bytes:
@@ -174,8 +174,12 @@ def message_hash(message: bytes) -> bytes:
     return hashlib.sha256(message).digest()
 
 
-def opened(
-    public: PublicGroup, own_index: int, signature_private: bytes, keys: Mapping[int, bytes], schedule: Schedule
+def new_epoch_state(
+    public: PublicGroupState,
+    own_index: int,
+    signature_private: bytes,
+    keys: Mapping[int, bytes],
+    schedule: EpochSchedule,
 ) -> GroupState:
     """Return the state of a member at the beginning of an epoch, without a past."""
     tree = SecretTree.create(public.suite, public.tree.size, schedule.encryption_secret)

@@ -3,8 +3,8 @@
 It has private keys in it. What is used up is not in it: the keeper of the stored form erases the one that it replaces.
 """
 
-from conclave.client.mls.codec import Reader, decode, opaque, state_reader, uint8, uint32, vector
-from conclave.client.mls.errors import MalformedError
+from conclave.client.mls.codec import ByteReader, decode, opaque, state_reader, uint8, uint32, vector
+from conclave.client.mls.errors import MalformedMessageError
 from conclave.client.mls.framing import AuthenticatedContent
 from conclave.client.mls.key_schedule import EpochSecrets, GroupContext
 from conclave.client.mls.nodes import MAX_LEAVES
@@ -15,15 +15,15 @@ from conclave.client.mls.state import (
     MAX_PENDING,
     CachedProposal,
     GroupState,
-    Member,
+    MlsMember,
     PastEpoch,
     PendingCommit,
-    PublicGroup,
+    PublicGroupState,
 )
 from conclave.client.mls.tree import RatchetTree
 
 VERSION = 1
-NODES = 2 * MAX_LEAVES
+MAX_NODES = 2 * MAX_LEAVES
 
 
 def encode_state(state: GroupState) -> bytes:
@@ -53,16 +53,16 @@ def decode_state(data: bytes) -> GroupState:
     return decode(data, _decode_state, state_reader)
 
 
-def _decode_state(reader: Reader) -> GroupState:
+def _decode_state(reader: ByteReader) -> GroupState:
     if reader.uint8() != VERSION:
-        raise MalformedError("a group was stored by another version of this package")
+        raise MalformedMessageError("a group was stored by another version of this package")
     public = _decode_public(reader)
     suite = public.suite
     state = GroupState(
         public=public,
         own_index=reader.uint32(),
         signature_private=reader.opaque(),
-        private_keys=dict(reader.vector(lambda one: (one.uint32(), one.opaque()), NODES)),
+        private_keys=dict(reader.vector(lambda one: (one.uint32(), one.opaque()), MAX_NODES)),
         secrets=EpochSecrets.decode(reader),
         secret_tree=SecretTree.decode(suite, reader),
         proposals=reader.vector(CachedProposal.decode, MAX_CACHED),
@@ -74,18 +74,18 @@ def _decode_state(reader: Reader) -> GroupState:
     )
     state.tree.member(state.own_index)
     if any(x >= len(state.tree.nodes) for x in state.private_keys):
-        raise MalformedError("a stored group has keys of nodes that it does not have")
+        raise MalformedMessageError("a stored group has keys of nodes that it does not have")
     return state
 
 
-def _encode_public(public: PublicGroup) -> bytes:
+def _encode_public(public: PublicGroupState) -> bytes:
     hashes = opaque(public.interim_transcript_hash) + opaque(public.confirmation_tag)
     return public.context.encode() + public.tree.encode() + hashes
 
 
-def _decode_public(reader: Reader) -> PublicGroup:
+def _decode_public(reader: ByteReader) -> PublicGroupState:
     context = GroupContext.decode(reader)
-    return PublicGroup(context, RatchetTree.decode(context.suite, reader), reader.opaque(), reader.opaque())
+    return PublicGroupState(context, RatchetTree.decode(context.suite, reader), reader.opaque(), reader.opaque())
 
 
 def _encode_pending(pending: PendingCommit) -> bytes:
@@ -93,7 +93,7 @@ def _encode_pending(pending: PendingCommit) -> bytes:
     return opaque(pending.message) + opaque(pending.authenticated.encode()) + keys
 
 
-def _decode_pending(reader: Reader) -> PendingCommit:
+def _decode_pending(reader: ByteReader) -> PendingCommit:
     message, authenticated = reader.opaque(), decode(reader.opaque(), AuthenticatedContent.decode)
     return PendingCommit(message, authenticated, reader.opaque(), reader.opaque())
 
@@ -104,8 +104,8 @@ def _encode_past(past: PastEpoch) -> bytes:
     return past.context.encode() + uint32(past.own_index) + keys + senders
 
 
-def _decode_past(reader: Reader) -> PastEpoch:
+def _decode_past(reader: ByteReader) -> PastEpoch:
     context = GroupContext.decode(reader)
     keys = reader.uint32(), reader.opaque(), reader.opaque(), SecretTree.decode(context.suite, reader)
-    senders = reader.vector(Member.decode, MAX_LEAVES)
+    senders = reader.vector(MlsMember.decode, MAX_LEAVES)
     return PastEpoch(context, *keys, {member.leaf_index: member for member in senders})

@@ -8,7 +8,7 @@ from operator import methodcaller
 from typing import Annotated, Any, NamedTuple, Self, TypeAlias, get_args, get_type_hints
 
 from conclave.client.mls.codec import (
-    Reader,
+    ByteReader,
     opaque,
     optional,
     uint8,
@@ -21,46 +21,46 @@ from conclave.client.mls.codec import (
 )
 
 
-class Form(NamedTuple):
+class FieldEncoding(NamedTuple):
     """How a value goes over the wire."""
 
     encode: Callable[[Any], bytes]
-    decode: Callable[[Reader], Any]
+    decode: Callable[[ByteReader], Any]
 
 
-Uint16: TypeAlias = Annotated[int, Form(uint16, Reader.uint16)]
-Uint32: TypeAlias = Annotated[int, Form(uint32, Reader.uint32)]
-Uint64: TypeAlias = Annotated[int, Form(uint64, Reader.uint64)]
-Epoch: TypeAlias = Annotated[int, Form(uint64, Reader.epoch)]
-Opaque: TypeAlias = Annotated[bytes, Form(opaque, Reader.opaque)]
-Short: TypeAlias = Annotated[bytes, Form(opaque, Reader.short)]
-Uint16s: TypeAlias = Annotated[tuple[int, ...], Form(uint16s, Reader.uint16s)]
-Flag: TypeAlias = Annotated[bool, Form(uint8, lambda reader: bool(reader.uint8()))]
+Uint16: TypeAlias = Annotated[int, FieldEncoding(uint16, ByteReader.uint16)]
+Uint32: TypeAlias = Annotated[int, FieldEncoding(uint32, ByteReader.uint32)]
+Uint64: TypeAlias = Annotated[int, FieldEncoding(uint64, ByteReader.uint64)]
+Epoch: TypeAlias = Annotated[int, FieldEncoding(uint64, ByteReader.epoch)]
+Opaque: TypeAlias = Annotated[bytes, FieldEncoding(opaque, ByteReader.opaque)]
+Short: TypeAlias = Annotated[bytes, FieldEncoding(opaque, ByteReader.short)]
+Uint16s: TypeAlias = Annotated[tuple[int, ...], FieldEncoding(uint16s, ByteReader.uint16s)]
+Flag: TypeAlias = Annotated[bool, FieldEncoding(uint8, lambda reader: bool(reader.uint8()))]
 
 
-def fixed(length: int) -> Form:
+def fixed(length: int) -> FieldEncoding:
     """Return the form of so many bytes."""
-    return Form(bytes, lambda reader: reader.fixed(length))
+    return FieldEncoding(bytes, lambda reader: reader.fixed(length))
 
 
-def numbers(at_most: int) -> Form:
+def numbers(at_most: int) -> FieldEncoding:
     """Return the form of a vector of up to ``at_most`` numbers of 32 bits."""
-    return Form(uint32s, lambda reader: reader.uint32s(at_most))
+    return FieldEncoding(uint32s, lambda reader: reader.uint32s(at_most))
 
 
-def named(kind: type[IntEnum]) -> Form:
+def named(kind: type[IntEnum]) -> FieldEncoding:
     """Return the form of a number of 8 bits that has a name."""
-    return Form(uint8, lambda reader: reader.enum(kind, reader.uint8()))
+    return FieldEncoding(uint8, lambda reader: reader.enum(kind, reader.uint8()))
 
 
-def many(kind: type[Any], at_most: int) -> Form:
+def vector_of(kind: type[Any], at_most: int) -> FieldEncoding:
     """Return the form of a vector of up to ``at_most`` structures."""
-    return Form(vector, lambda reader: reader.vector(kind.decode, at_most))
+    return FieldEncoding(vector, lambda reader: reader.vector(kind.decode, at_most))
 
 
-def maybe(kind: type[Any]) -> Form:
+def optional_of(kind: type[Any]) -> FieldEncoding:
     """Return the form of a structure that may be missing."""
-    return Form(optional, lambda reader: reader.optional(kind.decode))
+    return FieldEncoding(optional, lambda reader: reader.optional(kind.decode))
 
 
 class Struct:
@@ -72,24 +72,24 @@ class Struct:
 
     def encode_first(self, count: int | None) -> bytes:
         """Encode the first fields alone, ``count`` as in a slice: what is signed or authenticated is often these."""
-        return b"".join([form.encode(getattr(self, name)) for name, form in _forms(type(self))[:count]])
+        return b"".join([encoding.encode(getattr(self, name)) for name, encoding in _encodings(type(self))[:count]])
 
     @classmethod
-    def decode(cls, reader: Reader) -> Self:
+    def decode(cls, reader: ByteReader) -> Self:
         """Decode."""
         make: Callable[..., Self] = cls
-        return make(*[form.decode(reader) for _, form in _forms(cls)])
+        return make(*[encoding.decode(reader) for _, encoding in _encodings(cls)])
 
 
-def _read_forms(kind: Any) -> tuple[tuple[str, Form], ...]:
+def _read_encodings(kind: Any) -> tuple[tuple[str, FieldEncoding], ...]:
     hints = get_type_hints(kind, include_extras=True)
-    return tuple((field.name, _form(hints[field.name])) for field in fields(kind))
+    return tuple((field.name, _encoding_of(hints[field.name])) for field in fields(kind))
 
 
-def _form(hint: Any) -> Form:
-    given = next((each for each in get_args(hint) if isinstance(each, Form)), None)
-    return given or Form(methodcaller("encode"), hint.decode)
+def _encoding_of(hint: Any) -> FieldEncoding:
+    given = next((each for each in get_args(hint) if isinstance(each, FieldEncoding)), None)
+    return given or FieldEncoding(methodcaller("encode"), hint.decode)
 
 
-_forms: Callable[[type], tuple[tuple[str, Form], ...]] = cache(_read_forms)
+_encodings: Callable[[type], tuple[tuple[str, FieldEncoding], ...]] = cache(_read_encodings)
 """Returns the fields of a structure, in their order, with their forms."""

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.x448 import X448PrivateKey, X448P
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
 
-from conclave.client.mls.errors import InvalidError, MalformedError
+from conclave.client.mls.errors import InvalidError, MalformedMessageError
 
 
 @dataclass(frozen=True, repr=False)
@@ -224,4 +224,4 @@ def suite_of(number: int) -> CipherSuite:
     try:
         return SUITES[number]
     except KeyError:
-        raise MalformedError(f"this package has no cipher suite {number}") from None
+        raise MalformedMessageError(f"this package has no cipher suite {number}") from None

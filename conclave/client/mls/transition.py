@@ -11,10 +11,10 @@ from conclave.client.mls.codec import MAX_EPOCH
 from conclave.client.mls.errors import InvalidError, LimitError, StateError
 from conclave.client.mls.framing import AuthenticatedContent, Sender, SenderType
 from conclave.client.mls.key_schedule import (
+    EpochSchedule,
     GroupContext,
     PreSharedKeyID,
     PSKType,
-    Schedule,
     confirmed_transcript_hash,
     derive_epoch,
     derive_joiner_secret,
@@ -23,32 +23,32 @@ from conclave.client.mls.key_schedule import (
 )
 from conclave.client.mls.nodes import LeafNodeSource
 from conclave.client.mls.parent_hash import with_path
-from conclave.client.mls.proposal_lists import Applied, Committed, apply, check_list, check_successor
+from conclave.client.mls.proposal_lists import AppliedProposals, CommittedProposal, apply, check_list, check_successor
 from conclave.client.mls.proposals import PATH_REQUIRED, Commit, Remove
-from conclave.client.mls.state import GroupState, PublicGroup
+from conclave.client.mls.state import GroupState, PublicGroupState
 from conclave.client.mls.tree import RatchetTree
 from conclave.client.mls.treekem import UpdatePath, check_path
 from conclave.client.mls.validation import Policy, check_leaf, check_members
 
 
 @dataclass(frozen=True)
-class Staged:
+class StagedCommit:
     """A commit whose public part is checked. ``tree``: the new one. ``context``: the provisional group context."""
 
     committer: int
     path: UpdatePath | None
-    applied: Applied
+    applied: AppliedProposals
     tree: RatchetTree
     context: GroupContext
 
 
-def committed_proposals(state: GroupState, commit: Commit, committer: Sender) -> list[Committed]:
+def committed_proposals(state: GroupState, commit: Commit, committer: Sender) -> list[CommittedProposal]:
     """Look up the proposals that a commit names by hash; those that it has in it are the committer's."""
-    known = {cached.reference: Committed(cached.sender, cached.proposal) for cached in state.proposals}
+    known = {cached.reference: CommittedProposal(cached.sender, cached.proposal) for cached in state.proposals}
     found = []
     for entry in commit.proposals:
         if not isinstance(entry.value, bytes):
-            found.append(Committed(committer, entry.value))
+            found.append(CommittedProposal(committer, entry.value))
         elif entry.value in known:
             found.append(known[entry.value])
         else:
@@ -56,7 +56,7 @@ def committed_proposals(state: GroupState, commit: Commit, committer: Sender) ->
     return found
 
 
-def committer_of(applied: Applied, sender: Sender) -> int:
+def committer_of(applied: AppliedProposals, sender: Sender) -> int:
     """Return the leaf of a committer; a new member takes the leftmost one that is blank."""
     if sender.sender_type == SenderType.NEW_MEMBER_COMMIT:
         return applied.tree.first_blank()
@@ -65,8 +65,13 @@ def committer_of(applied: Applied, sender: Sender) -> int:
 
 
 def stage(
-    public: PublicGroup, commit: Commit, sender: Sender, committed: Sequence[Committed], policy: Policy, now: int
-) -> Staged:
+    public: PublicGroupState,
+    commit: Commit,
+    sender: Sender,
+    committed: Sequence[CommittedProposal],
+    policy: Policy,
+    now: int,
+) -> StagedCommit:
     """Check the public part of a commit, and apply it."""
     check_list(committed, sender)
     applied = apply(public, committed, policy, now)
@@ -80,10 +85,12 @@ def stage(
         tree = _with_update_path(applied, committer, commit.path)
     check_members(tree)
     context = provisional_context(public, applied, tree)
-    return Staged(committer, commit.path, applied, tree, context)
+    return StagedCommit(committer, commit.path, applied, tree, context)
 
 
-def _check_committer(public: PublicGroup, path: UpdatePath, sender: Sender, committed: Sequence[Committed]) -> None:
+def _check_committer(
+    public: PublicGroupState, path: UpdatePath, sender: Sender, committed: Sequence[CommittedProposal]
+) -> None:
     """Check that the new leaf may take the place of the committer's old one, if it has one."""
     if sender.sender_type == SenderType.MEMBER:
         check_successor(public.tree.member(sender.index), path.leaf_node)
@@ -93,9 +100,9 @@ def _check_committer(public: PublicGroup, path: UpdatePath, sender: Sender, comm
             check_successor(public.tree.member(one.proposal.removed), path.leaf_node)
 
 
-def _with_update_path(applied: Applied, committer: int, path: UpdatePath) -> RatchetTree:
+def _with_update_path(applied: AppliedProposals, committer: int, path: UpdatePath) -> RatchetTree:
     tree = applied.tree.with_room(committer)
-    check_leaf(path.leaf_node, LeafNodeSource.COMMIT, committer, applied.setting)
+    check_leaf(path.leaf_node, LeafNodeSource.COMMIT, committer, applied.rules)
     check_path(tree, committer, path, applied.added)
     filtered = tree.filtered_direct_path(committer)
     keys = {x: node.encryption_key for (x, _), node in zip(filtered, path.nodes, strict=True)}
@@ -105,7 +112,7 @@ def _with_update_path(applied: Applied, committer: int, path: UpdatePath) -> Rat
     return tree.with_nodes({2 * committer: path.leaf_node})
 
 
-def provisional_context(public: PublicGroup, applied: Applied, tree: RatchetTree) -> GroupContext:
+def provisional_context(public: PublicGroupState, applied: AppliedProposals, tree: RatchetTree) -> GroupContext:
     """Return the new group context, still with the old transcript hash (section 12.4.1)."""
     if public.context.epoch >= MAX_EPOCH:
         raise LimitError("a group has come to its last epoch")
@@ -118,13 +125,13 @@ def provisional_context(public: PublicGroup, applied: Applied, tree: RatchetTree
 
 
 def finish(
-    public: PublicGroup,
-    staged: Staged,
+    public: PublicGroupState,
+    staged: StagedCommit,
     authenticated: AuthenticatedContent,
     init_secret: bytes,
     commit_secret: bytes,
     psk_secret: bytes,
-) -> tuple[PublicGroup, Schedule]:
+) -> tuple[PublicGroupState, EpochSchedule]:
     """Go on to the next epoch. Whether the confirmation tag is that of the commit is the caller's to check."""
     suite = public.suite
     confirmed = confirmed_transcript_hash(suite, public.interim_transcript_hash, authenticated.confirmed_input())
@@ -133,7 +140,7 @@ def finish(
     schedule = derive_epoch(suite, joiner_secret, psk_secret, context.encode())
     tag = suite.mac(schedule.secrets.confirmation_key, confirmed)
     interim = interim_transcript_hash(suite, confirmed, tag)
-    return PublicGroup(context, staged.tree, interim, tag), schedule
+    return PublicGroupState(context, staged.tree, interim, tag), schedule
 
 
 def psk_secret(state: GroupState, psks: Sequence[PreSharedKeyID], external: Mapping[bytes, bytes]) -> bytes:

@@ -6,8 +6,8 @@ from itertools import count
 from typing import Self
 
 from conclave.client.mls import tree_math
-from conclave.client.mls.codec import Reader, opaque, optional, uint8, uint32
-from conclave.client.mls.errors import InvalidError, LimitError, MalformedError
+from conclave.client.mls.codec import ByteReader, opaque, optional, uint8, uint32
+from conclave.client.mls.errors import InvalidError, LimitError, MalformedMessageError
 from conclave.client.mls.nodes import MAX_LEAVES, LeafNode, Node, NodeType, ParentNode, decode_node, encode_node
 from conclave.client.mls.suites import CipherSuite
 
@@ -181,24 +181,24 @@ class RatchetTree:
         return opaque(b"".join(b"\x00" if node is None else b"\x01" + encode_node(node) for node in nodes))
 
     @classmethod
-    def decode(cls, suite: CipherSuite, reader: Reader) -> Self:
+    def decode(cls, suite: CipherSuite, reader: ByteReader) -> Self:
         """Decode; blank nodes at the end are refused, and leaves where parents belong, or the reverse.
 
         Keys have the right length, so a long message has room for few nodes, and is refused at the first wrong one.
         """
         positions = count()
 
-        def read(one: Reader) -> Node | None:
+        def read(one: ByteReader) -> Node | None:
             node, is_leaf = one.optional(decode_node), next(positions) % 2 == 0
             if node is not None and isinstance(node, LeafNode) != is_leaf:
-                raise MalformedError("a tree has a leaf in the place of a parent, or the reverse")
+                raise MalformedMessageError("a tree has a leaf in the place of a parent, or the reverse")
             if node is not None:
                 suite.kem.check_public(node.encryption_key, "a tree has a key")
             return node
 
         nodes = reader.vector(read, tree_math.node_width(MAX_LEAVES))
         if not nodes or nodes[-1] is None:
-            raise MalformedError("a tree ends with a blank node, or has none")
+            raise MalformedMessageError("a tree ends with a blank node, or has none")
         width = tree_math.node_width(1 << (len(nodes) // 2).bit_length())
         return cls(suite, nodes + (None,) * (width - len(nodes)))
 

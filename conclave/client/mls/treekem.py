@@ -14,7 +14,7 @@ from conclave.client.mls.crypto import (
 )
 from conclave.client.mls.errors import InvalidError
 from conclave.client.mls.nodes import MAX_LEAVES, LeafNode
-from conclave.client.mls.structs import Opaque, Struct, many
+from conclave.client.mls.structs import Opaque, Struct, vector_of
 from conclave.client.mls.suites import CipherSuite, KeyPair
 from conclave.client.mls.tree import RatchetTree
 
@@ -26,7 +26,7 @@ class UpdatePathNode(Struct):
     """A new key, and the secret that it comes from, encrypted to each node of the copath child's resolution."""
 
     encryption_key: Opaque
-    encrypted_path_secret: Annotated[tuple[HPKECiphertext, ...], many(HPKECiphertext, MAX_LEAVES)]
+    encrypted_path_secret: Annotated[tuple[HPKECiphertext, ...], vector_of(HPKECiphertext, MAX_LEAVES)]
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class UpdatePath(Struct):
     """A new leaf, and new keys for its filtered direct path, in its order (section 7.6)."""
 
     leaf_node: LeafNode
-    nodes: Annotated[tuple[UpdatePathNode, ...], many(UpdatePathNode, MAX_DEPTH)]
+    nodes: Annotated[tuple[UpdatePathNode, ...], vector_of(UpdatePathNode, MAX_DEPTH)]
 
 
 @dataclass(frozen=True, repr=False)

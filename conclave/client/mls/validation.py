@@ -32,7 +32,7 @@ SUPPORTED_EXTENSIONS = DEFAULT_EXTENSIONS
 """Extensions of a group that this package supports."""
 
 
-def anybody(_credential: Credential, _signature_key: bytes) -> bool:
+def accept_any_credential(_credential: Credential, _signature_key: bytes) -> bool:
     """Take every credential: for those who look at members afterwards."""
     return True
 
@@ -47,7 +47,7 @@ class Policy:
     ``proposals``: the types that are taken at all (section 17.4).
     """
 
-    authenticate: Callable[[Credential, bytes], bool] = anybody
+    authenticate: Callable[[Credential, bytes], bool] = accept_any_credential
     max_lifetime: int = 400 * DAY
     skew: int = DAY
     admit_new_members: bool = False
@@ -55,7 +55,7 @@ class Policy:
 
 
 @dataclass(frozen=True)
-class Setting:
+class LeafRules:
     """In which group a leaf is to be valid, by whose rules, and when (seconds since 1970)."""
 
     suite: CipherSuite
@@ -73,39 +73,39 @@ def check_credential(credential: Credential, signature_key: bytes, policy: Polic
         raise InvalidError("a member's credential does not belong to its signature key")
 
 
-def check_leaf(leaf: LeafNode, source: LeafNodeSource, leaf_index: int, setting: Setting) -> None:
+def check_leaf(leaf: LeafNode, source: LeafNodeSource, leaf_index: int, rules: LeafRules) -> None:
     """Check a leaf by itself (section 7.3), where it is received."""
     if leaf.leaf_node_source != source:
         raise InvalidError("a leaf did not come into being as its place demands")
-    setting.suite.kem.check_public(leaf.encryption_key, "a leaf has an encryption key")
+    rules.suite.kem.check_public(leaf.encryption_key, "a leaf has an encryption key")
     check_places(leaf.extensions, LEAF)
-    if not leaf.is_signed(setting.suite, setting.group_id, leaf_index):
+    if not leaf.is_signed(rules.suite, rules.group_id, leaf_index):
         raise InvalidError("the signature of a leaf is wrong")
-    check_credential(leaf.credential, leaf.signature_key, setting.policy)
+    check_credential(leaf.credential, leaf.signature_key, rules.policy)
     if leaf.lifetime is not None:
-        _check_lifetime(leaf.lifetime, setting)
-    _check_capabilities(leaf, setting)
+        _check_lifetime(leaf.lifetime, rules)
+    _check_capabilities(leaf, rules)
 
 
-def _check_lifetime(lifetime: Lifetime, setting: Setting) -> None:
+def _check_lifetime(lifetime: Lifetime, rules: LeafRules) -> None:
     """Check what holds whenever a leaf is read. Whether it is over, or has begun, only the sender checks (section 7.3).
 
     Members whose clocks differ would not all take the same commits, and the group would come apart.
     """
-    if not 0 <= lifetime.not_after - lifetime.not_before <= setting.policy.max_lifetime:
+    if not 0 <= lifetime.not_after - lifetime.not_before <= rules.policy.max_lifetime:
         raise InvalidError("a leaf is valid for longer than is acceptable, or never")
 
 
-def _check_capabilities(leaf: LeafNode, setting: Setting) -> None:
+def _check_capabilities(leaf: LeafNode, rules: LeafRules) -> None:
     can = leaf.capabilities
-    if MLS10 not in can.versions or setting.suite.number not in can.cipher_suites:
+    if MLS10 not in can.versions or rules.suite.number not in can.cipher_suites:
         raise InvalidError("a leaf does not support the version or the cipher suite of the group")
     if leaf.credential.credential_type not in can.credentials:
         raise InvalidError("a leaf does not support its own credential")
     carried = {extension.extension_type for extension in leaf.extensions}
     if not carried - DEFAULT_EXTENSIONS <= set(can.extensions):
         raise InvalidError("a leaf carries an extension that it does not support")
-    check_supports(leaf, setting.extensions)
+    check_supports(leaf, rules.extensions)
 
 
 def check_supports(leaf: LeafNode, extensions: tuple[Extension, ...]) -> None:
@@ -126,25 +126,25 @@ def check_supports(leaf: LeafNode, extensions: tuple[Extension, ...]) -> None:
         raise InvalidError("a member does not have the capabilities that the group requires")
 
 
-def check_key_package(key_package: KeyPackage, setting: Setting) -> None:
+def check_key_package(key_package: KeyPackage, rules: LeafRules) -> None:
     """Check a key package that is received in an Add (section 10.1)."""
-    if key_package.cipher_suite != setting.suite.number:
+    if key_package.cipher_suite != rules.suite.number:
         raise InvalidError("a key package is for another cipher suite than the group's")
-    check_leaf(key_package.leaf_node, LeafNodeSource.KEY_PACKAGE, 0, setting)
+    check_leaf(key_package.leaf_node, LeafNodeSource.KEY_PACKAGE, 0, rules)
     if not key_package.is_signed():
         raise InvalidError("the signature of a key package is wrong")
     if key_package.init_key == key_package.leaf_node.encryption_key:
         raise InvalidError("a key package has one key for two purposes")
-    setting.suite.kem.check_public(key_package.init_key, "a key package has an init key")
+    rules.suite.kem.check_public(key_package.init_key, "a key package has an init key")
     check_places(key_package.extensions, KEY_PACKAGE)
 
 
-def check_usable_now(key_package: KeyPackage, setting: Setting) -> None:
+def check_usable_now(key_package: KeyPackage, rules: LeafRules) -> None:
     """Check what only holds for whoever sends an Add: that the key package may be used now (section 7.3)."""
     lifetime = key_package.leaf_node.lifetime
-    if lifetime is None or not lifetime.not_before <= setting.now + setting.policy.skew:
+    if lifetime is None or not lifetime.not_before <= rules.now + rules.policy.skew:
         raise InvalidError("a key package may not be used yet")
-    if setting.now > lifetime.not_after:
+    if rules.now > lifetime.not_after:
         raise InvalidError("a key package is too old to be used")
 
 
@@ -177,16 +177,16 @@ def check_extensions(extensions: tuple[Extension, ...], tree: RatchetTree, polic
             check_credential(sender.credential, sender.signature_key, policy)
 
 
-def check_tree(tree: RatchetTree, setting: Setting) -> None:
+def check_tree(tree: RatchetTree, rules: LeafRules) -> None:
     """Check a tree that comes from somebody else, as whoever joins must (section 12.4.3.1)."""
-    if not {extension.extension_type for extension in setting.extensions} <= SUPPORTED_EXTENSIONS:
+    if not {extension.extension_type for extension in rules.extensions} <= SUPPORTED_EXTENSIONS:
         raise InvalidError("the group uses an extension that this package does not support")
     check_unmerged_leaves(tree)
     check_members(tree)
     for leaf_index, leaf in tree.leaves():
-        check_leaf(leaf, leaf.leaf_node_source, leaf_index, setting)
+        check_leaf(leaf, leaf.leaf_node_source, leaf_index, rules)
     check_parent_hashes(tree)
-    check_extensions(setting.extensions, tree, setting.policy)
+    check_extensions(rules.extensions, tree, rules.policy)
 
 
 def check_unmerged_leaves(tree: RatchetTree) -> None:

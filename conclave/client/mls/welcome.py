@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
-from conclave.client.mls.codec import Reader, decode
+from conclave.client.mls.codec import ByteReader, decode
 from conclave.client.mls.credentials import GROUP_INFO, ExtensionType, LargeExtensions, check_places, find_extension
 from conclave.client.mls.crypto import (
     HPKECiphertext,
@@ -14,11 +14,11 @@ from conclave.client.mls.crypto import (
     sign_with_label,
     verify_with_label,
 )
-from conclave.client.mls.errors import InvalidError, refusing
+from conclave.client.mls.errors import InvalidError, convert_errors
 from conclave.client.mls.key_packages import KeyPackage, OwnKeyPackage
 from conclave.client.mls.key_schedule import GroupContext, PreSharedKeyID
 from conclave.client.mls.nodes import MAX_LEAVES
-from conclave.client.mls.structs import Opaque, Struct, Uint16, Uint32, many, maybe
+from conclave.client.mls.structs import Opaque, Struct, Uint16, Uint32, optional_of, vector_of
 from conclave.client.mls.suites import CipherSuite
 from conclave.client.mls.tree import RatchetTree
 
@@ -53,10 +53,10 @@ class GroupInfo(Struct):
         if not verify_with_label(tree.suite, signer.signature_key, "GroupInfoTBS", tbs, self.signature):
             raise InvalidError("the signature of a group info is wrong")
 
-    @refusing
-    def tree(self, apart: bytes | None) -> RatchetTree:
+    @convert_errors
+    def tree(self, external_tree: bytes | None) -> RatchetTree:
         """Return the tree that comes with it, or ``apart`` from it; its hash must be the group's."""
-        data = find_extension(self.extensions, ExtensionType.RATCHET_TREE) if apart is None else apart
+        data = find_extension(self.extensions, ExtensionType.RATCHET_TREE) if external_tree is None else external_tree
         if data is None:
             raise InvalidError("a group info comes without its tree")
         suite = self.group_context.suite
@@ -69,7 +69,7 @@ class GroupInfo(Struct):
     def external_pub(self) -> bytes | None:
         """The key by which anybody may join by itself; None if nobody may."""
         data = find_extension(self.extensions, ExtensionType.EXTERNAL_PUB)
-        return None if data is None else decode(data, Reader.opaque)
+        return None if data is None else decode(data, ByteReader.opaque)
 
 
 @dataclass(frozen=True, repr=False)
@@ -84,8 +84,8 @@ class GroupSecrets(Struct):
     """What a new member needs besides the group info."""
 
     joiner_secret: Opaque
-    path_secret: Annotated[PathSecret | None, maybe(PathSecret)]
-    psks: Annotated[tuple[PreSharedKeyID, ...], many(PreSharedKeyID, MAX_PSKS)]
+    path_secret: Annotated[PathSecret | None, optional_of(PathSecret)]
+    psks: Annotated[tuple[PreSharedKeyID, ...], vector_of(PreSharedKeyID, MAX_PSKS)]
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class Welcome(Struct):
     """An invitation, for all new members of one commit."""
 
     cipher_suite: Uint16
-    secrets: Annotated[tuple[EncryptedGroupSecrets, ...], many(EncryptedGroupSecrets, MAX_LEAVES)]
+    secrets: Annotated[tuple[EncryptedGroupSecrets, ...], vector_of(EncryptedGroupSecrets, MAX_LEAVES)]
     encrypted_group_info: Opaque
 
     def group_secrets(self, own: OwnKeyPackage) -> GroupSecrets | None:

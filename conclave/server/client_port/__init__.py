@@ -1,7 +1,7 @@
-"""The client port: accepts connections, finds their requests, and has each answered.
+"""The client port: accepts connections, splits their bytes into requests, and answers each.
 
 ``port`` listens, ``admission`` bounds how many connections there are, ``connection`` is one of them. A request is
-answered by ``fast_path``, or by aiohttp (``delegation``). ``framing`` finds where it ends, ``responding`` writes.
+answered by ``fast_path`` or by aiohttp (``delegation``). ``framing`` finds its end, ``responding`` writes.
 """
 
 from conclave.server.client_port.admission import CLOSE_REASONS, ConnectionLimits

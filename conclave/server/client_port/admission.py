@@ -1,10 +1,9 @@
-"""Counts connections, and selects those that are closed where there are too many.
+"""Limits the number of connections, and selects which are closed to make room.
 
-A client may open connections and send nothing. So idle connections are kept in the order in which they are closed:
-first those that never sent a request, then those whose requests had no valid token, then the others; of each kind the
-one that is idle for the longest time first.
+A client may open connections and send nothing. So idle connections are closed in this order: those that never sent a
+request, those whose requests had no valid token, then the others; within each kind the longest idle first.
 
-Each connection is an open file. Without a reserve of these, a full process could not open what it needs for itself.
+Each connection is an open file. Some descriptors are reserved for the process itself.
 """
 
 import asyncio
@@ -20,45 +19,46 @@ from conclave.logs.setup import get_logger
 log = get_logger(__name__)
 
 RESERVED_FILES = 64
-"""Clients do not get 64 descriptors: the store, the operators' listener and the worker's pipes need them."""
+"""64 descriptors are reserved for the store, the operators' listener and the worker's pipes."""
 
 MAX_OPERATORS = 32
-"""The operators' listener, to which anything on its network can connect, has at most 32 of these 64."""
+"""The operators' listener uses at most 32 of these 64."""
 
 ADDRESS_DIVISOR, MIN_PER_ADDRESS = 4, 64
-"""Connections of an address without an authenticated request are at most a quarter of all, or 64 if that is more: a
-proxy may open so many at once after a restart.
+"""An address has at most a quarter of all connections, or 64 if that is more, without an authenticated request: a proxy
+may open that many after a restart.
 """
 
 SPARED = 4
-"""An account or address with at most 4 connections loses none that has a request in progress."""
+"""An account or address with at most 4 connections keeps those with a request in progress."""
 
 SILENT_SECONDS = 60.0
 """A new connection has a minute for the head of its first request, and for the TLS handshake before that."""
 
 NEW_SECONDS = 1.0
-"""What arrives in a connection's first second may not have been read yet. So others are closed before it."""
+"""A connection younger than a second is closed last: its request may not have been read yet."""
 
 IDLE_SECONDS = 3630.0
-"""A connection is closed after an hour and half a minute without a request: longer than proxies keep theirs."""
+"""A connection is closed after an hour and 30 seconds without a request, which exceeds the timeouts of proxies."""
 
 WARN_EVERY_SECONDS = 60.0
 
 CLOSE_REASONS = ("silent", "idle", "address", "room", "largest", "refused")
-"""Why connections are closed: idle for too long (``silent``: before the first request); to make room for others of the
-address, or for any others, also with a request in progress (``largest``); or no room was left.
+"""Why connections are closed. ``silent`` and ``idle``: idle for too long, before or after the first request.
+``address``, ``room`` and ``largest``: to make room for the same address, for any, and with a request in progress.
+``refused``: no room.
 """
 
 IDLE, FAST_PATH, DELEGATED, CLOSED = range(4)
-"""The states of a connection. No request is in progress, and an incomplete head is held; the fast path answers one;
-aiohttp has one, and gets its body as it arrives; no further request is read.
+"""The states of a connection. IDLE: no request in progress, perhaps an incomplete head. FAST_PATH: the fast path
+answers a request. DELEGATED: aiohttp answers one, and its body may be arriving. CLOSED: no further request is read.
 """
 
 
 class ConnectionRank(IntEnum):
-    """What a connection has been used for. Those of a lower rank are closed before the others."""
+    """How a connection was used. Lower ranks are closed first."""
 
-    SILENT = 0  # it never sent the whole head of a request, or is closed
+    SILENT = 0  # it never sent a complete head, or is closed
     UNAUTHENTICATED = 1
     AUTHENTICATED = 2
 
@@ -66,7 +66,7 @@ class ConnectionRank(IntEnum):
 class ConnectionLimits(NamedTuple):
     """``total``: connections that may be open, event streams included.
 
-    ``unauthenticated``: those of one address that have had no authenticated request.
+    ``unauthenticated``: those of one address without an authenticated request.
     """
 
     total: int
@@ -74,20 +74,20 @@ class ConnectionLimits(NamedTuple):
 
     @classmethod
     def for_clients(cls, max_files: int) -> "ConnectionLimits":
-        """Return what clients may have besides the files that are open now. ``max_files``: the process's limit."""
-        least = os.open(os.devnull, os.O_RDONLY)  # the system always gives out the least free descriptor
+        """Return the limits for clients. ``max_files``: the process's limit of open files."""
+        least = os.open(os.devnull, os.O_RDONLY)  # the lowest free descriptor: how many are open
         os.close(least)
         total = max(max_files - RESERVED_FILES, max_files // 2) - least
         return cls(total, max(total // ADDRESS_DIVISOR, MIN_PER_ADDRESS))
 
     @classmethod
     def for_operators(cls) -> "ConnectionLimits":
-        """Return what the operators' listener may have."""
+        """Return the limits of the operators' listener."""
         return cls(MAX_OPERATORS)
 
 
 class TrackedConnection:
-    """What ``Admission`` knows of a connection."""
+    """The state of a connection that ``Admission`` needs."""
 
     __slots__ = ("account", "address", "connecting", "has_sent_head", "idle_since", "listed_as", "state", "transport")
 
@@ -100,7 +100,7 @@ class TrackedConnection:
         self.idle_since = asyncio.get_running_loop().time()
         self.listed_as = ConnectionRank.SILENT  # its rank when it last became idle
         self.connecting: asyncio.Task[None] | None = None
-        """Makes the transport, after the handshake if there is one. None once that is done."""
+        """Creates the transport, after a TLS handshake if any. None once done."""
         self.transport: asyncio.Transport | None = None
 
     @property
@@ -110,18 +110,18 @@ class TrackedConnection:
 
     @property
     def rank(self) -> ConnectionRank:
-        """What it was used for."""
+        """How it was used."""
         if self.state == CLOSED or not self.has_sent_head:
             return ConnectionRank.SILENT
         return ConnectionRank.UNAUTHENTICATED if self.account is None else ConnectionRank.AUTHENTICATED
 
     @property
     def owner(self) -> bytes | str:
-        """The account that uses it, or the address."""
+        """The account of its last authenticated request, else the address."""
         return self.address if self.account is None else self.account
 
     def drop(self) -> None:
-        """Close it at once, also before it has a transport."""
+        """Close it at once, even before it has a transport."""
         if self.transport:
             self.transport.abort()
         elif self.connecting:
@@ -129,10 +129,10 @@ class TrackedConnection:
 
 
 class Admission:
-    """The connections of a port, without those that became event streams."""
+    """The connections of a port, except those that became event streams."""
 
     def __init__(self, limits: ConnectionLimits, closed: Counter[str], events: Events | None = None) -> None:
-        """``closed``: counts the connections that are closed here, by reason. ``events``: has the streams."""
+        """``closed``: counts closed connections by reason. ``events``: the event streams."""
         self._limits = limits
         self.open: dict[TrackedConnection, None] = {}  # in the order in which they were accepted
         self._closed = closed
@@ -220,7 +220,7 @@ class Admission:
         sixteenth of what it has is closed at once, since looking through all connections takes time.
         """
         counts = Counter(each.owner for each in self.open)
-        streams = self._events.of_accounts if self._events else {}
+        streams = self._events.streams_by_user if self._events else {}
         counts.update({account: len(each) for account, each in streams.items()})
         [(owner, count), *_] = counts.most_common(1) or [(b"", 0)]
         if count <= max(SPARED, counts[address] + 1):

@@ -1,6 +1,6 @@
-"""A client's connection: finds its requests, and has each answered by the fast path or by aiohttp.
+"""A client's connection: splits its bytes into requests, answered by the fast path or by aiohttp.
 
-Requests are taken one after the other. What follows a request that is not answered is held, and reading pauses.
+Requests are answered one after the other. Bytes after an unanswered request are buffered, and reading pauses.
 """
 
 import asyncio
@@ -16,18 +16,18 @@ from conclave.server.client_port import framing
 from conclave.server.client_port.admission import CLOSED, DELEGATED, FAST_PATH, IDLE
 from conclave.server.client_port.delegation import MALFORMED, AiohttpHandler
 from conclave.server.client_port.fast_path import FastPath, FastRequest
-from conclave.server.client_port.framing import MalformedError, RequestHead, RequestScanner, UnknownCodingError
+from conclave.server.client_port.framing import MalformedRequestError, RequestHead, RequestScanner, UnknownCodingError
 from conclave.server.client_port.responding import PortState, RespondingConnection
 from conclave.server.middleware import new_request_id
 from conclave.wire import response_head
-from conclave.wire.exchange import answer_error
+from conclave.wire.exchange import error_response
 from conclave.wire.formats import Format
 from conclave.wire.handover import BARE_TRANSPORT, CONNECTION
 
 log = get_logger(__name__)
 
 READ_BYTES = 32 * 1024
-"""At most 32 KiB are read at a time: so much may be held behind a request in progress."""
+"""At most 32 KiB are read at a time, and buffered behind a request in progress."""
 
 HEAD_SECONDS = 60.0
 """A head may take a minute from its first byte."""
@@ -36,10 +36,10 @@ LINGER_SECONDS = 2.0
 """A client whose request was rejected before all of it arrived may go on sending for 2 seconds."""
 
 _BUFFER = memoryview(bytearray(READ_BYTES))
-"""What all connections read into: each copies what it got before anything else happens."""
+"""The read buffer of all connections: each copies its bytes at once."""
 
 _DETACHED = asyncio.BufferedProtocol()
-"""uvloop keeps the last buffered protocol of a transport by its methods. So a released one gets this before another."""
+"""uvloop caches the methods of a transport's buffered protocol. Setting this one in between clears the cache."""
 
 
 class ClientConnection(RespondingConnection):
@@ -63,7 +63,7 @@ class ClientConnection(RespondingConnection):
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Start, unless the server stops."""
+        """Store the transport; close it if the server stops."""
         self.transport = transport  # type: ignore[assignment] # uvloop's only look like asyncio's
         self.connecting = None
         if end := transport.get_extra_info("socket"):
@@ -86,11 +86,11 @@ class ClientConnection(RespondingConnection):
         elif self.state != CLOSED:
             self._held += data
             if self._acknowledgement:
-                self._acknowledgement.look()  # a client's next request acknowledges the response before
+                self._acknowledgement.poll()  # a client's next request acknowledges the response before
             self._read_or_pause()
 
     def _take_request(self, data: bytes) -> None:
-        """Take the first request of ``data``, and hold the rest. Only for a connection that is idle."""
+        """Start the first request of ``data``, and buffer the rest. Only for an idle connection."""
         if data[0] in b"\r\n":  # empty lines may separate requests
             data = data.lstrip(b"\r\n")
         end = data.find(framing.END) + len(framing.END)
@@ -111,22 +111,22 @@ class ClientConnection(RespondingConnection):
                 self._held = self._delegate(data, head, size)
         except UnknownCodingError as error:
             self._refuse(error, UnsupportedCodingError())
-        except MalformedError as error:
+        except MalformedRequestError as error:
             self._refuse(error, BadRequestError(MALFORMED))
         finally:
             if self._held or self._is_paused:
                 self._read_or_pause()
 
     def _hold_head(self, data: bytes) -> None:
-        """Hold a part of a head, or nothing. Raises MalformedError as soon as it cannot become a head."""
+        """Buffer an incomplete head. Raises MalformedRequestError as soon as it cannot become valid."""
         self._held = data
         if not data:
             return
         if not self._scanner:
             self._scanner, self._scanned = RequestScanner(), 0
-            self._timer = self._loop.call_later(HEAD_SECONDS, self._give_up_head)
+            self._timer = self._loop.call_later(HEAD_SECONDS, self._time_out_head)
         if len(data) > framing.MAX_HEAD_BYTES:
-            raise MalformedError("too long")
+            raise MalformedRequestError("too long")
         self._scanner.feed(data[self._scanned :])
         self._scanned = len(data)
 
@@ -136,17 +136,17 @@ class ClientConnection(RespondingConnection):
             self._timer.cancel()
             self._timer = None
 
-    def _give_up_head(self) -> None:
+    def _time_out_head(self) -> None:
         text = f"the head of the request has not arrived within {HEAD_SECONDS:g} seconds"
         self._refuse(TimeoutError(), BadRequestError(text))
 
     def _answer_fast(self, request: FastRequest, data: bytes, head: RequestHead) -> None:
-        """Have the fast path answer a request; if it does not, aiohttp. A step of its own, see ``FastPath.take``."""
+        """Answer a request by the fast path, else by aiohttp. In a separate step, see ``FastPath.take``."""
         if self._fast_path and not self._fast_path.take(request, data[len(data) - (head.length or 0) :]):
             self._delegate(data, head, len(data))
 
     def _delegate(self, data: bytes, head: RequestHead, size: int) -> bytes:
-        """Give a request of ``size`` bytes to aiohttp. Return what follows it. Raises MalformedError."""
+        """Pass a request of ``size`` bytes to aiohttp. Return the following bytes. Raises MalformedRequestError."""
         self.state = DELEGATED
         if self.transport is None or self.transport.is_closing():
             return b""
@@ -157,8 +157,8 @@ class ClientConnection(RespondingConnection):
                 self._handler.pause_writing()
         return self._handler.take(data, head, size)
 
-    def go_on(self) -> None:
-        """Take the next request if it has arrived, or close what is to be closed."""
+    def next_request(self) -> None:
+        """Start the next request if it has arrived, or close the connection if that is due."""
         if self.state == CLOSED:
             return
         self.state, self.idle_since, self._responding, self._acknowledgement = IDLE, self._loop.time(), None, None
@@ -173,13 +173,13 @@ class ClientConnection(RespondingConnection):
             self.transport.close()
 
     def eof_received(self) -> bool:
-        """Note that the client has ended its side. It still gets the answers to complete requests.
+        """Record that the client has ended its side. Complete requests are still answered.
 
         TLS cannot end one direction alone.
         """
         self.is_half_closed = True
         if self._acknowledgement:
-            self._acknowledgement.look(is_last=True)
+            self._acknowledgement.poll(is_last=True)
         if self.transport is None or self.transport.get_extra_info("sslcontext"):
             return False
         if self.state == DELEGATED:
@@ -187,7 +187,7 @@ class ClientConnection(RespondingConnection):
         return self.state == FAST_PATH
 
     def _read_or_pause(self) -> None:
-        """Read only while there is room for what arrives."""
+        """Pause reading while bytes are buffered or aiohttp has enough of the body, else resume."""
         transport, pauses = self.transport, self._pauses_for_handler or (bool(self._held) and self.state != IDLE)
         if pauses is self._is_paused or transport is None or transport.is_closing() or self.is_half_closed:
             return
@@ -198,46 +198,45 @@ class ClientConnection(RespondingConnection):
             transport.resume_reading()
 
     def pause(self) -> None:
-        """Read nothing more: aiohttp has enough of the body."""
+        """Pause reading: aiohttp has enough of the body."""
         self._pauses_for_handler = True
         self._read_or_pause()
 
     def resume(self) -> None:
-        """Read more."""
+        """Resume reading."""
         self._pauses_for_handler = False
         self._read_or_pause()
 
     def pause_writing(self) -> None:
-        """Let responses wait: the client reads more slowly than the server writes."""
+        """Block responses: the client reads more slowly than the server writes."""
         super().pause_writing()
         if self._handler:
             self._handler.pause_writing()
 
     def resume_writing(self) -> None:
-        """Write again."""
+        """Unblock responses."""
         super().resume_writing()
         if self._handler:
             self._handler.resume_writing()
 
     def _refuse(self, error: Exception, api_error: ApiError) -> None:
-        """Answer what is not HTTP, and end the connection. Neither the answer nor the log repeats what was sent."""
+        """Answer a malformed request, and end the connection. Neither the answer nor the log contains what was sent."""
         transport, request_id = self.transport, new_request_id()
         if transport is None or transport.is_closing():
             return
         log.info("request_malformed", reason=type(error).__name__, request_id=request_id)
         headers = {**response_head.headers_of(request_id), "Connection": "close"}
-        response = answer_error(Format.JSON, headers, api_error)
+        response = error_response(Format.JSON, headers, api_error)
         more = self.port.cross_origin.lines(b"")
-        response_head.write(transport, [response_head.written_response(response, self.port.clock, more)])
+        response_head.write(transport, [response_head.response_bytes(response, self.port.clock, more)])
         self.is_refused = True
         self.end()
 
     def end(self) -> None:
-        """Close the connection once what was written has left.
+        """Close the connection once everything is sent.
 
-        A client that was refused, or already sends more, may go on sending for LINGER_SECONDS, unless it ends the
-        connection or the server stops. If a connection is closed while bytes wait to be read, the system resets it, and
-        its client loses the answer. With TLS that may happen.
+        After a rejected request, or with more bytes arriving, it lingers for LINGER_SECONDS: the system resets a
+        connection that is closed with unread bytes, and the client would lose the answer. With TLS that may happen.
         """
         transport, lingers, self.state = self.transport, self.is_refused or bool(self._held), CLOSED
         self.idle_since = self._loop.time()
@@ -261,19 +260,19 @@ class ClientConnection(RespondingConnection):
         if self.transport:
             self.transport.set_protocol(_DETACHED)
             self.transport.set_protocol(successor)
-        self._forget()
+        self._release()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget everything. The request in progress goes on."""
+        """Release all resources. The request in progress goes on."""
         handler = self._handler
-        self._forget()
+        self._release()
         if handler:
             handler.connection_lost(exc)
 
-    def _forget(self) -> None:
+    def _release(self) -> None:
         self.transport = self._handler = None
         if self._acknowledgement:
-            self._acknowledgement.look(is_last=True)
+            self._acknowledgement.poll(is_last=True)
             self._acknowledgement = None
         self._stop_waiting_for_head()
         self.port.admission.remove(self)
@@ -282,7 +281,7 @@ class ClientConnection(RespondingConnection):
 
 
 class _DelegatedTransport:
-    """The transport that aiohttp gets: the connection's own, but the connection decides when to read and to close."""
+    """The transport that aiohttp uses. Reading and closing are delegated to the connection."""
 
     def __init__(self, connection: ClientConnection, bare: asyncio.Transport) -> None:
         """``bare``: the connection's own."""

@@ -1,8 +1,8 @@
 """aiohttp's side of a connection: it answers all requests but those of the fast path.
 
-It gets the bytes of one request at a time, and writes to a transport in front of the connection's own. The request
-factory reports when aiohttp begins a request, and the overridden ``finish_response`` when the answer is written. That
-nothing follows it is a habit of aiohttp, which a test pins. Nothing private of aiohttp is used.
+It gets the bytes of one request at a time, and writes to a wrapper of the connection's transport. The request factory
+reports the start of a request, the overridden ``finish_response`` its end. A test checks that aiohttp does nothing
+after that. No private API of aiohttp is used.
 """
 
 import asyncio
@@ -19,28 +19,28 @@ from conclave.clock import Clock
 from conclave.errors import ApiError, BadRequestError
 from conclave.logs.setup import get_logger
 from conclave.server import middleware
-from conclave.server.client_port.framing import MalformedError, RequestHead, RequestScanner
+from conclave.server.client_port.framing import MalformedRequestError, RequestHead, RequestScanner
 from conclave.server.client_port.responding import RespondingConnection
 from conclave.wire.exchange import FORMAT, reply_error
 from conclave.wire.formats import Format
-from conclave.wire.response_head import REQUEST_ID, CrossOrigin, leave_time_out
+from conclave.wire.response_head import REQUEST_ID, CrossOrigin, omit_date
 
 log = get_logger(__name__)
 
 MALFORMED = "the request is malformed, or its head is too long"
 
 _UNPARSED = "UNKNOWN"
-"""The method that aiohttp makes up, with HTTP/1.0, for what it could not parse. llhttp accepts no request with it."""
+"""The method that aiohttp reports, with HTTP/1.0, for a request that it could not parse. llhttp rejects it."""
 
 _NEVER_SECONDS = 365 * 24 * 3600.0
-"""aiohttp must not close idle connections: it does not know of half a head, nor of what the fast path answers."""
+"""aiohttp must not close idle connections: it sees neither incomplete heads nor requests of the fast path."""
 
 
 class AiohttpHandler(web.RequestHandler):
-    """Has aiohttp answer the requests of a connection, one at a time. No response is a page of aiohttp's own.
+    """Answers the requests of a connection by aiohttp, one at a time. Error pages of aiohttp are replaced.
 
-    aiohttp rejects some requests, and an Expect that it does not know, without the application and its middleware.
-    Compressed bodies stay as they were sent: see ``wire.request_body``.
+    aiohttp rejects some requests, and an unknown Expect, without calling the application. Compressed bodies are passed
+    on unchanged, see ``wire.exchange.unpack``.
     """
 
     __slots__ = (
@@ -49,7 +49,7 @@ class AiohttpHandler(web.RequestHandler):
     )
 
     def __init__(self, server: web.Server, connection: RespondingConnection, transport: asyncio.Transport) -> None:
-        """``server``: of a runner, with a ``RequestFactory``. ``transport``: in front of the connection's own."""
+        """``server``: has a ``RequestFactory``. ``transport``: a wrapper of the connection's."""
         super().__init__(
             server, loop=asyncio.get_running_loop(), auto_decompress=False, keepalive_timeout=_NEVER_SECONDS
         )
@@ -61,10 +61,10 @@ class AiohttpHandler(web.RequestHandler):
         self.connection_made(transport)
 
     def take(self, data: bytes, head: RequestHead, size: int) -> bytes:
-        """Start a request of ``size`` bytes, if it has no chunks. Return what follows it. Raises MalformedError."""
+        """Start a request of ``size`` bytes, or chunked. Return the following bytes. Raises MalformedRequestError."""
         if head.length is None:
-            # aiohttp would put headers behind the last chunk before those of the next request. On a connection that a
-            # proxy shares between users, these could be another user's: a token, for one.
+            # aiohttp would add the trailers of the last chunk to the headers of the next request. A proxy may share a
+            # connection between users, so they could be another user's token.
             scanner = RequestScanner()
             size = scanner.feed(data)
             self._scanner = None if scanner.is_complete else scanner
@@ -76,12 +76,12 @@ class AiohttpHandler(web.RequestHandler):
 
     @property
     def expects_body(self) -> bool:
-        """Whether a part of the request's body has not arrived."""
+        """Whether a part of the request's body is still to arrive."""
         return self._missing > 0 or self._scanner is not None
 
     @property
     def has_whole_request(self) -> bool:
-        """Whether no more is needed for the answer. aiohttp reads no body of a head that it rejects."""
+        """Whether the request can be answered. aiohttp reads no body after a head that it rejects."""
         return not self.expects_body or (self._reader is not None and self._reader.is_eof())
 
     def take_body(self, data: bytes) -> bytes:
@@ -90,44 +90,46 @@ class AiohttpHandler(web.RequestHandler):
             if self._scanner:
                 self._missing = self._scanner.feed(data)
                 self._scanner = None if self._scanner.is_complete else self._scanner
-        except MalformedError:
+        except MalformedRequestError:
             self._scanner = None
             self._break_body()
             return b""
         size = min(self._missing, len(data))
         self._missing -= size
         self.data_received(data[:size])
-        self._go_on_if_done()
+        self._finish_if_done()
         return data[size:]
 
     def _break_body(self) -> None:
-        """Make the reader of the body fail, so that the handler answers.
+        """Make reading the body fail, so that the handler answers.
 
-        aiohttp would let it wait until the client is gone, and answer a second time after that.
+        aiohttp would block until the client disconnects, and then answer a second time.
         """
         self._is_body_broken = self.connection.is_refused = True
         if self._reader:
             self._reader.set_exception(web.RequestPayloadError("the chunks are malformed"))
 
     def begin(self, body: StreamReader) -> bool:
-        """Note that aiohttp begins the request. Return whether it is the last of the connection."""
+        """Record that aiohttp starts the request. Return whether it is the last of the connection."""
         self._reader, self._has_begun = body, True
         if self._is_body_broken:
             self._break_body()
         return self._is_last
 
     def finish(self, *, stays_open: bool) -> None:
-        """Note that the answer is written. Unless ``stays_open``, aiohttp closes the connection."""
+        """Record that the answer is written. Unless ``stays_open``, aiohttp closes the connection."""
         self._reader, self._is_answered = None, stays_open
-        self._go_on_if_done()
+        self._finish_if_done()
 
-    def _go_on_if_done(self) -> None:
+    def _finish_if_done(self) -> None:
         if self._is_answered and not self.expects_body:
             self._is_answered = False
-            asyncio.get_running_loop().call_soon(self.connection.go_on)  # aiohttp has more to do in the same step
+            asyncio.get_running_loop().call_soon(
+                self.connection.next_request
+            )  # aiohttp has more to do in the same step
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """End what is in progress. A request that has not begun begins first: aiohttp would fail, and log that."""
+        """Cancel what is in progress. A request that has not started starts first: aiohttp would log an error."""
         if self._has_begun:
             super().connection_lost(exc)
         else:
@@ -136,12 +138,12 @@ class AiohttpHandler(web.RequestHandler):
     def handle_error(
         self, request: BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
     ) -> web.StreamResponse:
-        """Answer a request that is not HTTP, or a failure outside the application. Then end the connection."""
+        """Answer a malformed request, or an error outside the application, and end the connection."""
         if isinstance(exc, ConnectionError):
-            raise exc  # the client is gone, as was logged
+            raise exc  # the client is gone, which was logged
         if request.writer.output_size > 0:
             raise ConnectionError("an answer has begun already")
-        if status == web.HTTPBadRequest.status_code:  # neither the answer nor the log repeats what was sent
+        if status == web.HTTPBadRequest.status_code:  # neither the answer nor the log contains what was sent
             log.info("request_malformed", reason=type(exc).__name__, request_id=_id_of(request))
             response = _answer(request, BadRequestError(MALFORMED))
         else:
@@ -154,10 +156,10 @@ class AiohttpHandler(web.RequestHandler):
     async def finish_response(
         self, request: BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
-        """Send a response. A page of aiohttp is replaced by an error response with the same meaning."""
+        """Send a response. An error page of aiohttp is replaced by an error response."""
         if isinstance(resp, web.HTTPException):
             log.info("request_refused", status=resp.status, request_id=_id_of(request))
-            resp = _answer(request, middleware.from_aiohttp(resp))
+            resp = _answer(request, middleware.convert_aiohttp_error(resp))
         finished = await super().finish_response(request, resp, start_time)
         if tokens.CALLER in request:
             self.connection.note_account(request[tokens.CALLER].user_id)
@@ -166,10 +168,10 @@ class AiohttpHandler(web.RequestHandler):
 
 
 class RequestFactory:
-    """Makes aiohttp's requests, and notifies their handlers. It takes the place of a server's own factory."""
+    """Creates aiohttp's requests, and notifies the ``AiohttpHandler``. It replaces the server's factory."""
 
     def __init__(self, server: web.Server, clock: Clock, cross_origin: CrossOrigin) -> None:
-        """``clock``: responses have no time while it is in doubt. ``cross_origin``: what web pages may read."""
+        """``clock``: responses have no Date while it is in doubt. ``cross_origin``: adds the CORS headers."""
         self._make = server.request_factory
         self._clock = clock
         self._cross_origin = cross_origin
@@ -182,19 +184,19 @@ class RequestFactory:
         writer: AbstractStreamWriter,
         task: "asyncio.Task[None]",
     ) -> BaseRequest:
-        """Make a request of what was parsed."""
+        """Create a request from a parsed message."""
         if isinstance(protocol, AiohttpHandler) and protocol.begin(payload):
             message = message._replace(should_close=True)
         if message.method == _UNPARSED:
             message = message._replace(version=HttpVersion11)
-        # aiohttp adds the time to every head that has no Date, so each is completed here before it is written.
+        # aiohttp adds a Date to every head without one, so heads are completed before they are written.
         complete = partial(self._complete, message.headers.get(hdrs.ORIGIN))
         writer = StreamWriter(protocol, asyncio.get_running_loop(), on_headers_sent=complete)
         return self._make(message, payload, protocol, writer, task)
 
     async def _complete(self, origin: str | None, headers: CIMultiDict[str]) -> None:
         """Complete the headers of a response. ``origin``: that of the page that sent the request, if any."""
-        leave_time_out(headers, self._clock)
+        omit_date(headers, self._clock)
         self._cross_origin.add_to(headers, origin)
 
 
@@ -204,7 +206,7 @@ def _answer(request: BaseRequest, error: ApiError) -> web.Response:
 
 
 def _id_of(request: BaseRequest) -> str:
-    """Return the id of a request. One that did not reach the application gets it here."""
+    """Return the id of a request; assign one if it did not reach the application."""
     if REQUEST_ID not in request:
         request[REQUEST_ID] = middleware.new_request_id()
     return request[REQUEST_ID]

@@ -1,10 +1,10 @@
 """Answers the most frequent requests, sending and fetching messages, without aiohttp.
 
-Most fetches are polls that find nothing new; a page is often cached; a message differs from the one before in its
-body. What aiohttp makes for each request, a task and its objects, takes longer than the answer.
+Most fetches are polls without new messages, pages are often cached, and sends differ only in their body. The task and
+the objects that aiohttp creates for each request cost more than the answer.
 
-Plain requests (``framing.match_plain``) are answered here, by the actions that the handlers call. All others are left
-to the handlers, also those at fault: the handlers find out what is wrong.
+Plain requests (``framing.is_plain``) are answered here by the actions that the handlers call. All others, including
+invalid ones, are left to the handlers, which report the errors.
 """
 
 import asyncio
@@ -23,32 +23,32 @@ from conclave import app_keys
 from conclave.actions.messages import Send
 from conclave.api import messages
 from conclave.auth import tokens
-from conclave.cache.groups import Fetched
+from conclave.cache.groups import FetchedPage
 from conclave.errors import ApiError
 from conclave.server.client_port import framing
 from conclave.server.client_port.framing import RequestHead
 from conclave.server.client_port.responding import RespondingConnection
 from conclave.server.middleware import PIPELINE, new_request_id
 from conclave.wire import page_writer, response_head
-from conclave.wire.exchange import answer_error, asked_format, sent_format
+from conclave.wire.exchange import error_response, negotiate_format, request_format
 from conclave.wire.fields import parse_id
 from conclave.wire.formats import Format
 from conclave.wire.schemas.messages import GetMessages, GetMessagesQuery, SendMessage, SendMessageRequest, write_number
 
-MAX_KNOWN = 20_000
-"""The headers of 20,000 heads are cached, in about 8 MB. Beyond that the cache is emptied."""
+MAX_CACHED = 20_000
+"""At most 20,000 parsed heads are cached, in about 8 MB. Beyond that the cache is cleared."""
 
 _VARYING = (
     rb"\r\n(?!(?i:%b:))(?:[Cc]ontent-[Ll]ength: ([1-9][0-9]{0,6})"
     rb"|(?:(?:[Xx]|[Cc][Ff])-[A-Za-z0-9-]+|[Tt]race(?:parent|state)|[Bb]aggage): ([ -~]*))(?=\r\n)"
 )
-"""The values that differ in heads with the same meaning: the body's length, and ids that proxies put into each request,
-in headers that mean nothing here. %b is the header with the token.
+"""Header values that do not affect the parsed headers: the body's length, and the request ids of proxies. %b is the
+header with the token.
 """
 
 
 class ParsedHeaders(NamedTuple):
-    """What the headers of a plain request say. ``cross_origin``: headers of the response, see ``CrossOrigin.lines``."""
+    """The parsed headers of a plain request. ``cross_origin``: response headers, see ``CrossOrigin.lines``."""
 
     token_hash: bytes
     response_format: Format
@@ -59,7 +59,7 @@ class ParsedHeaders(NamedTuple):
 class FastRequest(NamedTuple):
     """A plain request. ``query``: None for a send. ``began``: by ``time.monotonic``.
 
-    ``key``: by which its headers are cached once the session is known; b"": they are already, or cannot be.
+    ``key``: the cache key of its headers; b"": they are cached already, or cannot be.
     """
 
     connection: RespondingConnection
@@ -84,8 +84,8 @@ class FastPath:
         self._auth_header = app[app_keys.CONFIG].auth_header
         self._auth_field = self._auth_header.lower().encode("ascii")
         self._varying = re.compile(_VARYING % re.escape(self._auth_field))
-        self._known: dict[bytes, ParsedHeaders] = {}
-        """By hashes of heads: these contain tokens."""
+        self._parsed: dict[bytes, ParsedHeaders] = {}
+        """By hashes of heads, since heads contain tokens."""
         self._cross_origin = app[app_keys.CROSS_ORIGIN]
         self._pipeline = app[PIPELINE]
         self._fetching = app[app_keys.FETCHING]
@@ -95,16 +95,16 @@ class FastPath:
         self._reading: set[asyncio.Task[None]] = set()
 
     def read_head(self, text: bytes, connection: RespondingConnection) -> tuple[RequestHead, FastRequest | None]:
-        """Parse a head; return also the request if it is plain. Raises MalformedError.
+        """Parse a head; return also the request if it is plain. Raises MalformedRequestError.
 
-        What the headers of plain requests say is cached, since a client's are mostly the same: parsing them takes a
-        seventh of a poll, a tenth of a send. ``text``: see ``framing.read_head``.
+        Parsed headers are cached, since a client's are mostly the same: parsing takes a seventh of a poll, a tenth of a
+        send. ``text``: see ``framing.read_head``.
         """
         line = framing.messages_line(text)
         if not line:
             return framing.measure(text), None
         key, length = self._key(text, line)
-        headers, head = self._known.get(key), RequestHead(length, {})
+        headers, head = self._parsed.get(key), RequestHead(length, {})
         if not headers:
             head = framing.read_head(text)
             headers = self._parse_headers(head.fields, line[1]) if framing.is_plain(line, head) else None
@@ -116,9 +116,9 @@ class FastPath:
         return head, FastRequest(connection, headers, line[2].decode(), query, new_request_id(), time.monotonic(), key)
 
     def _key(self, text: bytes, line: re.Match[bytes]) -> tuple[bytes, int]:
-        """Return a hash of a head's method and headers, without what varies in them, and the length of the body.
+        """Return a hash of a head's method and headers without the varying values, and the length of the body.
 
-        b"": it is not cached. Of headers that vary only the values are left out, since a plain head has each name once.
+        The hash is b"" for a head that cannot be cached.
         """
         length, at, parts = 0, line.end(), [line[1]]
         for found in self._varying.finditer(text, at - len(b"\r\n")):
@@ -133,54 +133,54 @@ class FastPath:
         return hashlib.blake2b(b"".join(parts), digest_size=32).digest(), length
 
     def _parse_headers(self, fields: Mapping[bytes, bytes], method: bytes) -> ParsedHeaders | None:
-        """Return what plain headers say. None: a handler has to see them."""
+        """Parse the headers of a plain request. None: a handler has to parse them."""
         names = self._auth_field, b"content-type", b"accept"
         value, content_type, accept = (fields.get(each, b"").decode("utf-8", "surrogateescape") for each in names)
-        token, body_format = tokens.token_in(value, self._auth_header), sent_format(content_type)
+        token, body_format = tokens.parse_token(value, self._auth_header), request_format(content_type)
         if not token or (method == framing.SEND and not body_format):
             return None
-        response_format = asked_format(accept, content_type, token)
+        response_format = negotiate_format(accept, content_type, token)
         cross_origin = self._cross_origin.lines(fields.get(b"origin", b""))
         return ParsedHeaders(tokens.token_hash(token), response_format, body_format or response_format, cross_origin)
 
     def cache(self, request: FastRequest) -> None:
-        """Cache what the headers of a request say. Beyond MAX_KNOWN all are parsed anew."""
-        if len(self._known) >= MAX_KNOWN:
-            self._known.clear()
-        self._known[request.key] = request.headers
+        """Cache the parsed headers of a request. A full cache is cleared."""
+        if len(self._parsed) >= MAX_CACHED:
+            self._parsed.clear()
+        self._parsed[request.key] = request.headers
 
     def take(self, request: FastRequest, body: bytes) -> bool:
-        """Answer a request, now or later. Return False if it is for a handler: then nothing was done.
+        """Answer a request, now or later. Return False if a handler has to: then nothing was done.
 
-        Call it in a step of the event loop that receives no bytes: the step's look at the cache's freshness is right
-        for all requests that were received before it.
+        Call it in a step of the event loop that receives no bytes: invalidation is checked once a step, and the check
+        must follow the receipt of the request.
         """
         try:
             answer = self._prepare(request, body)
-        except Exception:  # noqa: BLE001 - a handler meets the same error, and reports it
+        except Exception:  # noqa: BLE001 - the handler gets the same error, and reports it
             return False
         if answer:
             answer()
         return answer is not None
 
     async def finish(self, seconds: float) -> None:
-        """Stop reading pages, and wait until it is stored which were fetched, for ``seconds`` at most."""
+        """Stop reading pages, and wait up to ``seconds`` until the watermarks of fetched pages are stored."""
         for task in self._reading:
             task.cancel()
         if self._confirming:
             await asyncio.wait(self._confirming, timeout=seconds)
 
     def _prepare(self, request: FastRequest, body: bytes) -> Callable[[], object] | None:
-        """Begin to send a message, or find a page. Return what answers; None: the request is for a handler.
+        """Start to send a message, or find a page. Return a function that answers; None: a handler has to.
 
-        If it raises, nothing was begun.
+        If it raises, nothing was started.
         """
         headers = request.headers
-        caller = self._pipeline.known_caller(headers.token_hash)
+        caller = self._pipeline.cached_caller(headers.token_hash)
         if not caller:
             return None
         if request.key:
-            self.cache(request)  # only now: strangers push out no client's head
+            self.cache(request)  # only now: unauthenticated requests must not fill the cache
         if request.connection.account != caller.user_id:
             request.connection.note_account(caller.user_id)
         group_id = parse_id(request.group)
@@ -198,77 +198,77 @@ class FastPath:
         page = group_id, caller.user_id, query.after, query.limit, headers.response_format
         found = self._fetching.at_hand(*page, next_confirms=query.next_confirms)
         if found:
-            parts = page_writer.whole(headers.response_format, found.pieces)
+            parts = page_writer.page_parts(headers.response_format, found.pieces)
             return partial(self._answer_page, request, found, parts)
         read = partial(
             self._fetching.read, *page, include_redacted=query.include_redacted, next_confirms=query.next_confirms
         )
         return partial(_start, self._reading, self._read(request, read))
 
-    async def _read(self, request: FastRequest, read: Callable[[], Coroutine[Any, Any, Fetched]]) -> None:
+    async def _read(self, request: FastRequest, read: Callable[[], Coroutine[Any, Any, FetchedPage]]) -> None:
         """Answer with a page that is not cached."""
         try:
-            # Only for this: the next request of the connection begins in this task, and has its context.
+            # Bound only here: the next request of the connection starts in this task, with its context.
             with structlog.contextvars.bound_contextvars(request_id=request.request_id):
                 found = await read()
-            parts = page_writer.whole(request.headers.response_format, found.pieces)
-        except Exception as error:  # noqa: BLE001 - after any error the client gets an answer
+            parts = page_writer.page_parts(request.headers.response_format, found.pieces)
+        except Exception as error:  # noqa: BLE001 - every error is answered
             self._refuse(request, error)
         else:
             self._answer_page(request, found, parts)
 
-    def _answer_page(self, request: FastRequest, found: Fetched, parts: list[bytes]) -> None:
-        parts = _written(request, parts)
-        if found.is_news:
-            # Without its pieces: joined to JSON, they would be in memory twice.
+    def _answer_page(self, request: FastRequest, found: FetchedPage, parts: list[bytes]) -> None:
+        parts = _with_head(request, parts)
+        if found.needs_confirmation:
+            # Without its pieces: in JSON they would be in memory twice.
             _start(self._confirming, self._hand_over(request, found._replace(pieces=[]), parts))
         else:
-            self._note(request, HTTPStatus.OK)
+            self._record(request, HTTPStatus.OK)
             request.connection.answer(parts)
 
-    async def _hand_over(self, request: FastRequest, found: Fetched, parts: list[bytes]) -> None:
-        """Answer with a page that its reader did not have. As in the handler, the response leaves first."""
+    async def _hand_over(self, request: FastRequest, found: FetchedPage, parts: list[bytes]) -> None:
+        """Answer with a page of new messages, then confirm it. As in the handler, the response is sent first."""
         status: int = HTTPStatus.OK
         try:
             has_arrived = await request.connection.hand_over(parts, counts=found.counts_on_arrival)
             await self._fetching.confirm(found, has_arrived=has_arrived)
-        except Exception as error:  # noqa: BLE001 - the client has its answer
+        except Exception as error:  # noqa: BLE001 - the client has been answered
             status = self._api_error(request, error).status
-        self._note(request, status)
-        request.connection.go_on()
+        self._record(request, status)
+        request.connection.next_request()
 
     def _answer_send(self, request: FastRequest, sent: "asyncio.Future[int]") -> None:
         try:
-            parts = _written(request, [write_number(request.headers.response_format, sent.result())])
-        except Exception as error:  # noqa: BLE001 - after any error the client gets an answer
+            parts = _with_head(request, [write_number(request.headers.response_format, sent.result())])
+        except Exception as error:  # noqa: BLE001 - every error is answered
             self._refuse(request, error)
         else:
-            self._note(request, HTTPStatus.OK)
+            self._record(request, HTTPStatus.OK)
             request.connection.answer(parts)
 
     def _refuse(self, request: FastRequest, error: Exception) -> None:
         api_error, headers = self._api_error(request, error), request.headers
-        response = answer_error(headers.response_format, response_head.headers_of(request.request_id), api_error)
-        self._note(request, api_error.status)
+        response = error_response(headers.response_format, response_head.headers_of(request.request_id), api_error)
+        self._record(request, api_error.status)
         clock = request.connection.port.clock
-        request.connection.answer([response_head.written_response(response, clock, headers.cross_origin)])
+        request.connection.answer([response_head.response_bytes(response, clock, headers.cross_origin)])
 
     def _api_error(self, request: FastRequest, error: Exception) -> ApiError:
         with structlog.contextvars.bound_contextvars(request_id=request.request_id):
             return self._pipeline.as_api_error(error, request.method, self._route)
 
-    def _note(self, request: FastRequest, status: int) -> None:
-        self._pipeline.note_answered(request.method, self._route, int(status), request.began, request.request_id)
+    def _record(self, request: FastRequest, status: int) -> None:
+        self._pipeline.record_response(request.method, self._route, int(status), request.began, request.request_id)
 
 
-def _written(request: FastRequest, parts: list[bytes]) -> list[bytes]:
-    """Return a response with status 200, head and body. ``parts``: those of the body."""
+def _with_head(request: FastRequest, parts: list[bytes]) -> list[bytes]:
+    """Return a response with status 200: head and ``parts`` of the body."""
     headers, clock = request.headers, request.connection.port.clock
-    return response_head.written(headers.response_format, request.request_id, parts, clock, headers.cross_origin)
+    return response_head.ok_response(headers.response_format, request.request_id, parts, clock, headers.cross_origin)
 
 
 def _start(tasks: set[asyncio.Task[None]], steps: Coroutine[Any, Any, None]) -> None:
-    """Start a task, and keep it until it is done: the event loop does not."""
+    """Start a task, and keep a reference until it is done: the event loop does not."""
     task = asyncio.create_task(steps)
     tasks.add(task)
     task.add_done_callback(tasks.discard)

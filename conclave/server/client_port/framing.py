@@ -1,8 +1,8 @@
-"""Finds where requests end: if that is not obvious, by llhttp, on which aiohttp's own parser is built.
+"""Finds the end of requests; unless that is obvious, by llhttp, the parser that aiohttp uses too.
 
-llhttp reports no positions. So it gets exactly a head, which ends at the first empty line, and the body is counted by
-its length. What llhttp rejects is rejected by this server. What it accepts aiohttp may still reject, but ends the
-request at the same byte: a test compares them on random requests.
+llhttp reports no positions. So it gets exactly a head, up to the first empty line, and the body is counted by its
+length. Requests that llhttp rejects are rejected. aiohttp may reject others, but ends each request at the same byte: a
+test compares them on random requests.
 """
 
 import re
@@ -15,7 +15,7 @@ END = b"\r\n\r\n"
 """Ends a head."""
 
 MAX_HEAD_BYTES = 16 * 1024
-"""A head has at most 16 KiB, and by aiohttp 8,190 bytes in a line."""
+"""The longest head. aiohttp also limits lines to 8,190 bytes."""
 
 MAX_PLAIN_BYTES = 8000
 """A plain head has at most 8,000 bytes, so no line is too long for aiohttp."""
@@ -43,33 +43,32 @@ _UNUSUAL = frozenset(
 )
 
 
-class MalformedError(Exception):
-    """It is not HTTP. The message is llhttp's, and repeats nothing of what was sent."""
+class MalformedRequestError(Exception):
+    """The request is not HTTP. The message is llhttp's, and contains nothing of the request."""
 
 
-class UnknownCodingError(MalformedError):
+class UnknownCodingError(MalformedRequestError):
     """The body has another transfer coding than chunked, such as gzip (RFC 9112 section 6.1)."""
 
 
 class RequestHead(NamedTuple):
     """A parsed head.
 
-    ``length``: the bytes of the body; None: it is in chunks. ``fields``: the values of the headers by their names in
-    lower case, one of each name.
+    ``length``: bytes of the body; None: chunked. ``fields``: values by lower-case header name, one of each.
     """
 
     length: int | None
     fields: dict[bytes, bytes]
     is_tunnel: bool = False
-    """Whether what follows is not HTTP."""
+    """Whether the following bytes are not HTTP."""
     upgrades: bool = False
-    """Whether it asks for another protocol. aiohttp takes what follows the complete body for that protocol."""
+    """Whether it asks for another protocol. aiohttp passes the bytes after the body to that protocol."""
 
 
 def read_head(text: bytes) -> RequestHead:
-    """Parse a head, which ends with the first END in ``text``. Raises MalformedError or UnknownCodingError."""
+    """Parse a head, which ends with the first END in ``text``. Raises MalformedRequestError or UnknownCodingError."""
     if len(text) > MAX_HEAD_BYTES:
-        raise MalformedError("too long")
+        raise MalformedRequestError("too long")
     found: dict[bytes, bytes] = {}
     try:
         HttpRequestParser(SimpleNamespace(on_header=found.__setitem__)).feed_data(text)
@@ -77,9 +76,9 @@ def read_head(text: bytes) -> RequestHead:
         if text.startswith(b"CONNECT "):
             return RequestHead(0, {}, is_tunnel=True)
     except HttpParserError as error:
-        raise MalformedError(str(error)) from None
-    if text.startswith(b"PRI "):  # the beginning of HTTP/2, which goes on after its first empty line
-        raise MalformedError("HTTP/2")
+        raise MalformedRequestError(str(error)) from None
+    if text.startswith(b"PRI "):  # the preface of HTTP/2, which continues after its first empty line
+        raise MalformedRequestError("HTTP/2")
     fields = {name.lower(): value for name, value in found.items()}
     if _ENCODING in fields:  # llhttp rejects it with a length, or if its last coding is not chunked
         if len(_CODING_LINE.findall(text)) > 1 or fields[_ENCODING].strip(b" \t").lower() != b"chunked":
@@ -87,16 +86,16 @@ def read_head(text: bytes) -> RequestHead:
         return RequestHead(None, fields)
     length = fields.get(_LENGTH, b"0").rstrip(b" \t")
     if not length.isdigit() or len(length) > MAX_LENGTH_DIGITS:
-        raise MalformedError("the length is not a number, or too large")
+        raise MalformedRequestError("the length is not a number, or too large")
     return RequestHead(int(length), fields, upgrades=_UPGRADE in fields)
 
 
 def measure(text: bytes) -> RequestHead:
-    """Return where a request ends, perhaps without its fields. Raises MalformedError. ``text``: as for ``read_head``.
+    """Return the length of a request, perhaps without its fields. Raises MalformedRequestError.
 
-    Most heads are not parsed for that, since aiohttp parses them: a tenth of a request. Where each line ends with CR
-    LF, the first empty one ends the head for every parser; and where no header is named that affects the end, except
-    one plain length, the body has that length, or none.
+    ``text``: as for ``read_head``. Most heads are not parsed, since aiohttp parses them, which takes a tenth of a
+    request. If each line ends with CR LF, the first empty line ends the head for every parser. Without any header that
+    affects the framing, except one plain length, the body has that length, or is empty.
     """
     lower = text.lower()
     named = lower.count(_LENGTH)
@@ -114,18 +113,18 @@ def measure(text: bytes) -> RequestHead:
 
 
 def messages_line(text: bytes) -> re.Match[bytes] | None:
-    """Return the first line of a head: method, group id and query. None if it is not a plain request for messages."""
+    """Match the first line of a head: method, group id and query. None: not a plain request for messages."""
     return _MESSAGES.match(text) if len(text) <= MAX_PLAIN_BYTES else None
 
 
 def is_plain(line: re.Match[bytes], head: RequestHead) -> bool:
     """Return whether a request for messages is plain. ``line``: its ``messages_line``.
 
-    A plain request has each header once and none that is unusual, states the length of a body, and leaves the
-    connection open.
+    A plain request has each header once, no unusual ones, a Content-Length if it has a body, and keeps the connection
+    open.
     """
     fields = head.fields
-    # Each header has a line, so no name occurs twice if there are as many names as lines.
+    # There are no duplicate headers if there are as many names as lines.
     if len(fields) != line.string.count(b"\n") - 2 or len(fields) > MAX_PLAIN_FIELDS:
         return False
     if _HOST not in fields or not _UNUSUAL.isdisjoint(fields):
@@ -136,7 +135,7 @@ def is_plain(line: re.Match[bytes], head: RequestHead) -> bool:
 
 
 class RequestScanner:
-    """Follows a request that arrives in pieces: an incomplete head, or a body in chunks."""
+    """Scans a request that arrives in pieces: an incomplete head, or a chunked body."""
 
     __slots__ = ("_parser", "is_complete", "on_message_complete")
 
@@ -150,9 +149,9 @@ class RequestScanner:
         self.is_complete = True
 
     def feed(self, data: bytes) -> int:
-        """Scan what arrived. Return how many bytes of it are the request's: all, until it is complete.
+        """Scan the next bytes. Return how many of them belong to the request: all, until it is complete.
 
-        Raises MalformedError. Chunks end with an END too, which may arrive in two pieces.
+        Raises MalformedRequestError. The last chunk also ends with END, which may arrive in two pieces.
         """
         begin = 0
         while begin < len(data) and not self.is_complete:
@@ -163,6 +162,6 @@ class RequestScanner:
             except HttpParserUpgrade:
                 self.is_complete = True
             except HttpParserError as error:
-                raise MalformedError(str(error)) from None
+                raise MalformedRequestError(str(error)) from None
             begin = end
         return begin

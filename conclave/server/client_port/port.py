@@ -1,7 +1,7 @@
 """Listens for clients, and accepts connections.
 
-They are accepted here and not by the event loop: that accepts all that wait before it reports the first one, and spins
-if no descriptor is left.
+The event loop's own accept is not used: it accepts all waiting connections before it reports the first, and spins if no
+descriptor is left.
 """
 
 import asyncio
@@ -28,25 +28,25 @@ from conclave.server.tls import handshake
 from conclave.wire.response_head import CrossOrigin
 
 BACKLOG = 1024
-"""At most 1,024 connections wait to be accepted. After a restart all streams return at once."""
+"""At most 1,024 connections wait to be accepted: after a restart all streams reconnect at once."""
 
 ACCEPTED_AT_ONCE = 16
-"""At most 16 connections are accepted before others are served. Those that are closed for them go only after that."""
+"""At most 16 connections are accepted in one step: connections closed for them free their descriptors only after it."""
 
 PAUSE_SECONDS = 0.2
-"""If no descriptor is left, the next connection is accepted after 0.2 seconds."""
+"""The pause in accepting if no descriptor is left."""
 
 SWEEP_SECONDS = 5.0
 """How often the server closes connections that are idle for too long."""
 
 STOP_SECONDS = 2.0
-"""When the server stops, answers of the fast path get 2 seconds to leave. aiohttp's get as many after that."""
+"""At a stop, answers of the fast path get 2 seconds to be sent, then those of aiohttp another 2."""
 
 STOP_POLL_SECONDS = 0.01
 
 
 class ClientPort(web.BaseSite):
-    """Listens at an address, and makes room for new connections."""
+    """Listens at an address, and limits its connections."""
 
     def __init__(
         self,
@@ -57,9 +57,9 @@ class ClientPort(web.BaseSite):
         tls: ssl.SSLContext | None = None,
         fast_path: FastPath | None = None,
     ) -> None:
-        """``runner``: was set up. ``fast_path``: answers plain requests for messages; None: aiohttp answers all."""
+        """``runner``: is set up. ``fast_path``: None: aiohttp answers all requests."""
         super().__init__(runner, ssl_context=tls, backlog=BACKLOG)
-        assert runner.server  # noqa: S101 - it was set up
+        assert runner.server  # noqa: S101 - it is set up
         app, self._web_server = runner.app, runner.server
         self._address, self.port = address, port
         self._tls = tls
@@ -68,7 +68,7 @@ class ClientPort(web.BaseSite):
         clock, cross_origin = app[app_keys.CLOCK], app.get(app_keys.CROSS_ORIGIN, CrossOrigin())
         if not isinstance(self._web_server.request_factory, RequestFactory):
             self._web_server.request_factory = RequestFactory(self._web_server, clock, cross_origin)
-        self._admission = Admission(limits, app.get(app_keys.CLOSED, Counter()), app.get(app_keys.EVENTS))
+        self._admission = Admission(limits, app.get(app_keys.CLOSED_CONNECTIONS, Counter()), app.get(app_keys.EVENTS))
         self._state = PortState(self._admission, app.get(app_keys.BUDGET, Budget(0)), clock, cross_origin)
         self._listening: list[socket.socket] = []
         self._pausing: asyncio.TimerHandle | None = None
@@ -81,7 +81,7 @@ class ClientPort(web.BaseSite):
 
     @property
     def open(self) -> dict[ClientConnection, None]:
-        """The connections in the order in which they were accepted. Streams are not listed."""
+        """The connections in order of acceptance, without streams."""
         return cast(dict[ClientConnection, None], self._admission.open)
 
     async def listen(self) -> str:
@@ -110,9 +110,9 @@ class ClientPort(web.BaseSite):
         await self._sweeping.enter_async_context(sweep)
 
     async def stop(self) -> None:
-        """Accept no connections, close idle ones, and wait for the fast path. The rest is left to the runner.
+        """Stop accepting, close idle connections, and wait for the fast path. The runner handles the rest.
 
-        Answers get STOP_SECONDS, and as many again to store what was fetched.
+        Answers get STOP_SECONDS, and as many again to store watermarks.
         """
         self._state.is_stopping = True
         self._close()
@@ -125,7 +125,7 @@ class ClientPort(web.BaseSite):
         if self._fast_path:
             with suppress(TimeoutError):
                 async with asyncio.timeout(STOP_SECONDS):
-                    while self._on_fast_path():  # noqa: ASYNC110 - an event would be set by each request
+                    while self._on_fast_path():  # noqa: ASYNC110 - an event would cost each request
                         await asyncio.sleep(STOP_POLL_SECONDS)
             for each in self._on_fast_path():
                 each.drop()
@@ -151,7 +151,7 @@ class ClientPort(web.BaseSite):
             asyncio.get_running_loop().add_reader(listening, self._accept, listening)
 
     def _accept(self, listening: socket.socket) -> None:
-        """Accept connections that wait."""
+        """Accept waiting connections."""
         for _ in range(ACCEPTED_AT_ONCE):
             try:
                 end, (host, *_) = listening.accept()
@@ -161,7 +161,7 @@ class ClientPort(web.BaseSite):
                 if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
                     self._pause()
                     return
-                continue  # that connection has failed already
+                continue  # that connection is already closed
             address = origin(host, (), ())
             if self._admission.admit(address, asyncio.get_running_loop().time()):
                 self._begin(end, address)
@@ -169,7 +169,7 @@ class ClientPort(web.BaseSite):
                 end.close()
 
     def _pause(self) -> None:
-        """Accept nothing for a while: the system has no descriptor left, or no memory."""
+        """Pause accepting: the system has no descriptor or memory left."""
         loop = asyncio.get_running_loop()
         self._admission.warn(loop.time())
         self._admission.close_idle(loop.time())
@@ -186,14 +186,14 @@ class ClientPort(web.BaseSite):
         connection.connecting.add_done_callback(lambda _: self._connected(connection, end))
 
     async def _connect(self, connection: ClientConnection, end: socket.socket) -> None:
-        with suppress(OSError):  # the client is gone, does not speak TLS, or has taken too long
+        with suppress(OSError):  # the client is gone, does not use TLS, or was too slow
             if self._tls:
-                await handshake(end, self._tls, connection, connection.note_below)
+                await handshake(end, self._tls, connection, connection.set_raw_transport)
             else:
                 await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, end)
 
     def _connected(self, connection: ClientConnection, end: socket.socket) -> None:
-        if connection.connecting:  # it failed or was cancelled, perhaps before it began
+        if connection.connecting:  # it failed or was cancelled
             connection.connecting = None
             self._admission.remove(connection)
             end.close()

@@ -1,4 +1,4 @@
-"""A connection's way out: writes responses, and finds out whether the client has them."""
+"""Writes the responses of a connection, and finds out whether the client has received them."""
 
 import asyncio
 from dataclasses import dataclass
@@ -8,14 +8,14 @@ from conclave.response_memory import Budget
 from conclave.server.client_port.admission import Admission, TrackedConnection
 from conclave.wire import acknowledgement, response_head
 from conclave.wire.acknowledgement import Acknowledgement
-from conclave.wire.handover import drain_fully, hold_back, taken
+from conclave.wire.handover import limit_unsent, wait_drained, wait_for_full_drain
 from conclave.wire.pace import SMALL_BYTES
 from conclave.wire.response_head import CrossOrigin
 
 
 @dataclass(slots=True)
 class PortState:
-    """What the connections of a port share."""
+    """The state that all connections of a port share."""
 
     admission: Admission
     budget: Budget
@@ -25,7 +25,7 @@ class PortState:
 
 
 class RespondingConnection(TrackedConnection, asyncio.BufferedProtocol):
-    """A connection as the fast path and aiohttp's side of it use it."""
+    """The part of a connection that the fast path and ``delegation`` use."""
 
     __slots__ = (
         *("_acknowledgement", "_loop", "_responding", "_writable"),
@@ -36,78 +36,78 @@ class RespondingConnection(TrackedConnection, asyncio.BufferedProtocol):
         """``address``: the client's, as ``addresses.origin`` returns it."""
         super().__init__(address)
         self.port = port
-        self.below: asyncio.Transport | None = None  # below ``transport``, if that is a TLS layer
+        self.below: asyncio.Transport | None = None  # the transport below a TLS layer
         self.is_half_closed = False  # whether the client has ended its side
-        self.is_refused = False  # whether something that arrived was not HTTP, and was answered so
+        self.is_refused = False  # whether a malformed request was rejected
         self._loop = asyncio.get_running_loop()
         self._writable: asyncio.Future[None] | None = None
-        """Set while writing is paused. Done when writing is resumed, or the connection is lost."""
+        """Set while writing is paused. Done when writing resumes, or the connection is lost."""
         self._acknowledgement: Acknowledgement | None = None
-        """Set while the response is expected to be acknowledged by the client's system."""
+        """Set while an acknowledgement of the response is pending."""
         self._responding: asyncio.Task[None] | None = None
 
-    def note_below(self, transport: asyncio.Transport) -> None:
-        """Note the transport below the TLS layer: it alone knows what the system has not taken yet."""
+    def set_raw_transport(self, transport: asyncio.Transport) -> None:
+        """Set the transport below the TLS layer, which knows how many bytes the system has not accepted."""
         self.below = transport
 
     def note_account(self, account: bytes) -> None:
-        """Note that a request was authenticated."""
+        """Record that a request was authenticated."""
         if self.account is None:
             self.port.admission.note_authenticated(self)
         self.account = account
 
-    def go_on(self) -> None:
-        """Read the next request: this one is answered."""
+    def next_request(self) -> None:
+        """Continue with the next request: this one is answered."""
         raise NotImplementedError
 
     def answer(self, parts: list[bytes]) -> None:
-        """Write a response, head and body, and go on once the system has taken it."""
+        """Write a response, head and body, and continue once the system has accepted it."""
         if self._write(parts):
-            self.go_on()
+            self.next_request()
         else:
             self._responding = self._loop.create_task(self._finish(parts))
 
     async def _finish(self, parts: list[bytes]) -> None:
         try:
-            await self._taken(parts)
+            await self._wait_drained(parts)
         finally:
-            self.go_on()
+            self.next_request()
 
     async def hand_over(self, parts: list[bytes], *, counts: bool) -> bool:
-        """Write a response, and clear ``parts``. Call ``go_on`` after it.
+        """Write a response, and clear ``parts``. Call ``next_request`` after it.
 
-        Return whether the client has it, see ``wire.handover.hand_over``. If that does not count, wait only until the
-        system has taken it.
+        Return whether the client has acknowledged it, see ``wire.handover.hand_over``. Unless ``counts``, wait only
+        until the system has accepted it.
         """
         counts = counts and not self.may_be_gone()
         is_taken = self._write(parts)
         expected = self.expect_acknowledgement() if counts else None
         if not is_taken:
-            is_taken = await self._taken(parts)
+            is_taken = await self._wait_drained(parts)
         parts.clear()
         return is_taken and expected is not None and await expected.wait()
 
     def _write(self, parts: list[bytes]) -> bool:
-        """Write a response. Return whether nothing waits for the client; True also if the connection is lost."""
+        """Write a response. Return whether nothing is unsent; True also if the connection is lost."""
         transport = self.transport
         if transport is None or transport.is_closing():
             return True
         if self.port.is_stopping:
             parts[0] = parts[0].replace(b"\r\n", b"\r\nConnection: close\r\n", 1)
         if sum(map(len, parts)) > SMALL_BYTES:
-            hold_back(transport)
+            limit_unsent(transport)
         response_head.write(transport, parts)
         return not transport.get_write_buffer_size()
 
-    async def _taken(self, parts: list[bytes]) -> bool:
-        """Wait until the system has taken a response, unless the client is too slow. Return whether it has."""
+    async def _wait_drained(self, parts: list[bytes]) -> bool:
+        """Wait until the system has accepted a response, or the client is too slow. Return whether it has."""
         transport = self.transport
         if transport is None:
             return False
-        drain_fully(transport)
+        wait_for_full_drain(transport)
         size = sum(map(len, parts))
         with self.port.budget.waiting(self.account, size, size, transport.get_write_buffer_size, transport.abort):
-            return await taken(self._drain, transport)
+            return await wait_drained(self._drain, transport)
 
     async def _drain(self) -> bool:
         if self._writable:
@@ -115,22 +115,22 @@ class RespondingConnection(TrackedConnection, asyncio.BufferedProtocol):
         return self._writable is None
 
     def pause_writing(self) -> None:
-        """Let responses wait: the client reads more slowly than the server writes."""
+        """Block responses: the client reads more slowly than the server writes."""
         self._writable = self._loop.create_future()
 
     def resume_writing(self) -> None:
-        """Write again."""
+        """Unblock responses."""
         writable, self._writable = self._writable, None
         if writable and not writable.done():
             writable.set_result(None)
 
     def may_be_gone(self) -> bool:
-        """Return whether the client has ended its side, or the connection is broken; True also if that is unknown."""
+        """Return whether the client has ended its side, or the connection is lost; True also if unknown."""
         return self.is_half_closed or self.transport is None or not acknowledgement.is_open(self.transport)
 
     def expect_acknowledgement(self) -> Acknowledgement | None:
-        """Start to wait for the acknowledgement of everything that was written. None: the connection is lost."""
+        """Start waiting for the acknowledgement of all written bytes. None: the connection is lost."""
         if self.transport:
             self._acknowledgement = Acknowledgement(self.transport, self.below)
-            self._acknowledgement.look()
+            self._acknowledgement.poll()
         return self._acknowledgement

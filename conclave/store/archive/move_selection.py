@@ -6,7 +6,7 @@ import sqlite3
 from conclave.retention.policy import GroupPolicy
 from conclave.retention.rules import COMMITS_ABOVE
 from conclave.store import bodies
-from conclave.store.archive.moves import Range
+from conclave.store.archive.moves import MoveRange
 
 HOUR = 3600
 """Seconds of an hour: messages are counted by the hour in which they were created."""
@@ -86,7 +86,7 @@ def has_work(connection: sqlite3.Connection, least: int, before: int) -> bool:
     return is_any(connection, before)
 
 
-def choose(connection: sqlite3.Connection, before: int, rows: int, size: int) -> tuple[list[Range], bool]:
+def choose(connection: sqlite3.Connection, before: int, rows: int, size: int) -> tuple[list[MoveRange], bool]:
     """Choose the next batch from the groups in temp.movable; return its ranges, and whether more may be left.
 
     It has messages created before ``before`` (Unix seconds, exclusive), in the order of their numbers: at most ``rows``
@@ -100,9 +100,9 @@ def choose(connection: sqlite3.Connection, before: int, rows: int, size: int) ->
         rows = max(1, min(count - 1, count * size // measured * 9 // 10))
 
 
-def _choose(connection: sqlite3.Connection, before: int, rows: int) -> tuple[list[Range], int]:
+def _choose(connection: sqlite3.Connection, before: int, rows: int) -> tuple[list[MoveRange], int]:
     """Choose by the number of messages alone; return the ranges and how many messages they have."""
-    chosen: list[Range] = []
+    chosen: list[MoveRange] = []
     left = rows
     for row in connection.execute(_CANDIDATES, {"before": before}).fetchall():
         found = row["first_seq"], row["last_seq"], row["count"]
@@ -114,7 +114,7 @@ def _choose(connection: sqlite3.Connection, before: int, rows: int) -> tuple[lis
             ).fetchone()
         first, last, count = found
         if count:
-            chosen.append(Range(row["group_key"], first, last, row["lifetime"]))
+            chosen.append(MoveRange(row["group_key"], first, last, row["lifetime"]))
             left -= count
         if left <= 0:
             break
@@ -161,7 +161,7 @@ them are commits.
 """
 
 
-def _measure(connection: sqlite3.Connection, chosen: list[Range]) -> int:
+def _measure(connection: sqlite3.Connection, chosen: list[MoveRange]) -> int:
     """Return how many bytes the bodies of the chosen messages have together."""
     total = 0
     for each in chosen:

@@ -18,7 +18,7 @@ KEPT_MOVES = 1000
 
 
 @dataclass(frozen=True)
-class Range:
+class MoveRange:
     """The stored messages of one group with numbers from ``first_seq`` to ``last_seq``, inclusive.
 
     ``lifetime``: the class in which they are archived, in seconds or KEEP.
@@ -160,16 +160,16 @@ def last_batches(connection: sqlite3.Connection) -> tuple[int, int]:
     return row[0], row[1]
 
 
-def ranges_of(connection: sqlite3.Connection, batch: int) -> list[Range]:
+def ranges_of(connection: sqlite3.Connection, batch: int) -> list[MoveRange]:
     """Return the ranges of a batch under way, ordered by group."""
     rows = connection.execute(
         "SELECT group_key, first_seq, last_seq, lifetime FROM archive_move_ranges WHERE batch = ? ORDER BY group_key",
         (batch,),
     )
-    return [Range(*row) for row in rows]
+    return [MoveRange(*row) for row in rows]
 
 
-def unswitched(connection: sqlite3.Connection) -> list[Range]:
+def unswitched(connection: sqlite3.Connection) -> list[MoveRange]:
     """Return the ranges of batches under way that are not in the index yet; the table may have them already."""
     rows = connection.execute(
         "SELECT group_key, first_seq, last_seq, lifetime FROM archive_move_ranges AS ranges"
@@ -177,7 +177,7 @@ def unswitched(connection: sqlite3.Connection) -> list[Range]:
         " (SELECT 1 FROM archive_parts AS parts"
         " WHERE parts.group_key = ranges.group_key AND parts.last_seq >= ranges.first_seq)"
     )
-    return [Range(*row) for row in rows]
+    return [MoveRange(*row) for row in rows]
 
 
 def parts(connection: sqlite3.Connection, group_key: int | None = None) -> list[PartRow]:
@@ -229,16 +229,16 @@ def kept_twice(connection: sqlite3.Connection, group_key: int) -> list[tuple[int
     return [(row[0], row[1]) for row in rows]
 
 
-def copies(connection: sqlite3.Connection) -> list[Range]:
+def copies(connection: sqlite3.Connection) -> list[MoveRange]:
     """Return the copies: messages still in the hot store although the archive serves them. One range for each group."""
     rows = connection.execute(
         "SELECT group_key, archived_seq FROM groups WHERE archived_seq > 0 AND EXISTS"
         " (SELECT 1 FROM messages WHERE messages.group_key = groups.group_key AND sequence_num <= archived_seq)"
     )
-    return [Range(row[0], 0, row[1], KEEP) for row in rows]
+    return [MoveRange(row[0], 0, row[1], KEEP) for row in rows]
 
 
-def fix(connection: sqlite3.Connection, ranges: Iterable[Range], now: int) -> int:
+def fix(connection: sqlite3.Connection, ranges: Iterable[MoveRange], now: int) -> int:
     """Fix a batch and return its number. From here on it consists of these messages, even after a crash."""
     batch = connection.execute("INSERT INTO archive_moves (fixed_at) VALUES (?) RETURNING batch", (now,)).fetchone()[0]
     connection.executemany(
@@ -258,7 +258,7 @@ def note_verified(connection: sqlite3.Connection, batch: int, message_count: int
 
 def switch(
     connection: sqlite3.Connection,
-    moved: Range,
+    moved: MoveRange,
     parts: Collection[PartRow],
     senders: Collection[bytes],
     version: int,

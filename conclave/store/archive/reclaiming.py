@@ -13,7 +13,7 @@ Partition = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Dead:
+class DeadSpace:
     """Messages that were erased and take space. ``since``: when the first was erased, Unix seconds; None: none was."""
 
     messages: int
@@ -21,11 +21,11 @@ class Dead:
 
 
 @dataclass(frozen=True)
-class Share:
+class PartitionUsage:
     """A partition: how many messages it serves, what of it is erased, and how many the hot store has again."""
 
     living: int
-    dead: Dead
+    dead: DeadSpace
     returned: int
 
     def is_worth_it(self, before: int) -> bool:
@@ -48,12 +48,12 @@ def note(connection: sqlite3.Connection, partition: Partition, messages: int, no
     )
 
 
-def dead(connection: sqlite3.Connection) -> Dead:
+def dead(connection: sqlite3.Connection) -> DeadSpace:
     """Return what takes space in all partitions together."""
-    return Dead(*connection.execute("SELECT ifnull(sum(messages), 0), min(since) FROM archive_dead").fetchone())
+    return DeadSpace(*connection.execute("SELECT ifnull(sum(messages), 0), min(since) FROM archive_dead").fetchone())
 
 
-def shares(connection: sqlite3.Connection) -> dict[Partition, Share]:
+def shares(connection: sqlite3.Connection) -> dict[Partition, PartitionUsage]:
     """Return the partitions of which anything is erased, or is in the hot store again."""
     rows = connection.execute(
         "WITH back AS (SELECT lifetime, span, sum(messages) AS returned FROM archive_returned GROUP BY lifetime, span),"
@@ -62,7 +62,7 @@ def shares(connection: sqlite3.Connection) -> dict[Partition, Share]:
         " FROM archive_dead AS dead FULL JOIN back USING (lifetime, span) LEFT JOIN parts USING (lifetime, span)"
         " ORDER BY lifetime, span"
     )
-    return {(row[0], row[1]): Share(row[2], Dead(row[3], row[4]), row[5]) for row in rows}
+    return {(row[0], row[1]): PartitionUsage(row[2], DeadSpace(row[3], row[4]), row[5]) for row in rows}
 
 
 def note_reclaimed(connection: sqlite3.Connection, partition: Partition, version: int) -> None:

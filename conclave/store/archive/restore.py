@@ -19,7 +19,7 @@ class RestoreError(Exception):
 
 
 @dataclass(frozen=True)
-class Archived:
+class ArchivedMessage:
     """A message as the archive has it, encrypted; ``created_at`` in Unix seconds."""
 
     sequence_num: int
@@ -29,7 +29,7 @@ class Archived:
     mls_message: bytes
 
 
-def put_back(connection: sqlite3.Connection, group_key: int, messages: Sequence[Archived]) -> None:
+def put_back(connection: sqlite3.Connection, group_key: int, messages: Sequence[ArchivedMessage]) -> None:
     """Store copies of some messages that have no copies yet. Raises RestoreError if the group was deleted."""
     _require_group(connection, group_key)
     bodies.put_messages(

@@ -8,7 +8,7 @@ from conclave.retention.rules import DELETED_GROUP, EXPIRED, GOVERNED, TAKEN_BAC
 
 
 @dataclass(frozen=True)
-class Amount:
+class ArchivedAmount:
     """What is archived of one class and month.
 
     ``lifetime``: the class, in seconds or KEEP. ``month``: the one in which the span begins, as 2026-01.
@@ -22,7 +22,7 @@ class Amount:
 
 
 @dataclass(frozen=True)
-class Overdue:
+class ArchiveOverdue:
     """What the next run deletes from the archive. Seconds: the longest time that any of it has been due; 0 for none.
 
     What is withheld is left out, as in ``views/overdue.py``; but times are told as they are, without regard to runs
@@ -56,16 +56,16 @@ class Move:
     messages: int
 
 
-def amounts(connection: sqlite3.Connection) -> list[Amount]:
+def amounts(connection: sqlite3.Connection) -> list[ArchivedAmount]:
     """Return how much is archived, ordered by class and month."""
     rows = connection.execute(
         "SELECT lifetime, strftime('%Y-%m', span, 'unixepoch') AS month, count(DISTINCT group_key),"
         " sum(message_count), sum(body_bytes) FROM archive_parts GROUP BY lifetime, month ORDER BY lifetime, month"
     )
-    return [Amount(*row) for row in rows]
+    return [ArchivedAmount(*row) for row in rows]
 
 
-def overdue(connection: sqlite3.Connection, now: int) -> Overdue:
+def overdue(connection: sqlite3.Connection, now: int) -> ArchiveOverdue:
     """Return what is overdue at the second ``now``."""
     bounds, governed, values = Bounds().as_needed(connection), f"WITH {GOVERNED}", {"now": now}
     expired = connection.execute(
@@ -94,7 +94,7 @@ def overdue(connection: sqlite3.Connection, now: int) -> Overdue:
         values,
     ).fetchone()
     found = (*expired, *groups, *accounts, *restored, *taken)
-    return Overdue(*(max(0, number or 0) for number in found))
+    return ArchiveOverdue(*(max(0, number or 0) for number in found))
 
 
 def last_moves(connection: sqlite3.Connection, limit: int) -> list[Move]:

@@ -25,7 +25,7 @@ T = TypeVar("T")
 log = get_logger(__name__)
 
 
-class Owner(aiosqlite.Connection):
+class ConnectionThread(aiosqlite.Connection):
     """An aiosqlite connection that runs a whole function on its thread: one hop a call, not one a statement.
 
     A function must leave the connection as it got it, without an open transaction or statement. An open statement keeps

@@ -19,7 +19,7 @@ from conclave.measures import Writes
 from conclave.retention.policy import FormerPolicies, PolicyChange
 from conclave.store.engine import faults, sqlite
 from conclave.store.engine.connection import StoreConnection
-from conclave.store.engine.connection_thread import Owner
+from conclave.store.engine.connection_thread import ConnectionThread
 from conclave.store.engine.faults import StoreError, Watch, file_size, is_of_the_disk, store_error
 from conclave.store.engine.group_commit import snapshot
 from conclave.store.engine.schema import prepare
@@ -97,9 +97,9 @@ class Database:
         self.former_policies = FormerPolicies()
         self._publish = publish
         self._watch = watch
-        self._idle_readers: list[Owner] = []
+        self._idle_readers: list[ConnectionThread] = []
         self._reader_slots = asyncio.Semaphore(READERS)  # served in the order of arrival, so no reader waits for ever
-        self._owners: list[Owner] = []
+        self._owners: list[ConnectionThread] = []
         self._logging: asyncio.Task[None] | None = None
 
     @classmethod
@@ -151,12 +151,12 @@ class Database:
         self._writer = Writer(self.path, writer, self._publish, self._watch)
         self._checkpoints = asyncio.create_task(self._keep_wal_short(checkpointer))
 
-    async def _open_owner(self, pragmas: str = "") -> Owner:
+    async def _open_owner(self, pragmas: str = "") -> ConnectionThread:
         def prepare(connection: StoreConnection) -> None:
             connection.executescript(pragmas)
             connection.keys, connection.former_policies = self.keys, self.former_policies
 
-        owner = Owner(self.path, prepare)
+        owner = ConnectionThread(self.path, prepare)
         self._owners.append(owner)
         await owner
         return owner
@@ -259,7 +259,7 @@ class Database:
                 await slots.enter_async_context(self._reader_slots)
             yield
 
-    async def _keep_wal_short(self, checkpointer: Owner) -> None:
+    async def _keep_wal_short(self, checkpointer: ConnectionThread) -> None:
         wal = self.path.with_name(self.path.name + "-wal")
         while True:
             await asyncio.sleep(CHECKPOINT_INTERVAL_SECONDS)

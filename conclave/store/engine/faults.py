@@ -21,7 +21,7 @@ _WRITE_LOCK = 120
 """The byte of the file ``-shm`` that SQLite locks for the process that writes to a database with a write-ahead log."""
 
 
-class Held(NamedTuple):
+class HeldLock(NamedTuple):
     """A lock that is held."""
 
     inode: str
@@ -33,20 +33,20 @@ class Held(NamedTuple):
     """The byte at which it begins."""
 
 
-def held() -> list[Held] | None:
+def held() -> list[HeldLock] | None:
     """Return all locks that are held; None if that cannot be told, as elsewhere than on Linux."""
     try:
         listed = _LOCKS.read_text(encoding="ascii")
     except OSError:
         return None
     return [
-        Held(fields[5].rpartition(":")[2], fields[1], fields[3] == "WRITE", int(fields[4]), int(fields[6]))
+        HeldLock(fields[5].rpartition(":")[2], fields[1], fields[3] == "WRITE", int(fields[4]), int(fields[6]))
         for fields in map(str.split, listed.splitlines())
         if len(fields) == _FIELDS  # who waits for a lock has an arrow more
     ]
 
 
-def of_file(locks: list[Held], path: Path) -> list[Held]:
+def of_file(locks: list[HeldLock], path: Path) -> list[HeldLock]:
     """Return those of ``locks`` that are on the file ``path``; none if there is no such file."""
     try:
         inode = str(path.stat().st_ino)

@@ -12,10 +12,10 @@ from conclave.store.engine.connection import StoreConnection
 
 T = TypeVar("T")
 
-Single = Callable[[sqlite3.Connection], Any]
+SingleWrite = Callable[[sqlite3.Connection], Any]
 """A write of its own kind."""
 
-Joint = Callable[[sqlite3.Connection, Sequence[Any]], Sequence[Any]]
+JointWrite = Callable[[sqlite3.Connection, Sequence[Any]], Sequence[Any]]
 """A write that does for many items at once what each of them asks for.
 
 It returns a result for each item, or the exception by which it refuses it: then it has changed nothing for that item.
@@ -30,31 +30,31 @@ class NotCachedError(Exception):
 
 
 @dataclass(frozen=True)
-class Write:
+class PendingWrite:
     """What one caller waits for."""
 
     done: "asyncio.Future[Any]"
     item: Any = None
-    single: Single | None = None
+    single: SingleWrite | None = None
 
 
 @dataclass
 class GroupCommit:
     """The writes that share a transaction."""
 
-    joint: dict[Joint, list[Write]] = field(default_factory=dict)
-    singles: list[Write] = field(default_factory=list)
+    joint: dict[JointWrite, list[PendingWrite]] = field(default_factory=dict)
+    singles: list[PendingWrite] = field(default_factory=list)
     count: int = 0
     weight: int = 0
     """The bytes that the items of joint writes have together."""
 
-    def add(self, write: Write, joint: Joint | None = None, weight: int = 0) -> None:
+    def add(self, write: PendingWrite, joint: JointWrite | None = None, weight: int = 0) -> None:
         """Add a write. ``weight``: the bytes of its item."""
         (self.singles if joint is None else self.joint.setdefault(joint, [])).append(write)
         self.count += 1
         self.weight += weight
 
-    def __iter__(self) -> Iterator[Write]:
+    def __iter__(self) -> Iterator[PendingWrite]:
         """Yield all writes in the order of their outcomes."""
         for writes in self.joint.values():
             yield from writes
@@ -96,7 +96,7 @@ def run_singles(batch: GroupCommit, connection: StoreConnection) -> list[Any]:
     return [_alone(write.single, connection) for write in batch.singles if write.single]
 
 
-def _alone(fn: Single, connection: StoreConnection) -> Any:
+def _alone(fn: SingleWrite, connection: StoreConnection) -> Any:
     """Run ``fn`` in a savepoint. If it raises, it announces nothing, and the room that it took is free again."""
     connection.execute("SAVEPOINT one_write")
     reach("writer.begun")

@@ -5,7 +5,7 @@ import sqlite3
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from conclave.events import Announcement, Ending, Event, News, Stored
+from conclave.events import Announcement, Event, MessageStored, News, SessionEnded
 from conclave.store import invalidation
 from conclave.store.engine.connection import of_store
 
@@ -25,13 +25,13 @@ A row has the ids of all recipients, one after the other: an account that is del
 def add_all(connection: sqlite3.Connection, news: Iterable[News]) -> None:
     """Put ``news`` into the outbox, so that the server hands it on as if it were its own."""
     for each in news:
-        if isinstance(each, Stored):
+        if isinstance(each, MessageStored):
             invalidation.invalidate_group(connection, each.group_key)  # all that it could tell, the server reads again
             continue
-        if isinstance(each, Ending):
+        if isinstance(each, SessionEnded):
             _add(connection, each.user_id, _ENDING, {"session": each.session_id})
             continue
-        recipients = each.recipients - {each.but_not}
+        recipients = each.recipients - {each.excluded}
         if recipients:
             _add(connection, b"".join(sorted(recipients)), each.event.name, _fields(each.event.values))
 
@@ -78,7 +78,7 @@ def _add(connection: sqlite3.Connection, recipients: bytes, name: str, fields: M
 def _news(row: sqlite3.Row) -> News:
     fields = json.loads(row["event_fields"])
     if row["event"] == _ENDING:
-        return Ending(row["recipient_ids"], fields["session"])
+        return SessionEnded(row["recipient_ids"], fields["session"])
     values = {field: bytes.fromhex(value) if field.endswith("_id") else value for field, value in fields.items()}
     ids = row["recipient_ids"]
     recipients = frozenset(ids[start : start + _ID_BYTES] for start in range(0, len(ids), _ID_BYTES))
@@ -86,18 +86,18 @@ def _news(row: sqlite3.Row) -> News:
 
 
 def announce(
-    connection: sqlite3.Connection, recipients: Iterable[bytes], name: str, *, but_not: bytes = b"", **values: Any
+    connection: sqlite3.Connection, recipients: Iterable[bytes], name: str, *, excluded: bytes = b"", **values: Any
 ) -> None:
-    """Send the event ``name`` to the users ``recipients``, but not to ``but_not``, after the commit."""
-    of_store(connection).announced.append(Announcement(frozenset(recipients), Event(name, values), but_not))
+    """Send the event ``name`` to the users ``recipients``, but not to ``excluded``, after the commit."""
+    of_store(connection).announced.append(Announcement(frozenset(recipients), Event(name, values), excluded))
 
 
 def end_streams(connection: sqlite3.Connection, user_id: bytes, session_id: int) -> None:
     """End the streams of a user's session after the commit."""
-    of_store(connection).announced.append(Ending(user_id, session_id))
+    of_store(connection).announced.append(SessionEnded(user_id, session_id))
 
 
-def announce_stored(connection: sqlite3.Connection, stored: Iterable[Stored]) -> None:
+def announce_stored(connection: sqlite3.Connection, stored: Iterable[MessageStored]) -> None:
     """Have what the server remembers hear of messages after the commit."""
     of_store(connection).announced.extend(stored)
 

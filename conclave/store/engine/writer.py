@@ -22,14 +22,14 @@ from conclave.failpoints import reach
 from conclave.measures import Writes
 from conclave.store.engine import sqlite
 from conclave.store.engine.connection import StoreConnection, of_store
-from conclave.store.engine.connection_thread import Owner
+from conclave.store.engine.connection_thread import ConnectionThread
 from conclave.store.engine.faults import StoreError, StoreFullError, Watch, is_busy, is_of_the_disk, store_error
 from conclave.store.engine.group_commit import (
     GroupCommit,
-    Joint,
+    JointWrite,
     NotCachedError,
-    Single,
-    Write,
+    PendingWrite,
+    SingleWrite,
     run_joint_one_by_one,
     run_singles,
     run_together,
@@ -64,7 +64,7 @@ class _Done(NamedTuple):
 class Writer:
     """The writer of one open store."""
 
-    def __init__(self, path: Path, owner: Owner, publish: Publish, watch: Watch) -> None:
+    def __init__(self, path: Path, owner: ConnectionThread, publish: Publish, watch: Watch) -> None:
         """``owner``: an open connection for the writer alone. ``publish``, ``watch``: see ``Database.open``."""
         self._path = path
         self._file = identity(path)
@@ -72,7 +72,7 @@ class Writer:
         self._publish = publish
         self._watch = watch
         self.done = Writes()
-        self._waiting: deque[tuple[Write, Joint | None, int]] = deque()
+        self._waiting: deque[tuple[PendingWrite, JointWrite | None, int]] = deque()
         self._is_closed = False
         self._idle = asyncio.Event()
         self._idle.set()
@@ -82,11 +82,11 @@ class Writer:
         """How many writes wait for the transaction after the one under way."""
         return len(self._waiting)
 
-    async def write(self, single: Single) -> Any:
+    async def write(self, single: SingleWrite) -> Any:
         """Run ``single`` in a transaction; return its result once that is durable. Raises as ``Database.write``."""
         return await self._add(None, 0, single=single)
 
-    def add_joint(self, joint: Joint, item: Any, weight: int) -> "asyncio.Future[Any]":
+    def add_joint(self, joint: JointWrite, item: Any, weight: int) -> "asyncio.Future[Any]":
         """Have ``joint`` write ``item``, together with what else it is asked for at the same time."""
         return self._add(joint, weight, item=item)
 
@@ -107,16 +107,16 @@ class Writer:
 
     def _add(
         self,
-        joint: Joint | None,
+        joint: JointWrite | None,
         weight: int,
         *,
         item: Any = None,
-        single: Single | None = None,
+        single: SingleWrite | None = None,
     ) -> "asyncio.Future[Any]":
         if self._is_closed:
             raise StoreError("the store is closed")
         loop = asyncio.get_running_loop()
-        write = Write(loop.create_future(), item, single)
+        write = PendingWrite(loop.create_future(), item, single)
         self._waiting.append((write, joint, weight))
         if self._idle.is_set():
             self._idle.clear()
@@ -149,7 +149,7 @@ class Writer:
             outcomes, announced = done.result()
         except Exception as error:  # noqa: BLE001 - as in _begin
             outcomes, announced = [store_error(self._path, error)] * batch.count, []
-        self.done.note(batch.count, transaction.lock_seconds, transaction.commit_seconds)
+        self.done.record(batch.count, transaction.lock_seconds, transaction.commit_seconds)
         self._watch.wrote(next((each for each in outcomes if isinstance(each, StoreError)), None))
         try:
             self._publish(announced)

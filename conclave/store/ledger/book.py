@@ -91,7 +91,7 @@ class LedgerError(StoreError):
     """The ledger cannot be read or written, or is not as it should be."""
 
 
-class Entry(NamedTuple):
+class LedgerEntry(NamedTuple):
     """What the ledger says of one thing.
 
     ``change``: the number of its last change, as the database counts them. ``at``: when it was written, Unix seconds.
@@ -106,7 +106,7 @@ class Entry(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Contents:
+class LedgerContents:
     """What a ledger is found to be.
 
     ``complete_after``: it tells of every change with a greater number. ``last_change``: the greatest number in it.
@@ -133,7 +133,7 @@ class _Head(NamedTuple):
     entries: int
 
 
-def append(path: Path, ledger_id: str, written: int, entries: Sequence[Entry]) -> int:
+def append(path: Path, ledger_id: str, written: int, entries: Sequence[LedgerEntry]) -> int:
     """Add entries, in the order of their changes, durably. Makes the file if there is none.
 
     An entry takes the place of the former one of the same thing, but for those of readers, each of which tells of other
@@ -210,7 +210,7 @@ def copy(path: Path, target: Path) -> None:
             sync(target.parent, follows_links=True)
 
 
-def look(path: Path) -> Contents | None:
+def look(path: Path) -> LedgerContents | None:
     """Read the whole file, and tell what it is; None if there is none. Raises LedgerError."""
     with _opened_if_there(path) as connection:
         if connection is None:
@@ -220,7 +220,7 @@ def look(path: Path) -> Contents | None:
         return _contents(connection, head) if head else None
 
 
-def entries(path: Path, after: int) -> list[Entry]:
+def entries(path: Path, after: int) -> list[LedgerEntry]:
     """Return the sound entries of changes with numbers greater than ``after``, as they were written one after another.
 
     Raises LedgerError.
@@ -304,7 +304,7 @@ def drop_old(path: Path, before: int, reads_before: int, now: int) -> None:
             reach("ledger.dropped")
 
 
-def _add(connection: sqlite3.Connection, head: _Head, added: Sequence[Entry]) -> None:
+def _add(connection: sqlite3.Connection, head: _Head, added: Sequence[LedgerEntry]) -> None:
     gone = 0
     for entry in added:
         if entry.kind != READ:
@@ -330,7 +330,7 @@ def _add(connection: sqlite3.Connection, head: _Head, added: Sequence[Entry]) ->
     _set_head(connection, head)
 
 
-def _contents(connection: sqlite3.Connection, head: _Head) -> Contents:
+def _contents(connection: sqlite3.Connection, head: _Head) -> LedgerContents:
     count, restored, damage = 0, 0, ""
     kinds = set()
     for row in connection.execute(f"{_ROWS} ORDER BY id"):
@@ -345,7 +345,7 @@ def _contents(connection: sqlite3.Connection, head: _Head) -> Contents:
         damage = f"has {count} entries of {head.entries}"
     if not damage and (fault := connection.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
         damage = f"is damaged ({fault})"
-    return Contents(
+    return LedgerContents(
         head.ledger_id, head.complete_after, head.last_change, restored, damage, frozenset(kinds), head.until
     )
 
@@ -353,9 +353,9 @@ def _contents(connection: sqlite3.Connection, head: _Head) -> Contents:
 _ROWS = "SELECT change, at, kind, subject, state, sum FROM entries"
 
 
-def _entry(row: Sequence[Any]) -> Entry:
+def _entry(row: Sequence[Any]) -> LedgerEntry:
     change, at, kind, subject, state, _ = row
-    return Entry(change, at, kind, subject, None if state is None else orjson.loads(state))
+    return LedgerEntry(change, at, kind, subject, None if state is None else orjson.loads(state))
 
 
 def _is_sound(row: Sequence[Any]) -> bool:

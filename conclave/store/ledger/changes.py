@@ -19,7 +19,7 @@ from conclave.retention.policy import FOREVER
 from conclave.store.engine import sqlite
 from conclave.store.engine.group_commit import snapshot
 from conclave.store.ledger import book
-from conclave.store.ledger.book import ALIVE, READ, RESTORE, SETTINGS, Entry, LedgerError
+from conclave.store.ledger.book import ALIVE, READ, RESTORE, SETTINGS, LedgerEntry, LedgerError
 
 AT_ONCE = 1_000
 """At most 1,000 changes are told at a time."""
@@ -28,7 +28,7 @@ TIMERS_A_LINE = 1_000
 """An entry has at most 1,000 timers of a reader."""
 
 
-class Standing(NamedTuple):
+class LedgerState(NamedTuple):
     """What the database knows of its ledger.
 
     ``counter``: the number of its last change. ``claimed``: changes up to this one may be written. ``written``: changes
@@ -42,13 +42,13 @@ class Standing(NamedTuple):
     restored: int
 
 
-def standing(connection: sqlite3.Connection) -> Standing:
+def standing(connection: sqlite3.Connection) -> LedgerState:
     """Return what the database knows of its ledger."""
     ledger_id, *numbers = connection.execute(
         "SELECT ledger_id, ifnull((SELECT seq FROM sqlite_sequence WHERE name = 'ledger_changes'), 0),"
         " claimed, written, restored FROM ledger_state"
     ).fetchone()
-    return Standing(ledger_id.hex(), *numbers)
+    return LedgerState(ledger_id.hex(), *numbers)
 
 
 def are_waiting(connection: sqlite3.Connection) -> bool:
@@ -56,7 +56,7 @@ def are_waiting(connection: sqlite3.Connection) -> bool:
     return connection.execute("SELECT 1 FROM ledger_changes LIMIT 1").fetchone() is not None
 
 
-def claim(connection: sqlite3.Connection, *, is_alive: bool = False) -> Standing:
+def claim(connection: sqlite3.Connection, *, is_alive: bool = False) -> LedgerState:
     """Note up to which change the ledger may tell: what it tells must be durable, and runs do not wait for that.
 
     Call it in a transaction that is synced. ``is_alive``: that the store is in use is to be told, too.
@@ -68,7 +68,7 @@ def claim(connection: sqlite3.Connection, *, is_alive: bool = False) -> Standing
     return standing(connection)
 
 
-def waiting(connection: sqlite3.Connection, claimed: int, now: int) -> list[Entry]:
+def waiting(connection: sqlite3.Connection, claimed: int, now: int) -> list[LedgerEntry]:
     """Return the entries of the first changes that wait, up to the number ``claimed``, as things are now.
 
     Call it in a read transaction.
@@ -80,7 +80,7 @@ def waiting(connection: sqlite3.Connection, claimed: int, now: int) -> list[Entr
     return [entry for row in rows for entry in _entries(connection, row, now)]
 
 
-def require_own(standing: Standing, path: Path, last: int) -> None:
+def require_own(standing: LedgerState, path: Path, last: int) -> None:
     """Raise LedgerError if the file at ``path`` has had the number ``last``, and the database has not come so far.
 
     Such a line is of another database with the same past. So the file may not have taken what this one had to tell.
@@ -92,7 +92,7 @@ def require_own(standing: Standing, path: Path, last: int) -> None:
         )
 
 
-def were_written(connection: sqlite3.Connection, entries: Sequence[Entry]) -> None:
+def were_written(connection: sqlite3.Connection, entries: Sequence[LedgerEntry]) -> None:
     """Forget the changes that are in the file. What has changed since waits still."""
     connection.execute("DELETE FROM ledger_changes WHERE change <= ?", (entries[-1].change,))
     connection.execute("UPDATE ledger_state SET written = max(written, ?)", (entries[-1].change,))
@@ -130,17 +130,17 @@ _STATES = {
 """What is told of a thing that is still there. Of other kinds only the end is told."""
 
 
-def _entries(connection: sqlite3.Connection, row: sqlite3.Row, now: int) -> Iterator[Entry]:
+def _entries(connection: sqlite3.Connection, row: sqlite3.Row, now: int) -> Iterator[LedgerEntry]:
     change, kind, key, since = row
     subject = _plain(key)
     if kind == READ:
         for state in _read(connection, key, since):
-            yield Entry(change, now, kind, subject, state)
+            yield LedgerEntry(change, now, kind, subject, state)
         return
     query = _STATES.get(kind)
     found = connection.execute(query, (key,)).fetchone() if query else None
     state = {name: _plain(found[name]) for name in found.keys()} if found else None  # noqa: SIM118 - a sqlite3.Row
-    yield Entry(change, now, kind, subject, state)
+    yield LedgerEntry(change, now, kind, subject, state)
 
 
 def _read(connection: sqlite3.Connection, member_id: int, since: int) -> Iterator[dict[str, Any] | None]:
@@ -185,7 +185,7 @@ def drain(database: Path, ledger: Path, now: int) -> None:
             reach("ledger.forgotten")
 
 
-def is_older(standing: Standing, tip: tuple[str, int] | None) -> bool:
+def is_older(standing: LedgerState, tip: tuple[str, int] | None) -> bool:
     """Tell whether the database is an older copy of the one that its ledger speaks of.
 
     ``tip``: see ``book.tip``. It is read before ``standing``: other processes may tell the ledger of changes at any
@@ -211,7 +211,7 @@ def fault_of_copy(connection: sqlite3.Connection, database: Path, path: Path) ->
     )
 
 
-def own_end(path: Path, standing: Standing, last_change: int) -> int | None:
+def own_end(path: Path, standing: LedgerState, last_change: int) -> int | None:
     """Return the last change in the ledger of the history of a database that was given up; None if it was not.
 
     A restore whose database was never used does not count. ``last_change``: the greatest number in the ledger.
@@ -225,7 +225,7 @@ def own_end(path: Path, standing: Standing, last_change: int) -> int | None:
     return found
 
 
-def take_up(standing: Standing, path: Path, now: int) -> int:
+def take_up(standing: LedgerState, path: Path, now: int) -> int:
     """Note that the database goes on, if a copy of it was restored and never used.
 
     Call it before anything else is written, and only if the database is no older copy. Returns the number of the last
@@ -235,7 +235,7 @@ def take_up(standing: Standing, path: Path, now: int) -> int:
     if found is None or found.restored <= standing.restored:
         return standing.restored
     lines = [
-        Entry(found.last_change, now, RESTORE, each.subject, each.state | {"from": standing.counter})
+        LedgerEntry(found.last_change, now, RESTORE, each.subject, each.state | {"from": standing.counter})
         for each in _restores(path)
         if each.state["number"] > standing.restored
     ]

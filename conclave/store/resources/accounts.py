@@ -27,7 +27,7 @@ class Account:
 
 
 @dataclass(frozen=True)
-class Kept:
+class StoredData:
     """What else is stored of an account, for operators.
 
     ``messages``: application messages in the hot store. ``message_bytes``: of their bodies. ``archived_groups``: in how
@@ -60,7 +60,7 @@ def list_all(connection: sqlite3.Connection, now: int, user_id: bytes | None = N
     return [Account(**dict(row) | {"disabled": bool(row["disabled"])}) for row in rows]
 
 
-def kept(connection: sqlite3.Connection, user_id: bytes, invites_dead_before: int) -> Kept:
+def kept(connection: sqlite3.Connection, user_id: bytes, invites_dead_before: int) -> StoredData:
     """Return what else is stored of an account. Reads an index entry for each of its messages.
 
     ``invites_dead_before``: those created before this Unix second have expired.
@@ -74,7 +74,7 @@ def kept(connection: sqlite3.Connection, user_id: bytes, invites_dead_before: in
         (user_id, invites_dead_before),
     ).fetchone()
     holds = connection.execute("SELECT hold_id FROM holds WHERE user_id = ? ORDER BY hold_id", (user_id,))
-    return Kept(
+    return StoredData(
         messages,
         size,
         archived,

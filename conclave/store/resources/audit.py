@@ -70,7 +70,7 @@ class Subject:
 
 
 @dataclass(frozen=True)
-class Entry:
+class AuditEntry:
     """One decision; ``at`` in Unix seconds. ``details``: what JSON can hold."""
 
     audit_id: int
@@ -82,7 +82,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class AuditFilter:
     """Which entries are wanted: those of one of ``actions`` about a subject with this id, or that had this name.
 
     ``subject_id``: None for no id.
@@ -118,7 +118,9 @@ def note(
     )
 
 
-def last(connection: sqlite3.Connection, limit: int, since: int = 0, wanted: Wanted | None = None) -> list[Entry]:
+def last(
+    connection: sqlite3.Connection, limit: int, since: int = 0, wanted: AuditFilter | None = None
+) -> list[AuditEntry]:
     """Return the last ``limit`` entries, the newest first.
 
     ``since``: only those of this Unix second and later. ``wanted``: only these.
@@ -134,7 +136,7 @@ def last(connection: sqlite3.Connection, limit: int, since: int = 0, wanted: Wan
         (*values, limit),
     )
     return [
-        Entry(audit_id, at, actor, action, Subject(subject_id, name), json.loads(details))
+        AuditEntry(audit_id, at, actor, action, Subject(subject_id, name), json.loads(details))
         for audit_id, at, actor, action, subject_id, name, details in rows
     ]
 

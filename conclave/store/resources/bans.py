@@ -7,7 +7,7 @@ from conclave.store.lists import Listing, ListPart, Span
 
 
 @dataclass(frozen=True)
-class BannedUser:
+class BanRow:
     """A banned user as the admins see it.
 
     ``banned_at``: Unix seconds. ``banned_by``: a user id; empty once that account is gone.
@@ -26,7 +26,7 @@ _OF_GROUP = Listing(
     condition="group_key = :group_key",
     key="ban_key",
     id="user_id",
-    make=BannedUser,
+    make=BanRow,
 )
 
 
@@ -55,6 +55,6 @@ def banned(connection: sqlite3.Connection, group_key: int) -> set[bytes]:
     return {row[0] for row in connection.execute("SELECT user_id FROM bans WHERE group_key = ?", (group_key,))}
 
 
-def of_group(connection: sqlite3.Connection, group_key: int, span: Span) -> ListPart[BannedUser]:
+def of_group(connection: sqlite3.Connection, group_key: int, span: Span) -> ListPart[BanRow]:
     """List the banned users of a group, the oldest ban first. Raises NotListedError."""
     return _OF_GROUP.read(connection, span, {"group_key": group_key})

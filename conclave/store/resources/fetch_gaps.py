@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from conclave.clock import Moment
 from conclave.retention import stretches, visibility
-from conclave.retention.visibility import Sight, Timed
+from conclave.retention.visibility import ReaderMessages, Visibility
 from conclave.store.resources.members import Membership
 
 
@@ -23,7 +23,7 @@ class Gap(NamedTuple):
     last: int
 
 
-class Resumed(NamedTuple):
+class GapUpdate(NamedTuple):
     """A page has what its reader had missed, or a part of it.
 
     ``former``: the first number that was missed before. ``first``: what is missed once the reader has the page; 0:
@@ -34,7 +34,7 @@ class Resumed(NamedTuple):
     first: int
 
 
-class Doubt(NamedTuple):
+class Omissions(NamedTuple):
     """What a page leaves out, or left out formerly.
 
     ``first``: the first number above the reader's watermark that only a clock in doubt hides; None for none. ``next``:
@@ -46,13 +46,13 @@ class Doubt(NamedTuple):
     next: int | None = None
     missed: Gap | None = None
 
-    def with_first(self, number: int) -> "Doubt":
+    def with_first(self, number: int) -> "Omissions":
         """Return the same with one more number that only a clock in doubt hides."""
-        return self.joined(Doubt(number, number, self.missed))
+        return self.joined(Omissions(number, number, self.missed))
 
-    def joined(self, other: "Doubt") -> "Doubt":
+    def joined(self, other: "Omissions") -> "Omissions":
         """Return what stands against a page of which one part was read as of this, and another as of ``other``."""
-        return Doubt(_least(self.first, other.first), _least(self.next, other.next), self.missed or other.missed)
+        return Omissions(_least(self.first, other.first), _least(self.next, other.next), self.missed or other.missed)
 
     def claimed(self, up_to: int) -> int:
         """Return for how much it counts that the reader says to have everything up to a number."""
@@ -75,7 +75,7 @@ class Doubt(NamedTuple):
             last -= 1
         return Gap(self.next, last)
 
-    def resumed(self, former: int, after: int, numbers: Sequence[int]) -> Resumed | None:
+    def resumed(self, former: int, after: int, numbers: Sequence[int]) -> GapUpdate | None:
         """Return what is missed once the reader has a page of ``numbers``, read after a number; None: no less.
 
         ``former``: what is noted as the first number that the reader has missed; 0: nothing.
@@ -83,50 +83,55 @@ class Doubt(NamedTuple):
         if not former or self.first is not None:
             return None
         if self.missed is None:
-            return Resumed(former, 0)
+            return GapUpdate(former, 0)
         first = self.missed.first
         if after >= first or not numbers or numbers[-1] < first:
             return None
-        return Resumed(former, numbers[-1] + 1 if numbers[-1] < self.missed.last else 0)
+        return GapUpdate(former, numbers[-1] + 1 if numbers[-1] < self.missed.last else 0)
 
 
-NONE = Doubt()
+NONE = Omissions()
 
 
 def look(
-    connection: sqlite3.Connection, member: Membership, sight: Sight, moment: Moment, timed: Timed | None, claimed: int
-) -> Doubt:
+    connection: sqlite3.Connection,
+    member: Membership,
+    view: Visibility,
+    moment: Moment,
+    timed: ReaderMessages | None,
+    claimed: int,
+) -> Omissions:
     """Return what stands against counting a page that is read at a moment. ``claimed``: the reader's own word."""
     # A page that had left before, to another device, may be noted late: what was on it is not missed.
     missed = Gap(max(member.missed_from, member.watermark + 1), member.missed_to) if member.missed_from else None
     if missed and missed.first > missed.last:
         missed = None
     if not moment.in_doubt:
-        return NONE if missed is None or not _shows_any(connection, member, sight, missed) else Doubt(missed=missed)
+        return NONE if missed is None or not _shows_any(connection, member, view, missed) else Omissions(missed=missed)
 
     def first(after: int) -> int | None:
-        return visibility.first_doubtful(connection, member.group, sight, after, moment.earliest, timed)
+        return visibility.first_in_doubt(connection, member.group, view, after, moment.earliest, timed)
 
     above = first(member.watermark)
-    return Doubt(above, first(claimed) if above is not None and claimed >= above else above, missed)
+    return Omissions(above, first(claimed) if above is not None and claimed >= above else above, missed)
 
 
 def read(connection: sqlite3.Connection, member: Membership, moment: Moment, up_to: int) -> int:
     """Return for how much it counts that a member says, at a moment, to have read everything up to a number."""
     if not (moment.in_doubt or member.missed_from):
         return up_to
-    sight = visibility.of_group(connection, member.group, moment.now)
+    view = visibility.of_group(connection, member.group, moment.now)
     timed = visibility.of_reader(member.member_id, member.joined_after, include_redacted=False)
-    return look(connection, member, sight, moment, timed, member.watermark).claimed(up_to)
+    return look(connection, member, view, moment, timed, member.watermark).claimed(up_to)
 
 
-def _shows_any(connection: sqlite3.Connection, member: Membership, sight: Sight, gap: Gap) -> bool:
+def _shows_any(connection: sqlite3.Connection, member: Membership, view: Visibility, gap: Gap) -> bool:
     """Tell whether anything of what a member missed may be seen."""
     group, before = member.group, gap.first - 1
-    archived = stretches.stretch(connection, group, before, sight)
+    archived = stretches.stretch(connection, group, before, view)
     if archived and any(part.first_seq <= gap.last for part in archived.parts):
         return True
-    return visibility.shows_any(connection, group, sight, max(before, group.archived_seq), gap.last)
+    return visibility.shows_any(connection, group, view, max(before, group.archived_seq), gap.last)
 
 
 def note(connection: sqlite3.Connection, member_id: int, gap: Gap) -> None:
@@ -138,7 +143,7 @@ def note(connection: sqlite3.Connection, member_id: int, gap: Gap) -> None:
     )
 
 
-def resume(connection: sqlite3.Connection, member_id: int, resumed: Resumed) -> None:
+def resume(connection: sqlite3.Connection, member_id: int, resumed: GapUpdate) -> None:
     """Note that a member has what was missed, or a part of it. Nothing is noted if more was missed meanwhile."""
     connection.execute(
         "UPDATE members SET missed_from = ?2, missed_to = iif(?2 = 0, 0, missed_to)"

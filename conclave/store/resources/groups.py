@@ -74,7 +74,7 @@ LONGEST_NAME = 64
 
 
 @dataclass(frozen=True)
-class Group:
+class GroupRow:
     """A group without its members.
 
     See marks.py of retention for ``last_seq``, ``gone_below`` and ``expired_before``, its stretches.py for
@@ -116,7 +116,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class PublicGroup:
+class PublicGroupRow:
     """What every user may learn of a public group."""
 
     group_id: bytes
@@ -155,7 +155,7 @@ _PUBLIC = Listing(
     condition="visibility = 'public' AND group_name LIKE :pattern ESCAPE '\\'",
     key="group_name",
     id="group_id",
-    make=PublicGroup,
+    make=PublicGroupRow,
 )
 
 
@@ -187,26 +187,26 @@ def add(
     return group_id
 
 
-def find(connection: sqlite3.Connection, group_id: bytes) -> Group | None:
+def find(connection: sqlite3.Connection, group_id: bytes) -> GroupRow | None:
     """Find a group by its id."""
     return _found(connection.execute(f"SELECT {COLUMNS} FROM groups WHERE group_id = ?", (group_id,)).fetchone())
 
 
-def named(connection: sqlite3.Connection, name: str) -> Group | None:
+def named(connection: sqlite3.Connection, name: str) -> GroupRow | None:
     """Find a group by its name."""
     return _found(connection.execute(f"SELECT {COLUMNS} FROM groups WHERE group_name = ?", (name,)).fetchone())
 
 
-def by_key(connection: sqlite3.Connection, group_key: int) -> Group | None:
+def by_key(connection: sqlite3.Connection, group_key: int) -> GroupRow | None:
     """Find a group by its key."""
     return _found(connection.execute(f"SELECT {COLUMNS} FROM groups WHERE group_key = ?", (group_key,)).fetchone())
 
 
-def _found(row: sqlite3.Row | None) -> Group | None:
-    return Group(**row) if row else None
+def _found(row: sqlite3.Row | None) -> GroupRow | None:
+    return GroupRow(**row) if row else None
 
 
-def list_public(connection: sqlite3.Connection, pattern: str, span: Span) -> ListPart[PublicGroup]:
+def list_public(connection: sqlite3.Connection, pattern: str, span: Span) -> ListPart[PublicGroupRow]:
     """List the public groups whose name contains ``pattern``, ordered by name.
 
     Upper and lower case of ASCII letters are the same. Raises NotListedError.
@@ -217,7 +217,7 @@ def list_public(connection: sqlite3.Connection, pattern: str, span: Span) -> Lis
     return _PUBLIC.read(connection, span, {"pattern": f"%{escaped}%"})
 
 
-def set_settings(connection: sqlite3.Connection, changed: Group) -> None:
+def set_settings(connection: sqlite3.Connection, changed: GroupRow) -> None:
     """Store the settings of a group as ``changed`` has them."""
     connection.execute(
         "UPDATE groups SET alias = ?, group_name = ?, visibility = ?, message_expiry_seconds = ?,"
@@ -245,7 +245,7 @@ def expiry_setter(connection: sqlite3.Connection, group_key: int) -> bytes:
     return found
 
 
-def set_mls_group_id(connection: sqlite3.Connection, group: Group, mls_group_id: str) -> None:
+def set_mls_group_id(connection: sqlite3.Connection, group: GroupRow, mls_group_id: str) -> None:
     """Set the group's MLS id, if it has none yet. A later one is ignored."""
     connection.execute(
         "UPDATE groups SET mls_group_id = ? WHERE group_key = ? AND mls_group_id = ''", (mls_group_id, group.group_key)
@@ -266,13 +266,13 @@ def set_group_info(connection: sqlite3.Connection, group_key: int, group_info: b
         bodies.replace(connection, row[0], group_info)
 
 
-def has_passed(connection: sqlite3.Connection, group: Group, group_info: bytes) -> bool:
+def has_passed(connection: sqlite3.Connection, group: GroupRow, group_info: bytes) -> bool:
     """Return whether another commit has led into the epoch of ``group_info``, or a later one."""
     stored = group.group_info_body
     return stored is not None and is_outdated(group_info, by=bodies.get(connection, stored), with_commit=True)
 
 
-def remove(connection: sqlite3.Connection, group: Group, now: int) -> list[bytes]:
+def remove(connection: sqlite3.Connection, group: GroupRow, now: int) -> list[bytes]:
     """Delete a group, which hides it at once. A tombstone tells cleanup to erase its messages.
 
     Return the ids of the users who were invited.

@@ -33,7 +33,7 @@ class PendingInvite:
 
 
 @dataclass(frozen=True)
-class Invite:
+class InviteRow:
     """A stored invite, with the bodies that it carries."""
 
     invite_key: int
@@ -93,7 +93,7 @@ def add(
     return invite_id
 
 
-def to_group(connection: sqlite3.Connection, group_key: int, invitee_id: bytes) -> list[Invite]:
+def to_group(connection: sqlite3.Connection, group_key: int, invitee_id: bytes) -> list[InviteRow]:
     """Return the invite of a user to a group, dead or not, in a list of at most one."""
     return _find(connection, "invites.group_key = ? AND invitee_id = ?", group_key, invitee_id)
 
@@ -108,39 +108,39 @@ def of_group(connection: sqlite3.Connection, group_key: int, dead_before: int, s
     return _OF_GROUP.read(connection, span, {"group_key": group_key, "dead_before": dead_before})
 
 
-def living(connection: sqlite3.Connection, invite_id: bytes, dead_before: int) -> Invite | None:
+def living(connection: sqlite3.Connection, invite_id: bytes, dead_before: int) -> InviteRow | None:
     """Find a living invite whose inviter may still invite."""
     found = _find(connection, f"invite_id = ? AND invites.created_at >= ? AND {_MAY_INVITE}", invite_id, dead_before)
     return found[0] if found else None
 
 
-def take(connection: sqlite3.Connection, invite: Invite) -> None:
+def take(connection: sqlite3.Connection, invite: InviteRow) -> None:
     """Remove an invite, and leave what it carries to the caller."""
     connection.execute("DELETE FROM invites WHERE invite_key = ?", (invite.invite_key,))
 
 
-def to_user(connection: sqlite3.Connection, invitee_id: bytes) -> list[Invite]:
+def to_user(connection: sqlite3.Connection, invitee_id: bytes) -> list[InviteRow]:
     """Return every invite that a user has received."""
     return _find(connection, "invitee_id = ?", invitee_id)
 
 
-def void(connection: sqlite3.Connection, inviter_id: bytes) -> list[Invite]:
+def void(connection: sqlite3.Connection, inviter_id: bytes) -> list[InviteRow]:
     """Return the invites of a user to the groups where that user may not invite, or not any more."""
     return _find(connection, f"inviter_id = ? AND NOT {_MAY_INVITE}", inviter_id)
 
 
-def all_void(connection: sqlite3.Connection) -> list[Invite]:
+def all_void(connection: sqlite3.Connection) -> list[InviteRow]:
     """Return what ``void`` returns, of all users."""
     return _find(connection, f"NOT {_MAY_INVITE}")
 
 
-def dead(connection: sqlite3.Connection, invite_key: int, dead_before: int) -> Invite | None:
+def dead(connection: sqlite3.Connection, invite_key: int, dead_before: int) -> InviteRow | None:
     """Find a dead invite; None if it is gone or still lives."""
     found = _find(connection, "invite_key = ? AND invites.created_at < ?", invite_key, dead_before)
     return found[0] if found else None
 
 
-def remove(connection: sqlite3.Connection, found: Sequence[Invite]) -> None:
+def remove(connection: sqlite3.Connection, found: Sequence[InviteRow]) -> None:
     """Remove invites, and erase what they carry. By few statements: one user may have invited thousands."""
     keys = json.dumps([each.invite_key for each in found])
     connection.execute("DELETE FROM invites WHERE invite_key IN (SELECT value FROM json_each(?))", (keys,))
@@ -149,6 +149,6 @@ def remove(connection: sqlite3.Connection, found: Sequence[Invite]) -> None:
     )
 
 
-def _find(connection: sqlite3.Connection, condition: str, *values: Any) -> list[Invite]:
+def _find(connection: sqlite3.Connection, condition: str, *values: Any) -> list[InviteRow]:
     rows: Iterable[sqlite3.Row] = connection.execute(_SELECT + condition, values).fetchall()
-    return [Invite(**row) for row in rows]
+    return [InviteRow(**row) for row in rows]

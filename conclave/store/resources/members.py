@@ -8,11 +8,11 @@ from typing import NamedTuple
 from conclave.clock import Clock
 from conclave.failpoints import reach
 from conclave.retention import marks, stretches, visibility
-from conclave.retention.visibility import Sight
+from conclave.retention.visibility import Visibility
 from conclave.store.lists import Listing, ListPart, Span
 from conclave.store.resources import groups, welcomes
-from conclave.store.resources.groups import Group
-from conclave.store.resources.users import User
+from conclave.store.resources.groups import GroupRow
+from conclave.store.resources.users import UserRow
 
 JOIN_SECONDS = 60
 """A join has 60 seconds to be completed by the external commit; a joiner who sends none is not a member after that."""
@@ -36,7 +36,7 @@ class Membership:
     """
 
     member_id: int
-    group: Group
+    group: GroupRow
     user_id: bytes
     role: str
     watermark: int
@@ -53,7 +53,7 @@ class Membership:
 
 
 @dataclass(frozen=True)
-class Member(User):
+class MemberRow(UserRow):
     """A member as the other members see it."""
 
     role: str
@@ -65,7 +65,7 @@ _ADMINS = Listing(
     condition="group_key = :group_key AND role = 'admin'",
     key="member_id",
     id="user_id",
-    make=Member,
+    make=MemberRow,
 )
 
 _MEMBERSHIPS = (
@@ -120,16 +120,16 @@ def of_user(connection: sqlite3.Connection, user_id: bytes) -> list[Membership]:
 def _membership(row: sqlite3.Row) -> Membership:
     values = dict(row)
     own = {name: values.pop(name) for name in _OWN}
-    return Membership(group=Group(**values), **own)
+    return Membership(group=GroupRow(**values), **own)
 
 
-def holding_back(connection: sqlite3.Connection, group: Group, sight: Sight) -> list[bytes]:
+def holding_back(connection: sqlite3.Connection, group: GroupRow, view: Visibility) -> list[bytes]:
     """List who has not fetched messages that others have, those who are furthest behind first; at most MOST_HOLDING.
 
     Only messages count that may still be seen. What no member has fetched is held back by none in particular.
     """
     ahead = connection.execute("SELECT max(watermark) FROM members WHERE group_key = ?", (group.group_key,)).fetchone()
-    last = _last_shown(connection, group, sight, ahead[0] or 0)
+    last = _last_shown(connection, group, view, ahead[0] or 0)
     rows = connection.execute(
         "SELECT user_id FROM members WHERE group_key = ? AND watermark < ? ORDER BY watermark, member_id LIMIT ?",
         (group.group_key, last, MOST_HOLDING),
@@ -137,23 +137,23 @@ def holding_back(connection: sqlite3.Connection, group: Group, sight: Sight) -> 
     return [row[0] for row in rows]
 
 
-def _last_shown(connection: sqlite3.Connection, group: Group, sight: Sight, up_to: int) -> int:
+def _last_shown(connection: sqlite3.Connection, group: GroupRow, view: Visibility, up_to: int) -> int:
     """Return the greatest number up to ``up_to`` of a message that may be seen; 0 for none."""
-    admitted, _ = sight.hot
-    begin = visibility.pass_hidden(connection, group, sight, group.archived_seq)
+    admitted, _ = view.hot
+    begin = visibility.pass_hidden(connection, group, view, group.archived_seq)
     row = connection.execute(
         f"SELECT sequence_num FROM messages WHERE group_key = :group_key AND {admitted} AND sequence_num <= :up_to"
         " ORDER BY sequence_num DESC LIMIT 1",
-        {"group_key": group.group_key, **sight.bounds(begin), "up_to": up_to},
+        {"group_key": group.group_key, **view.bounds(begin), "up_to": up_to},
     ).fetchone()
     if row:
         return int(row[0])
-    archived = stretches.stretch(connection, group, 0, sight)
+    archived = stretches.stretch(connection, group, 0, view)
     parts = archived.parts if archived else ()
     return max((min(part.last_seq, up_to) for part in parts if part.first_seq <= up_to), default=0)
 
 
-def admins_of(connection: sqlite3.Connection, group_key: int, span: Span) -> ListPart[Member]:
+def admins_of(connection: sqlite3.Connection, group_key: int, span: Span) -> ListPart[MemberRow]:
     """List a group's admins, in the order in which they joined. Raises NotListedError."""
     return _ADMINS.read(connection, span, {"group_key": group_key})
 
@@ -209,14 +209,14 @@ nothing, and counts only where all are disabled.
 """
 
 
-class Left(NamedTuple):
+class RemovalResult(NamedTuple):
     """Who is left in a group: whether anybody is, and who is to follow an admin; None: no one, or no admin has gone."""
 
     is_empty: bool
     heir: int | None
 
 
-def remove(connection: sqlite3.Connection, member: Membership) -> Left:
+def remove(connection: sqlite3.Connection, member: Membership) -> RemovalResult:
     """End a membership, and return who is left in the group."""
     group_key = member.group.group_key
     reach("leave.committed")
@@ -228,7 +228,9 @@ def remove(connection: sqlite3.Connection, member: Membership) -> Left:
     ).fetchone()
     if count:
         marks.advance_floor(connection, group_key)
-    return Left(not count, heir if member.role == "admin" else None)  # if another member goes, admins are as they were
+    return RemovalResult(
+        not count, heir if member.role == "admin" else None
+    )  # if another member goes, admins are as they were
 
 
 def confirm_fetched(connection: sqlite3.Connection, fetched: Sequence[tuple[int, int]]) -> list[None]:

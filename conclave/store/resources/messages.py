@@ -9,18 +9,18 @@ from typing import NamedTuple, Protocol
 import orjson
 
 from conclave.clock import Clock
-from conclave.events import Stored
+from conclave.events import MessageStored
 from conclave.failpoints import reach
 from conclave.retention import stretches, visibility
-from conclave.retention.fate import Sent
+from conclave.retention.fate import MessageFacts
 from conclave.retention.policy import FOREVER
 from conclave.retention.stretches import Stretch
-from conclave.retention.visibility import Sight, Timed
+from conclave.retention.visibility import ReaderMessages, Visibility
 from conclave.store import bodies, invalidation
 from conclave.store.engine.sqlite import insert_many
 from conclave.store.resources import fetch_gaps, members, taken_back, timers
-from conclave.store.resources.fetch_gaps import Doubt
-from conclave.store.resources.groups import Group
+from conclave.store.resources.fetch_gaps import Omissions
+from conclave.store.resources.groups import GroupRow
 from conclave.store.resources.members import Membership, NoMembershipError
 from conclave.store.resources.users import ID_BYTES
 from conclave.store.sender_index import SENT
@@ -33,7 +33,7 @@ COLUMNS = "group_key, sequence_num, sender_id, is_commit, created_at, size"
 """What is stored of a message beside its body. ``size``: bytes of the body, as the client sent it."""
 
 
-class Draft(NamedTuple):
+class MessageDraft(NamedTuple):
     """A message that is to be stored.
 
     ``self_destruct_seconds``: how long each reader may see it once it was read; 0: for ever.
@@ -46,7 +46,7 @@ class Draft(NamedTuple):
     self_destruct_seconds: int = 0
 
 
-class StoredMessage(NamedTuple):
+class MessageRow(NamedTuple):
     """A message as it is stored. ``created_at``: Unix seconds. ``is_kept``: a commit that does not expire by age.
 
     ``self_destruct_seconds`` and ``redact_at``: see Draft and Piece.
@@ -61,7 +61,7 @@ class StoredMessage(NamedTuple):
     redact_at: int = FOREVER
 
 
-class WriteMessage(Protocol):
+class EncodeMessage(Protocol):
     """Writes a message as its readers get it: number, sender's id, body, Unix second at which it was stored.
 
     ``expires_at``: the first Unix second at which it is no longer served because of its age, 0 for none. ``redacted``:
@@ -82,7 +82,7 @@ class WriteMessage(Protocol):
         """Return the message as it is written."""
 
 
-class Piece(NamedTuple):
+class EncodedMessage(NamedTuple):
     """A message as it is written for its readers. ``created_at`` and ``is_kept``: as of StoredMessage.
 
     ``redact_at``: the first Unix second at which this reader may not get it in this form; FOREVER: there is none.
@@ -98,27 +98,26 @@ class Piece(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Page:
+class MessagePage:
     """The messages of one response, in ascending order of their numbers.
 
-    ``fetched_up_to``: the watermark of the reader once it has the response, but for ``doubt``. ``sight``: what the
-    reader may see.
-    ``archived``: messages of the archive that come first; if there are any, ``messages`` is empty. ``touch``: the page
-    was read as of this touch. ``end``: all messages up to this number that ``sight`` admits are here; None if that is
-    not known. ``doubt``: for what it does not count.
+    ``fetched_up_to``: the watermark of the reader once it has the response, but for ``doubt``. ``visibility``: what the
+    reader may see. ``archived``: messages of the archive that come first; if there are any, ``messages`` is empty.
+    ``touch``: the page was read as of this touch. ``end``: all visible messages up to this number are here; None if
+    that is not known. ``doubt``: for what it does not count.
     """
 
-    messages: list[Piece]
+    messages: list[EncodedMessage]
     member: Membership
     fetched_up_to: int
-    sight: Sight
+    visibility: Visibility
     archived: Stretch | None = None
     touch: int = 0
     end: int | None = None
-    doubt: Doubt = fetch_gaps.NONE
+    doubt: Omissions = fetch_gaps.NONE
 
 
-def append_all(connection: sqlite3.Connection, drafts: Sequence[Draft], now: int) -> list[Stored]:
+def append_all(connection: sqlite3.Connection, drafts: Sequence[MessageDraft], now: int) -> list[MessageStored]:
     """Store messages (at most some hundreds) and return what caches have to hear of them. Raises StoreFullError.
 
     A sender's watermark rises only if it was at the group's last number. A sender has seen the own message, but perhaps
@@ -134,7 +133,7 @@ def append_all(connection: sqlite3.Connection, drafts: Sequence[Draft], now: int
 
 def append_stored(
     connection: sqlite3.Connection, group_key: int, sender_id: bytes, body_id: int, now: int, *, is_commit: bool
-) -> Stored:
+) -> MessageStored:
     """Make the stored body ``body_id`` a message, and return what caches have to hear of it.
 
     The sender need not be a member. No watermark moves: the sender may have made the body some time ago, does not know
@@ -142,10 +141,10 @@ def append_stored(
     """
     body = bodies.get(connection, body_id)
     bodies.erase(connection, [body_id])
-    return _append(connection, [Draft(group_key, sender_id, body, is_commit)], now)[0]
+    return _append(connection, [MessageDraft(group_key, sender_id, body, is_commit)], now)[0]
 
 
-def _append(connection: sqlite3.Connection, drafts: Sequence[Draft], now: int) -> list[Stored]:
+def _append(connection: sqlite3.Connection, drafts: Sequence[MessageDraft], now: int) -> list[MessageStored]:
     """Number the messages of each group in the order of ``drafts``, and store them."""
     ahead: dict[int, tuple[int, int]] = {}
     named: dict[int, bytes] = {}
@@ -159,7 +158,7 @@ def _append(connection: sqlite3.Connection, drafts: Sequence[Draft], now: int) -
         ahead[draft.group_key] = number, _ = former + 1, created_at
         rows.append((draft.group_key, number, draft.sender_id, draft.is_commit, created_at, len(draft.body)))
         is_timed = draft.self_destruct_seconds > 0
-        stored.append(Stored(draft.group_key, number, draft.sender_id, draft.body, created_at, is_timed))
+        stored.append(MessageStored(draft.group_key, number, draft.sender_id, draft.body, created_at, is_timed))
     placed = [(named[each.group_key], each.sequence_num) for each in stored]
     encrypted = bodies.encrypted(connection, placed, [draft.body for draft in drafts])
     ids = [bodies.message_id(each.group_key, each.sequence_num) for each in stored]
@@ -176,13 +175,13 @@ def _append(connection: sqlite3.Connection, drafts: Sequence[Draft], now: int) -
     return stored
 
 
-def find_sent(connection: sqlite3.Connection, group_key: int, number: int) -> Sent | None:
+def find_sent(connection: sqlite3.Connection, group_key: int, number: int) -> MessageFacts | None:
     """Return what is known of a message of the hot store but its body; None if it is not there."""
     row = connection.execute(
         "SELECT created_at, sender_id, is_commit FROM messages WHERE group_key = ? AND sequence_num = ?",
         (group_key, number),
     ).fetchone()
-    return Sent(row[0], row[1], bool(row[2])) if row else None
+    return MessageFacts(row[0], row[1], bool(row[2])) if row else None
 
 
 def sent_by(connection: sqlite3.Connection, user_id: bytes) -> tuple[int, int]:
@@ -200,11 +199,11 @@ def page(
     after: int,
     limit: int,
     clock: Clock,
-    write: WriteMessage,
+    write: EncodeMessage,
     taken: int = 0,
     *,
     include_redacted: bool = False,
-) -> Page:
+) -> MessagePage:
     """Read up to ``limit`` messages with numbers greater than ``after``, none of them expired.
 
     ``write``: how each is written. ``taken``: how many bytes of bodies the page has already. ``include_redacted``:
@@ -218,36 +217,36 @@ def page(
         raise NoMembershipError
     group = member.group
     moment = clock.moment()
-    sight = visibility.of_group(connection, group, moment.now)
+    view = visibility.of_group(connection, group, moment.now)
     timed = None
     if group.self_destructs or group.taken_back_count:
         timed = visibility.of_reader(member.member_id, member.joined_after, include_redacted=include_redacted)
     confirmed = min(after, group.last_seq)
-    doubt = fetch_gaps.look(connection, member, sight, moment, timed, confirmed)
-    archived = stretches.stretch(connection, group, confirmed, sight, include_redacted=include_redacted)
+    doubt = fetch_gaps.look(connection, member, view, moment, timed, confirmed)
+    archived = stretches.stretch(connection, group, confirmed, view, include_redacted=include_redacted)
     if archived:
-        return Page([], member, confirmed, sight, archived, touch, doubt=doubt)
-    begin = visibility.pass_hidden(connection, group, sight, max(confirmed, group.archived_seq))
+        return MessagePage([], member, confirmed, view, archived, touch, doubt=doubt)
+    begin = visibility.pass_hidden(connection, group, view, max(confirmed, group.archived_seq))
     first_timed = _first_timed(connection, group.group_key, begin) if timed else None
     seen_by_one = timed if first_timed else None
-    served, count = _served(connection, group, limit, sight, seen_by_one, begin, taken, write)
+    served, count = _served(connection, group, limit, view, seen_by_one, begin, taken, write)
     last = served[-1].sequence_num if served else 0
     is_last = len(served) == count < limit
     end = group.last_seq if is_last else last
     if first_timed and first_timed <= end:
         # What one reader sees, others do not. And what this reader may not see is not waited for.
-        return Page(served, member, max(end, confirmed), sight, None, touch, doubt=doubt)
-    return Page(served, member, max(last, confirmed), sight, None, touch, end, doubt)
+        return MessagePage(served, member, max(end, confirmed), view, None, touch, doubt=doubt)
+    return MessagePage(served, member, max(last, confirmed), view, None, touch, end, doubt)
 
 
-def written(message: StoredMessage, body: bytes, sight: Sight, write: WriteMessage) -> Piece:
-    """Write a message that ``sight`` admits; without its body if it is redacted for the reader."""
+def written(message: MessageRow, body: bytes, view: Visibility, write: EncodeMessage) -> EncodedMessage:
+    """Write a message that ``view`` admits; without its body if it is redacted for the reader."""
     number, sender_id, _, created_at, is_kept, seconds, redact_at = message
-    expires_at = 0 if is_kept else sight.policy.expires_at(created_at)
-    if sight.is_redacted(message):
+    expires_at = 0 if is_kept else view.policy.expires_at(created_at)
+    if view.is_redacted(message):
         text = write(number, sender_id, b"", created_at, expires_at, seconds, redacted=True)
-        return Piece(number, created_at, text, is_kept, is_redacted=True)
-    return Piece(
+        return EncodedMessage(number, created_at, text, is_kept, is_redacted=True)
+    return EncodedMessage(
         number, created_at, write(number, sender_id, body, created_at, expires_at, seconds), is_kept, redact_at
     )
 
@@ -260,14 +259,14 @@ def _first_timed(connection: sqlite3.Connection, group_key: int, after: int) -> 
 
 def _served(
     connection: sqlite3.Connection,
-    group: Group,
+    group: GroupRow,
     limit: int,
-    sight: Sight,
-    timed: Timed | None,
+    view: Visibility,
+    timed: ReaderMessages | None,
     begin: int,
     taken: int,
-    write: WriteMessage,
-) -> tuple[list[Piece], int]:
+    write: EncodeMessage,
+) -> tuple[list[EncodedMessage], int]:
     """Write the messages of a page, and return them and how many there are; not those that were erased meanwhile.
 
     ``timed``: None if no message there destroys itself. Only if all are read, none may be left: an empty page says that
@@ -275,18 +274,18 @@ def _served(
     """
     while True:
         if timed:
-            found, sizes = _timed_rows(connection, group.group_key, limit, sight, timed, begin)
+            found, sizes = _timed_rows(connection, group.group_key, limit, view, timed, begin)
         else:
-            found, sizes = _rows(connection, group.group_key, limit, sight, begin)
+            found, sizes = _rows(connection, group.group_key, limit, view, begin)
         fitting = found[: _fitting(sizes, taken)]
-        served = _with_bodies(connection, group, fitting, sight, write)
+        served = _with_bodies(connection, group, fitting, view, write)
         # Where nothing had room beside what the page has already, it ends: what follows is for the next one.
         if served or not fitting or len(fitting) == len(found) < limit:
             return served, len(found)
         begin = fitting[-1].sequence_num
 
 
-_Rows = tuple[list[StoredMessage], list[int]]
+_Rows = tuple[list[MessageRow], list[int]]
 """The messages of a page without their bodies, and of how many bytes of each the reader gets."""
 
 
@@ -301,32 +300,32 @@ def _fitting(sizes: Sequence[int], taken: int) -> int:
 
 
 def _with_bodies(
-    connection: sqlite3.Connection, group: Group, found: Sequence[StoredMessage], sight: Sight, write: WriteMessage
-) -> list[Piece]:
+    connection: sqlite3.Connection, group: GroupRow, found: Sequence[MessageRow], view: Visibility, write: EncodeMessage
+) -> list[EncodedMessage]:
     """Write messages. Bodies that the reader may not see are not read, and messages left out whose keys are lost."""
-    shown = [each.sequence_num for each in found if not sight.is_redacted(each)]
+    shown = [each.sequence_num for each in found if not view.is_redacted(each)]
     stored = bodies.of_messages(connection, [bodies.message_id(group.group_key, number) for number in shown])
     opened = dict(zip(shown, bodies.decrypted(connection, group.group_id, shown, stored), strict=True))
     served = []
     for message in found:
         body = opened.get(message.sequence_num, b"")
         if body is not None:
-            served.append(written(message, body, sight, write))
+            served.append(written(message, body, view, write))
     return served
 
 
-def _rows(connection: sqlite3.Connection, group_key: int, limit: int, sight: Sight, after: int) -> _Rows:
+def _rows(connection: sqlite3.Connection, group_key: int, limit: int, view: Visibility, after: int) -> _Rows:
     """Return the messages of a page.
 
     SQLite gives them as one row, see ``bodies.of_messages``: each column as one text.
     """
-    admitted, is_kept = sight.hot
+    admitted, is_kept = view.hot
     *columns, senders = connection.execute(
         "SELECT group_concat(sequence_num), group_concat(created_at), group_concat(is_kept), group_concat(size),"
         " group_concat(hex(sender_id), '') FROM"
         f" (SELECT sequence_num, created_at, {is_kept} AS is_kept, size, sender_id FROM messages"
         f" WHERE group_key = :group_key AND {admitted} ORDER BY sequence_num LIMIT :limit)",
-        {"group_key": group_key, "limit": limit, **sight.bounds(after)},
+        {"group_key": group_key, "limit": limit, **view.bounds(after)},
     ).fetchone()
     if senders is None:
         return [], []
@@ -334,24 +333,24 @@ def _rows(connection: sqlite3.Connection, group_key: int, limit: int, sight: Sig
     ids = bytes.fromhex(senders)
     sent_by = [ids[begin : begin + ID_BYTES] for begin in range(0, len(ids), ID_BYTES)]
     rows = sorted(zip(numbers, sent_by, times, kept, sizes, strict=True))  # SQLite promises no order of the columns
-    found = [StoredMessage(number, sender, b"", at, keeps == 1) for number, sender, at, keeps, _ in rows]
+    found = [MessageRow(number, sender, b"", at, keeps == 1) for number, sender, at, keeps, _ in rows]
     return found, [row[4] for row in rows]
 
 
 def _timed_rows(
-    connection: sqlite3.Connection, group_key: int, limit: int, sight: Sight, timed: Timed, after: int
+    connection: sqlite3.Connection, group_key: int, limit: int, view: Visibility, timed: ReaderMessages, after: int
 ) -> _Rows:
     """Return the messages of a page of a group that has self-destructing ones."""
-    admitted, is_kept = sight.hot
+    admitted, is_kept = view.hot
     rows = connection.execute(
         f"SELECT sequence_num, sender_id, created_at, {is_kept}, ifnull(seconds, 0), redact_at, size"
         f" FROM ({timed.query}) WHERE group_key = :group_key AND {admitted} AND {timed.condition}"
         " ORDER BY sequence_num LIMIT :limit",
-        {"group_key": group_key, "limit": limit, "now": sight.now, **timed.values, **sight.bounds(after)},
+        {"group_key": group_key, "limit": limit, "now": view.now, **timed.values, **view.bounds(after)},
     )
     found, sizes = [], []
     for number, sender, created_at, kept, seconds, redact_at, size in rows:
-        message = StoredMessage(number, sender, b"", created_at, bool(kept), seconds, redact_at)
+        message = MessageRow(number, sender, b"", created_at, bool(kept), seconds, redact_at)
         found.append(message)
-        sizes.append(0 if sight.is_redacted(message) else size)
+        sizes.append(0 if view.is_redacted(message) else size)
     return found, sizes

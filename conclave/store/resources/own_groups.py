@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 
 from conclave.store.lists import Key, Listing, ListPart, Span, weight
 from conclave.store.resources import groups
-from conclave.store.resources.groups import Group
-from conclave.store.resources.members import Member
+from conclave.store.resources.groups import GroupRow
+from conclave.store.resources.members import MemberRow
 
 GROUP_BYTES = 1_024
 """A part has at most one group for each 1,024 bytes, so that few are read that do not fit it with their members."""
@@ -22,22 +22,22 @@ MEASURED_ROWS = 4_096
 
 
 @dataclass(frozen=True)
-class GroupMembers(Group):
+class GroupWithMembers(GroupRow):
     """A group with its members, in the order in which they joined."""
 
-    members: Sequence[Member] = ()
+    members: Sequence[MemberRow] = ()
 
 
 @dataclass(frozen=True)
 class LongGroup:
     """A group with more members than a part of a list may have. ``member_id``: the reader's own membership."""
 
-    group: Group
+    group: GroupRow
     member_id: int
 
 
 @dataclass(frozen=True)
-class Measured:
+class MembersSize:
     """How much the members of a group are. ``text_bytes``: of their names, aliases and fingerprints, in UTF-8."""
 
     count: int
@@ -50,7 +50,7 @@ class Measured:
 class _Read:
     """The members of the groups of one part, as far as they were read."""
 
-    by_group: dict[Key, list[Member]] = field(default_factory=dict)
+    by_group: dict[Key, list[MemberRow]] = field(default_factory=dict)
     size: int = 0
     cut_at: Key | None = None
     """The key of the first group whose members were not all read."""
@@ -62,7 +62,7 @@ _OWN = Listing(
     condition="user_id = :user_id",
     key="member_id",
     id="group_id",
-    make=lambda member_id, **of_group: LongGroup(Group(**of_group), member_id),
+    make=lambda member_id, **of_group: LongGroup(GroupRow(**of_group), member_id),
 )
 
 _MEMBERS = Listing(
@@ -71,11 +71,11 @@ _MEMBERS = Listing(
     condition="group_key = :group_key AND member_id <= :last",
     key="member_id",
     id="user_id",
-    make=Member,
+    make=MemberRow,
 )
 
 
-def of_user(connection: sqlite3.Connection, user_id: bytes, span: Span) -> ListPart[GroupMembers]:
+def of_user(connection: sqlite3.Connection, user_id: bytes, span: Span) -> ListPart[GroupWithMembers]:
     """List the user's groups in the order in which they were joined.
 
     ``ListPart.long`` is a LongGroup. Raises NotListedError.
@@ -83,7 +83,7 @@ def of_user(connection: sqlite3.Connection, user_id: bytes, span: Span) -> ListP
     few = replace(span, rows=min(span.most_rows, span.size // GROUP_BYTES))
     own = _OWN.read(connection, few, {"user_id": user_id})
     read = _members(connection, user_id, own, span.size - min(own.size, span.size // 2))
-    found: list[GroupMembers] = []
+    found: list[GroupWithMembers] = []
     last = None
     for each in own.items:
         if each.member_id == read.cut_at:
@@ -91,7 +91,7 @@ def of_user(connection: sqlite3.Connection, user_id: bytes, span: Span) -> ListP
                 return ListPart([], each.member_id, own.is_end and len(own.items) == 1, long=each)
             return ListPart(found, last, is_end=False, size=own.size + read.size)
         last = each.member_id
-        found.append(GroupMembers(**vars(each.group), members=read.by_group.get(last, [])))
+        found.append(GroupWithMembers(**vars(each.group), members=read.by_group.get(last, [])))
     return ListPart(found, own.last, own.is_end, own.size + read.size)
 
 
@@ -115,16 +115,16 @@ def _members(connection: sqlite3.Connection, user_id: bytes, own: ListPart[LongG
                 read.cut_at = own_key
                 break
             read.size += weight(row)
-            read.by_group.setdefault(own_key, []).append(Member(*values))
+            read.by_group.setdefault(own_key, []).append(MemberRow(*values))
     return read
 
 
-def members(connection: sqlite3.Connection, group_key: int, last: int, span: Span) -> ListPart[Member]:
+def members(connection: sqlite3.Connection, group_key: int, last: int, span: Span) -> ListPart[MemberRow]:
     """List the members of a group up to the key ``last``, inclusive, in the order in which they joined."""
     return _MEMBERS.read(connection, span, {"group_key": group_key, "last": last})
 
 
-def measure(connection: sqlite3.Connection, group_key: int, after: int) -> Measured:
+def measure(connection: sqlite3.Connection, group_key: int, after: int) -> MembersSize:
     """Measure the next MEASURED_ROWS members of a group, those behind the key ``after``."""
     row = connection.execute(
         "SELECT count(*), ifnull(sum(length(CAST(username || alias || signing_key_fingerprint AS BLOB))), 0),"
@@ -132,4 +132,4 @@ def measure(connection: sqlite3.Connection, group_key: int, after: int) -> Measu
         " FROM members JOIN users USING (user_id) WHERE group_key = ? AND member_id > ? ORDER BY member_id LIMIT ?)",
         (group_key, after, MEASURED_ROWS),
     ).fetchone()
-    return Measured(*row)
+    return MembersSize(*row)

@@ -24,7 +24,7 @@ CHUNK = 256
 
 
 @dataclass(frozen=True)
-class Erased:
+class ErasedMessages:
     """Messages of one group that one rule has erased.
 
     ``last_seq``: the greatest number among them. ``newest``: when the newest of them was stored, Unix seconds.
@@ -51,7 +51,7 @@ class Receipt:
     hash: bytes
 
 
-def note(connection: sqlite3.Connection, group_key: int, erased: Erased) -> None:
+def note(connection: sqlite3.Connection, group_key: int, erased: ErasedMessages) -> None:
     """Note what is erased in this transaction. The group, or its tombstone, has to be there still."""
     connection.execute(
         "INSERT INTO erasures (group_key, rule, messages, last_seq, newest, group_id)"

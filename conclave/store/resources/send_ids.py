@@ -17,7 +17,7 @@ ID_ROOM = 192
 """An id takes about 150 bytes with its index."""
 
 
-class Sent(NamedTuple):
+class SendKey(NamedTuple):
     """A message by its sender's id for it: one sender may use an id once in a group.
 
     The sender counts, not the membership: a user who was removed and is back may still ask again.
@@ -28,7 +28,7 @@ class Sent(NamedTuple):
     send_id: bytes
 
 
-def find(connection: sqlite3.Connection, sent: Sent) -> int | None:
+def find(connection: sqlite3.Connection, sent: SendKey) -> int | None:
     """Return the number that the message got, even if it is erased by now; None if it was not sent before."""
     row = connection.execute(
         "SELECT sequence_num FROM send_ids WHERE user_id = :user_id AND group_key = :group_key AND send_id = :send_id",
@@ -37,7 +37,7 @@ def find(connection: sqlite3.Connection, sent: Sent) -> int | None:
     return row and int(row[0])
 
 
-def remember(connection: sqlite3.Connection, numbers: Mapping[Sent, int], now: int) -> None:
+def remember(connection: sqlite3.Connection, numbers: Mapping[SendKey, int], now: int) -> None:
     """Remember the numbers that messages got, in the transaction that stores them. Raises StoreFullError."""
     bodies.take_room(connection, len(numbers) * ID_ROOM)
     rows = [(*sent, number, now) for sent, number in numbers.items()]

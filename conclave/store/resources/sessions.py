@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Session:
+class SessionRow:
     """A stored session. Times are Unix seconds. ``last_used_at`` may be late, see auth/tokens.py."""
 
     session_id: int
@@ -33,7 +33,7 @@ _OF_USER = Listing(
     condition="user_id = :user_id",
     key="session_id",
     id="public_id",
-    make=Session,
+    make=SessionRow,
     descending=True,
 )
 
@@ -54,10 +54,10 @@ def add(
     return stored.rowcount > 0
 
 
-def by_token_hash(connection: sqlite3.Connection, token_hash: bytes) -> Session | None:
+def by_token_hash(connection: sqlite3.Connection, token_hash: bytes) -> SessionRow | None:
     """Find a session, even an expired one; None if there is none."""
     row = connection.execute(f"SELECT {_COLUMNS} FROM sessions WHERE token_hash = ?", (token_hash,)).fetchone()
-    return Session(**row) if row else None
+    return SessionRow(**row) if row else None
 
 
 def exists(connection: sqlite3.Connection, session_id: int) -> bool:
@@ -66,7 +66,7 @@ def exists(connection: sqlite3.Connection, session_id: int) -> bool:
 
 
 def of_user(
-    connection: sqlite3.Connection, user_id: bytes, shown: Callable[[Session], T | None], span: Span
+    connection: sqlite3.Connection, user_id: bytes, shown: Callable[[SessionRow], T | None], span: Span
 ) -> ListPart[T]:
     """List a user's sessions, the newest first, each as ``shown`` returns it; it returns None for one that is dead.
 

@@ -9,13 +9,13 @@ from conclave.clock.guard import clock_fault, time_to_act_on
 from conclave.clock.steady import Floor
 from conclave.retention import marks, rehearsal
 from conclave.retention.policy import LAST_SECOND, session_lag
-from conclave.retention.rehearsal import Change
+from conclave.retention.rehearsal import SettingsImpact
 from conclave.retention.resolve import PolicySettings
 from conclave.store.resources import audit
 
 
 @dataclass(frozen=True)
-class Standing:
+class ClockState:
     """What the store knows of the clock.
 
     ``fault``: what is wrong with it, "" for nothing. ``floor``: the time that the clock must not fall below.
@@ -25,10 +25,10 @@ class Standing:
     floor: Floor = field(default_factory=Floor)
 
 
-def standing(connection: sqlite3.Connection) -> Standing:
+def standing(connection: sqlite3.Connection) -> ClockState:
     """Return what is known of the clock, without reading it; an empty Standing before the server's first start."""
     row = connection.execute("SELECT clock_fault, acted_until, clock_acceptances FROM server_state").fetchone()
-    return Standing(row[0], Floor(row[1], row[2])) if row else Standing()
+    return ClockState(row[0], Floor(row[1], row[2])) if row else ClockState()
 
 
 def stored_policy(connection: sqlite3.Connection) -> PolicySettings | None:
@@ -52,7 +52,7 @@ class PolicyChangeError(Exception):
 
 
 @dataclass(frozen=True)
-class Begun:
+class StartResult:
     """How the server began.
 
     ``former``: the settings that it last ran with, None before its first start. ``change``: what the new ones do.
@@ -60,13 +60,13 @@ class Begun:
     """
 
     former: PolicySettings | None = None
-    change: Change = field(default_factory=Change)
+    change: SettingsImpact = field(default_factory=SettingsImpact)
     clock_fault: str = ""
 
 
 def begin_serving(
     connection: sqlite3.Connection, policy: PolicySettings, clock: Reading, *, accepts_change: bool = False
-) -> Begun:
+) -> StartResult:
     """Make ``policy`` the settings in force.
 
     If the settings have changed since the server last ran, every group's marks are settled under the old ones, as of
@@ -83,7 +83,7 @@ def begin_serving(
             (json.dumps(policy.to_mapping()), clock.wall, clock.since_boot, clock.boot_id),
         )
         marks.write(connection, policy)
-        return Begun()
+        return StartResult()
     begun = _adopt(connection, former, policy, clock, accepts_change=accepts_change)
     if not row["stopped_cleanly"]:
         ttl = former.token_ttl_seconds
@@ -102,7 +102,7 @@ def _adopt(
     clock: Reading,
     *,
     accepts_change: bool,
-) -> Begun:
+) -> StartResult:
     """Settle the marks under the ``former`` settings, and store ``policy``. Raises as ``begin_serving`` does."""
     fault = find_clock_fault(connection, clock)
     _require_right_clock(former, policy, fault)
@@ -115,7 +115,7 @@ def _adopt(
         details = {"changed": changed, **accepted}
         audit.note(connection, clock.wall, audit.SERVER, audit.AuditAction.SETTINGS_CHANGED, details=details)
     connection.execute("UPDATE server_state SET policy_settings = ?", (json.dumps(policy.to_mapping()),))
-    return Begun(former, change, fault)
+    return StartResult(former, change, fault)
 
 
 def require_change_allowed(connection: sqlite3.Connection, policy: PolicySettings, clock: Reading) -> None:
@@ -148,12 +148,12 @@ def _require_right_clock(former: PolicySettings, policy: PolicySettings, fault: 
         )
 
 
-def _require_small(former: PolicySettings, policy: PolicySettings, change: Change) -> None:
+def _require_small(former: PolicySettings, policy: PolicySettings, change: SettingsImpact) -> None:
     if change.is_large:
         raise PolicyChangeError(_refusal(policy.differing(former), change))
 
 
-def _refusal(differing: list[str], change: Change) -> str:
+def _refusal(differing: list[str], change: SettingsImpact) -> str:
     groups = "1 group" if change.hiding == 1 else f"{change.hiding:,} groups"
     archived = f"{'' if change.is_exact else 'up to '}{change.archived:,} in the archive"
     return (
@@ -165,7 +165,7 @@ def _refusal(differing: list[str], change: Change) -> str:
 
 def still_alive(
     connection: sqlite3.Connection, clock: Reading, floor: Floor | None = None, *, stopping: bool = False
-) -> Standing:
+) -> ClockState:
     """Note that the server runs, and return what is known of the clock now.
 
     ``floor``: the time that the server's clock has not fallen below. ``stopping``: the server ends here and has written
@@ -183,7 +183,7 @@ def still_alive(
     return standing(connection)
 
 
-def begin_run(connection: sqlite3.Connection, clock: Reading) -> Standing:
+def begin_run(connection: sqlite3.Connection, clock: Reading) -> ClockState:
     """Note that a cleanup run acts on the clock from here on; return what is known of the clock.
 
     Nothing is noted if something is wrong with the clock.

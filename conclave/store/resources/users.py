@@ -9,7 +9,7 @@ from conclave.store.engine.sqlite import places
 
 
 @dataclass(frozen=True)
-class User:
+class UserRow:
     """What any user may learn of another."""
 
     user_id: bytes
@@ -39,12 +39,12 @@ def is_taken(connection: sqlite3.Connection, username: str) -> bool:
     return connection.execute("SELECT 1 FROM users WHERE username = ?", (username,)).fetchone() is not None
 
 
-def named(connection: sqlite3.Connection, username: str) -> User | None:
+def named(connection: sqlite3.Connection, username: str) -> UserRow | None:
     """Find an account by its name."""
     return _found(connection.execute(f"SELECT {_COLUMNS} FROM users WHERE username = ?", (username,)).fetchone())
 
 
-def find(connection: sqlite3.Connection, user_id: bytes) -> User | None:
+def find(connection: sqlite3.Connection, user_id: bytes) -> UserRow | None:
     """Find an account by its id."""
     return _found(connection.execute(f"SELECT {_COLUMNS} FROM users WHERE user_id = ?", (user_id,)).fetchone())
 
@@ -85,5 +85,5 @@ def is_enabled(connection: sqlite3.Connection, user_id: bytes) -> bool:
     return found.fetchone() is not None
 
 
-def _found(row: sqlite3.Row | None) -> User | None:
-    return User(**row) if row else None
+def _found(row: sqlite3.Row | None) -> UserRow | None:
+    return UserRow(**row) if row else None

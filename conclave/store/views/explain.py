@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
-from conclave.retention.fate import UNREAD_BY, Fate, Sent, fate_of
+from conclave.retention.fate import UNREAD_BY, Fate, MessageFacts, fate_of
 from conclave.retention.jobs import Scope
 from conclave.retention.policy import GroupPolicy
 from conclave.retention.policy_row import COLUMNS, of_row
@@ -38,7 +38,7 @@ class Marks:
 
 
 @dataclass(frozen=True)
-class Waiting:
+class LaggingMember:
     """A member who has not fetched, or not read, what is asked about. Times are Unix seconds.
 
     ``fetched``: the number up to which this member has. When that was, is not stored; ``last_used_at`` says when a
@@ -53,7 +53,7 @@ class Waiting:
 
 
 @dataclass(frozen=True)
-class Covering:
+class CoveringHold:
     """A legal hold that keeps messages of the group from being erased: all, or those that one user has sent.
 
     ``has_sent``: of a user's hold, whether the user has sent anything here; None if that is not known.
@@ -87,7 +87,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Taking:
+class ExplainedWithdrawal:
     """That a message was taken back. ``at``: Unix seconds. ``by``: the name of an account; "" if that is not known.
 
     ``is_own``: it was the sender; None: a restore knows it from the ledger, which does not tell.
@@ -99,7 +99,7 @@ class Taking:
 
 
 @dataclass(frozen=True)
-class Message:
+class ExplainedMessage:
     """One message. Its fate is None unless it is stored and its row could be read.
 
     ``place``: hot, moving, copied, archived, gone, or "not sent yet". ``sender``: the name of the account; "" if it was
@@ -111,16 +111,16 @@ class Message:
 
     sequence_num: int
     place: str
-    sent: Sent | None = None
+    sent: MessageFacts | None = None
     sender: str = ""
     fate: Fate | None = None
     part: tuple[int, int, int, int] | None = None
     unreadable: str = ""
     receipts: tuple[Receipt, ...] = ()
-    waiting: tuple[Waiting, ...] = ()
+    waiting: tuple[LaggingMember, ...] = ()
     waiting_in_all: int = 0
-    unread: tuple[Waiting, ...] = ()
-    taken_back: Taking | None = None
+    unread: tuple[LaggingMember, ...] = ()
+    taken_back: ExplainedWithdrawal | None = None
 
 
 @dataclass(frozen=True)
@@ -146,22 +146,22 @@ class Explanation:
     own_min: int
     decided: Decision | None
     marks: Marks
-    holds: list[Covering]
+    holds: list[CoveringHold]
     holds_in_all: int
-    waiting: tuple[Waiting, ...]
+    waiting: tuple[LaggingMember, ...]
     waiting_in_all: int
     jobs: list[Job]
     overdue_since: int | None
     erases: bool
     clock_fault: str
-    message: Message | None = None
+    message: ExplainedMessage | None = None
 
 
-Look = Callable[[int, int, Sequence[tuple[int, int]]], Sent | None]
+ReadArchived = Callable[[int, int, Sequence[tuple[int, int]]], MessageFacts | None]
 """Reads a message from the archive: group key, number, and the partitions in which it may be. None: it is not there."""
 
 
-class LookError(Exception):
+class ArchiveReadError(Exception):
     """The archive cannot be read. The message says why."""
 
 
@@ -186,7 +186,7 @@ def explain(
     now: int,
     group_id: bytes,
     number: int | None = None,
-    look: Look | None = None,
+    look: ReadArchived | None = None,
     clock_fault: str = "",
 ) -> Explanation | None:
     """Explain a group at the Unix second ``now``, and its message ``number`` if it is given.
@@ -230,9 +230,9 @@ def explain(
     )
 
 
-def _held_by_clock(message: Message) -> Message:
+def _held_by_clock(message: ExplainedMessage) -> ExplainedMessage:
     """Return a message as it is while the clock is wrong: the next run erases nothing."""
-    return replace(message, fate=replace(message.fate, goes=False)) if message.fate else message
+    return replace(message, fate=replace(message.fate, is_next=False)) if message.fate else message
 
 
 def _find(connection: sqlite3.Connection, group_id: bytes) -> _Group | None:
@@ -267,7 +267,7 @@ def _decided(connection: sqlite3.Connection, group_id: bytes) -> Decision | None
     return max((Decision(*row) for row in found if row), key=lambda decision: decision.at, default=None)
 
 
-def _waiting(connection: sqlite3.Connection, group: _Group, number: int) -> tuple[tuple[Waiting, ...], int]:
+def _waiting(connection: sqlite3.Connection, group: _Group, number: int) -> tuple[tuple[LaggingMember, ...], int]:
     """Return the members who have not fetched up to ``number``, those furthest behind first, and how many they are."""
     behind = "watermark < ?2"
     in_all = connection.execute(
@@ -276,7 +276,7 @@ def _waiting(connection: sqlite3.Connection, group: _Group, number: int) -> tupl
     return _members(connection, group, behind, number), in_all
 
 
-def _members(connection: sqlite3.Connection, group: _Group, condition: str, number: int) -> tuple[Waiting, ...]:
+def _members(connection: sqlite3.Connection, group: _Group, condition: str, number: int) -> tuple[LaggingMember, ...]:
     """Return the members whom a condition on ``?2``, a number, admits, those furthest behind first."""
     rows = connection.execute(
         "SELECT username, user_id, watermark, disabled,"
@@ -286,7 +286,7 @@ def _members(connection: sqlite3.Connection, group: _Group, condition: str, numb
         (group.group_key, number, LISTED),
     ).fetchall()
     return tuple(
-        Waiting(
+        LaggingMember(
             row["username"],
             str(UUID(bytes=row["user_id"])),
             row["watermark"],
@@ -301,14 +301,14 @@ SEARCHED = 10_000
 """Of a user under a hold, 10,000 messages are looked at to see whether one of them is in the group."""
 
 
-def _holds(connection: sqlite3.Connection, group: _Group) -> tuple[list[Covering], int]:
+def _holds(connection: sqlite3.Connection, group: _Group) -> tuple[list[CoveringHold], int]:
     """Return the holds that cover the group or users who may have sent something here, and how many they are."""
     rows = connection.execute(
         "SELECT hold_id, group_key, user_id, subject_id, name, reason, added_by, added_at FROM holds"
         " WHERE group_key = ? OR user_id IS NOT NULL ORDER BY user_id IS NOT NULL, hold_id",
         (group.group_key,),
     ).fetchall()
-    found: list[Covering] = []
+    found: list[CoveringHold] = []
     in_all = 0
     for row in rows:
         of_user = row["user_id"] is not None
@@ -320,7 +320,7 @@ def _holds(connection: sqlite3.Connection, group: _Group) -> tuple[list[Covering
             covers = "user" if of_user else "group"
             subject = str(UUID(bytes=row["subject_id"]))
             values = (row["name"], subject, row["reason"], row["added_by"], row["added_at"])
-            found.append(Covering(row["hold_id"], covers, *values, has_sent))
+            found.append(CoveringHold(row["hold_id"], covers, *values, has_sent))
     return found, in_all
 
 
@@ -353,16 +353,16 @@ def _message(
     now: int,
     group: _Group,
     number: int,
-    look: Look | None,
-) -> Message:
+    look: ReadArchived | None,
+) -> ExplainedMessage:
     row = connection.execute(
         "SELECT created_at, sender_id, is_commit FROM messages WHERE group_key = ? AND sequence_num = ?",
         (group.group_key, number),
     ).fetchone()
-    sent: Sent | None
+    sent: MessageFacts | None
     if row:
         part, unreadable = None, ""
-        sent = Sent(row[0], row[1], bool(row[2]))
+        sent = MessageFacts(row[0], row[1], bool(row[2]))
         place = _hot_place(connection, group, number)
     else:
         sent, part, unreadable = _archived(connection, group, number, look)
@@ -370,15 +370,17 @@ def _message(
     if sent is None and not unreadable:
         is_to_come = group.deleted_at is None and number > group.marks.last_seq
         if is_to_come:
-            return Message(number, "not sent yet")
-        return Message(number, "gone", receipts=tuple(receipts.reaching(connection, group.group_id, number, LISTED)))
+            return ExplainedMessage(number, "not sent yet")
+        return ExplainedMessage(
+            number, "gone", receipts=tuple(receipts.reaching(connection, group.group_id, number, LISTED))
+        )
     if sent is None:
-        return Message(number, place, part=part, unreadable=unreadable)
+        return ExplainedMessage(number, place, part=part, unreadable=unreadable)
     fate = fate_of(connection, now, group.group_key, number, sent)
     waits = fate.waits_for_members
     waiting, in_all = _waiting(connection, group, number) if waits else ((), 0)
     unread = _members(connection, group, UNREAD_BY, number) if fate.timer and not fate.is_hidden else ()
-    return Message(
+    return ExplainedMessage(
         *(number, place, sent, _name(connection, sent.sender_id), fate, part),
         waiting=waiting,
         waiting_in_all=in_all,
@@ -393,12 +395,14 @@ def _name(connection: sqlite3.Connection, user_id: bytes) -> str:
     return row[0] if row else ""
 
 
-def _taking(connection: sqlite3.Connection, group: _Group, number: int, sent: Sent) -> Taking | None:
+def _taking(
+    connection: sqlite3.Connection, group: _Group, number: int, sent: MessageFacts
+) -> ExplainedWithdrawal | None:
     taken = taken_back.find(connection, group.group_key, number)
     if taken is None:
         return None
     is_own = taken.taken_by == sent.sender_id if taken.taken_by else None
-    return Taking(taken.taken_at, _name(connection, taken.taken_by), is_own)
+    return ExplainedWithdrawal(taken.taken_at, _name(connection, taken.taken_by), is_own)
 
 
 def _hot_place(connection: sqlite3.Connection, group: _Group, number: int) -> str:
@@ -414,8 +418,8 @@ def _hot_place(connection: sqlite3.Connection, group: _Group, number: int) -> st
 
 
 def _archived(
-    connection: sqlite3.Connection, group: _Group, number: int, look: Look | None
-) -> tuple[Sent | None, tuple[int, int, int, int] | None, str]:
+    connection: sqlite3.Connection, group: _Group, number: int, look: ReadArchived | None
+) -> tuple[MessageFacts | None, tuple[int, int, int, int] | None, str]:
     """Return the message of the archive, its part, and why it could not be read."""
     parts = connection.execute(
         "SELECT lifetime, span, oldest, newest FROM archive_parts"
@@ -429,7 +433,7 @@ def _archived(
         return None, first, "the archive was not read"
     try:
         sent = look(group.group_key, number, [(row[0], row[1]) for row in parts])
-    except LookError as error:
+    except ArchiveReadError as error:
         return None, first, str(error)
     if sent is None:
         return None, None, ""

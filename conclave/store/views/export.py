@@ -14,7 +14,7 @@ from conclave.store import bodies
 from conclave.store.engine.sqlite import places
 from conclave.store.resources import groups, members, users
 from conclave.store.resources.audit import OF_USERS, AuditAction
-from conclave.store.resources.groups import Group
+from conclave.store.resources.groups import GroupRow
 from conclave.store.sender_index import SENT
 
 WINDOW = 20_000
@@ -37,7 +37,7 @@ class OwnMessage(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Page:
+class ExportPage:
     """Messages in the order of their numbers."""
 
     messages: Sequence[OwnMessage]
@@ -160,7 +160,7 @@ def stretch(connection: sqlite3.Connection, group_id: bytes, now: int) -> Stretc
     return stretches.stretch(connection, group, 0, visibility.of_group(connection, group, now)) if group else None
 
 
-def page(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, after: int, now: int) -> Page | None:
+def page(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, after: int, now: int) -> ExportPage | None:
     """Return messages of the user in the hot store with numbers greater than ``after``, as a member would get them.
 
     What has expired, or is redacted for the user, is not there. None: the group is gone.
@@ -168,11 +168,11 @@ def page(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, after:
     group = groups.find(connection, group_id)
     if group is None:
         return None
-    sight = visibility.of_group(connection, group, now)
-    begin = visibility.pass_hidden(connection, group, sight, max(after, group.archived_seq))
+    view = visibility.of_group(connection, group, now)
+    begin = visibility.pass_hidden(connection, group, view, max(after, group.archived_seq))
     end = _window_end(connection, group, begin)
     timed = _timed(connection, group, user_id)
-    admitted, _ = sight.hot
+    admitted, _ = view.hot
     rows = connection.execute(
         f"SELECT sequence_num, created_at, is_commit, ifnull(seconds, 0) FROM ({timed.query})"
         f" WHERE group_key = :group_key AND sender_id = :user_id AND sequence_num <= :end AND {admitted}"
@@ -184,7 +184,7 @@ def page(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, after:
             "limit": PAGE_MESSAGES,
             "now": now,
             **timed.values,
-            **sight.bounds(begin),
+            **view.bounds(begin),
         },
     ).fetchall()
     found: list[OwnMessage] = []
@@ -199,10 +199,10 @@ def page(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, after:
         if size > PAGE_BYTES:
             break
     looked_up_to = end if looked == len(rows) < PAGE_MESSAGES else rows[looked - 1]["sequence_num"]
-    return Page(found, looked_up_to if looked_up_to < group.last_seq else None)
+    return ExportPage(found, looked_up_to if looked_up_to < group.last_seq else None)
 
 
-def _window_end(connection: sqlite3.Connection, group: Group, begin: int) -> int:
+def _window_end(connection: sqlite3.Connection, group: GroupRow, begin: int) -> int:
     """Return the number of the last message of a page's window, which begins after the number ``begin``.
 
     It counts messages, not numbers: a restored group goes on with numbers that are billions beyond the former ones.
@@ -215,7 +215,7 @@ def _window_end(connection: sqlite3.Connection, group: Group, begin: int) -> int
     return int(row[0]) if row else group.last_seq
 
 
-def _timed(connection: sqlite3.Connection, group: Group, user_id: bytes) -> visibility.Timed:
+def _timed(connection: sqlite3.Connection, group: GroupRow, user_id: bytes) -> visibility.ReaderMessages:
     """Return what the user gets of self-destructing messages; who has left the group gets none."""
     member = members.membership(connection, group.group_id, user_id)
     member_id, joined_after = (member.member_id, member.joined_after) if member else (0, FOREVER)

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from conclave.retention.jobs import Scope
-from conclave.store.views.overdue import Due
+from conclave.store.views.overdue import GroupBacklog
 
 
 @dataclass(frozen=True)
-class Row:
+class GroupSummary:
     """One group. Times are Unix seconds, lifetimes seconds, KEEP or AFTER_FETCH.
 
     ``hot_messages`` and ``archived_messages``: where they lie; a copy that the archive serves already counts as hot.
@@ -74,9 +74,9 @@ def list_all(
     connection: sqlite3.Connection,
     schedule: Sequence[tuple[Scope, int]],
     now: int,
-    due: Mapping[int, Due],
+    due: Mapping[int, GroupBacklog],
     group_key: int | None = None,
-) -> list[Row]:
+) -> list[GroupSummary]:
     """List all groups by name, and deleted ones of which something is left first; or one group alone.
 
     ``due``: what is overdue at the second ``now``, by group key.
@@ -86,7 +86,7 @@ def list_all(
     for row in connection.execute(_ROWS.format(of_one=of_one)):
         overdue = due.get(row["group_key"])
         rows.append(
-            Row(
+            GroupSummary(
                 group_id=str(UUID(bytes=row["group_id"])) if row["group_id"] else "",
                 name=row["group_name"],
                 alias=row["alias"],

@@ -5,10 +5,10 @@ from typing import NamedTuple
 
 from conclave.store import bodies
 from conclave.store.sender_index import SENT
-from conclave.store.views.export import PAGE_BYTES, PAGE_MESSAGES, WINDOW, OwnMessage, Page
+from conclave.store.views.export import PAGE_BYTES, PAGE_MESSAGES, WINDOW, ExportPage, OwnMessage
 
 
-class Place(NamedTuple):
+class HeldGroup(NamedTuple):
     """A group, living or deleted, of which messages may be stored."""
 
     group_key: int
@@ -24,22 +24,22 @@ UNION ALL SELECT group_key, group_id, 0, FALSE FROM tombstones
 """
 
 
-def places(connection: sqlite3.Connection) -> dict[int, Place]:
+def places(connection: sqlite3.Connection) -> dict[int, HeldGroup]:
     """Return all groups of which messages may be stored, deleted ones too, by their keys."""
-    return {row[0]: Place(*row) for row in connection.execute(_PLACES)}
+    return {row[0]: HeldGroup(*row) for row in connection.execute(_PLACES)}
 
 
-def places_of_sender(connection: sqlite3.Connection, user_id: bytes) -> list[Place]:
+def places_of_sender(connection: sqlite3.Connection, user_id: bytes) -> list[HeldGroup]:
     """Return the groups, deleted ones too, in which the hot store has messages of a user."""
     rows = connection.execute(
         f"SELECT * FROM ({_PLACES}) WHERE group_key IN (SELECT group_key FROM {SENT} WHERE sender_id = ?)"
         " ORDER BY group_key",
         (user_id,),
     )
-    return [Place(*row) for row in rows]
+    return [HeldGroup(*row) for row in rows]
 
 
-def page(connection: sqlite3.Connection, place: Place, user_id: bytes, after: int) -> Page:
+def page(connection: sqlite3.Connection, place: HeldGroup, user_id: bytes, after: int) -> ExportPage:
     """Return messages of a user in the hot store with numbers greater than ``after``, hidden ones too."""
     begin = max(after, place.archived_seq)
     end = connection.execute(
@@ -48,7 +48,7 @@ def page(connection: sqlite3.Connection, place: Place, user_id: bytes, after: in
         (place.group_key, begin, WINDOW),
     ).fetchone()[0]
     if end is None:
-        return Page([], None)
+        return ExportPage([], None)
     rows = connection.execute(
         "SELECT sequence_num, messages.created_at, is_commit, ifnull(seconds, 0) FROM messages"
         " LEFT JOIN self_destructing USING (group_key, sequence_num) WHERE group_key = ? AND sender_id = ?"
@@ -63,5 +63,5 @@ def page(connection: sqlite3.Connection, place: Place, user_id: bytes, after: in
             found.append(OwnMessage(number, created_at, bool(is_commit), seconds, body))
             size += len(body)
         if size > PAGE_BYTES:
-            return Page(found, number)
-    return Page(found, rows[-1]["sequence_num"] if len(rows) == PAGE_MESSAGES else end)
+            return ExportPage(found, number)
+    return ExportPage(found, rows[-1]["sequence_num"] if len(rows) == PAGE_MESSAGES else end)

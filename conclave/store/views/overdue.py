@@ -32,7 +32,7 @@ from conclave.retention.rules import (
     TIMED,
     Bounds,
     certain_of_part,
-    may_go,
+    may_erase,
 )
 from conclave.store.resources.audit import AuditAction
 from conclave.store.sender_index import SENT
@@ -43,7 +43,7 @@ LATE_AFTER_RUNS = 2
 
 
 @dataclass(frozen=True)
-class Due:
+class GroupBacklog:
     """What of one group could be erased already, since which Unix second.
 
     ``by_policy``: what has expired by age, or was fetched by all: a run that covers ``policy`` erases it. ``by_mark``:
@@ -75,19 +75,21 @@ class Due:
 
 
 @dataclass(frozen=True)
-class Worst:
+class OverdueTotal:
     """How many groups are overdue, and for how many seconds the worst of them; 0 and 0: none."""
 
     groups: int = 0
     seconds: int = 0
 
 
-def worst(connection: sqlite3.Connection, now: int) -> Worst:
+def worst(connection: sqlite3.Connection, now: int) -> OverdueTotal:
     """Return how much is overdue at the second ``now``."""
     return _summed(find(connection, now).values(), now)
 
 
-def with_late(connection: sqlite3.Connection, schedule: Sequence[tuple[Scope, int]], now: int) -> tuple[Worst, Worst]:
+def with_late(
+    connection: sqlite3.Connection, schedule: Sequence[tuple[Scope, int]], now: int
+) -> tuple[OverdueTotal, OverdueTotal]:
     """Return how much is overdue at the second ``now``, and how much of it is late.
 
     ``schedule``: see ``Due.is_late``.
@@ -96,9 +98,9 @@ def with_late(connection: sqlite3.Connection, schedule: Sequence[tuple[Scope, in
     return _summed(found, now), _summed((due for due in found if due.is_late(schedule, now)), now)
 
 
-def _summed(found: Iterable[Due], now: int) -> Worst:
+def _summed(found: Iterable[GroupBacklog], now: int) -> OverdueTotal:
     seconds = [max(0, now - due.since) for due in found]
-    return Worst(len(seconds), max(seconds, default=0))
+    return OverdueTotal(len(seconds), max(seconds, default=0))
 
 
 def find(
@@ -106,7 +108,7 @@ def find(
     now: int,
     group_key: int | None = None,
     schedule: Sequence[tuple[Scope, int]] = (),
-) -> dict[int, Due]:
+) -> dict[int, GroupBacklog]:
     """Return what is overdue at the second ``now``, by group key: of all groups, or of one.
 
     ``schedule``: what runs there are; without it, each run in the history counts as one that covers every group. Writes
@@ -114,8 +116,8 @@ def find(
     """
     if not any(_is_there(connection, f"{table} WHERE erases") for table in ("groups", "tombstones")):
         return {}
-    look = _Look(connection, now, group_key, schedule)
-    found: dict[int, Due] = {}
+    look = _Search(connection, now, group_key, schedule)
+    found: dict[int, GroupBacklog] = {}
     for due in (*look.living(), *look.redacted(), *look.taken_back(), *look.deleted_groups(), *look.deleted_accounts()):
         known = found.get(due.group_key)
         found[due.group_key] = _both(known, due) if known else due
@@ -196,7 +198,7 @@ WHERE newest < erasable_before {only}
 """
 
 
-class _Look:
+class _Search:
     """One look at what is overdue."""
 
     def __init__(
@@ -224,7 +226,7 @@ class _Look:
         self._last_runs = runs.last_successes(connection)
         self._last_run = max(self._last_runs.values(), default=0)
 
-    def living(self) -> Iterator[Due]:
+    def living(self) -> Iterator[GroupBacklog]:
         """Yield the groups in which something is overdue by age, by fetches or by a mark."""
         for row in self._rows(_LIVING):
             policy = of_row(*row[:6])
@@ -247,9 +249,9 @@ class _Look:
                     fetched.append(max(last_run, created_at + policy.min_lifetime))
             decided = self._decided(row["group_id"])
             by_both = (self._earliest(by_policy, decided), self._earliest(by_mark, decided))
-            yield Due(row["group_key"], policy, *by_both)
+            yield GroupBacklog(row["group_key"], policy, *by_both)
 
-    def redacted(self) -> Iterator[Due]:
+    def redacted(self) -> Iterator[GroupBacklog]:
         """Yield the groups with self-destructing messages that no reader sees any more. Any run erases these."""
         if not _is_there(self._connection, "self_destructing"):
             return
@@ -257,9 +259,9 @@ class _Look:
             policy = of_row(*row[:6])
             ended = max(row["ends_at"], self._last_run)  # or it has ended since a reader left
             since = max(ended, row["created_at"] + policy.min_lifetime, self._decided(row["group_id"]))
-            yield Due(row["group_key"], policy, None, since)
+            yield GroupBacklog(row["group_key"], policy, None, since)
 
-    def taken_back(self) -> Iterator[Due]:
+    def taken_back(self) -> Iterator[GroupBacklog]:
         """Yield the groups with messages that were taken back and are in the hot store. Any run erases these."""
         if not _is_there(self._connection, "taken_back"):
             return
@@ -267,9 +269,9 @@ class _Look:
             policy = of_row(*row[:6])
             taken = max(row["taken_at"], self._last_run)  # by a run that had planned before it, perhaps
             since = max(taken, row["created_at"] + policy.min_lifetime, self._decided(row["group_id"]))
-            yield Due(row["group_key"], policy, None, min(self._now, since))
+            yield GroupBacklog(row["group_key"], policy, None, min(self._now, since))
 
-    def deleted_groups(self) -> Iterator[Due]:
+    def deleted_groups(self) -> Iterator[GroupBacklog]:
         """Yield the deleted groups of which something is left that could be erased."""
         if not _is_there(self._connection, "tombstones"):
             return
@@ -277,16 +279,16 @@ class _Look:
             policy = of_row(*row[:6])
             oldest = min(each for each in (row["hot"], row["archived"]) if each is not None)
             since = max(row["deleted_at"], oldest + policy.min_lifetime)
-            yield Due(row["group_key"], policy, None, self._earliest([since], self._decided(row["group_id"])))
+            yield GroupBacklog(row["group_key"], policy, None, self._earliest([since], self._decided(row["group_id"])))
 
-    def deleted_accounts(self) -> Iterator[Due]:
+    def deleted_accounts(self) -> Iterator[GroupBacklog]:
         """Yield groups in which a deleted account has left something that could be erased."""
         if not _is_there(self._connection, "user_tombstones"):
             return
         for row in self._rows(_DELETED_ACCOUNTS):
             policy = of_row(*row[:6])
             since = max(row["deleted_at"], row["created_at"] + policy.min_lifetime)
-            yield Due(row["group_key"], policy, None, self._earliest([since], self._decided(row["group_id"])))
+            yield GroupBacklog(row["group_key"], policy, None, self._earliest([since], self._decided(row["group_id"])))
 
     def _earliest(self, seconds: Sequence[int], decided: int) -> int | None:
         """Return the earliest of ``seconds``, but none before ``decided``, nor after now; None: there are none.
@@ -334,7 +336,7 @@ def _conditions(bounds: Bounds) -> dict[str, str]:
         "expired": RULES[EXPIRED].due(bounds),
         "fetched": RULES[FETCHED].due(bounds._replace(erasable_before="")),
         "marked": RULES[FETCHED].hot(Bounds(gone="gone_below")),
-        "old_enough": may_go(bounds._replace(unheld="")),
+        "old_enough": may_erase(bounds._replace(unheld="")),
         "redacted": RULES[REDACTED].due(bounds),
         "is_taken": RULES[TAKEN_BACK].due(bounds),
         "deleted": RULES[DELETED_GROUP].due(bounds),
@@ -342,10 +344,10 @@ def _conditions(bounds: Bounds) -> dict[str, str]:
     }
 
 
-def _both(one: Due, other: Due) -> Due:
+def _both(one: GroupBacklog, other: GroupBacklog) -> GroupBacklog:
     """Return the earlier of what two say of one group."""
     by_policy, by_mark = (
         min((each for each in pair if each is not None), default=None)
         for pair in ((one.by_policy, other.by_policy), (one.by_mark, other.by_mark))
     )
-    return Due(one.group_key, one.policy, by_policy, by_mark)
+    return GroupBacklog(one.group_key, one.policy, by_policy, by_mark)

@@ -15,7 +15,7 @@ from conclave.retention.jobs import Scope
 from conclave.retention.policy import AFTER_FETCH
 from conclave.retention.rules import GOVERNED
 from conclave.store.views import overdue, runs
-from conclave.store.views.overdue import Due
+from conclave.store.views.overdue import GroupBacklog
 from conclave.store.views.runs import HISTORY_ROWS, Run
 
 NAMED = 20
@@ -36,7 +36,7 @@ class PolicyCount:
 
 
 @dataclass(frozen=True)
-class Overdue:
+class OverdueGroup:
     """A group with something that could be erased already. ``is_late`` and the two others: see ``Due``."""
 
     group_id: str
@@ -50,7 +50,7 @@ class Overdue:
 
 
 @dataclass(frozen=True)
-class Waiting:
+class LaggingGroup:
     """A delete-after-fetch group in which some members have not fetched what others have."""
 
     group_id: str
@@ -75,10 +75,10 @@ class Overview:
     groups: int
     users: int
     policies: list[PolicyCount]
-    overdue: list[Overdue]
+    overdue: list[OverdueGroup]
     overdue_groups: int
     late_groups: int
-    waiting: list[Waiting]
+    waiting: list[LaggingGroup]
     waiting_groups: int
     holds: list[Hold]
     hold_count: int
@@ -124,8 +124,8 @@ def _policies(connection: sqlite3.Connection) -> list[PolicyCount]:
 
 
 def _named(
-    connection: sqlite3.Connection, due: Mapping[int, Due], schedule: Sequence[tuple[Scope, int]], now: int
-) -> Iterator[Overdue]:
+    connection: sqlite3.Connection, due: Mapping[int, GroupBacklog], schedule: Sequence[tuple[Scope, int]], now: int
+) -> Iterator[OverdueGroup]:
     """Yield the groups for which something is overdue for longest."""
     for each in sorted(due.values(), key=lambda one: one.since)[:NAMED]:
         row = connection.execute(
@@ -135,7 +135,7 @@ def _named(
         ).fetchone()
         group_id, name = row or (b"", "")
         by_policy, by_mark = each.by_policy is not None, each.by_mark is not None
-        yield Overdue(_text(group_id), name, each.since, each.is_late(schedule, now), by_policy, by_mark)
+        yield OverdueGroup(_text(group_id), name, each.since, each.is_late(schedule, now), by_policy, by_mark)
 
 
 def _waiting(connection: sqlite3.Connection) -> list[tuple[int, int]]:
@@ -150,7 +150,7 @@ def _waiting(connection: sqlite3.Connection) -> list[tuple[int, int]]:
     return [(row[0], row[1]) for row in rows]
 
 
-def _described(connection: sqlite3.Connection, group_key: int, numbers: int) -> Waiting:
+def _described(connection: sqlite3.Connection, group_key: int, numbers: int) -> LaggingGroup:
     group_id, name, gone_below, most = connection.execute(
         "SELECT group_id, group_name, gone_below,"
         " (SELECT max(watermark) FROM members WHERE members.group_key = groups.group_key)"
@@ -163,7 +163,7 @@ def _described(connection: sqlite3.Connection, group_key: int, numbers: int) -> 
         " ORDER BY sequence_num LIMIT 1",
         (group_key, max(gone_below, most - numbers), most),
     ).fetchone()
-    return Waiting(_text(group_id), name, behind, numbers, oldest[0] if oldest else None)
+    return LaggingGroup(_text(group_id), name, behind, numbers, oldest[0] if oldest else None)
 
 
 def _number(connection: sqlite3.Connection, sql: str, *values: int) -> int:

@@ -103,7 +103,7 @@ def advices(history: Iterable[Run], jobs: Iterable[tuple[Scope, int]], now: int)
     known = [run for run in history if run.outcome == "ok" and run.started_at <= now]
     found = []
     for scope, interval in jobs:
-        setting = "cleanup_interval" if scope.keeps_house else f"the interval of the purge job {scope.name}"
+        setting = "cleanup_interval" if scope.is_housekeeping else f"the interval of the purge job {scope.name}"
         found.append(advise(scope.name, setting, [_cost(run) for run in known if run.job == scope.name], interval))
     return found
 

@@ -7,14 +7,16 @@ from conclave.store import bodies
 from conclave.store.resources.messages import sent_by
 
 
-class Stored(NamedTuple):
+class StorageUsage(NamedTuple):
     """Messages, and the bytes of their bodies and of those that wait with invites."""
 
     messages: int
     body_bytes: int
 
 
-def of_group(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, *, bytes_too: bool) -> Stored | None:
+def of_group(
+    connection: sqlite3.Connection, group_id: bytes, user_id: bytes, *, bytes_too: bool
+) -> StorageUsage | None:
     """Count a group's messages, in the hot store and in the archive, for a user who wants to send to it or to join it.
 
     None if the user can do neither, or there is no such group: how long an answer takes tells outsiders neither that it
@@ -36,21 +38,21 @@ def of_group(connection: sqlite3.Connection, group_id: bytes, user_id: bytes, *,
     hot = "FROM messages WHERE group_key = ? AND sequence_num > ?"
     if not bytes_too:
         messages = connection.execute(f"SELECT count(*) {hot}", tuple(group)).fetchone()[0]
-        return Stored(messages + archived, 0)
+        return StorageUsage(messages + archived, 0)
     messages, size = connection.execute(f"SELECT count(*), ifnull(sum(size), 0) {hot}", tuple(group)).fetchone()
     waiting = _waiting(connection, "group_key = ?", group["group_key"]) + _measure_waiting(
         connection, "SELECT welcome_body FROM welcomes WHERE group_key = ?", group["group_key"]
     )
-    return Stored(messages + archived, size + archived_bytes + waiting)
+    return StorageUsage(messages + archived, size + archived_bytes + waiting)
 
 
-def of_user(connection: sqlite3.Connection, user_id: bytes) -> Stored:
+def of_user(connection: sqlite3.Connection, user_id: bytes) -> StorageUsage:
     """Count the application messages of a user in the hot store, and the bytes that wait with the user's invites.
 
     What the archive has of the messages is not known there.
     """
     messages, size = sent_by(connection, user_id)
-    return Stored(messages, size + _waiting(connection, "inviter_id = ?", user_id))
+    return StorageUsage(messages, size + _waiting(connection, "inviter_id = ?", user_id))
 
 
 def _waiting(connection: sqlite3.Connection, which: str, value: bytes | int) -> int:

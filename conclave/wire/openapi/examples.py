@@ -1,4 +1,4 @@
-"""Makes an example of each message, from the values here by the names of fields."""
+"""Makes an example of each message, from values by field name."""
 
 import base64
 from typing import Any
@@ -77,20 +77,20 @@ _VALUES: dict[str, Any] = {
     "welcome_id": "c27e4b95-e8a0-4d63-9f1c-84b3d0567fa1",
     "welcome_message": _bytes(b"a welcome"),
 }
-"""The value that a field shows, by its name. A field that is not here shows what its type allows."""
+"""Example values by field name. Other fields get an example of their type."""
 
 _LEFT_OUT = {"UploadKeyPackageRequest": {"key_package_data"}}
-"""Fields that an example leaves out, since other fields are there in their place."""
+"""Fields that an example omits, since it has the alternative fields."""
 
 
 def example(schema: Schema) -> dict[str, Any]:
-    """Return an example of a message, as JSON has it."""
+    """Return an example of a message in JSON."""
     left_out = _LEFT_OUT.get(type(schema).__name__, ())
     return {name: example_of(name, field) for name, field in schema.fields.items() if name not in left_out}
 
 
 def example_of(name: str, field: fields.Field[Any] | None = None) -> Any:
-    """Return an example of the field called ``name``. Without ``field`` a name that is not known shows an id."""
+    """Return an example of the field ``name``. Without ``field`` an unknown name gets an id."""
     if isinstance(field, fields.Nested):
         return example(field.schema)
     if isinstance(field, fields.List):

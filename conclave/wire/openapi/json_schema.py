@@ -1,4 +1,4 @@
-"""Turns the schemas that validate into JSON Schema, and tells apispec about this server's fields."""
+"""Converts marshmallow schemas to JSON Schema, with support for this server's fields."""
 
 import copy
 import inspect
@@ -10,7 +10,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from marshmallow import Schema, fields, missing, validate
 
 from conclave.wire import conclave_pb2
-from conclave.wire.fields import Bytes, Identifier, Many, NotEmpty, QueryInteger
+from conclave.wire.fields import BoundedList, Bytes, Identifier, NotEmpty, QueryInteger
 from conclave.wire.openapi.examples import example_of
 from conclave.wire.protobuf import words
 from conclave.wire.schemas.base import QuerySchema, RequestSchema, ResponseSchema
@@ -18,14 +18,14 @@ from conclave.wire.schemas.base import QuerySchema, RequestSchema, ResponseSchem
 BASE64 = "^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 
 _MAY_BE_EMPTY = ("banned_by", "expiry_set_by")
-"""Ids in responses that are "" instead once the account is gone."""
+"""Ids in responses that are "" once the account is deleted."""
 
 _LONG = (FieldDescriptor.TYPE_INT64, FieldDescriptor.TYPE_UINT64)
 _UNSIGNED = (FieldDescriptor.TYPE_UINT32, FieldDescriptor.TYPE_UINT64)
 
 
-def text_of(kind: Any) -> str:
-    """Return a docstring on one line, in Markdown."""
+def docstring_text(kind: Any) -> str:
+    """Return a docstring as one line of Markdown."""
     return " ".join((inspect.getdoc(kind) or "").split()).replace("``", "`")
 
 
@@ -33,9 +33,9 @@ class _Converter(OpenAPIConverter):
     """Writes a schema as JSON Schema."""
 
     def schema2jsonschema(self, schema: Schema) -> dict[str, Any]:
-        """Write a schema. A response has every field; clients have to ignore further ones, which may come."""
+        """Convert a schema. A response has every field. Clients have to ignore unknown ones."""
         found: dict[str, Any] = super().schema2jsonschema(schema)  # type: ignore[no-untyped-call]
-        found["description"] = text_of(type(schema))
+        found["description"] = docstring_text(type(schema))
         if isinstance(schema, ResponseSchema):
             del found["additionalProperties"]
             found["required"] = sorted(found["properties"])
@@ -43,14 +43,14 @@ class _Converter(OpenAPIConverter):
         return found
 
     def field2property(self, field: fields.Field[Any]) -> dict[str, Any]:
-        """Write one field."""
+        """Convert a field."""
         shown = copy.copy(field)
         not_empty = [rule for rule in field.validators if isinstance(rule, NotEmpty)]
         shown.validators = [rule for rule in field.validators if rule not in not_empty]
         shown.validators += [rule.rule for rule in not_empty if rule.rule]
         shown.allow_none = False
         if not isinstance(field.load_default, int):
-            shown.load_default = missing  # an empty default says as much as none
+            shown.load_default = missing  # an empty default need not be shown
         found: dict[str, Any] = super().field2property(shown)
         _write_text(found, shown)
         if isinstance(field, QueryInteger):
@@ -60,7 +60,7 @@ class _Converter(OpenAPIConverter):
         if not_empty:
             least = "minItems" if isinstance(field, fields.List) else "minLength"
             found[least] = max(found.get(least, 0), 1)
-        if isinstance(field, Many):
+        if isinstance(field, BoundedList):
             found["maxItems"] = field.most
         if isinstance(field.parent, RequestSchema) and not field.required:
             _allow_null(found)
@@ -68,7 +68,7 @@ class _Converter(OpenAPIConverter):
 
 
 class Plugin(MarshmallowPlugin):
-    """Names schemas after their classes, which are named as the messages are."""
+    """Names schemas after their classes, which have the names of the messages."""
 
     Converter = _Converter
 
@@ -77,11 +77,11 @@ class Plugin(MarshmallowPlugin):
 
 
 def _write_text(found: dict[str, Any], field: fields.Field[Any]) -> None:
-    """Write the rules of texts, ids and other bytes."""
+    """Add the rules of texts, ids and other bytes."""
     if isinstance(field, Bytes):
-        # The rules count bytes. The text has four characters for three bytes.
+        # The rules count bytes. Base64 has four characters for three bytes.
         lengths = {name: -(-found[name] // 3) * 4 for name in ("minLength", "maxLength") if name in found}
-        # Not format byte, which OpenAPI 3.1 has given up: generators make decoded text of it, which MLS is not.
+        # Not format byte, which OpenAPI 3.1 has removed: generators would decode it to text.
         found |= {"contentEncoding": "base64", "pattern": BASE64} | lengths
     elif isinstance(field, Identifier):
         found["format"] = "uuid"
@@ -93,7 +93,7 @@ def _write_text(found: dict[str, Any], field: fields.Field[Any]) -> None:
 
 
 def _ecma(pattern: str) -> str:
-    """Return a Python pattern, which matches from the beginning, as JSON Schema writes it."""
+    """Convert a Python pattern, which matches from the beginning, to JSON Schema."""
     written = pattern.replace(r"\Z", "$")
     return f"^(?:{written})" if "|" in written else f"^{written}"
 
@@ -108,7 +108,7 @@ def _allow_null(found: dict[str, Any]) -> None:
 
 
 def _refine(properties: dict[str, Any], message: str) -> None:
-    """Add what the protobuf message says about a response's fields: words, sizes."""
+    """Add enum words and integer sizes from the protobuf message to a response's fields."""
     descriptor = conclave_pb2.DESCRIPTOR.message_types_by_name.get(message)
     for name, found in properties.items():
         field = descriptor.fields_by_name.get(name) if descriptor else None

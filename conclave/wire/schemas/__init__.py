@@ -1,1 +1,1 @@
-"""Request and response messages, named as the protocol names them."""
+"""The schemas of request and response messages, named as in the protocol."""

@@ -9,7 +9,7 @@ from conclave.wire.schemas.base import RequestSchema
 
 @dataclass(frozen=True)
 class Register:
-    """A new account. A ``registration_token`` of "" was not given."""
+    """A new account. ``registration_token``: "" if absent."""
 
     username: str
     password: str
@@ -20,7 +20,7 @@ class Register:
 class RegisterRequest(RequestSchema):
     """A new account."""
 
-    makes = Register
+    result_class = Register
 
     username = required(Text, NAME_RULE)
     password = required(Text, PASSWORD_RULE)
@@ -30,7 +30,7 @@ class RegisterRequest(RequestSchema):
 
 @dataclass(frozen=True)
 class Login:
-    """The name and password of a user who wants a session."""
+    """The username and the password of a login."""
 
     username: str
     password: str
@@ -39,7 +39,7 @@ class Login:
 class LoginRequest(RequestSchema):
     """A username and its password."""
 
-    makes = Login
+    result_class = Login
 
     username = required(Text)
     password = required(Text)
@@ -47,7 +47,7 @@ class LoginRequest(RequestSchema):
 
 @dataclass(frozen=True)
 class UpdateProfile:
-    """Changes to the profile. None changes nothing, "" clears the alias."""
+    """Changes to the profile. ``alias``: None: unchanged; "": cleared."""
 
     alias: str | None = None
 
@@ -55,9 +55,9 @@ class UpdateProfile:
 class UpdateProfileRequest(RequestSchema):
     """Changes to the caller's profile. An empty alias clears it; in protobuf an absent one does too."""
 
-    makes = UpdateProfile
+    result_class = UpdateProfile
 
-    empty_counts = ("alias",)
+    keep_empty = ("alias",)
 
     alias = Text(validate=ALIAS_RULE)
 
@@ -71,9 +71,9 @@ class ChangePassword:
 
 
 class ChangePasswordRequest(RequestSchema):
-    """A new password. The current one shows that the caller may set it."""
+    """A new password, and the current one as proof."""
 
-    makes = ChangePassword
+    result_class = ChangePassword
 
     current_password = required(Text)
     new_password = required(Text, PASSWORD_RULE)
@@ -81,14 +81,14 @@ class ChangePasswordRequest(RequestSchema):
 
 @dataclass(frozen=True)
 class DeleteAccount:
-    """The password, which shows that it is really the user who asks."""
+    """The password of the account to delete."""
 
     password: str
 
 
 class DeleteAccountRequest(RequestSchema):
-    """The end of the account. Its password shows that the caller may ask for it."""
+    """The deletion of the caller's account, with its password as proof."""
 
-    makes = DeleteAccount
+    result_class = DeleteAccount
 
     password = required(Text)

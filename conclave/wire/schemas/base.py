@@ -1,4 +1,4 @@
-"""What all schemas share, the query of a part of a list, and schemas made from the classes of answers and events."""
+"""Base classes of schemas, the query of lists, and schemas made from the classes of responses and events."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -11,99 +11,95 @@ from uuid import UUID
 from marshmallow import EXCLUDE, RAISE, Schema, ValidationError, fields, pre_load
 
 from conclave.strict_fields import StrictBoolean, Text
-from conclave.wire.fields import LONGEST_PAGE, Bytes, Identifier, QueryInteger
+from conclave.wire.fields import MAX_PAGE_ITEMS, Bytes, Identifier, QueryInteger
 from conclave.wire.formats import Format
 from conclave.wire.results import WireMessage
 
-MOST_FAULTS = 20
-"""An answer names at most 20 fields at fault."""
+MAX_FIELD_ERRORS = 20
+"""A response names at most 20 invalid fields."""
 
-MORE = object()
-"""Stands in the place of a field's name among faults; its value is how many more faults there are."""
+MORE_ERRORS = object()
+"""Replaces a field's name among errors; its value is the number of further errors."""
 
 _UNKNOWN = "unknown field"
 
 
 @cache
-def the(kind: type[Schema]) -> Schema:
-    """Return the one instance of a schema: making one costs more than most uses of it."""
+def schema_instance(kind: type[Schema]) -> Schema:
+    """Return the cached instance of a schema, since creating one is expensive."""
     return kind()
 
 
-class _MakingSchema(Schema):
+class _LoadingSchema(Schema):
     """A schema that loads into a frozen dataclass with the same fields."""
 
-    makes: ClassVar[type]
-    """The dataclass. A field that is absent is None there, unless the schema has a default for it."""
+    result_class: ClassVar[type]
+    """The dataclass. Absent fields are None, unless the schema has a default."""
 
     def load(self, data: Any, **options: Any) -> Any:
-        """Return what ``makes`` makes of ``data``. Raises ValidationError."""
+        """Load ``data`` into a ``result_class``. Raises ValidationError."""
         try:
             loaded = super().load(data, **options)
         except ValidationError as error:
-            # marshmallow's frame, which the traceback holds, holds the error: a circle, and in it the whole body, which
-            # would stay in memory until Python looks for circles.
-            raise error.with_traceback(None)  # noqa: B904 - it is the same error
-        # A hook of marshmallow's would do the same, and cost each send more.
-        return self.makes(**loaded)
+            # The traceback references marshmallow's frame, and that the error: a cycle that would keep the whole body
+            # in memory until garbage collection.
+            raise error.with_traceback(None)  # noqa: B904 - the same error
+        # A hook of marshmallow would do the same, but slower.
+        return self.result_class(**loaded)
 
 
-class RequestSchema(_MakingSchema):
+class RequestSchema(_LoadingSchema):
     """A request message. null is the same as absent, and an unknown field is an error."""
 
     class Meta:
-        """A mistyped field must not be ignored silently."""
+        """Reject unknown fields, since they may be mistyped."""
 
         unknown = RAISE
 
     error_messages = {"unknown": _UNKNOWN}
 
-    empty_counts: ClassVar[tuple[str, ...]] = ()
-    """Fields whose empty value means something. Protobuf cannot tell it from an absent one: both count."""
+    keep_empty: ClassVar[tuple[str, ...]] = ()
+    """Fields whose empty value has a meaning. In protobuf an absent field counts as empty."""
 
-    zero_is_absent: ClassVar[tuple[str, ...]] = ()
-    """Numbers that are not 0 where they are given. Protobuf cannot tell 0 from an absent one: neither counts."""
+    drop_zero: ClassVar[tuple[str, ...]] = ()
+    """Numbers that must not be 0. In protobuf 0 counts as absent."""
 
     quick: ClassVar["staticmethod[[Format, bytes], Any] | None"] = None
-    """Returns what an ordinary body makes, or None for one that has to be looked at closely, as any body may be.
+    """Parses a simple body without the schema, for the most frequent messages; returns None for any other body.
 
-    The busiest messages do without a schema by this. It must not take what the schema refuses, nor read it otherwise.
+    It must not accept a body that the schema rejects, and must return the same value.
     """
 
     @pre_load
     def _drop_nulls(self, data: Any, **_: Any) -> Any:
         if not isinstance(data, Mapping):
-            return data  # inside another message a value may be of any type
+            return data  # a nested value of the wrong type
         unknown = [name for name in data if name not in self.fields]
-        if len(unknown) > MOST_FAULTS:
-            # The answer names nothing else beside them. A list for each would keep Python busy collecting.
-            named = {name: [_UNKNOWN] for name in unknown[:MOST_FAULTS]}
-            raise ValidationError({**named, MORE: len(unknown) - MOST_FAULTS})
+        if len(unknown) > MAX_FIELD_ERRORS:
+            # Only these are named in the response. An error list for each field would be slow.
+            named = {name: [_UNKNOWN] for name in unknown[:MAX_FIELD_ERRORS]}
+            raise ValidationError({**named, MORE_ERRORS: len(unknown) - MAX_FIELD_ERRORS})
         return {name: value for name, value in data.items() if value is not None or name not in self.fields}
 
 
-class QuerySchema(_MakingSchema):
-    """The fields of a query string. Unknown names are ignored, as on the web."""
+class QuerySchema(_LoadingSchema):
+    """The fields of a query string. Unknown names are ignored."""
 
     class Meta:
-        """Proxies and caches add names of their own, unlike in a body."""
+        """Ignore unknown names: proxies and caches add some."""
 
         unknown = EXCLUDE
 
     quick: ClassVar["staticmethod[[str], Any] | None"] = None
-    """Returns what an ordinary query string makes, or None as in ``RequestSchema``."""
+    """Parses a simple query string, or returns None, see ``RequestSchema.quick``."""
 
 
 class ResponseSchema(Schema):
     """A response message. Every field is always present."""
 
     def get_attribute(self, obj: Any, attr: str, default: Any) -> Any:
-        """Return a value of what is written, a dict or an object. marshmallow tries both, at each field."""
+        """Return a value of a dict or an object. Faster than marshmallow, which tries both for each field."""
         return obj.get(attr, default) if isinstance(obj, dict) else getattr(obj, attr, default)
-
-
-class Empty(ResponseSchema):
-    """A response without fields."""
 
 
 _BY_TYPE: dict[Any, type[fields.Field[Any]]] = {
@@ -115,25 +111,25 @@ _BY_TYPE: dict[Any, type[fields.Field[Any]]] = {
 }
 
 
-_MADE: dict[type[WireMessage], ResponseSchema] = {}
+_SCHEMAS: dict[type[WireMessage], ResponseSchema] = {}
 
 
 def schema_of(kind: type[WireMessage]) -> ResponseSchema:
-    """Return the one schema that writes ``kind``: with its message's name, its docstring, and its fields.
+    """Return the schema that writes ``kind``, with its message's name, docstring and fields. Cached.
 
-    A field is of its type, or as its metadata has it (``field``).
+    A field is derived from its type, unless its metadata has one (``field``).
     """
-    if kind not in _MADE:
+    if kind not in _SCHEMAS:
         hints = get_type_hints(kind)
         made: dict[str, Any] = {"__doc__": kind.__doc__}
         for each in dataclasses.fields(kind):  # type: ignore[arg-type]  # all of them are dataclasses
             made[each.name] = each.metadata.get("field") or _field(hints[each.name])
-        _MADE[kind] = type(kind.wire, (ResponseSchema,), made)()
-    return _MADE[kind]
+        _SCHEMAS[kind] = type(kind.wire, (ResponseSchema,), made)()
+    return _SCHEMAS[kind]
 
 
 def _field(hint: Any) -> fields.Field[Any]:
-    """Return a field of a type: a list of a tuple, a message of a class; of ``UUID | None`` an id that may be empty."""
+    """Return a field for a type: a list for a tuple, a nested message for a class; ``UUID | None`` is an id."""
     if get_origin(hint) is tuple:
         return fields.List(_field(get_args(hint)[0]))
     if isinstance(hint, UnionType):
@@ -143,21 +139,21 @@ def _field(hint: Any) -> fields.Field[Any]:
 
 @dataclass(frozen=True)
 class Paging:
-    """Which page of a list is asked for: at most ``limit`` items after the one with the id ``after``."""
+    """The requested page of a list: at most ``limit`` items after the one with the id ``after``."""
 
     limit: int | None = None
     after: bytes | None = None
 
     @property
     def is_given(self) -> bool:
-        """Whether a page is asked for, and not just the list."""
+        """Whether a page was requested, not the whole list."""
         return self.limit is not None or self.after is not None
 
 
 class ListQuery(QuerySchema):
-    """Which page of a list: at most ``limit`` items, those after the item with the id ``after``."""
+    """The page of a list: at most ``limit`` items after the one with the id ``after``."""
 
-    makes: ClassVar[type] = Paging
+    result_class: ClassVar[type] = Paging
 
-    limit = QueryInteger(least=1, most=LONGEST_PAGE)
+    limit = QueryInteger(least=1, most=MAX_PAGE_ITEMS)
     after = Identifier()

@@ -1,4 +1,4 @@
-"""MLS commits and the group info that goes with them."""
+"""MLS commits with their group info."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -10,16 +10,16 @@ from conclave.wire.schemas.base import RequestSchema
 
 @dataclass(frozen=True)
 class LeaveGroup:
-    """What a leaving member hands over. A part that is b"" was not given."""
+    """The commit of a leaving member, and the group info; b"" if absent."""
 
     commit_message: bytes
     group_info: bytes
 
 
 class LeaveGroupRequest(RequestSchema):
-    """What a leaving member hands over, if anything."""
+    """The commit of a leaving member and the group info, both optional."""
 
-    makes: ClassVar[type] = LeaveGroup
+    result_class: ClassVar[type] = LeaveGroup
 
     commit_message = Bytes(load_default=b"")
     group_info = Bytes(load_default=b"")
@@ -27,22 +27,22 @@ class LeaveGroupRequest(RequestSchema):
 
 @dataclass(frozen=True)
 class UploadCommit(LeaveGroup):
-    """The parts of a commit. An empty one was not given."""
+    """The parts of a commit, empty if absent."""
 
     mls_group_id: str
 
 
 class UploadCommitRequest(LeaveGroupRequest):
-    """A commit, new group info, the group's MLS id: any of them."""
+    """A commit, new group info and the group's MLS id, all optional."""
 
-    makes = UploadCommit
+    result_class = UploadCommit
 
     mls_group_id = Text(load_default="", validate=HEX_RULE)
 
 
 @dataclass(frozen=True)
 class ExternalJoin:
-    """The parts of an external commit. An empty one was not given."""
+    """The parts of an external commit, empty if absent."""
 
     commit_message: bytes
     mls_group_id: str
@@ -50,9 +50,9 @@ class ExternalJoin:
 
 
 class ExternalJoinRequest(RequestSchema):
-    """The commit by which a user joins the MLS group from outside, if the server is to hand it on."""
+    """The external commit by which a user joins the MLS group, if the server is to distribute it."""
 
-    makes = ExternalJoin
+    result_class = ExternalJoin
 
     commit_message = Bytes(load_default=b"")
     mls_group_id = Text(load_default="", validate=HEX_RULE)

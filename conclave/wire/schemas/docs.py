@@ -1,4 +1,4 @@
-"""What one may ask of the description of the protocol."""
+"""The query of the OpenAPI document."""
 
 from dataclasses import dataclass
 
@@ -10,14 +10,14 @@ from conclave.wire.schemas.base import QuerySchema
 
 @dataclass(frozen=True)
 class Describe:
-    """What the document shows. A ``format`` of "" is every format."""
+    """The formats that the document shows. ``format``: "" for all."""
 
     format: str
 
 
 class DocumentQuery(QuerySchema):
-    """The only format that the document shows. Without it the document shows all."""
+    """The only format that the document shows. Default: all."""
 
-    makes = Describe
+    result_class = Describe
 
     format = Text(load_default="", validate=validate.OneOf(["json"], error='must be "json"'))

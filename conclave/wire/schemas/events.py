@@ -1,4 +1,4 @@
-"""How to listen to events."""
+"""The query of the event stream."""
 
 from dataclasses import dataclass
 
@@ -10,14 +10,14 @@ from conclave.wire.schemas.base import QuerySchema
 
 @dataclass(frozen=True)
 class Listen:
-    """How to listen. A ``format`` of "" is the format of the session."""
+    """The format of the events. ``format``: "" for that of the session."""
 
     format: str
 
 
 class EventsQuery(QuerySchema):
-    """The format in which to write the events. Without it they have the format of the session."""
+    """The format of the events. Default: that of the session."""
 
-    makes = Listen
+    result_class = Listen
 
     format = Text(load_default="", validate=validate.OneOf(["json", "protobuf"], error='must be "json" or "protobuf"'))

@@ -1,4 +1,4 @@
-"""Groups: creating, listing, changing."""
+"""Creating, listing and changing groups."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class CreateGroup:
 class CreateGroupRequest(RequestSchema):
     """A new group."""
 
-    makes = CreateGroup
+    result_class = CreateGroup
 
     alias = Text(load_default="", validate=ALIAS_RULE)
     group_name = required(Text, NAME_RULE)
@@ -38,22 +38,22 @@ class CreateGroupRequest(RequestSchema):
 
 @dataclass(frozen=True, kw_only=True)
 class FindPublicGroups(Paging):
-    """The text to look for in the names of public groups, and the page."""
+    """The text to search in the names of public groups, and the page."""
 
     pattern: str
 
 
 class PublicGroupsQuery(ListQuery):
-    """Which public groups: those whose name contains ``pattern``, and which page of these as in other lists."""
+    """Public groups whose name contains ``pattern``, and the page as in other lists."""
 
-    makes = FindPublicGroups
+    result_class = FindPublicGroups
 
     pattern = Text(load_default="", validate=PATTERN_RULE)
 
 
 @dataclass(frozen=True)
 class UpdateGroup:
-    """Changes to a group. None changes nothing, "" clears the alias."""
+    """Changes to a group. None: unchanged. ``alias``: "" clears it."""
 
     update_message_expiry: bool
     update_min_lifetime: bool
@@ -68,11 +68,11 @@ class UpdateGroup:
 class UpdateGroupRequest(RequestSchema):
     """Changes to a group. An absent field means no change.
 
-    ``message_expiry_seconds`` counts only with ``update_message_expiry``, which needs it; likewise
+    ``message_expiry_seconds`` is used only with ``update_message_expiry``, which requires it; likewise
     ``min_lifetime_seconds``. With ``dry_run`` nothing changes.
     """
 
-    makes = UpdateGroup
+    result_class = UpdateGroup
 
     alias = Text(validate=ALIAS_RULE)
     group_name = Text(validate=NAME_RULE)

@@ -1,4 +1,4 @@
-"""Invites that wait for an answer, and the welcomes that follow."""
+"""Creating and cancelling invites."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from conclave.wire.schemas.base import RequestSchema
 
 @dataclass(frozen=True)
 class EscrowInvite:
-    """Whom to invite, and what the invite carries."""
+    """The invitee, and the messages for the time of acceptance."""
 
     invitee_id: bytes
     commit_message: bytes
@@ -17,9 +17,9 @@ class EscrowInvite:
 
 
 class EscrowInviteRequest(RequestSchema):
-    """An invite, with everything that is needed once it is accepted."""
+    """An invite, with the commit, the welcome and the group info for the time of acceptance."""
 
-    makes = EscrowInvite
+    result_class = EscrowInvite
 
     invitee_id = required(Identifier)
     commit_message = required(Bytes)
@@ -29,14 +29,14 @@ class EscrowInviteRequest(RequestSchema):
 
 @dataclass(frozen=True)
 class CancelInvite:
-    """Whose invite to withdraw."""
+    """The user whose invite is cancelled."""
 
     invitee_id: bytes
 
 
 class CancelInviteRequest(RequestSchema):
-    """Whose invite to withdraw."""
+    """The user whose invite is cancelled."""
 
-    makes = CancelInvite
+    result_class = CancelInvite
 
     invitee_id = required(Identifier)

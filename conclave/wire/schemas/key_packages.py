@@ -1,4 +1,4 @@
-"""Key packages, and what a group's admin gets of them."""
+"""Uploading key packages, and taking those of users to invite."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,29 +13,29 @@ from conclave.wire.fields import (
     KEY_PACKAGE_RULE,
     REQUIRED,
     TOO_MANY,
+    BoundedList,
     Bytes,
     Identifier,
-    Many,
     required,
 )
 from conclave.wire.schemas.base import RequestSchema
 
-MOST_PACKAGES = 100
-"""At most 100 key packages in a request, in both forms together: ten times as many as are kept."""
+MAX_PACKAGES = 100
+"""The most key packages in a request, in both forms together: ten times the number that is stored."""
 
 
 @dataclass(frozen=True)
-class KeyPackage:
-    """A key package, and whether it stays when it is handed out."""
+class UploadedKeyPackage:
+    """A key package. ``is_last_resort``: whether it is kept when it is handed out."""
 
     data: bytes
     is_last_resort: bool
 
 
 class KeyPackageEntry(RequestSchema):
-    """A key package, regular unless said otherwise."""
+    """A key package, regular by default."""
 
-    makes = KeyPackage
+    result_class = UploadedKeyPackage
 
     data = required(Bytes, KEY_PACKAGE_RULE)
     is_last_resort = StrictBoolean(load_default=False)
@@ -43,9 +43,9 @@ class KeyPackageEntry(RequestSchema):
 
 @dataclass(frozen=True)
 class UploadKeyPackages:
-    """Key packages in both forms. A fingerprint of "" was not given."""
+    """Key packages in both forms. ``signing_key_fingerprint``: "" if absent."""
 
-    entries: Sequence[KeyPackage]
+    entries: Sequence[UploadedKeyPackage]
     signing_key_fingerprint: str
     key_package_data: bytes | None = None
 
@@ -62,32 +62,32 @@ class UploadKeyPackages:
 
 
 class UploadKeyPackageRequest(RequestSchema):
-    """Key packages: one regular one in the single form, or entries; at least one, at most 100 in both forms."""
+    """Key packages: a regular one in the single form, or entries; 1 to 100 in both forms together."""
 
-    makes = UploadKeyPackages
+    result_class = UploadKeyPackages
 
     key_package_data = Bytes(validate=KEY_PACKAGE_RULE)
-    entries = Many(fields.Nested(KeyPackageEntry), most=MOST_PACKAGES, load_default=list)
+    entries = BoundedList(fields.Nested(KeyPackageEntry), most=MAX_PACKAGES, load_default=list)
     signing_key_fingerprint = Text(load_default="", validate=FINGERPRINT_RULE)
 
     @validates_schema(pass_original=True, skip_on_field_errors=False)
     def _require_one(self, data: Mapping[str, Any], original: Mapping[str, Any], **_: Any) -> None:
         if not (original.get("entries") or original.get("key_package_data")):
             raise ValidationError(REQUIRED, "entries")
-        if "key_package_data" in data and len(data.get("entries", ())) == MOST_PACKAGES:
-            raise ValidationError(TOO_MANY.format(MOST_PACKAGES), "entries")
+        if "key_package_data" in data and len(data.get("entries", ())) == MAX_PACKAGES:
+            raise ValidationError(TOO_MANY.format(MAX_PACKAGES), "entries")
 
 
 @dataclass(frozen=True)
 class InviteToGroup:
-    """Whom to invite."""
+    """The users to invite."""
 
     user_ids: Sequence[bytes]
 
 
 class InviteToGroupRequest(RequestSchema):
-    """Whom to invite."""
+    """The users to invite."""
 
-    makes = InviteToGroup
+    result_class = InviteToGroup
 
-    user_ids = required(partial(Many, Identifier()))
+    user_ids = required(partial(BoundedList, Identifier()))

@@ -9,49 +9,49 @@ from conclave.wire.schemas.commits import LeaveGroup, LeaveGroupRequest
 
 @dataclass(frozen=True)
 class NamedUser:
-    """The user whom a request is about."""
+    """The user to promote, demote or unban."""
 
     user_id: bytes
 
 
 class PromoteMemberRequest(RequestSchema):
-    """The member who becomes an admin."""
+    """The member to make an admin."""
 
-    makes = NamedUser
+    result_class = NamedUser
 
     user_id = required(Identifier)
 
 
 class DemoteMemberRequest(RequestSchema):
-    """The admin who becomes a member."""
+    """The admin to make a member."""
 
-    makes = NamedUser
+    result_class = NamedUser
 
     user_id = required(Identifier)
 
 
 @dataclass(frozen=True)
 class RemoveMember(LeaveGroup):
-    """The user who is removed, and the parts of the commit. An empty one was not given."""
+    """The user to remove, and the parts of the commit, empty if absent."""
 
     user_id: bytes
 
 
 class RemoveMemberRequest(LeaveGroupRequest):
-    """The member who is removed, with the commit of the removal, if any."""
+    """The member to remove, with the commit of the removal, if any."""
 
-    makes = RemoveMember
+    result_class = RemoveMember
 
     user_id = required(Identifier)
 
 
 class BanMemberRequest(RemoveMemberRequest):
-    """The user who is banned. A member is removed, with the commit of the removal, if any."""
+    """The user to ban. A member is removed, with the commit of the removal, if any."""
 
 
 class UnbanMemberRequest(RequestSchema):
     """The user whose ban is lifted."""
 
-    makes = NamedUser
+    result_class = NamedUser
 
     user_id = required(Identifier)

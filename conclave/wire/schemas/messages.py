@@ -13,7 +13,7 @@ from conclave.strict_fields import StrictInteger, Text
 from conclave.wire import conclave_pb2, formats
 from conclave.wire.fields import (
     ID_BYTES,
-    MOST_SELF_DESTRUCT_SECONDS,
+    MAX_SELF_DESTRUCT_SECONDS,
     SELF_DESTRUCT_RULE,
     Bytes,
     Identifier,
@@ -25,23 +25,23 @@ from conclave.wire.formats import Format
 from conclave.wire.schemas.base import QuerySchema, RequestSchema
 
 MAX_SEQUENCE_NUM = 2**63 - 1
-MOST_MESSAGES = 500
+MAX_MESSAGES = 500
 
 NEXT = "next"
-"""With this value of ``confirm`` a page counts as fetched only once the client's next fetch says so."""
+"""The value of ``confirm`` with which a page counts as fetched only by the client's next fetch."""
 
 _MLS_MESSAGE = {"mls_message"}
 _NUMBER = re.compile(r"[0-9]{1,18}", re.ASCII)
 _DEFAULT_LIMIT = 100
 _ODD = frozenset("%+;#")
-"""Characters of a query that stand for others, or might end it: another name may be ``after`` by them."""
+"""Characters with a special meaning in query strings, which need full parsing."""
 
 
 @dataclass(frozen=True)
 class SendMessage:
-    """What to send. ``self_destruct_seconds``: how long each reader may see it once it was read; 0: for ever.
+    """A message to send. ``self_destruct_seconds``: how long each reader sees it after reading; 0: for ever.
 
-    ``send_id``: its sender's own name for it, by which it is known if it is sent again; b"": it has none.
+    ``send_id``: the client's id of the send, by which a repetition is recognised; b"" if absent.
     """
 
     mls_message: bytes
@@ -50,36 +50,36 @@ class SendMessage:
 
 
 def _quick_send(written_in: Format, body: bytes) -> SendMessage | None:
-    """Return what an ordinary body makes: in JSON, one with nothing but the message."""
+    """Parse a simple body: in JSON, one with only the message. None for any other."""
     try:
         if written_in is Format.PROTOBUF:
             parsed = conclave_pb2.SendMessageRequest.FromString(body)
             message, seconds, send_id = parsed.mls_message, parsed.self_destruct_seconds, parsed.send_id
-            is_right = message and seconds <= MOST_SELF_DESTRUCT_SECONDS and len(send_id) in (0, ID_BYTES)
+            is_right = message and seconds <= MAX_SELF_DESTRUCT_SECONDS and len(send_id) in (0, ID_BYTES)
             return SendMessage(message, seconds, send_id) if is_right else None
-        if formats.marks(body) != 1:  # more would be more values, which may be very many
+        if formats.count_values(body) != 1:  # more values
             return None
         values = orjson.loads(body)
         if type(values) is not dict or values.keys() != _MLS_MESSAGE or type(values["mls_message"]) is not str:
             return None
         message = base64.b64decode(values["mls_message"].encode("ascii"), validate=True)
-    except (DecodeError, ValueError):  # the long way says what is wrong
+    except (DecodeError, ValueError):  # the schema reports the error
         return None
     return SendMessage(message, 0, b"") if message else None
 
 
 class SendMessageRequest(RequestSchema):
-    """An opaque MLS message. ``self_destruct_seconds``: how long each reader may see it once it was read.
+    """An opaque MLS message. ``self_destruct_seconds``: how long each reader sees it after reading.
 
-    ``send_id``: an id that the client makes, so that sending again after a lost answer does not store it twice.
+    ``send_id``: an id that the client makes, so that a retry after a lost response does not store it twice.
     """
 
-    makes = SendMessage
+    result_class = SendMessage
 
-    zero_is_absent = ("self_destruct_seconds",)
+    drop_zero = ("self_destruct_seconds",)
 
     mls_message = required(Bytes)
-    # By a function, so that the OpenAPI document does not show a default that no client may send.
+    # A function, so that the OpenAPI document does not show this default, which is not a valid value.
     self_destruct_seconds = StrictInteger(load_default=lambda: 0, validate=SELF_DESTRUCT_RULE)
     send_id = Identifier(load_default=b"")
 
@@ -87,7 +87,7 @@ class SendMessageRequest(RequestSchema):
 
 
 def write_number(written_in: Format, sequence_num: int) -> bytes:
-    """Write a SendMessageResponse, as its schema would have it written."""
+    """Write a SendMessageResponse, with the same bytes as its schema."""
     if written_in is Format.PROTOBUF:
         return conclave_pb2.SendMessageResponse(sequence_num=sequence_num).SerializeToString()
     return b'{"sequence_num":%d}' % sequence_num
@@ -95,9 +95,9 @@ def write_number(written_in: Format, sequence_num: int) -> bytes:
 
 @dataclass(frozen=True)
 class GetMessages:
-    """Which messages to fetch. ``include_redacted``: also those of which the reader sees only that they were there.
+    """The messages to fetch. ``include_redacted``: include redacted ones, without their bodies.
 
-    ``confirm``: NEXT if they count as fetched only once the next fetch says so; "": as the operator has set.
+    ``confirm``: NEXT if they count as fetched only by the next fetch; "": as the operator has set.
     """
 
     after: int
@@ -107,13 +107,13 @@ class GetMessages:
 
     @property
     def next_confirms(self) -> bool:
-        """Whether they count as fetched only once the next fetch says so, whatever the operator has set."""
+        """Whether they count as fetched only by the next fetch, whatever the operator has set."""
         return self.confirm == NEXT
 
 
 @lru_cache(4096)
 def _quick_get(query: str) -> GetMessages | None:
-    """Return what a query makes in which nothing is wrong, nor written in an odd way: names in any order, or none."""
+    """Parse a simple, valid query string. None for any other."""
     values: dict[str, str] = {}
     for each in query.split("&"):
         name, _, value = each.partition("=")
@@ -125,20 +125,20 @@ def _quick_get(query: str) -> GetMessages | None:
     if _ODD.intersection(query) or int(limit) < 1 or values.get("confirm", NEXT) != NEXT:
         return None
     confirm = NEXT if "confirm" in values else ""
-    return GetMessages(int(after), min(int(limit), MOST_MESSAGES), include_redacted=redacted == "true", confirm=confirm)
+    return GetMessages(int(after), min(int(limit), MAX_MESSAGES), include_redacted=redacted == "true", confirm=confirm)
 
 
 class GetMessagesQuery(QuerySchema):
-    """Which messages to fetch: the first ``limit`` of those numbered above ``after``.
+    """The messages to fetch: the first ``limit`` with numbers above ``after``.
 
-    Without ``include_redacted`` those are left out that the caller may see only redacted. With ``confirm=next`` they
-    count as fetched only once the ``after`` of the caller's next fetch says so.
+    Without ``include_redacted`` redacted messages are omitted. With ``confirm=next`` they count as fetched only by the
+    ``after`` of the caller's next fetch.
     """
 
-    makes = GetMessages
+    result_class = GetMessages
 
     after = QueryInteger(least=0, most=MAX_SEQUENCE_NUM, default=0)
-    limit = QueryInteger(least=1, most=MOST_MESSAGES, default=_DEFAULT_LIMIT)
+    limit = QueryInteger(least=1, most=MAX_MESSAGES, default=_DEFAULT_LIMIT)
     include_redacted = QueryBoolean(load_default=False)
     confirm = Text(load_default="", validate=validate.OneOf([NEXT], error='must be "next"'))
 
@@ -147,29 +147,29 @@ class GetMessagesQuery(QuerySchema):
 
 @dataclass(frozen=True)
 class TakeBack:
-    """How to take a message back. ``dry_run``: only say whether it can be."""
+    """How to take a message back. ``dry_run``: only check whether it is possible."""
 
     dry_run: bool
 
 
 class TakeBackQuery(QuerySchema):
-    """How to take a message back: with ``dry_run`` nothing changes, and the answer is what it would be."""
+    """How to take a message back: with ``dry_run`` nothing changes, and the response is the same."""
 
-    makes = TakeBack
+    result_class = TakeBack
 
     dry_run = QueryBoolean(load_default=False)
 
 
 @dataclass(frozen=True)
 class ReadReceipt:
-    """What was read: everything up to this number, inclusive."""
+    """Messages up to this number, inclusive, were read."""
 
     sequence_num: int
 
 
 class ReadReceiptRequest(RequestSchema):
-    """What the caller has read: everything up to this number, as far as the group has it."""
+    """The caller has read all messages up to this number, inclusive."""
 
-    makes = ReadReceipt
+    result_class = ReadReceipt
 
     sequence_num = required(StrictInteger, validate.Range(min=1, error="must be at least 1"))

@@ -1,4 +1,4 @@
-"""How long the messages of a group live, and what was taken back of them."""
+"""The query of a group's retention policy."""
 
 from dataclasses import dataclass
 
@@ -9,14 +9,14 @@ from conclave.wire.schemas.messages import MAX_SEQUENCE_NUM
 
 @dataclass(frozen=True)
 class GetRetention:
-    """After which number to list what was taken back; None: what was taken back last."""
+    """The number after which to list messages taken back; None: list the last ones."""
 
     taken_back_after: int | None = None
 
 
 class RetentionQuery(QuerySchema):
-    """Which numbers of messages that were taken back: the first 1,000 above ``taken_back_after``, or the last 1,000."""
+    """The numbers of messages taken back to list: the first 1,000 above ``taken_back_after``, or the last 1,000."""
 
-    makes = GetRetention
+    result_class = GetRetention
 
     taken_back_after = QueryInteger(least=0, most=MAX_SEQUENCE_NUM)

@@ -17,10 +17,10 @@ from tests.support.server import ServerProcess
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sync_module, "ENFORCED_EVERY", 0.02)
-    monkeypatch.setattr(conversation_module, "RENEWED_AFTER", 0.01)
-    monkeypatch.setattr(conversation_module, "HOLDING_READ_EVERY", 0.05)
-    monkeypatch.setattr(conversation_module, "EVENT_FOLLOWS_WITHIN", 0.2)
+    monkeypatch.setattr(sync_module, "ENFORCE_INTERVAL", 0.02)
+    monkeypatch.setattr(conversation_module, "REFRESH_SECONDS", 0.01)
+    monkeypatch.setattr(conversation_module, "RETENTION_POLL_SECONDS", 0.05)
+    monkeypatch.setattr(conversation_module, "EVENT_WAIT_SECONDS", 0.2)
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ async def pair(chat: NewChat) -> Pair:
     alice, bob = await chat("alice"), await chat("bob")
     group = await alice.new("club", bob)
     for each in (alice, bob):
-        each.conversation.enter(group)
+        each.conversation.open_group(group)
     await bob.until(lambda: bob.room(group).retention)
     return alice, bob, group
 

@@ -1,4 +1,4 @@
-"""What goes on between the server and the screen, told to a listener that only records."""
+"""What goes on between the server and the screen, told to a observer that only records."""
 
 import asyncio
 from dataclasses import replace
@@ -10,8 +10,8 @@ from uuid import UUID
 import pytest
 
 from conclave.client import GroupError, NoAnswerError, RefusedError, SessionOverError
-from conclave.client.chat import attention as attention_module, conversation as conversation_module
-from conclave.client.chat.observer import Listener
+from conclave.client.chat import conversation as conversation_module, unread as attention_module
+from conclave.client.chat.observer import ConversationObserver
 from conclave.client.errors import ServerError
 from conclave.client.events import Lagged, Message
 from conclave.client.history import store as store_module
@@ -28,7 +28,7 @@ async def renewal_under_way(chat: Chat) -> "tuple[Held, asyncio.Task[None]]":
     """Have groups and invites read again. The answer about the groups is there, and nobody has it yet."""
     held = Held(chat.client.groups)
     chat.client.groups = held  # type: ignore[method-assign]
-    renewing = asyncio.create_task(chat.renew())
+    renewing = asyncio.create_task(chat.refresh())
     await chat.until(lambda: held.answered)
     return held, renewing
 
@@ -39,10 +39,10 @@ class TestFromAnotherDevice:
     async def test_it_comes_to_the_open_group_after_a_while(
         self, chat: NewChat, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(conversation_module, "FETCHED_EVERY", 0.05)
+        monkeypatch.setattr(conversation_module, "FETCH_POLL_SECONDS", 0.05)
         alice = await chat("alice")
         group, other = await alice.new("club"), await alice.new("other")
-        alice.conversation.enter(group)
+        alice.conversation.open_group(group)
         # News come in their order: once she has heard of the invite, none of the groups is read for former ones.
         bob = await chat("bob")
         await bob.conversation.sync.membership.invite(await bob.new("den", public=False), "alice")
@@ -58,7 +58,7 @@ class TestFromAnotherDevice:
         group = await alice.new("club")
         phone = await chat("alice", register=False)
         await phone.client.send(group, b"from my phone")
-        alice.conversation.enter(group)
+        alice.conversation.open_group(group)
         await alice.shows(group, "from my phone")
 
 
@@ -68,28 +68,28 @@ class TestUnread:
         alice.send(group, "one", "two", "three")
         await bob.shows(group, "one", "two", "three")
         assert (alice.room(group).unread, bob.room(group).unread) == (0, 3)
-        room = bob.conversation.enter(group)
+        room = bob.conversation.open_group(group)
         assert room
         assert (room.unread, room.read_before) == (3, 0), "the line stands before the first"
         bob.told.shown.clear()
-        bob.conversation.seen(group, range(1, 3))
+        bob.conversation.mark_seen(group, range(1, 3))
         assert (room.unread, room.read_before) == (1, 0), "it stays while one reads"
         assert bob.told.shown == {None, group}
         bob.told.shown.clear()
-        bob.conversation.seen(group, range(1, 2))
+        bob.conversation.mark_seen(group, range(1, 2))
         assert (room.unread, bob.told.shown) == (1, set()), "what was seen stays seen"
-        assert bob.conversation.enter(group) is room
+        assert bob.conversation.open_group(group) is room
         assert room.read_before == 2
-        bob.conversation.seen(group, range(1, 4))
-        bob.conversation.enter(group)
+        bob.conversation.mark_seen(group, range(1, 4))
+        bob.conversation.open_group(group)
         assert [room.unread, room.read_before] == [0, None]
-        await bob.until(lambda: not bob.history.untold())
+        await bob.until(lambda: not bob.history.unreported_reads())
 
     async def test_who_writes_has_read(self, pair: Pair) -> None:
         alice, bob, group = pair
         alice.send(group, "one")
         await bob.shows(group, "one")
-        bob.conversation.enter(group)
+        bob.conversation.open_group(group)
         bob.send(group, "two")
         assert bob.room(group).read_before is None
         await bob.shows(group, "one", "two")
@@ -104,17 +104,17 @@ class TestUnread:
         bob.send(group, "three")
         assert (bob.room(group).unread, bob.room(group).unread_from) == (1, 2)
         assert bob.history.read_up_to(group) == 1
-        bob.conversation.seen(group, [2])
+        bob.conversation.mark_seen(group, [2])
         assert bob.history.read_up_to(group) >= 3, "nothing is left before it"
 
     async def test_what_comes_to_a_group_that_was_never_opened_is_counted(self, pair: Pair) -> None:
         alice, bob, _ = pair
         other = await alice.new("other", bob)
-        alice.conversation.enter(other)
+        alice.conversation.open_group(other)
         alice.send(other, "one", "two")
         await bob.until(lambda: bob.room(other).unread == 2)
         assert bob.texts(other) == []
-        bob.conversation.enter(other)
+        bob.conversation.open_group(other)
         assert bob.texts(other) == ["one", "two"]
 
     async def test_what_another_device_has_sent_is_not_unread(self, pair: Pair, chat: NewChat) -> None:
@@ -131,20 +131,20 @@ class TestUnread:
         group = await alice.new("club", bob)
         alice.send(group, "one", "two")
         await bob.until(lambda: bob.room(group).unread == 2)
-        bob.conversation.enter(group)
-        bob.conversation.seen(group, range(1, 2))
+        bob.conversation.open_group(group)
+        bob.conversation.mark_seen(group, range(1, 2))
         await bob.disconnect()
         await bob.connect()
         assert bob.room(group).unread == 1
-        room = bob.conversation.enter(group)
+        room = bob.conversation.open_group(group)
         assert room
         assert room.read_before == 1
 
     async def test_of_a_group_that_is_not_there_nothing_is_seen(self, pair: Pair) -> None:
         _, bob, _ = pair
-        bob.conversation.seen(UUID(int=5), range(1, 4))
-        assert bob.conversation.enter(UUID(int=5)) is None
-        assert bob.conversation.open_room is None
+        bob.conversation.mark_seen(UUID(int=5), range(1, 4))
+        assert bob.conversation.open_group(UUID(int=5)) is None
+        assert bob.conversation.open_group_id is None
 
 
 class TestPolicies:
@@ -155,34 +155,32 @@ class TestPolicies:
         running.clock.advance(HOUR)
         alice.send(group, "young")
         await bob.shows(group, "old", "young")
-        await alice.conversation.lifetimes.change(group, 60, dry_run=False)
+        await alice.conversation.retention.change(group, 60, dry_run=False)
         for each in (alice, bob):
             await each.shows(group, "young")
             await each.until(partial(self.has_expiry, each, group, 60))
-            await each.renew()
-            who = "you have" if each is alice else "alice has"
+            await each.refresh()
+            who = "you" if each is alice else "alice"
             await each.until(partial(self.told, each, group))
             assert self.told(each, group) == [
-                f"messages are gone after 1 minute from now on: {who} set that; 1 message that was here went with it"
+                f"{who} changed the expiry: messages are deleted after 1 minute; 1 message expired"
             ]
         running.clock.advance(61)
         assert bob.texts(group) == [], "before anybody says so"
         await bob.until(lambda: not bob.room(group).messages)
-        await alice.conversation.lifetimes.change(group, -1, dry_run=False)
-        await bob.until(
-            lambda: self.told(bob, group)[1:] == ["messages are kept for good from now on: alice has set that"]
-        )
+        await alice.conversation.retention.change(group, -1, dry_run=False)
+        await bob.until(lambda: self.told(bob, group)[1:] == ["alice changed the expiry: messages are kept forever"])
 
     async def test_a_change_is_told_with_the_one_of_several_admins_who_made_it(self, pair: Pair) -> None:
         alice, bob, group = pair
         await alice.client.promote(group, bob.user_id)
         for each in (alice, bob):
-            await each.renew()
+            await each.refresh()
         await bob.client.update_group(group, expiry=HOUR)
         await alice.client.update_group(group, alias="of two admins")
-        for each, who in ((alice, "bob has"), (bob, "you have")):
+        for each, who in ((alice, "bob"), (bob, "you")):
             await each.until(partial(self.told, each, group))
-            assert self.told(each, group) == [f"messages are gone after 1 hour from now on: {who} set that"]
+            assert self.told(each, group) == [f"{who} changed the expiry: messages are deleted after 1 hour"]
 
     @staticmethod
     def has_expiry(chat: Chat, group: UUID, expiry: int) -> bool:
@@ -196,17 +194,17 @@ class TestPolicies:
         self, pair: Pair, running: Running
     ) -> None:
         alice, bob, group = pair
-        await alice.conversation.lifetimes.change(group, HOUR, dry_run=False)
+        await alice.conversation.retention.change(group, HOUR, dry_run=False)
         bob.send(group, "first", "second")
         await alice.shows(group, "first", "second")
         now = running.clock.now()
         for time in (now, now + DAY):
-            alice.history.hear_time(time)
+            alice.history.record_server_time(time)
         assert alice.texts(group) == []
-        alice.conversation.enter(group)  # what is loaded now is nothing
+        alice.conversation.open_group(group)  # what is loaded now is nothing
         assert not alice.room(group).messages
         assert alice.room(group).unread == 0
-        alice.history.hear_time(now)
+        alice.history.record_server_time(now)
         await alice.shows(group, "first", "second")
         assert alice.room(group).unread == 2
 
@@ -216,7 +214,7 @@ class TestPolicies:
         await alice.shows(group, "old")
         since = running.clock.now()
         running.clock.advance(HOUR)
-        would = await alice.conversation.lifetimes.change(group, 60, dry_run=True)
+        would = await alice.conversation.retention.change(group, 60, dry_run=True)
         assert (would.messages_expiring, would.oldest_expiring) == (1, since)
         assert alice.texts(group) == ["old"]
         assert alice.room(group).expiry == -1
@@ -242,8 +240,8 @@ class TestPolicies:
             await alice.begin()
             await alice.connect()
             group = await alice.new()
-            assert await alice.conversation.lifetimes.effective(group, group_has) == comes_to
-            await alice.conversation.lifetimes.change(group, group_has, dry_run=False)
+            assert await alice.conversation.retention.effective(group, group_has) == comes_to
+            await alice.conversation.retention.change(group, group_has, dry_run=False)
             assert alice.room(group).expiry == comes_to, "as the server has it"
             await alice.end()
 
@@ -254,7 +252,7 @@ class TestPolicies:
         await bob.shows(group, "secret", "plain")
         running.clock.advance(DAY)
         assert bob.texts(group) == ["secret", "plain"], "fetched is not seen"
-        bob.conversation.seen(group, range(1, 3))
+        bob.conversation.mark_seen(group, range(1, 3))
         [secret, _] = bob.room(group).messages.values()
         assert secret.gone_at == running.clock.now() + 60, "the countdown begins at once"
         running.clock.advance(60)
@@ -267,7 +265,7 @@ class TestPolicies:
         carol = await chat("carol", connects=False)
         await carol.client.join(group)
         await carol.client.external_join(group)
-        await alice.conversation.lifetimes.change(group, 0, dry_run=False)
+        await alice.conversation.retention.change(group, 0, dry_run=False)
         alice.send(group, "for all")
         await bob.shows(group, "for all")
         await alice.until(lambda: alice.room(group).retention.held_by == (carol.user_id,))  # type: ignore[union-attr]
@@ -287,7 +285,7 @@ class TestPolicies:
         await bob.until(lambda: bob.told.said)
         held = Held(bob.client.retention)
         bob.client.retention = held  # type: ignore[method-assign]
-        bob.conversation.enter(group)
+        bob.conversation.open_group(group)
         await bob.until(lambda: held.answered)
         del bob.client.retention
         await alice.client.update_group(group, expiry=HOUR)
@@ -295,7 +293,7 @@ class TestPolicies:
         held.may_answer.set()
         await asyncio.sleep(0.1)
         assert bob.room(group).expiry == HOUR
-        assert self.told(bob, group) == ["messages are gone after 1 hour from now on: alice has set that"]
+        assert self.told(bob, group) == ["alice changed the expiry: messages are deleted after 1 hour"]
 
 
 class TestMembership:
@@ -312,7 +310,7 @@ class TestMembership:
         await bob.until(lambda: bob.room(group).is_admin(bob.user_id))
         await alice.client.update_group(group, group_name="den", alias="The Den", visibility="private")
         await carol.conversation.leave(group)
-        told = ["you are an admin now", "the group is called den now", "carol is not a member any more"]
+        told = ["you are now an admin", "the group was renamed to den", "carol is no longer a member"]
         await bob.until(lambda: set(told) <= set(bob.notices(group)))
         assert bob.room(group).name == "den"
         assert bob.conversation.rooms.by_name("club") is None
@@ -320,14 +318,14 @@ class TestMembership:
     async def test_one_who_is_removed_loses_the_group_and_hears_why(
         self, pair: Pair, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(conversation_module, "EVENT_FOLLOWS_WITHIN", 1.0)
+        monkeypatch.setattr(conversation_module, "EVENT_WAIT_SECONDS", 1.0)
         alice, bob, group = pair
         alice.send(group, "secret")
         await bob.shows(group, "secret")
         await alice.conversation.sync.membership.remove(group, bob.user_id)
         await bob.until(lambda: group not in bob.conversation.rooms.all and bob.told.bad)
-        assert bob.told.bad == ["You were removed from club; what was here of it is erased"]
-        assert bob.conversation.open_room is None
+        assert bob.told.bad == ["You were removed from club. Its local messages were erased"]
+        assert bob.conversation.open_group_id is None
         assert bob.history.groups() == {}
         await asyncio.sleep(1.2)
         assert bob.told.said == [], "it is told once"
@@ -338,28 +336,28 @@ class TestMembership:
         await alice.client.remove(group, bob.user_id)
         come_back()
         await bob.until(lambda: group not in bob.conversation.rooms.all and bob.told.said)
-        assert bob.told.said == ["You are not in club any more; what was here of it is erased"]
+        assert bob.told.said == ["You are no longer in club. Its local messages were erased"]
 
     async def test_a_ban_is_told_to_admins(self, pair: Pair, chat: NewChat) -> None:
         alice, bob, group = pair
         carol, dave = await chat("carol"), await chat("dave")
         for each in (carol, dave):
             await each.conversation.sync.membership.join(group)
-            await each.renew()
-            each.conversation.enter(group)
+            await each.refresh()
+            each.conversation.open_group(group)
         await alice.client.promote(group, dave.user_id)
         await dave.until(lambda: dave.room(group).is_admin(dave.user_id))
         await alice.conversation.sync.membership.remove(group, bob.user_id, ban=True)
-        await carol.until(lambda: "bob is not a member any more" in carol.notices(group))
+        await carol.until(lambda: "bob is no longer a member" in carol.notices(group))
         for each in (alice, dave):
-            await each.until(partial(self.is_told, each, group, "bob is banned from the group"))
+            await each.until(partial(self.is_told, each, group, "bob was banned"))
         await bob.until(lambda: bob.told.bad)
-        await carol.renew()
-        assert "bob is banned from the group" not in carol.notices(group)
+        await carol.refresh()
+        assert "bob was banned" not in carol.notices(group)
         await alice.conversation.sync.membership.remove(group, carol.user_id)
-        await dave.until(lambda: "carol is not a member any more" in dave.notices(group))
-        await dave.renew()
-        assert "carol is banned from the group" not in dave.notices(group)
+        await dave.until(lambda: "carol is no longer a member" in dave.notices(group))
+        await dave.refresh()
+        assert "carol was banned" not in dave.notices(group)
 
     async def test_a_group_that_is_deleted_is_gone_for_all(self, pair: Pair) -> None:
         alice, bob, group = pair
@@ -369,7 +367,7 @@ class TestMembership:
         for each in (alice, bob):
             await each.until(partial(bool, each.told.said))
             assert group not in each.conversation.rooms.all
-            assert each.told.said == ["club was deleted, with all its messages"]
+            assert each.told.said == ["club was deleted"]
             assert each.history.groups() == {}
 
     async def test_groups_that_were_read_before_one_went_do_not_bring_it_back(self, pair: Pair) -> None:
@@ -381,7 +379,7 @@ class TestMembership:
         await renewing
         assert group not in bob.conversation.rooms.all
         await asyncio.sleep(0.5)
-        assert bob.told.said == ["club was deleted, with all its messages"], "it is told once"
+        assert bob.told.said == ["club was deleted"], "it is told once"
 
     async def test_a_group_that_one_leaves_is_gone_at_once(self, pair: Pair) -> None:
         _, bob, group = pair
@@ -391,7 +389,7 @@ class TestMembership:
         assert group not in bob.conversation.rooms.all
         assert bob.history.groups() == {}
         await bob.until(lambda: bob.told.said)
-        assert bob.told.said == ["You are not in club any more; what was here of it is erased"]
+        assert bob.told.said == ["You are no longer in club. Its local messages were erased"]
         assert bob.told.bad == []
 
     async def test_names_of_those_who_are_gone_are_found(self, pair: Pair, chat: NewChat) -> None:
@@ -416,9 +414,9 @@ class TestMembership:
 
         bob.client.user_by_id = ask  # type: ignore[method-assign]
         await bob.until(lambda: bob.room(group).fetched_up_to >= 20)
-        bob.conversation.enter(group)
-        await bob.until(lambda: bob.conversation.rooms.person(carol.user_id))
-        assert bob.conversation.rooms.called(carol.user_id) == "carol"
+        bob.conversation.open_group(group)
+        await bob.until(lambda: bob.conversation.rooms.known_name(carol.user_id))
+        assert bob.conversation.rooms.display_name(carol.user_id) == "carol"
         assert await bob.conversation.name(dave.user_id) == "deleted account"
         assert await bob.conversation.name(alice.user_id) == "alice"
         assert asked.count(carol.user_id) <= 1, "not once for each of the 20 messages"
@@ -439,12 +437,12 @@ class TestMembership:
 
         bob.conversation._on = wait  # type: ignore[method-assign]
         await alice.client.remove(group, bob.user_id)
-        await bob.renew()
+        await bob.refresh()
         assert bob.conversation.rooms.all == {}
-        assert bob.conversation.open_room is None
+        assert bob.conversation.open_group_id is None
         held.may_answer.set()
         await bob.until(lambda: bob.told.said)
-        assert bob.told.said == ["You are not in club any more; what was here of it is erased"]
+        assert bob.told.said == ["You are no longer in club. Its local messages were erased"]
         assert held.answered == 1, "the second is not sent"
 
 
@@ -457,13 +455,13 @@ class TestInvites:
         assert bob.told.said == ["You are invited to club"]
         [invite] = bob.conversation.rooms.invites
         assert (invite.group_name, invite.inviter_username) == ("club", "alice")
-        await bob.conversation.answer(invite.invite_id, accept=True)
+        await bob.conversation.answer_invite(invite.invite_id, accept=True)
         assert bob.conversation.rooms.invites == ()
         assert bob.room(group).name == "club"
-        alice.conversation.enter(group)
+        alice.conversation.open_group(group)
         await alice.until(lambda: "bob came in" in alice.notices(group))
         alice.send(group, "welcome")
-        bob.conversation.enter(group)
+        bob.conversation.open_group(group)
         await bob.shows(group, "welcome")
 
     async def test_one_from_somebody_who_is_known_says_by_whom(self, pair: Pair) -> None:
@@ -478,12 +476,10 @@ class TestInvites:
         group = await alice.new("club", public=False)
         await alice.conversation.sync.membership.invite(group, "bob")
         await bob.until(lambda: bob.conversation.rooms.invites)
-        await bob.conversation.answer(bob.conversation.rooms.invites[0].invite_id, accept=False)
+        await bob.conversation.answer_invite(bob.conversation.rooms.invites[0].invite_id, accept=False)
         assert bob.conversation.rooms.invites == ()
         await alice.until(lambda: alice.told.said)
-        assert alice.told.said == [
-            "bob has not taken the invite to club: it was declined or withdrawn, or it has expired"
-        ]
+        assert alice.told.said == ["The invite of bob to club was declined or withdrawn, or has expired"]
 
     async def test_one_is_withdrawn(self, chat: NewChat) -> None:
         alice, bob = await chat("alice"), await chat("bob")
@@ -492,7 +488,7 @@ class TestInvites:
         await bob.until(lambda: bob.conversation.rooms.invites)
         await alice.conversation.withdraw_invite(group, bob.user_id)
         await bob.until(lambda: not bob.conversation.rooms.invites and len(bob.told.said) > 1)
-        assert bob.told.said[1:] == ["An invite was withdrawn, or it has expired"]
+        assert bob.told.said[1:] == ["An invite was withdrawn or has expired"]
         await alice.until(lambda: not alice.conversation._withdrawn)
         assert alice.told.said == [], "who withdraws it knows"
 
@@ -504,8 +500,8 @@ class TestInvites:
         [invite] = bob.conversation.rooms.invites
         running.clock.advance(running.config.invite_ttl_seconds + 1)
         with pytest.raises(RefusedError):
-            await bob.conversation.answer(invite.invite_id, accept=True)
-        await bob.renew()
+            await bob.conversation.answer_invite(invite.invite_id, accept=True)
+        await bob.refresh()
         assert bob.conversation.rooms.invites == ()
         assert bob.conversation.rooms.all == {}
 
@@ -530,7 +526,7 @@ class TestInvites:
         held.may_answer.set()
         await bob.until(lambda: bob.told.said)
         await alice.client.cancel_invite(group, bob.user_id)
-        await bob.until(lambda: bob.told.said[-1] == "An invite was withdrawn, or it has expired")
+        await bob.until(lambda: bob.told.said[-1] == "An invite was withdrawn or has expired")
         assert bob.told.said[:-1] == ["You are invited to club"]
 
 
@@ -541,7 +537,7 @@ class TestRenewal:
         held, early = await renewal_under_way(alice)
         del alice.client.groups
         other = await alice.conversation.sync.membership.create("other")
-        late = asyncio.create_task(alice.renew())
+        late = asyncio.create_task(alice.refresh())
         await asyncio.sleep(0.05)
         held.may_answer.set()
         await asyncio.gather(early, late)
@@ -556,13 +552,13 @@ class TestRenewal:
         bob.client.groups = held  # type: ignore[method-assign]
         await alice.client.update_group(group, alias="The Club")
         await bob.until(lambda: bob.room(group).group.alias == "The Club")
-        assert bob.notices(group) == ["the title is The Club now"]
+        assert bob.notices(group) == ["the title is now The Club"]
 
     async def test_a_group_without_a_change_tells_nothing(self, pair: Pair) -> None:
         alice, _, group = pair
         told = alice.notices(group)
         for _ in range(3):
-            await alice.renew()
+            await alice.refresh()
         assert alice.notices(group) == told
         assert set(told) <= {"bob came in"}
 
@@ -570,7 +566,7 @@ class TestRenewal:
         alice, bob, group = pair
         await alice.client.update_group(group, alias="The Club")
         await bob.conversation._on(Lagged(3))
-        assert bob.told.said == ["3 events lost on a slow connection; all was read again"]
+        assert bob.told.said == ["3 events lost on a slow connection; reloading"]
         await bob.until(lambda: bob.room(group).group.alias == "The Club")
 
 
@@ -581,7 +577,7 @@ class TestMentions:
         for module in (attention_module, store_module):
             monkeypatch.setattr(module, "MOST_UNREAD", 3)
         alice, bob, group = pair
-        alice.conversation.open_room = None
+        alice.conversation.open_group_id = None
         bob.send(group, "one", "@alice two", "three", "four", "@alice five", "six", "@alice seven")
         await alice.shows(group, "one", "@alice two", "three", "four", "@alice five", "six", "@alice seven")
         room = alice.room(group)
@@ -590,7 +586,7 @@ class TestMentions:
         room.mentions = None  # as at the next start
         alice.conversation._count(room)
         assert alice.room(group).mentions == {*numbers}
-        alice.conversation.seen(group, [min(room.messages), *numbers[:1]])
+        alice.conversation.mark_seen(group, [min(room.messages), *numbers[:1]])
         assert alice.room(group).mentions == {*numbers[1:]}
 
 
@@ -616,16 +612,16 @@ class TestEnds:
     ) -> None:
         alice, bob = await chat("alice"), await chat("bob", tmp_path / "bob")
         group = await alice.new("club", bob)
-        await alice.conversation.lifetimes.change(group, HOUR, dry_run=False)
+        await alice.conversation.retention.change(group, HOUR, dry_run=False)
         alice.send(group, "one")
-        bob.conversation.enter(group)
+        bob.conversation.open_group(group)
         await bob.shows(group, "one")
         await bob.until(lambda: bob.room(group).expiry == HOUR)
         bob.history._connection.execute("PRAGMA query_only = ON")  # as a file that can only be read
         if goes_on == "a message":
             alice.send(group, "two")
         elif goes_on == "a policy":
-            await alice.conversation.lifetimes.change(group, 60, dry_run=False)
+            await alice.conversation.retention.change(group, 60, dry_run=False)
         else:
             running.clock.advance(HOUR + 1)
         await bob.until(lambda: bob.conversation.is_disk_full)
@@ -685,5 +681,5 @@ class TestEnds:
 
 
 def test_the_recorder_is_a_listener() -> None:
-    listener: Listener = Recorder()
-    assert listener
+    observer: ConversationObserver = Recorder()
+    assert observer

@@ -62,7 +62,7 @@ async def test_two_chats_and_a_client_of_the_library_talk_and_the_server_reads_n
         alice.type("/invite bob", "Enter")
         await shows(bob, "✉ pond")
         bob.type("/accept", "Enter")
-        await shows(bob, "kept for good", "encrypted")
+        await shows(bob, "kept forever", "encrypted")
         alice.type("/invite carol", "Enter")
         [group] = [each.group_id for each in await carol.until_groups(1)]
         await carol.comes_in(group)
@@ -91,17 +91,17 @@ async def test_two_chats_and_a_client_of_the_library_talk_and_the_server_reads_n
             alice.type("/invite bob", "Enter")
             await shows(again, "✉ pond")
             again.type("/accept", "Enter")
-            await shows(again, "kept for good", "encrypted")
+            await shows(again, "kept forever", "encrypted")
             assert "without Bob" not in again.screen()
 
         homes["bob again"] = tmp_path / "bob_again"
         await signed_up(homes["bob again"] / "home", server.url, "bob", is_new=False)
         with closing(Terminal(homes["bob again"])) as reinstalled:
             await asyncio.to_thread(reinstalled.start)
-            await shows(reinstalled, "kept for good", "encrypted")
-            await shows(alice, "bob has another key now")
+            await shows(reinstalled, "kept forever", "encrypted")
+            await shows(alice, "bob's key has changed")
             alice.type("to the new Bob", "Enter")
-            await shows(alice, "has not been sent", "Send all the same")
+            await shows(alice, "has not been sent", "Send anyway")
             alice.type("", "Left", "Enter")
             await shows(reinstalled, "to the new Bob")
             await carol.hears("to the new Bob")
@@ -120,6 +120,6 @@ async def test_two_chats_and_a_client_of_the_library_talk_and_the_server_reads_n
     held = b"".join(each.read_bytes() for each in server.folder.rglob("*") if each.is_file())
     for text in [*SAID, "after the kill", "without Bob", "to the new Bob", "from the new Bob", "after the kick"]:
         assert text.encode() not in held
-    keys = carol.codec._packages.kept()
+    keys = carol.codec._own_keys.stored_packages()
     own = {each for one in keys for each in (one.init_private, one.encryption_private, one.signature_private)}
     assert [each for each in secrets(carol.mls(group)) | own if each in held] == [], "a key is in a file of the server"

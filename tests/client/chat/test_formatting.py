@@ -51,7 +51,7 @@ def zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     ],
 )
 def test_what_could_do_something_to_a_terminal_becomes_visible(text: str, becomes: str) -> None:
-    assert formatting.harmless(text) == becomes
+    assert formatting.sanitize(text) == becomes
 
 
 @pytest.mark.parametrize(
@@ -73,41 +73,41 @@ def test_what_could_do_something_to_a_terminal_becomes_visible(text: str, become
     ],
 )
 def test_what_people_write_stays_as_it_is(text: str) -> None:
-    assert formatting.harmless(text) == text
+    assert formatting.sanitize(text) == text
 
 
 @pytest.mark.parametrize("marks", ["\u0301" * 5_000, "\u0301\u200d" * 5_000, "\u20dd\u0336\ufe0f" * 5_000])
 @pytest.mark.parametrize("lines", [False, True])
 def test_no_letter_has_so_many_marks_that_they_reach_into_other_lines(marks: str, lines: bool) -> None:
-    made = formatting.harmless(f"a{marks}b e\u0301", lines=lines)
-    assert made.startswith(f"a{marks[: formatting.MOST_MARKS]}")
+    made = formatting.sanitize(f"a{marks}b e\u0301", lines=lines)
+    assert made.startswith(f"a{marks[: formatting.MAX_MARKS]}")
     if lines:
-        assert made == f"a{marks[: formatting.MOST_MARKS]}b e\u0301"
+        assert made == f"a{marks[: formatting.MAX_MARKS]}b e\u0301"
 
 
 def test_a_name_of_a_megabyte_is_cut_and_a_text_is_not() -> None:
-    assert len(formatting.harmless("n" * 1_000_000)) == formatting.MOST_IN_PASSING
-    assert formatting.harmless("t" * 10_000, lines=True) == "t" * 10_000
+    assert len(formatting.sanitize("n" * 1_000_000)) == formatting.MAX_INLINE
+    assert formatting.sanitize("t" * 10_000, lines=True) == "t" * 10_000
 
 
 @pytest.mark.parametrize("name", ["you", "You", "YOU", "_you_", "y0u", "system", "5ystem", "server", "Invites", "new"])
 def test_a_name_that_is_one_of_the_chats_own_words_stands_in_quotes(name: str) -> None:
-    assert formatting.called(name) == f'"{name}"'
+    assert formatting.display_name(name) == f'"{name}"'
 
 
 @pytest.mark.parametrize("name", ["bob", "youri", "thankyou", "systems", "you2", "newton", "x1", "007"])
 def test_other_names_stand_as_they_are(name: str) -> None:
-    assert formatting.called(name) == name
+    assert formatting.display_name(name) == name
 
 
 def test_ends_of_lines_stay_where_lines_are_wanted() -> None:
-    assert formatting.harmless("one\r\ntwo\n\nthree", lines=True) == "one\ntwo\n\nthree"
+    assert formatting.sanitize("one\r\ntwo\n\nthree", lines=True) == "one\ntwo\n\nthree"
 
 
 @given(st.text(st.characters(codec=None)))
 def test_of_no_text_anything_is_left_that_controls(text: str) -> None:
     for lines in (False, True):
-        made = formatting.harmless(text, lines=lines)
+        made = formatting.sanitize(text, lines=lines)
         dangerous = {each for each in made if unicodedata.category(each) in {"Cc", "Cf", "Cs", "Zl", "Zp"}}
         assert dangerous <= {"\u200c", "\u200d", *("\n" * lines)}
         assert "\x1b" not in made
@@ -115,28 +115,28 @@ def test_of_no_text_anything_is_left_that_controls(text: str) -> None:
 
 class TestShown:
     def test_ends_of_lines_around_a_text_are_not_shown(self) -> None:
-        assert formatting.shown("\n\r\n  hello\n\nyou\n\n") == "  hello\n\nyou"
-        assert formatting.shown("\n\n") == ""
+        assert formatting.display_text("\n\r\n  hello\n\nyou\n\n") == "  hello\n\nyou"
+        assert formatting.display_text("\n\n") == ""
 
     def test_a_text_of_the_greatest_length_is_shown_whole(self) -> None:
-        assert formatting.shown("x" * formatting.LONGEST) == "x" * formatting.LONGEST
+        assert formatting.display_text("x" * formatting.MAX_CHARACTERS) == "x" * formatting.MAX_CHARACTERS
 
     def test_of_a_longer_one_it_is_said_how_much_is_not_shown(self) -> None:
-        head, _, tail = formatting.shown("x" * 100_000).partition("\n")
-        assert head == "x" * formatting.LONGEST
-        assert tail == "… 92,000 more characters are not shown"
+        head, _, tail = formatting.display_text("x" * 100_000).partition("\n")
+        assert head == "x" * formatting.MAX_CHARACTERS
+        assert tail == "… 92,000 more characters not shown"
 
     def test_as_many_lines_as_fit_are_shown_whole(self) -> None:
-        text = "\n".join("x" * formatting.MOST_LINES)
-        assert formatting.shown(text) == text
+        text = "\n".join("x" * formatting.MAX_LINES)
+        assert formatting.display_text(text) == text
 
     def test_more_lines_are_not_shown(self) -> None:
-        *head, tail = formatting.shown("a" + "\n" * 7_999 + "b").split("\n")
-        assert head == ["a"] + [""] * (formatting.MOST_LINES - 1)
-        assert tail == "… 7,901 more characters are not shown"
+        *head, tail = formatting.display_text("a" + "\n" * 7_999 + "b").split("\n")
+        assert head == ["a"] + [""] * (formatting.MAX_LINES - 1)
+        assert tail == "… 7,901 more characters not shown"
 
     def test_it_is_harmless_up_to_where_it_is_cut(self) -> None:
-        assert "\x1b" not in formatting.shown("\x1b" * (formatting.LONGEST + 1))
+        assert "\x1b" not in formatting.display_text("\x1b" * (formatting.MAX_CHARACTERS + 1))
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,9 @@ def test_lifetimes(text: str, seconds: int) -> None:
 )
 def test_what_is_no_lifetime_is_said_to_be_none(text: str) -> None:
     for parse in (formatting.parse_lifetime, formatting.parse_expiry):
-        with pytest.raises(ValueError, match="is no time: write a number and one of s, min, h, d, w, mo, y"):
+        with pytest.raises(
+            ValueError, match=r"is not a duration: write a number and a unit \(s, min, h, d, w, mo, y\)"
+        ):
             parse(text)
 
 
@@ -197,18 +199,18 @@ def test_what_is_no_lifetime_is_said_to_be_none(text: str) -> None:
 )
 def test_settings_in_words(text: str, setting: int) -> None:
     assert formatting.parse_expiry(text) == setting
-    with pytest.raises(ValueError, match="is no time"):
+    with pytest.raises(ValueError, match="is not a duration"):
         formatting.parse_lifetime(text)
 
 
 @pytest.mark.parametrize(
     ("effective", "long", "short"),
     [
-        (formatting.KEEP, "kept for good", "∞"),
-        (formatting.AFTER_FETCH, "deleted at the server once all have fetched them", "fetched"),
-        (HOUR, "gone after 1 hour", "1h"),
-        (90, "gone after 90 seconds", "90s"),
-        (30 * DAY, "gone after 30 days", "30d"),
+        (formatting.KEEP, "kept forever", "∞"),
+        (formatting.AFTER_FETCH, "deleted once all have fetched them", "fetched"),
+        (HOUR, "deleted after 1 hour", "1h"),
+        (90, "deleted after 90 seconds", "90s"),
+        (30 * DAY, "deleted after 30 days", "30d"),
     ],
 )
 def test_policies(effective: int, long: str, short: str) -> None:
@@ -241,12 +243,12 @@ def test_policies(effective: int, long: str, short: str) -> None:
     ],
 )
 def test_what_is_left(seconds: int, said: str) -> None:
-    assert formatting.remaining(seconds) == said
+    assert formatting.time_left(seconds) == said
 
 
 @given(st.integers(-10, MAX_SECONDS))
 def test_what_is_left_fits_into_its_column(seconds: int) -> None:
-    assert cell_len(formatting.remaining(seconds)) <= 8
+    assert cell_len(formatting.time_left(seconds)) <= 8
 
 
 @pytest.mark.parametrize(
@@ -254,12 +256,12 @@ def test_what_is_left_fits_into_its_column(seconds: int) -> None:
     [(-1, "○"), (0, "○"), (1, "◔"), (25, "◔"), (26, "◑"), (50, "◑"), (51, "◕"), (75, "◕"), (76, "●"), (100, "●")],
 )
 def test_a_circle_empties_by_quarters(left: int, circle: str) -> None:
-    assert formatting.fuse(left, 100) == circle
+    assert formatting.countdown_circle(left, 100) == circle
 
 
 @pytest.mark.parametrize(("left", "whole", "circle"), [(200, 100, "●"), (1, 0, "●"), (0, 0, "○"), (1, 1, "●")])
 def test_a_circle_of_a_lifetime_that_is_none(left: int, whole: int, circle: str) -> None:
-    assert formatting.fuse(left, whole) == circle
+    assert formatting.countdown_circle(left, whole) == circle
     assert cell_len(circle) == 1
 
 
@@ -275,7 +277,7 @@ class TestTimes:
         assert (formatting.time_of_day(midnight - 1), formatting.time_of_day(midnight)) == ("23:59", "00:00")
         assert formatting.day(midnight - 1) != formatting.day(midnight) == formatting.day(midnight + DAY - 1)
 
-    @pytest.mark.parametrize("at", [formatting.LATEST, formatting.LATEST + 1, 2**53, 2**63 - 1])
+    @pytest.mark.parametrize("at", [formatting.MAX_TIME, formatting.MAX_TIME + 1, 2**53, 2**63 - 1])
     def test_times_in_millions_of_years_are_no_reason_to_fail(self, at: int) -> None:
         assert formatting.day(at) == "Friday 1 January 9999"
         assert formatting.time_of_day(at) == "05:30"
@@ -300,11 +302,11 @@ def test_counts(number: int, said: str) -> None:
     ],
 )
 def test_lists(names: list[str], said: str) -> None:
-    assert formatting.listed(names) == said
+    assert formatting.join_names(names) == said
 
 
 def test_lists_of_what_is_to_be_chosen_from() -> None:
-    assert formatting.listed(["a", "b", "c"], last="or") == "a, b or c"
+    assert formatting.join_names(["a", "b", "c"], last="or") == "a, b or c"
 
 
 @pytest.mark.parametrize(("number", "written"), [(1, "1"), (999, "999"), (1_000, "999+"), (50_000, "999+")])

@@ -6,9 +6,9 @@ import pytest
 from textual import events
 from textual.app import App, ComposeResult
 
-from conclave.client.chat.app import described
+from conclave.client.chat.app import describe
+from conclave.client.chat.bars import top_line
 from conclave.client.chat.composer import Composer
-from conclave.client.chat.top_line import top_line
 from conclave.client.errors import RefusedError
 from tests.support.chatting import screen_text
 from tests.support.conversing import NewChat
@@ -25,7 +25,7 @@ async def test_the_user_s_own_name_at_the_top(chat: NewChat) -> None:
 
 
 def test_the_refusal_with_which_the_chat_ends() -> None:
-    said = described(RefusedError(400, 100, "no\x1b]52;c;AAAA\x07\u202e"))
+    said = describe(RefusedError(400, 100, "no\x1b]52;c;AAAA\x07\u202e"))
     assert said.startswith("no")
     assert not [each for each in ESCAPES if each in said]
 
@@ -34,7 +34,7 @@ class Field(App[None]):
     """The field alone, with a member of whom the server says that."""
 
     def compose(self) -> ComposeResult:
-        yield Composer(hands_over=lambda _: None, does=lambda _: False, names=lambda: ["bob\x1b]0;x\x07\u202e!"])
+        yield Composer(submit=lambda _: None, does=lambda _: False, names=lambda: ["bob\x1b]0;x\x07\u202e!"])
 
 
 @pytest.mark.parametrize("way", ["a name is completed", "a command is given back", "something is pasted"])
@@ -47,7 +47,7 @@ async def test_what_comes_into_the_field_from_elsewhere(way: str) -> None:
             case "a name is completed":
                 await pilot.press("@", "b", "tab")
             case "a command is given back":
-                composer.give_back("/accept club\x1b]0;x\x07\u202e!")
+                composer.restore_line("/accept club\x1b]0;x\x07\u202e!")
             case "something is pasted":
                 composer.post_message(events.Paste("said\x1b]0;x\x07\u202e!"))
         await pilot.pause()

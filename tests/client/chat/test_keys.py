@@ -1,4 +1,4 @@
-"""Keys in a conversation at a real server: one that has changed is told, and nothing is sent before it is judged."""
+"""Keys in a conversation at a real server: changed keys are announced, and hold back messages."""
 
 import asyncio
 from functools import partial
@@ -9,13 +9,13 @@ import pytest
 
 from conclave.client import events as n
 from conclave.client.chat.command_context import CommandError
-from conclave.client.chat.judging import CLOSE, COMPARE, LATER, SAME, SEND, USE, judge_changed
+from conclave.client.chat.key_handlers import CLOSE, COMPARE, LATER, SAME, SEND, USE, review_changed_keys
 from conclave.client.chat.rooms import Notice
-from conclave.client.codec import SendAgain
+from conclave.client.codec import PendingResend
 from conclave.client.encryption.comparison import comparison_code
 from conclave.client.encryption.view import Trust
 from conclave.client.errors import NotReadyError, ReplacedError, refused
-from conclave.client.repeating import REFUSED_SECONDS
+from conclave.client.resending import REFUSAL_RETRY_SECONDS
 from tests.conftest import Running
 from tests.support.conversing import Chat, Held, NewChat, RecordingDesk
 from tests.support.keyring import OWN, Keyring, key
@@ -36,7 +36,7 @@ class Both:
         self.codec.holds(key(self.bob.user_id, Trust.CHANGED, fingerprint))
         was_verified = former is not None and former.trust is Trust.VERIFIED
         news = n.KeyChanged(self.group, self.bob.user_id, "ef" * 32, fingerprint, was_verified)
-        self.alice.conversation.keys.hear(news)
+        self.alice.conversation.keys.handle(news)
 
     async def said(self, text: str) -> int:
         """Have Alice say something; return its number once Bob has it too."""
@@ -64,15 +64,17 @@ async def both(chat: NewChat) -> Both:
     group = await alice.new("club", bob)
     codec.holds(key(bob.user_id))
     for each in (alice, bob):
-        each.conversation.enter(group)
+        each.conversation.open_group(group)
     return Both(alice, bob, codec, group)
 
 
 class TestNews:
     async def test_a_changed_key_is_told_in_the_group_and_loudly(self, both: Both) -> None:
         both.change()
-        text = "bob has another key now: /verify bob before you trust it"
-        assert [(each.text, each.is_bad) for each in both.alice.items(both.group) if isinstance(each, Notice)][-1] == (
+        text = "bob's key has changed: /verify bob before you trust it"
+        assert [(each.text, each.is_error) for each in both.alice.items(both.group) if isinstance(each, Notice)][
+            -1
+        ] == (
             text,
             True,
         )
@@ -88,22 +90,22 @@ class TestNews:
     async def test_of_a_verified_key_more_is_said(self, both: Both) -> None:
         both.codec.verify(both.bob.user_id, "cd" * 32)
         both.change()
-        assert "not the one that you have compared" in both.alice.told.bad[0]
+        assert "the verified key" in both.alice.told.bad[0]
 
     @pytest.mark.parametrize(
-        ("kind", "is_bad"),
+        ("kind", "is_error"),
         [("joined", False), ("lost", False), ("refused", True), ("replaced", True), ("restored", True)],
     )
-    async def test_a_notice_stands_in_its_group(self, both: Both, kind: str, is_bad: bool) -> None:
+    async def test_a_notice_stands_in_its_group(self, both: Both, kind: str, is_error: bool) -> None:
         who = both.bob.user_id if kind == "refused" else None
-        both.alice.conversation.keys.hear(n.EncryptionNotice(both.group, kind, "something was so", who))
+        both.alice.conversation.keys.handle(n.EncryptionNotice(both.group, kind, "something was so", who))
         last = both.alice.items(both.group)[-1]
         assert isinstance(last, Notice)
-        assert (last.text, last.is_bad) == ("bob: something was so" if who else "something was so", is_bad)
+        assert (last.text, last.is_error) == ("bob: something was so" if who else "something was so", is_error)
 
     async def test_who_has_removed_whom_is_named(self, both: Both) -> None:
         who, whom = both.bob.user_id, both.alice.user_id
-        both.alice.conversation.keys.hear(n.EncryptionNotice(both.group, "removed", "keys are gone", who, whom))
+        both.alice.conversation.keys.handle(n.EncryptionNotice(both.group, "removed", "keys are gone", who, whom))
         last = both.alice.items(both.group)[-1]
         assert isinstance(last, Notice)
         assert last.text.startswith("bob: keys are gone (")
@@ -114,15 +116,15 @@ class TestSending:
         both.change()
         both.alice.send(both.group, "one", "two")
         await both.alice.until(lambda: both.alice.told.holds)
-        drafts = both.alice.room(both.group).drafts
+        drafts = both.alice.room(both.group).pending
         assert [(each.is_held, each.waits) for each in drafts] == [(True, False)] * 2
-        assert both.alice.conversation.rooms.unsent() == 2
+        assert both.alice.conversation.rooms.unsent_count() == 2
         both.context.answers = [SEND]
-        await judge_changed(both.context, both.alice.room(both.group))
+        await review_changed_keys(both.context, both.alice.room(both.group))
         await both.bob.shows(both.group, "one", "two")
         assert both.trusted is Trust.UNKNOWN, "it is used, and not compared"
         [(title, text, _)] = both.context.asked
-        assert title == "bob has another key"
+        assert title == "bob's key has changed"
         assert "has not been sent" in text
 
     async def test_comparing_it_sends_it_too(self, both: Both) -> None:
@@ -130,7 +132,7 @@ class TestSending:
         both.alice.send(both.group, "one")
         await both.alice.until(lambda: both.alice.told.holds)
         both.context.answers = [COMPARE, SAME]
-        await judge_changed(both.context, both.alice.room(both.group))
+        await review_changed_keys(both.context, both.alice.room(both.group))
         await both.bob.shows(both.group, "one")
         assert both.trusted is Trust.VERIFIED
 
@@ -138,13 +140,13 @@ class TestSending:
         both.change()
         both.alice.send(both.group, "one")
         await both.alice.until(lambda: both.alice.told.holds)
-        await judge_changed(both.context, both.alice.room(both.group))
+        await review_changed_keys(both.context, both.alice.room(both.group))
         assert both.trusted is Trust.CHANGED
         assert both.alice.conversation.send_queue.send_again(both.alice.room(both.group)) == 1
         await both.alice.until(lambda: len(both.alice.told.holds) == 2)
         assert both.bob.texts(both.group) == []
         assert both.alice.conversation.send_queue.discard(both.alice.room(both.group)) == 1
-        assert both.alice.conversation.rooms.unsent() == 0
+        assert both.alice.conversation.rooms.unsent_count() == 0
 
     async def test_what_waits_goes_once_the_key_is_the_old_one_again(self, both: Both) -> None:
         """Or once its owner is not in the group any more."""
@@ -152,7 +154,7 @@ class TestSending:
         both.alice.send(both.group, "one")
         await both.alice.until(lambda: both.alice.told.holds)
         both.codec.holds(key(both.bob.user_id))
-        both.alice.conversation.keys.hear(n.EncryptionChanged(both.group))
+        both.alice.conversation.keys.handle(n.EncryptionChanged(both.group))
         await both.bob.shows(both.group, "one")
 
     async def test_a_key_that_changes_while_the_groups_keys_are_awaited_is_asked_about(self, both: Both) -> None:
@@ -164,7 +166,7 @@ class TestSending:
         both.codec.encode = encode  # type: ignore[method-assign]
         both.alice.send(both.group, "one")
         await both.alice.until(lambda: both.alice.told.holds)
-        assert [each.is_held for each in both.alice.room(both.group).drafts] == [True]
+        assert [each.is_held for each in both.alice.room(both.group).pending] == [True]
         assert both.bob.texts(both.group) == []
 
     async def test_what_another_device_of_the_user_keeps_from_being_sent_says_so_and_can_be_sent_again(
@@ -178,8 +180,8 @@ class TestSending:
 
         both.codec.encode = encode  # type: ignore[method-assign]
         both.alice.send(both.group, "one")
-        await both.alice.until(lambda: both.alice.room(both.group).drafts[0].refused)
-        assert both.alice.room(both.group).drafts[0].refused.startswith("another device of yours")
+        await both.alice.until(lambda: both.alice.room(both.group).pending[0].refused)
+        assert both.alice.room(both.group).pending[0].refused.startswith("another device of yours")
         assert tries == ["one"]
         del both.codec.encode
         both.alice.conversation.send_queue.send_again(both.alice.room(both.group))
@@ -189,14 +191,14 @@ class TestSending:
         """Or a server could have a text sent anew to a key of its own, by letting it cross with that key's coming."""
         number = await both.said("crossed")
         both.change()
-        both.codec.again = [SendAgain(1, both.group, "crossed", 0, number)]
-        both.alice.conversation.sync.look_at(both.group)
+        both.codec.again = [PendingResend(1, both.group, "crossed", 0, number)]
+        both.alice.conversation.sync.request_fetch(both.group)
         both.bob.send(both.group, "meanwhile")
         await both.alice.shows(both.group, "crossed", "meanwhile")
         assert len(both.codec.again) == 1
         key_of_bob = both.codec.known_key(both.bob.user_id)
         assert key_of_bob
-        assert both.alice.conversation.keys.judge(key_of_bob, is_compared=False)
+        assert both.alice.conversation.keys.record_decision(key_of_bob, is_compared=False)
         await both.bob.shows(both.group, "crossed", "meanwhile", "crossed")
         assert both.codec.again == []
 
@@ -205,7 +207,7 @@ class TestSending:
         alice, group = both.alice, both.group
         number = await both.said("crossed")
         both.change()
-        again = [SendAgain(1, group, "crossed", 0, number)]
+        again = [PendingResend(1, group, "crossed", 0, number)]
         both.codec.again = [] if way == "is gone at the start" else list(again)
         if way == "expires":
             await alice.client.update_group(group, expiry=3_600)
@@ -215,12 +217,12 @@ class TestSending:
         await alice.until(lambda: number not in alice.room(group).messages)
         if way == "is gone at the start":
             both.codec.again = list(again)
-            alice.conversation.sync.look_at(group)
+            alice.conversation.sync.request_fetch(group)
             await alice.until(lambda: not both.codec.again)
-        assert both.codec.again == [], "it is not kept until the key is judged either"
+        assert both.codec.again == [], "it is not kept until the key is keys_reviewed either"
         key_of_bob = both.codec.known_key(both.bob.user_id)
         assert key_of_bob
-        assert alice.conversation.keys.judge(key_of_bob, is_compared=False)
+        assert alice.conversation.keys.record_decision(key_of_bob, is_compared=False)
         both.bob.send(group, "later")
         await alice.shows(group, "later")
         await both.bob.shows(group, "later")
@@ -232,8 +234,8 @@ class TestSending:
         old = await both.said("old")
         running.clock.advance(1_900)
         number = await both.said("young")
-        both.codec.again = [SendAgain(1, group, "old", 0, old), SendAgain(2, group, "young", 0, number)]
-        alice.conversation.sync.look_at(group)
+        both.codec.again = [PendingResend(1, group, "old", 0, old), PendingResend(2, group, "young", 0, number)]
+        alice.conversation.sync.request_fetch(group)
         await both.bob.shows(group, "old", "young", "young")
         assert both.codec.again == []
         assert old in alice.room(group).messages
@@ -243,8 +245,8 @@ class TestSending:
         numbers = [await both.said(text) for text in ("one", "two")]
         send = Held(alice.client.send)
         alice.client.send = send  # type: ignore[method-assign]
-        both.codec.again = [SendAgain(key, group, text, 0, numbers[key]) for key, text in enumerate(("one", "two"))]
-        alice.conversation.sync.look_at(group)
+        both.codec.again = [PendingResend(key, group, text, 0, numbers[key]) for key, text in enumerate(("one", "two"))]
+        alice.conversation.sync.request_fetch(group)
         await alice.until(lambda: send.answered == 1)
         for number in numbers:
             await alice.conversation.sync.take_back(group, number)
@@ -259,7 +261,7 @@ class TestSending:
         """Each text of a try stays with the keys until it comes back, and others pass over so many keys at most."""
         alice, group = both.alice, both.group
         number = await both.said("one")
-        now, tries, made = [0.0], list[bytes](), list[SendAgain]()
+        now, tries, made = [0.0], list[bytes](), list[PendingResend]()
         send = alice.client.send
 
         async def refusing(group_id: UUID, payload: bytes, **options: Any) -> int:
@@ -268,18 +270,18 @@ class TestSending:
                 raise refused(500, 0, "it cannot now", None, None)
             return await send(group_id, payload, **options)
 
-        def encode_again(again: SendAgain) -> bytes:
+        def encode_resend(again: PendingResend) -> bytes:
             made.append(again)
             return again.text.encode()
 
-        alice.conversation.sync._repeating._clock = lambda: now[0]
-        both.codec.encode_again = encode_again  # type: ignore[method-assign]
+        alice.conversation.sync._resender._clock = lambda: now[0]
+        both.codec.encode_resend = encode_resend  # type: ignore[method-assign]
         alice.client.send = refusing  # type: ignore[method-assign]
-        both.codec.again = [SendAgain(1, group, "one", 0, number)]
+        both.codec.again = [PendingResend(1, group, "one", 0, number)]
         for count in range(1, 4):
-            alice.conversation.sync.look_at(group)
+            alice.conversation.sync.request_fetch(group)
             await alice.until(partial(lambda count: len(tries) == count, count))
-            now[0] += REFUSED_SECONDS
+            now[0] += REFUSAL_RETRY_SECONDS
         await alice.until(lambda: not both.codec.again)
         assert len(made) == 1
 
@@ -288,7 +290,7 @@ class TestSending:
         alice, group = both.alice, both.group
         number = await both.said("one")
         send, take_back, is_noted = Held(alice.client.send), alice.client.take_back, asyncio.Event()
-        sent_again = both.codec.sent_again
+        drop_resend = both.codec.drop_resend
 
         async def taken_back(group_id: UUID, which: int, **options: Any) -> None:
             await take_back(group_id, which, **options)
@@ -297,13 +299,13 @@ class TestSending:
                 await is_noted.wait()
 
         def noted(key: int) -> None:
-            sent_again(key)
+            drop_resend(key)
             is_noted.set()
 
         alice.client.send, alice.client.take_back = send, taken_back  # type: ignore[method-assign,assignment]
-        both.codec.sent_again = noted  # type: ignore[method-assign]
-        both.codec.again = [SendAgain(1, group, "one", 0, number)]
-        alice.conversation.sync.look_at(group)
+        both.codec.drop_resend = noted  # type: ignore[method-assign]
+        both.codec.again = [PendingResend(1, group, "one", 0, number)]
+        alice.conversation.sync.request_fetch(group)
         await alice.until(lambda: send.answered == 1)
         await alice.conversation.sync.take_back(group, number)
         both.bob.send(group, "later")
@@ -312,14 +314,14 @@ class TestSending:
 
     async def test_what_new_keys_send_anew_is_not_taken_for_what_the_former_ones_did(self, both: Both) -> None:
         """A new file counts its texts from 1 again, and a server answers a repeated send for a day."""
-        waiting = [SendAgain(1, both.group, text, 0, await both.said(text)) for text in ("one", "two")]
+        waiting = [PendingResend(1, both.group, text, 0, await both.said(text)) for text in ("one", "two")]
 
-        def sent_again(_key: int) -> None:
+        def drop_resend(_key: int) -> None:
             both.codec.again = [waiting.pop(0)] if waiting else []
 
-        both.codec.sent_again = sent_again  # type: ignore[method-assign,assignment]
-        sent_again(0)
-        both.alice.conversation.sync.look_at(both.group)
+        both.codec.drop_resend = drop_resend  # type: ignore[method-assign,assignment]
+        drop_resend(0)
+        both.alice.conversation.sync.request_fetch(both.group)
         await both.bob.shows(both.group, "one", "two", "one", "two")
 
     @pytest.mark.parametrize("why", ["it cannot now", "it never will"])
@@ -329,7 +331,7 @@ class TestSending:
         refusal = refused(500, 0, why, None, None) if why == "it cannot now" else refused(403, 302, why, None, None)
         numbers = [await both.said(text) for text in ("one", "two")]
         now, tries, withdrawn = [0.0], list[bytes](), list[bytes]()
-        repeating, send = alice.conversation.sync._repeating, alice.client.send
+        repeating, send = alice.conversation.sync._resender, alice.client.send
 
         async def refusing(group_id: UUID, payload: bytes, **options: Any) -> int:
             tries.append(payload)
@@ -341,22 +343,22 @@ class TestSending:
             withdrawn.append(payload)
 
         repeating._clock = lambda: now[0]
-        both.codec.withdraw = withdraw  # type: ignore[method-assign]
+        both.codec.discard_payload = withdraw  # type: ignore[method-assign]
         alice.client.send = refusing  # type: ignore[method-assign]
-        both.codec.again = [SendAgain(key, group, text, 0, numbers[key]) for key, text in enumerate(("one", "two"))]
+        both.codec.again = [PendingResend(key, group, text, 0, numbers[key]) for key, text in enumerate(("one", "two"))]
         for number in range(3):
             both.bob.send(group, f"turn {number}")
             await alice.until(partial(lambda text: text in alice.texts(group), f"turn {number}"))
-            alice.conversation.sync.look_at(group)
+            alice.conversation.sync.request_fetch(group)
         if why == "it cannot now":
             assert (tries, withdrawn) == ([b"one"], [])
         else:
             await both.bob.until(lambda: both.bob.texts(group).count("two") == 2)
             assert (tries, withdrawn) == ([b"one", b"two"], [b"one"])
-        now[0] += REFUSED_SECONDS
+        now[0] += REFUSAL_RETRY_SECONDS
         del alice.client.send
         if why == "it never will":  # with the next thing that happens; a server that could not is asked by itself
-            alice.conversation.sync.look_at(group)
+            alice.conversation.sync.request_fetch(group)
         await both.bob.until(lambda: both.bob.texts(group).count("one") == both.bob.texts(group).count("two") == 2)
         assert both.codec.again == []
 
@@ -408,9 +410,9 @@ class TestVerify:
         await chat("carol", connects=False)
         with pytest.raises(CommandError, match="carol has shown no key yet"):
             await both.context.does("/verify carol")
-        with pytest.raises(CommandError, match="that is you"):
+        with pytest.raises(CommandError, match="yourself"):
             await both.context.does("/verify alice")
-        with pytest.raises(CommandError, match="nothing is encrypted here"):
+        with pytest.raises(CommandError, match="messages are not encrypted here"):
             await RecordingDesk(both.bob).does("/verify alice")
 
 
@@ -419,17 +421,17 @@ class TestReset:
         both.context.agrees = False
         assert await both.context.does("/reset") == []
         [(title, text, _)] = both.context.asked
-        assert title == "Make new keys?"
-        assert "cannot be read any more" in text
+        assert title == "Create new keys?"
+        assert "become unreadable" in text
         assert both.bob.notices(both.group) == []
 
     async def test_the_server_is_told(self, both: Both) -> None:
         reset = Held(both.alice.client.reset_account)
         reset.may_answer.set()
         both.alice.client.reset_account = reset  # type: ignore[method-assign]
-        assert await both.context.does("/reset") == ["You have new keys. Let others compare them: /verify NAME"]
+        assert await both.context.does("/reset") == ["You have new keys. Others can compare them with /verify"]
         assert reset.answered == 1
 
     async def test_where_nothing_is_encrypted_there_is_nothing_to_renew(self, both: Both) -> None:
-        with pytest.raises(CommandError, match="nothing is encrypted here"):
+        with pytest.raises(CommandError, match="messages are not encrypted here"):
             await RecordingDesk(both.bob).does("/reset")

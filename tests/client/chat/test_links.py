@@ -11,7 +11,7 @@ from textual.strip import Strip
 from textual.style import Style
 
 from conclave.client.chat import formatting, links
-from conclave.client.chat.rows import Wraps
+from conclave.client.chat.rows import WrapCache
 
 LONG = f"https://example.org/{'a-rather-long-path/' * 12}?with=a&query=1#end"
 
@@ -24,7 +24,7 @@ def written(content: Content) -> str:
 
 def opened(text: str) -> list[str]:
     """Return the addresses that a text links to."""
-    return [address for _, _, address in links.found(formatting.shown(text))]
+    return [address for _, _, address in links.find_links(formatting.display_text(text))]
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def opened(text: str) -> list[str]:
         ("ssh://example.org", None),
         ("https://", None),
         ("xhttps://example.org", None),
-        (f"https://example.org/{'x' * links.MOST_OF_LINK}", None),
+        (f"https://example.org/{'x' * links.MAX_LINK}", None),
         ("https://example.org/\x07", "https://example.org/"),
     ],
 )
@@ -57,7 +57,7 @@ def test_what_is_a_link_leads_to_what_can_be_read(text: str, address: str | None
 
 @pytest.mark.parametrize("width", [20, 40, 60, 200])
 def test_a_link_is_whole_at_any_width(width: int) -> None:
-    rows = [written(each) for each in Wraps().lines(f"look: {LONG} at once", width)]
+    rows = [written(each) for each in WrapCache().lines(f"look: {LONG} at once", width)]
     told = re.findall("\x1b]8;(id=[0-9]+);([^\x1b]+)\x1b\\\\\x1b[^m]+m([^\x1b]*)", "\n".join(rows))
     assert {address for _, address, _ in told} == {LONG}
     assert len({number for number, _, _ in told}) == 1, "the terminal takes all rows for one link"
@@ -66,7 +66,7 @@ def test_a_link_is_whole_at_any_width(width: int) -> None:
 
 @pytest.mark.parametrize("text", ["https://_", "see http://__."])
 def test_what_ends_a_sentence_is_no_host(text: str) -> None:
-    assert not list(links.found(text))
+    assert not list(links.find_links(text))
 
 
 SIGNS = st.sampled_from(["https://", "http://", "example.org", *"/@:;\x1b\x07\\\u202eü "])
@@ -77,7 +77,7 @@ TOLD = re.compile("\x1b]8;(id=[0-9]+;https?://[\x21-\x7e]+|;)\x1b\\\\|\x1b\\[[0-
 @given(text=st.lists(SIGNS | st.characters(), max_size=40).map("".join), width=st.integers(10, 60))
 @settings(max_examples=300, deadline=None)
 def test_no_text_begins_or_ends_anything_of_the_terminals(text: str, width: int) -> None:
-    for row in Wraps().lines(text, width):
+    for row in WrapCache().lines(text, width):
         left = TOLD.sub("", written(row))
         assert left == row.plain
         assert not [each for each in left if each in "\x1b\x07\x9b\x9d\u202e"]

@@ -7,25 +7,25 @@ from uuid import UUID
 
 import pytest
 
-from conclave.client import Client, History, PlaintextCodec, Session
+from conclave.client import Client, History, LoginSession, PlaintextCodec
 from conclave.client.chat import conversation as conversation_module, loading
-from conclave.client.chat.loading import MOST_AHEAD, MOST_LOADED, PAGE
+from conclave.client.chat.loading import MAX_BEHIND, MAX_LOADED, PAGE
 from conclave.client.chat.rooms import Room
-from conclave.client.history.pages import Arrived
+from conclave.client.history.pages import IncomingMessage
 from conclave.clock import FakeClock
-from conclave.wire.results import Group
+from conclave.wire.results import GroupDetails
 from tests.conftest import Running
 from tests.support.conversing import Held, NewChat, Pair, Recorder, say
 
 DAY = 86_400
 ME, BOB = UUID(int=1), UUID(int=2)
-CLUB = Group(UUID(int=9), "", (), "club", "", -1, "private")
+CLUB = GroupDetails(UUID(int=9), "", (), "club", "", -1, "private")
 
 
 def chat_history(count: int) -> History:
     """Return a history with messages of somebody else's."""
     history = History(clock=FakeClock())
-    arrived = [Arrived(number, BOB, b"text", FakeClock().now()) for number in range(1, count + 1)]
+    arrived = [IncomingMessage(number, BOB, b"text", FakeClock().now()) for number in range(1, count + 1)]
     history.store(CLUB.group_id, 0, count, arrived)
     return history
 
@@ -49,8 +49,8 @@ class TestLoading:
 
     async def test_earlier_ones_are_loaded_by_the_page(self, long: Pair) -> None:
         _, bob, group = long
-        bob.conversation.seen(group, range(1, self.MANY + 1))
-        room = bob.conversation.enter(group)
+        bob.conversation.mark_seen(group, range(1, self.MANY + 1))
+        room = bob.conversation.open_group(group)
         assert room
         assert [room.has_earlier] == [True]
         loaded = [list(room.messages)]
@@ -65,11 +65,11 @@ class TestLoading:
         """Or what is not loaded would count as read with what comes after it."""
         room, history = Room(CLUB), chat_history(1_000)
         async with Client("http://localhost:1") as client:
-            client.resume(Session("http://localhost:1", ME, "me", "token"))
+            client.resume(LoginSession("http://localhost:1", ME, "me", "token"))
             conversation = conversation_module.Conversation(client, history, PlaintextCodec(), Recorder())
             conversation.rooms.all[CLUB.group_id] = room
             history.read(CLUB.group_id, read)
-            assert conversation.enter(CLUB.group_id) is room
+            assert conversation.open_group(CLUB.group_id) is room
             first = min(read, 1_000 - PAGE) + 1
             assert list(room.messages) == list(range(first, 1_001))
             assert (room.unread, room.read_before) == (1_000 - read, read if read < 1_000 else None)
@@ -83,11 +83,11 @@ class TestLoading:
         room, history = Room(CLUB), chat_history(2_500)
         history.read(CLUB.group_id, read)
         async with Client("http://localhost:1") as client:
-            client.resume(Session("http://localhost:1", ME, "me", "token"))
+            client.resume(LoginSession("http://localhost:1", ME, "me", "token"))
             conversation = conversation_module.Conversation(client, history, PlaintextCodec(), Recorder())
             conversation.rooms.all[CLUB.group_id] = room
-            conversation.enter(CLUB.group_id)
-            first, last = max(1, read + 1 - PAGE), read + MOST_LOADED - PAGE
+            conversation.open_group(CLUB.group_id)
+            first, last = max(1, read + 1 - PAGE), read + MAX_LOADED - PAGE
             assert list(room.messages) == list(range(first, last + 1))
             assert (room.has_earlier, room.has_later, room.unread_from) == (first > 1, True, read + 1)
             while room.has_later:
@@ -95,38 +95,38 @@ class TestLoading:
                 assert conversation.load_later(room) == (before < 2_500)
                 assert max(room.messages) == min(before + PAGE, 2_500)
                 assert list(room.messages) == list(range(min(room.messages), max(room.messages) + 1))
-                assert len(room.messages) <= MOST_LOADED
+                assert len(room.messages) <= MAX_LOADED
             assert max(room.messages) == 2_500
             while conversation.load_earlier(room):
                 assert list(room.messages) == list(range(min(room.messages), 2_501))
             assert min(room.messages) == 1
 
     async def test_what_comes_while_somebody_is_far_from_the_end_is_loaded_once_it_is_wanted(self) -> None:
-        room, history = Room(CLUB), chat_history(MOST_AHEAD + 500)
-        history.read(CLUB.group_id, MOST_AHEAD + 500)
-        found = history.messages(CLUB.group_id, 0, MOST_AHEAD + 500)
-        room.load(found[:MOST_LOADED])
+        room, history = Room(CLUB), chat_history(MAX_BEHIND + 500)
+        history.read(CLUB.group_id, MAX_BEHIND + 500)
+        found = history.messages(CLUB.group_id, 0, MAX_BEHIND + 500)
+        room.load(found[:MAX_LOADED])
         room.is_at_end = False
-        for each in found[MOST_LOADED:]:
+        for each in found[MAX_LOADED:]:
             loading.add(room, each)
-        assert list(room.messages) == list(range(1, MOST_AHEAD + 1))
-        loading.load_again(history, room)
-        assert list(room.messages) == list(range(1, MOST_AHEAD + 1))
-        assert loading.load_later(history, room)[0].sequence_num == MOST_AHEAD + 1
+        assert list(room.messages) == list(range(1, MAX_BEHIND + 1))
+        loading.reload(history, room)
+        assert list(room.messages) == list(range(1, MAX_BEHIND + 1))
+        assert loading.load_later(history, room)[0].sequence_num == MAX_BEHIND + 1
         loading.load_last(history, room)
-        assert (min(room.messages), max(room.messages)) == (MOST_AHEAD + 501 - PAGE, MOST_AHEAD + 500)
+        assert (min(room.messages), max(room.messages)) == (MAX_BEHIND + 501 - PAGE, MAX_BEHIND + 500)
         assert (room.has_earlier, room.has_later) == (True, False)
 
     @pytest.mark.system
     async def test_all_that_is_loaded_stays_when_a_policy_changes(self, long: Pair, running: Running) -> None:
         alice, bob, group = long
-        room = bob.conversation.enter(group)
+        room = bob.conversation.open_group(group)
         assert room
         while bob.conversation.load_earlier(room):
             pass
         room.is_at_end = False
-        await say(alice, group, MOST_LOADED - self.MANY + 300)
-        count = MOST_LOADED + 300
+        await say(alice, group, MAX_LOADED - self.MANY + 300)
+        count = MAX_LOADED + 300
         await bob.until(lambda: len(room.messages) == count)
         await alice.client.update_group(group, expiry=DAY)
         await bob.until(lambda: room.expiry == DAY)
@@ -143,14 +143,14 @@ class TestLoading:
         self, long: Pair, running: Running
     ) -> None:
         alice, bob, group = long
-        bob.conversation.seen(group, range(1, self.MANY + 1))
+        bob.conversation.mark_seen(group, range(1, self.MANY + 1))
         await say(alice, group, PAGE, seconds=60)
-        room = bob.conversation.enter(group)
+        room = bob.conversation.open_group(group)
         assert room
         await bob.until(lambda: room.fetched_up_to == self.MANY + PAGE)
-        bob.conversation.enter(group)
+        bob.conversation.open_group(group)
         assert list(room.messages) == list(range(self.MANY + 1, self.MANY + PAGE + 1))
-        bob.conversation.seen(group, range(1, self.MANY + PAGE + 1))
+        bob.conversation.mark_seen(group, range(1, self.MANY + PAGE + 1))
         running.clock.advance(60)
         await bob.until(lambda: list(room.messages) == list(range(self.MANY - PAGE + 1, self.MANY + 1)))
 
@@ -163,14 +163,14 @@ class TestLoading:
         group = await alice.new("club", bob)
         await say(alice, group, 100)
         await bob.until(lambda: bob.room(group).unread == 100)
-        bob.conversation.seen(group, range(1, 101))
+        bob.conversation.mark_seen(group, range(1, 101))
         await bob.disconnect()
         with closing(sqlite3.connect(str(bob._path))) as connection, connection:
             connection.execute("UPDATE groups SET handled_up_to = 20")
         held = Held(bob.client.welcomes)  # which are asked for before messages
         bob.client.welcomes = held  # type: ignore[method-assign]
         await bob.connect()
-        room = bob.conversation.enter(group)
+        room = bob.conversation.open_group(group)
         assert room
         assert list(room.messages) == list(range(51, 101))
         held.may_answer.set()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from conclave.client.chat.mentions import begun, completed, is_meant, sure
+from conclave.client.chat.mentions import begun, completed, mentions_user, sure
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ from conclave.client.chat.mentions import begun, completed, is_meant, sure
 def test_a_user_is_meant_by_the_name_as_it_is_unless_that_is_another_members(
     text: str | None, others: list[str], meant: bool
 ) -> None:
-    assert is_meant(text, "ada", ["ada", *others]) is meant
+    assert mentions_user(text, "ada", ["ada", *others]) is meant
 
 
 @pytest.mark.parametrize(

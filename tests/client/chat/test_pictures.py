@@ -21,7 +21,7 @@ from conclave import app_keys
 from conclave.client.chat.app import DARK, LIGHT
 from conclave.client.chat.options import ChatOptions
 from conclave.client.encryption.view import Trust
-from conclave.client.session import Session
+from conclave.client.session import LoginSession
 from conclave.clock import FakeClock
 from conclave.config.settings import Config
 from tests.conftest import Running, StartServer
@@ -96,8 +96,8 @@ async def people(running: Running, home: Path) -> dict[str, Client]:
         await client.login(name)
         await client.upload(PACKAGE, last_resort=PACKAGE)
         found[name] = client
-    session = Session(running.url, UUID(found["ada"].user_id), "ada", found["ada"].token)
-    ChatOptions(home=home).accounts.of(session).save(session)
+    session = LoginSession(running.url, UUID(found["ada"].user_id), "ada", found["ada"].token)
+    ChatOptions(home=home).accounts.for_session(session).save(session)
     return found
 
 
@@ -159,9 +159,9 @@ async def played(
         await chat.shows("✉ choir", "fetched 12", "∞ 1")
     await chat.open("alpine_trip")
     await chat.shows("water")
-    chat.chat_screen._sayings.all = []
-    chat.chat_screen._show_said()
-    await chat.shows("gone after 1 hour", *([] if is_plain else ["2:00 ✶"]))
+    chat.chat_screen._statuses.all = []
+    chat.chat_screen._show_statuses()
+    await chat.shows("deleted after 1 hour", *([] if is_plain else ["2:00 ✶"]))
 
 
 async def picture(chat: Chat, title: str, description: str) -> str:
@@ -203,7 +203,7 @@ def kept(name: str, svg: str, folder: Path) -> Path:
 async def at_size(chat: Chat, size: tuple[int, int], title: str, description: str) -> str:
     """Draw the chat in another size, where the last message is whole, and nothing is cut."""
     await chat.pilot.resize_terminal(*size)
-    await chat.shows("water", "at the col.", "gone after 1 hour", "F1 Help")
+    await chat.shows("water", "at the col.", "deleted after 1 hour", "F1 Help")
     assert "…" not in chat.screen
     return await picture(chat, title, description)
 
@@ -250,11 +250,11 @@ async def test_a_lively_group_and_what_a_change_would_hide(
             chat.conversation.client.transport.url = URL(running.url)
             await chat.open("book_club")
             await chat.do("/expire 1d")
-            await chat.asked("Change how long messages live?", "messages, the oldest of", "hidden at once", "Cancel")
+            await chat.asked("Change expiry?", "messages, the oldest from", "hidden for everyone now", "Cancel")
             await until(lambda: chat.button("Cancel").has_focus)
             said = [
-                "A dialog over a group: from now on its messages would be gone after 1 day; 38 of them, the oldest of",
-                "three days ago, would be hidden at once, for everybody. The buttons are Change it and Cancel.",
+                "A dialog over a group: its messages would be deleted after 1 day; 38 of them, the oldest from",
+                "three days ago, would be hidden for everyone now. The buttons are Change and Cancel.",
             ]
             kept("chat-expire.svg", await picture(chat, "What a shorter lifetime would hide", " ".join(said)), tmp_path)
 

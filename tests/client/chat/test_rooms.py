@@ -6,20 +6,29 @@ from uuid import UUID, uuid4
 import pytest
 from hypothesis import given, strategies as st
 
-from conclave.client.chat.rooms import MOST_NOTICES, Draft, Notice, Room, Rooms, changes, held_by, named
+from conclave.client.chat.rooms import (
+    MAX_NOTICES,
+    Notice,
+    PendingMessage,
+    Room,
+    Rooms,
+    changes,
+    find_by_name,
+    missing_fetchers,
+)
 from conclave.client.events import Message
-from conclave.wire.results import Group, Member, Retention
+from conclave.wire.results import GroupDetails, MemberInfo, RetentionInfo
 
 ME, BOB, CAROL = (UUID(int=number) for number in (1, 2, 3))
 NOW = 1_700_000_000
 
 
-def member(user_id: UUID, username: str, role: str = "member") -> Member:
-    return Member(user_id=user_id, username=username, alias="", role=role, signing_key_fingerprint="")
+def member(user_id: UUID, username: str, role: str = "member") -> MemberInfo:
+    return MemberInfo(user_id=user_id, username=username, alias="", role=role, signing_key_fingerprint="")
 
 
 MYSELF, HE, SHE = member(ME, "me", "admin"), member(BOB, "bob"), member(CAROL, "carol")
-CLUB = Group(UUID(int=9), "", (MYSELF, HE), "club", "", -1, "private")
+CLUB = GroupDetails(UUID(int=9), "", (MYSELF, HE), "club", "", -1, "private")
 
 
 def message(number: int, *, gone_at: int | None = None, text: str | None = "text") -> Message:
@@ -33,38 +42,38 @@ class TestChanges:
             (CLUB, []),
             (replace(CLUB, members=(HE, MYSELF)), []),
             (replace(CLUB, members=(MYSELF, HE, SHE)), ["carol came in"]),
-            (replace(CLUB, members=(MYSELF,)), ["bob is not a member any more"]),
-            (replace(CLUB, members=(MYSELF, SHE)), ["carol came in", "bob is not a member any more"]),
-            (replace(CLUB, members=(MYSELF, replace(HE, role="admin"))), ["bob is an admin now"]),
-            (replace(CLUB, members=(replace(MYSELF, role="member"), HE)), ["you are no admin any more"]),
+            (replace(CLUB, members=(MYSELF,)), ["bob is no longer a member"]),
+            (replace(CLUB, members=(MYSELF, SHE)), ["carol came in", "bob is no longer a member"]),
+            (replace(CLUB, members=(MYSELF, replace(HE, role="admin"))), ["bob is now an admin"]),
+            (replace(CLUB, members=(replace(MYSELF, role="member"), HE)), ["you are no longer an admin"]),
             (replace(CLUB, members=(MYSELF, replace(HE, alias="Bobby"))), []),
-            (replace(CLUB, group_name="den"), ["the group is called den now"]),
-            (replace(CLUB, alias="The Den"), ["the title is The Den now"]),
-            (replace(CLUB, visibility="public"), ["everybody can find and join the group now"]),
+            (replace(CLUB, group_name="den"), ["the group was renamed to den"]),
+            (replace(CLUB, alias="The Den"), ["the title is now The Den"]),
+            (replace(CLUB, visibility="public"), ["the group is now public"]),
             (replace(CLUB, message_expiry_seconds=60), []),
             (
                 replace(CLUB, group_name="den", alias="x", visibility="public", members=(MYSELF, SHE)),
                 [
-                    *("carol came in", "bob is not a member any more", "the group is called den now"),
-                    *("the title is x now", "everybody can find and join the group now"),
+                    *("carol came in", "bob is no longer a member", "the group was renamed to den"),
+                    *("the title is now x", "the group is now public"),
                 ],
             ),
         ],
     )
-    def test_what_has_changed_is_said(self, after: Group, told: list[str]) -> None:
+    def test_what_has_changed_is_said(self, after: GroupDetails, told: list[str]) -> None:
         assert list(changes(CLUB, after, ME)) == told
 
     @pytest.mark.parametrize(
         ("before", "told"),
         [
-            (replace(CLUB, members=(MYSELF, replace(HE, role="admin"))), ["bob is no admin any more"]),
-            (replace(CLUB, members=(replace(MYSELF, role="member"), HE)), ["you are an admin now"]),
-            (replace(CLUB, alias="The Den"), ["the title is gone"]),
-            (replace(CLUB, visibility="public"), ["the group is private now"]),
+            (replace(CLUB, members=(MYSELF, replace(HE, role="admin"))), ["bob is no longer an admin"]),
+            (replace(CLUB, members=(replace(MYSELF, role="member"), HE)), ["you are now an admin"]),
+            (replace(CLUB, alias="The Den"), ["the title was removed"]),
+            (replace(CLUB, visibility="public"), ["the group is now private"]),
             (replace(CLUB, members=(HE,)), ["you came in"]),
         ],
     )
-    def test_what_has_changed_back_too(self, before: Group, told: list[str]) -> None:
+    def test_what_has_changed_back_too(self, before: GroupDetails, told: list[str]) -> None:
         assert list(changes(before, CLUB, ME)) == told
 
     def test_names_of_others_do_nothing_to_the_terminal(self) -> None:
@@ -84,8 +93,8 @@ class TestItems:
         room.notice("fourth", NOW)
         room.fetched_up_to = 5
         room.notice("last", NOW)
-        sent, waiting = Draft(CLUB.group_id, "sent", number=7), Draft(CLUB.group_id, "waiting")
-        room.drafts = [sent, Draft(CLUB.group_id, "came already", is_stored=True), waiting]
+        sent, waiting = PendingMessage(CLUB.group_id, "sent", number=7), PendingMessage(CLUB.group_id, "waiting")
+        room.pending = [sent, PendingMessage(CLUB.group_id, "came already", is_stored=True), waiting]
         shown = list(room.items(NOW))
         texts = [each.text if isinstance(each, Notice) else getattr(each, "sequence_num", each) for each in shown]
         assert texts == ["first", 1, "second", 2, "third", "fourth", 4, 5, "last", sent, waiting]
@@ -98,9 +107,9 @@ class TestItems:
 
     def test_only_the_last_notices_are_kept(self) -> None:
         room = Room(CLUB)
-        for turn in range(MOST_NOTICES + 5):
+        for turn in range(MAX_NOTICES + 5):
             room.notice(str(turn), NOW)
-        assert [each.text for each in room.notices] == [str(turn) for turn in range(5, MOST_NOTICES + 5)]
+        assert [each.text for each in room.notices] == [str(turn) for turn in range(5, MAX_NOTICES + 5)]
 
     @given(st.lists(st.integers(1, 40), unique=True), st.sets(st.integers(1, 40)), st.booleans())
     def test_messages_are_in_order_whenever_they_come(
@@ -119,29 +128,29 @@ class TestItems:
 
 class TestDraft:
     def test_it_waits_until_it_is_sent_or_refused(self) -> None:
-        waiting, refused, sent = (Draft(CLUB.group_id, "text", number=number) for number in (None, None, 1))
+        waiting, refused, sent = (PendingMessage(CLUB.group_id, "text", number=number) for number in (None, None, 1))
         refused.refuse("no")
         assert [each.waits for each in (waiting, refused, sent)] == [True, False, False]
 
     def test_one_that_is_refused_is_shown_whatever_came_before(self) -> None:
-        room = Room(CLUB, drafts=[Draft(CLUB.group_id, "ok", is_stored=True)])
-        room.drafts[0].refuse("no")
-        assert list(room.items(NOW)) == room.drafts
+        room = Room(CLUB, drafts=[PendingMessage(CLUB.group_id, "ok", is_stored=True)])
+        room.pending[0].refuse("no")
+        assert list(room.items(NOW)) == room.pending
 
     def test_its_text_stays_out_of_logs(self) -> None:
-        assert "secret" not in repr(Draft(CLUB.group_id, "secret"))
+        assert "secret" not in repr(PendingMessage(CLUB.group_id, "secret"))
 
 
 class TestRooms:
     def test_groups_are_taken_as_they_are(self) -> None:
         rooms = Rooms(ME)
         other = replace(CLUB, group_id=uuid4(), group_name="Alpha")
-        rooms.renew([CLUB, other], NOW)
+        rooms.update([CLUB, other], NOW)
         assert [each.name for each in rooms.ordered()] == ["Alpha", "club"]
         assert [list(each.notices) for each in rooms.ordered()] == [[], []], "what a group is at first is no change"
         room = rooms.all[CLUB.group_id]
         room.typed = "half a sentence"
-        rooms.renew([replace(CLUB, members=(MYSELF, HE, SHE))], NOW + 5)
+        rooms.update([replace(CLUB, members=(MYSELF, HE, SHE))], NOW + 5)
         assert rooms.all == {CLUB.group_id: room}
         assert (room.typed, room.notices) == ("half a sentence", [Notice(0, NOW + 5, "carol came in")])
         assert rooms.name_of(other.group_id) == "Alpha", "how it was called is known"
@@ -149,10 +158,10 @@ class TestRooms:
 
     def test_people_are_called_by_their_names_also_when_they_have_left(self) -> None:
         rooms = Rooms(ME)
-        rooms.renew([replace(CLUB, members=(MYSELF, replace(HE, username="\x1bbob", alias="Carol")))], NOW)
-        rooms.renew([replace(CLUB, members=(MYSELF,))], NOW)
-        assert rooms.called(BOB) == rooms.person(BOB) == "\N{REPLACEMENT CHARACTER}bob"
-        assert (rooms.called(CAROL), rooms.person(CAROL)) == ("somebody", None)
+        rooms.update([replace(CLUB, members=(MYSELF, replace(HE, username="\x1bbob", alias="Carol")))], NOW)
+        rooms.update([replace(CLUB, members=(MYSELF,))], NOW)
+        assert rooms.display_name(BOB) == rooms.known_name(BOB) == "\N{REPLACEMENT CHARACTER}bob"
+        assert (rooms.display_name(CAROL), rooms.known_name(CAROL)) == ("somebody", None)
 
     def test_an_admin_is_one(self) -> None:
         assert [Room(CLUB).is_admin(each) for each in (ME, BOB, CAROL)] == [True, False, False]
@@ -164,21 +173,21 @@ class TestRooms:
 
     def test_who_holds_it_back(self) -> None:
         room = Room(CLUB)
-        assert held_by(room) == []
-        room.retention = Retention(-1, 0, 0, held_by=(BOB, CAROL))
-        assert held_by(room) == ["bob", "somebody"]
-        assert held_by(room, {CAROL: "carol\x07"}) == ["bob", "carol\N{REPLACEMENT CHARACTER}"]
+        assert missing_fetchers(room) == []
+        room.retention = RetentionInfo(-1, 0, 0, held_by=(BOB, CAROL))
+        assert missing_fetchers(room) == ["bob", "somebody"]
+        assert missing_fetchers(room, {CAROL: "carol\x07"}) == ["bob", "carol\N{REPLACEMENT CHARACTER}"]
 
     def test_unsent_texts_are_counted(self) -> None:
         rooms = Rooms(ME)
-        rooms.renew([CLUB], NOW)
-        rooms.all[CLUB.group_id].drafts = [
-            Draft(CLUB.group_id, "waits"),
-            Draft(CLUB.group_id, "refused", refused="no"),
-            Draft(CLUB.group_id, "sent", number=3),
-            Draft(CLUB.group_id, "came", is_stored=True),
+        rooms.update([CLUB], NOW)
+        rooms.all[CLUB.group_id].pending = [
+            PendingMessage(CLUB.group_id, "waits"),
+            PendingMessage(CLUB.group_id, "refused", refused="no"),
+            PendingMessage(CLUB.group_id, "sent", number=3),
+            PendingMessage(CLUB.group_id, "came", is_stored=True),
         ]
-        assert rooms.unsent() == 2
+        assert rooms.unsent_count() == 2
 
 
 @pytest.mark.parametrize(
@@ -186,4 +195,4 @@ class TestRooms:
     [("club", "club"), ("Club", "Club"), ("CLUB", None), ("Den", "den"), ("den", "den"), ("de", None), ("", None)],
 )
 def test_capitals_count_where_they_make_a_difference(name: str, found: str | None) -> None:
-    assert named(name, ["club", "Club", "den"], str) == found
+    assert find_by_name(name, ["club", "Club", "den"], str) == found

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from conclave.client.chat.options import encrypting
+from conclave.client.chat.options import create_mls_codec
 from conclave.client.encryption.comparison import comparison_code
 from tests.support.chatting import Chat, chatting, signed_up, until
 from tests.support.server import ServerProcess
@@ -22,8 +22,8 @@ async def talking(server: ServerProcess, home: Path, name: str) -> AsyncIterator
     for who in people:
         await signed_up(home / who, server.url, who)
     async with (
-        chatting(home / people[0], size=(100, 30), make_codec=encrypting) as one,
-        chatting(home / people[1], size=(100, 30), make_codec=encrypting) as two,
+        chatting(home / people[0], size=(100, 30), make_codec=create_mls_codec) as one,
+        chatting(home / people[1], size=(100, 30), make_codec=create_mls_codec) as two,
     ):
         await one.do(f"/new {name}")
         await one.shows("you are an admin", "encrypted · docs/encryption.md")
@@ -47,7 +47,7 @@ async def test_two_people_talk_and_the_server_has_no_word_of_it(server: ServerPr
         await two.shows("the heron stands in the reeds", "duet_one")
         two.type("and the otter swims below", "enter")
         await one.shows("and the otter swims below")
-        await until(lambda: not one.room.drafts and not two.room.drafts)
+        await until(lambda: not one.room.pending and not two.room.pending)
         stored = bytes_of(server)
         assert b"duet" in stored, "what is no message is found"
         for text in (b"heron stands", b"otter swims"):
@@ -82,13 +82,13 @@ async def test_new_keys_are_told_loudly_and_asked_about_before_anything_is_sent(
         one.press("left", "enter")
         await one.shows("all of 1 verified")
         await two.do("/reset")
-        await two.asked("Make new keys?", "cannot be read any more")
+        await two.asked("Create new keys?", "become unreadable")
         two.press("left", "enter")
         await two.said("You have new keys")
-        await one.shows("anew_two: another key, /verify anew_two", "anew_two has another key now, not the one that")
+        await one.shows("anew_two: new key, /verify anew_two", "anew_two's verified key has changed")
         one.type("the plum is ripe", "enter")
-        await one.asked("anew_two has another key", "has not been sent")
-        one.press("left", "enter")  # "Send all the same"
+        await one.asked("anew_two's key has changed", "has not been sent")
+        one.press("left", "enter")  # "Send anyway"
         await two.shows("the plum is ripe")
         await one.shows("encrypted, 0 of 1 verified")
         two.type("so it is", "enter")
@@ -98,19 +98,19 @@ async def test_new_keys_are_told_loudly_and_asked_about_before_anything_is_sent(
 async def test_a_log_out_takes_the_keys_along(server: ServerProcess, tmp_path: Path) -> None:
     async with talking(server, tmp_path, "leaving") as (one, _):
         await one.do("/logout")
-        await one.asked("Log out?", "Your keys go too")
+        await one.asked("Log out?", "Your keys are erased too")
         one.press("left", "enter")
-        await one.shows("You are logged out")
+        await one.shows("Logged out")
         await until(lambda: not list((tmp_path / "leaving_one").rglob("keys")))
 
 
 async def test_a_file_of_keys_that_is_damaged_is_said_so_in_a_line(server: ServerProcess, tmp_path: Path) -> None:
     session = await signed_up(tmp_path, server.url, "damaged")
-    async with chatting(tmp_path, make_codec=encrypting):
+    async with chatting(tmp_path, make_codec=create_mls_codec):
         pass
     [keys] = tmp_path.rglob("codec/keys")
     keys.write_bytes(b"no database at all, but long enough to be read as one" * 100)
-    async with chatting(tmp_path, online=False, make_codec=encrypting) as chat:
+    async with chatting(tmp_path, online=False, make_codec=create_mls_codec) as chat:
         assert chat.app._exit
         assert str(keys) in (chat.app.return_value or "")
         assert session.token not in (chat.app.return_value or "")

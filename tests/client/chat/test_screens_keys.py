@@ -7,7 +7,7 @@ import pytest
 from aiohttp import ClientSession
 
 from conclave.client.encryption.comparison import comparison_code
-from conclave.client.encryption.view import GroupView, Standing, Trust
+from conclave.client.encryption.view import EncryptionStatus, GroupView, Trust
 from conclave.client.events import EncryptionChanged, KeyChanged
 from tests.support.chatting import chatting, signed_up, until
 from tests.support.client import Client
@@ -32,7 +32,7 @@ async def test_the_top_line_says_how_encryption_stands(
         await chat.shows("encrypted · docs/encryption.md")
         other = next(each.user_id for each in room.group.members if each.username == "watched")
         codec.holds(key(other))
-        chat.conversation.keys.hear(EncryptionChanged(room.group.group_id))
+        chat.conversation.keys.handle(EncryptionChanged(room.group.group_id))
         await chat.shows("encrypted, 0 of 1 verified · docs/encryption.md")
         await chat.do("/verify watched")
         await chat.asked("Compare keys with watched", comparison_code(OWN, "cd" * 32).digits[0])
@@ -41,9 +41,9 @@ async def test_the_top_line_says_how_encryption_stands(
         chat.press("f2")
         await chat.asked("watched  admin  verified", "cd" * 28, OWN[:50])
         chat.press("escape")
-        codec.shows = GroupView(Standing.WAITING)
-        chat.conversation.keys.hear(EncryptionChanged(room.group.group_id))
-        await chat.shows("waiting for the keys")
+        codec.shows = GroupView(EncryptionStatus.WAITING)
+        chat.conversation.keys.handle(EncryptionChanged(room.group.group_id))
+        await chat.shows("waiting for keys")
 
 
 async def test_before_anything_is_sent_a_changed_key_is_asked_about(
@@ -58,20 +58,20 @@ async def test_before_anything_is_sent_a_changed_key_is_asked_about(
         room = await chat.open("care")
         other = next(each.user_id for each in room.group.members if each.username == "changer")
         codec.holds(key(other, Trust.CHANGED, "12" * 32))
-        chat.conversation.keys.hear(KeyChanged(room.group.group_id, other, "cd" * 32, "12" * 32, was_verified=True))
-        await chat.said("changer has another key now, not the one that you have compared")
-        await chat.shows("changer: another key", "· changer has another key now")
+        chat.conversation.keys.handle(KeyChanged(room.group.group_id, other, "cd" * 32, "12" * 32, was_verified=True))
+        await chat.said("changer's verified key has changed")
+        await chat.shows("changer: new key", "· changer's verified key has changed")
         chat.type("the plum is ripe", "enter")
-        await chat.asked("changer has another key", "has not been sent")
+        await chat.asked("changer's key has changed", "has not been sent")
         chat.press("enter")  # which is "Not now"
         await chat.shows("the plum is ripe", "not sent: a member's key has changed")
         assert await bob.fetch(group) == []
         await chat.do("/retry")
-        await chat.asked("changer has another key")
+        await chat.asked("changer's key has changed")
         chat.press("left", "left", "enter")  # "Compare"
         await chat.asked("Compare keys with changer")
         chat.press("left", "left", "enter")  # "It is the same"
-        await until(lambda: room.messages and not room.drafts, lambda: chat.screen)
+        await until(lambda: room.messages and not room.pending, lambda: chat.screen)
         assert len(await bob.fetch(group)) == 1
         await chat.shows("encrypted, all of 1 verified")
 
@@ -93,4 +93,4 @@ async def test_what_cannot_be_read_is_one_line_and_read_once_it_was_seen(
         assert len(counted.findall(chat.screen)) <= 2
         await until(lambda: not room.unread, lambda: chat.screen)
         await bob.send(group, b"and now in the clear")
-        await chat.shows("messages that this client cannot read", "and now in the clear")
+        await chat.shows("messages that cannot be decrypted", "and now in the clear")

@@ -125,28 +125,28 @@ async def test_everything_can_be_reached_at_every_size(
     await new_group(session, f"in_{name}")
     async with chatting(tmp_path, size=size) as chat:
         await chat.open(f"in_{name}")
-        await chat.shows("kept for good")
+        await chat.shows("kept forever")
         chat.type("hello everybody", "enter")
         await chat.shows("hello everybody")
         assert chat.sidebar.display == (size[0] >= 60), "no list where there is no room for it"
         written = max(await until(lambda: [each.created_at for each in chat.room.messages.values()]))
         await until(lambda: time.time() > written + 3)  # so that it would be hidden
         await chat.do("/expire 1s")
-        await chat.asked("Change how long", "Change it", "Cancel")
+        await chat.asked("Change expiry", "Change", "Cancel")
         chat.press("escape")
-        await chat.said("Nothing was changed")
+        await chat.said("Cancelled")
         await chat.do("/info")
-        await chat.asked("Everybody can find and join")
+        await chat.asked("everyone can find and join")
         chat.press("escape")
         chat.press("f1")
         await chat.asked("Keys and commands")
         chat.press("escape")
         await chat.do("/password")
-        await chat.asked("Change your password")
+        await chat.asked("Change password")
         chat.press("shift+tab", "shift+tab")
-        await chat.shows("Change it")
+        await chat.shows("Change")
         chat.press("escape")
-        await chat.hides("Change your password")
+        await chat.hides("Change password")
         for row in chat.screen.splitlines():
             assert len(row) <= size[0]
 
@@ -166,7 +166,7 @@ async def test_the_login_fits_or_scrolls(tmp_path: Path, size: tuple[int, int]) 
 async def test_plain_mode_has_words_in_place_of_marks_and_nothing_that_moves(
     server: ServerProcess, http: ClientSession, tmp_path: Path
 ) -> None:
-    session = await signed_up(tmp_path, server.url, "listener")
+    session = await signed_up(tmp_path, server.url, "observer")
     group_id = await new_group(session, "spoken", expiry=60)
     friend = await Client.register(http, server.url, "speaker")
     await friend.join(str(group_id))
@@ -174,14 +174,14 @@ async def test_plain_mode_has_words_in_place_of_marks_and_nothing_that_moves(
         await chat.open("spoken")
         await friend.send(str(group_id), b"hear me")
         chat.type("I hear you", "enter")
-        await chat.shows("speaker, ", ": hear me (gone at ", "you, ", ": I hear you (gone at ")
-        await until(lambda: not chat.room.drafts)
+        await chat.shows("speaker, ", ": hear me (expires at ", "you, ", ": I hear you (expires at ")
+        await until(lambda: not chat.room.pending)
         await chat.stays(lambda: chat.screen)
         seen = set()
         for _ in range(25):
             seen.add(chat.screen)
             await chat.pilot.pause(0.1)
-        assert len(seen) == 1, "nothing counts down"
+        assert len(seen) == 1, "nothing countdowns continue"
         assert not [each for each in chat.screen if each in "●◕◑◔○✶∞·✉" or "\u2500" <= each <= "\u259f"], chat.screen
         chat.press("f1")
         await chat.asked("Keys and commands")
@@ -225,12 +225,12 @@ async def test_300_messages_and_one_of_nearly_1_mib_do_not_stop_it(
         await until(lambda: chat.conversation.history.fetched_up_to(group_id) == number + 300)
         chat.type("I can still type", "enter")
         await chat.shows("I can still type", "small 299")
-        assert "more characters are not shown" in chat.timeline.text
+        assert "more characters not shown" in chat.timeline.text
         chat.paste("pasted " * 100_000)
         await until(lambda: len(chat.composer.text) == 700_000)
         chat.press("enter")
-        await until(lambda: not chat.room.drafts and not chat.composer.text)
-        await chat.shows("more characters are not shown")
+        await until(lambda: not chat.room.pending and not chat.composer.text)
+        await chat.shows("more characters not shown")
 
 
 async def test_a_timer_that_fires_while_the_chat_ends_does_nothing(server: ServerProcess, tmp_path: Path) -> None:

@@ -167,9 +167,9 @@ async def test_nothing_is_wrong_with_a_group_that_is_left_before_it_was_laid_out
 
         await until(is_hidden)
         for _ in range(3):
-            chat.chat_screen.go(other)
-            chat.chat_screen.go(one.group_id)
-        chat.chat_screen.go(other)
+            chat.chat_screen.open_group(other)
+            chat.chat_screen.open_group(one.group_id)
+        chat.chat_screen.open_group(other)
         chat.type("to nobody", "enter")
         await chat.shows("to nobody")
 
@@ -230,7 +230,7 @@ async def test_a_timed_message_that_somebody_skips_stays_unread_and_can_be_gone_
         left = await chat.stays(lambda: one.unread)
         chat.type("what did I miss?", "enter")
         await chat.shows("what did I miss?", "word 99;")
-        await until(lambda: not chat.room.drafts)
+        await until(lambda: not chat.room.pending)
         assert await chat.stays(lambda: one.unread) in range(left - 24, left), "what stands there now was seen"
         assert [one.runs(each) for each in (numbers[0], numbers[50], numbers[-1])] == [True, False, False]
         await one.hears(1)
@@ -242,7 +242,7 @@ async def test_a_timed_message_that_somebody_skips_stays_unread_and_can_be_gone_
         assert all(one.runs(each) for each in numbers)
         await until(lambda: one.unread == 0)
         chat.press("ctrl+g")
-        await chat.said("Nothing else is unread")
+        await chat.said("No more unread messages")
 
 
 async def test_the_number_beside_a_group_falls_with_what_is_on_the_screen_wherever_that_is(
@@ -296,13 +296,13 @@ async def test_escape_in_the_empty_field_and_a_command_put_unread_ones_aside(
         await chat.said("1 message stay unread")
         assert one.unread == 1
         await chat.do("/read some")
-        await chat.said("type it as /read, or /read all")
+        await chat.said("usage: /read or /read all")
 
 
 async def test_of_more_unread_ones_than_can_be_loaded_each_is_shown_before_it_counts_as_read(
     server: ServerProcess, http: ClientSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loading, "MOST_LOADED", 90)
+    monkeypatch.setattr(loading, "MAX_LOADED", 90)
     monkeypatch.setattr(loading, "PAGE", 30)
     await home_of(server, tmp_path, "returned")
     async with chatting(tmp_path) as chat:
@@ -317,7 +317,7 @@ async def test_of_more_unread_ones_than_can_be_loaded_each_is_shown_before_it_co
         assert not one.runs(numbers[-1])
         chat.type("I am back", "enter")
         await chat.shows("I am back", "word 299;")
-        await until(lambda: not chat.room.drafts)
+        await until(lambda: not chat.room.pending)
         assert one.unread > 240
         chat.press("ctrl+g")
         await chat.shows(" new ")

@@ -10,7 +10,7 @@ from aiohttp import ClientSession
 from textual.widgets import Static
 
 from conclave.client import Client as LibraryClient, SessionOverError
-from conclave.client.chat.app import described
+from conclave.client.chat.app import describe
 from conclave.client.chat.login import LoginScreen
 from conclave.client.chat.options import ChatOptions
 from tests.support.alone import once
@@ -70,11 +70,11 @@ async def test_who_is_out_is_told_and_sees_nothing_of_the_group_any_more(
             await admin.post(f"/groups/{group}/delete")
         else:
             await admin.act(how, group, member)
-        await chat.said("was deleted, with all its messages" if how == "delete" else "You were removed from")
+        await chat.said("was deleted" if how == "delete" else "You were removed from")
         await chat.hides("what was said", f"admin_{how}", "half a reply")
         assert "what was said" not in chat.timeline.text
         assert not chat.conversation.history.groups()
-        await chat.shows("You are in no group yet.")
+        await chat.shows("You have no groups yet.")
 
 
 async def test_what_is_typed_for_a_group_that_vanishes_is_not_sent_to_another_one(
@@ -110,7 +110,7 @@ async def test_offline_is_told_and_so_is_being_back(tmp_path: Path) -> None:
         async with chatting(tmp_path / "home") as chat:
             await chat.open("waiting")
             chat.type("typed before", "enter")
-            await until(lambda: chat.room.messages and not chat.room.drafts)  # it has caught up
+            await until(lambda: chat.room.messages and not chat.room.pending)  # it has caught up
             server.process.kill()
             server.process.wait()
             await chat.shows("no connection")
@@ -119,14 +119,14 @@ async def test_offline_is_told_and_so_is_being_back(tmp_path: Path) -> None:
             chat.press("f1")
             await chat.asked("Keys and commands")
             chat.press("ctrl+q")
-            await chat.asked("Leave?", "1 of your messages could not be sent")
+            await chat.asked("Quit?", "1 of your messages could not be sent")
             chat.press("enter")
-            await chat.hides("Leave?")
+            await chat.hides("Quit?")
             chat.press("escape")
             with ServerProcess(tmp_path / "server", file=(server.config, settings)) as again:
                 assert again.url == server.url
                 await chat.is_online()
-                await until(lambda: len(chat.room.messages) == 2 and not chat.room.drafts, lambda: chat.screen)
+                await until(lambda: len(chat.room.messages) == 2 and not chat.room.pending, lambda: chat.screen)
                 assert [each.text for each in chat.room.messages.values()] == ["typed before", "typed without one"]
                 await chat.shows("online", "typed without one")
                 assert "no connection" not in chat.screen
@@ -148,7 +148,7 @@ async def test_a_session_that_is_over_leads_to_the_login_whatever_is_on_the_scre
         await chat.asked("Keys and commands")
         await other.login("ended")
         await other.post("/change-password", current_password=PASSWORD, new_password="battery staple")
-        await chat.shows("Your session is over: log in again.")
+        await chat.shows("Your session has expired. Log in again.")
         assert "before the end" not in chat.screen
         assert [type(each) for each in chat.app.screen_stack[1:]] == [LoginScreen]
         await until(lambda: not list(tmp_path.rglob("session")))
@@ -176,10 +176,10 @@ async def test_a_session_that_is_over_says_how_much_was_not_sent(
             room = await chat.open(name)
             for text in texts:
                 chat.type(text, "enter")
-            await until(lambda: len(room.drafts) == len(texts), lambda: chat.screen)  # noqa: B023 - it is over before the next
+            await until(lambda: len(room.pending) == len(texts), lambda: chat.screen)  # noqa: B023 - it is over before the next
         await other.login("ended_early")
         await other.post("/change-password", current_password=PASSWORD, new_password="battery staple")
-        await chat.shows("Your session is over: log in again.")
+        await chat.shows("Your session has expired. Log in again.")
         why = str(chat.app.screen.query_one("#login-why", Static).content)
         assert "3 messages of yours had not been sent" in why
 
@@ -197,7 +197,7 @@ async def test_a_log_out_leaves_no_text_in_any_file(server: ServerProcess, tmp_p
         await chat.do("/logout")
         await chat.asked("Log out?")
         chat.press("left", "enter")
-        await chat.shows("You are logged out")
+        await chat.shows("Logged out")
         await until(lambda: not found(tmp_path, b"of the forgetful"))
         assert not found(tmp_path, session.token.encode())
         assert "saying" not in chat.screen
@@ -219,7 +219,7 @@ async def test_a_log_out_without_a_server_erases_all_the_same_and_ends_the_sessi
             await chat.do("/logout")
             await chat.asked("Log out?")
             chat.press("left", "enter")
-            await chat.shows("You are logged out", "The server did not answer")
+            await chat.shows("Logged out", "The server did not answer")
             await until(lambda: not [each for each in home.rglob("*") if each.is_file()])
             with ServerProcess(folder, file=file):
 
@@ -273,7 +273,7 @@ async def test_what_others_write_is_shown_and_does_nothing(
         chat.press("escape")
         await chat.hides("Search for")
         for room in list(chat.conversation.rooms.all.values()):
-            chat.chat_screen.go(room.group.group_id)
+            chat.chat_screen.open_group(room.group.group_id)
             await chat.pilot.pause()
             rows = chat.screen.splitlines()
             links = [(each.end() - 1, y) for y, row in enumerate(rows) for each in re.finditer(r"\[@click\S*\]\w", row)]
@@ -312,7 +312,7 @@ async def test_a_fault_of_the_program_ends_it_without_the_values_of_its_variable
     assert "ValueError" in said
     for secret in ("plum", session.token, PASSWORD):
         assert secret not in said
-    assert described(ValueError("the plum is ripe")).count("plum") == 0
+    assert describe(ValueError("the plum is ripe")).count("plum") == 0
 
 
 async def test_no_secret_is_in_a_repr(server: ServerProcess, tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ async def test_from_a_search_to_the_place_to_an_answer_and_to_the_end(
         await chat.shows(f"> of_{name}: where is")
         chat.type("in the reeds", "enter")
         await chat.shows("in the reeds")
-        await until(lambda: not chat.room.drafts)
+        await until(lambda: not chat.room.pending)
         assert [*chat.room.messages.values()][-1].text == f"> of_{name}: where is the heron?\nin the reeds"
         assert "▸" not in chat.screen
         assert "found: " not in chat.screen
@@ -82,7 +82,7 @@ async def test_results_vanish_with_their_messages_and_what_is_unread_and_burns_i
         assert len(chat.app.screen_stack) > 2, "the list is still there"
         chat.press("escape")
         await chat.do("/search all bittern")
-        await chat.said("bittern is nowhere in your groups")
+        await chat.said("bittern No local message in your groups contains")
 
 
 async def test_what_a_reply_would_quote_goes_at_its_second_though_nothing_comes_from_the_server(

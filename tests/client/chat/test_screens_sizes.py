@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from aiohttp import ClientSession
 
-from conclave.client.chat.key_line import KEYS, line
-from conclave.client.chat.passing import BAD_SECONDS, MOST_SAID, SAID_SECONDS, Sayings
-from conclave.client.chat.screen import LEAVES
+from conclave.client.chat.bars import KEYS, key_line
+from conclave.client.chat.screen import QUIT_HINT
 from conclave.client.chat.sidebar import WIDTH, whole
+from conclave.client.chat.status_messages import ERROR_SECONDS, INFO_SECONDS, MAX_STATUSES, StatusMessages
 from tests.support.chatting import chatting, new_group, signed_up, until
 from tests.support.client import Client
 from tests.support.server import ServerProcess
@@ -39,7 +39,7 @@ async def test_nothing_is_cut_at_any_size(
     await friend.send(str(group), f"look: {address}".encode())
     async with chatting(tmp_path, size=size, is_plain=is_plain) as chat:
         await chat.open(name)
-        await chat.shows("online", "not encrypted", "gone after 1 hour", "F1 Help", "^Q Quit")
+        await chat.shows("online", "not encrypted", "deleted after 1 hour", "F1 Help", "^Q Quit")
         assert "…" not in chat.screen
         beside = WIDTH if chat.sidebar.display else 0
         assert name in joined("\n".join(row[beside:] for row in chat.screen.splitlines())), chat.screen
@@ -48,12 +48,12 @@ async def test_nothing_is_cut_at_any_size(
         for row in chat.screen.splitlines():
             assert len(row) <= size[0]
         if not is_plain:  # there it stands among the messages
-            chat.chat_screen.say("one thing was said")
-            chat.chat_screen.say("another one was said")
-            await chat.shows("another one was said", "gone after 1 hour")
+            chat.chat_screen.show_status("one thing was said")
+            chat.chat_screen.show_status("another one was said")
+            await chat.shows("another one was said", "deleted after 1 hour")
             said = next(at for at, row in enumerate(chat.screen.splitlines()) if "another one was said" in row)
             assert size[1] - said <= 4, "it stands by the field, not over the heading"
-        for command, end in (("/help", "Escape puts this away"), ("/info", "Escape puts this away")):
+        for command, end in (("/help", "Escape"), ("/info", "Escape")):
             await chat.do(command)
             await chat.asked(end)
             assert "…" not in chat.screen
@@ -66,7 +66,7 @@ async def test_nothing_is_cut_at_any_size(
 
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 200])
 def test_of_the_keys_those_are_shown_that_fit_whole(width: int) -> None:
-    shown = line(width).plain
+    shown = key_line(width).plain
     assert len(shown) <= width
     told = shown.strip().split("  ")
     assert told == [f"{key} {label}" for key, label, _ in KEYS][: len(told)]
@@ -92,26 +92,26 @@ def test_a_long_name_goes_on_below(label: str, rows: list[str]) -> None:
 
 class TestSayings:
     def test_what_is_said_goes_with_time_or_with_the_next_line_and_what_is_bad_later(self) -> None:
-        sayings = Sayings()
-        sayings.say("one")
-        sayings.say("bad", is_bad=True)
-        assert not sayings.tick(SAID_SECONDS / 2)
-        sayings.say("two")
-        assert sayings.tick(SAID_SECONDS / 2)
-        assert [each.text for each in sayings.all] == ["bad", "two"]
-        assert sayings.pass_on()
-        assert [each.text for each in sayings.all] == ["bad"]
-        assert not sayings.pass_on()
-        assert sayings.tick(BAD_SECONDS - SAID_SECONDS)
-        assert sayings.all == []
+        statuses = StatusMessages()
+        statuses.show_status("one")
+        statuses.show_status("bad", is_error=True)
+        assert not statuses.tick(INFO_SECONDS / 2)
+        statuses.show_status("two")
+        assert statuses.tick(INFO_SECONDS / 2)
+        assert [each.text for each in statuses.all] == ["bad", "two"]
+        assert statuses.clear_info()
+        assert [each.text for each in statuses.all] == ["bad"]
+        assert not statuses.clear_info()
+        assert statuses.tick(ERROR_SECONDS - INFO_SECONDS)
+        assert statuses.all == []
 
     def test_they_do_not_pile_up(self) -> None:
-        sayings = Sayings()
+        statuses = StatusMessages()
         for number in range(20):
-            sayings.say(f"number {number % 7}")
-        assert [each.text for each in sayings.all] == [f"number {number}" for number in (3, 4, 5)]
-        assert len(sayings.all) == MOST_SAID
-        assert sayings.has("number 5")
+            statuses.show_status(f"number {number % 7}")
+        assert [each.text for each in statuses.all] == [f"number {number}" for number in (3, 4, 5)]
+        assert len(statuses.all) == MAX_STATUSES
+        assert statuses.has("number 5")
 
 
 async def test_ctrl_c_empties_the_field_and_leaves_by_the_second_one(server: ServerProcess, tmp_path: Path) -> None:
@@ -123,26 +123,26 @@ async def test_ctrl_c_empties_the_field_and_leaves_by_the_second_one(server: Ser
         await until(lambda: chat.composer.text == "half a line")
         chat.press("ctrl+c")
         await until(lambda: not chat.composer.text)
-        assert LEAVES not in chat.screen
+        assert QUIT_HINT not in chat.screen
         chat.press("ctrl+z")
         await until(lambda: chat.composer.text == "half a line", lambda: chat.composer.text)
         chat.press("ctrl+c")
         await until(lambda: not chat.composer.text)
         chat.press("ctrl+c")
-        await chat.shows(LEAVES)
+        await chat.shows(QUIT_HINT)
         await chat.do("/go interrupted")
-        await chat.hides(LEAVES)
+        await chat.hides(QUIT_HINT)
         chat.type("/go nowhere", "enter")
         await until(lambda: chat.wrong and chat.composer.selected_text)
         chat.press("ctrl+c")
         await until(lambda: not chat.composer.text)
         await chat.do("/info")
-        await chat.asked("Escape puts this away")
+        await chat.asked("Escape")
         chat.press("ctrl+c")
         await until(lambda: chat.app.screen is chat.chat_screen)
         assert not chat.app._exit
         chat.press("ctrl+c")
-        await chat.shows(LEAVES)
+        await chat.shows(QUIT_HINT)
         chat.press("ctrl+c")
         while not chat.app._exit:
             await chat.pilot.pause(0.05)
@@ -154,16 +154,16 @@ async def test_what_is_said_leaves_with_the_next_line(server: ServerProcess, tmp
     async with chatting(tmp_path) as chat:
         await chat.open("passing")
         await chat.do("/retry")
-        await chat.shows("Nothing was refused here", "kept for good")
+        await chat.shows("There is nothing to retry here", "kept forever")
         chat.type("and on", "enter")
-        await chat.hides("Nothing was refused here")
+        await chat.hides("There is nothing to retry here")
         await chat.shows("and on")
         await new_group(session, "and_another")
         await until(lambda: chat.conversation.rooms.by_name("and_another"))
         await chat.do("/retry")
-        await chat.shows("Nothing was refused here")
+        await chat.shows("There is nothing to retry here")
         chat.press("alt+down")
-        await chat.hides("Nothing was refused here")
+        await chat.hides("There is nothing to retry here")
 
 
 @pytest.mark.parametrize("size", [(80, 7), (40, 6), (80, 5), (20, 4), (80, 3)])

@@ -8,7 +8,7 @@ import pytest
 from aiohttp import ClientSession
 
 from conclave.client import NoAnswerError
-from conclave.client.chat.rooms import Draft
+from conclave.client.chat.rooms import PendingMessage
 from tests.support.chatting import chatting, new_group, signed_up, until
 from tests.support.client import Client
 from tests.support.server import ServerProcess
@@ -29,7 +29,7 @@ async def test_groups_stand_in_the_list_with_their_policies_and_what_is_unread(
     await other.join(str(noisy))
     async with chatting(tmp_path) as chat:
         await chat.open("list_hour")
-        await chat.shows("gone after 1 hour", "you are an admin", "1 member")
+        await chat.shows("deleted after 1 hour", "you are an admin", "1 member")
         for _ in range(3):
             await other.send(str(noisy), b"are you there")
 
@@ -42,7 +42,7 @@ async def test_groups_stand_in_the_list_with_their_policies_and_what_is_unread(
             await until(lambda: listing in [line.split() for line in listed()], lambda: chat.screen)  # noqa: B023 - it is over before the next
         assert "are you there" not in chat.screen
         chat.press("ctrl+g")
-        await chat.shows("are you there", "deleted at the server once all have fetched them")
+        await chat.shows("are you there", "deleted once all have fetched them")
         await until(lambda: not any(line.endswith(" 3") for line in listed()), lambda: chat.screen)
 
 
@@ -55,7 +55,7 @@ async def test_fast_typing_with_enter_loses_and_reorders_nothing(server: ServerP
         for text in texts:
             chat.type(text, "enter")
         chat.type("half a li")
-        await until(lambda: len(chat.room.messages) == 20 and not chat.room.drafts, lambda: chat.screen)
+        await until(lambda: len(chat.room.messages) == 20 and not chat.room.pending, lambda: chat.screen)
         assert [each.text for each in chat.room.messages.values()] == texts
         await until(lambda: chat.composer.text == "half a li", lambda: chat.composer.text)
         await until(lambda: texts[-1] in chat.timeline.text and "sending" not in chat.timeline.text)
@@ -100,7 +100,7 @@ async def test_several_lines_are_one_message(server: ServerProcess, tmp_path: Pa
         chat.paste("four\nfive")
         await until(lambda: chat.composer.text == "four\nfive")
         assert len(chat.room.messages) == 1
-        assert not chat.room.drafts
+        assert not chat.room.pending
         await chat.shows("one\n", "two", "three")
 
 
@@ -156,8 +156,8 @@ async def test_what_is_typed_after_a_line_that_was_refused_takes_its_place(
     async with chatting(tmp_path) as chat:
         await chat.is_online()
         for line, why in (
-            ("hello", "No group is open: make one"),
-            ("/expire 1h", "/expire is about a group"),
+            ("hello", "No group is open. Create one"),
+            ("/expire 1h", "/expire needs a group"),
             ("/new \u6771", "must be 1 to 64 letters, digits or _"),
         ):
             chat.type(line, "enter")
@@ -181,9 +181,9 @@ async def test_readmes_three_lines_take_no_other_key(server: ServerProcess, tmp_
         chat.type("hello", "enter")
         await chat.shows("hello")
         await chat.do("/expire 1h")
-        await chat.shows("messages are gone after 1 hour from now on", "gone after 1 hour")
+        await chat.shows("messages are deleted after 1 hour ", "deleted after 1 hour")
         await chat.do("/expire 1h")
-        await chat.said("Messages of three_lines are gone after 1 hour, as before.")
+        await chat.said("Messages in three_lines are still deleted after 1 hour.")
 
 
 @pytest.mark.parametrize(("typed", "left"), [("/invite so", "/invite so"), ("half a reply", "")])
@@ -214,14 +214,14 @@ async def test_lines_that_are_typed_at_once_after_a_new_group_go_to_it_in_order(
 ) -> None:
     await signed_up(tmp_path, server.url, "speedy")
     async with chatting(tmp_path) as chat:
-        await chat.shows("You are in no group yet.")
+        await chat.shows("You have no groups yet.")
         for name in ("hasty_first", "hasty_second"):  # none is open, and then another one
             for line in (f"/new {name}", "hello", "/expire 1h"):
                 chat.type(line, "enter")
             chat.type("half a li")
             await until(lambda: chat.chat_screen.room and chat.room.name == name, lambda: chat.screen)  # noqa: B023 - it is over before the next
-            await chat.shows("hello", "messages are gone after 1 hour from now on")
-            await until(lambda: not chat.room.drafts)
+            await chat.shows("hello", "messages are deleted after 1 hour ")
+            await until(lambda: not chat.room.pending)
             assert [each.text for each in chat.room.messages.values()] == ["hello"]
             await until(lambda: chat.composer.text == "half a li", lambda: chat.composer.text)
             chat.press(*["backspace"] * len("half a li"))
@@ -238,10 +238,10 @@ async def test_what_is_typed_after_a_new_group_that_is_refused_is_sent_nowhere_a
         await chat.open("taken_name")
         for line in ("/new taken_name", "not for this one", "nor this"):
             chat.type(line, "enter")
-        await chat.shows("/new taken_name:", "it was done or sent")
+        await chat.shows("/new taken_name:", "were not sent")
         await until(lambda: chat.composer.text == "not for this one\nnor this", lambda: chat.composer.text)
         assert not chat.room.messages
-        assert not chat.room.drafts
+        assert not chat.room.pending
 
 
 async def test_a_line_typed_in_a_group_to_which_one_went_meanwhile_is_for_that_group(
@@ -286,7 +286,7 @@ async def test_what_waits_for_a_group_is_not_sent_to_one_that_another_command_op
         monkeypatch.setattr(chat.conversation.sync.membership, "join", join)
         chat.type(f"/join {name}_slow", "enter")
         chat.type("a secret", "enter")
-        await chat.shows("1 line to come after")
+        await chat.shows("1 line waiting for")
         if way == "in a dialog":
             await chat.click("#sidebar", (3, row_of(chat.screen, f"✉ {name}_club") - 1))
             await chat.asked(f"Join {name}_club?")
@@ -296,11 +296,11 @@ async def test_what_waits_for_a_group_is_not_sent_to_one_that_another_command_op
             chat.type(f"/accept {name}_club", "enter")
         await until(lambda: chat.room.name == f"{name}_club", lambda: chat.screen)
         fails.set()
-        await chat.shows("it was done or sent")
+        await chat.shows("were not sent")
         await until(lambda: chat.composer.text == "a secret", lambda: chat.screen)
         for room in chat.conversation.rooms.all.values():
             assert "a secret" not in [each.text for each in room.messages.values()]
-            assert not room.drafts
+            assert not room.pending
 
 
 async def test_an_invite_is_taken_and_answered_at_once(server: ServerProcess, tmp_path: Path) -> None:
@@ -323,7 +323,7 @@ async def test_invite_and_accept_with_the_keyboard_alone(server: ServerProcess, 
     async with chatting(tmp_path / "host") as inviting, chatting(tmp_path / "guest") as invited:
         await inviting.open("hosted")
         inviting.type("/invite guest", "enter")
-        await inviting.said("guest is invited to hosted")
+        await inviting.said("Invited guest to hosted")
         await invited.said("You are invited to hosted")
         await invited.shows("✉ hosted")
         invited.press("shift+tab")
@@ -348,7 +348,7 @@ async def test_invite_and_accept_with_the_mouse_alone(
             await host.invite(group, clicker)
         await chat.shows("✉ clicked", "✉ declined")
         await chat.click("#sidebar", (3, row_of(chat.screen, "✉ declined") - 1))
-        await chat.asked("Join declined?", "click_host invites you to declined")
+        await chat.asked("Join declined?", "click_host invited you to declined")
         await chat.click(chat.button("Decline"))
         await chat.hides("✉ declined", "Join declined?")
         await chat.click("#sidebar", (3, row_of(chat.screen, "✉ clicked") - 1))
@@ -371,7 +371,7 @@ async def test_a_group_is_made_joined_and_left_by_commands(server: ServerProcess
     await signed_up(tmp_path / "maker", server.url, "maker")
     await signed_up(tmp_path / "joiner", server.url, "joiner")
     async with chatting(tmp_path / "maker") as maker, chatting(tmp_path / "joiner") as joiner:
-        await maker.shows("You are in no group yet.")
+        await maker.shows("You have no groups yet.")
         maker.press("ctrl+n")
         await until(lambda: maker.composer.text == "/new ")
         maker.type("made_here public", "enter")
@@ -385,8 +385,8 @@ async def test_a_group_is_made_joined_and_left_by_commands(server: ServerProcess
         await joiner.do("/leave")
         await joiner.asked("Leave made_here?")
         joiner.press("left", "enter")
-        await joiner.shows("You are in no group yet.")
-        await maker.shows("joiner is not a member any more")
+        await joiner.shows("You have no groups yet.")
+        await maker.shows("joiner is no longer a member")
 
 
 @pytest.mark.filterwarnings("ignore:Sending a large body")  # aiohttp's advice about what is refused
@@ -400,12 +400,12 @@ async def test_what_the_server_refuses_stays_to_be_discarded_or_sent_again(
         chat.conversation.send_queue.send(room, "x" * (1 << 20))
         chat.type("what follows it", "enter")
         await until(lambda: len(room.messages) == 1, lambda: chat.screen)
-        [draft] = [each for each in room.items(chat.conversation.now()) if isinstance(each, Draft)]
-        assert draft.refused
+        [pending] = [each for each in room.items(chat.conversation.now()) if isinstance(each, PendingMessage)]
+        assert pending.refused
         await chat.shows("not sent: ")
         await chat.do("/discard")
         await chat.hides("not sent: ")
-        assert chat.conversation.rooms.unsent() == 0
+        assert chat.conversation.rooms.unsent_count() == 0
 
 
 async def test_what_is_typed_while_a_dialog_rises_does_not_go_to_the_dialog(

@@ -37,18 +37,18 @@ async def test_expire_shows_first_what_it_would_hide_and_then_hides_it_for_every
         number = (await client.update_group(group_id, expiry=2, dry_run=True)).messages_expiring
         assert number >= 3
         await admin.do("/expire 2s")
-        await admin.asked("Change how long messages live?", "gone after 2 seconds", f"{number} messages, the oldest of")
+        await admin.asked("Change expiry?", "deleted after 2 seconds", f"{number} messages, the oldest from")
         assert "old words 0" in member.screen
         admin.press("enter")  # on Cancel, where the focus is
-        await admin.hides("Change how long messages live?")
+        await admin.hides("Change expiry?")
         assert "old words 2" in member.screen
         assert (await client.retention(group_id)).group_expiry_seconds == -1
         await admin.do("/expire 2s")
-        await admin.asked(f"{number} messages, the oldest of")
-        await admin.click(admin.button("Change it"))
+        await admin.asked(f"{number} messages, the oldest from")
+        await admin.click(admin.button("Change"))
         for each in (admin, member):
             await each.hides("old words")
-            await each.shows("messages are gone after 2 seconds from now on")
+            await each.shows("messages are deleted after 2 seconds ")
             assert "old words" not in each.timeline.text
             assert not each.room.messages
 
@@ -61,7 +61,7 @@ async def test_a_message_counts_down_and_is_gone_at_its_second(server: ServerPro
         await sender.open("counting")
         await reader.do("/join counting")
         await until(lambda: reader.chat_screen.room)
-        await reader.shows("gone after 6 seconds")
+        await reader.shows("deleted after 6 seconds")
         await said_and_gone("short lived", sender, reader)
 
 
@@ -76,7 +76,7 @@ async def said_and_gone(text: str, sender: Chat, reader: Chat) -> None:
     left = set()
     async for _ in while_shown(text, ends, sender, reader):
         left |= {line.split()[-3] for line in reader.timeline.text.splitlines() if text in line}
-    assert len(left & {"1", "2", "3", "4", "5", "6"}) >= 2, f"it counts down: {left}"
+    assert len(left & {"1", "2", "3", "4", "5", "6"}) >= 2, f"it countdowns continue: {left}"
 
 
 async def while_shown(text: str, ends: int, *chats: Chat) -> AsyncIterator[None]:
@@ -101,7 +101,7 @@ async def test_what_is_here_goes_in_time_while_the_server_is_away(tmp_path: Path
         async with chatting(tmp_path) as chat:
             await chat.open("cut")
             chat.type("goes without news", "enter")
-            await until(lambda: chat.room.messages and not chat.room.drafts)
+            await until(lambda: chat.room.messages and not chat.room.pending)
             [message] = chat.room.messages.values()
             server.process.kill()
             await chat.shows("no connection", "goes without news")
@@ -189,7 +189,7 @@ async def test_burn_sends_what_goes_and_the_head_says_so(server: ServerProcess, 
         await reader.shows("another")
         await reader.hides("another")
         await sender.do("/burn off")
-        await sender.hides("✶ yours go")
+        await sender.hides("✶ yours self-destruct")
         sender.type("this stays", "enter")
         await reader.shows("this stays")
         await until(lambda: len(reader.room.messages) == 1)  # what is over is off the screen before
@@ -230,7 +230,7 @@ async def test_the_start_opens_the_group_that_was_open_last_and_begins_no_timer(
         await until(lambda: chat.chat_screen.room and chat.room.name == "z_last", lambda: chat.screen)
         await friend.send(str(last), b"burns", seconds=30)
         await chat.shows("burns", "30 s \u2736")
-        await chat.said("destroys itself: its time begins once you choose")
+        await chat.said("self-destructs. Its timer starts once you choose")
         await chat.pilot.pause(1)
         assert [each.gone_at for each in chat.conversation.history.messages(last)] == [None]
     async with chatting(tmp_path) as chat:

@@ -11,8 +11,8 @@ import pytest
 
 from conclave import app_keys
 from conclave.client import Backoff, Client, NoAnswerError, RefusedError
-from conclave.client.chat.rooms import Draft
-from conclave.client.chat.send_queue import UNKNOWN
+from conclave.client.chat.rooms import PendingMessage
+from conclave.client.chat.send_queue import UNKNOWN_OUTCOME
 from conclave.client.errors import BusyError, ServerError
 from conclave.wire.exchange import MAX_BODY_BYTES
 from tests.conftest import Running
@@ -33,12 +33,12 @@ class TestSending:
         assert alice.texts(group) == said, "at once, as drafts"
         await bob.shows(group, *said)
         await alice.shows(group, *said)
-        await alice.until(lambda: not alice.room(group).drafts)  # the last may have come before its answer
+        await alice.until(lambda: not alice.room(group).pending)  # the last may have come before its answer
 
     async def test_groups_do_not_wait_for_each_other(self, pair: Pair) -> None:
         alice, _, group = pair
         other = await alice.new("other")
-        alice.conversation.enter(other)
+        alice.conversation.open_group(other)
         held = Held(alice.client.send)
         alice.client.send = held  # type: ignore[method-assign]
         alice.send(group, "one")
@@ -55,12 +55,12 @@ class TestSending:
         alice.send(group, "for too long", self_destruct_seconds=DAY * 1_000)
         alice.send(group, "x" * (MAX_BODY_BYTES + 1), "three")
         await bob.shows(group, "one", "two", "three")
-        await alice.until(lambda: all(each.refused for each in alice.room(group).drafts))
-        refused = [each for each in alice.items(group) if isinstance(each, Draft)]
+        await alice.until(lambda: all(each.refused for each in alice.room(group).pending))
+        refused = [each for each in alice.items(group) if isinstance(each, PendingMessage)]
         assert [each.text[:12] for each in refused] == ["\x00begins with"[:12], "for too long", "x" * 12]
         assert all(each.refused for each in refused)
         assert "must not be empty, nor begin with NUL" in refused[0].refused
-        assert alice.conversation.rooms.unsent() == 3
+        assert alice.conversation.rooms.unsent_count() == 3
         assert (alice.told.bad, alice.told.ends) == ([], [])
 
     async def test_what_was_refused_is_tried_again_or_dropped(self, pair: Pair) -> None:
@@ -68,16 +68,16 @@ class TestSending:
         room, send_queue = alice.room(group), alice.conversation.send_queue
         assert (send_queue.send_again(room), send_queue.discard(room)) == (0, 0)
         alice.send(group, "one", "two", self_destruct_seconds=DAY * 1_000)
-        await alice.until(lambda: all(each.refused for each in room.drafts))
-        room.drafts[0].self_destruct_seconds = 60
+        await alice.until(lambda: all(each.refused for each in room.pending))
+        room.pending[0].self_destruct_seconds = 60
         assert send_queue.send_again(room) == 2
         await bob.shows(group, "one")
-        await alice.until(lambda: [bool(each.refused) for each in room.drafts] == [True])
+        await alice.until(lambda: [bool(each.refused) for each in room.pending] == [True])
         alice.told.shown.clear()
         assert send_queue.discard(room) == 1
         assert group in alice.told.shown
         await alice.shows(group, "one")
-        assert alice.conversation.rooms.unsent() == 0
+        assert alice.conversation.rooms.unsent_count() == 0
 
     @pytest.mark.parametrize(
         "error", [NoAnswerError("x"), ServerError(500, 0, "x"), BusyError(429, 0, "x"), BusyError(503, 0, "x")]
@@ -94,7 +94,7 @@ class TestSending:
         alice.send(group, "one", "two")
         await bob.shows(group, "one", "two")
         await alice.shows(group, "one", "two")
-        await alice.until(lambda: not alice.room(group).drafts)
+        await alice.until(lambda: not alice.room(group).pending)
         assert held.answered == 3
 
     async def test_what_was_typed_without_a_connection_goes_out_with_it(self, pair: Pair, running: Running) -> None:
@@ -102,8 +102,8 @@ class TestSending:
         come_back = await go_offline(running, alice)
         alice.send(group, "one", "two")
         await asyncio.sleep(0.3)
-        assert [each.waits for each in alice.room(group).drafts] == [True, True]
-        assert alice.conversation.rooms.unsent() == 2
+        assert [each.waits for each in alice.room(group).pending] == [True, True]
+        assert alice.conversation.rooms.unsent_count() == 2
         assert bob.texts(group) == []
         come_back()
         await bob.shows(group, "one", "two")
@@ -115,15 +115,15 @@ class TestSending:
         room, queue = alice.room(group), alice.conversation.send_queue
         come_back = await go_offline(running, alice)
         alice.send(group, "one", "two", "three")
-        assert queue.call_back(room).text == "three"  # type: ignore[union-attr]  # it is there
+        assert queue.cancel_last(room).text == "three"  # type: ignore[union-attr]  # it is there
         alice.send(group, "four")
         await asyncio.sleep(0.1)
-        assert queue.call_back(room).text == "four"  # type: ignore[union-attr]  # it is there
-        assert alice.conversation.rooms.unsent() == 2
+        assert queue.cancel_last(room).text == "four"  # type: ignore[union-attr]  # it is there
+        assert alice.conversation.rooms.unsent_count() == 2
         come_back()
         await bob.shows(group, "one", "two")
-        await alice.until(lambda: not room.drafts)
-        assert queue.call_back(room) is None
+        await alice.until(lambda: not room.pending)
+        assert queue.cancel_last(room) is None
         await alice.until(lambda: running.app[app_keys.EVENTS]._streams.get(alice.user_id.bytes))
         come_back = await go_offline(running, alice)
         alice.send(group, "five", "six")
@@ -149,16 +149,16 @@ class TestSending:
         await alice.until(lambda: tries)
         if came:
             await bob.shows(group, "secret")
-        draft = alice.conversation.send_queue.call_back(room)
-        if draft is None:
+        pending = alice.conversation.send_queue.cancel_last(room)
+        if pending is None:
             assert came, "it is here already, and is taken back as any other"
             return
-        assert draft.is_called_back
+        assert pending.is_cancelled
         assert alice.texts(group) == []
         alice.client.send = send  # type: ignore[method-assign]
         alice.send(group, "after")
         for each in (alice, bob):
-            each.conversation.sync.look_at(group)
+            each.conversation.sync.request_fetch(group)
             await each.shows(group, "after")
         assert len(tries) == 1
 
@@ -172,8 +172,8 @@ class TestSending:
         bob.send(group, "hello")
         await alice.until(lambda: len(alice.room(group).messages) == 2)
         assert held.answered == 1
-        assert alice.texts(group) == ["ok", "hello", "ok"], "the last is a draft"
-        assert alice.conversation.rooms.unsent() == 1
+        assert alice.texts(group) == ["ok", "hello", "ok"], "the last is a pending"
+        assert alice.conversation.rooms.unsent_count() == 1
         held.may_answer.set()
         await alice.shows(group, "ok", "hello", "ok")
 
@@ -187,7 +187,7 @@ class TestSending:
         bob.send(group, "hello")
         await alice.until(lambda: alice.room(group).messages)
         held.may_answer.set()
-        await alice.until(lambda: not alice.room(group).drafts)
+        await alice.until(lambda: not alice.room(group).pending)
         await alice.shows(group, "once", "hello")
         await bob.shows(group, "once", "hello")
         assert held.answered == 2
@@ -209,13 +209,13 @@ class TestSending:
         queue._clock = lambda: now[0]
         alice.client.send = asleep  # type: ignore[method-assign]
         alice.send(group, "once")
-        await alice.until(lambda: not room.drafts or room.drafts[0].is_unknown)
-        alice.conversation.sync.look_at(group)
+        await alice.until(lambda: not room.pending or room.pending[0].is_unknown)
+        alice.conversation.sync.request_fetch(group)
         if came:
-            await alice.until(lambda: room.messages and not room.drafts)
+            await alice.until(lambda: room.messages and not room.pending)
         else:
-            assert alice.items(group)[-1].refused == UNKNOWN  # type: ignore[union-attr]
-            assert alice.conversation.rooms.unsent() == 1
+            assert alice.items(group)[-1].refused == UNKNOWN_OUTCOME  # type: ignore[union-attr]
+            assert alice.conversation.rooms.unsent_count() == 1
         assert len(tries) == 1
         del alice.client.send
         assert queue.send_again(room) == (0 if came else 1)
@@ -238,7 +238,7 @@ class TestSending:
         await alice.until(lambda: len(alice.room(group).messages) == 3)
         held.may_answer.set()
         await alice.until(alice.conversation.rooms.unsent)
-        assert isinstance(alice.items(group)[-1], Draft)
+        assert isinstance(alice.items(group)[-1], PendingMessage)
 
     async def test_what_was_typed_for_a_group_goes_with_it(self, pair: Pair, running: Running) -> None:
         alice, bob, group = pair
@@ -247,7 +247,7 @@ class TestSending:
         await alice.client.remove(group, bob.user_id)
         come_back()
         await bob.until(lambda: group not in bob.conversation.rooms.all)
-        assert bob.conversation.rooms.unsent() == 0
+        assert bob.conversation.rooms.unsent_count() == 0
         alice.send(group, "end")
         await alice.shows(group, "end")
 
@@ -262,9 +262,9 @@ class TestSending:
         bob.send(group, "anybody here?")
         await bob.until(lambda: group not in bob.conversation.rooms.all)
         assert bob.history.groups() == {}
-        assert bob.conversation.open_room is None
+        assert bob.conversation.open_group_id is None
         await bob.until(lambda: bob.told.said)
-        assert bob.told.said == ["You are not in club any more; what was here of it is erased"]
+        assert bob.told.said == ["You are no longer in club. Its local messages were erased"]
 
 
 class TestBadLink:
@@ -291,10 +291,10 @@ class TestBadLink:
                     while len(alice.conversation.rooms.all) < 2:
                         await asyncio.sleep(0.01)
                     for group in groups:
-                        alice.conversation.enter(group)
+                        alice.conversation.open_group(group)
                         alice.send(group, *said)
                     # Those of a page are told one by one, and no drafts any more with the first of them.
-                    while any(alice.room(each).drafts or len(alice.texts(each)) < len(said) for each in groups):
+                    while any(alice.room(each).pending or len(alice.texts(each)) < len(said) for each in groups):
                         assert alice.told.ends == []
                         await asyncio.sleep(0.05)
                 for group in groups:

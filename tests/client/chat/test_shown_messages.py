@@ -21,7 +21,7 @@ def test_what_is_on_the_screen_is_told_once() -> None:
 
 def test_what_came_and_was_not_shown_for_long_enough_is_unseen() -> None:
     reading, messages = ShownMessages(), said(1, 2, 3, 4, own=[2])
-    reading.pass_by(messages[:1])
+    reading.skip_to_end(messages[:1])
 
     def unseen(now: float) -> int | None:
         found = reading.first_unseen(messages, ME, now)
@@ -32,7 +32,7 @@ def test_what_came_and_was_not_shown_for_long_enough_is_unseen() -> None:
     assert unseen(10.0) == 3
     reading.show([3], 10.0 + SHOWN_SECONDS)
     assert unseen(10.0 + SHOWN_SECONDS) == 4, "it counts from when it was shown first"
-    reading.pass_by(messages)
+    reading.skip_to_end(messages)
     assert unseen(0.0) is None
-    reading.pass_by([])
+    reading.skip_to_end([])
     assert unseen(0.0) is None

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from conclave.client import Client, PlaintextCodec, ResourceError
-from conclave.client.membership import Membership
+from conclave.client.membership import MembershipManager
 from tests.support.chatting import SETTINGS, signed_up
 from tests.support.client import PASSWORD
 from tests.support.proxies import free_ports
@@ -145,15 +145,15 @@ def test_from_a_fresh_home_to_quit_and_back_again(server: ServerProcess, termina
     terminal.shows("Password", "Create account", server.url)
     terminal.type("heron", "Enter")
     terminal.type(PASSWORD, "Tab", "Tab", "Enter")
-    terminal.shows("Password, once more")
+    terminal.shows("Repeat password")
     terminal.type(PASSWORD, "Enter")
-    terminal.shows("You are in no group yet.", "heron at", "online")
+    terminal.shows("You have no groups yet.", "heron at", "online")
     terminal.type("/new reeds", "Enter")
-    terminal.shows("kept for good", "you are an admin")
+    terminal.shows("kept forever", "you are an admin")
     terminal.type(SAYING, "Enter")
     terminal.shows(SAYING, "you")
     terminal.type("/expire 1h", "Enter")
-    terminal.shows("gone after 1 hour", "●", SAYING)
+    terminal.shows("deleted after 1 hour", "●", SAYING)
     assert PASSWORD.encode() not in Path(f"/proc/{first}/cmdline").read_bytes()
     terminal.type("", "C-c")
     terminal.shows(SAYING)
@@ -165,7 +165,7 @@ def test_from_a_fresh_home_to_quit_and_back_again(server: ServerProcess, termina
         assert "reeds" not in text
 
     second = terminal.start()
-    terminal.shows("heron at", "online", SAYING, "gone after 1 hour")
+    terminal.shows("heron at", "online", SAYING, "deleted after 1 hour")
     os.kill(second, signal.SIGKILL)
     for _ in waiting("its end"):
         if not alive(second):
@@ -192,13 +192,13 @@ def test_a_terminal_that_closes_ends_it_and_loses_nothing(
 ) -> None:
     asyncio.run(signed_up(tmp_path / "home", server.url, "closer"))
     process = terminal.start()
-    terminal.shows("You are in no group yet.")
+    terminal.shows("You have no groups yet.")
     terminal.type("/new closing", "Enter")
     terminal.shows("you are an admin")
     before = stored(server)
     terminal.type(SAYING, "Enter")
     terminal.shows(SAYING)
-    for _ in waiting("the text to be sent: until then it is a draft, in memory only"):
+    for _ in waiting("the text to be sent: until then it is a pending, in memory only"):
         if stored(server) > before:
             break
     terminal.close()  # which hangs up
@@ -218,7 +218,7 @@ def test_bytes_that_are_no_text_are_shown_as_such_and_end_nothing(
 ) -> None:
     asyncio.run(signed_up(tmp_path / "home", server.url, "latin"))
     process = terminal.start("--plaintext")
-    terminal.shows("You are in no group yet.")
+    terminal.shows("You have no groups yet.")
     terminal.type("/new latin", "Enter")
     terminal.shows("latin is yours")
     terminal.type("a caf")
@@ -269,11 +269,11 @@ def test_on_a_full_disk_the_chat_stays_and_forgets(server: ServerProcess, tmp_pa
             return [each.name for each in home.rglob("*") if each.is_file() and text.encode() in each.read_bytes()]
 
         process = terminal.start()
-        terminal.shows("You are in no group yet.")
+        terminal.shows("You have no groups yet.")
         terminal.type("/new full", "Enter")
         terminal.shows("full is yours")
         terminal.type("/expire 12s", "Enter")
-        terminal.shows("gone after 12 seconds")
+        terminal.shows("deleted after 12 seconds")
         terminal.type("goes soon", "Enter")
         terminal.shows("goes soon")
         for _ in waiting("the text to be stored"):
@@ -287,11 +287,11 @@ def test_on_a_full_disk_the_chat_stays_and_forgets(server: ServerProcess, tmp_pa
             if not kept("goes soon"):
                 break
         terminal.type("typed on a full disk", "Enter")
-        terminal.shows("nothing can be stored: the disk is full", "typed on a full disk")
+        terminal.shows("cannot save messages: the disk is full", "typed on a full disk")
         assert alive(process)
         (home / "fill").unlink()
         terminal.shows("full at", "online", "typed on a full disk")
-        terminal.hides("waits")
+        terminal.hides("waiting")
         terminal.type("/quit", "Enter")
         terminal.ended(process)
 
@@ -306,7 +306,7 @@ def test_what_is_typed_and_what_waits_survive_a_kill_and_are_in_no_file_as_they_
     with ServerProcess(folder, file=file) as server:
         asyncio.run(signed_up(home, server.url, "typist"))
         process = terminal.start()
-        terminal.shows("You are in no group yet.")
+        terminal.shows("You have no groups yet.")
         terminal.type("/new drafts", "Enter")
         terminal.shows("drafts is yours")
         server.stop()
@@ -343,7 +343,7 @@ async def write_to(server: ServerProcess, group: str, *texts: str) -> None:
         await client.login("bittern", PASSWORD)
         [found] = await client.public_groups(group)
         with contextlib.suppress(ResourceError):
-            await Membership(client, PlaintextCodec()).join(found.group_id)
+            await MembershipManager(client, PlaintextCodec()).join(found.group_id)
         for text in texts:
             await client.send(found.group_id, text.encode())
 
@@ -351,9 +351,9 @@ async def write_to(server: ServerProcess, group: str, *texts: str) -> None:
 def test_it_rings_the_bell_and_tells_no_text(server: ServerProcess, terminal: Terminal, tmp_path: Path) -> None:
     asyncio.run(signed_up(tmp_path / "home", server.url, "grebe"))
     process = terminal.start("--plaintext")
-    terminal.shows("You are in no group yet.")
+    terminal.shows("You have no groups yet.")
     terminal.type("/new marsh public", "Enter")
-    terminal.shows("kept for good")
+    terminal.shows("kept forever")
     terminal.type("/new pond", "Enter")
     terminal.shows("pond is yours")
     raw = terminal.keeps_output()
@@ -371,9 +371,9 @@ def test_it_rings_the_bell_and_tells_no_text(server: ServerProcess, terminal: Te
 def test_links_a_search_an_answer_and_ctrl_c(server: ServerProcess, terminal: Terminal, tmp_path: Path) -> None:
     asyncio.run(signed_up(tmp_path / "home", server.url, "egret"))
     process = terminal.start("--plaintext")
-    terminal.shows("You are in no group yet.")
+    terminal.shows("You have no groups yet.")
     terminal.type("/new fen public", "Enter")
-    terminal.shows("kept for good")
+    terminal.shows("kept forever")
     raw = terminal.keeps_output()
     address = f"https://example.org/{'reeds/' * 20}map?of=the&fen"
     asyncio.run(write_to(server, "fen", f"is this the way? {address}\x1b]8;;https://evil.example\x1b\\"))
@@ -384,7 +384,7 @@ def test_links_a_search_an_answer_and_ctrl_c(server: ServerProcess, terminal: Te
             break
     assert {*told} == {address.encode()}, "the whole of it, and nothing that is in the text"
     terminal.type("/search way", "Enter")
-    terminal.shows("way in fen: 1", "Enter goes there")
+    terminal.shows("way in fen: 1", "Enter opens")
     terminal.type("", "Enter")
     terminal.shows("▸ is this the way?")
     terminal.type("/reply it is", "Enter")
@@ -392,7 +392,7 @@ def test_links_a_search_an_answer_and_ctrl_c(server: ServerProcess, terminal: Te
     terminal.type("half a line", "C-c")
     terminal.hides("half a line")
     terminal.type("", "C-c")
-    terminal.shows("Ctrl+C again leaves")
+    terminal.shows("Ctrl+C again to quit")
     terminal.type("", "C-c")
     terminal.ended(process)
 
@@ -402,7 +402,7 @@ def test_names_as_people_have_them_mentions_muting_and_unread_to_zero(
 ) -> None:
     asyncio.run(signed_up(tmp_path / "home", server.url, "teal"))
     process = terminal.start("--plaintext")
-    terminal.shows("You are in no group yet.")
+    terminal.shows("You have no groups yet.")
     terminal.type("/new Smith v. Jones, 2026 public", "Enter")
     terminal.shows("Smith v. Jones, 2026 is yours", "Smith_v_Jones_2026")
     terminal.type("/new nest", "Enter")
@@ -438,7 +438,7 @@ def test_names_as_people_have_them_mentions_muting_and_unread_to_zero(
 def test_what_was_said_is_taken_back(server: ServerProcess, terminal: Terminal, tmp_path: Path) -> None:
     asyncio.run(signed_up(tmp_path / "home", server.url, "smew"))
     process = terminal.start("--plaintext")
-    terminal.shows("You are in no group yet.")
+    terminal.shows("You have no groups yet.")
     terminal.type("/new ponds public", "Enter")
     terminal.shows("ponds is yours")
     asyncio.run(write_to(server, "ponds", "it freezes"))
@@ -456,12 +456,12 @@ def test_what_was_said_is_taken_back(server: ServerProcess, terminal: Terminal, 
         if "on its way still" in screen:  # the chat hears later than the server knows; the line is in the field again
             terminal.type("", "Enter")
     terminal.type("/delete first", "Enter")
-    terminal.shows("Take it back?", "Nothing brings it back")
+    terminal.shows("Take back this message?", "cannot be undone")
     terminal.type("", "Left", "Enter")
-    terminal.hides("Take it back?")  # what is typed before that is typed into it
+    terminal.hides("Take back this message?")  # what is typed before that is typed into it
     terminal.hides("first word")
     terminal.type("/purge 1h", "Enter")
-    terminal.shows("lets nobody but its sender")
+    terminal.shows("only the sender")
     terminal.shows("it freezes", "second word")
     assert asyncio.run(said_in(server, "ponds")) == ["it freezes", "second word"]
     terminal.type("", "C-c")

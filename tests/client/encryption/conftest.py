@@ -23,13 +23,13 @@ async def device(running: Running, tmp_path: Path) -> AsyncIterator[NewDevice]:
             *,
             register: bool = True,
             folder: Path = tmp_path,
-            takes_changed_keys: bool = True,
+            accept_changed_keys: bool = True,
             clock: Clock | None = None,
         ) -> Device:
             """``clock``: of its machine; then the device goes by the time that it hears."""
             made = Device(running.url, name, folder, clock or running.clock)
             made.hears_time = clock is not None
-            made.takes_changed_keys = takes_changed_keys
+            made.accept_changed_keys = accept_changed_keys
             stack.push_async_callback(made.end)
             await made.begin(register=register)
             await made.connect()

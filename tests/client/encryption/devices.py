@@ -9,16 +9,16 @@ from uuid import UUID
 
 from conclave.client import Backoff, Client, History, MessageArrived, News, Online, Sync
 from conclave.client.encryption.codec import MlsCodec
-from conclave.client.encryption.view import Standing
-from conclave.client.mls import Group as MlsGroup
+from conclave.client.encryption.view import EncryptionStatus
+from conclave.client.mls import MlsGroup
 from conclave.clock import Clock
 from conclave.wire.events import InviteReceived
-from conclave.wire.results import Group
+from conclave.wire.results import GroupDetails
 from tests.client.encryption.failpoints import Failpoints
 from tests.support.client import PASSWORD
 from tests.support.server import PATIENCE
 
-QUICK = Backoff(first=0.01, most=0.05, patience=1.0)
+QUICK = Backoff(first=0.01, most=0.05, max_wait=1.0)
 N = TypeVar("N")
 
 
@@ -29,7 +29,7 @@ class Device:
         self.client = Client(url, backoff=QUICK)
         self.name, self.folder, self.clock = name, folder, clock
         self.told: list[News] = []
-        self.takes_invites = self.takes_changed_keys = True
+        self.takes_invites = self.accept_changed_keys = True
         self.hears_time = False
         """Whether it goes by the server's time, which stands still in most tests."""
         self.ahead = 0.0
@@ -60,7 +60,7 @@ class Device:
         self.history = History(self.folder / f"{self.name}.history", clock=self.clock)
         self.codec = MlsCodec(self.keys_path, self.user_id, clock=lambda: time.monotonic() + self.ahead)
         self.sync = Sync(
-            self.client, self.history, self.codec, backoff=QUICK, takes_changed_keys=self.takes_changed_keys
+            self.client, self.history, self.codec, backoff=QUICK, accept_changed_keys=self.accept_changed_keys
         )
         if not self.hears_time:
             self.codec.use_time(lambda: int(time.time() + self.ahead))
@@ -72,7 +72,7 @@ class Device:
         self.open(points)
         self._listening = asyncio.create_task(self._listen())
         await self.until(lambda: any(isinstance(each, Online) for each in self.told))
-        await self.until(lambda: self.sync._upkeep._has_begun)
+        await self.until(lambda: self.sync._key_package_stock._has_begun)
 
     async def _listen(self) -> None:
         async with self.sync:
@@ -127,16 +127,16 @@ class Device:
         return [each.text for each in self.history.messages(group)]
 
     def is_in(self, group: UUID) -> bool:
-        return self.codec.view(group).standing is Standing.ENCRYPTED
+        return self.codec.view(group).status is EncryptionStatus.ENCRYPTED
 
     def mls(self, group: UUID) -> MlsGroup:
         """The state of a group."""
-        held = self.codec.held(group)
-        assert held is not None
-        assert held.group is not None
-        return held.group
+        record = self.codec.record(group)
+        assert record is not None
+        assert record.group is not None
+        return record.group
 
-    async def until_groups(self, count: int) -> tuple[Group, ...]:
+    async def until_groups(self, count: int) -> tuple[GroupDetails, ...]:
         """Wait until the user is in so many groups, and return them."""
         async with asyncio.timeout(PATIENCE):
             while len(found := await self.client.groups()) != count:
@@ -147,7 +147,7 @@ class Device:
         """Commit new own keys, as a client does from time to time."""
         change = self.codec.commit(group)
         await self.client.commit(group, commit_message=change.commit, group_info=change.group_info)
-        self.sync.look_at(group)
+        self.sync.request_fetch(group)
 
     async def comes_in(self, group: UUID) -> None:
         await self.until(lambda: self.is_in(group))
@@ -157,7 +157,7 @@ def compared(*codecs: MlsCodec) -> None:
     """Have codecs go on that have no server to compare their keys with once they have come in."""
     for codec in codecs:
         for group in codec.groups():
-            codec._agenda.of(group).is_new = False
+            codec._agenda.group(group).is_new = False
 
 
 async def agree(group: UUID, *devices: Device) -> None:
@@ -184,7 +184,7 @@ async def agree(group: UUID, *devices: Device) -> None:
     try:
         await devices[0].until(is_one)
     except TimeoutError:
-        views = {each.name: (each.codec.view(group), each.codec.held(group)) for each in devices}
+        views = {each.name: (each.codec.view(group), each.codec.record(group)) for each in devices}
         raise AssertionError(f"they do not agree: {views}") from None
 
 

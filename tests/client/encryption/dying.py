@@ -15,7 +15,7 @@ from uuid import UUID
 
 from conclave.client import Client, ClientError, History, MlsCodec, Sync
 from conclave.client.events import EncryptionChanged, MessageArrived
-from conclave.client.session import Session
+from conclave.client.session import LoginSession
 from conclave.wire.events import InviteReceived
 from tests.client.encryption.failpoints import Failpoints
 
@@ -42,13 +42,13 @@ async def act(sync: Sync, action: str, group: UUID | None, who: str) -> None:
         case "renew", UUID():
             change = sync.codec.commit(group)  # type: ignore[attr-defined]
             await sync.client.commit(group, commit_message=change.commit, group_info=change.group_info)
-            sync.look_at(group)
+            sync.request_fetch(group)
         case "reset", _:
             await sync.reset()
 
 
 async def main(session_path: str, folder: str, name: str, step: str, action: str, *rest: str) -> None:
-    session = Session.load(Path(session_path))
+    session = LoginSession.load(Path(session_path))
     assert session
     group, who = UUID(rest[0]) if rest else None, rest[1] if len(rest) > 1 else ""
     keys, past = Path(folder) / f"{name}.keys", Path(folder) / f"{name}.history"

@@ -32,7 +32,7 @@ class Failpoints:
 
     def arm(self, client: Client, codec: MlsCodec, history: History) -> None:
         """Put a step around each request, each write of keys, and each write of the history."""
-        ask, transaction, store = client.transport.ask, codec._vault.transaction, history.store
+        ask, transaction, store = client.transport.request, codec._database.transaction, history.store
 
         async def stepping_ask(call: Any, *values: Any, **named: Any) -> Any:
             self.step()
@@ -59,8 +59,8 @@ class Failpoints:
             self.step()
             return done
 
-        self._put(client.transport, "ask", stepping_ask)
-        self._put(codec._vault, "transaction", stepping_transaction)
+        self._put(client.transport, "request", stepping_ask)
+        self._put(codec._database, "transaction", stepping_transaction)
         self._put(history, "store", stepping_store)
 
     def disarm(self) -> None:

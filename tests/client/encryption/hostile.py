@@ -11,9 +11,9 @@ from uuid import UUID, uuid4
 
 from conclave.client import Client
 from conclave.client.encryption.packages import SUITE
-from conclave.client.mls import Group, KeyPackage, MlsError, OwnKeyPackage, Policy, basic, create_key_package
+from conclave.client.mls import KeyPackage, MlsError, MlsGroup, OwnKeyPackage, Policy, basic, create_key_package
 from conclave.client.mls.codec import opaque
-from conclave.client.mls.commits import Around, Wishes, create_commit
+from conclave.client.mls.commits import CommitInputs, CommitSpec, create_commit
 from conclave.client.mls.credentials import Extension, ExtensionType
 from conclave.client.mls.framing import (
     FramedContent,
@@ -42,7 +42,7 @@ from conclave.client.mls.protection import sign
 from conclave.client.mls.state import GroupState
 from conclave.client.mls.suites import Kem
 from conclave.client.mls.welcome import GroupInfo, Welcome
-from conclave.wire.results import StoredMessage
+from conclave.wire.results import FetchedMessage
 from tests.client.mls import forging
 
 NOW = int(time.time())
@@ -93,7 +93,7 @@ class Mallory:
         self, client: Client, club: UUID, state: GroupState, accomplice: Client, victim: UUID, other: UUID
     ) -> None:
         self.client, self.club, self.accomplice = client, club, accomplice
-        self.group = Group(state, LAX)
+        self.group = MlsGroup(state, LAX)
         self.victim, self.other = victim, other
         self._up_to = 0
 
@@ -101,9 +101,9 @@ class Mallory:
     def state(self) -> GroupState:
         return self.group._state
 
-    async def everything(self) -> list[StoredMessage]:
+    async def everything(self) -> list[FetchedMessage]:
         """Return what has come since ``follow``."""
-        found: list[StoredMessage] = []
+        found: list[FetchedMessage] = []
         while page := await self.client.fetch(self.club, found[-1].sequence_num if found else self._up_to):
             found += page
         return found
@@ -132,9 +132,9 @@ class Mallory:
         """Commit to what is given, by a commit in which all keys and tags are right."""
         wire_format = WireFormat.PRIVATE_MESSAGE if private else WireFormat.PUBLIC_MESSAGE
         with unchecked():
-            made = create_commit(self.state, Wishes(proposals, wire_format=wire_format), Around(LAX, NOW, {}))
+            made = create_commit(self.state, CommitSpec(proposals, wire_format=wire_format), CommitInputs(LAX, NOW, {}))
             send = forging.private_message if private else forging.public
-            after = Group(made.after, LAX)
+            after = MlsGroup(made.after, LAX)
             message, info = send(self.state, made.authenticated), info or after.group_info()
         await self._uploads(message, info)
 
@@ -153,11 +153,11 @@ class Mallory:
         leaf = replace(own, leaf_node_source=LeafNodeSource.UPDATE, lifetime=None, parent_hash=None, **changes)  # type: ignore[arg-type]
         return Update(leaf.signed(SUITE, self.state.signature_private, self.group.group_id, self.state.own_index))
 
-    async def invites_into_a_trap(self, change: Callable[[Group], tuple[bytes, bytes, bytes]]) -> None:
+    async def invites_into_a_trap(self, change: Callable[[MlsGroup], tuple[bytes, bytes, bytes]]) -> None:
         """Invite the victim into another group. ``change``: makes commit, welcome and group info."""
         trap = await self.client.create_group(f"trap_{uuid4().hex[:8]}")
         own = create_key_package(SUITE, self.client.session.user_id.bytes, self.state.signature_private, NOW)
-        group = Group.create(own, NOW, policy=LAX)
+        group = MlsGroup.create(own, NOW, policy=LAX)
         await self.client.commit(trap, group_info=group.group_info(), mls_group_id=group.group_id.hex())
         await self.client.deposit_invite(trap, self.victim, *change(group))
 
@@ -235,7 +235,7 @@ async def commits_a_large_leaf(m: Mallory) -> None:
     tree = m.state.tree.with_nodes({2 * m.state.own_index: replace(own, extensions=(large(),))})
     state = replace(m.state, public=replace(m.state.public, tree=tree))
     with unchecked():
-        made = create_commit(state, Wishes(), Around(LAX, NOW, {}))
+        made = create_commit(state, CommitSpec(), CommitInputs(LAX, NOW, {}))
         commit = forging.public(m.state, made.authenticated)
     await m._uploads(commit)
 
@@ -243,7 +243,7 @@ async def commits_a_large_leaf(m: Mallory) -> None:
 async def comes_in_instead_of_the_victim(m: Mallory) -> None:
     """By an external commit that removes the leaf of somebody else."""
     own = create_key_package(SUITE, m.victim.bytes, SUITE.signature_key_pair().private, NOW)
-    _, commit = Group.join_external(m.group.group_info(), own, NOW, resync=True, policy=LAX)
+    _, commit = MlsGroup.join_external(m.group.group_info(), own, NOW, resync=True, policy=LAX)
     await m._uploads(commit)
 
 
@@ -261,11 +261,11 @@ async def trap_of_a_late_epoch(m: Mallory) -> None:
     package = decode_message(taken.key_package_data)
     assert isinstance(package, KeyPackage)
 
-    def change(group: Group) -> tuple[bytes, bytes, bytes]:
+    def change(group: MlsGroup) -> tuple[bytes, bytes, bytes]:
         context = replace(group._state.context, epoch=LATE)
         state = replace(group._state, public=replace(group._state.public, context=context))
         with unchecked():
-            late = Group(state, LAX)
+            late = MlsGroup(state, LAX)
             made = late.commit(NOW, add=[package])
         return made.message, made.welcome or b"", made.group_info
 
@@ -282,12 +282,12 @@ async def trap_with_a_large_context(m: Mallory) -> None:
     package = decode_message(taken.key_package_data)
     assert isinstance(package, KeyPackage)
 
-    def change(group: Group) -> tuple[bytes, bytes, bytes]:
+    def change(group: MlsGroup) -> tuple[bytes, bytes, bytes]:
         extensions = (Extension(ExtensionType.APPLICATION_ID, os.urandom(200_000)),)
         context = replace(group._state.context, extensions=extensions)
         state = replace(group._state, public=replace(group._state.public, context=context))
         with unchecked():
-            made = Group(state, LAX).commit(NOW, add=[package])
+            made = MlsGroup(state, LAX).commit(NOW, add=[package])
         return made.message, made.welcome or b"", made.group_info
 
     await m.invites_into_a_trap(change)
@@ -300,7 +300,7 @@ async def trap_with_a_rubbish_welcome(m: Mallory) -> None:
 async def trap_with_a_welcome_for_somebody_else(m: Mallory) -> None:
     own = stranger()
 
-    def change(group: Group) -> tuple[bytes, bytes, bytes]:
+    def change(group: MlsGroup) -> tuple[bytes, bytes, bytes]:
         made = group.commit(NOW, add=[own.key_package])
         body = decode_message(made.welcome or b"")
         assert isinstance(body, Welcome)

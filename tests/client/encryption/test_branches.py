@@ -13,19 +13,19 @@ from uuid import UUID, uuid4
 import pytest
 
 from conclave.client import Client, MlsCodec
-from conclave.client.codec import Change, SendAgain
+from conclave.client.codec import MembershipChange, PendingResend
 from conclave.client.encryption.branches import MANY
-from conclave.client.encryption.headers import read_info
+from conclave.client.encryption.headers import read_group_info
 from conclave.client.encryption.people import POLICY
-from conclave.client.encryption.texts import UNSURE_SECONDS, Texts
-from conclave.client.encryption.view import Standing
+from conclave.client.encryption.texts import UNCONFIRMED_SECONDS, Texts
+from conclave.client.encryption.view import EncryptionStatus
 from conclave.client.errors import EncryptionError, NoAnswerError, NotReadyError, RefusedError
 from conclave.client.events import EncryptionNotice
-from conclave.client.mls import Group as MlsGroup, decode_message, encode_message
+from conclave.client.mls import MlsGroup, decode_message, encode_message
 from conclave.client.mls.framing import PublicMessage
 from conclave.client.mls.welcome import GroupInfo
 from conclave.errors import ErrorCode
-from conclave.wire.results import Group, Member, StoredMessage
+from conclave.wire.results import FetchedMessage, GroupDetails, MemberInfo
 from tests.client.encryption.devices import compared
 
 GROUP = uuid4()
@@ -41,7 +41,7 @@ class Server:
 
     def __init__(self) -> None:
         self.time = 0.0
-        self.messages: list[StoredMessage] = []
+        self.messages: list[FetchedMessage] = []
         self.info, self.mls_group_id = b"", ""
         self.members: dict[UUID, str] = {}
         self.gone = 0
@@ -51,12 +51,12 @@ class Server:
         if sender not in self.members:
             raise RefusedError(403, ErrorCode.GROUP_NOT_MEMBER, "not a member")
         if message:
-            self.messages.append(StoredMessage(len(self.messages) + 1, sender, message, 0))
+            self.messages.append(FetchedMessage(len(self.messages) + 1, sender, message, 0))
         self.info = info or self.info
 
-    def group(self) -> Group:
-        members = tuple(Member(each, each.hex, "", "", role) for each, role in self.members.items())
-        return Group(GROUP, "", members, "club", self.mls_group_id, -1, "public")
+    def group(self) -> GroupDetails:
+        members = tuple(MemberInfo(each, each.hex, "", "", role) for each, role in self.members.items())
+        return GroupDetails(GROUP, "", members, "club", self.mls_group_id, -1, "public")
 
 
 def run(doing: Coroutine[Any, Any, T]) -> T:
@@ -104,26 +104,26 @@ class Person:
         found = self.codec.decode(GROUP, [each for each in new if each.sequence_num not in unread])
         self.texts += [each.text for each in found]
         self.read_up_to += len(new)
-        self.codec.stored(GROUP, self.read_up_to)
-        self.codec.caught_up(GROUP)
+        self.codec.record_stored(GROUP, self.read_up_to)
+        self.codec.record_caught_up(GROUP)
         self.told += [each for each in self.codec.take_news() if isinstance(each, EncryptionNotice)]
 
     def settle(self) -> None:
         groups = [self.server.group()] if self.user_id in self.server.members else []
         if self.codec.is_due:
-            run(self.codec.settle(cast(Client, self), groups))
+            run(self.codec.run_maintenance(cast(Client, self), groups))
         self.told += [each for each in self.codec.take_news() if isinstance(each, EncryptionNotice)]
 
     def repeats(self) -> None:
         """Send again what is to be, as ``Sync`` does."""
-        for again in self.codec.to_send_again():
+        for again in self.codec.pending_resends():
             with suppress(NotReadyError):
-                self.server.store(self.user_id, self.codec.encode_again(again))
-                self.codec.sent_again(again.key)
+                self.server.store(self.user_id, self.codec.encode_resend(again))
+                self.codec.drop_resend(again.key)
 
     def begin(self) -> None:
         self.server.members[self.user_id] = "admin"
-        beginning = self.codec.begin(GROUP)
+        beginning = self.codec.create(GROUP)
         self.server.info, self.server.mls_group_id = beginning.group_info, beginning.mls_group_id
 
     def says(self, text: str) -> None:
@@ -134,7 +134,7 @@ class Person:
         self.server.members[self.user_id] = "admin" if is_admin else "member"
         info = self.server.info
         run(self.external_join(GROUP, self.codec.join(GROUP, info).commit, ""))
-        self.codec.changed(GROUP)
+        self.codec.schedule_check(GROUP)
 
     def renews(self) -> None:
         change = self.codec.commit(GROUP)
@@ -142,23 +142,23 @@ class Person:
 
     @property
     def is_in(self) -> bool:
-        return self.codec.view(GROUP).standing is Standing.ENCRYPTED
+        return self.codec.view(GROUP).status is EncryptionStatus.ENCRYPTED
 
     def state(self) -> tuple[int, bytes]:
-        held = self.codec.held(GROUP)
-        assert held is not None
-        assert held.group is not None
-        return held.group.epoch, held.group.epoch_authenticator
+        record = self.codec.record(GROUP)
+        assert record is not None
+        assert record.group is not None
+        return record.group.epoch, record.group.epoch_authenticator
 
     def kinds(self) -> set[str]:
         return {each.kind for each in self.told}
 
 
 def group_info(person: Person) -> bytes:
-    held = person.codec.held(GROUP)
-    assert held
-    assert held.group
-    return held.group.group_info()
+    record = person.codec.record(GROUP)
+    assert record
+    assert record.group
+    return record.group.group_info()
 
 
 def until_quiet(server: Server, people: list[Person], seconds: float = 60.0) -> None:
@@ -173,21 +173,21 @@ def until_quiet(server: Server, people: list[Person], seconds: float = 60.0) -> 
 
 def check(server: Server, people: list[Person]) -> None:
     members = [each for each in people if each.user_id in server.members]
-    assert all(each.is_in for each in members), [each.codec.held(GROUP) for each in members]
+    assert all(each.is_in for each in members), [each.codec.record(GROUP) for each in members]
     assert len({each.state() for each in members}) == 1, [each.state()[0] for each in members]
-    held = members[0].codec.held(GROUP)
-    assert held
-    assert held.group
-    assert {each.credential.identity for each in held.group.members().values()} == {
+    record = members[0].codec.record(GROUP)
+    assert record
+    assert record.group
+    assert {each.credential.identity for each in record.group.members().values()} == {
         each.bytes for each in server.members
     }
 
 
 def goes_back(person: Person, kept: bytes, *, read_up_to: int | None = None) -> None:
     """Put an old copy of a person's keys in the place of those that are there. ``read_up_to``: the copy's, if older."""
-    with person.codec._changing(GROUP) as held:
-        held.group = MlsGroup.from_bytes(kept, POLICY)
-        held.up_to = held.up_to if read_up_to is None else read_up_to
+    with person.codec._changing(GROUP) as record:
+        record.group = MlsGroup.from_bytes(kept, POLICY)
+        record.up_to = record.up_to if read_up_to is None else read_up_to
 
 
 @pytest.fixture
@@ -218,7 +218,7 @@ class TestAGroupInfoOfACommitThatLost:
         server, [alice, bob, carol] = club
         carol.joins()
         until_quiet(server, [alice, bob, carol])
-        carol.codec.new_keys()
+        carol.codec.reset_keys()
         alice.renews()
         bob.renews()
         carol.read()
@@ -234,10 +234,10 @@ class TestAGroupInfoOfACommitThatLost:
         carol.joins()
         until_quiet(server, [alice, bob, carol])
         old = server.info
-        carol.codec.new_keys()
-        carol.codec.new_keys()
+        carol.codec.reset_keys()
+        carol.codec.reset_keys()
         until_quiet(server, [alice, bob, carol])
-        carol.codec.leave(GROUP)
+        carol.codec.drop_state(GROUP)
         assert not carol.codec.gives_way(GROUP, old)
 
 
@@ -248,10 +248,10 @@ class TestAGroupInfoThatIsOlderThanACommit:
     def crossed(self, club: tuple[Server, list[Person]]) -> tuple[Server, Person, Person, bytes, int]:
         """Bob changes the group between Alice's look at the group info and her upload. Also Bob's keys before that."""
         server, [alice, bob, _] = club
-        held, stores = bob.codec.held(GROUP), alice.commit
-        assert held
-        assert held.group
-        kept, read_up_to = held.group.to_bytes(), held.up_to
+        record, stores = bob.codec.record(GROUP), alice.commit
+        assert record
+        assert record.group
+        kept, read_up_to = record.group.to_bytes(), record.up_to
 
         async def crossing(group_id: UUID, **sent: Any) -> None:
             alice.commit = stores  # type: ignore[method-assign]
@@ -260,12 +260,12 @@ class TestAGroupInfoThatIsOlderThanACommit:
 
         alice.commit = crossing  # type: ignore[method-assign,assignment]
         server.info = b""
-        alice.codec._agenda.of(GROUP).doubt_info(is_own=True)
-        alice.codec.changed(GROUP)
+        alice.codec._agenda.group(GROUP).check_info_soon(is_own=True)
+        alice.codec.schedule_check(GROUP)
         server.time += 1
         alice.settle()
         alice.read()
-        header = read_info(server.info)
+        header = read_group_info(server.info)
         assert header
         assert header.epoch == alice.state()[0] - 1
         return server, alice, bob, kept, read_up_to
@@ -303,7 +303,7 @@ class TestAGroupInfoThatIsOlderThanACommit:
 
         alice.group_info = unanswered  # type: ignore[method-assign]
         until_quiet(server, [alice], 5)
-        header = read_info(server.info)
+        header = read_group_info(server.info)
         assert header
         assert header.epoch == alice.state()[0]
 
@@ -319,8 +319,8 @@ class TestWhoIsBehindTheOthers:
             bob.renews()
             bob.read()
         newer = server.info
-        alice.codec._agenda.of(GROUP).doubt_info()
-        alice.codec.changed(GROUP)
+        alice.codec._agenda.group(GROUP).check_info_soon()
+        alice.codec.schedule_check(GROUP)
         for _ in range(20):
             server.time += 0.5
             alice.settle()
@@ -344,11 +344,11 @@ class TestWhoIsBehindTheOthers:
             return await asks(group_id)
 
         alice.group_info = reading  # type: ignore[method-assign,assignment]
-        alice.codec._agenda.of(GROUP).doubt_info()
-        alice.codec.changed(GROUP)
+        alice.codec._agenda.group(GROUP).check_info_soon()
+        alice.codec.schedule_check(GROUP)
         server.time += 1
         alice.settle()
-        header = read_info(server.info)
+        header = read_group_info(server.info)
         assert header
         assert header.epoch == alice.state()[0]
         assert alice.kinds() == set()
@@ -486,8 +486,8 @@ class TestWhoWasThereFirstDecides:
         assert isinstance(body, GroupInfo)
         context = replace(body.group_context, epoch=body.group_context.epoch + 1)
         server.info = encode_message(replace(body, group_context=context, confirmation_tag=b"false"))
-        bob.codec._agenda.of(GROUP).doubt_info()
-        bob.codec.changed(GROUP)
+        bob.codec._agenda.group(GROUP).check_info_soon()
+        bob.codec.schedule_check(GROUP)
         server.time += 1
         until_quiet(server, [bob])
         assert bob.kinds() == {"refused"}
@@ -517,8 +517,8 @@ class TestWhatIsSaidInABranchThatIsGivenUp:
         check(server, people)
         for each in people:
             assert sorted(text for text in each.texts if text) == ["I am", "is anybody there?"]
-        assert not carol.codec.to_send_again()
-        assert not dave.codec.to_send_again()
+        assert not carol.codec.pending_resends()
+        assert not dave.codec.pending_resends()
 
     @pytest.mark.parametrize("is_invited", [True, False], ids=["is invited", "joins"])
     @pytest.mark.parametrize("sees", [True, False], ids=["sees who comes", "does not see who comes"])
@@ -634,7 +634,7 @@ class TestWhatIsSaidInABranchThatIsGivenUp:
         carol = people[2]
         carol.says("a moment only")
         carol.read()
-        carol.codec.gone(GROUP, [len(server.messages)])
+        carol.codec.erase_messages(GROUP, [len(server.messages)])
         assert kept(people) == []
         until_quiet(server, people, 120.0)
         check(server, people)
@@ -645,10 +645,10 @@ class TestWhatIsSaidInABranchThatIsGivenUp:
         carol = people[2]
         carol.says("said before the restart")
         carol.read()
-        carol.codec._texts = Texts(carol.codec._vault)
-        carol.codec._order._texts = carol.codec._texts
+        carol.codec._texts = Texts(carol.codec._database)
+        carol.codec._processor._texts = carol.codec._texts
         server.time += 3 * 86_400
-        carol.codec.caught_up(GROUP)
+        carol.codec.record_caught_up(GROUP)
         carol.says("said after it")
         until_quiet(server, people, 120.0)
         check(server, people)
@@ -664,7 +664,7 @@ class TestWhatIsSaidInABranchThatIsGivenUp:
             each.read()
         carol.says("hello")
         carol.read()
-        server.time += UNSURE_SECONDS + 1
+        server.time += UNCONFIRMED_SECONDS + 1
         carol.read()
         assert kept([carol]) == ["hello"], "nobody has answered"
         alice.says("welcome")
@@ -688,7 +688,7 @@ def removes(server: Server, carol: Person, dave: Person) -> None:
     assert not dave.is_in
 
 
-def adds(by: Person, other: Person) -> Change:
+def adds(by: Person, other: Person) -> MembershipChange:
     [package] = other.codec.key_packages(1, last_resort=False).regular
     return by.codec.add(GROUP, other.user_id, package)
 
@@ -698,7 +698,7 @@ def is_invited_by(admin: Person, other: Person) -> None:
     change = adds(admin, other)
     admin.server.members[other.user_id] = "member"
     admin.server.store(admin.user_id, change.commit, change.group_info)
-    other.codec.welcomed(GROUP, change.welcome)
+    other.codec.join_by_welcome(GROUP, change.welcome)
 
 
 def nobody_takes(commit: bytes) -> bytes:
@@ -720,21 +720,21 @@ class TestARepeat:
         for each in (alice, bob, carol):
             each.read()
         number = len(server.messages)
-        server.store(carol.user_id, carol.codec.encode_again(SendAgain(1, GROUP, "mine", 0, number)))
+        server.store(carol.user_id, carol.codec.encode_resend(PendingResend(1, GROUP, "mine", 0, number)))
         alice.says("the next")
-        server.store(alice.user_id, alice.codec.encode_again(SendAgain(1, GROUP, "hers", 0, number)))
+        server.store(alice.user_id, alice.codec.encode_resend(PendingResend(1, GROUP, "hers", 0, number)))
         for each in (alice, bob, carol):
             each.read()
         assert bob.texts == ["hers", "mine", "the next"]
-        assert bob.codec.repeated(GROUP, number) == [number + 3]
+        assert bob.codec.repeats_of(GROUP, number) == [number + 3]
 
 
 def kept(people: list[Person]) -> list[str]:
     """What is in the files of keys of own texts."""
     found = []
     for each in people:
-        places = each.codec._vault.connection.execute("SELECT segment, body_id FROM own_texts").fetchall()
-        found += [each.codec._vault.get(place).decode() for place in places]
+        places = each.codec._database.connection.execute("SELECT segment, body_id FROM own_texts").fetchall()
+        found += [each.codec._database.get(place).decode() for place in places]
     return found
 
 
@@ -744,11 +744,11 @@ def test_a_device_gives_way_to_another_one_of_its_account_only_where_that_is_sig
     server, [alice, bob, _] = club
     with MlsCodec(None, bob.user_id) as other:
         commit = other.join(GROUP, server.info).commit
-        other.decode(GROUP, [StoredMessage(len(server.messages) + 1, bob.user_id, commit, 0)])
-        held = other.held(GROUP)
-        assert held
-        assert held.group
-        info = held.group.group_info()
+        other.decode(GROUP, [FetchedMessage(len(server.messages) + 1, bob.user_id, commit, 0)])
+        record = other.record(GROUP)
+        assert record
+        assert record.group
+        info = record.group.group_info()
     body = decode_message(info)
     assert isinstance(body, GroupInfo)
     assert not bob.codec.gives_way(GROUP, encode_message(replace(body, signature=bytes(len(body.signature)))))
@@ -762,7 +762,7 @@ class TestComingIn:
         server, [alice, bob, carol] = club
         server.members[carol.user_id] = "member"
         commit = carol.codec.join(GROUP, server.info).commit
-        carol.codec.changed(GROUP)
+        carol.codec.schedule_check(GROUP)
         server.time += 1
         carol.settle()
         server.store(carol.user_id, commit)
@@ -778,7 +778,7 @@ class TestComingIn:
         """Its commit is lost, and no event tells of it."""
         server, [alice, bob, carol] = club
         carol.codec.join(GROUP, server.info)
-        carol.codec.changed(GROUP)
+        carol.codec.schedule_check(GROUP)
         server.time += 1
         carol.settle()  # by a list that was made before
         server.members[carol.user_id] = "member"
@@ -795,7 +795,7 @@ class TestComingIn:
         server.members[carol.user_id] = "member"
         server.store(alice.user_id, invite.commit, invite.group_info)
         late = carol.codec.join(GROUP, server.info).commit
-        carol.codec.welcomed(GROUP, invite.welcome)
+        carol.codec.join_by_welcome(GROUP, invite.welcome)
         carol.read()
         assert carol.is_in
         server.store(carol.user_id, late)

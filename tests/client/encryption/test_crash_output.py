@@ -13,7 +13,7 @@ import pytest
 from conclave.client.encryption.codec import MlsCodec
 from conclave.client.mls.key_schedule import EpochSecrets
 from conclave.client.mls.suites import Aead, Kdf, KeyPair
-from conclave.wire.results import StoredMessage
+from conclave.wire.results import FetchedMessage
 from tests.client.encryption.devices import compared
 from tests.client.encryption.test_files import LEAST, secrets
 
@@ -62,12 +62,12 @@ class Watch:
 
 def talk(alice: MlsCodec, bob: MlsCodec, watch: Watch) -> None:
     """Come together, change the keys, and send from either side."""
-    alice.begin(GROUP)
+    alice.create(GROUP)
     package = bob.key_packages(1, last_resort=True).regular[0]
     change = alice.add(GROUP, BOB, package)
-    alice.decode(GROUP, [StoredMessage(1, ALICE, change.commit, 0)])
-    bob.welcomed(GROUP, change.welcome)
-    bob.decode(GROUP, [StoredMessage(1, ALICE, change.commit, 0)])
+    alice.decode(GROUP, [FetchedMessage(1, ALICE, change.commit, 0)])
+    bob.join_by_welcome(GROUP, change.welcome)
+    bob.decode(GROUP, [FetchedMessage(1, ALICE, change.commit, 0)])
     compared(bob)
     number = 1
     for committer, its_id in ((alice, ALICE), (bob, BOB)):
@@ -75,12 +75,12 @@ def talk(alice: MlsCodec, bob: MlsCodec, watch: Watch) -> None:
         for sender, payload in sent:
             number += 1
             for each in (alice, bob):
-                each.decode(GROUP, [StoredMessage(number, sender, payload, 0)])
+                each.decode(GROUP, [FetchedMessage(number, sender, payload, 0)])
     for each in (alice, bob):
-        held = each.held(GROUP)
-        assert held is not None
-        assert held.group is not None
-        watch.secrets |= secrets(held.group)
+        record = each.record(GROUP)
+        assert record is not None
+        assert record.group is not None
+        watch.secrets |= secrets(record.group)
 
 
 def test_no_value_that_has_a_secret_or_a_text_shows_it() -> None:
@@ -110,7 +110,7 @@ def fail_in_the_middle(folder: str, method: str) -> None:
         if method == "seal":
             alice.encode(GROUP, TEXT)
         else:
-            bob.decode(GROUP, [StoredMessage(99, ALICE, payload, 0)])
+            bob.decode(GROUP, [FetchedMessage(99, ALICE, payload, 0)])
 
 
 @pytest.mark.parametrize("method", ["seal", "open"])

@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from conclave.client import ClientError
-from conclave.client.session import Session
+from conclave.client.session import LoginSession
 from tests.client.encryption.conftest import NewDevice
 from tests.client.encryption.devices import Device, agree, talk
 from tests.support import sample
@@ -29,7 +29,7 @@ class Dying:
     def __init__(self, bob: Device) -> None:
         self.bob = bob
         self.session_path = bob.folder / "bob.session"
-        session: Session = bob.client.session
+        session: LoginSession = bob.client.session
         session.save(self.session_path)
         self.deaths = 0
         self.acknowledged = 0

@@ -9,13 +9,13 @@ from uuid import UUID
 import pytest
 
 from conclave.client import MessageArrived, ReplacedError
-from conclave.client.encryption.headers import InfoHeader, read_info
-from conclave.client.encryption.view import Standing
+from conclave.client.encryption.headers import GroupInfoHeader, read_group_info
+from conclave.client.encryption.view import EncryptionStatus
 from conclave.client.errors import KeyInDoubtError
 from conclave.client.events import EncryptionNotice, KeyChanged
-from conclave.client.mls import Group as MlsGroup
-from conclave.client.sync import READY_WITHIN
-from conclave.wire.results import Retention
+from conclave.client.mls import MlsGroup
+from conclave.client.sync import READY_TIMEOUT
+from conclave.wire.results import RetentionInfo
 from tests.client.encryption.conftest import NewDevice
 from tests.client.encryption.devices import Device, agree
 from tests.conftest import Running
@@ -29,7 +29,7 @@ async def club(device: NewDevice, *names: str) -> tuple[UUID, list[Device]]:
     for count, each in enumerate(others, 2):
         await each.sync.membership.join(group)
         await agree(group, first, *others[: count - 1])
-        await each.until(lambda each=each: not each.codec._agenda.of(group).is_new)  # type: ignore[misc]
+        await each.until(lambda each=each: not each.codec._agenda.group(group).is_new)  # type: ignore[misc]
     return group, [first, *others]
 
 
@@ -45,7 +45,7 @@ async def other_device(device: NewDevice, name: str, folder: Path) -> Device:
 async def notes_that_it_is_replaced(one: Device, other: Device, group: UUID) -> None:
     """Wait until a device has read that the other one is in: no event tells it, so it is fetched."""
     await other.comes_in(group)
-    one.sync.look_at(group)
+    one.sync.request_fetch(group)
     await one.until(lambda: notices(one, "replaced"))
 
 
@@ -55,20 +55,20 @@ class TestTwoDevices:
         phone = await other_device(device, "bob", tmp_path / "phone")
         await notes_that_it_is_replaced(bob, phone, group)
         await agree(group, alice, phone)
-        assert bob.codec.view(group).standing is Standing.REPLACED
+        assert bob.codec.view(group).status is EncryptionStatus.REPLACED
         with pytest.raises(ReplacedError, match="another device of yours"):
             await bob.sync.send(group, "which cannot be said")
         epoch = alice.mls(group).epoch
         for number in range(3):
-            bob.codec.changed(group)
-            bob.sync.look_at(group)
+            bob.codec.schedule_check(group)
+            bob.sync.request_fetch(group)
             await phone.sync.send(group, f"from the phone {number}")
             await alice.hears(f"from the phone {number}")
         await bob.restart()
         await alice.sync.send(group, "to the phone")
         await phone.hears("to the phone")
         assert alice.mls(group).epoch == epoch
-        assert bob.codec.view(group).standing is Standing.REPLACED
+        assert bob.codec.view(group).status is EncryptionStatus.REPLACED
         assert len(notices(bob, "replaced")) == 1
 
     async def test_new_keys_bring_it_back(self, device: NewDevice, tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ class TestTwoDevices:
         await bob.connect()
         await bob.until(lambda: notices(bob, "replaced"))
         epoch = alice.mls(group).epoch
-        bob.codec.changed(group)
+        bob.codec.schedule_check(group)
         await alice.sync.send(group, "goes on")
         await phone.hears("goes on")
         assert alice.mls(group).epoch == epoch
@@ -134,7 +134,7 @@ class TestAnOldCopy:
             await bob.client.commit(group, commit_message=change.commit, group_info=change.group_info)
             await alice.until(lambda: alice.mls(group).epoch > epoch)
             await bob.until(lambda: change_epoch(bob, group) > epoch)
-        bob.sync.look_at(group)
+        bob.sync.request_fetch(group)
         last = bob.mls(group).epoch
         await bob.until(lambda: bob.history.fetched_up_to(group) == alice.history.fetched_up_to(group))
         await bob.stop()
@@ -174,7 +174,7 @@ class TestAnOldCopy:
         if not server_tells:
             asks = bob.client.retention
 
-            async def without(group_id: UUID) -> Retention:
+            async def without(group_id: UUID) -> RetentionInfo:
                 return replace(await asks(group_id), last_sequence_num=0)
 
             bob.client.retention = without  # type: ignore[method-assign,assignment]
@@ -230,7 +230,7 @@ class TestAnOldCopy:
         await bob.stop()
         await alice.sync.send(group, "ping")
         bob.open()
-        async with bob.sync, asyncio.timeout(READY_WITHIN / 2):
+        async with bob.sync, asyncio.timeout(READY_TIMEOUT / 2):
             bob.client.transport.on_time = lambda _: None
             async for news in bob.sync:
                 if isinstance(news, MessageArrived):
@@ -242,7 +242,7 @@ class TestAnOldCopy:
 
 
 def change_epoch(device: Device, group: UUID) -> int:
-    device.sync.look_at(group)
+    device.sync.request_fetch(group)
     return device.mls(group).epoch
 
 
@@ -255,14 +255,14 @@ class TestAnOldGroupInfo:
         await bob.sync.membership.join(group)
         await agree(group, alice, bob)
         async with asyncio.timeout(PATIENCE):
-            while read_info(await alice.client.group_info(group)) != header_of(alice, group):
+            while read_group_info(await alice.client.group_info(group)) != header_of(alice, group):
                 await asyncio.sleep(0.05)
         await alice.until(lambda: not any(looks_soon(each, group) for each in (alice, bob)))
         await alice.client.commit(group, group_info=old)
         await bob.sync.reset()
-        await bob.until(lambda: bob.codec._agenda.of(group).attempts)
-        alice.codec._agenda.of(group).doubt_info(is_own=True)
-        alice.codec.changed(group)
+        await bob.until(lambda: bob.codec._agenda.group(group).attempts)
+        alice.codec._agenda.group(group).check_info_soon(is_own=True)
+        alice.codec.schedule_check(group)
         await agree(group, alice, bob)
         await bob.sync.send(group, "together")
         await alice.hears("together")
@@ -270,13 +270,13 @@ class TestAnOldGroupInfo:
 
 def looks_soon(device: Device, group: UUID) -> bool:
     """Tell whether a device is about to compare the server's group info."""
-    agenda = device.codec._agenda.of(group)
+    agenda = device.codec._agenda.group(group)
     return agenda.info_at is None or agenda.info_at < agenda.clock() + 1.0
 
 
-def header_of(device: Device, group: UUID) -> InfoHeader:
+def header_of(device: Device, group: UUID) -> GroupInfoHeader:
     mls = device.mls(group)
-    return InfoHeader(mls.group_id, mls.epoch, mls.confirmation_tag)
+    return GroupInfoHeader(mls.group_id, mls.epoch, mls.confirmation_tag)
 
 
 async def test_the_keys_of_a_group_that_was_left_elsewhere_go_at_the_next_start(
@@ -300,20 +300,20 @@ async def test_what_is_kept_of_an_own_text_goes_with_its_message(
     await alice.client.update_group(group, expiry=3_600)
     numbers = [await bob.sync.send(group, text) for text in ("is taken back", "expires")]
     await bob.hears("expires")
-    assert bob.codec.kept(group) == numbers, "nobody has answered yet"
+    assert bob.codec.kept_numbers(group) == numbers, "nobody has answered yet"
     await bob.sync.take_back(group, numbers[0])
-    assert bob.codec.kept(group) == numbers[1:]
+    assert bob.codec.kept_numbers(group) == numbers[1:]
     await bob.stop()
     running.clock.advance(3_602)
     for each in tmp_path.glob("bob.history*"):
         each.unlink()
     await bob.connect()
-    await bob.until(lambda: not bob.codec.kept(group))
+    await bob.until(lambda: not bob.codec.kept_numbers(group))
 
 
 class TestAChangedKey:
     async def test_nothing_is_sent_before_it_was_judged(self, device: NewDevice) -> None:
-        alice = await device("alice", takes_changed_keys=False)
+        alice = await device("alice", accept_changed_keys=False)
         bob = await device("bob")
         group = await alice.sync.membership.create("club", public=True)
         await bob.sync.membership.join(group)
@@ -343,8 +343,8 @@ class TestAFalseGroupInfo:
             while not (notices(alice, "refused") or notices(bob, "refused")):
                 await carol.client.commit(group, group_info=mine.group_info())  # what others had just sent replaces it
                 for each in (alice, bob):
-                    each.codec._agenda.of(group).doubt_info(is_own=True)
-                    each.codec.changed(group)
+                    each.codec._agenda.group(group).check_info_soon(is_own=True)
+                    each.codec.schedule_check(group)
                 await asyncio.sleep(0.5)
         await carol.connect()
         await agree(group, alice, bob, carol)

@@ -10,9 +10,9 @@ from uuid import UUID
 import pytest
 
 from conclave.client import Client
-from conclave.client.encryption.headers import InfoHeader, read_info
-from conclave.client.mls import Group
-from conclave.wire.results import StoredMessage
+from conclave.client.encryption.headers import GroupInfoHeader, read_group_info
+from conclave.client.mls import MlsGroup
+from conclave.wire.results import FetchedMessage
 from tests.client.encryption.conftest import NewDevice
 from tests.client.encryption.devices import QUICK, Device
 from tests.client.mls.actors import Peer as MlsPeer, PeerProcess
@@ -70,12 +70,12 @@ class Existing:
         answer = self.mls.ask("commit")
         commit, info = (bytes.fromhex(answer[each]) for each in ("commit", "group_info"))
         await self.client.commit(group, commit_message=commit, group_info=info)
-        await self.fetches(group)
+        await self.record_fetch(group)
 
-    async def everything(self, group: UUID) -> tuple[StoredMessage, ...]:
+    async def everything(self, group: UUID) -> tuple[FetchedMessage, ...]:
         return await self.client.fetch(group, self._up_to)
 
-    async def fetches(self, group: UUID) -> None:
+    async def record_fetch(self, group: UUID) -> None:
         """Take what came; what cannot be taken is passed over, as existing clients do."""
         for message in await self.everything(group):
             self._up_to = message.sequence_num
@@ -87,13 +87,13 @@ class Existing:
                 self.read.append(bytes.fromhex(answer["plaintext"]).decode())
 
     async def says(self, group: UUID, text: str) -> None:
-        await self.fetches(group)
+        await self.record_fetch(group)
         await self.client.send(group, self.mls.encrypt(text.encode()))
 
     async def hears(self, group: UUID, text: str) -> None:
         async with asyncio.timeout(PATIENCE):
             while text not in self.read:
-                await self.fetches(group)
+                await self.record_fetch(group)
                 await asyncio.sleep(0.05)
 
 
@@ -124,7 +124,7 @@ async def talk(group: UUID, ours: Device, theirs: Existing) -> None:
     await theirs.says(group, f"from {theirs.mls.name}")
     await ours.hears(f"from {theirs.mls.name}")
     await ours.sync.send(group, f"from {ours.name}")
-    await theirs.fetches(group)
+    await theirs.record_fetch(group)
     assert f"from {ours.name}" in theirs.read
     assert ours.mls(group).epoch_authenticator.hex() == theirs.mls.ask("info")["epoch_authenticator"]
 
@@ -158,14 +158,14 @@ async def test_an_invite_during_which_an_epoch_passes_ends_with_both_in_one(
     await alice.until(lambda: alice.mls(group).epoch == 1)
     await eve.accepts()
     async with asyncio.timeout(PATIENCE):
-        while not _is_of(read_info(await eve.client.group_info(group)), alice.mls(group)):
+        while not _is_of(read_group_info(await eve.client.group_info(group)), alice.mls(group)):
             await asyncio.sleep(0.05)
     await eve.joins_again(group)
     await alice.until(lambda: len(alice.mls(group).members()) == 2)
     await talk(group, alice, eve)
 
 
-def _is_of(info: InfoHeader | None, group: Group) -> bool:
+def _is_of(info: GroupInfoHeader | None, group: MlsGroup) -> bool:
     return info is not None and info.tag == group.confirmation_tag
 
 
@@ -182,5 +182,5 @@ async def test_our_invite_by_an_existing_client_that_went_stale_heals_by_itself(
     await bob.client.accept_invite(invite.invite_id)
     await eve.client.commit(group, group_info=eve.mls.group_info())
     await bob.comes_in(group)
-    await eve.fetches(group)
+    await eve.record_fetch(group)
     await talk(group, bob, eve)

@@ -10,10 +10,10 @@ from uuid import uuid4
 import pytest
 
 from conclave.client.encryption.codec import MlsCodec
-from conclave.client.encryption.texts import UNSURE_SECONDS
-from conclave.client.encryption.vault import KeyStoreError
-from conclave.client.mls import Group
-from conclave.wire.results import StoredMessage
+from conclave.client.encryption.key_database import KeyStoreError
+from conclave.client.encryption.texts import UNCONFIRMED_SECONDS
+from conclave.client.mls import MlsGroup
+from conclave.wire.results import FetchedMessage
 from tests.client.encryption.devices import compared
 
 ALICE, BOB, GROUP = uuid4(), uuid4(), uuid4()
@@ -21,7 +21,7 @@ LEAST = 24
 """Shorter values are no keys."""
 
 
-def secrets(group: Group) -> set[bytes]:
+def secrets(group: MlsGroup) -> set[bytes]:
     """All private keys and secrets of a state."""
     state = group._state
     found = {state.signature_private, *state.private_keys.values(), *state.updates.values()}
@@ -55,24 +55,24 @@ def held_by(folder: Path) -> bytes:
 def test_what_is_used_up_is_in_no_byte_of_the_file(tmp_path: Path) -> None:
     times = [1_800_000_000]
     alice, bob = MlsCodec(None, ALICE, now=lambda: times[-1]), MlsCodec(tmp_path / "keys", BOB, now=lambda: times[-1])
-    alice.begin(GROUP)
+    alice.create(GROUP)
     batch = bob.key_packages(3, last_resort=True)
-    ours = bob._packages.kept()
+    ours = bob._own_keys.stored_packages()
     change = alice.add(GROUP, BOB, batch.regular[0])
-    alice.decode(GROUP, [StoredMessage(1, ALICE, change.commit, 0)])
-    bob.welcomed(GROUP, change.welcome)
-    bob.decode(GROUP, [StoredMessage(1, ALICE, change.commit, 0)])
+    alice.decode(GROUP, [FetchedMessage(1, ALICE, change.commit, 0)])
+    bob.join_by_welcome(GROUP, change.welcome)
+    bob.decode(GROUP, [FetchedMessage(1, ALICE, change.commit, 0)])
     compared(bob)
-    used = next(each for each in ours if each not in bob._packages.kept())
+    used = next(each for each in ours if each not in bob._own_keys.stored_packages())
     seen = {used.init_private, used.encryption_private}
-    times.append(times[-1] + UNSURE_SECONDS)
+    times.append(times[-1] + UNCONFIRMED_SECONDS)
     number = 1
 
     def note() -> None:
-        held = bob.held(GROUP)
-        assert held is not None
-        assert held.group is not None
-        seen.update(secrets(held.group))
+        record = bob.record(GROUP)
+        assert record is not None
+        assert record.group is not None
+        seen.update(secrets(record.group))
 
     for turn in range(40):
         committer, its_id = (alice, ALICE) if turn % 3 else (bob, BOB)
@@ -83,22 +83,22 @@ def test_what_is_used_up_is_in_no_byte_of_the_file(tmp_path: Path) -> None:
         for sender, payload in payloads:
             number += 1
             for each in (alice, bob):
-                each.decode(GROUP, [StoredMessage(number, sender, payload, 0)])
-                each.stored(GROUP, number)
+                each.decode(GROUP, [FetchedMessage(number, sender, payload, 0)])
+                each.record_stored(GROUP, number)
             note()
-    held = bob.held(GROUP)
-    assert held is not None
-    assert held.group is not None
-    kept = {each for own in bob._packages.kept() for each in (own.init_private, own.encryption_private)}
-    live = secrets(held.group) | kept
+    record = bob.record(GROUP)
+    assert record is not None
+    assert record.group is not None
+    kept = {each for own in bob._own_keys.stored_packages() for each in (own.init_private, own.encryption_private)}
+    live = secrets(record.group) | kept
     dead = seen - live
     found = held_by(tmp_path)
     assert len(dead) > 200
     assert [each for each in dead if each in found] == []
     assert b"a secret text" not in found
     assert b"own text " not in found
-    assert held.group._state.secrets.init_secret in found, "the search finds what is there"
-    of_the_group = secrets(held.group) - {held.group._state.signature_private}
+    assert record.group._state.secrets.init_secret in found, "the search finds what is there"
+    of_the_group = secrets(record.group) - {record.group._state.signature_private}
     bob.forget(GROUP)
     found = held_by(tmp_path)
     assert [each for each in of_the_group if each in found] == []
@@ -142,13 +142,13 @@ def test_keys_of_packages_go_when_they_can_be_of_no_use(tmp_path: Path) -> None:
 
         def kept_after_a_month(regular: int, *, last_resort: bool) -> int:
             times.append(times[-1] + 31 * 86_400)
-            assert codec.wants_key_packages
+            assert codec.needs_key_packages
             codec.key_packages(regular, last_resort=last_resort)
-            return len(codec._packages.kept())
+            return len(codec._own_keys.stored_packages())
 
         codec.key_packages(5, last_resort=True)
-        assert not codec.wants_key_packages
-        old = codec._packages.kept()
+        assert not codec.needs_key_packages
+        old = codec._own_keys.stored_packages()
         assert kept_after_a_month(5, last_resort=True) == 12
         assert kept_after_a_month(1, last_resort=False) == 7
         found = held_by(tmp_path)
@@ -162,26 +162,26 @@ def test_what_was_encrypted_and_never_came_goes_once_everything_was_read_after_a
         return MlsCodec(tmp_path / "keys", BOB, now=lambda: times[-1])
 
     with opened() as codec:
-        codec.begin(GROUP)
-        codec.caught_up(GROUP)
+        codec.create(GROUP)
+        codec.record_caught_up(GROUP)
         payload = codec.encode(GROUP, "it came to the server")
         for text in ("it never left", "nor did this"):
             codec.encode(GROUP, text)
-        codec.caught_up(GROUP)
+        codec.record_caught_up(GROUP)
         assert b"never left" in held_by(tmp_path), "it may be under way"
     times.append(times[-1] + 60)
     with opened() as codec:
-        codec.caught_up(GROUP)
+        codec.record_caught_up(GROUP)
         assert b"never left" in held_by(tmp_path), "a slow link may still have it"
     times.append(times[-1] + 3 * 86_400)
     with opened() as codec:
-        codec.caught_up(GROUP, has_all=False)
+        codec.record_caught_up(GROUP, has_all=False)
         assert b"never left" in held_by(tmp_path), "a server that does not know the time left something out"
-        [found] = codec.decode(GROUP, [StoredMessage(1, BOB, payload, 0)])
+        [found] = codec.decode(GROUP, [FetchedMessage(1, BOB, payload, 0)])
         assert found.text == "it came to the server"
-        codec.stored(GROUP, 1)
+        codec.record_stored(GROUP, 1)
         codec.encode(GROUP, "under way now")
-        codec.caught_up(GROUP)
+        codec.record_caught_up(GROUP)
         found_bytes = held_by(tmp_path)
         assert b"under way now" in found_bytes
         assert [each for each in (b"never left", b"nor did this", b"came to the") if each in found_bytes] == []
@@ -190,16 +190,16 @@ def test_what_was_encrypted_and_never_came_goes_once_everything_was_read_after_a
 def test_what_was_decrypted_and_went_before_the_history_had_it_goes_too(tmp_path: Path) -> None:
     """As after a crash between the two files, and an expiry before the next start: nobody asks for it again."""
     with MlsCodec(None, ALICE) as alice, MlsCodec(tmp_path / "keys", BOB) as bob:
-        info = alice.begin(GROUP).group_info
-        joins = StoredMessage(1, BOB, bob.join(GROUP, info).commit, 0)
+        info = alice.create(GROUP).group_info
+        joins = FetchedMessage(1, BOB, bob.join(GROUP, info).commit, 0)
         for each in (alice, bob):
             each.decode(GROUP, [joins])
-        alice.caught_up(GROUP)
-        [found] = bob.decode(GROUP, [StoredMessage(2, ALICE, alice.encode(GROUP, "a secret text"), 0)])
+        alice.record_caught_up(GROUP)
+        [found] = bob.decode(GROUP, [FetchedMessage(2, ALICE, alice.encode(GROUP, "a secret text"), 0)])
         assert found.text == "a secret text"
     with MlsCodec(tmp_path / "keys", BOB) as bob:
-        bob.stored(GROUP, 1)
-        bob.caught_up(GROUP, has_all=False)
+        bob.record_stored(GROUP, 1)
+        bob.record_caught_up(GROUP, has_all=False)
         assert b"a secret text" in held_by(tmp_path), "a server that does not know the time left something out"
-        bob.caught_up(GROUP)
+        bob.record_caught_up(GROUP)
         assert b"a secret text" not in held_by(tmp_path)

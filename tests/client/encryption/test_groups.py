@@ -47,7 +47,7 @@ async def test_who_was_kicked_has_no_keys_of_what_follows(device: NewDevice) -> 
     former = bob.mls(group).copy()
     await alice.sync.membership.remove(group, bob.user_id)
     await agree(group, alice, carol)
-    await bob.until(lambda: bob.codec.held(group) is None)
+    await bob.until(lambda: bob.codec.record(group) is None)
     payload = alice.codec.encode(group, "without Bob")
     assert former.find(bob.user_id.bytes) is not None
     assert former.epoch < alice.mls(group).epoch

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from conclave.client.codec import Change
+from conclave.client.codec import MembershipChange
 from conclave.client.errors import EncryptionError
 from tests.client.encryption.test_branches import GROUP, Person, Server, check, until_quiet
 from tests.support import sample
@@ -32,7 +32,7 @@ class Club:
         self.server = Server()
         self.people = [Person(self.server) for _ in range(5)]
         self.away: set[int] = set()
-        self.invites: dict[UUID, tuple[UUID, Change]] = {}
+        self.invites: dict[UUID, tuple[UUID, MembershipChange]] = {}
         self.welcomes: dict[UUID, bytes] = {}
         self.members: frozenset[UUID] = frozenset()
         first, second, *others = self.people
@@ -50,7 +50,7 @@ class Club:
         if (members := frozenset(self.server.members)) != self.members:
             self.members = members
             for each in set(range(len(self.people))) - self.away:  # an event tells them
-                self.people[each].codec.changed(GROUP)
+                self.people[each].codec.schedule_check(GROUP)
         for each in self.chance.sample(range(len(self.people)), len(self.people)):
             if each not in self.away and self.chance.random() < 0.7:
                 if self.chance.random() < 0.8:
@@ -62,13 +62,13 @@ class Club:
     def _read(self, person: Person) -> None:
         welcome = self.welcomes.pop(person.user_id, b"")
         if welcome and person.user_id in self.server.members:
-            person.codec.welcomed(GROUP, welcome)
+            person.codec.join_by_welcome(GROUP, welcome)
         person.read()
 
     def _act(self, who: int, what: str) -> None:
         if what == "on":
             self.away.discard(who)
-            self.people[who].codec.changed(GROUP)
+            self.people[who].codec.schedule_check(GROUP)
         elif what == "expire":
             self.server.gone = max(self.server.gone, len(self.server.messages) - self.chance.randrange(6))
         elif who in self.away:
@@ -90,10 +90,10 @@ class Club:
             case "say" if person.is_in:
                 person.says("something")
             case "keys":
-                person.codec.new_keys()
+                person.codec.reset_keys()
             case "restart":
                 person.codec._agenda._groups.clear()  # what is in memory only
-                person.codec.changed(GROUP)
+                person.codec.schedule_check(GROUP)
             case "invite" if person.is_in and self.server.members[person.user_id] == "admin":
                 self._invite(person, self.chance.choice(self.people))
             case "leave" if who:
@@ -113,13 +113,13 @@ class Club:
             self.server.members[person.user_id] = "member"
             self.welcomes[person.user_id] = change.welcome
             self.server.store(inviter, change.commit, change.group_info)
-            person.codec.changed(GROUP)
+            person.codec.schedule_check(GROUP)
 
     def settle(self) -> None:
         """Let all come back, and go on until they are in one epoch."""
         for each in self.people:
             self._read(each)
-            each.codec.changed(GROUP)
+            each.codec.schedule_check(GROUP)
         for _ in range(int(SETTLED_SECONDS / 10)):
             until_quiet(self.server, self.people, 10.0)
             with suppress(AssertionError):

@@ -25,7 +25,7 @@ class Scene:
         """Wait until both have read what is there."""
         newest = max((each.sequence_num for each in await self.mallory.everything()), default=0)
         for device in (self.alice, self.bob):
-            device.sync.look_at(self.club)
+            device.sync.request_fetch(self.club)
             while device.history.fetched_up_to(self.club) < newest:
                 device.check()
                 await asyncio.sleep(0.02)

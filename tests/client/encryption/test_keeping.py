@@ -5,8 +5,8 @@ from uuid import UUID
 import pytest
 
 from conclave.client import History
-from conclave.client.encryption.keeper import RENEWED_SECONDS, STRANGER_TOLD_AFTER
-from conclave.client.encryption.packages import KEPT_SECONDS
+from conclave.client.encryption.maintenance import RENEWAL_SECONDS, STRANGER_REPORT_SECONDS
+from conclave.client.encryption.packages import KEEP_SECONDS
 from conclave.client.events import EncryptionNotice
 from conclave.client.mls import KeyPackage, StaleError, decode_message, fingerprint
 from conclave.client.mls.nodes import LeafNode
@@ -37,14 +37,14 @@ def notices(device: Device, kind: str) -> list[UUID | None]:
 
 @pytest.mark.parametrize("runs", [True, False], ids=["while it runs", "at its start"])
 async def test_a_leaf_is_renewed_within_a_week(device: NewDevice, runs: bool) -> None:
-    assert RENEWED_SECONDS < 7 * DAY
+    assert RENEWAL_SECONDS < 7 * DAY
     alice, bob = await device("alice"), await device("bob")
     group = await alice.sync.membership.create("club", public=True)
     await together(group, alice, bob)
     first, other = leaf(bob, alice, group).encryption_key, leaf(alice, bob, group).encryption_key
     if not runs:
         await bob.stop()
-    bob.ahead += RENEWED_SECONDS
+    bob.ahead += RENEWAL_SECONDS
     if not runs:
         await bob.connect()
     await alice.until(lambda: leaf(bob, alice, group).encryption_key != first)
@@ -94,14 +94,16 @@ async def test_whatever_the_server_hands_out_in_half_a_year_can_still_be_used(de
         [taken] = await alice.client.key_packages_for(group, [bob.user_id])
         package = decode_message(taken.key_package_data)
         assert isinstance(package, KeyPackage)
-        assert any(each.key_package == package for each in bob.codec._packages.kept()), "its private keys are there"
+        assert any(each.key_package == package for each in bob.codec._own_keys.stored_packages()), (
+            "its private keys are there"
+        )
         assert package.leaf_node.lifetime
-        assert package.leaf_node.lifetime.not_after > bob.codec._now() + 90 * DAY - KEPT_SECONDS - DAY
+        assert package.leaf_node.lifetime.not_after > bob.codec._now() + 90 * DAY - KEEP_SECONDS - DAY
         given += 1
         bob.ahead += DAY
-        assert bob.codec.wants_key_packages
+        assert bob.codec.needs_key_packages
         await bob.restart()
-        assert not bob.codec.wants_key_packages
+        assert not bob.codec.needs_key_packages
     assert given == 6
 
 
@@ -110,8 +112,8 @@ async def test_new_key_packages_are_uploaded_while_the_program_runs(device: NewD
     await alice.sync.membership.create("club")
     group = await bob.sync.membership.create("own")
     bob.ahead += 30 * DAY
-    assert bob.codec.wants_key_packages
-    await bob.until(lambda: not bob.codec.wants_key_packages)
+    assert bob.codec.needs_key_packages
+    await bob.until(lambda: not bob.codec.needs_key_packages)
     assert bob.is_in(group)
 
 
@@ -121,9 +123,9 @@ async def test_who_left_while_no_admin_was_there_is_shown_until_one_is(device: N
     await together(group, alice, bob, carol)
     await alice.stop()
     await carol.sync.leave(group)
-    await bob.until(lambda: bob.codec._agenda.of(group).stranger_since is not None)
+    await bob.until(lambda: bob.codec._agenda.group(group).stranger_since is not None)
     assert notices(bob, "stranger") == [], "who has just left has the keys for a moment"
-    bob.ahead += int(STRANGER_TOLD_AFTER) + 1
+    bob.ahead += int(STRANGER_REPORT_SECONDS) + 1
     await bob.until(lambda: notices(bob, "stranger"))
     assert notices(bob, "stranger") == [carol.user_id]
     assert bob.codec.view(group).strangers == (carol.user_id,)
@@ -141,7 +143,7 @@ async def test_a_removal_that_came_without_a_commit_is_made_up_for(device: NewDe
     await together(group, alice, bob, carol)
     former = carol.mls(group).copy()
     await alice.client.remove(group, carol.user_id, b"", b"")
-    alice.sync.look_at(group)
+    alice.sync.request_fetch(group)
     await bob.until(lambda: bob.mls(group).find(carol.user_id.bytes) is None)
     await agree(group, alice, bob)
     compared(bob.codec)
@@ -172,7 +174,7 @@ async def test_at_a_start_without_a_server_what_the_history_has_erased_goes_from
     await bob.until(lambda: bob.history.groups().get(group) == 60)
     await bob.sync.send(group, "kept for a while")
     await bob.hears("kept for a while")
-    await bob.until(lambda: bob.codec.kept(group))
+    await bob.until(lambda: bob.codec.kept_numbers(group))
     assert b"kept for a while" in bob.keys_path.read_bytes()
     await bob.stop()
     bob.clock.advance(62)  # type: ignore[attr-defined]  # it stands still

@@ -8,7 +8,7 @@ import pytest
 from conclave.client.encryption.codec import MlsCodec
 from conclave.client.encryption.view import Trust
 from conclave.client.events import KeyChanged
-from conclave.wire.results import StoredMessage
+from conclave.wire.results import FetchedMessage
 
 ALICE, BOB = uuid4(), uuid4()
 HERE, THERE = uuid4(), uuid4()
@@ -21,7 +21,7 @@ class Trio:
         self.alice, self.bob, self.mole = MlsCodec(None, ALICE), MlsCodec(None, BOB), MlsCodec(None, BOB)
         self.numbers = {HERE: 0, THERE: 0}
         for group in (HERE, THERE):
-            self.enter(self.bob, group, self.alice.begin(group).group_info)
+            self.enter(self.bob, group, self.alice.create(group).group_info)
 
     def enter(self, who: MlsCodec, group: UUID, info: bytes) -> None:
         self.give(group, who.join(group, info).commit, self.alice, who)
@@ -33,7 +33,7 @@ class Trio:
     def give(self, group: UUID, commit: bytes, *to: MlsCodec) -> None:
         self.numbers[group] += 1
         for each in to:
-            each.decode(group, [StoredMessage(self.numbers[group], BOB, commit, 0)])
+            each.decode(group, [FetchedMessage(self.numbers[group], BOB, commit, 0)])
 
     def trust(self, group: UUID) -> Trust:
         [key] = self.alice.view(group).members
@@ -52,10 +52,10 @@ def take_the_place(trio: Trio, group: UUID) -> None:
 
 
 def info_of(trio: Trio, group: UUID) -> bytes:
-    held = trio.alice.held(group)
-    assert held is not None
-    assert held.group is not None
-    return held.group.group_info()
+    record = trio.alice.record(group)
+    assert record is not None
+    assert record.group is not None
+    return record.group.group_info()
 
 
 def test_a_key_that_was_compared_in_one_group_says_nothing_of_another_ones(trio: Trio) -> None:
@@ -82,7 +82,7 @@ def test_new_keys_are_compared_once_for_all_groups_in_which_they_are(trio: Trio)
     take_the_place(trio, THERE)
     trio.renew(HERE)
     assert trio.alice.verify(BOB, trio.bob.fingerprint)
-    trio.bob.new_keys()  # as /reset
+    trio.bob.reset_keys()  # as /reset
     trio.enter(trio.bob, THERE, info_of(trio, THERE))
     trio.enter(trio.bob, HERE, info_of(trio, HERE))
     assert [each.fingerprint for each in trio.alice.view(THERE).changed] == [trio.bob.fingerprint]

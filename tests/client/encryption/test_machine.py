@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, Phase, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
 from conclave.client import ClientError, MlsCodec
-from conclave.client.encryption.view import Standing
+from conclave.client.encryption.view import EncryptionStatus
 from conclave.clock import FakeClock
 from conclave.config.cleanup import CleanupConfig
 from conclave.config.settings import Config
@@ -173,7 +173,7 @@ class Machine(RuleBasedStateMachine):
         if device.is_running:
             return device.is_in(self.group)
         with MlsCodec(device.keys_path, device.user_id) as codec:
-            return codec.view(self.group).standing is Standing.ENCRYPTED
+            return codec.view(self.group).status is EncryptionStatus.ENCRYPTED
 
     async def _run(self, act: Act, keyed: set[str]) -> None:
         """Do it, and go on for a moment, until it is done or its client has died."""
@@ -255,9 +255,9 @@ class Machine(RuleBasedStateMachine):
 
     def _note_secrets(self) -> None:
         for name, device in self.devices.items():
-            held = device.codec.held(self.group) if device.is_running else None
-            if held and held.group:
-                self.seen[name] |= secrets(held.group)
+            record = device.codec.record(self.group) if device.is_running else None
+            if record and record.group:
+                self.seen[name] |= secrets(record.group)
 
     # What has to be
 
@@ -291,7 +291,7 @@ class Machine(RuleBasedStateMachine):
             assert self.loop.time() < deadline, wrong
             for device in members.values():
                 device.ahead += PASSES
-                device.sync.look_at(self.group)
+                device.sync.request_fetch(self.group)
             await asyncio.sleep(0.1)
             for device in self.devices.values():
                 device.check()
@@ -299,7 +299,7 @@ class Machine(RuleBasedStateMachine):
     def _wrong(self, members: dict[str, Device], ids: set[UUID]) -> str:
         """Say what is not right yet; "" if all is."""
         for name, device in self.devices.items():
-            if name not in members and device.codec.held(self.group):
+            if name not in members and device.codec.record(self.group):
                 return f"{name} has keys, and is no member"
         if waiting := [name for name, device in members.items() if not device.is_in(self.group)]:
             return f"{waiting} have no keys"
@@ -313,17 +313,17 @@ class Machine(RuleBasedStateMachine):
             for name in readers:
                 if text not in self.devices[name].shown(self.group):
                     return f"{name} has not read {text!r}"
-        again = [name for name, device in members.items() if device.codec.to_send_again()]
+        again = [name for name, device in members.items() if device.codec.pending_resends()]
         return f"{again} have to send something again" if again else ""
 
     def _check_files(self, name: str) -> None:
         """Look for keys that are used up in a client's files."""
         device = self.devices[name]
-        held = device.codec.held(self.group)
-        live = secrets(held.group) if held and held.group else set()
+        record = device.codec.record(self.group)
+        live = secrets(record.group) if record and record.group else set()
         live |= {
             each
-            for own in device.codec._packages.kept()
+            for own in device.codec._own_keys.stored_packages()
             for each in (own.init_private, own.encryption_private, own.signature_private)
         }
         content = b"".join(each.read_bytes() for each in device.folder.glob(f"{name}.*"))

@@ -8,10 +8,10 @@ from uuid import uuid4
 import pytest
 
 from conclave.client import Client, ClientError, MlsCodec, NoAnswerError, RefusedError
-from conclave.client.encryption.headers import read_info
+from conclave.client.encryption.headers import read_group_info
 from conclave.client.errors import refused
 from conclave.client.transport import Call
-from conclave.wire.results import StoredMessage
+from conclave.wire.results import FetchedMessage
 from tests.client.encryption.conftest import NewDevice
 from tests.client.encryption.devices import Device, agree, crossing, talk
 from tests.client.encryption.failpoints import Failpoints
@@ -110,7 +110,7 @@ async def test_a_text_that_crosses_with_somebody_who_comes_in_reaches_everybody_
     alice, bob, carol = await device("alice"), await device("bob"), await device("carol")
     group, late = await crossing(alice, bob, carol)
     await alice.client.send(group, late)
-    alice.sync.look_at(group)
+    alice.sync.request_fetch(group)
     await carol.hears("crossed")
     await talk(group, alice, bob, carol)
     for each in (alice, bob, carol):
@@ -122,11 +122,11 @@ async def test_what_was_sent_again_is_taken_back_with_the_first(device: NewDevic
     alice, bob, carol = await device("alice"), await device("bob"), await device("carol")
     group, late = await crossing(alice, bob, carol)
     await alice.client.send(group, late)
-    alice.sync.look_at(group)
+    alice.sync.request_fetch(group)
     for each in (alice, bob, carol):
         await each.hears("crossed")
     [number] = [each.sequence_num for each in alice.history.messages(group) if each.text == "crossed"]
-    await alice.until(lambda: alice.codec.repeated(group, number))
+    await alice.until(lambda: alice.codec.repeats_of(group, number))
     await alice.sync.take_back(group, number)
     for each in (alice, bob, carol):
         await each.until(lambda each=each: "crossed" not in each.shown(group))  # type: ignore[misc]  # mypy knows no default in a lambda
@@ -137,23 +137,23 @@ def test_who_dropped_what_was_sent_again_can_take_it_back_with_the_first() -> No
     """An admin who could read a text although it came late has both numbers of it."""
     alice_id, bob_id, carol_id, group = uuid4(), uuid4(), uuid4(), uuid4()
     with MlsCodec(None, alice_id) as alice, MlsCodec(None, bob_id) as bob, MlsCodec(None, carol_id) as carol:
-        info = alice.begin(group).group_info
-        said = [StoredMessage(1, bob_id, bob.join(group, info).commit, 0)]
+        info = alice.create(group).group_info
+        said = [FetchedMessage(1, bob_id, bob.join(group, info).commit, 0)]
         for each in (alice, bob):
             each.decode(group, said)
-        alice.caught_up(group)
+        alice.record_caught_up(group)
         late = alice.encode(group, "crossed")
-        state = alice.held(group)
+        state = alice.record(group)
         assert state
         assert state.group
-        said.append(StoredMessage(2, carol_id, carol.join(group, state.group.group_info()).commit, 0))
-        said.append(StoredMessage(3, alice_id, late, 0))
+        said.append(FetchedMessage(2, carol_id, carol.join(group, state.group.group_info()).commit, 0))
+        said.append(FetchedMessage(3, alice_id, late, 0))
         for each in (alice, bob):
             each.decode(group, said[1:])
-        [again] = alice.to_send_again()
-        assert bob.repeated(group, 3) == []
-        assert bob.decode(group, [StoredMessage(4, alice_id, alice.encode_again(again), 0)]) == []
-        assert bob.repeated(group, 3) == [4]
+        [again] = alice.pending_resends()
+        assert bob.repeats_of(group, 3) == []
+        assert bob.decode(group, [FetchedMessage(4, alice_id, alice.encode_resend(again), 0)]) == []
+        assert bob.repeats_of(group, 3) == [4]
 
 
 async def test_a_text_that_comes_many_epochs_late_reaches_everybody_once(device: NewDevice) -> None:
@@ -166,7 +166,7 @@ async def test_a_text_that_comes_many_epochs_late_reaches_everybody_once(device:
         await bob.renew(group)
         await agree(group, alice, bob)
     await alice.client.send(group, late)
-    alice.sync.look_at(group)
+    alice.sync.request_fetch(group)
     await bob.hears("very late")
     await talk(group, alice, bob)
     assert [each.shown(group).count("very late") for each in (alice, bob)] == [1, 1]
@@ -187,22 +187,22 @@ def test_who_gave_the_keys_up_does_not_come_in_by_a_group_info_of_an_epoch_befor
     """It would be alone in an epoch beside that of the others, who have seen the first commit."""
     alice_id, bob_id, group = uuid4(), uuid4(), uuid4()
     with MlsCodec(None, alice_id) as alice, MlsCodec(None, bob_id) as bob:
-        info = alice.begin(group).group_info
+        info = alice.create(group).group_info
         commit = bob.join(group, info).commit
-        bob.decode(group, [StoredMessage(1, bob_id, commit, 0)])
-        state = bob.held(group)
+        bob.decode(group, [FetchedMessage(1, bob_id, commit, 0)])
+        state = bob.record(group)
         assert state
         assert state.group
         later = state.group.group_info()
-        bob.new_keys()
-        held = bob.held(group)
-        assert held
+        bob.reset_keys()
+        record = bob.record(group)
+        assert record
         assert not bob.has_keys(group)
-        [epoch_0, epoch_1] = [read_info(each) for each in (info, later)]
+        [epoch_0, epoch_1] = [read_group_info(each) for each in (info, later)]
         assert epoch_0
         assert epoch_1
-        assert bob.is_outdated(held, epoch_0)
-        assert not bob.is_outdated(held, epoch_1)
+        assert bob.is_outdated(record, epoch_0)
+        assert not bob.is_outdated(record, epoch_1)
 
 
 def answers_lost(client: Client, then: ClientError, *, first: ClientError | None = None) -> None:
@@ -268,7 +268,7 @@ async def test_nothing_stays_of_further_tries_where_the_first_came_before_them(d
     for _ in range(3):
         with pytest.raises(NoAnswerError):
             await alice.sync.send(group, "said once", send_id=send_id)
-        alice.sync.look_at(group)
+        alice.sync.request_fetch(group)
         await alice.until(lambda: alice.shown(group) == ["said once"])
     assert own_texts(alice) == ["said once"] * 2
     alice.client.send = send  # type: ignore[method-assign]
@@ -285,7 +285,7 @@ async def test_a_text_that_came_before_its_answer_stays_while_it_may_be_sent_aga
 
     async def comes_first(*what: Any, **how: Any) -> int:
         number = await send(*what, **how)
-        bob.sync.look_at(group)
+        bob.sync.request_fetch(group)
         await bob.until(lambda: bob.shown(group) == ["hello"])
         return number
 
@@ -296,6 +296,6 @@ async def test_a_text_that_came_before_its_answer_stays_while_it_may_be_sent_aga
 
 def own_texts(device: Device) -> list[str]:
     """What is in the file of keys of texts that were sent."""
-    vault = device.codec._vault
+    vault = device.codec._database
     places = vault.connection.execute("SELECT segment, body_id FROM own_texts").fetchall()
     return [vault.get(each).decode() for each in places]

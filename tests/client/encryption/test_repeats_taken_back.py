@@ -6,7 +6,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from conclave.client.encryption.texts import OWN_SECONDS
+from conclave.client.encryption.texts import SENT_SECONDS
 from conclave.client.errors import refused
 from conclave.client.transport import Call
 from tests.client.encryption.conftest import NewDevice
@@ -31,8 +31,8 @@ class TestWhileItIsUnderWay:
         server.store(alice.user_id, payload)
         for each in people:
             each.read()
-        [again] = alice.codec.to_send_again()
-        return server, people, len(server.messages), alice.codec.encode_again(again)
+        [again] = alice.codec.pending_resends()
+        return server, people, len(server.messages), alice.codec.encode_resend(again)
 
     @pytest.mark.parametrize("is_answered", [True, False], ids=["it is answered", "the answer is lost"])
     def test_it_is_to_be_taken_back_once_it_comes(
@@ -40,28 +40,28 @@ class TestWhileItIsUnderWay:
     ) -> None:
         server, [alice, *others], number, payload = late
         if is_answered:
-            alice.codec.sent_again(alice.codec.to_send_again()[0].key)
-        alice.codec.gone(GROUP, [number], are_taken_back=True)
+            alice.codec.drop_resend(alice.codec.pending_resends()[0].key)
+        alice.codec.erase_messages(GROUP, [number], are_taken_back=True)
         assert kept([alice]) == [""], "its text is in no file any more"
-        assert alice.codec.to_take_back() == []
+        assert alice.codec.pending_take_backs() == []
         server.store(alice.user_id, payload)
         texts = list(alice.texts)
         until_quiet(server, [alice, *others], 2.0)
         assert alice.texts == texts, "nor is it shown as something that cannot be read"
-        assert alice.codec.to_take_back() == [(GROUP, number + 1)]
+        assert alice.codec.pending_take_backs() == [(GROUP, number + 1)]
         assert kept([alice]) == []
-        alice.codec.taken_back(GROUP, number + 1)
-        assert alice.codec.to_take_back() == []
+        alice.codec.record_taken_back(GROUP, number + 1)
+        assert alice.codec.pending_take_backs() == []
 
     def test_it_is_not_where_the_first_is_gone_by_itself(self, late: tuple[Server, list[Person], int, bytes]) -> None:
         server, [alice, *others], number, payload = late
-        alice.codec.gone(GROUP, [number])
+        alice.codec.erase_messages(GROUP, [number])
         assert kept([alice]) == [""]
         server.store(alice.user_id, payload)
         texts = list(alice.texts)
         until_quiet(server, [alice, *others], 2.0)
         assert alice.texts == texts
-        assert alice.codec.to_take_back() == []
+        assert alice.codec.pending_take_backs() == []
         assert others[-1].texts == ["crossed"]
 
     def test_it_is_where_it_has_come_before_that_is_heard(self, late: tuple[Server, list[Person], int, bytes]) -> None:
@@ -70,13 +70,13 @@ class TestWhileItIsUnderWay:
         server.store(people[0].user_id, payload)
         until_quiet(server, people, 2.0)
         for each in people:
-            each.codec.gone(GROUP, [number], are_taken_back=True)
-        assert [each.codec.to_take_back() for each in people] == [[(GROUP, number + 1)], [], []]
+            each.codec.erase_messages(GROUP, [number], are_taken_back=True)
+        assert [each.codec.pending_take_backs() for each in people] == [[(GROUP, number + 1)], [], []]
 
     def test_it_is_forgotten_where_it_never_comes(self, late: tuple[Server, list[Person], int, bytes]) -> None:
         server, [alice, *_], number, _ = late
-        alice.codec.gone(GROUP, [number], are_taken_back=True)
-        server.time += OWN_SECONDS + 1
+        alice.codec.erase_messages(GROUP, [number], are_taken_back=True)
+        server.time += SENT_SECONDS + 1
         alice.says("two days later")
         assert kept([alice]) == ["two days later"]
 
@@ -86,10 +86,10 @@ def test_what_came_while_a_client_was_away_for_days_is_readable_though_another_g
 ) -> None:
     server, [alice, *_] = club
     other = uuid4()
-    alice.codec.begin(other)
-    alice.codec.caught_up(other)
+    alice.codec.create(other)
+    alice.codec.record_caught_up(other)
     alice.says("before the lid was closed")
-    server.time += OWN_SECONDS + 1
+    server.time += SENT_SECONDS + 1
     alice.codec.encode(other, "back again")
     alice.read()
     assert alice.texts[-1] == "before the lid was closed"
@@ -103,12 +103,12 @@ async def test_a_text_that_is_taken_back_while_the_answer_to_its_repeat_is_lost_
     group, payload = await crossing(alice, bob, carol)
     number = await alice.client.send(group, payload)
     is_stored, is_lost = loses_an_answer(alice)
-    alice.sync.look_at(group)
+    alice.sync.request_fetch(group)
     await is_stored.wait()
     await carol.hears("crossed")
     await alice.sync.take_back(group, number)
     is_lost.set()
-    alice.sync.look_at(group)
+    alice.sync.request_fetch(group)
     await alice.until(lambda: alice.history.fetched_up_to(group) > number)
     for each in (alice, bob, carol):
         await each.until(lambda each=each: each.shown(group) == [])  # type: ignore[misc]  # mypy knows no default in a lambda

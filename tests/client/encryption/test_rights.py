@@ -8,27 +8,27 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from conclave.client.codec import Change
-from conclave.client.encryption.codec import MOST_BYTES, MlsCodec, _change
+from conclave.client.codec import MembershipChange
+from conclave.client.encryption.codec import MAX_REQUEST_BYTES, MlsCodec, _change
 from conclave.client.encryption.groups import Stage
-from conclave.client.encryption.order import Order
-from conclave.client.encryption.view import Standing
+from conclave.client.encryption.message_processor import MessageProcessor
+from conclave.client.encryption.view import EncryptionStatus
 from conclave.client.errors import EncryptionError
 from conclave.client.events import EncryptionNotice
-from conclave.client.mls import Commitment, Group as MlsGroup
-from conclave.wire.results import Group, Member, StoredMessage
+from conclave.client.mls import MlsGroup, OwnCommit
+from conclave.wire.results import FetchedMessage, GroupDetails, MemberInfo
 
 ALICE, BOB, CAROL, DAVE = (uuid4() for _ in range(4))
 CLUB, OTHER = uuid4(), uuid4()
 
 
-def listed(group_id: UUID, *members: UUID, admins: tuple[UUID, ...] = (ALICE,)) -> Group:
+def listed(group_id: UUID, *members: UUID, admins: tuple[UUID, ...] = (ALICE,)) -> GroupDetails:
     """A group as the server lists it."""
     everybody = tuple(
-        Member(each, f"u{number}", "", "", "admin" if each in admins else "member")
+        MemberInfo(each, f"u{number}", "", "", "admin" if each in admins else "member")
         for number, each in enumerate(members)
     )
-    return Group(
+    return GroupDetails(
         group_id=group_id,
         alias="",
         group_name="club",
@@ -46,7 +46,7 @@ class Club:
         self.codecs = {ALICE: MlsCodec(keys, ALICE), BOB: MlsCodec(None, BOB), CAROL: MlsCodec(None, CAROL)}
         self.numbers = {CLUB: 0, OTHER: 0}
         for group in (CLUB, OTHER):
-            info = self.codecs[ALICE].begin(group).group_info
+            info = self.codecs[ALICE].create(group).group_info
             for each in (BOB, CAROL):
                 self.give(group, each, self.codecs[each].join(group, info).commit, ALICE, BOB, CAROL)
                 info = self.mls(ALICE, group).group_info()
@@ -55,25 +55,25 @@ class Club:
             codec.take_news()
 
     def mls(self, who: UUID, group: UUID) -> MlsGroup:
-        held = self.codecs[who].held(group)
-        assert held is not None
-        assert held.group is not None
-        return held.group
+        record = self.codecs[who].record(group)
+        assert record is not None
+        assert record.group is not None
+        return record.group
 
-    def note(self, *groups: Group) -> None:
+    def note(self, *groups: GroupDetails) -> None:
         for codec in self.codecs.values():
-            codec.note_members(groups)
+            codec.update_members(groups)
 
-    def message(self, group: UUID, sender: UUID, payload: bytes) -> StoredMessage:
+    def message(self, group: UUID, sender: UUID, payload: bytes) -> FetchedMessage:
         self.numbers[group] += 1
-        return StoredMessage(self.numbers[group], sender, payload, 0)
+        return FetchedMessage(self.numbers[group], sender, payload, 0)
 
     def give(self, group: UUID, sender: UUID, payload: bytes, *to: UUID) -> None:
         message = self.message(group, sender, payload)
         for each in to:
             self.codecs[each].decode(group, [message])
 
-    def removal(self, by: UUID, who: UUID) -> Change:
+    def removal(self, by: UUID, who: UUID) -> MembershipChange:
         return self.codecs[by].remove(CLUB, who)
 
     def notices(self, who: UUID) -> list[EncryptionNotice]:
@@ -115,7 +115,7 @@ def test_who_has_removed_whom_is_told(club: Club) -> None:
     club.give(CLUB, ALICE, club.removal(ALICE, CAROL).commit, ALICE, BOB, CAROL)
     for each in (ALICE, BOB, CAROL):
         assert [(n.user_id, n.other_id) for n in club.notices(each) if n.kind == "removed"] == [(ALICE, CAROL)]
-    assert club.codecs[CAROL].view(CLUB).standing is Standing.WAITING
+    assert club.codecs[CAROL].view(CLUB).status is EncryptionStatus.WAITING
 
 
 def test_every_member_may_remove_who_is_not_on_the_list(club: Club) -> None:
@@ -142,16 +142,16 @@ def test_the_list_is_asked_for_only_where_somebody_else_than_a_known_admin_chang
     alice = club.codecs[ALICE]
     removal = club.removal(BOB, CAROL).commit
     renewal = club.codecs[CAROL].commit(CLUB).commit
-    assert alice.wants_members(CLUB, [StoredMessage(9, BOB, removal, 0)])
-    assert not alice.wants_members(CLUB, [StoredMessage(9, ALICE, removal, 0)])
-    assert not alice.wants_members(CLUB, [StoredMessage(9, CAROL, renewal, 0), StoredMessage(10, BOB, b"rubbish", 0)])
-    assert not alice.wants_members(uuid4(), [StoredMessage(9, BOB, removal, 0)])
+    assert alice.needs_members(CLUB, [FetchedMessage(9, BOB, removal, 0)])
+    assert not alice.needs_members(CLUB, [FetchedMessage(9, ALICE, removal, 0)])
+    assert not alice.needs_members(CLUB, [FetchedMessage(9, CAROL, renewal, 0), FetchedMessage(10, BOB, b"rubbish", 0)])
+    assert not alice.needs_members(uuid4(), [FetchedMessage(9, BOB, removal, 0)])
 
 
 def test_an_admin_who_was_promoted_just_now_may_remove(club: Club) -> None:
     """The list is read anew before a change is judged."""
     removal = club.removal(BOB, CAROL).commit
-    assert club.codecs[ALICE].wants_members(CLUB, [StoredMessage(9, BOB, removal, 0)])
+    assert club.codecs[ALICE].needs_members(CLUB, [FetchedMessage(9, BOB, removal, 0)])
     club.note(listed(CLUB, ALICE, BOB, admins=(ALICE, BOB)))
     epoch = club.mls(ALICE, CLUB).epoch
     club.give(CLUB, BOB, removal, ALICE)
@@ -162,24 +162,27 @@ def test_an_admin_who_was_promoted_just_now_may_remove(club: Club) -> None:
 def test_what_the_data_of_a_group_leads_to_costs_only_the_keys_of_this_group(club: Club, error: Exception) -> None:
     alice = club.codecs[ALICE]
     message = club.message(CLUB, BOB, club.codecs[BOB].commit(CLUB).commit)
-    with mock.patch.object(Order, "_taken", side_effect=error):
+    with mock.patch.object(MessageProcessor, "_apply_change", side_effect=error):
         assert alice.decode(CLUB, [message]) == []
-    assert alice.view(CLUB).standing is Standing.WAITING
+    assert alice.view(CLUB).status is EncryptionStatus.WAITING
     assert "lost" in kinds(club.notices(ALICE))
-    held = alice.held(CLUB)
-    assert held is not None
-    assert held.up_to == message.sequence_num  # it is not read again
-    assert alice.view(OTHER).standing is Standing.ENCRYPTED
-    assert alice.is_due or alice._agenda.of(CLUB).at is not None
+    record = alice.record(CLUB)
+    assert record is not None
+    assert record.up_to == message.sequence_num  # it is not read again
+    assert alice.view(OTHER).status is EncryptionStatus.ENCRYPTED
+    assert alice.is_due or alice._agenda.group(CLUB).at is not None
 
 
 def test_what_the_disk_raises_is_not_taken_for_a_fault_of_the_group(club: Club) -> None:
     alice = club.codecs[ALICE]
     message = club.message(CLUB, BOB, club.codecs[BOB].commit(CLUB).commit)
     full = sqlite3.OperationalError("database or disk is full")
-    with mock.patch.object(Order, "_taken", side_effect=full), pytest.raises(sqlite3.OperationalError):
+    with (
+        mock.patch.object(MessageProcessor, "_apply_change", side_effect=full),
+        pytest.raises(sqlite3.OperationalError),
+    ):
         alice.decode(CLUB, [message])
-    assert alice.view(CLUB).standing is Standing.ENCRYPTED
+    assert alice.view(CLUB).status is EncryptionStatus.ENCRYPTED
 
 
 def test_a_change_that_fails_is_an_error_of_the_client(club: Club) -> None:
@@ -193,18 +196,18 @@ def test_a_change_that_fails_is_an_error_of_the_client(club: Club) -> None:
 def test_a_state_that_cannot_be_loaded_is_lost_keys_of_its_group(tmp_path: Path) -> None:
     path = tmp_path / "alice.keys"
     club = Club(path)
-    held = club.codecs[ALICE].held(CLUB)
-    assert held is not None
-    with mock.patch.object(MlsGroup, "to_bytes", return_value=b"no state"), club.codecs[ALICE]._vault.transaction():
-        club.codecs[ALICE]._groups.save(held)
+    record = club.codecs[ALICE].record(CLUB)
+    assert record is not None
+    with mock.patch.object(MlsGroup, "to_bytes", return_value=b"no state"), club.codecs[ALICE]._database.transaction():
+        club.codecs[ALICE]._groups.save(record)
     club.close()
     with MlsCodec(path, ALICE) as alice:
-        assert alice.view(CLUB).standing is Standing.WAITING
-        assert alice.view(OTHER).standing is Standing.ENCRYPTED
+        assert alice.view(CLUB).status is EncryptionStatus.WAITING
+        assert alice.view(OTHER).status is EncryptionStatus.ENCRYPTED
         lost = [each for each in alice.take_news() if isinstance(each, EncryptionNotice)]
         assert [(each.kind, each.group_id) for each in lost] == [("lost", CLUB)]
         alice.join(CLUB, club.mls(BOB, CLUB).group_info())
-        again = alice.held(CLUB)
+        again = alice.record(CLUB)
         assert again is not None
         assert again.stage is Stage.AWAITING
 
@@ -215,15 +218,17 @@ def test_a_state_that_could_not_be_loaded_again_is_not_stored(club: Club) -> Non
         pytest.raises(EncryptionError, match="more than 100 bytes"),
     ):
         club.codecs[ALICE].commit(CLUB)
-    assert club.codecs[ALICE].view(CLUB).standing is Standing.ENCRYPTED
+    assert club.codecs[ALICE].view(CLUB).status is EncryptionStatus.ENCRYPTED
     club.codecs[ALICE].commit(CLUB)
 
 
 def test_a_group_info_that_does_not_fit_into_a_request_is_left_out() -> None:
     """Members can be removed whatever the size of the group."""
-    fits = Commitment(b"commit", None, bytes(MOST_BYTES - 6), 1, b"")
+    fits = OwnCommit(b"commit", None, bytes(MAX_REQUEST_BYTES - 6), 1, b"")
     assert _change(fits).group_info == fits.group_info
-    assert _change(Commitment(b"commit", None, bytes(MOST_BYTES - 5), 1, b"")) == Change(b"commit", b"", b"")
+    assert _change(OwnCommit(b"commit", None, bytes(MAX_REQUEST_BYTES - 5), 1, b"")) == MembershipChange(
+        b"commit", b"", b""
+    )
 
 
 @pytest.mark.parametrize(("inviter", "kind"), [(ALICE, "welcomed"), (None, "welcomed"), (BOB, "refused")])
@@ -233,6 +238,6 @@ def test_who_has_signed_the_welcome_is_told_and_compared_with_who_invites(
     with MlsCodec(None, DAVE) as dave:
         [package] = dave.key_packages(1, last_resort=False).regular
         welcome = club.codecs[ALICE].add(CLUB, DAVE, package).welcome
-        assert dave.welcomed(CLUB, welcome, inviter)
+        assert dave.join_by_welcome(CLUB, welcome, inviter)
         told = [each for each in dave.take_news() if isinstance(each, EncryptionNotice)]
         assert [(each.kind, each.user_id) for each in told] == [(kind, ALICE)]

@@ -6,14 +6,14 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from conclave.client.codec import Change, Readable
+from conclave.client.codec import MembershipChange, Readable
 from conclave.client.encryption.codec import MlsCodec
-from conclave.client.encryption.view import Standing
+from conclave.client.encryption.view import EncryptionStatus
 from conclave.client.errors import EncryptionError
 from conclave.client.events import EncryptionNotice
 from conclave.client.mls import MlsError
 from conclave.client.mls.codec import MAX_MESSAGE
-from conclave.wire.results import StoredMessage
+from conclave.wire.results import FetchedMessage
 from tests.client.encryption.devices import compared
 from tests.support import sample
 
@@ -28,14 +28,14 @@ class Pair:
     def __init__(self) -> None:
         self.alice, self.bob = MlsCodec(None, ALICE), MlsCodec(None, BOB)
         self.number = 0
-        self.alice.begin(GROUP)
+        self.alice.create(GROUP)
         [package] = self.bob.key_packages(1, last_resort=False).regular
         self.change = self.alice.add(GROUP, BOB, package)
         self.give(self.alice, ALICE, self.change.commit)
-        self.bob.welcomed(GROUP, self.change.welcome)
+        self.bob.join_by_welcome(GROUP, self.change.welcome)
         self.number -= 1
         self.give(self.bob, ALICE, self.change.commit)
-        assert self.bob.view(GROUP).standing is Standing.ENCRYPTED
+        assert self.bob.view(GROUP).status is EncryptionStatus.ENCRYPTED
         compared(self.bob)
         for _ in range(2):  # in epoch 3 any bit that is flipped in it leads to one that is known, or was not reached
             renewal = self.alice.commit(GROUP).commit
@@ -46,14 +46,14 @@ class Pair:
 
     def give(self, to: MlsCodec, sender: UUID, payload: bytes) -> list[Readable]:
         self.number += 1
-        return to.decode(GROUP, [StoredMessage(self.number, sender, payload, 0)])
+        return to.decode(GROUP, [FetchedMessage(self.number, sender, payload, 0)])
 
 
 def state(codec: MlsCodec) -> bytes:
-    held = codec.held(GROUP)
-    assert held is not None
-    assert held.group is not None
-    return held.group.to_bytes()
+    record = codec.record(GROUP)
+    assert record is not None
+    assert record.group is not None
+    return record.group.to_bytes()
 
 
 def flipped(data: bytes, chance: random.Random) -> bytes:
@@ -73,7 +73,7 @@ def commit(pair: Pair) -> bytes:
 
 def adding(pair: Pair) -> bytes:
     [package] = MlsCodec(None, CAROL).key_packages(1, last_resort=False).regular
-    change: Change = pair.alice.add(GROUP, CAROL, package)
+    change: MembershipChange = pair.alice.add(GROUP, CAROL, package)
     return change.commit
 
 
@@ -124,11 +124,11 @@ def test_a_welcome_that_was_changed_leads_nowhere() -> None:
     [package] = carol.key_packages(1, last_resort=False).regular
     change = pair.alice.add(GROUP, CAROL, package)
     for _ in range(FLIPS):
-        carol.welcomed(GROUP, flipped(change.welcome, chance))
-        assert carol.held(GROUP) is None
-    assert carol.welcomed(GROUP, change.welcome)
-    assert carol.decode(GROUP, [StoredMessage(1, ALICE, change.commit, 0)]) == []
-    assert carol.view(GROUP).standing is Standing.ENCRYPTED
+        carol.join_by_welcome(GROUP, flipped(change.welcome, chance))
+        assert carol.record(GROUP) is None
+    assert carol.join_by_welcome(GROUP, change.welcome)
+    assert carol.decode(GROUP, [FetchedMessage(1, ALICE, change.commit, 0)]) == []
+    assert carol.view(GROUP).status is EncryptionStatus.ENCRYPTED
 
 
 def test_a_group_info_or_a_key_package_that_was_changed_is_not_used() -> None:
@@ -140,7 +140,7 @@ def test_a_group_info_or_a_key_package_that_was_changed_is_not_used() -> None:
     for _ in range(FLIPS):
         with pytest.raises(EncryptionError):
             carol.join(GROUP, flipped(info, chance))
-        assert carol.held(GROUP) is None
+        assert carol.record(GROUP) is None
         with pytest.raises(EncryptionError):
             pair.alice.add(GROUP, CAROL, flipped(package, chance))
         assert state(pair.alice) == before

@@ -10,9 +10,9 @@ from typing import Any, Protocol
 
 from conclave.client.mls import (
     ApplicationMessage,
-    Commitment,
-    Group,
     KeyPackage,
+    MlsGroup,
+    OwnCommit,
     OwnKeyPackage,
     Policy,
     create_key_package,
@@ -60,12 +60,12 @@ class Here:
         self.name = f"here-{self.identity.hex()[:8]}"
         self.private = private or self.suite.signature_key_pair().private
         self.packages: list[OwnKeyPackage] = []
-        self.group: Group | None = None
-        self.commitment: Commitment | None = None
+        self.group: MlsGroup | None = None
+        self.commitment: OwnCommit | None = None
         self.committed = b""
 
     @property
-    def held(self) -> Group:
+    def held(self) -> MlsGroup:
         assert self.group is not None
         return self.group
 
@@ -77,14 +77,14 @@ class Here:
         return encode_message(self.packages[-1].key_package)
 
     def create(self) -> None:
-        self.group = Group.create(self.own(), NOW, group_id=os.urandom(16), policy=TAKES)
+        self.group = MlsGroup.create(self.own(), NOW, group_id=os.urandom(16), policy=TAKES)
 
     def join(self, welcome: bytes) -> None:
-        self.group, used = Group.join(welcome, self.packages, NOW, policy=TAKES)
+        self.group, used = MlsGroup.join(welcome, self.packages, NOW, policy=TAKES)
         self.packages.remove(used)
 
     def external(self, group_info: bytes, *, resync: bool) -> bytes:
-        self.group, message = Group.join_external(group_info, self.own(), NOW, resync=resync, policy=TAKES)
+        self.group, message = MlsGroup.join_external(group_info, self.own(), NOW, resync=resync, policy=TAKES)
         return message
 
     def commit(self, add: list[bytes], remove: list[int], *, private: bool) -> tuple[bytes, bytes | None]:
@@ -126,7 +126,7 @@ class Here:
 
     def rest(self) -> None:
         stored = self.held.to_bytes()
-        self.group = Group.from_bytes(stored, TAKES)
+        self.group = MlsGroup.from_bytes(stored, TAKES)
         assert self.group.to_bytes() == stored
 
     def leave(self) -> None:

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from conclave.client.mls import Group, KeyPackage, MlsError, OwnKeyPackage, Policy, create_key_package, suite_of
-from conclave.client.mls.commits import Around, Wishes, create_commit, create_path
+from conclave.client.mls import KeyPackage, MlsError, MlsGroup, OwnKeyPackage, Policy, create_key_package, suite_of
+from conclave.client.mls.commits import CommitInputs, CommitSpec, create_commit, create_path
 from conclave.client.mls.credentials import Extension
 from conclave.client.mls.framing import (
     AuthenticatedContent,
@@ -19,7 +19,7 @@ from conclave.client.mls.framing import (
     member,
 )
 from conclave.client.mls.key_schedule import GroupContext
-from conclave.client.mls.proposal_lists import Committed, apply
+from conclave.client.mls.proposal_lists import CommittedProposal, apply
 from conclave.client.mls.proposals import Commit, Proposal, ProposalOrRef
 from conclave.client.mls.protection import protect_private, protect_public, sign
 from conclave.client.mls.state import GroupState
@@ -27,7 +27,7 @@ from conclave.client.mls.treekem import UpdatePath
 from tests.client.mls.data import NOW
 
 SUITE = suite_of(1)
-AROUND = Around(Policy(), NOW, {})
+AROUND = CommitInputs(Policy(), NOW, {})
 NAMES = ("alice", "bob", "carol", "dave")
 
 
@@ -41,22 +41,22 @@ class Cast:
 
     stored: dict[str, bytes]
 
-    def group(self, name: str, policy: Policy | None = None) -> Group:
-        return Group.from_bytes(self.stored[name], policy)
+    def group(self, name: str, policy: Policy | None = None) -> MlsGroup:
+        return MlsGroup.from_bytes(self.stored[name], policy)
 
     def state(self, name: str) -> GroupState:
         return self.group(name)._state
 
 
 def cast(extensions: Sequence[Extension] = ()) -> Cast:
-    alice = Group.create(package("alice"), NOW, extensions=extensions)
+    alice = MlsGroup.create(package("alice"), NOW, extensions=extensions)
     owns = [package(name) for name in NAMES[1:]]
     made = alice.commit(NOW, add=[own.key_package for own in owns])
     alice.receive(made.message, NOW)
     assert made.welcome is not None
     groups = {
         "alice": alice,
-        **{n: Group.join(made.welcome, [o], NOW)[0] for n, o in zip(NAMES[1:], owns, strict=True)},
+        **{n: MlsGroup.join(made.welcome, [o], NOW)[0] for n, o in zip(NAMES[1:], owns, strict=True)},
     }
     renewed = groups["bob"].commit(NOW)
     for group in groups.values():
@@ -97,14 +97,14 @@ def private_message(state: GroupState, said: AuthenticatedContent) -> bytes:
 
 def renewal(state: GroupState) -> tuple[AuthenticatedContent, UpdatePath]:
     """Return a proper commit without proposals, and its path."""
-    made = create_commit(state, Wishes(), AROUND)
+    made = create_commit(state, CommitSpec(), AROUND)
     commit = made.authenticated.content.content
     assert isinstance(commit, Commit)
     assert commit.path is not None
     return made.authenticated, commit.path
 
 
-def path_after(state: GroupState, *committed: Committed) -> UpdatePath:
+def path_after(state: GroupState, *committed: CommittedProposal) -> UpdatePath:
     """Return a path that is proper after those proposals, which only together are not."""
     applied = apply(state.public, committed, AROUND.policy, NOW)
     leaf = state.tree.member(state.own_index)
@@ -130,12 +130,12 @@ def repackaged(own: OwnKeyPackage, **changes: object) -> KeyPackage:
     return replace(own.key_package, leaf_node=leaf).signed(own.signature_private)
 
 
-def refused(group: Group, message: bytes, sentence: str, kind: type[MlsError] = MlsError) -> None:
+def refused(group: MlsGroup, message: bytes, sentence: str, kind: type[MlsError] = MlsError) -> None:
     """Check that a message is refused for that reason, and leaves no trace."""
     unchanged(group, lambda: group.receive(message, NOW), sentence, kind)
 
 
-def unchanged(group: Group, call: Callable[[], object], sentence: str, kind: type[MlsError] = MlsError) -> None:
+def unchanged(group: MlsGroup, call: Callable[[], object], sentence: str, kind: type[MlsError] = MlsError) -> None:
     """Check that a call fails for that reason, and leaves no trace."""
     before = group.to_bytes()
     with pytest.raises(kind, match=sentence):

@@ -6,17 +6,17 @@ import pytest
 
 from conclave.client.mls import (
     CommitApplied,
-    Group,
     InvalidError,
     MlsError,
-    NotForUsError,
+    MlsGroup,
     OwnKeyPackage,
     Policy,
     StaleError,
     StateError,
+    WrongRecipientError,
     create_key_package,
 )
-from conclave.client.mls.commits import Wishes, create_commit
+from conclave.client.mls.commits import CommitSpec, create_commit
 from conclave.client.mls.credentials import (
     Extension,
     ExtensionType,
@@ -27,7 +27,7 @@ from conclave.client.mls.framing import Sender, SenderType, member
 from conclave.client.mls.hpke import generate_key_pair
 from conclave.client.mls.key_schedule import PreSharedKeyID, PSKType, ResumptionPSKUsage
 from conclave.client.mls.nodes import LeafNode, LeafNodeSource, own_capabilities
-from conclave.client.mls.proposal_lists import Committed
+from conclave.client.mls.proposal_lists import CommittedProposal
 from conclave.client.mls.proposals import (
     Add,
     Commit,
@@ -131,7 +131,7 @@ def test_a_list_of_proposals_is_refused(proposals: list[Proposal | bytes], sente
 )
 def test_nobody_is_in_a_group_twice(packages: list[OwnKeyPackage], sentence: str) -> None:
     adds = [Add(own.key_package) for own in packages]
-    path = path_after(ALICE, *(Committed(member(0), add) for add in adds))
+    path = path_after(ALICE, *(CommittedProposal(member(0), add) for add in adds))
     refused(FOUR.group("bob"), commit_of(ALICE, *adds, path=path), sentence, InvalidError)
     alice = FOUR.group("alice")
     unchanged(alice, lambda: alice.commit(NOW, add=[own.key_package for own in packages]), sentence, InvalidError)
@@ -141,7 +141,7 @@ def test_no_key_is_in_a_tree_twice() -> None:
     update = update_of("carol", encryption_key=ALICE.tree.member(3).encryption_key)
     bob, carol = FOUR.group("bob"), FOUR.state("carol")
     bob.receive(public(carol, authenticated(carol, update)), NOW)
-    path = path_after(ALICE, Committed(member(2), update))
+    path = path_after(ALICE, CommittedProposal(member(2), update))
     commit = commit_of(ALICE, bob._state.proposals[0].reference, path=path)
     refused(bob, commit, "one encryption key", InvalidError)
 
@@ -246,14 +246,14 @@ def test_a_pre_shared_key_is_needed_where_it_flows_in() -> None:
 
 def test_a_key_of_an_earlier_epoch_is_of_this_group_and_known() -> None:
     usage = ResumptionPSKUsage.APPLICATION
-    for change, kind in (({"psk_group_id": b"other"}, NotForUsError), ({"psk_epoch": 77}, StaleError)):
+    for change, kind in (({"psk_group_id": b"other"}, WrongRecipientError), ({"psk_epoch": 77}, StaleError)):
         which = replace(psk(usage).psk, **change)
         refused(FOUR.group("bob"), commit_of(ALICE, PreSharedKey(which)), "a", kind)
 
 
 def test_a_group_that_was_ended_is_not_used_any_more() -> None:
     alice, bob = FOUR.state("alice"), FOUR.group("bob")
-    made = create_commit(alice, Wishes(proposals=(ReInit(b"new", 1, 6, ()),)), AROUND)
+    made = create_commit(alice, CommitSpec(proposals=(ReInit(b"new", 1, 6, ()),)), AROUND)
     bob.receive(public(alice, made.authenticated), NOW)
     for call in (lambda: bob.encrypt(b"x"), lambda: bob.commit(NOW), lambda: bob.propose_update(NOW)):
         unchanged(bob, call, "has ended", StateError)
@@ -262,5 +262,5 @@ def test_a_group_that_was_ended_is_not_used_any_more() -> None:
 def test_an_own_update_whose_key_is_lost_is_not_followed() -> None:
     bob, alice = FOUR.group("bob"), FOUR.group("alice")
     alice.receive(bob.propose_update(NOW), NOW)
-    lost = Group(replace(bob._state, updates={}), Policy())
+    lost = MlsGroup(replace(bob._state, updates={}), Policy())
     refused(lost, alice.commit(NOW).message, "that it never sent", InvalidError)

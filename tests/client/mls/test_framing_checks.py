@@ -7,18 +7,18 @@ import pytest
 from conclave.client.mls import (
     ApplicationMessage,
     CommitApplied,
-    Group,
     InvalidError,
     LimitError,
-    MalformedError,
-    NotForUsError,
-    NotFromHereError,
+    MalformedMessageError,
+    MlsGroup,
+    OutdatedStateError,
     OwnMessageError,
     Policy,
     ProposalArrived,
     ReplayedError,
     StaleError,
     StateError,
+    WrongRecipientError,
     decode_message,
     encode_message,
 )
@@ -100,7 +100,7 @@ def test_a_wrong_confirmation_tag_is_refused(four: Cast) -> None:
 def test_messages_of_other_groups_and_epochs_are_refused(four: Cast) -> None:
     alice, bob = four.state("alice"), four.group("bob")
     for change, kind in (
-        ({"group_id": b"other"}, NotForUsError),
+        ({"group_id": b"other"}, WrongRecipientError),
         ({"epoch": 9}, StaleError),
         ({"epoch": 0}, StaleError),
     ):
@@ -147,7 +147,7 @@ def test_padding_is_all_zeros(four: Cast) -> None:
         assert isinstance(got, ApplicationMessage)
         assert got.data == b"hi"
     for end in (b"\1", bytes(10) + b"\1", b"\1" + bytes(10)):
-        refused(four.group("bob"), private(four, end), "padding", MalformedError)
+        refused(four.group("bob"), private(four, end), "padding", MalformedMessageError)
 
 
 def test_padding_comes_in_steps() -> None:
@@ -190,7 +190,7 @@ def test_a_message_may_be_1024_ahead_but_not_more(four: Cast) -> None:
     for _ in range(1_023):
         _, tree = state.secret_tree.next_key(0, RatchetKind.APPLICATION)
         state = replace(state, secret_tree=tree)
-    alice = Group(state, Policy())
+    alice = MlsGroup(state, Policy())
     last, after = alice.encrypt(b"last"), alice.encrypt(b"after")
     refused(bob, after, "missing before", LimitError)
     assert isinstance(bob.receive(last, NOW), ApplicationMessage)
@@ -242,8 +242,8 @@ def test_what_the_own_key_signed_elsewhere_tells_that_the_state_is_an_old_one(fo
         for _ in range(since):
             old.encrypt(b"the same in both")
             new.encrypt(b"the same in both")
-        refused(old, new.encrypt(b"hi"), "not made from this state", NotFromHereError)
-        refused(old, new.commit(NOW).message, "not made from this state", NotFromHereError)
+        refused(old, new.encrypt(b"hi"), "not made from this state", OutdatedStateError)
+        refused(old, new.commit(NOW).message, "not made from this state", OutdatedStateError)
 
 
 def test_a_member_cannot_pretend_that_a_state_is_an_old_one(four: Cast) -> None:
@@ -254,8 +254,8 @@ def test_a_member_cannot_pretend_that_a_state_is_an_old_one(four: Cast) -> None:
     refused(alice, public(carol, authenticated(carol, commit, sender=member(0))), "signature of a message")
 
 
-def joining(group: Group) -> bytes:
-    return Group.join_external(group.group_info(), package("eve"), NOW)[1]
+def joining(group: MlsGroup) -> bytes:
+    return MlsGroup.join_external(group.group_info(), package("eve"), NOW)[1]
 
 
 def test_a_change_that_lost_is_told_from_one_that_was_moved_to_a_past_epoch(four: Cast) -> None:
@@ -275,7 +275,7 @@ def test_a_change_that_lost_is_told_from_one_that_was_moved_to_a_past_epoch(four
 
 def test_what_is_sent_to_nobody_in_a_group_is_refused_there(four: Cast) -> None:
     for message in (encode_message(package("eve").key_package), four.group("bob").group_info()):
-        refused(four.group("alice"), message, "none that is sent to a group", MalformedError)
+        refused(four.group("alice"), message, "none that is sent to a group", MalformedMessageError)
 
 
 # Senders outside the group
@@ -350,7 +350,7 @@ def test_a_new_member_must_commit_with_its_keys(four: Cast) -> None:
 
 
 def test_a_new_members_commit_is_signed_by_its_new_leaf(four: Cast) -> None:
-    _, message = Group.join_external(four.group("alice").group_info(), package("eve"), NOW)
+    _, message = MlsGroup.join_external(four.group("alice").group_info(), package("eve"), NOW)
     body = decode_message(message)
     assert isinstance(body, PublicMessage)
     broken = replace(body, auth=replace(body.auth, signature=bytes(64)))

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from conclave.client.mls import Group, MlsError, OwnKeyPackage, decode_message
-from conclave.client.mls.codec import MAX_ELEMENTS, MAX_MESSAGE, Reader, decode, opaque, varint
-from conclave.client.mls.errors import InvalidError, LimitError, MalformedError
+from conclave.client.mls import MlsError, MlsGroup, OwnKeyPackage, decode_message
+from conclave.client.mls.codec import MAX_ELEMENTS, MAX_MESSAGE, ByteReader, decode, opaque, varint
+from conclave.client.mls.errors import InvalidError, LimitError, MalformedMessageError
 from conclave.client.mls.framing import AuthenticatedContent
 from conclave.client.mls.nodes import MAX_LEAVES
 from conclave.client.mls.proposals import Commit, decode_proposal
@@ -39,7 +39,7 @@ READERS: dict[str, Callable[[bytes], object]] = {
     "tree": lambda data: decode(data, lambda reader: RatchetTree.decode(SUITE, reader)),
     "content": lambda data: decode(data, AuthenticatedContent.decode),
     "key package": OwnKeyPackage.from_bytes,
-    "group": Group.from_bytes,
+    "group": MlsGroup.from_bytes,
 }
 
 
@@ -72,8 +72,8 @@ def test_readers_raise_only_their_own_errors(kind: str, data: Any) -> None:
 def test_a_group_survives_whatever_is_sent_to_it(message: bytes) -> None:
     group = FOUR.group("bob")
     takes(lambda: group.receive(message, NOW))
-    takes(lambda: Group.join(message, [EVE], NOW))
-    takes(lambda: Group.join_external(message, EVE, NOW))
+    takes(lambda: MlsGroup.join(message, [EVE], NOW))
+    takes(lambda: MlsGroup.join_external(message, EVE, NOW))
     assert group.to_bytes() == FOUR.stored["bob"]
 
 
@@ -103,24 +103,24 @@ BOMBS = {
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Count the steps of readers."""
     steps = [0]
-    fixed, short = Reader.fixed, Reader.opaque
+    fixed, short = ByteReader.fixed, ByteReader.opaque
 
-    def counting(self: Reader, length: int) -> bytes:
+    def counting(self: ByteReader, length: int) -> bytes:
         steps[0] += 1
         return fixed(self, length)
 
-    def counting_short(self: Reader) -> bytes:
+    def counting_short(self: ByteReader) -> bytes:
         steps[0] += 1
         return short(self)
 
-    monkeypatch.setattr(Reader, "fixed", counting)
-    monkeypatch.setattr(Reader, "opaque", counting_short)
+    monkeypatch.setattr(ByteReader, "fixed", counting)
+    monkeypatch.setattr(ByteReader, "opaque", counting_short)
     return steps
 
 
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_mebibyte_of_anything_takes_few_steps(name: str, counted: list[int]) -> None:
-    with pytest.raises((MalformedError, LimitError)):
+    with pytest.raises((MalformedMessageError, LimitError)):
         decode_message(BOMBS[name])
     assert counted[0] < 10 * MAX_ELEMENTS
 
@@ -135,7 +135,7 @@ NODES = {
 
 @pytest.mark.parametrize("node", NODES.values(), ids=NODES)
 def test_a_mebibyte_of_a_tree_takes_few_steps(node: bytes, counted: list[int]) -> None:
-    with pytest.raises((MalformedError, LimitError)):
+    with pytest.raises((MalformedMessageError, LimitError)):
         decode(opaque(node * (MIB // len(node))), lambda reader: RatchetTree.decode(SUITE, reader))
     assert counted[0] < 10 * MAX_ELEMENTS
 
@@ -170,35 +170,35 @@ def test_a_message_that_is_too_large_is_not_looked_at(counted: list[int]) -> Non
     ],
 )
 def test_a_length_is_as_short_as_it_can_be(data: str, sentence: str) -> None:
-    with pytest.raises(MalformedError, match=sentence):
-        decode(raw(data), Reader.opaque)
+    with pytest.raises(MalformedMessageError, match=sentence):
+        decode(raw(data), ByteReader.opaque)
 
 
 def test_an_optional_value_is_there_or_not() -> None:
-    with pytest.raises(MalformedError, match="neither there nor not there"):
-        decode(b"\x02", lambda reader: reader.optional(Reader.uint8))
+    with pytest.raises(MalformedMessageError, match="neither there nor not there"):
+        decode(b"\x02", lambda reader: reader.optional(ByteReader.uint8))
 
 
 def test_numbers_end_where_their_vector_ends() -> None:
-    with pytest.raises(MalformedError, match="within a number"):
-        decode(opaque(bytes(3)), Reader.uint16s)
-    with pytest.raises(MalformedError, match="ends too early"):
-        decode(opaque(bytes(1)), lambda reader: reader.vector(Reader.uint16, 5))
-    with pytest.raises(MalformedError, match="longer than its message"):
-        decode(b"\x05", lambda reader: reader.vector(Reader.uint16, 5))
+    with pytest.raises(MalformedMessageError, match="within a number"):
+        decode(opaque(bytes(3)), ByteReader.uint16s)
+    with pytest.raises(MalformedMessageError, match="ends too early"):
+        decode(opaque(bytes(1)), lambda reader: reader.vector(ByteReader.uint16, 5))
+    with pytest.raises(MalformedMessageError, match="longer than its message"):
+        decode(b"\x05", lambda reader: reader.vector(ByteReader.uint16, 5))
 
 
 def test_a_list_has_each_extension_once() -> None:
     context = bytes.fromhex("000100010000000000000000000000") + opaque(bytes.fromhex("f00d00") * 2)
-    with pytest.raises(MalformedError, match="two extensions of one type"):
+    with pytest.raises(MalformedMessageError, match="two extensions of one type"):
         decode_message(HEAD + b"\x00\x04" + context)
 
 
 def test_what_this_package_does_not_know_is_told_apart_from_what_it_does() -> None:
     for data, sentence in (("00010009", "no WireFormat"), ("0001000100" + "00" * 8 + "09", "no SenderType")):
-        with pytest.raises(MalformedError, match=sentence):
+        with pytest.raises(MalformedMessageError, match=sentence):
             decode_message(raw(data))
-    with pytest.raises(MalformedError, match="no proposal of type 9"):
+    with pytest.raises(MalformedMessageError, match="no proposal of type 9"):
         decode(raw("0009"), decode_proposal)
 
 

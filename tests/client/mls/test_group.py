@@ -7,10 +7,10 @@ import pytest
 from conclave.client.mls import (
     ApplicationMessage,
     CommitApplied,
-    Group,
     InvalidError,
     LimitError,
-    MalformedError,
+    MalformedMessageError,
+    MlsGroup,
     OwnKeyPackage,
     OwnMessageError,
     ProposalArrived,
@@ -29,15 +29,15 @@ from tests.client.mls.forging import cast, package, unchanged
 FOUR = cast()
 
 
-def four() -> list[Group]:
+def four() -> list[MlsGroup]:
     return [FOUR.group(name) for name in ("alice", "bob", "carol", "dave")]
 
 
-def agree(*groups: Group) -> None:
+def agree(*groups: MlsGroup) -> None:
     assert len({(group.epoch, group.epoch_authenticator, group.tree_hash) for group in groups}) == 1
 
 
-def private_parts(group: Group) -> set[bytes]:
+def private_parts(group: MlsGroup) -> set[bytes]:
     """Return every secret of the current epoch."""
     state = group._state
     secrets = {value for value in vars(state.secrets).values() if isinstance(value, bytes)}
@@ -70,10 +70,10 @@ def test_any_of_several_own_commits_can_be_the_one_that_counts() -> None:
     renewal = alice.commit(NOW)
     assert alice.pending == tuple(one.message for one in (*invites, renewal))
     assert invites[1].welcome is not None
-    alice = Group.from_bytes(alice.to_bytes())
+    alice = MlsGroup.from_bytes(alice.to_bytes())
     for group in (alice, bob):
         group.receive(invites[1].message, NOW)
-    joined, used = Group.join(invites[1].welcome, [eve, mallory], NOW)
+    joined, used = MlsGroup.join(invites[1].welcome, [eve, mallory], NOW)
     assert used is mallory
     agree(alice, bob, joined)
     assert list(alice.pending) == []
@@ -204,7 +204,7 @@ def test_who_joins_reads_nothing_of_before_and_who_is_removed_nothing_of_after()
     before, eve = alice.encrypt(b"before"), package("eve")
     made = alice.commit(NOW, add=[eve.key_package], remove=[3])
     assert made.welcome is not None
-    joined, _ = Group.join(made.welcome, [eve], NOW)
+    joined, _ = MlsGroup.join(made.welcome, [eve], NOW)
     with pytest.raises(StaleError):
         joined.receive(before, NOW)
     alice.receive(made.message, NOW)
@@ -237,12 +237,12 @@ def test_a_group_goes_on_from_what_was_stored_at_any_moment() -> None:
     message = bob.propose_update(NOW)
     alice.receive(message, NOW)
     carol.receive(message, NOW)
-    bob = Group.from_bytes(bob.to_bytes())
+    bob = MlsGroup.from_bytes(bob.to_bytes())
     made = alice.commit(NOW)
-    alice = Group.from_bytes(alice.to_bytes())
+    alice = MlsGroup.from_bytes(alice.to_bytes())
     for group in (alice, bob, carol):
         group.receive(made.message, NOW)
-    bob = Group.from_bytes(bob.to_bytes())
+    bob = MlsGroup.from_bytes(bob.to_bytes())
     for n in (0, 1):
         got = bob.receive(late[n], NOW)
         assert isinstance(got, ApplicationMessage)
@@ -252,15 +252,15 @@ def test_a_group_goes_on_from_what_was_stored_at_any_moment() -> None:
 def test_another_version_of_the_stored_form_is_refused() -> None:
     stored = FOUR.stored["alice"]
     own = package("eve").to_bytes()
-    with pytest.raises(MalformedError, match="another version"):
-        Group.from_bytes(bytes([VERSION + 1]) + stored[1:])
-    with pytest.raises(MalformedError, match="another version"):
+    with pytest.raises(MalformedMessageError, match="another version"):
+        MlsGroup.from_bytes(bytes([VERSION + 1]) + stored[1:])
+    with pytest.raises(MalformedMessageError, match="another version"):
         OwnKeyPackage.from_bytes(b"\x09" + own[1:])
-    with pytest.raises(MalformedError):
-        Group.from_bytes(stored + b"x")
+    with pytest.raises(MalformedMessageError):
+        MlsGroup.from_bytes(stored + b"x")
     state = FOUR.state("alice")
-    with pytest.raises(MalformedError, match="does not have"):
-        Group.from_bytes(encode_state(replace(state, private_keys={99: b"x"})))
+    with pytest.raises(MalformedMessageError, match="does not have"):
+        MlsGroup.from_bytes(encode_state(replace(state, private_keys={99: b"x"})))
 
 
 def test_used_message_keys_are_not_stored() -> None:
@@ -306,7 +306,7 @@ def test_joining_leaves_no_init_key_in_the_group() -> None:
     eve = package("eve")
     made = FOUR.group("alice").commit(NOW, add=[eve.key_package])
     assert made.welcome is not None
-    group, _ = Group.join(made.welcome, [eve], NOW)
+    group, _ = MlsGroup.join(made.welcome, [eve], NOW)
     assert eve.init_private not in group.to_bytes()
     assert eve.encryption_private in group.to_bytes()
     group.commit(NOW)

@@ -6,11 +6,11 @@ from unittest import mock
 
 import pytest
 
-from conclave.client.mls import Group, InvalidError, LimitError, MlsError, Policy
-from conclave.client.mls.codec import MAX_EPOCH, MAX_SHORT, Reader, decode, opaque, uint64, vector
+from conclave.client.mls import InvalidError, LimitError, MlsError, MlsGroup, Policy
+from conclave.client.mls.codec import MAX_EPOCH, MAX_SHORT, ByteReader, decode, opaque, uint64, vector
 from conclave.client.mls.commits import create_commit
 from conclave.client.mls.credentials import DEFAULT_PROPOSALS, PLACES, Extension, check_places, read_extensions
-from conclave.client.mls.errors import refusing
+from conclave.client.mls.errors import convert_errors
 from conclave.client.mls.key_packages import KeyPackage
 from conclave.client.mls.key_schedule import GroupContext, PreSharedKeyID, PSKType
 from conclave.client.mls.nodes import MAX_LEAF, LeafNode
@@ -54,9 +54,9 @@ def test_a_key_package_with_a_key_that_gives_no_secret_is_not_added(change: str)
 
 
 def test_an_epoch_has_up_to_62_bits() -> None:
-    assert decode(uint64(MAX_EPOCH), Reader.epoch) == MAX_EPOCH < 1 << 63
+    assert decode(uint64(MAX_EPOCH), ByteReader.epoch) == MAX_EPOCH < 1 << 63
     with pytest.raises(LimitError, match="later than"):
-        decode(uint64(MAX_EPOCH + 1), Reader.epoch)
+        decode(uint64(MAX_EPOCH + 1), ByteReader.epoch)
 
 
 def test_ids_and_hashes_of_a_context_are_bounded() -> None:
@@ -112,12 +112,12 @@ def test_the_proposals_of_one_sender_that_wait_are_bounded_by_their_bytes() -> N
             alice.receive(public(BOB, forging.authenticated(BOB, Add(large))), NOW)
     assert 15_000 * len(alice._state.proposals) < MAX_CACHED_BYTES
     assert 10 < len(alice._state.proposals) < 20
-    assert Group.from_bytes(alice.to_bytes()).to_bytes() == alice.to_bytes()
+    assert MlsGroup.from_bytes(alice.to_bytes()).to_bytes() == alice.to_bytes()
 
 
 def test_a_proposal_is_sound_only_if_the_whole_commit_can_be_made() -> None:
     alice = FOUR.group("alice")
-    with mock.patch("conclave.client.mls.cached.create_commit", side_effect=InvalidError("the path fails")):
+    with mock.patch("conclave.client.mls.proposal_cache.create_commit", side_effect=InvalidError("the path fails")):
         alice.receive(public(BOB, forging.authenticated(BOB, Add(package("eve").key_package))), NOW)
     assert not alice.has_proposals
     alice.encrypt(b"goes on")
@@ -128,10 +128,10 @@ def test_a_commit_that_fails_with_proposals_is_made_without_them() -> None:
     alice.receive(public(BOB, forging.authenticated(BOB, Add(package("eve").key_package))), NOW)
     assert alice.has_proposals
 
-    def fails(state: object, wishes: object, around: object) -> object:
-        if wishes.references:  # type: ignore[attr-defined]
+    def fails(state: object, spec: object, inputs: object) -> object:
+        if spec.references:  # type: ignore[attr-defined]
             raise InvalidError("together they fail")
-        return create_commit(state, wishes, around)  # type: ignore[arg-type]
+        return create_commit(state, spec, inputs)  # type: ignore[arg-type]
 
     with mock.patch("conclave.client.mls.group.create_commit", side_effect=fails):
         made = alice.commit(NOW, remove=[BOB.own_index])
@@ -146,7 +146,7 @@ def test_whatever_a_message_leads_to_refuses_it() -> None:
     with mock.patch("conclave.client.mls.group.receive_public", side_effect=OverflowError("too large")):
         refused(alice, message, "cannot be processed", MlsError)
 
-    @refusing
+    @convert_errors
     def recurses() -> None:
         recurses()
 

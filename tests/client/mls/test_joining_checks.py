@@ -7,22 +7,22 @@ import pytest
 
 from conclave.client.mls import (
     CommitApplied,
-    Group,
     InvalidError,
     LimitError,
-    MalformedError,
+    MalformedMessageError,
     MlsError,
-    NotForUsError,
+    MlsGroup,
     OwnKeyPackage,
     Policy,
     StateError,
+    WrongRecipientError,
     create_key_package,
     decode_message,
     encode_message,
     suite_of,
 )
 from conclave.client.mls.codec import MAX_EPOCH, opaque
-from conclave.client.mls.commits import Made, Wishes, create_commit, group_info
+from conclave.client.mls.commits import CommitSpec, CreatedCommit, create_commit, group_info
 from conclave.client.mls.credentials import Certificate, Credential, CredentialType, Extension, ExtensionType
 from conclave.client.mls.crypto import encrypt_with_label, random_secret
 from conclave.client.mls.hpke import generate_key_pair
@@ -38,7 +38,7 @@ from conclave.client.mls.nodes import LeafNode, LeafNodeSource, Lifetime, Node, 
 from conclave.client.mls.proposals import Add
 from conclave.client.mls.state import GroupState
 from conclave.client.mls.tree import RatchetTree
-from conclave.client.mls.validation import Setting, check_tree
+from conclave.client.mls.validation import LeafRules, check_tree
 from conclave.client.mls.welcome import (
     EncryptedGroupSecrets,
     GroupInfo,
@@ -56,9 +56,9 @@ EVE = package("eve")
 X509 = Credential(CredentialType.X509, certificates=(Certificate(b"x"),))
 
 
-def invitation() -> Made:
+def invitation() -> CreatedCommit:
     """Return a proper commit that adds Eve."""
-    return create_commit(ALICE, Wishes(proposals=(Add(EVE.key_package),)), AROUND)
+    return create_commit(ALICE, CommitSpec(proposals=(Add(EVE.key_package),)), AROUND)
 
 
 AFTER = invitation().after
@@ -77,7 +77,7 @@ def info_of(state: GroupState, tree: RatchetTree | None = None, **changes: objec
 def refused(info: GroupInfo, sentence: str, own: OwnKeyPackage = EVE, kind: type[MlsError] = InvalidError) -> None:
     """Check that whoever wants to join by that group info refuses it."""
     with pytest.raises(kind, match=sentence):
-        Group.join_external(encode_message(info), own, NOW)
+        MlsGroup.join_external(encode_message(info), own, NOW)
 
 
 def welcome(info: GroupInfo, own: OwnKeyPackage = EVE, path_secret: bytes | None = None) -> bytes:
@@ -90,8 +90,8 @@ def welcome(info: GroupInfo, own: OwnKeyPackage = EVE, path_secret: bytes | None
     return encode_message(made)
 
 
-def join(message: bytes, own: OwnKeyPackage = EVE, policy: Policy | None = None) -> Group:
-    return Group.join(message, [own], NOW, policy=policy)[0]
+def join(message: bytes, own: OwnKeyPackage = EVE, policy: Policy | None = None) -> MlsGroup:
+    return MlsGroup.join(message, [own], NOW, policy=policy)[0]
 
 
 # Group infos
@@ -103,7 +103,7 @@ def test_a_proper_welcome_and_a_proper_group_info_are_taken() -> None:
     group = join(encode_message(made.welcome))
     assert group.epoch_authenticator == made.after.secrets.epoch_authenticator
     assert join(welcome(info_of(AFTER))).members() == group.members()
-    Group.join_external(encode_message(info_of(ALICE)), EVE, NOW)
+    MlsGroup.join_external(encode_message(info_of(ALICE)), EVE, NOW)
 
 
 def test_a_group_info_is_signed_by_the_member_that_it_names() -> None:
@@ -119,10 +119,10 @@ def test_a_tree_has_the_hash_of_its_group() -> None:
     context = replace(ALICE.context, tree_hash=bytes(32))
     refused(info_of(ALICE, group_context=context), "its hash is another")
     with pytest.raises(InvalidError, match="its hash is another"):
-        Group.join_external(encode_message(info_of(ALICE)), EVE, NOW, tree=AFTER.tree.encode())
+        MlsGroup.join_external(encode_message(info_of(ALICE)), EVE, NOW, tree=AFTER.tree.encode())
     without = info_of(ALICE, extensions=info_of(ALICE).extensions[1:])
     refused(without, "without its tree")
-    Group.join_external(encode_message(without), EVE, NOW, tree=ALICE.tree.encode())
+    MlsGroup.join_external(encode_message(without), EVE, NOW, tree=ALICE.tree.encode())
 
 
 def test_a_group_that_nobody_may_join_by_itself_is_not_joined() -> None:
@@ -136,7 +136,7 @@ def test_a_group_with_an_extension_that_is_not_supported_is_not_joined() -> None
 
 def test_an_unknown_extension_of_a_group_info_is_ignored() -> None:
     extensions = (*info_of(ALICE).extensions, Extension(0xF00D, b"x"))
-    Group.join_external(encode_message(info_of(ALICE, extensions=extensions)), EVE, NOW)
+    MlsGroup.join_external(encode_message(info_of(ALICE, extensions=extensions)), EVE, NOW)
 
 
 def test_an_external_pub_that_is_no_key_is_refused() -> None:
@@ -151,7 +151,7 @@ def test_nobody_joins_twice_but_may_come_back() -> None:
     refused(info_of(ALICE), "two members have one identity", bob)
     same_key = create_key_package(SUITE, b"bobby", FOUR.state("bob").signature_private, NOW)
     refused(info_of(ALICE), "two members have one signature key", same_key)
-    group, message = Group.join_external(encode_message(info_of(ALICE)), bob, NOW, resync=True)
+    group, message = MlsGroup.join_external(encode_message(info_of(ALICE)), bob, NOW, resync=True)
     alice, carol = FOUR.group("alice"), FOUR.group("carol")
     assert isinstance(alice.receive(message, NOW), CommitApplied)
     carol.receive(message, NOW)
@@ -172,7 +172,7 @@ def test_another_suite_is_not_joined() -> None:
     refused(info_of(ALICE), "another cipher suite", other)
     made = invitation()
     assert made.welcome is not None
-    with pytest.raises(NotForUsError):
+    with pytest.raises(WrongRecipientError):
         join(encode_message(made.welcome), other)
 
 
@@ -267,16 +267,16 @@ def test_a_tree_ends_with_a_node_and_has_each_kind_in_its_place() -> None:
     for data in (b"".join(nodes), b"", parents[0], nodes[0] * 2):
         tree = Extension(ExtensionType.RATCHET_TREE, opaque(data))
         extensions = (tree, *info_of(ALICE).extensions[1:])
-        refused(info_of(ALICE, extensions=extensions), "a tree", kind=MalformedError)
+        refused(info_of(ALICE, extensions=extensions), "a tree", kind=MalformedMessageError)
 
 
 def test_leaves_of_all_three_sources_are_checked() -> None:
     sources = {one.leaf_node_source for _, one in AFTER.tree.leaves()}
     assert {LeafNodeSource.KEY_PACKAGE, LeafNodeSource.COMMIT} <= sources
     context = AFTER.context
-    setting = Setting(SUITE, context.group_id, (), Policy(authenticate=lambda one, _: one.identity != b"carol"), NOW)
+    rules = LeafRules(SUITE, context.group_id, (), Policy(authenticate=lambda one, _: one.identity != b"carol"), NOW)
     with pytest.raises(InvalidError, match="does not belong to its signature key"):
-        check_tree(AFTER.tree, setting)
+        check_tree(AFTER.tree, rules)
 
 
 # Welcomes
@@ -285,9 +285,9 @@ def test_leaves_of_all_three_sources_are_checked() -> None:
 def test_a_welcome_for_others_is_not_taken() -> None:
     made = invitation()
     assert made.welcome is not None
-    with pytest.raises(NotForUsError, match="none of this client's key packages"):
+    with pytest.raises(WrongRecipientError, match="none of this client's key packages"):
         join(encode_message(made.welcome), package("eve"))
-    with pytest.raises(MalformedError, match="no Welcome"):
+    with pytest.raises(MalformedMessageError, match="no Welcome"):
         join(encode_message(EVE.key_package))
 
 
@@ -315,8 +315,8 @@ def test_a_welcome_leads_to_a_group_of_its_own_suite() -> None:
 def test_a_group_of_another_version_is_not_joined() -> None:
     message = bytearray(encode_message(info_of(ALICE)))
     message[5] = 2
-    with pytest.raises(MalformedError, match="version"):
-        Group.join_external(bytes(message), EVE, NOW)
+    with pytest.raises(MalformedMessageError, match="version"):
+        MlsGroup.join_external(bytes(message), EVE, NOW)
 
 
 def test_a_welcome_into_a_group_that_is_known_is_refused() -> None:
@@ -324,7 +324,7 @@ def test_a_welcome_into_a_group_that_is_known_is_refused() -> None:
     assert made.welcome is not None
     message = encode_message(made.welcome)
     with pytest.raises(InvalidError, match="is in already"):
-        Group.join(message, [EVE], NOW, known_groups={ALICE.context.group_id})
+        MlsGroup.join(message, [EVE], NOW, known_groups={ALICE.context.group_id})
 
 
 def test_a_path_secret_gives_the_keys_of_the_tree() -> None:
@@ -372,13 +372,13 @@ def test_who_joins_with_a_pre_shared_key_is_in_the_same_epoch() -> None:
     alice = FOUR.group("alice")
     made = alice.commit(NOW, add=[EVE.key_package], psks={b"id": b"key"})
     assert made.welcome is not None
-    group, _ = Group.join(made.welcome, [EVE], NOW, psks={b"id": b"key"})
+    group, _ = MlsGroup.join(made.welcome, [EVE], NOW, psks={b"id": b"key"})
     alice.apply_pending(NOW, psks={b"id": b"key"})
     assert group.epoch_authenticator == alice.epoch_authenticator
 
 
 def test_a_group_info_is_of_no_use_as_a_welcome_nor_the_reverse() -> None:
-    with pytest.raises(MalformedError, match="no group info"):
-        Group.join_external(welcome(info_of(AFTER)), EVE, NOW)
+    with pytest.raises(MalformedMessageError, match="no group info"):
+        MlsGroup.join_external(welcome(info_of(AFTER)), EVE, NOW)
     assert isinstance(decode_message(encode_message(info_of(AFTER))), GroupInfo)
-    unchanged(FOUR.group("bob"), lambda: join(encode_message(info_of(AFTER))), "no Welcome", MalformedError)
+    unchanged(FOUR.group("bob"), lambda: join(encode_message(info_of(AFTER))), "no Welcome", MalformedMessageError)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from conclave.client.mls import ApplicationMessage, Group, KeyPackage, OwnKeyPackage, Policy, decode_message
+from conclave.client.mls import ApplicationMessage, KeyPackage, MlsGroup, OwnKeyPackage, Policy, decode_message
 from tests.client.mls.data import LENIENT, NOW, load, raw
 from tests.support import sample
 
@@ -26,17 +26,17 @@ def own_key_package(scenario: dict[str, Any]) -> OwnKeyPackage:
     return own
 
 
-def joined(scenario: dict[str, Any], policy: Policy = LENIENT) -> tuple[Group, dict[bytes, bytes]]:
+def joined(scenario: dict[str, Any], policy: Policy = LENIENT) -> tuple[MlsGroup, dict[bytes, bytes]]:
     psks = {raw(one["psk_id"]): raw(one["psk"]) for one in scenario["external_psks"]}
     tree = raw(scenario["ratchet_tree"]) if scenario["ratchet_tree"] else None
     own = own_key_package(scenario)
-    group, used = Group.join(raw(scenario["welcome"]), [own], NOW, tree=tree, psks=psks, policy=policy)
+    group, used = MlsGroup.join(raw(scenario["welcome"]), [own], NOW, tree=tree, psks=psks, policy=policy)
     assert used is own
     assert group.epoch_authenticator.hex() == scenario["initial_epoch_authenticator"]
     return group, psks
 
 
-def follow(group: Group, epoch: dict[str, Any], psks: dict[bytes, bytes]) -> None:
+def follow(group: MlsGroup, epoch: dict[str, Any], psks: dict[bytes, bytes]) -> None:
     for message in (*epoch["proposals"], epoch["commit"]):
         group.receive(raw(message), NOW, psks)
     assert group.epoch_authenticator.hex() == epoch["epoch_authenticator"]
@@ -70,5 +70,5 @@ def test_scenarios_of_existing_clients_are_followed(name: str) -> None:
     for epoch in scenario["epochs"][: sample.amount(len(scenario["epochs"]), FEW)]:
         follow(group, epoch, psks)
         stored = group.to_bytes()
-        group = Group.from_bytes(stored, LENIENT)
+        group = MlsGroup.from_bytes(stored, LENIENT)
         assert group.to_bytes() == stored

@@ -8,8 +8,8 @@ import pytest
 from conclave.client.mls import (
     CipherSuite,
     CommitApplied,
-    Group,
     InvalidError,
+    MlsGroup,
     OwnKeyPackage,
     Policy,
     create_key_package,
@@ -29,7 +29,7 @@ from conclave.client.mls.credentials import (
 )
 from conclave.client.mls.crypto import HPKECiphertext
 from conclave.client.mls.hpke import generate_key_pair
-from conclave.client.mls.key_packages import LIFETIME
+from conclave.client.mls.key_packages import LIFETIME_SECONDS
 from conclave.client.mls.nodes import LeafNodeSource, Lifetime, own_capabilities
 from conclave.client.mls.parent_hash import with_path
 from conclave.client.mls.proposal_lists import apply
@@ -122,8 +122,8 @@ def test_such_a_key_package_is_refused(key_package: object, sentence: str) -> No
 @pytest.mark.parametrize(
     ("lifetime", "sentence"),
     [
-        (Lifetime(NOW - LIFETIME, NOW - 1), "too old"),
-        (Lifetime(NOW + 86_401, NOW + LIFETIME), "not be used yet"),
+        (Lifetime(NOW - LIFETIME_SECONDS, NOW - 1), "too old"),
+        (Lifetime(NOW + 86_401, NOW + LIFETIME_SECONDS), "not be used yet"),
     ],
 )
 def test_a_key_package_is_used_only_in_its_time(lifetime: Lifetime, sentence: str) -> None:
@@ -133,7 +133,7 @@ def test_a_key_package_is_used_only_in_its_time(lifetime: Lifetime, sentence: st
 
 
 def test_a_key_package_that_was_made_this_second_or_by_a_fast_clock_is_used() -> None:
-    for lifetime in (Lifetime(NOW, NOW + LIFETIME), Lifetime(NOW + 3_600, NOW + LIFETIME)):
+    for lifetime in (Lifetime(NOW, NOW + LIFETIME_SECONDS), Lifetime(NOW + 3_600, NOW + LIFETIME_SECONDS)):
         assert FOUR.group("alice").commit(NOW, add=[repackaged(EVE, lifetime=lifetime)]).welcome
 
 
@@ -276,7 +276,7 @@ def test_a_path_whose_keys_do_not_come_from_its_secrets_is_refused() -> None:
 
 def test_a_member_that_has_lost_its_keys_is_told_so() -> None:
     state = FOUR.state("bob")
-    lost = Group(replace(state, private_keys={}), Policy())
+    lost = MlsGroup(replace(state, private_keys={}), Policy())
     refused(lost, commit_of(ALICE), "to no key of this member", InvalidError)
 
 
@@ -284,26 +284,26 @@ def test_who_comes_in_has_what_the_group_requires() -> None:
     """The members are able to what their packages of last resort say; Eve is not."""
     needs = RequiredCapabilities((int(ExtensionType.LAST_RESORT),), (), ()).encode()
     required = Extension(ExtensionType.REQUIRED_CAPABILITIES, needs)
-    group = Group.create(package("alice", last_resort=True), NOW, extensions=[required])
+    group = MlsGroup.create(package("alice", last_resort=True), NOW, extensions=[required])
     bob = package("bob", last_resort=True)
     welcome = group.commit(NOW, add=[bob.key_package]).welcome
     assert welcome is not None
-    joined, _ = Group.join(welcome, [bob], NOW)
+    joined, _ = MlsGroup.join(welcome, [bob], NOW)
     group.apply_pending(NOW)
     unchanged(group, lambda: group.commit(NOW, add=[EVE.key_package]), "that the group requires", InvalidError)
     refused(joined, commit_of(group._state, Add(EVE.key_package)), "that the group requires", InvalidError)
     with pytest.raises(InvalidError, match="that the group requires"):
-        Group.join_external(group.group_info(), EVE, NOW)
+        MlsGroup.join_external(group.group_info(), EVE, NOW)
     with pytest.raises(InvalidError, match="that the group requires"):
-        Group.create(EVE, NOW, extensions=[required])
+        MlsGroup.create(EVE, NOW, extensions=[required])
 
 
 def test_nothing_is_required_that_only_some_members_have() -> None:
     """Alice is able to it, and Bob is not."""
-    group, bob = Group.create(package("alice", last_resort=True), NOW), package("bob")
+    group, bob = MlsGroup.create(package("alice", last_resort=True), NOW), package("bob")
     welcome = group.commit(NOW, add=[bob.key_package]).welcome
     assert welcome is not None
-    joined, _ = Group.join(welcome, [bob], NOW)
+    joined, _ = MlsGroup.join(welcome, [bob], NOW)
     group.apply_pending(NOW)
     needs = RequiredCapabilities((int(ExtensionType.LAST_RESORT),), (), ()).encode()
     required = Extension(ExtensionType.REQUIRED_CAPABILITIES, needs)

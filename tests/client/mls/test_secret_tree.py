@@ -2,8 +2,8 @@
 
 import pytest
 
-from conclave.client.mls import InvalidError, LimitError, MalformedError
-from conclave.client.mls.codec import Reader, decode, uint32, varint
+from conclave.client.mls import InvalidError, LimitError, MalformedMessageError
+from conclave.client.mls.codec import ByteReader, decode, uint32, varint
 from conclave.client.mls.errors import ReplayedError
 from conclave.client.mls.nodes import MAX_LEAVES
 from conclave.client.mls.secret_tree import (
@@ -66,7 +66,7 @@ def test_who_is_not_in_the_tree_has_no_keys() -> None:
 
 @pytest.mark.parametrize("size", [0, 3, 2 * MAX_LEAVES])
 def test_a_stored_tree_has_a_size_that_is_possible(size: int) -> None:
-    with pytest.raises(MalformedError, match="no possible size"):
+    with pytest.raises(MalformedMessageError, match="no possible size"):
         decode(uint32(size) + bytes(2), lambda reader: SecretTree.decode(SUITE, reader))
 
 
@@ -80,6 +80,6 @@ def test_a_group_has_room_for_so_many_and_no_more() -> None:
 
 
 def test_a_length_is_at_most_what_can_be_said() -> None:
-    assert decode(varint((1 << 30) - 1), Reader.varint) == (1 << 30) - 1
+    assert decode(varint((1 << 30) - 1), ByteReader.varint) == (1 << 30) - 1
     with pytest.raises(LimitError, match="longer than the protocol can say"):
         varint(1 << 30)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from conclave.client.mls import Group, KeyPackage, MlsError, decode_message, encode_message
+from conclave.client.mls import KeyPackage, MlsError, MlsGroup, decode_message, encode_message
 from conclave.client.mls.codec import decode
 from conclave.client.mls.framing import PublicMessage, WireFormat
 from conclave.client.mls.proposals import Commit, Remove
@@ -46,7 +46,7 @@ def of_alice(kind: str) -> bytes:
         case "removal":
             return alice.commit(NOW, remove=[1]).message
         case "external commit":
-            return Group.join_external(alice.group_info(), EVE, NOW)[1]
+            return MlsGroup.join_external(alice.group_info(), EVE, NOW)[1]
         case _:
             return alice.commit(NOW, add=[EVE.key_package], remove=[3]).message
 
@@ -86,8 +86,8 @@ def _add(message: bytes) -> None:
 @pytest.mark.parametrize(
     ("kind", "make", "use"),
     [
-        ("welcome", _welcome, lambda message: Group.join(message, [EVE], NOW)),
-        ("group info", FOUR.group("alice").group_info, lambda message: Group.join_external(message, EVE, NOW)),
+        ("welcome", _welcome, lambda message: MlsGroup.join(message, [EVE], NOW)),
+        ("group info", FOUR.group("alice").group_info, lambda message: MlsGroup.join_external(message, EVE, NOW)),
         ("key package", lambda: encode_message(EVE.key_package), _add),
     ],
 )

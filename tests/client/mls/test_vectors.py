@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from conclave.client.mls import hpke, tree_math
-from conclave.client.mls.codec import Reader, decode, varint
+from conclave.client.mls.codec import ByteReader, decode, varint
 from conclave.client.mls.crypto import (
     HPKECiphertext,
     decrypt_with_label,
@@ -18,7 +18,7 @@ from conclave.client.mls.crypto import (
     sign_with_label,
     verify_with_label,
 )
-from conclave.client.mls.errors import MalformedError
+from conclave.client.mls.errors import MalformedMessageError
 from conclave.client.mls.framing import (
     AuthenticatedContent,
     ContentType,
@@ -87,7 +87,7 @@ def each(name: str, few: int | None = None) -> pytest.MarkDecorator:
 @each("deserialization")
 def test_lengths_are_read_as_the_vectors_say(vector: Vector) -> None:
     header = raw(vector["vlbytes_header"])
-    assert decode(header, Reader.varint) == vector["length"]
+    assert decode(header, ByteReader.varint) == vector["length"]
     assert varint(vector["length"]) == header
 
 
@@ -223,7 +223,7 @@ def test_messages_are_protected_and_unprotected(vector: Vector, what: str) -> No
     private, _ = protect_private(own, made(WireFormat.PRIVATE_MESSAGE), tree, sender_data)
     assert content_of(encode_message(private)) == vector[what]
     if what == "application":
-        with pytest.raises(MalformedError):
+        with pytest.raises(MalformedMessageError):
             protect_public(own, made(WireFormat.PUBLIC_MESSAGE), membership, context.encode())
         return
     assert content_of(raw(vector[f"{what}_pub"])) == vector[what]

@@ -89,7 +89,7 @@ async def door(running: Running, most: int, unauthenticated: float = math.inf) -
 
 
 def closed(running: Running) -> dict[str, int]:
-    return {reason: count for reason, count in running.app[app_keys.CLOSED].items() if count}
+    return {reason: count for reason, count in running.app[app_keys.CLOSED_CONNECTIONS].items() if count}
 
 
 @pytest.mark.usefixtures("none_is_new")

@@ -14,11 +14,11 @@ import pytest
 import uvloop
 
 from conclave import app_keys
-from conclave.cache.groups import RememberedGroups
+from conclave.cache.groups import GroupCache
 from conclave.config.settings import Config
 from conclave.server.client_port import ClientPort, FastPath
 from conclave.server.client_port.connection import ClientConnection
-from conclave.server.tls import context_of
+from conclave.server.tls import load_context
 from conclave.wire import acknowledgement, pace
 from tests.conftest import ANY_NUMBER, Running, StartServer
 from tests.server.client_port.test_fast_path import PROTOBUF, poll
@@ -143,12 +143,12 @@ def at(config: Config, start_server: StartServer, way: str, *, secured: bool) ->
             tls, folder = None, config.database.parent
             if secured:
                 make_certificate(folder)
-                tls = context_of(Config(tls_cert_path=str(folder / "cert.pem"), tls_key_path=str(folder / "key.pem")))
+                tls = load_context(Config(tls_cert_path=str(folder / "cert.pem"), tls_key_path=str(folder / "key.pem")))
             opened = ClientPort(running.server.runner, "127.0.0.1", 0, ANY_NUMBER, tls, FastPath(running.app))
             port = int((await opened.listen()).rpartition(":")[2])
             with pytest.MonkeyPatch.context() as patch:
                 if not chosen.is_remembered:
-                    patch.setattr(RememberedGroups, "page", lambda *_: None)
+                    patch.setattr(GroupCache, "page", lambda *_: None)
                 yield Place(running, port, alice, bob, group, chosen, opened)
 
     return place

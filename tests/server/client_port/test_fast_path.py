@@ -678,7 +678,7 @@ async def test_an_error_that_nobody_foresaw_is_answered(
     with monkeypatch.context() as patch:
         patch.setattr(module, "parse_id", fail)
         assert json.loads((await line.ask(poll(alice, group, 0))).body) == {"messages": []}
-        patch.setattr(running.app[app_keys.FRESHNESS], "look", fail)
+        patch.setattr(running.app[app_keys.FRESHNESS], "refresh", fail)
         failed = await line.ask(poll(alice, group, 0))
     assert (failed.status, json.loads(failed.body)["error"]) == ("HTTP/1.1 500 Internal Server Error", "unspecified")
     assert json.loads((await line.ask(poll(alice, group, 0))).body) == {"messages": []}

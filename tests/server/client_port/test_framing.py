@@ -14,7 +14,7 @@ from conclave.server.client_port.framing import (
     END,
     MAX_HEAD_BYTES,
     MAX_PLAIN_BYTES,
-    MalformedError,
+    MalformedRequestError,
     RequestScanner,
     is_plain,
     measure,
@@ -135,7 +135,7 @@ async def test_aiohttp_ends_every_request_where_it_is_ended_here_and_reads_plain
             end = text.find(END) + len(END)
             try:
                 head = read_head(text[:end]) if end >= len(END) else None
-            except MalformedError as error:
+            except MalformedRequestError as error:
                 refused, reason = refused + 1, str(error)
             else:
                 reason = ""
@@ -235,7 +235,7 @@ def test_a_body_in_chunks_is_followed_to_its_end() -> None:
         assert not scanner.is_complete
         assert scanner.feed(text[cut:] + b"no HTTP, but behind it") == len(text) - cut
         assert scanner.is_complete
-    with pytest.raises(MalformedError):
+    with pytest.raises(MalformedRequestError):
         RequestScanner().feed(b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n")
 
 
@@ -250,11 +250,11 @@ def test_what_is_too_long_is_not_plain_and_then_no_request() -> None:
         assert of(filled % (b"x" * room))
         if longest == MAX_PLAIN_BYTES:
             assert not of(filled % (b"x" * (room + 1)))
-    with pytest.raises(MalformedError):
+    with pytest.raises(MalformedRequestError):
         read_head(filled % (b"x" * (room + 1)))
 
 
 @pytest.mark.parametrize("length", [b"+3", b"-3", b"3,3", b"0x3", b"3_0", b"", b"9" * 19, b"\xb2"])
 def test_a_length_that_is_no_number_is_refused(length: bytes) -> None:
-    with pytest.raises(MalformedError):
+    with pytest.raises(MalformedRequestError):
         read_head(b"POST /x HTTP/1.1\r\nHost: x\r\nContent-Length: %b\r\n\r\n" % length)

@@ -10,7 +10,7 @@ import pytest
 from conclave.config.settings import Config
 from conclave.server.client_port import FastPath, fast_path as module, framing
 from conclave.server.client_port.fast_path import ParsedHeaders
-from conclave.server.client_port.framing import END, MalformedError, RequestHead
+from conclave.server.client_port.framing import END, MalformedRequestError, RequestHead
 from tests.conftest import Running, StartServer
 from tests.server.client_port.test_fast_path import line_to, poll, send
 from tests.support import sample
@@ -53,7 +53,7 @@ def said_of(fast_path: FastPath, head: bytes) -> tuple[int | None, str, str | No
     """Return what a plain head says; of others the length of the body, or None; -1: it is not HTTP."""
     try:
         found, request = fast_path.read_head(head, None)  # type: ignore[arg-type]  # it is only passed on
-    except MalformedError:
+    except MalformedRequestError:
         return -1
     if request and request.key:
         fast_path.cache(request)
@@ -129,7 +129,7 @@ async def test_of_so_many_heads_at_most_something_is_cached(
 ) -> None:
     alice, group = await a_member(running)
     parsed.clear()
-    monkeypatch.setattr(module, "MAX_KNOWN", 2)
+    monkeypatch.setattr(module, "MAX_CACHED", 2)
     fast_path, heads = FastPath(running.app), [send(alice, group, b"", X=str(each)) for each in range(3)]
     heads = [each.replace(b"Length: 0", b"Length: 1") for each in heads]
     for each in (0, 1, 0, 2, 2, 0):

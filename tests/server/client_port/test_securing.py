@@ -15,9 +15,9 @@ from conclave.clock import FakeClock
 from conclave.config.settings import Config
 from conclave.server.app import create_app
 from conclave.server.client_port import ClientPort, ConnectionLimits, admission, port
-from conclave.server.tls import context_of
+from conclave.server.tls import load_context
 from conclave.wire import response_head
-from conclave.wire.handover import drain_fully
+from conclave.wire.handover import wait_for_full_drain
 from tests.support.certificate import make_certificate
 from tests.support.server import PATIENCE, until
 
@@ -38,7 +38,7 @@ def run(request: pytest.FixtureRequest) -> Iterator[Run]:
 async def serving(config: Config, clock: FakeClock, most: int) -> AsyncIterator[ClientPort]:
     folder = config.database.parent
     make_certificate(folder)
-    tls = context_of(Config(tls_cert_path=str(folder / "cert.pem"), tls_key_path=str(folder / "key.pem")))
+    tls = load_context(Config(tls_cert_path=str(folder / "cert.pem"), tls_key_path=str(folder / "key.pem")))
     runner = web.AppRunner(create_app(config, clock), shutdown_timeout=1)
     try:
         await runner.setup()
@@ -206,7 +206,7 @@ def test_of_a_large_answer_a_layer_hands_on_only_what_the_connection_below_may_h
         server = await asyncio.get_running_loop().create_server(Answering, "127.0.0.1", 0, ssl=context)
         with contextlib.closing(await asyncio.to_thread(connected, server.sockets[0].getsockname()[1])):
             await until(lambda: bool(made))
-            drain_fully(made[0])
+            wait_for_full_drain(made[0])
             response_head.write(made[0], [bytes(100), bytes(400_000)])
             await asyncio.sleep(0.1)
             waiting = made[0].get_write_buffer_size()

@@ -13,7 +13,7 @@ import pytest
 from conclave import app_keys
 from conclave.config.settings import Config
 from conclave.server.client_port import ClientPort, FastPath, connection
-from conclave.server.tls import context_of
+from conclave.server.tls import load_context
 from tests.conftest import ANY_NUMBER, Running
 from tests.server.client_port.test_fast_path import PROTOBUF, forget_groups, poll
 from tests.support.certificate import make_certificate
@@ -32,7 +32,7 @@ async def port_of(
     context = None
     if is_secured:
         make_certificate(folder)
-        context = context_of(Config(tls_cert_path=str(folder / "cert.pem"), tls_key_path=str(folder / "key.pem")))
+        context = load_context(Config(tls_cert_path=str(folder / "cert.pem"), tls_key_path=str(folder / "key.pem")))
     made = connection.ClientConnection.connection_made
 
     def made_small(each: connection.ClientConnection, transport: asyncio.BaseTransport) -> None:

@@ -160,7 +160,7 @@ async def test_what_only_a_wrong_clock_hid_in_the_archive_is_kept_and_served_onc
             assert await bob.numbers(group, after) == seen
         clock.set_wrong(-10 * DAY)
         await run(accept=True)
-        await server.app[app_keys.CLOCK_WATCH].look()
+        await server.app[app_keys.CLOCK_WATCH].check()
         await alice.set_expiry(group, 0)
         assert await bob.numbers(group, 6) == []
         assert (await run())["deleted"].get("fetched", 0) == 0

@@ -52,7 +52,7 @@ def status(store: Store, monkeypatch: pytest.MonkeyPatch, *options: str) -> Resu
 
 def test_status_tells_what_is_where_and_what_is_overdue(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     result = status(store, monkeypatch)
-    assert (result.exit_code, result.stdout, result.stderr) == (0, "nothing was ever archived\n", "")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "nothing has been archived yet\n", "")
     kept, timed, deleted = store.add_group(), store.add_group(20 * DAY), store.add_group()
     for group_key in (kept, timed, deleted):
         store.send(group_key, 3)
@@ -181,7 +181,7 @@ def test_what_a_dry_run_finds_wrong_is_told_in_a_line(monkeypatch: pytest.Monkey
         raise ArchiveError("the archive: cannot be read")
 
     monkeypatch.setattr(cleanup, "rehearse", fail)
-    monkeypatch.setattr("conclave.cli.common.log_for_people", lambda: None)
+    monkeypatch.setattr("conclave.cli.common.use_console_log", lambda: None)
     shown = CliRunner().invoke(cleanup.cleanup, ["run", "--dry-run"])
     assert shown.exit_code == 1
     assert shown.stderr.splitlines()[1:] == ["conclave: the archive: cannot be read"]
@@ -334,7 +334,7 @@ def test_verify_prints_what_differs_and_fails(monkeypatch: pytest.MonkeyPatch, t
     config = tmp_path / "conclave.toml"
     config.write_text(f'database_path = "{tmp_path / "hot.db"}"\n')
 
-    monkeypatch.setattr("conclave.cli.common.log_for_people", lambda: None)
+    monkeypatch.setattr("conclave.cli.common.use_console_log", lambda: None)
     missing = CliRunner().invoke(archive.archive, ["restore", str(UUID(int=1)), "--config", str(config)])
     assert (missing.exit_code, missing.stderr) == (
         1,
@@ -348,8 +348,8 @@ def test_verify_prints_what_differs_and_fails(monkeypatch: pytest.MonkeyPatch, t
     whole = verify(Check(1000, 2000, 3))
     assert (whole.exit_code, whole.stdout) == (
         0,
-        "the archive is whole: 1,000 messages with 2,000 bytes in 3 rows of the index\n",
+        "the archive is intact: 1,000 messages with 2,000 bytes in 3 rows of the index\n",
     )
     differing = verify(Check(1000, 2000, 3, ["a"] * 102))
     assert (differing.exit_code, differing.stdout) == (1, "a\n" * 100 + "and 2 more\n")
-    assert differing.stderr.startswith("conclave: the archive is not as it should be; read: 1,000 messages")
+    assert differing.stderr.startswith("conclave: the archive is damaged; read: 1,000 messages")

@@ -7,7 +7,7 @@ from deltalake import DeltaTable
 
 from conclave.archive.scan import batches, by_rows
 from conclave.store.archive.moves import ArchiveState
-from conclave.store.resources.receipts import Erased
+from conclave.store.resources.receipts import ErasedMessages
 from spark.archive import columns as a, data_files
 from spark.archive.data_files import MisnamedError
 from spark.archive.due_rows import NUMBERS
@@ -53,7 +53,7 @@ def test_no_message_stays_by_what_a_footer_says_of_groups(table: Table, monkeypa
     looked = batches(query, f"SELECT sequence_num FROM archive WHERE group_key = {GROUP}")
     assert sum(batch.num_rows for batch in looked) == 30
     [measured] = look(table, plan(rows, {GROUP: conditions(is_gone=True)})).values()
-    assert (measured.gone, measured.left) == ([Erased("deleted_group", 30, 30, 1030)], None)
+    assert (measured.gone, measured.left) == ([ErasedMessages("deleted_group", 30, 30, 1030)], None)
 
 
 def test_a_file_that_says_it_has_fewer_rows_of_one_column_is_refused(table: Table) -> None:

@@ -9,7 +9,7 @@ import pytest
 from conclave.keys import tree
 from conclave.keys.tree import Range
 from conclave.store.archive.moves import Key, PartRow
-from conclave.store.resources.receipts import Erased
+from conclave.store.resources.receipts import ErasedMessages
 from spark.archive import due_rows
 from spark.archive.due_rows import Measured
 from spark.archive.table import Table
@@ -74,8 +74,8 @@ def test_what_users_under_a_legal_hold_have_sent_stays(table: Table) -> None:
     wanted = plan(rows, {1: conditions(is_gone=True), 2: conditions(senders=[USERS[0], USERS[1]])})
     wanted.held = [USERS[0], USERS[2], USERS[0]]
     assert [each.gone for _, each in sorted(look(table, wanted).items())] == [
-        [Erased("deleted_group", 5, 9, 1009)],
-        [Erased("deleted_account", 2, 9, 1009)],
+        [ErasedMessages("deleted_group", 5, 9, 1009)],
+        [ErasedMessages("deleted_account", 2, 9, 1009)],
     ]
 
 
@@ -86,7 +86,7 @@ def test_what_was_erased_before_goes_by_no_rule_and_is_not_left(table: Table) ->
     wanted = plan(rows, {1: conditions(cutoff=1007), 2: conditions(taken_back=[6])}, first=3, missing={4, 5})
     alive = Alive({1: [Range(3, 3), Range(6, 10)], 2: [Range(3, 3), Range(6, 10)]})
     found = look(table, wanted, alive)
-    assert found[1, -1, SPAN].gone == [Erased("expired", 2, 6, 1006)]
+    assert found[1, -1, SPAN].gone == [ErasedMessages("expired", 2, 6, 1006)]
     assert found[1, -1, SPAN].numbers == [Range(3, 3), Range(6, 6)]
     assert found[2, -1, SPAN].numbers == [Range(6, 6)]
     for key, gone in ((1, {3, 6}), (2, {6})):

@@ -46,7 +46,7 @@ def going(store: Store, numbers: dict[int, int]) -> dict[tuple[int, int], tuple[
                 assert explained
                 found = explained.message
                 assert found
-                told[key, number] = found.place, bool(found.fate and found.fate.goes)
+                told[key, number] = found.place, bool(found.fate and found.fate.is_next)
     return told
 
 

@@ -12,7 +12,7 @@ from conclave.archive import tally as archived
 from conclave.clock import FakeClock
 from conclave.keys.cipher import ADDED_BYTES
 from conclave.retention import marks
-from conclave.retention.hidden import Amount
+from conclave.retention.hidden import MessageTotals
 from conclave.store.resources import audit
 from conclave.system import operator_identity
 from tests.support.archived import DAY, START, USERS, Store
@@ -43,11 +43,11 @@ def release(store: Store, hold_id: int) -> None:
     opened.write(holds.release, context, "operator root", hold_id)
 
 
-def plan(store: Store, group_key: int, before: int) -> tuple[Amount, Amount]:
+def plan(store: Store, group_key: int, before: int) -> tuple[MessageTotals, MessageTotals]:
     """What a purge would take from the database, and from the archive."""
     opened, context = outside(store)
     found = opened.read(purges.plan, context, str(UUID(bytes=store.group_ids[group_key])), before)
-    return found.rehearsed.sure, archived.count(store.config, found.rehearsed.sought)
+    return found.rehearsed.known, archived.count(store.config, found.rehearsed.archive_count)
 
 
 def test_a_hold_keeps_what_is_archived_until_it_is_released(store: Store) -> None:
@@ -104,7 +104,7 @@ def test_a_purge_counts_hides_and_erases_in_both_tiers(store: Store) -> None:
     every = hold(store, group_key=purged)
     assert sum(amount.held for amount in plan(store, purged, border)) == 9
     release(store, every)
-    assert plan(store, purged, START) == (Amount(), Amount())
+    assert plan(store, purged, START) == (MessageTotals(), MessageTotals())
     opened, context = outside(store)
     opened.write(purges.purge, context, "operator root", store.group_ids[purged], border)
     served = set(store.made) - early

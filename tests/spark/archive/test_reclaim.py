@@ -13,7 +13,7 @@ from conclave.proof import keys as proof
 from conclave.proof.findings import Finding, ProofPart
 from conclave.retention import holds
 from conclave.store.archive import reclaiming
-from conclave.store.archive.reclaiming import Dead
+from conclave.store.archive.reclaiming import DeadSpace
 from conclave.store.engine import sqlite
 from conclave.store.resources import receipts
 from conclave.store.views import overdue
@@ -37,7 +37,7 @@ class Deferring(Keyed):
         """What receipts say: rule and messages."""
         return self.query("SELECT rule, messages FROM receipts ORDER BY receipt_id")
 
-    def dead(self) -> Dead:
+    def dead(self) -> DeadSpace:
         with closing(sqlite.connect(self.config.database, readonly=True)) as connection:
             return reclaiming.dead(connection)
 
@@ -61,7 +61,7 @@ class Deferring(Keyed):
         """Nor is any piece of them in a file of the archive."""
         self._expect_lost(dead, alive)
         assert self.bytes_left(dead, self.config.archive_path) == set()
-        assert self.dead() == Dead(0, None)
+        assert self.dead() == DeadSpace(0, None)
 
     def _expect_lost(self, dead: set[Message], alive: set[Message]) -> None:
         self.expect_served(alive)
@@ -125,7 +125,7 @@ def test_a_purge_is_unreadable_at_once_and_its_space_is_given_back_later(store: 
     assert store.files() == before, "nothing was written anew"
     store.expect_unreadable(dead, everything - dead)
     assert store.told() == [("expired", 4)]
-    assert read_status(store.config, store.now).dead == Dead(4, store.now)
+    assert read_status(store.config, store.now).dead == DeadSpace(4, store.now)
     first = store.now
 
     store.now += DAY

@@ -11,7 +11,7 @@ from tests.support.cleaner import Cleaner
 
 pytestmark = pytest.mark.system
 
-HOUSE = Scope(HOUSEKEEPING, None, keeps_house=True)
+HOUSE = Scope(HOUSEKEEPING, None, is_housekeeping=True)
 
 
 @pytest.fixture

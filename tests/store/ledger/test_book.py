@@ -15,7 +15,7 @@ import pytest
 
 from conclave import failpoints
 from conclave.store.ledger import book
-from conclave.store.ledger.book import ALIVE, READ, RESTORE, SETTINGS, Entry, LedgerError
+from conclave.store.ledger.book import ALIVE, READ, RESTORE, SETTINGS, LedgerEntry, LedgerError
 from tests.support import ledgers, sample
 from tests.support.server import PATIENCE
 
@@ -23,18 +23,20 @@ ID = "0a" * 16
 NOW = 1_700_000_000
 
 
-def entry(change: int, kind: str = "group", subject: int = 1, at: int = NOW) -> Entry:
-    return Entry(change, at, kind, subject, {"gone_below": change})
+def entry(change: int, kind: str = "group", subject: int = 1, at: int = NOW) -> LedgerEntry:
+    return LedgerEntry(change, at, kind, subject, {"gone_below": change})
 
 
-def things(*numbers: int) -> list[Entry]:
+def things(*numbers: int) -> list[LedgerEntry]:
     """A change each, of as many things."""
     return [entry(change, subject=change) for change in numbers]
 
 
-def read(change: int, *ends: int) -> Entry:
+def read(change: int, *ends: int) -> LedgerEntry:
     """What was read, with timers that end at these seconds."""
-    return Entry(change, NOW, READ, 1, {"read_up_to": 9, "ends": [[number, end] for number, end in enumerate(ends)]})
+    return LedgerEntry(
+        change, NOW, READ, 1, {"read_up_to": 9, "ends": [[number, end] for number, end in enumerate(ends)]}
+    )
 
 
 @pytest.fixture
@@ -46,14 +48,14 @@ def changes(path: Path) -> list[int]:
     return [each.change for each in book.entries(path, 0)]
 
 
-def look(path: Path) -> book.Contents:
+def look(path: Path) -> book.LedgerContents:
     found = book.look(path)
     assert found
     return found
 
 
 def test_what_is_appended_is_read_again(path: Path) -> None:
-    first, second = entry(1), Entry(2, NOW, "account", "ab", None)
+    first, second = entry(1), LedgerEntry(2, NOW, "account", "ab", None)
     book.append(path, ID, 0, [first])
     book.append(path, ID, 1, [second])
     assert list(book.entries(path, 0)) == [first, second]
@@ -74,9 +76,9 @@ def test_an_entry_takes_the_place_of_the_former_one_of_the_same_thing(path: Path
 
 def test_what_a_restore_has_left_behind_is_kept(path: Path) -> None:
     """A database that was given up for the restored one needs what it had come to."""
-    book.append(path, ID, 0, [entry(1), Entry(1, NOW, RESTORE, 1, {"number": 1, "from": 0}), entry(2), entry(3)])
+    book.append(path, ID, 0, [entry(1), LedgerEntry(1, NOW, RESTORE, 1, {"number": 1, "from": 0}), entry(2), entry(3)])
     assert changes(path) == [1, 1, 3]
-    book.append(path, ID, 3, [Entry(3, NOW, RESTORE, 1, {"number": 1, "from": 3})])
+    book.append(path, ID, 3, [LedgerEntry(3, NOW, RESTORE, 1, {"number": 1, "from": 3})])
     assert [each.kind for each in book.entries(path, 0)] == ["group", "group", RESTORE]
     assert look(path).restored == 1
 
@@ -200,7 +202,7 @@ def test_another_database_of_sqlite_is_left_alone(path: Path) -> None:
 def test_a_ledger_that_is_gone_begins_anew_with_a_restore_alone_and_knows_that_it_is_not_whole(path: Path) -> None:
     with pytest.raises(LedgerError, match="the ledger is missing"):
         book.append(path, ID, 7, [entry(8)])
-    book.append(path, ID, 7, [Entry(7, 0, RESTORE, 1, {"number": 1})])
+    book.append(path, ID, 7, [LedgerEntry(7, 0, RESTORE, 1, {"number": 1})])
     assert look(path).complete_after == 7
 
 
@@ -262,7 +264,7 @@ def test_a_place_that_cannot_be_written_is_told_in_one_line(tmp_path: Path, plac
 
 def test_what_is_old_goes_and_the_file_says_how_far_it_reaches(path: Path) -> None:
     old = NOW - 100
-    restore = Entry(5, old, RESTORE, 0, {"number": 1})
+    restore = LedgerEntry(5, old, RESTORE, 0, {"number": 1})
     book.append(
         path,
         ID,
@@ -290,7 +292,7 @@ def test_a_file_without_entries_does_not_look_as_if_it_lacked_its_end(path: Path
 
 
 def test_what_went_is_not_in_the_file_and_its_room_is_given_back(path: Path) -> None:
-    many = [Entry(change, NOW, "account", f"{change:032x}", None) for change in range(1, 2_000)]
+    many = [LedgerEntry(change, NOW, "account", f"{change:032x}", None) for change in range(1, 2_000)]
     book.append(path, ID, 0, many)
     size = path.stat().st_size
     book.drop_old(path, NOW + 1, 0, NOW)

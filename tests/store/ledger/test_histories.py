@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, note, settings, strategies as st
 from conclave.clock import FakeClock
 from conclave.config.vault import VaultConfig
 from conclave.errors import ApiError
-from conclave.store.resources.groups import Group
+from conclave.store.resources.groups import GroupRow
 from conclave.store.resources.members import Membership
 from tests.store.ledger.world import DAY, HOUR, World
 from tests.support import sample
@@ -70,17 +70,17 @@ class History(World):
         if user_ids := self.user_ids()[one % 3 :]:
             self.create_group(f"group{self.used}", *user_ids[: 1 + other % len(user_ids)])
 
-    def change_policy_(self, group: Group, other: int) -> None:
+    def change_policy_(self, group: GroupRow, other: int) -> None:
         self.change_policy(group, EXPIRIES[other % len(EXPIRIES)])
 
-    def purge_(self, group: Group, other: int) -> None:
+    def purge_(self, group: GroupRow, other: int) -> None:
         self.purge(group, self.clock.now() - (0, 60, HOUR)[other % 3])
 
-    def delete_group_(self, group: Group, other: int) -> None:
+    def delete_group_(self, group: GroupRow, other: int) -> None:
         if other % 3 == 0:
             self.delete_group(group)
 
-    def join_(self, group: Group, other: int) -> None:
+    def join_(self, group: GroupRow, other: int) -> None:
         inside = {each.user_id for each in self.memberships() if each.group == group}
         outside = [
             each for each in self.user_ids() if each not in inside and (group.group_key, each) not in self.banned()
@@ -88,7 +88,7 @@ class History(World):
         if outside:
             self.join(group, outside[other % len(outside)])
 
-    def fetch_all_(self, group: Group, _: int) -> None:
+    def fetch_all_(self, group: GroupRow, _: int) -> None:
         for each in self.memberships():
             if each.group == group:
                 self.fetch(each)

@@ -43,7 +43,7 @@ class Backed(World):
         with self.reading() as connection:
             return member_of(connection, group_id, user_id)
 
-    def group(self, group_id: bytes) -> groups.Group:
+    def group(self, group_id: bytes) -> groups.GroupRow:
         with self.reading() as connection:
             return require_group(connection, group_id)
 

@@ -35,9 +35,9 @@ from conclave.store.ledger import book, changes
 from conclave.store.ledger.book import LedgerError
 from conclave.store.ledger.changes import drain
 from conclave.store.resources import bans, groups, invites, members, messages, state, taken_back, timers, users
-from conclave.store.resources.groups import Group, GroupChanges
+from conclave.store.resources.groups import GroupChanges, GroupRow
 from conclave.store.resources.members import Membership
-from conclave.store.resources.messages import Draft
+from conclave.store.resources.messages import MessageDraft
 from spark import run
 from spark.environment import RunEnvironment
 from tests.support import stores
@@ -145,10 +145,10 @@ class World:
                 members.add(connection, require_group(connection, group_id).group_key, user_id, self.clock.now())
             return group_id
 
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[GroupRow]:
         with self.reading() as connection:
             return [
-                Group(**row) for row in connection.execute(f"SELECT {groups.COLUMNS} FROM groups ORDER BY group_key")
+                GroupRow(**row) for row in connection.execute(f"SELECT {groups.COLUMNS} FROM groups ORDER BY group_key")
             ]
 
     def memberships(self) -> list[Membership]:
@@ -158,7 +158,7 @@ class World:
 
     def send(self, member: Membership, body: bytes = b"body", *, seconds: int = 0, is_commit: bool = False) -> int:
         with self.writing() as connection:
-            draft = Draft(member.group.group_key, member.user_id, body, is_commit, seconds)
+            draft = MessageDraft(member.group.group_key, member.user_id, body, is_commit, seconds)
             return append_all(connection, [draft], self.clock.now())[0]
 
     def take_back(self, member: Membership, number: int) -> None:
@@ -178,7 +178,7 @@ class World:
             acted_until = state.latest_acted_on(connection, self.clock.read())
             timers.read(connection, member, up_to, self.clock.now(), 1_000, acted_until=acted_until)
 
-    def change_policy(self, group: Group, expiry: int) -> None:
+    def change_policy(self, group: GroupRow, expiry: int) -> None:
         with self.writing() as connection:
             changed = GroupChanges(message_expiry_seconds=expiry)
             change_group(connection, Context(self.config.policy, self.clock), group, changed)
@@ -197,11 +197,11 @@ class World:
         self.config = replace(self.config, retention=retention)
         self.begin()
 
-    def purge(self, group: Group, before: int) -> None:
+    def purge(self, group: GroupRow, before: int) -> None:
         with self.writing() as connection:
             purges.purge(connection, self.context, "operator root", group.group_id, before)
 
-    def delete_group(self, group: Group) -> None:
+    def delete_group(self, group: GroupRow) -> None:
         with self.writing() as connection:
             grouping.end(connection, group, self.clock.now())
 
@@ -213,7 +213,7 @@ class World:
         with self.writing() as connection:
             joining.end_and_withdraw(connection, member, self.clock.now())
 
-    def join(self, group: Group, user_id: bytes) -> None:
+    def join(self, group: GroupRow, user_id: bytes) -> None:
         with self.writing() as connection:
             members.add(connection, group.group_key, user_id, self.clock.now())
 
@@ -261,12 +261,12 @@ class World:
         with self.reading() as connection:
             for member in self.memberships():
                 group, now = member.group, self.clock.now()
-                sight = of_group(connection, group, now)
+                view = of_group(connection, group, now)
                 timed = of_reader(member.member_id, member.joined_after, include_redacted=False)
                 rows = connection.execute(
-                    f"SELECT sequence_num FROM ({timed.query}) WHERE group_key = :group_key AND {sight.hot[0]}"
+                    f"SELECT sequence_num FROM ({timed.query}) WHERE group_key = :group_key AND {view.hot[0]}"
                     f" AND {timed.condition}",
-                    {"group_key": group.group_key, "now": now, **timed.values, **sight.bounds(0)},
+                    {"group_key": group.group_key, "now": now, **timed.values, **view.bounds(0)},
                 )
                 found |= {(member.user_id, group.group_key, row[0]) for row in rows}
         return found

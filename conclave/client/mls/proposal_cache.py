@@ -6,7 +6,7 @@ What a proposal costs is paid when it comes: whether it can be committed alone i
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
 
-from conclave.client.mls.commits import Around, Wishes, create_commit
+from conclave.client.mls.commits import CommitInputs, CommitSpec, create_commit
 from conclave.client.mls.crypto import make_proposal_ref
 from conclave.client.mls.errors import LimitError, MlsError
 from conclave.client.mls.framing import AuthenticatedContent, Sender, SenderType, member
@@ -15,43 +15,43 @@ from conclave.client.mls.proposals import Add, Proposal, Remove, Update
 from conclave.client.mls.state import MAX_CACHED, MAX_CACHED_BYTES, MAX_CACHED_OF_ONE, CachedProposal, GroupState
 from conclave.client.mls.validation import Policy
 
-TAKEN_ALONG = (Add, Update, Remove)
+INCLUDABLE = (Add, Update, Remove)
 """Proposals that own commits take along. Members cannot be kept from committing others, as far as the policy goes."""
 
 
 def cache_proposal(
-    state: GroupState, authenticated: AuthenticatedContent, proposal: Proposal, around: Around
+    state: GroupState, authenticated: AuthenticatedContent, proposal: Proposal, inputs: CommitInputs
 ) -> GroupState:
     """Keep a proposal for the next commit, whoever makes it: another may find sound what this member does not.
 
     Raises InvalidError for a kind that no commit may have here, LimitError if too much waits.
     """
-    check_kind(proposal, around.policy)
+    check_kind(proposal, inputs.policy)
     sender = authenticated.content.sender
     reference = make_proposal_ref(state.suite, authenticated.encode())
     if any(cached.reference == reference for cached in state.proposals):
         return state
-    new = CachedProposal(reference, sender, proposal, sound=False)
-    same = [new, *(cached for cached in state.proposals if _whose(cached.sender) == _whose(sender))]
+    new = CachedProposal(reference, sender, proposal, is_committable=False)
+    same = [new, *(cached for cached in state.proposals if _quota_key(cached.sender) == _quota_key(sender))]
     if len(state.proposals) >= MAX_CACHED or len(same) > MAX_CACHED_OF_ONE:
         raise LimitError("more proposals wait for a commit than are kept")
     if sum(len(each.encode()) for each in same) > MAX_CACHED_BYTES:
         raise LimitError("the proposals of a member that wait for a commit have too many bytes")
-    new = replace(new, sound=_can_be_committed(state, new, around))
+    new = replace(new, is_committable=_can_be_committed(state, new, inputs))
     return replace(state, proposals=(*state.proposals, new))
 
 
-def _whose(sender: Sender) -> tuple[SenderType, int]:
+def _quota_key(sender: Sender) -> tuple[SenderType, int]:
     """Return by what proposals are counted: their sender, all new members together as one."""
     return sender.sender_type, sender.index
 
 
-def _can_be_committed(state: GroupState, cached: CachedProposal, around: Around) -> bool:
+def _can_be_committed(state: GroupState, cached: CachedProposal, inputs: CommitInputs) -> bool:
     """Make the whole commit, and drop it: also its path and its Welcome may fail."""
-    if not isinstance(cached.proposal, TAKEN_ALONG):
+    if not isinstance(cached.proposal, INCLUDABLE):
         return False
     try:
-        create_commit(replace(state, proposals=(cached,)), Wishes(references=(cached,)), around)
+        create_commit(replace(state, proposals=(cached,)), CommitSpec(references=(cached,)), inputs)
     except MlsError:
         return False
     return True
@@ -60,7 +60,7 @@ def _can_be_committed(state: GroupState, cached: CachedProposal, around: Around)
 def _is_taken_along(cached: CachedProposal, policy: Policy) -> bool:
     """Tell whether own commits take a proposal along."""
     is_outside = cached.sender.sender_type == SenderType.NEW_MEMBER_PROPOSAL
-    return cached.sound and (policy.admit_new_members or not is_outside)
+    return cached.is_committable and (policy.admit_new_members or not is_outside)
 
 
 def must_commit(state: GroupState, policy: Policy) -> bool:
@@ -72,24 +72,24 @@ def must_commit(state: GroupState, policy: Policy) -> bool:
     )
 
 
-def committable(state: GroupState, wanted: Sequence[Proposal], policy: Policy) -> tuple[CachedProposal, ...]:
+def committable_proposals(state: GroupState, wanted: Sequence[Proposal], policy: Policy) -> tuple[CachedProposal, ...]:
     """Return the cached proposals for the next own commit, besides those that are ``wanted`` in it.
 
     A Remove is preferred to an Update, and the newest to older ones (section 12.2). Together they may still fail.
     """
     own = member(state.own_index)
-    taken = {claim for proposal in wanted for claim in _claims(own, proposal)}
+    taken = {claim for proposal in wanted for claim in _conflict_keys(own, proposal)}
     chosen: list[CachedProposal] = []
     newest_first = state.proposals[::-1]
     for cached in sorted(newest_first, key=lambda one: not isinstance(one.proposal, Remove)):
-        claims = set(_claims(cached.sender, cached.proposal))
+        claims = set(_conflict_keys(cached.sender, cached.proposal))
         if _is_taken_along(cached, policy) and taken.isdisjoint(claims):
             chosen.append(cached)
             taken |= claims
     return tuple(chosen)
 
 
-def _claims(sender: Sender, proposal: Proposal) -> Iterator[Hashable]:
+def _conflict_keys(sender: Sender, proposal: Proposal) -> Iterator[Hashable]:
     """Return what a proposal needs for itself: of two that claim the same, one commit can have only one."""
     if isinstance(proposal, Remove):
         yield "leaf", proposal.removed

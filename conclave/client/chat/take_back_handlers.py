@@ -1,4 +1,4 @@
-"""Commands that take messages back: the user's last one, one with some words, or as an admin those of some time."""
+"""Handlers of /undo, /delete and /purge, which take messages back."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -6,35 +6,35 @@ from itertools import islice
 from conclave.client.chat import formatting
 from conclave.client.chat.command_context import CommandContext, CommandError
 from conclave.client.chat.rooms import Room
-from conclave.client.errors import ClientError, GroupError, ResourceError, in_words
+from conclave.client.errors import ClientError, GroupError, ResourceError, describe_error
 from conclave.client.events import Message
 from conclave.retention.durations import duration_words
 
 PAGE = 100
 
-MOST_LOOKED_AT = 10_000
-"""The last 10,000 messages of a group are looked at."""
+MAX_SEARCHED = 10_000
+"""The last 10,000 messages of a group are searched."""
 
 
 async def undo(context: CommandContext, _: str) -> None:
-    """Take back what the user has sent last to the group."""
+    """Take back the user's last message in the group."""
     conversation, room = context.conversation, _room(context)
-    if draft := conversation.send_queue.call_back(room):
-        soon = "is not sent again, and taken back if it has come" if draft.is_called_back else "is not sent"
-        context.say(f"Your last message {soon}")
+    if pending := conversation.send_queue.cancel_last(room):
+        also = ", and will be taken back if it was sent already" if pending.is_cancelled else ""
+        context.show_status(f"Your last message was cancelled{also}")
         return
     own = (each for each in _newest_first(context, room) if each.sender_id == conversation.user_id)
     last = next(own, None)
     if last is None:
-        raise CommandError(f"there is no message of yours in {room.name}")
+        raise CommandError(f"you have no messages in {room.name}")
     await conversation.sync.take_back(room.group.group_id, last.sequence_num)
-    context.say(f"Your message of {formatting.date_and_time(last.created_at)} is taken back, for everybody")
+    context.show_status(f"Took back your message of {formatting.date_and_time(last.created_at)}")
 
 
-async def take_back_with(context: CommandContext, rest: str) -> None:
-    """Take back the newest message with some words: the user's, or else, for an admin, anybody's; if the user is sure.
+async def take_back_matching(context: CommandContext, rest: str) -> None:
+    """Take back the newest message with some words: the user's own, or for an admin anyone's. Asks for confirmation.
 
-    The question has no text of the message, which may be gone before it is answered.
+    The dialog does not show the text, which may expire before the answer.
     """
     conversation, room, words = context.conversation, _room(context), rest.lower()
     is_admin = room.is_admin(conversation.user_id)
@@ -43,49 +43,47 @@ async def take_back_with(context: CommandContext, rest: str) -> None:
     if found is None and is_admin:
         found = next(iter(having), None)
     if found is None:
-        whose = "message" if is_admin else "message of yours"
-        raise CommandError(f"no {whose} in {room.name} has these words; deleting the group is /disband")
+        whose = "message" if is_admin else "message from you"
+        raise CommandError(f"no {whose} in {room.name} contains these words; to delete the group, use /disband")
     is_own = found.sender_id == conversation.user_id
     name = "Your" if is_own else f"{await conversation.name(found.sender_id)}'s"
-    text = (
-        f"{name} message of {formatting.date_and_time(found.created_at)} goes, for everybody. Nothing brings it back."
-    )
-    if await context.ask("Take it back?", text, "Take it back"):
+    text = f"{name} message of {formatting.date_and_time(found.created_at)} will be taken back. This cannot be undone."
+    if await context.confirm("Take back this message?", text, "Take back"):
         await conversation.sync.take_back(room.group.group_id, found.sequence_num)
 
 
 async def purge(context: CommandContext, rest: str) -> None:
-    """Take back what was sent to the group in the last so much time, by anybody, once the user has seen how much.
+    """Take back all messages of the last given time, of any sender, after a confirmation.
 
-    The server is asked first what it still serves of that, and whether admins may take it back.
+    First the server is asked which of them it still serves, and whether admins may take them back.
     """
     conversation, room = context.conversation, _room(context)
     if not room.is_admin(conversation.user_id):
-        raise CommandError(f"only an admin of {room.name} can; /undo and /delete take back what is yours")
+        raise CommandError(f"only admins of {room.name} can use /purge; /undo and /delete take back your own messages")
     try:
         seconds = formatting.parse_lifetime(rest)
     except ValueError as error:
-        raise CommandError(f"{error}: /purge 1h takes back what was sent in the last hour") from error
+        raise CommandError(f"{error}: for example /purge 1h for the last hour") from error
     since = conversation.now() - seconds
     found = [each for each in _newest_first(context, room) if each.created_at >= since]
     served = await _served(context, room, found)
     found = [each for each in found if each.sequence_num in served]
-    await _require_may(context, room, found)
+    await _require_permission(context, room, found)
     if not found:
-        context.say(f"Nothing here was sent to {room.name} in the last {duration_words(seconds)}")
+        context.show_status(f"No local messages of {room.name} are from the last {duration_words(seconds)}")
         return
     number, own = len(found), sum(each.sender_id == conversation.user_id for each in found)
     when, oldest = duration_words(seconds), formatting.date_and_time(found[-1].created_at)
     text = (
-        f"{formatting.count(number, 'message')} of the last {when}, {own:,} of them yours, the oldest of {oldest}, will"
-        " go, for everybody. Nothing brings them back."
+        f"{formatting.count(number, 'message')} of the last {when}, {own:,} of them yours, the oldest from {oldest},"
+        " will be taken back. This cannot be undone."
     )
-    if await context.ask(f"Take back what was sent to {room.name}?", text, "Take it back"):
+    if await context.confirm(f"Take back messages in {room.name}?", text, "Take back"):
         await _take_all(context, room, [each.sequence_num for each in found])
 
 
 async def _served(context: CommandContext, room: Room, found: list[Message]) -> set[int]:
-    """Return the numbers of what the server serves now, from the oldest of some messages to the newest."""
+    """Return the numbers of the messages that the server still serves, from the oldest of ``found`` to the newest."""
     numbers = set[int]()
     after, last = (found[-1].sequence_num - 1, found[0].sequence_num) if found else (0, 0)
     while after < last:
@@ -97,8 +95,8 @@ async def _served(context: CommandContext, room: Room, found: list[Message]) -> 
     return numbers
 
 
-async def _require_may(context: CommandContext, room: Room, found: list[Message]) -> None:
-    """Raise CommandError unless the server would let the user take back the newest of somebody else's messages."""
+async def _require_permission(context: CommandContext, room: Room, found: list[Message]) -> None:
+    """Raise CommandError unless the user may take back the newest of other users' messages."""
     conversation = context.conversation
     others = [each for each in found if each.sender_id != conversation.user_id][:1]
     for each in others:
@@ -106,31 +104,30 @@ async def _require_may(context: CommandContext, room: Room, found: list[Message]
             await conversation.client.take_back(room.group.group_id, each.sequence_num, dry_run=True)
         except GroupError as error:
             raise CommandError(
-                "the operator of this server lets nobody but its sender take a message back; /undo and /delete take"
-                " back what is yours"
+                "on this server only the sender can take a message back; /undo and /delete take back your own"
             ) from error
 
 
 async def _take_all(context: CommandContext, room: Room, numbers: list[int]) -> None:
-    """Take messages back one after the other; if one is refused, say how many are gone by then."""
+    """Take messages back one by one. If one is refused, say how many were taken back."""
     taken = 0
     for number in numbers:
         try:
             await context.conversation.sync.take_back(room.group.group_id, number)
         except ResourceError:
-            continue  # it has gone meanwhile
+            continue  # gone meanwhile
         except ClientError as error:
             if not taken:
                 raise
             done = f"{taken:,} of {formatting.count(len(numbers), 'message')}"
-            raise CommandError(f"{done} are taken back, then: {in_words(error)}") from error
+            raise CommandError(f"took back {done}, then: {describe_error(error)}") from error
         taken += 1
-    context.say(f"{formatting.count(taken, 'message')} of {room.name} taken back, for everybody")
+    context.show_status(f"Took back {formatting.count(taken, 'message')} in {room.name}")
 
 
 def _newest_first(context: CommandContext, room: Room) -> Iterator[Message]:
-    """Return the messages of a group that may be shown, the newest first."""
-    return islice(_all(context, room), MOST_LOOKED_AT)
+    """Return the visible messages of a group, the newest first."""
+    return islice(_all(context, room), MAX_SEARCHED)
 
 
 def _all(context: CommandContext, room: Room) -> Iterator[Message]:

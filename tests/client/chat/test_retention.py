@@ -5,26 +5,26 @@ from dataclasses import replace
 import pytest
 
 from conclave.client import Client
-from conclave.client.chat.policies import effective, told
+from conclave.client.chat.retention import change_notice, effective_expiry
 from conclave.config.retention import RetentionConfig
 from conclave.config.settings import Config
 from conclave.retention.policy import AFTER_FETCH, KEEP
-from conclave.retention.resolve import Lifetimes, Limit, Limits
-from conclave.wire.results import Retention
+from conclave.retention.resolve import LifetimeLimits, LifetimeRange, Lifetimes
+from conclave.wire.results import RetentionInfo
 from tests.conftest import StartServer
 from tests.support.client import PASSWORD
 
 HOUR, DAY = 3600, 86_400
 SETTINGS = (KEEP, AFTER_FETCH, HOUR, DAY, 40 * DAY)
-BOUNDED = Limits(max_lifetime=Limit(min=2 * HOUR, max=30 * DAY))
+BOUNDED = LifetimeLimits(max_lifetime=LifetimeRange(min=2 * HOUR, max=30 * DAY))
 
 
 @pytest.mark.parametrize("server", [KEEP, AFTER_FETCH, 60 * DAY], ids="server-{}".format)
-@pytest.mark.parametrize("limits", [Limits(), BOUNDED], ids=["free", "bounded"])
+@pytest.mark.parametrize("limits", [LifetimeLimits(), BOUNDED], ids=["free", "bounded"])
 @pytest.mark.parametrize("default", [KEEP, AFTER_FETCH, 10 * DAY], ids="default-{}".format)
 @pytest.mark.parametrize("is_overridden", [False, True], ids=["own", "override"])
 async def test_it_agrees_with_the_server(
-    config: Config, start_server: StartServer, server: int, limits: Limits, default: int, is_overridden: bool
+    config: Config, start_server: StartServer, server: int, limits: LifetimeLimits, default: int, is_overridden: bool
 ) -> None:
     retention = RetentionConfig(default_policy=Lifetimes(KEEP, default), limits=limits)
     at = replace(config, message_retention=server, retention=retention)
@@ -40,7 +40,7 @@ async def test_it_agrees_with_the_server(
         for setting in SETTINGS:
             if server == AFTER_FETCH and setting > 0:
                 continue  # over the cap: refused
-            foretold = effective(group, setting, server, configured)
+            foretold = effective_expiry(group, setting, server, configured)
             await client.update_group(group, expiry=setting)
             assert (await client.retention(group)).effective_expiry_seconds == foretold, setting
 
@@ -48,11 +48,11 @@ async def test_it_agrees_with_the_server(
 @pytest.mark.parametrize(
     ("own", "went", "said"),
     [
-        (HOUR, 0, "messages are gone after 1 hour from now on: bob has set that"),
-        (HOUR, 1, "messages are gone after 1 hour from now on: bob has set that; 1 message that was here went with it"),
-        (KEEP, 2, "messages are gone after 1 hour from now on: the operator has set that; 2 messages that were here"),
+        (HOUR, 0, "bob changed the expiry: messages are deleted after 1 hour"),
+        (HOUR, 1, "bob changed the expiry: messages are deleted after 1 hour; 1 message expired"),
+        (KEEP, 2, "the operator changed the expiry: messages are deleted after 1 hour; 2 messages expired"),
     ],
 )
 def test_a_change_is_told_with_who_made_it_and_what_it_hides(own: int, went: int, said: str) -> None:
-    former, now = Retention(KEEP, KEEP, KEEP), Retention(KEEP, own, HOUR)
-    assert told(former, now, "bob has", went).startswith(said)
+    former, now = RetentionInfo(KEEP, KEEP, KEEP), RetentionInfo(KEEP, own, HOUR)
+    assert change_notice(former, now, "bob", went).startswith(said)

@@ -12,13 +12,13 @@ import pytest
 from aiohttp import ClientSession
 from hypothesis import given, strategies as st
 
-from conclave.client import History, Session
-from conclave.client.chat.attention import Attention
-from conclave.client.chat.calling import BURNS, Caller, Calls, sequence
+from conclave.client import History, LoginSession
+from conclave.client.chat.notifications import SELF_DESTRUCTING, NotificationMode, Notifier, sequence
 from conclave.client.chat.rooms import Room
+from conclave.client.chat.unread import UnreadCounter
 from conclave.client.events import Message
 from conclave.clock import FakeClock
-from conclave.wire.results import Group
+from conclave.wire.results import GroupDetails
 from tests.support.chatting import Chat, chatting, new_group, signed_up, until
 from tests.support.client import Client
 from tests.support.conversing import NewChat, Pair, Recorder
@@ -28,24 +28,24 @@ HOUR, DAY = 3_600, 86_400
 
 
 @pytest.mark.parametrize(
-    ("calls", "environment", "told"),
+    ("mode", "environment", "told"),
     [
-        (Calls.BELL, {"TERM": "xterm"}, "\a"),
-        (Calls.DESKTOP, {"TERM": "xterm"}, "\x1b]9;conclave: somebody has written to you\x1b\\\a"),
-        (Calls.TEXT, {}, "\x1b]9;conclave: bob: hi\x1b\\\a"),
-        (Calls.TEXT, {"TERM": "rxvt-unicode"}, "\x1b]777;notify;conclave;bob: hi\x1b\\\a"),
-        (Calls.TEXT, {"TERM": "foot"}, "\x1b]777;notify;conclave;bob: hi\x1b\\\a"),
-        (Calls.TEXT, {"TERM": "xterm", "VTE_VERSION": "1"}, "\x1b]777;notify;conclave;bob: hi\x1b\\\a"),
-        (Calls.TEXT, {"TMUX": "/tmp"}, "\x1bPtmux;\x1b\x1b]9;conclave: bob: hi\x1b\x1b\\\x1b\\\a"),
+        (NotificationMode.BELL, {"TERM": "xterm"}, "\a"),
+        (NotificationMode.DESKTOP, {"TERM": "xterm"}, "\x1b]9;conclave: new message\x1b\\\a"),
+        (NotificationMode.TEXT, {}, "\x1b]9;conclave: bob: hi\x1b\\\a"),
+        (NotificationMode.TEXT, {"TERM": "rxvt-unicode"}, "\x1b]777;notify;conclave;bob: hi\x1b\\\a"),
+        (NotificationMode.TEXT, {"TERM": "foot"}, "\x1b]777;notify;conclave;bob: hi\x1b\\\a"),
+        (NotificationMode.TEXT, {"TERM": "xterm", "VTE_VERSION": "1"}, "\x1b]777;notify;conclave;bob: hi\x1b\\\a"),
+        (NotificationMode.TEXT, {"TMUX": "/tmp"}, "\x1bPtmux;\x1b\x1b]9;conclave: bob: hi\x1b\x1b\\\x1b\\\a"),
     ],
 )
-def test_what_a_terminal_is_told(calls: Calls, environment: Mapping[str, str], told: str) -> None:
-    assert sequence(calls, "bob: hi", environment) == told
+def test_what_a_terminal_is_told(mode: NotificationMode, environment: Mapping[str, str], told: str) -> None:
+    assert sequence(mode, "bob: hi", environment) == told
 
 
 @given(st.text(alphabet=st.one_of(st.characters(), st.sampled_from("\a\x1b\\\x9c\x9d\n;\u202e")), max_size=300))
 def test_no_text_gets_out_of_the_notification(text: str) -> None:
-    told = sequence(Calls.TEXT, text, {})
+    told = sequence(NotificationMode.TEXT, text, {})
     inside = told.removeprefix("\x1b]9;conclave: ").removesuffix("\x1b\\\a")
     assert not re.search("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", inside)
     assert len(inside) <= 100
@@ -53,16 +53,16 @@ def test_no_text_gets_out_of_the_notification(text: str) -> None:
 
 @given(st.text(min_size=1))
 def test_without_being_asked_no_text_is_told(text: str) -> None:
-    for calls in (Calls.BELL, Calls.DESKTOP):
+    for calls in (NotificationMode.BELL, NotificationMode.DESKTOP):
         assert sequence(calls, text, {}) == sequence(calls, "", {})
 
 
 def test_it_calls_once_in_a_while_and_not_at_all_if_it_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    for calls, times in ((Calls.OFF, [0, 0, 0]), (Calls.BELL, [1, 1, 2])):
+    for calls, times in ((NotificationMode.OFF, [0, 0, 0]), (NotificationMode.BELL, [1, 1, 2])):
         written, now = list[str](), 0.0
-        caller = Caller(calls, written.append)
+        caller = Notifier(calls, written.append)
         for at, heard in zip((0.0, 4.9, 5.0), times, strict=True):
             now = at
             caller.call("bob", "den", said("hi"))
@@ -75,9 +75,9 @@ def said(text: str | None, self_destruct_seconds: int = 0) -> Message:
 
 def test_what_a_self_destructing_message_says_is_not_told() -> None:
     """A desktop may keep what it was told."""
-    for message, told in ((said("hi"), "hi"), (said(None), ""), (said("hi", 30), BURNS)):
+    for message, told in ((said("hi"), "hi"), (said(None), ""), (said("hi", 30), SELF_DESTRUCTING)):
         written = list[str]()
-        Caller(Calls.TEXT, written.append, {}).call("bob", "den", message)
+        Notifier(NotificationMode.TEXT, written.append, {}).call("bob", "den", message)
         assert written == [f"\x1b]9;conclave: bob in den: {told}\x1b\\\a"]
 
 
@@ -92,7 +92,7 @@ class TestWhoCalls:
         await carol.client.join(group)
         await carol.client.external_join(group)
         for each in (alice, bob, carol):
-            await each.renew()
+            await each.refresh()
         alice.send(group, "anybody?", "well, @bob?", "or @Carol?")
         await bob.shows(group, "just us", "anybody?", "well, @bob?", "or @Carol?")
         assert bob.told.calls == ["club: just us", "club: well, @bob?"]
@@ -106,14 +106,14 @@ class TestWhoCalls:
         await dora.client.join(group)
         await dora.client.external_join(group)
         for each in (alice, bob, dora):
-            await each.renew()
+            await each.refresh()
         alice.send(group, "one", "two, @dora", "three")
         await dora.until(lambda: (dora.room(group).unread, dora.room(group).mentions) == (3, {2}))
         await dora.disconnect()
         await dora.connect()
         await dora.until(lambda: dora.room(group).mentions == {2})  # also at the next start
-        dora.conversation.enter(group)
-        dora.conversation.seen(group, [2])
+        dora.conversation.open_group(group)
+        dora.conversation.mark_seen(group, [2])
         assert (dora.room(group).unread, dora.room(group).mentions) == (2, set())
 
     async def test_a_muted_group_does_not_call_until_its_time_is_over(
@@ -139,11 +139,11 @@ class TestWhoCalls:
 
 def test_a_group_is_muted_for_no_longer_by_a_clock_that_is_ahead() -> None:
     clock, told = FakeClock(), Recorder()
-    session = Session("http://127.0.0.1", uuid4(), "bob", "5c" * 32)
-    group = Group(uuid4(), "", (), "club", "", -1, "public")
+    session = LoginSession("http://127.0.0.1", uuid4(), "bob", "5c" * 32)
+    group = GroupDetails(uuid4(), "", (), "club", "", -1, "public")
     with History(clock=clock) as history:
-        history.hear_time(clock.now())
-        room, attention = Room(group), Attention(history, session, told)
+        history.record_server_time(clock.now())
+        room, attention = Room(group), UnreadCounter(history, session, told)
         clock.set_wrong(DAY)
         attention.mute(room, HOUR)
         message = replace(said("psst @bob"), group_id=group.group_id)
@@ -181,7 +181,7 @@ async def test_it_calls_for_what_is_not_before_the_users_eyes_and_marks_who_is_m
     caller, third = [await Client.register(http, server.url, name) for name in ("caller_one", "caller_two")]
     for each in (caller, third):
         await each.join(str(group))
-    async with chatting(tmp_path, calls=Calls.TEXT) as chat:
+    async with chatting(tmp_path, calls=NotificationMode.TEXT) as chat:
         written = hears(chat)
         await chat.open("call_den")
         await caller.send(str(group), b"look, @callee")
@@ -198,12 +198,12 @@ async def test_it_calls_for_what_is_not_before_the_users_eyes_and_marks_who_is_m
         assert "caller_one in call_den: come back, @callee" in told
         assert told.count("\x1b") == 2 or "Ptmux" in told
         await chat.do("/mute call_den 2h")
-        await chat.said("call_den does not call for 2 hours")
+        await chat.said("call_den is muted for 2 hours")
         await chat.shows("⊘ @1 2")
         await chat.do("/unmute call_den")
         await chat.hides("⊘")
         await chat.do("/mute call_den 3s")
-        await chat.said("call_den does not call for 3 seconds")
+        await chat.said("call_den is muted for 3 seconds")
         await chat.hides("⊘")
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from conclave.client.chat.command_context import CommandError
 from conclave.client.chat.loading import PAGE
-from conclave.client.chat.searching import MOST_EXCERPT, MOST_FOUND, excerpt, has_all, words_of
+from conclave.client.chat.search import MAX_EXCERPT, MAX_RESULTS, excerpt, has_all, parse_terms
 from tests.conftest import Running
 from tests.support.conversing import NewChat, Pair, RecordingDesk, say
 
@@ -31,7 +31,7 @@ HOUR = 3_600
     ],
 )
 def test_words_are_found_in_any_order_and_whatever_their_capitals(typed: str, text: str, found: bool) -> None:
-    words = words_of(typed)
+    words = parse_terms(typed)
     assert (bool(words) and has_all(words, text)) is found
 
 
@@ -41,7 +41,7 @@ def test_an_excerpt_is_one_line_around_what_was_looked_for() -> None:
     assert "Needle" in part
     assert part.startswith("…")
     assert part.endswith("…")
-    assert len(part) == MOST_EXCERPT + 2
+    assert len(part) == MAX_EXCERPT + 2
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ class TestSearching:
         assert told.startswith("alice, ")
         assert told.endswith("\nthe heron")
         bob.picks = 0
-        bob.conversation.open_room = club
+        bob.conversation.open_group_id = club
         await bob.does("/search all heron")
         title, told = bob.told[-1]
         assert title == "heron in your groups: 2"
@@ -78,13 +78,13 @@ class TestSearching:
             number for number, each in bob.room.messages.items() if "eron" in (each.text or "")
         )
         [said] = await bob.does("/search bittern")
-        assert said.startswith("bittern is nowhere in")
+        assert said.startswith("No local message in")
 
     @pytest.mark.parametrize("line", ["/search", '/search ""', '/search all "'])
     async def test_nothing_is_looked_for_without_a_word(self, desks: Desks, line: str) -> None:
         _, bob, club = desks
         bob.chat.send(club, "all")
-        with pytest.raises(CommandError, match="type it as"):
+        with pytest.raises(CommandError, match="usage:"):
             await bob.does(line)
         await bob.chat.until(lambda: bob.chat.history.messages(club))
         await bob.does("/search all")
@@ -93,16 +93,16 @@ class TestSearching:
     async def test_of_many_the_newest_are_found_with_what_stands_around_one(self, chat: NewChat) -> None:
         alice = RecordingDesk(await chat("alice"))
         club = await alice.chat.new("club")
-        alice.conversation.enter(club)
+        alice.conversation.open_group(club)
         await alice.chat.client.send(club, b"the needle")
         await say(alice.chat, club, 250)
-        alice.conversation.sync.look_at(club)
+        alice.conversation.sync.request_fetch(club)
         await alice.chat.until(lambda: alice.chat.history.fetched_up_to(club) == 251)
         room = alice.chat.room(club)
-        alice.picks = MOST_FOUND - 1
+        alice.picks = MAX_RESULTS - 1
         await alice.does("/search text")
-        assert alice.told[0][0] == f"text in club: the newest {MOST_FOUND}"
-        assert room.found == 252 - MOST_FOUND
+        assert alice.told[0][0] == f"text in club: the newest {MAX_RESULTS}"
+        assert room.found == 252 - MAX_RESULTS
         alice.picks = 0
         await alice.does("/search needle")
         assert (room.found, list(room.messages)) == (1, list(range(1, PAGE + 1)))
@@ -118,12 +118,12 @@ class TestSearching:
         alice, bob, club = desks
         alice.chat.send(club, "the heron")
         await bob.chat.shows(club, "the heron")
-        bob.conversation.seen(club, [bob.chat.history.fetched_up_to(club)])
+        bob.conversation.mark_seen(club, [bob.chat.history.fetched_up_to(club)])
         await alice.chat.client.send(club, b"a heron that goes", self_destruct_seconds=60)
         await bob.chat.shows(club, "the heron", "a heron that goes")
         await bob.does("/search heron")
         assert len(bob.look()) == 1, "what nobody has read is not shown by a search"
-        bob.conversation.seen(club, bob.chat.room(club).messages)
+        bob.conversation.mark_seen(club, bob.chat.room(club).messages)
         await bob.does("/search heron")
         assert len(bob.look()) == 2
         running.clock.advance(61)
@@ -141,7 +141,7 @@ class TestSearching:
     async def test_a_search_writes_nothing_down(self, chat: NewChat, tmp_path: Path) -> None:
         alice = RecordingDesk(await chat("alice", tmp_path / "alice"))
         club = await alice.chat.new("club")
-        alice.conversation.enter(club)
+        alice.conversation.open_group(club)
         alice.chat.send(club, "the heron stands in the reeds")
         await alice.chat.shows(club, "the heron stands in the reeds")
 
@@ -150,7 +150,7 @@ class TestSearching:
 
         history = alice.chat.history
         await alice.chat.until(
-            lambda: not (alice.chat.room(club).drafts or history.unhandled(club) or history.untold())
+            lambda: not (alice.chat.room(club).pending or history.unhandled(club) or history.unreported_reads())
         )
         before = files()
         await alice.does("/search heron")
@@ -168,14 +168,14 @@ class TestAnswering:
         await carol.client.join(club)
         await carol.client.external_join(club)
         for each in (alice.chat, bob.chat, carol):
-            await each.renew()
+            await each.refresh()
         alice.chat.send(club, "shall we?")
         await bob.chat.shows(club, "shall we?")
         carol.send(club, "where to?")
         await bob.chat.shows(club, "shall we?", "where to?")
-        with pytest.raises(CommandError, match="no message of anybody else here that you have seen"):
+        with pytest.raises(CommandError, match="no message here that you have seen"):
             await bob.does("/reply yes")
-        bob.conversation.put_aside(bob.chat.room(club))
+        bob.conversation.mark_read(bob.chat.room(club))
         await bob.does("/reply to the hut")
         await alice.chat.until(lambda: "> carol: where to?\nto the hut" in alice.chat.texts(club))
         assert bob.done == ["end"]
@@ -183,9 +183,9 @@ class TestAnswering:
         await alice.chat.until(lambda: "> alice: shall we?\nyes" in alice.chat.texts(club))
         await bob.does("/reply @nobody yes")
         await alice.chat.until(lambda: "> carol: where to?\n@nobody yes" in alice.chat.texts(club))
-        with pytest.raises(CommandError, match="type it as /reply TEXT"):
+        with pytest.raises(CommandError, match="usage: /reply TEXT"):
             await bob.does("/reply")
-        alice.conversation.put_aside(alice.chat.room(club))
+        alice.conversation.mark_read(alice.chat.room(club))
         await alice.does("/reply @bob good")
         await bob.chat.until(lambda: "> bob: @nobody yes\ngood" in bob.chat.texts(club))
 
@@ -197,13 +197,13 @@ class TestAnswering:
         await bob.chat.shows(club, "an old question", "something else")
         await alice.chat.client.send(club, b"the code is 4711", self_destruct_seconds=60)
         await bob.chat.until(lambda: "the code is 4711" in bob.chat.texts(club))
-        bob.conversation.seen(club, bob.chat.room(club).messages)
+        bob.conversation.mark_seen(club, bob.chat.room(club).messages)
         await bob.does("/search question")
         await bob.does("/reply an old answer")
         await alice.chat.until(lambda: "> alice: an old question\nan old answer" in alice.chat.texts(club))
         bob.conversation.load_last(bob.chat.room(club))
         await bob.does("/reply thanks")
-        await alice.chat.until(lambda: "> alice: (a message that destroys itself)\nthanks" in alice.chat.texts(club))
+        await alice.chat.until(lambda: "> alice: (a self-destructing message)\nthanks" in alice.chat.texts(club))
         assert not [each for each in alice.chat.texts(club) if each and "4711" in each and each.startswith(">")]
         running.clock.advance(61)
         await bob.does("/reply and now")
@@ -218,7 +218,7 @@ class TestAnswering:
         await carol.client.send(club, b"where to?")
         await bob.chat.shows(club, "where to?")
         await bob.chat.until(lambda: bob.room and carol.user_id in {each.user_id for each in bob.room.group.members})
-        bob.conversation.put_aside(bob.chat.room(club))
+        bob.conversation.mark_read(bob.chat.room(club))
         await carol.client.leave(club)
         await bob.chat.until(
             lambda: bob.room and carol.user_id not in {each.user_id for each in bob.room.group.members}
@@ -230,7 +230,7 @@ class TestAnswering:
         alice, bob, club = desks
         alice.chat.send(club, "shall we?")
         await bob.chat.shows(club, "shall we?")
-        bob.conversation.put_aside(bob.chat.room(club))
+        bob.conversation.mark_read(bob.chat.room(club))
         await bob.does("/burn 30s")
         await bob.does("/reply yes")
         messages = bob.chat.room(club).messages

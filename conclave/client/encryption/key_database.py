@@ -13,7 +13,7 @@ from uuid import UUID
 
 from conclave.client.errors import DiskError
 from conclave.client.history import bodies
-from conclave.client.private_file import keep_nothing_free, open_private, transaction
+from conclave.client.private_file import enable_auto_vacuum, open_private, transaction
 
 VERSION = 1
 
@@ -137,7 +137,7 @@ CREATE TABLE segments (
 ) STRICT
 """
 
-_PLACES = {
+_BODY_TABLES = {
     "about": "id",
     "groups": "group_key",
     "key_packages": "package_key",
@@ -162,17 +162,17 @@ def _unusable(path: Path | None, error: Exception) -> KeyStoreError:
     return KeyStoreError(f"{path}: has no keys of a client: {error}")
 
 
-class Place(NamedTuple):
+class BodyLocation(NamedTuple):
     """Where something lies."""
 
     segment: int
     body_id: int
 
 
-NOWHERE = Place(*bodies.NOWHERE)
+NOWHERE = BodyLocation(*bodies.NOWHERE)
 
 
-class Vault:
+class KeyDatabase:
     """The file. Everything is changed within ``transaction``, which is on the disk when it ends."""
 
     def __init__(self, path: Path | None, user_id: UUID) -> None:
@@ -183,7 +183,7 @@ class Vault:
             raise _unusable(path, error) from error
         try:
             self._make(path, user_id)
-            keep_nothing_free(self.connection)
+            enable_auto_vacuum(self.connection)
         except sqlite3.Error as error:
             self.connection.close()
             raise _unusable(path, error) from error
@@ -218,11 +218,11 @@ class Vault:
         """Change the file, all or nothing."""
         with transaction(self.connection):
             yield self.connection
-            self._tidy()
+            self._compact()
 
-    def put(self, data: bytes) -> Place:
+    def put(self, data: bytes) -> BodyLocation:
         """Store something."""
-        return Place(*bodies.put(self.connection, data))
+        return BodyLocation(*bodies.put(self.connection, data))
 
     def get(self, place: tuple[int, int]) -> bytes:
         """Return what lies somewhere."""
@@ -239,11 +239,11 @@ class Vault:
         ).fetchall()
         self.erase(*rows)
 
-    def _tidy(self) -> None:
+    def _compact(self) -> None:
         """Give up a segment of which little is left: what is there is copied to the newest one."""
         if (segment := bodies.sparse(self.connection)) is None:
             return
-        for table, key in _PLACES.items():
+        for table, key in _BODY_TABLES.items():
             columns = key.split(", ")
             rows = self.connection.execute(
                 f"SELECT body_id, {key} FROM {table} WHERE segment = ? AND body_id > 0", (segment,)
